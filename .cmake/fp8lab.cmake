@@ -1,0 +1,46 @@
+# Compile options shared by every target, and two helpers for the source lists.
+
+add_library(fp8lab_options INTERFACE)
+target_include_directories(fp8lab_options INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_options(
+  fp8lab_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror;-ffp-contract=off>)
+if(FP8LAB_SANITIZE)
+  target_compile_options(fp8lab_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined;-fno-sanitize-recover=undefined;-fno-omit-frame-pointer>)
+  target_link_options(fp8lab_options INTERFACE -fsanitize=address,undefined)
+endif()
+
+# fp8lab_add_simd_sources(TARGET source...): compiles each source once per instruction set, with
+# FP8LAB_ISA naming the inline namespace of that compilation, and links all copies into TARGET.
+# Always optimised: an unoptimised copy could leave inline functions with foreign instructions.
+function(fp8lab_add_simd_sources target)
+  set(isas portable)
+  set(flags_portable "")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND isas avx2 avx512 avx512_fp16)
+    set(flags_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
+    set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
+                     -mavx512vnni -mprefer-vector-width=512)
+    set(flags_avx512_fp16 ${flags_avx512} -mavx512vbmi -mavx512fp16)
+  endif()
+  foreach(isa IN LISTS isas)
+    set(object "${target}_${isa}")
+    add_library(${object} OBJECT ${ARGN})
+    target_link_libraries(${object} PRIVATE fp8lab_options)
+    target_compile_definitions(${object} PRIVATE FP8LAB_ISA=isa_${isa} FP8LAB_ISA_${isa}=1)
+    target_compile_options(${object} PRIVATE -O3 ${flags_${isa}})
+    set_target_properties(${object} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
+  endforeach()
+endfunction()
+
+# fp8lab_add_test(NAME tier source... [LIBS lib...]): one Catch2 executable, every case a ctest with
+# the label of its tier: ci, exhaustive, gpu or slow.
+function(fp8lab_add_test name tier)
+  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE fp8lab_options fp8lab_catch_main ${arg_LIBS})
+  target_compile_definitions(${name} PRIVATE FP8LAB_TEST_DATA="${CMAKE_SOURCE_DIR}/tests")
+  catch_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES LABELS ${tier})
+endfunction()

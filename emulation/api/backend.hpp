@@ -1,0 +1,218 @@
+// The operations of a training step. The model is written once against this interface; the CPU
+// emulator, the CUDA kernels and the double-precision truth path implement it.
+//
+// Contract. Operations are enqueued in call order on one stream. None returns a scalar to the host:
+// amax, scales, clip factor, learning rate, step counters and losses live in backend memory.
+// Memory is allocated before the first step. An intermediate rounds to its declared storage type
+// whether or not an implementation stores it, so fusion never changes a bit. Shapes are (rows,
+// cols) row-major; T is the number of tokens of a micro-batch, B sequences of S tokens, T = B * S.
+// All arithmetic is FP32, round to nearest even, in the order that emulation/cpu writes down, and
+// each result is rounded once to the storage type of its destination (bf16 or f32; the truth path
+// computes and stores f64). Operations throw Error for shapes or types that do not fit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "emulation/api/gemm_spec.hpp"
+#include "emulation/api/quant_spec.hpp"
+#include "emulation/api/tensor_view.hpp"
+
+namespace fp8lab {
+
+/// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`, K contiguous.
+struct QuantizedOperand {
+  QuantSpec spec;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  TensorView codes;   ///< (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized
+  TensorView scales;  ///< (tile_rows, tile_cols) f32 decode scales; empty without a scale
+};
+
+/// Identity of the random bits of one quantization: Philox key (seed, step, tensor, orientation),
+/// counter the logical element index in the source tensor.
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;
+  std::uint32_t tensor = 0;
+  std::uint32_t orientation = 0;  ///< 0: first orientation, 1: transposed
+};
+
+/// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4).
+struct DelayedState {
+  static constexpr std::int64_t kScale = 0;    ///< decode scale in force
+  static constexpr std::int64_t kAmax = 1;     ///< running amax of the present step
+  static constexpr std::int64_t kHistory = 2;  ///< first of `history_length` past amaxes, newest first
+  static std::int64_t length(const QuantSpec& spec) { return kHistory + spec.history_length; }
+};
+
+/// Attention over packed sequences. Query head h reads key-value head h / (heads / kv_heads).
+struct AttentionShape {
+  std::int64_t batch = 0;       ///< B
+  std::int64_t sequence = 0;    ///< S
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t kv_tile = 64;    ///< keys per online-softmax step; recorded in the run
+  std::int64_t q_tile = 64;     ///< queries per accumulation step of the backward pass; recorded
+};
+
+/// Scalars of the training step, an f32 vector in backend memory.
+struct StepScalar {
+  static constexpr std::int64_t kLearningRate = 0;
+  static constexpr std::int64_t kInverseTokens = 1;  ///< 1 / unmasked tokens of the whole step
+  static constexpr std::int64_t kLossSum = 2;        ///< sum of token losses so far, nats
+  static constexpr std::int64_t kGradNormSquared = 3;
+  static constexpr std::int64_t kGradNorm = 4;
+  static constexpr std::int64_t kClipFactor = 5;
+  static constexpr std::int64_t kBeta1Power = 6;     ///< beta1^t, updated by begin_update
+  static constexpr std::int64_t kBeta2Power = 7;
+  static constexpr std::int64_t kCount = 8;
+};
+
+/// AdamW with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
+struct AdamWSpec {
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.1f;
+  float clip_norm = 1.0f;  ///< 0: no clipping
+};
+
+struct AdamWTensors {
+  TensorView master;    ///< f32 weights (f64 on the truth path), updated
+  TensorView working;   ///< bf16 copy rounded from master, or empty
+  TensorView gradient;  ///< f32
+  TensorView first_moment;   ///< f32 or bf16
+  TensorView second_moment;  ///< f32 or bf16
+};
+
+/// Statistics of one logged operand (recipes.md section 8), accumulated in f64 in a fixed order.
+struct OperandStatistics {
+  static constexpr int kTopChannels = 8;
+  double amax, rms, mse, sqnr_db, cosine, bias;
+  double underflow_fraction;   ///< nonzero -> zero, of all elements
+  double saturation_fraction;  ///< |x| above the largest representable magnitude of its tile
+  double nonfinite_count;
+  double kurtosis;             ///< uncentred: mean(x^4) / mean(x^2)^2
+  double crest_factor;         ///< amax / rms
+  double channel_outlier_ratio;///< largest over median channel amax (channels: source columns)
+  double scale_min, scale_max, scale_log2_spread;  ///< all-zero tiles excluded
+  double zero_tile_fraction;
+  double top_channel[kTopChannels];       ///< source columns by descending amax
+  double top_channel_amax[kTopChannels];
+  double exponent_histogram[64];          ///< fraction of nonzero |x| by exponent -40..23, ends clamp
+};
+
+/// Why an operation is refused; empty when it is supported.
+struct Support {
+  std::string reason;
+  explicit operator bool() const { return reason.empty(); }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // --- identity -------------------------------------------------------------------------------
+  virtual std::string name() const = 0;    ///< "cpu", "cuda", "truth"
+  virtual std::string device() const = 0;  ///< one line for the run file
+  /// Storage type for activations and weights of a recipe that asks for `wanted` (truth: f64).
+  virtual DType storage(DType wanted) const = 0;
+  virtual Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const = 0;
+  virtual Support supports(const QuantSpec& spec) const = 0;
+
+  // --- memory ---------------------------------------------------------------------------------
+  /// Zeroed, 64-byte aligned, contiguous; lives as long as the backend.
+  virtual TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) = 0;
+  /// Host to backend; `source` holds view.size() elements of the view's type.
+  virtual void upload(const TensorView& destination, const void* source) = 0;
+  /// Backend to host, after everything enqueued before it.
+  virtual void download(void* destination, const TensorView& source) = 0;
+  virtual void fill_zero(const TensorView& view) = 0;
+  /// destination = source, each element rounded to the destination's type.
+  virtual void copy(const TensorView& source, const TensorView& destination) = 0;
+  virtual void synchronize() = 0;
+
+  // --- quantization and GEMM --------------------------------------------------------------------
+  /// Quantizes `source` (R, C), or its transpose, into `operand` by operand.spec. `state` is the
+  /// DelayedState of the tensor, else empty; a delayed quantization raises state[kAmax].
+  virtual void quantize(const TensorView& source, bool transpose, const RandomKey& key,
+                        const TensorView& state, QuantizedOperand& operand) = 0;
+  /// destination (rows, k), or (k, rows) when `transpose`, = scale * decode(code), rounded to the
+  /// destination's type.
+  virtual void dequantize(const QuantizedOperand& operand, bool transpose,
+                          const TensorView& destination) = 0;
+  /// Rolls the history, takes a new scale from it and clears state[kAmax]. Once a step.
+  virtual void update_delayed_scale(const QuantSpec& spec, const TensorView& state) = 0;
+  /// d (a.rows, b.rows) = A B^T with scales, by numerics.md section 6. `bias` (1, b.rows) or empty
+  /// is added to every row after scaling, separately rounded. accumulate: d (f32) += ... through
+  /// fma(acc, scale, d), beta = 1.
+  virtual void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
+                    const TensorView& bias, bool accumulate, const TensorView& d) = 0;
+  /// Writes an OperandStatistics of how well `operand` represents `source` (or its transpose) into
+  /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only.
+  virtual void operand_statistics(const TensorView& source, bool transpose,
+                                  const QuantizedOperand& operand, const TensorView& record) = 0;
+
+  // --- model ----------------------------------------------------------------------------------
+  /// out (T, C) = table[tokens[t]]; tokens (1, T) i32, table (V, C).
+  virtual void embedding_forward(const TensorView& tokens, const TensorView& table,
+                                 const TensorView& out) = 0;
+  /// dtable (V, C) f32 += rows of dout, ascending t for each vocabulary row.
+  virtual void embedding_backward(const TensorView& tokens, const TensorView& dout,
+                                  const TensorView& dtable) = 0;
+  /// y = x * rstd * weight, rstd (1, T) = 1 / sqrt(mean(x^2) + epsilon); weight (1, C).
+  virtual void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
+                               const TensorView& y, const TensorView& rstd) = 0;
+  /// dx (T, C); dweight (1, C) f32 accumulates.
+  virtual void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
+                                const TensorView& rstd, const TensorView& dx,
+                                const TensorView& dweight) = 0;
+  /// sum = round(a + b); any of the three may be the same view.
+  virtual void add(const TensorView& a, const TensorView& b, const TensorView& sum) = 0;
+  /// dbias (1, N) f32 += column sums of dy (T, N).
+  virtual void bias_backward(const TensorView& dy, const TensorView& dbias) = 0;
+  /// Rotates `heads` consecutive heads of `head_dim` columns of x (T, heads * head_dim) in place,
+  /// pairing element i with i + head_dim / 2 (GPT-NeoX order, as Qwen2 and Llama do). cosine and
+  /// sine are (positions, head_dim / 2) f32, positions (1, T) i32. inverse rotates back (gradient).
+  virtual void rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
+                    const TensorView& sine, std::int64_t head_dim, bool inverse) = 0;
+  /// Causal attention within documents. q, out (T, heads*D); k, v (T, kv_heads*D); lse (heads, T)
+  /// f32, base-2 log-sum-exp; document_start (1, T) i32: index within its sequence of the first
+  /// token of the token's document. Scores are scaled by 1/sqrt(D).
+  virtual void attention_forward(const AttentionShape& shape, const TensorView& q,
+                                 const TensorView& k, const TensorView& v,
+                                 const TensorView& document_start, const TensorView& out,
+                                 const TensorView& lse) = 0;
+  virtual void attention_backward(const AttentionShape& shape, const TensorView& q,
+                                  const TensorView& k, const TensorView& v,
+                                  const TensorView& document_start, const TensorView& out,
+                                  const TensorView& lse, const TensorView& dout,
+                                  const TensorView& dq, const TensorView& dk,
+                                  const TensorView& dv) = 0;
+  /// out (T, F) = silu(gate) * up; gate_up (T, 2F) holds gate in the first F columns, then up.
+  virtual void swiglu_forward(const TensorView& gate_up, const TensorView& out) = 0;
+  virtual void swiglu_backward(const TensorView& gate_up, const TensorView& dout,
+                               const TensorView& dgate_up) = 0;
+  /// Masked token cross-entropy. targets (1, T) i32, weights (1, T) f32 (0 or 1), logits (T, V).
+  /// scalars[kLossSum] += tree sum of the token losses (nats); token_loss (1, T) f32 receives each.
+  /// dlogits (may alias logits; empty: evaluation only) = weight * (softmax - onehot) *
+  /// scalars[kInverseTokens].
+  virtual void cross_entropy(const TensorView& logits, const TensorView& targets,
+                             const TensorView& weights, const TensorView& scalars,
+                             const TensorView& token_loss, const TensorView& dlogits) = 0;
+  /// out (1, rows) i32 = column of the largest element of each row, the lowest one on a tie.
+  virtual void argmax(const TensorView& logits, const TensorView& out) = 0;
+
+  // --- optimizer --------------------------------------------------------------------------------
+  /// scalars[kGradNormSquared] += tree sum of squares of gradient (f32).
+  virtual void accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) = 0;
+  /// kGradNorm, kClipFactor = min(1, clip_norm / (norm + 1e-6)), and beta powers for this step.
+  virtual void begin_update(const AdamWSpec& spec, const TensorView& scalars) = 0;
+  virtual void adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
+                     const AdamWTensors& tensors) = 0;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,32 @@
+// Errors that reach the user and assertions that reach us.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace fp8lab {
+
+/// Bad input: says what was wrong, where (file:line:key, tensor and shape) and what is accepted.
+/// The command line prints it as one line and exits with status 2.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The machine failed us (disk full, device lost): the command line exits with status 1.
+class RuntimeFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+namespace detail {
+[[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
+}  // namespace detail
+
+}  // namespace fp8lab
+
+/// Internal invariant, checked in every build; never inside a hot loop.
+#define FP8LAB_ASSERT(condition)                                                 \
+  do {                                                                           \
+    if (!(condition)) ::fp8lab::detail::assertion_failed(#condition, __FILE__, __LINE__); \
+  } while (false)

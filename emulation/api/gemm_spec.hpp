@@ -1,0 +1,51 @@
+// How one GEMM accumulates and rounds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "emulation/api/tensor_view.hpp"
+
+namespace fp8lab {
+
+/// The unit that multiplies and adds (numerics.md sections 3 to 5).
+enum class Accumulator : std::uint8_t {
+  sm90_wgmma_fp8,    ///< groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits
+  sm90_mma_sync_fp8, ///< FP8 widened to FP16, two groups of 16, C added last
+  sm90_bf16,         ///< groups of 16, 25 fraction bits, FP32 truncated
+  ideal_fp32,        ///< FP32 fused multiply-add, k ascending, round to nearest even
+  ideal_exact,       ///< exact sum, one rounding to FP32 (to nearest even)
+};
+
+/// How partial sums along K are combined.
+enum class Schedule : std::uint8_t {
+  fast,     ///< one tensor-core chain over all of K
+  promote,  ///< every `promote_interval` of K the chain restarts and is added in FP32
+};
+
+/// Where scales enter (numerics.md sections 6.2 and 6.4).
+enum class ScaleOrder : std::uint8_t {
+  automatic,      ///< as measured for cuBLASLt: by the tiles of the two operands
+  epilogue,       ///< scales constant along K, applied once to the whole sum
+  b_then_a,       ///< acc = fma(p * sB, sA, acc)          (1x128 by 1x128)
+  a_then_b,       ///< acc = fma(p * sA, sB, acc)
+  product_first,  ///< acc = fma(p, sA * sB, acc)          (one operand in square blocks)
+};
+
+struct GemmSpec {
+  Accumulator accumulator = Accumulator::sm90_bf16;
+  Schedule schedule = Schedule::fast;
+  int promote_interval = 128;  ///< elements of K, for Schedule::promote
+  ScaleOrder scale_order = ScaleOrder::automatic;
+  int split_k = 1;             ///< number of contiguous K ranges summed left to right
+  DType output = DType::bf16;  ///< bf16 or f32
+
+  bool operator==(const GemmSpec&) const = default;
+};
+
+/// Names as recipes write them: "sm90_wgmma_fp8", "promote:128", ...
+std::string accumulator_name(Accumulator accumulator);
+std::string schedule_name(const GemmSpec& spec);
+std::string label(const GemmSpec& spec);
+
+}  // namespace fp8lab

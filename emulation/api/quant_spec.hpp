@@ -1,0 +1,84 @@
+// How one matrix operand is quantized: independent fields, no named special cases.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "emulation/numerics/format.hpp"
+#include "emulation/numerics/scale_rule.hpp"
+
+namespace fp8lab {
+
+/// Extent of the elements that share one scale, over the operand's (rows, K) matrix. 0 means the
+/// whole extent: {0, 0} is the tensor, {1, 0} one scale a row, {1, 128} a 1x128 group along K.
+/// Short tiles at the edges are ordinary tiles with fewer elements.
+struct TileShape {
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  constexpr bool operator==(const TileShape&) const = default;
+  constexpr bool is_tensor() const { return rows == 0 && cols == 0; }
+  constexpr bool is_row() const { return rows == 1 && cols == 0; }
+  /// True when the transposed tile is the same tile, so one set of codes serves both orientations.
+  constexpr bool is_square() const { return rows == cols; }
+};
+
+/// Where the amax behind a scale comes from.
+enum class ScaleSource : std::uint8_t {
+  current,       ///< the tile itself
+  delayed,       ///< a history of earlier steps (tile must be the tensor)
+  static_scale,  ///< `static_scale`, given in the recipe
+  none,          ///< no scale: values are only cast
+};
+
+/// Which entry of a delayed history counts.
+enum class AmaxAlgorithm : std::uint8_t { max, most_recent };
+
+/// What the second orientation of a tensor (wgrad's x and dy, dgrad's w) is made from.
+enum class OrientationSource : std::uint8_t {
+  high_precision,  ///< the unquantized tensor
+  requantized,     ///< the dequantized first orientation, quantized again along the other axis
+  dequantized,     ///< the dequantized first orientation, used without quantizing it again
+};
+
+/// What a weight is quantized from.
+enum class WeightSource : std::uint8_t { bf16, master };
+
+/// `scale` is always the decode factor: x ~ scale * q.
+struct QuantSpec {
+  numerics::FormatSpec format = numerics::kBF16;
+  TileShape tile{};
+  numerics::ScaleRule scale{};
+  ScaleSource scale_source = ScaleSource::none;
+  numerics::Rounding rounding = numerics::Rounding::nearest;
+  numerics::Overflow overflow = numerics::Overflow::saturate;
+  float static_scale = 1.0f;       ///< decode factor for ScaleSource::static_scale
+  int history_length = 1024;       ///< delayed: steps remembered
+  AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
+  OrientationSource orientation_source = OrientationSource::high_precision;
+  WeightSource weight_source = WeightSource::bf16;
+
+  bool operator==(const QuantSpec&) const = default;
+
+  /// False for bf16, fp16 and fp32 passed through without a scale.
+  bool is_quantized() const { return format.bits() <= 8; }
+  bool has_scale() const { return scale_source != ScaleSource::none; }
+
+  /// Number of tiles down the rows and across K for a (rows, k) operand; 1 for whole extents.
+  std::int64_t tile_rows(std::int64_t rows) const {
+    return tile.rows == 0 ? 1 : (rows + tile.rows - 1) / tile.rows;
+  }
+  std::int64_t tile_cols(std::int64_t k) const {
+    return tile.cols == 0 ? 1 : (k + tile.cols - 1) / tile.cols;
+  }
+};
+
+/// Name of a format as recipes write it ("e4m3fn"), or "eXmY" for an unnamed one.
+std::string format_name(const numerics::FormatSpec& format);
+
+/// Tile as recipes write it: "tensor", "row" or "1x128".
+std::string tile_name(const TileShape& tile);
+
+/// Short form for tables and figures, for example "e4m3fn/1x128/pow2".
+std::string label(const QuantSpec& spec);
+
+}  // namespace fp8lab

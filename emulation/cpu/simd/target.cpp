@@ -1,0 +1,77 @@
+#include "emulation/cpu/simd/target.hpp"
+
+#include <string>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+bool processor_runs(SimdTarget target) {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+  switch (target) {
+    case SimdTarget::portable: return true;
+    case SimdTarget::avx2: return avx2;
+    case SimdTarget::avx512: return avx512;
+    case SimdTarget::avx512_fp16: {
+      // GCC 12 does not know the name "avx512fp16" for __builtin_cpu_supports: CPUID 7.0 EDX bit 23.
+      unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
+      __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+      return avx512 && (edx >> 23 & 1u) != 0;
+    }
+  }
+  return false;
+#else
+  return target == SimdTarget::portable;
+#endif
+}
+
+SimdTarget& active() {
+  static SimdTarget target = available_targets().back();
+  return target;
+}
+
+}  // namespace
+
+std::string_view name_of(SimdTarget target) {
+  switch (target) {
+    case SimdTarget::portable: return "portable";
+    case SimdTarget::avx2: return "avx2";
+    case SimdTarget::avx512: return "avx512";
+    case SimdTarget::avx512_fp16: return "avx512_fp16";
+  }
+  return "?";
+}
+
+std::vector<SimdTarget> available_targets() {
+  std::vector<SimdTarget> targets;
+  for (const SimdTarget target : {SimdTarget::portable, SimdTarget::avx2, SimdTarget::avx512,
+                                  SimdTarget::avx512_fp16}) {
+    if (processor_runs(target)) targets.push_back(target);
+  }
+  return targets;
+}
+
+SimdTarget active_target() { return active(); }
+
+void set_active_target(SimdTarget target) {
+  if (!processor_runs(target)) {
+    throw Error("SIMD target " + std::string(name_of(target)) + " does not run on this processor");
+  }
+  active() = target;
+}
+
+SimdTarget parse_target(std::string_view name) {
+  std::string accepted;
+  for (const SimdTarget target : available_targets()) {
+    if (name == name_of(target)) return target;
+    accepted += (accepted.empty() ? "" : ", ") + std::string(name_of(target));
+  }
+  throw Error("unknown SIMD target '" + std::string(name) + "'; this processor runs " + accepted);
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,94 @@
+// Binary floating-point formats as records; every limit is derived from the record.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "emulation/numerics/host_device.hpp"
+
+FP8LAB_NUMERICS_BEGIN
+
+/// How a format spends its top codes.
+enum class SpecialValues : std::uint8_t {
+  none,      ///< every code is a finite number (e2m1, e2m3, e3m2)
+  nan_only,  ///< the all-ones code is NaN, no infinity (e4m3fn: OCP FP8; e8m0: OCP MX)
+  ieee,      ///< the top exponent holds infinity and NaN (e5m2, bf16, fp16, fp32)
+};
+
+/// A sign-magnitude binary format of at most 32 bits with at most 8 exponent and 23 mantissa bits,
+/// so that every value is exactly an FP32 value.
+struct FormatSpec {
+  int exponent_bits = 8;
+  int mantissa_bits = 23;
+  int bias = 127;
+  SpecialValues specials = SpecialValues::ieee;
+  bool has_sign = true;
+  bool has_subnormals = true;  ///< false only for e8m0: code 0 is 2^-bias and there is no zero
+
+  constexpr bool operator==(const FormatSpec&) const = default;
+
+  /// Width of a code in bits.
+  FP8LAB_HD constexpr int bits() const { return (has_sign ? 1 : 0) + exponent_bits + mantissa_bits; }
+  /// Bit of the sign; 0 for an unsigned format.
+  FP8LAB_HD constexpr std::uint32_t sign_mask() const {
+    return has_sign ? 1u << (exponent_bits + mantissa_bits) : 0u;
+  }
+  /// Exponent and mantissa fields, all ones.
+  FP8LAB_HD constexpr std::uint32_t magnitude_mask() const {
+    return (1u << (exponent_bits + mantissa_bits)) - 1u;
+  }
+  /// Largest finite magnitude code.
+  FP8LAB_HD constexpr std::uint32_t max_finite_code() const {
+    if (specials == SpecialValues::none) return magnitude_mask();
+    if (specials == SpecialValues::nan_only) return magnitude_mask() - 1u;
+    return (((1u << exponent_bits) - 1u) << mantissa_bits) - 1u;
+  }
+  /// Code of +infinity; meaningful only for `ieee`.
+  FP8LAB_HD constexpr std::uint32_t infinity_code() const { return max_finite_code() + 1u; }
+  /// Canonical NaN, sign positive, all magnitude bits set (numerics.md section 2); formats without
+  /// NaN return the largest finite code, as the CUDA conversions do.
+  FP8LAB_HD constexpr std::uint32_t nan_code() const { return magnitude_mask(); }
+  /// Exponent of subnormals and of the smallest normal number.
+  FP8LAB_HD constexpr int min_exponent() const { return has_subnormals ? 1 - bias : -bias; }
+  /// Exponent of the largest finite number (OCP MX: emax of the element format).
+  FP8LAB_HD constexpr int max_exponent() const {
+    return static_cast<int>(max_finite_code() >> mantissa_bits) - bias;
+  }
+};
+
+inline constexpr FormatSpec kE4M3{4, 3, 7, SpecialValues::nan_only};
+inline constexpr FormatSpec kE5M2{5, 2, 15, SpecialValues::ieee};
+inline constexpr FormatSpec kE3M4{3, 4, 3, SpecialValues::nan_only};
+inline constexpr FormatSpec kE2M3{2, 3, 1, SpecialValues::none};
+inline constexpr FormatSpec kE3M2{3, 2, 3, SpecialValues::none};
+inline constexpr FormatSpec kE2M1{2, 1, 1, SpecialValues::none};
+inline constexpr FormatSpec kE8M0{8, 0, 127, SpecialValues::nan_only, false, false};
+inline constexpr FormatSpec kBF16{8, 7, 127, SpecialValues::ieee};
+inline constexpr FormatSpec kFP16{5, 10, 15, SpecialValues::ieee};
+inline constexpr FormatSpec kFP32{8, 23, 127, SpecialValues::ieee};
+
+/// A format and the name by which recipes call it.
+struct NamedFormat {
+  std::string_view name;
+  FormatSpec format;
+};
+
+inline constexpr NamedFormat kNamedFormats[] = {
+    {"e4m3fn", kE4M3}, {"e5m2", kE5M2}, {"e3m4", kE3M4}, {"e2m3", kE2M3}, {"e3m2", kE3M2},
+    {"e2m1", kE2M1},   {"e8m0", kE8M0}, {"bf16", kBF16}, {"fp16", kFP16}, {"fp32", kFP32},
+};
+
+/// How a value between two representable ones is rounded.
+enum class Rounding : std::uint8_t {
+  nearest,      ///< to nearest, ties to the even code
+  toward_zero,  ///< magnitude truncated
+  stochastic,   ///< up with probability (|x|-lo)/(hi-lo), from caller-supplied random bits
+};
+
+/// What a rounded magnitude above the largest finite one becomes.
+enum class Overflow : std::uint8_t {
+  saturate,  ///< largest finite magnitude, also for infinity (CUDA "satfinite")
+  special,   ///< infinity if the format has one, else NaN with the sign kept (CUDA "nosat")
+};
+
+FP8LAB_NUMERICS_END

@@ -1,0 +1,46 @@
+// Annotation and bit-cast shared by the CPU emulator and the CUDA kernels.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define FP8LAB_HD __host__ __device__
+#else
+#define FP8LAB_HD
+#endif
+
+// The SIMD sources are compiled once per instruction set. Each compilation names its own inline
+// namespace, so that the linker can never merge an AVX-512 copy of an inline function into code
+// that has to run without AVX-512.
+#if !defined(FP8LAB_ISA)
+#define FP8LAB_ISA isa_base
+#endif
+
+#define FP8LAB_NUMERICS_BEGIN     \
+  namespace fp8lab::numerics {    \
+  inline namespace FP8LAB_ISA {
+#define FP8LAB_NUMERICS_END \
+  }                         \
+  }
+
+FP8LAB_NUMERICS_BEGIN
+
+/// Bits of an FP32 value. The compiler builtin rather than std::bit_cast, which nvcc warns about.
+FP8LAB_HD constexpr std::uint32_t float_bits(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
+}
+
+/// FP32 value with the given bits.
+FP8LAB_HD constexpr float bits_float(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+/// Bits of an FP64 value.
+FP8LAB_HD constexpr std::uint64_t double_bits(double value) {
+  return __builtin_bit_cast(std::uint64_t, value);
+}
+
+/// FP64 value with the given bits.
+FP8LAB_HD constexpr double bits_double(std::uint64_t bits) {
+  return __builtin_bit_cast(double, bits);
+}
+
+FP8LAB_NUMERICS_END

@@ -1,0 +1,191 @@
+// A run described completely: model, stages, data, optimizer, logging. Read from TOML, strictly.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+#include "emulation/api/recipe.hpp"
+
+namespace fp8lab {
+
+/// Decoder-only transformer of the Qwen2/Llama family; field names follow Hugging Face config.json.
+struct ModelConfig {
+  std::int64_t vocab_size = 272;
+  std::int64_t hidden_size = 256;
+  std::int64_t intermediate_size = 512;
+  std::int64_t num_hidden_layers = 2;
+  std::int64_t num_attention_heads = 4;
+  std::int64_t num_key_value_heads = 2;
+  std::int64_t head_dim = 64;
+  std::int64_t max_position_embeddings = 4096;
+  double rope_theta = 10000.0;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool qkv_bias = true;
+  bool tie_word_embeddings = true;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+enum class DataKind : std::uint8_t {
+  arithmetic,  ///< the embedded generator of worded arithmetic
+  text,        ///< a plain text file, documents separated by blank lines
+  jsonl,       ///< JSON lines: {"question","answer"}, {"messages"} or {"text"}
+};
+
+enum class DataForm : std::uint8_t {
+  running_text,    ///< every token is trained on (pretrain, cpt)
+  prompt_response, ///< the prompt is masked (sft)
+};
+
+/// One source of documents.
+struct DataConfig {
+  DataKind kind = DataKind::arithmetic;
+  DataForm form = DataForm::running_text;
+  std::filesystem::path path;      ///< text and jsonl
+  double range_begin = 0.0;        ///< fraction of the documents, [begin, end), in file order
+  double range_end = 1.0;
+  std::vector<std::string> families;  ///< arithmetic: problem families; empty for all
+  std::int64_t problems = 20000;      ///< arithmetic: size of the generated corpus
+  std::uint64_t corpus_seed = 1;      ///< arithmetic: which corpus
+  bool held_out = false;              ///< arithmetic: problems disjoint from every training corpus
+  bool operator==(const DataConfig&) const = default;
+};
+
+enum class StageKind : std::uint8_t { pretrain, cpt, sft };
+enum class ScheduleKind : std::uint8_t { wsd, cosine, linear, constant };
+
+/// Learning rate over the `steps` of one stage.
+struct LearningRateSchedule {
+  ScheduleKind kind = ScheduleKind::wsd;
+  double peak = 1e-3;
+  double final = 1e-4;
+  std::int64_t warmup_steps = 10;
+  std::int64_t decay_steps = 0;  ///< wsd only: length of the closing cosine decay
+  bool operator==(const LearningRateSchedule&) const = default;
+};
+
+/// Outlier channels planted before a stage without changing the function: gain g on `channels` of
+/// every RMSNorm in front of a linear layer, 1/g on the matching weight columns (recipes.md §10.11).
+struct PlantedOutliers {
+  std::int64_t channels = 0;
+  double gain = 1.0;  ///< a power of two, so that the surgery is exact
+  bool operator==(const PlantedOutliers&) const = default;
+};
+
+struct EvalConfig {
+  DataConfig data;
+  std::int64_t every_steps = 50;       ///< also at the end of the stage
+  std::int64_t sequences = 16;         ///< held-out loss on this many packed sequences
+  std::int64_t exact_match = 0;        ///< greedy answers compared, end of the stage; 0: none
+  std::int64_t max_new_tokens = 64;
+  bool operator==(const EvalConfig&) const = default;
+};
+
+struct StageConfig {
+  std::string name;
+  StageKind kind = StageKind::pretrain;
+  DataConfig data;
+  std::int64_t steps = 100;
+  std::int64_t batch_sequences = 4;     ///< sequences of one optimizer step
+  std::int64_t micro_batch_sequences = 4;  ///< sequences of one forward/backward; divides the batch
+  std::int64_t sequence_length = 256;
+  LearningRateSchedule learning_rate;
+  std::optional<EvalConfig> eval;
+  PlantedOutliers planted_outliers;
+  std::string recipe;                   ///< name or file; empty: the run's recipe
+  bool reset_optimizer = true;          ///< moments start from zero with the stage
+  bool operator==(const StageConfig&) const = default;
+};
+
+/// Storage of optimizer state.
+struct OptimizerConfig {
+  AdamWSpec adamw;
+  DType first_moment = DType::f32;
+  DType second_moment = DType::f32;
+};
+
+/// What to do when the loss or the gradient norm is not finite.
+enum class NonfinitePolicy : std::uint8_t { stop, keep_going };
+
+struct LoggingConfig {
+  std::int64_t every_steps = 1;           ///< /metrics rows
+  std::int64_t statistics_every_steps = 20;  ///< /tensors rows; 0: never
+  std::int64_t checkpoint_every_steps = 100; ///< 0: only at the end of a stage
+  bool hash_every_step = true;
+  NonfinitePolicy nonfinite = NonfinitePolicy::stop;
+};
+
+struct AttentionConfig {
+  std::int64_t kv_tile = 64;
+  std::int64_t q_tile = 64;
+};
+
+struct RunConfig {
+  std::string name = "run";
+  std::string recipe = "bf16";   ///< name or file
+  std::string backend = "cpu";   ///< cpu, truth or cuda
+  std::string math = "exact";
+  std::uint64_t seed = 1;
+  std::filesystem::path init_from;  ///< checkpoint whose weights start the first stage; empty: random
+  ModelConfig model;
+  OptimizerConfig optimizer;
+  LoggingConfig logging;
+  AttentionConfig attention;
+  std::vector<StageConfig> stages;
+
+  std::string text;  ///< the resolved configuration as TOML: what a run stores, and can be run again
+  std::string hash;  ///< 16 hex digits, XXH3-64 of `text`
+};
+
+/// Assignment "dotted.key=value" from --set or a study axis; the value is TOML ("3", "\"bf16\"",
+/// "[1,2]"); a bare word that is not TOML is taken as a string. "stages.NAME.key" and
+/// "stages.*.key" address stages.
+struct Assignment {
+  std::string key;
+  std::string value;
+};
+
+/// Reads `file` and applies `assignments` in order. Relative data paths are resolved against the
+/// working directory. Unknown keys, wrong types and impossible values throw Error with file:line.
+RunConfig load_run_config(const std::filesystem::path& file,
+                          const std::vector<Assignment>& assignments);
+
+/// The same from text; `origin` stands for the file name in messages.
+RunConfig parse_run_config(const std::string& text, const std::string& origin,
+                           const std::vector<Assignment>& assignments);
+
+/// One point of a study.
+struct StudyArm {
+  std::string name;  ///< folder name, unique, for example "infir2-seed1"
+  std::vector<Assignment> assignments;
+};
+
+/// A grid of runs over one base configuration.
+struct StudyConfig {
+  std::string name;
+  std::string title;                   ///< one line for the report
+  std::filesystem::path base;          ///< run configuration file, relative to the study file
+  std::vector<Assignment> assignments; ///< applied to every arm first
+  std::vector<std::string> shared_stages;  ///< leading stages run once and shared by all arms
+  std::vector<Assignment> shared_assignments;  ///< recipe of the shared run, ...
+  std::string baseline = "bf16";       ///< recipe against which gaps are taken (same other axes)
+  std::vector<StudyArm> arms;          ///< the expanded grid, in order
+  std::string text;
+  std::string hash;
+};
+
+StudyConfig load_study_config(const std::filesystem::path& file);
+
+/// A recipe by name (built in) or by file path. Throws Error listing the known names.
+Recipe load_recipe(const std::string& name_or_path);
+/// Names of the built-in recipes, sorted.
+std::vector<std::string> builtin_recipe_names();
+/// Parses one recipe file's text.
+Recipe parse_recipe(const std::string& text, const std::string& origin);
+
+}  // namespace fp8lab

@@ -1,0 +1,111 @@
+// The run file: one HDF5 file per run that holds everything a report needs (design.md section 7).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+
+namespace fp8lab {
+
+/// /meta: written before the first step, all as attributes.
+struct RunMeta {
+  std::string run_name;
+  std::string recipe_name;
+  std::string recipe_text;      ///< TOML of the run's recipe
+  std::string recipe_resolved;  ///< describe(recipe)
+  std::string recipe_hash;
+  std::string config_text;      ///< resolved TOML
+  std::string config_hash;
+  std::string data_hash;        ///< 16 hex digits over every stage's token stream
+  std::string initial_weights_hash;
+  std::string code_version;
+  std::string backend, device, math_profile, simd_target;
+  std::uint64_t seed = 0;
+  std::int64_t parameter_count = 0;
+  std::string optimizer_states;  ///< "m=f32 v=f32 master=f32"
+  std::vector<std::string> stage_names;  ///< index = StepRecord::stage
+  std::map<std::string, std::string> extra;  ///< versions and whatever else has a name
+};
+
+/// One row of /metrics. `step` counts optimizer steps of the whole run from 1.
+struct StepRecord {
+  std::int64_t step = 0;
+  std::int32_t stage = 0;
+  std::int64_t tokens = 0;   ///< trained (unmasked) tokens so far
+  double loss = 0;           ///< nats per unmasked token
+  double grad_norm = 0;      ///< before clipping
+  double learning_rate = 0;
+  double seconds = 0;        ///< wall time since the start of the run, resumes added up
+  std::uint64_t weight_hash = 0;  ///< XXH3-64 of all master weights in parameter order; 0: not taken
+};
+
+/// One row of /eval.
+struct EvalRecord {
+  std::int64_t step = 0;
+  std::int32_t stage = 0;
+  double loss = 0;              ///< held-out, nats per unmasked token
+  double exact_match = -1;      ///< fraction, -1 when not measured
+  std::int64_t exact_match_count = 0;  ///< problems asked
+};
+
+/// One logged operand: its place in the model is part of the name,
+/// "layers.0.attention.qkv/fprop.x".
+struct TensorName {
+  std::string layer;   ///< "layers.0.attention.qkv"
+  std::string slot;    ///< "fprop.x"
+  std::string format;  ///< label(QuantSpec)
+  double scale_bits_per_element = 0;
+};
+
+/// /events: "nan", "spike", "resume", "outliers_planted", ...
+struct EventRecord {
+  std::int64_t step = 0;
+  std::string kind;
+  std::string message;
+};
+
+/// Single writer, readable while it grows (SWMR). All methods are called from one thread and throw
+/// RuntimeFailure when the disk fails, Error when the file is not a run file or has another writer.
+class RunLog {
+ public:
+  /// Creates `path` (which must not exist) with every dataset and attribute, then starts SWMR.
+  static std::unique_ptr<RunLog> create(const std::filesystem::path& path, const RunMeta& meta,
+                                        const std::vector<TensorName>& tensors);
+
+  /// Continues `path` after `step`: copies every row up to and including `step` into a new file,
+  /// renames it over the old one and adds a "resume" event. Works after a kill -9.
+  static std::unique_ptr<RunLog> resume(const std::filesystem::path& path, std::int64_t step);
+
+  virtual ~RunLog() = default;
+  virtual void append(const StepRecord& record) = 0;
+  virtual void append(const EvalRecord& record) = 0;
+  virtual void append(const EventRecord& record) = 0;
+  /// One row of /tensors: `statistics[i]` belongs to tensor i; the row's tensors are hashed by the
+  /// caller, `hashes` may be empty.
+  virtual void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
+                              const std::vector<std::uint64_t>& hashes) = 0;
+  /// Captured raw tensor under /samples (the offending tensor of a NaN event).
+  virtual void append_sample(std::int64_t step, const std::string& name,
+                             const std::vector<float>& values) = 0;
+  virtual void flush() = 0;
+  /// Writes the completion row: the run is done, with the final weight hash.
+  virtual void complete(std::uint64_t final_weight_hash) = 0;
+};
+
+/// What `ablate` and `report` need to know about a run file without reading all of it.
+struct RunStatus {
+  bool complete = false;
+  std::int64_t last_step = 0;
+  std::uint64_t final_weight_hash = 0;
+  std::string config_hash;
+};
+
+/// Opens a run file, also one whose writer was killed. Throws Error when it is not one.
+RunStatus read_run_status(const std::filesystem::path& path);
+
+}  // namespace fp8lab
