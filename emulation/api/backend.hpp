@@ -39,11 +39,16 @@ struct RandomKey {
   std::uint32_t orientation = 0;  ///< 0: first orientation, 1: transposed
 };
 
-/// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4).
+/// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4). A zeroed
+/// vector is the state before the first step: scale 1. Amaxes are compared as bits, so that a NaN
+/// or infinity in the tensor survives in kAmax and in the history.
 struct DelayedState {
-  static constexpr std::int64_t kScale = 0;    ///< decode scale in force
-  static constexpr std::int64_t kAmax = 1;     ///< running amax of the present step
-  static constexpr std::int64_t kHistory = 2;  ///< first of `history_length` past amaxes, newest first
+  static constexpr std::int64_t kScale = 0;  ///< decode scale in force; 0 stands for 1
+  static constexpr std::int64_t kAmax = 1;   ///< running amax of the present step
+  /// Factor applied before the cast, TileScale::multiplier of kScale: RN(Qmax/amax) is not always
+  /// RN(1/scale). 0 stands for 1.
+  static constexpr std::int64_t kMultiplier = 2;
+  static constexpr std::int64_t kHistory = 3;  ///< first of `history_length` amaxes, newest first
   static std::int64_t length(const QuantSpec& spec) { return kHistory + spec.history_length; }
 };
 
@@ -124,8 +129,11 @@ class Backend {
   virtual Support supports(const QuantSpec& spec) const = 0;
 
   // --- memory ---------------------------------------------------------------------------------
-  /// Zeroed, 64-byte aligned, contiguous; lives as long as the backend.
+  /// Zeroed, 64-byte aligned, contiguous; lives until released or as long as the backend.
   virtual TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) = 0;
+  /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
+  virtual std::size_t memory_mark() const = 0;
+  virtual void release_to(std::size_t mark) = 0;
   /// Host to backend; `source` holds view.size() elements of the view's type.
   virtual void upload(const TensorView& destination, const void* source) = 0;
   /// Backend to host, after everything enqueued before it.

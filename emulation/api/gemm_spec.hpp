@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "emulation/api/tensor_view.hpp"
 
@@ -10,11 +12,11 @@ namespace fp8lab {
 
 /// The unit that multiplies and adds (numerics.md sections 3 to 5).
 enum class Accumulator : std::uint8_t {
-  sm90_wgmma_fp8,    ///< groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits
-  sm90_mma_sync_fp8, ///< FP8 widened to FP16, two groups of 16, C added last
-  sm90_bf16,         ///< groups of 16, 25 fraction bits, FP32 truncated
-  ideal_fp32,        ///< FP32 fused multiply-add, k ascending, round to nearest even
-  ideal_exact,       ///< exact sum, one rounding to FP32 (to nearest even)
+  sm90_wgmma_fp8,     ///< groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits
+  sm90_mma_sync_fp8,  ///< FP8 widened to FP16, two groups of 16, C added last
+  sm90_bf16,          ///< groups of 16, 25 fraction bits, FP32 truncated
+  ideal_fp32,         ///< FP32 fused multiply-add, k ascending, round to nearest even
+  ideal_exact,        ///< exact sum, one rounding to FP32 (to nearest even)
 };
 
 /// How partial sums along K are combined.
@@ -43,9 +45,26 @@ struct GemmSpec {
   bool operator==(const GemmSpec&) const = default;
 };
 
-/// Names as recipes write them: "sm90_wgmma_fp8", "promote:128", ...
+/// Names as recipes write them: "sm90_wgmma_fp8", ... and "fast" or "promote:128".
 std::string accumulator_name(Accumulator accumulator);
 std::string schedule_name(const GemmSpec& spec);
+
+/// Inverse of accumulator_name; nothing for other names.
+std::optional<Accumulator> accumulator_by_name(std::string_view name);
+
+/// Schedule and promotion interval that a name stands for; "fast" keeps the default interval.
+struct ScheduleChoice {
+  Schedule schedule = Schedule::fast;
+  int promote_interval = GemmSpec{}.promote_interval;
+  bool operator==(const ScheduleChoice&) const = default;
+};
+
+/// Inverse of schedule_name: "fast", "promote" (every 128) or "promote:G" with G >= 1; nothing
+/// otherwise.
+std::optional<ScheduleChoice> schedule_from_name(std::string_view name);
+
+/// Short form for tables, for example "sm90_wgmma_fp8/promote:128/bf16"; "/split_k:N" follows when
+/// K is split.
 std::string label(const GemmSpec& spec);
 
 }  // namespace fp8lab

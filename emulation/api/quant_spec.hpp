@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/scale_rule.hpp"
@@ -51,8 +53,8 @@ struct QuantSpec {
   ScaleSource scale_source = ScaleSource::none;
   numerics::Rounding rounding = numerics::Rounding::nearest;
   numerics::Overflow overflow = numerics::Overflow::saturate;
-  float static_scale = 1.0f;       ///< decode factor for ScaleSource::static_scale
-  int history_length = 1024;       ///< delayed: steps remembered
+  float static_scale = 1.0f;  ///< decode factor for ScaleSource::static_scale
+  int history_length = 1024;  ///< delayed: steps remembered
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
@@ -72,13 +74,29 @@ struct QuantSpec {
   }
 };
 
-/// Name of a format as recipes write it ("e4m3fn"), or "eXmY" for an unnamed one.
+/// Name of a format as recipes write it ("e4m3fn"). An unnamed one is "eXmY" when its bias is
+/// 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code) or "f" (all
+/// codes finite) and "bN" (bias N) follow, for example "e4m3fnb11".
 std::string format_name(const numerics::FormatSpec& format);
+
+/// Inverse of format_name: the named formats and eXmY[fn|f][bN] with 1 <= X <= 8, Y <= 23 and every
+/// value an FP32 value; nothing for other names. Beware: "e4m3" is the IEEE-like format with
+/// maximum 240, "e4m3fn" the OCP one with maximum 448.
+std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 
 /// Tile as recipes write it: "tensor", "row" or "1x128".
 std::string tile_name(const TileShape& tile);
 
-/// Short form for tables and figures, for example "e4m3fn/1x128/pow2".
+/// Inverse of tile_name: "tensor", "row" or "RxC" with positive R and C; nothing otherwise.
+std::optional<TileShape> tile_from_name(std::string_view name);
+
+/// Short form for tables and figures: format, tile and scale format, for example
+/// "e4m3fn/1x128/pow2"; "/delayed", "/static", "/toward_zero" and "/stochastic" follow where they
+/// apply, and a spec without a scale is its format alone.
 std::string label(const QuantSpec& spec);
+
+/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 8 for
+/// e8m0, none without a scale.
+double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

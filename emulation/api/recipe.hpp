@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/api/error.hpp"
 #include "emulation/api/gemm_spec.hpp"
 #include "emulation/api/quant_spec.hpp"
 
@@ -18,7 +19,7 @@ enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 /// the transposed copies of the same tensors.
 enum class Slot : std::uint8_t { fprop_x, fprop_w, dgrad_dy, dgrad_w, wgrad_dy, wgrad_x };
 
-inline constexpr std::array<Slot, 6> kSlots = {Slot::fprop_x,  Slot::fprop_w,  Slot::dgrad_dy,
+inline constexpr std::array<Slot, 6> kSlots = {Slot::fprop_x, Slot::fprop_w,  Slot::dgrad_dy,
                                                Slot::dgrad_w, Slot::wgrad_dy, Slot::wgrad_x};
 inline constexpr std::array<GemmRole, 3> kGemmRoles = {GemmRole::fprop, GemmRole::dgrad,
                                                        GemmRole::wgrad};
@@ -50,15 +51,16 @@ struct RecipeOverride {
 struct Recipe {
   std::string name;
   std::string summary;
-  std::string text;         ///< the TOML source
-  std::string hash;         ///< 16 hex digits: XXH3-64 of the canonical resolved form
-  LinearRecipe linear;      ///< every linear layer that no override or exception names
+  std::string text;             ///< the TOML source
+  std::string hash;             ///< 16 hex digits: XXH3-64 of the canonical resolved form
+  LinearRecipe linear;          ///< every linear layer that no override or exception names
   LinearRecipe high_precision;  ///< layers kept in high precision (bf16, or fp32 for recipe fp32)
   std::vector<std::string> keep_high_precision;  ///< name patterns
   std::vector<RecipeOverride> overrides;
   DType activation_dtype = DType::bf16;  ///< storage of activations and their gradients
 
-  /// The numerics of one layer. `layer_count` gives meaning to "first" and "last" in patterns.
+  /// The numerics of one layer: keep_high_precision first, then the overrides in order.
+  /// `layer_count` gives meaning to "first" and "last" in patterns.
   const LinearRecipe& for_layer(const std::string& layer_name, int layer_count) const;
 };
 
@@ -67,9 +69,19 @@ struct Recipe {
 /// also matches every name below it ("layers.0" matches "layers.0.mlp.down").
 bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count);
 
-/// Throws Error naming `where` and the key when the combination is impossible: delayed scaling of a
-/// tile other than the tensor, a scale that changes inside an accumulation chunk, an FP8
-/// accumulator over a 16-bit format, ...
+/// An impossible recipe: the Error of validate(), with the key it is about ("slots.wgrad.x.tile",
+/// "gemm.fprop.schedule") and what is wrong with it.
+class RecipeError : public Error {
+ public:
+  RecipeError(const std::string& where, const std::string& about, const std::string& what_is_wrong)
+      : Error(where + ": '" + about + "': " + what_is_wrong), key(about), message(what_is_wrong) {}
+  std::string key;
+  std::string message;
+};
+
+/// Throws RecipeError naming `where` and the key when the combination is impossible: delayed
+/// scaling of a tile other than the tensor, a scale that changes inside an accumulation chunk, an
+/// FP8 accumulator over a 16-bit format, ...
 void validate(const LinearRecipe& recipe, const std::string& where);
 
 /// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.

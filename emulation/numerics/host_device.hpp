@@ -5,8 +5,20 @@
 
 #if defined(__CUDACC__)
 #define FP8LAB_HD __host__ __device__
+// Before a template that calls what it is given: the callee may exist on one side only.
+#define FP8LAB_HD_TEMPLATE _Pragma("nv_exec_check_disable")
 #else
 #define FP8LAB_HD
+#define FP8LAB_HD_TEMPLATE
+#endif
+
+// For small functions inside hot loops: a call left standing there would keep the loop scalar.
+#if defined(__CUDACC__)
+#define FP8LAB_HD_INLINE __host__ __device__ __forceinline__
+#elif defined(__GNUC__)
+#define FP8LAB_HD_INLINE [[gnu::always_inline]] inline
+#else
+#define FP8LAB_HD_INLINE inline
 #endif
 
 // The SIMD sources are compiled once per instruction set. Each compilation names its own inline

@@ -155,9 +155,16 @@ struct Assignment {
 RunConfig load_run_config(const std::filesystem::path& file,
                           const std::vector<Assignment>& assignments);
 
+/// load_run_config of a preset that comes with the program. Throws Error listing their names.
+RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments);
+
 /// The same from text; `origin` stands for the file name in messages.
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments);
+
+/// The complete configuration as TOML, every key explicit; parse_run_config reads it back unchanged.
+/// load_run_config and parse_run_config store it in RunConfig::text.
+std::string to_toml(const RunConfig& config);
 
 /// One point of a study.
 struct StudyArm {

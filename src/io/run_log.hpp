@@ -78,8 +78,10 @@ class RunLog {
                                         const std::vector<TensorName>& tensors);
 
   /// Continues `path` after `step`: copies every row up to and including `step` into a new file,
-  /// renames it over the old one and adds a "resume" event. Works after a kill -9.
-  static std::unique_ptr<RunLog> resume(const std::filesystem::path& path, std::int64_t step);
+  /// renames it over the old one and adds a "resume" event. Works after a kill -9. Throws Error
+  /// when the metrics end `log_interval` (LoggingConfig::every_steps) or more steps before `step`.
+  static std::unique_ptr<RunLog> resume(const std::filesystem::path& path, std::int64_t step,
+                                        std::int64_t log_interval = 1);
 
   virtual ~RunLog() = default;
   virtual void append(const StepRecord& record) = 0;

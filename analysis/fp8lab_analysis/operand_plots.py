@@ -1,0 +1,312 @@
+"""Figures about quantization error: SQNR, range losses, scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fp8lab_analysis import stats
+from fp8lab_analysis.compare import (
+    SLOTS,
+    GroupSummary,
+    OperandSummary,
+    quantized_mask,
+    time_average,
+)
+from fp8lab_analysis.runs import Floats, Run
+from fp8lab_analysis.study import Group
+from fp8lab_analysis.style import (
+    INK,
+    MUTED,
+    WIDTH,
+    PlotContext,
+    colour_labels,
+    finish,
+    log_axis,
+    note,
+    quantized_summaries,
+    recipe_rows,
+    short_layer,
+)
+
+SLOT_MEANING = {
+    "fprop.x": "activation, forward",
+    "fprop.w": "weight, forward",
+    "dgrad.dy": "gradient, to inputs",
+    "dgrad.w": "weight, to inputs",
+    "wgrad.dy": "gradient, to weights",
+    "wgrad.x": "activation, to weights",
+}
+
+
+# --- SQNR -----------------------------------------------------------------------------------------
+
+
+def _tensor_order(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """(slot, layer) of every quantized tensor, by slot and then in model order."""
+    seen: dict[tuple[str, str], None] = {}
+    for group in groups:
+        for run in group.runs:
+            for index in np.flatnonzero(quantized_mask(run)):
+                seen[(run.tensors.slot[index], run.tensors.layer[index])] = None
+    ranks = {slot: rank for rank, slot in enumerate(SLOTS)}
+    return sorted(seen, key=lambda key: ranks.get(key[0], len(ranks)))
+
+
+def heat_matrix(
+    group: Group, order: Sequence[tuple[str, str]], statistic: str
+) -> tuple[Floats, Floats]:
+    """(steps, (tensor x step) matrix): mean over seeds of one statistic."""
+    steps = np.unique(np.concatenate([run.tensors.step for run in group.runs]))
+    rows = {key: row for row, key in enumerate(order)}
+    stack = np.full((len(group.runs), len(order), steps.size), np.nan)
+    for layer, run in enumerate(group.runs):
+        columns = np.searchsorted(steps, run.tensors.step)
+        values = run.tensors.get(statistic)
+        for index in np.flatnonzero(quantized_mask(run)):
+            key = (run.tensors.slot[index], run.tensors.layer[index])
+            stack[layer, rows[key], columns] = values[:, index]
+    return steps.astype(np.float64), time_average(stack)
+
+
+def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
+    """SQNR of every tensor (rows) at every logged step (columns), one panel per recipe."""
+    chosen = quantized_summaries(context)
+    if not chosen:
+        return None
+    order = _tensor_order([s.group for s in chosen])
+    maps = [heat_matrix(s.group, order, "sqnr_db") for s in chosen]
+    finite = np.concatenate([values[np.isfinite(values)] for _, values in maps])
+    if finite.size == 0:
+        return None
+    low, high = np.percentile(finite, [1.0, 99.0])
+    named = len(order) <= 56
+    columns = min(len(chosen), 3 if named else 4)
+    lines = -(-len(chosen) // columns)
+    height = 1.1 + lines * min(6.2, max(2.4, 0.098 * len(order) + 0.55))
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False)
+    image = None
+    for panel, (summary, (steps, values)) in enumerate(zip(chosen, maps)):
+        item = axes[panel // columns][panel % columns]
+        image = item.imshow(
+            values, aspect="auto", cmap="viridis", vmin=low, vmax=high, interpolation="none"
+        )
+        item.set_title(summary.group.label, color=context.style(summary.group).colour)
+        _label_heat_map(item, summary.group.runs[0], order, steps, named, panel % columns == 0)
+    for panel in range(len(chosen), lines * columns):
+        axes[panel // columns][panel % columns].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, fraction=0.025, pad=0.01, extend="both")
+    bar.set_label("SQNR (dB), higher is better")
+    return finish(figure, context, "SQNR of every tensor over the run")
+
+
+def _label_heat_map(
+    axes: Axes,
+    run: Run,
+    order: Sequence[tuple[str, str]],
+    steps: Floats,
+    named: bool,
+    leftmost: bool,
+) -> None:
+    axes.grid(False)
+    slots = [slot for slot, _ in order]
+    starts = [i for i, slot in enumerate(slots) if i == 0 or slots[i - 1] != slot]
+    for start in starts[1:]:
+        axes.axhline(start - 0.5, color="white", linewidth=2.0)
+    if named:
+        axes.set_yticks(range(len(order)), [short_layer(layer) for _, layer in order], fontsize=5)
+    else:
+        axes.set_yticks([])
+    if not leftmost:
+        axes.tick_params(axis="y", labelleft=False)
+    else:
+        ends = [*starts[1:], len(order)]
+        for start, end in zip(starts, ends):
+            axes.annotate(
+                slots[start],
+                (-0.42 if named else -0.04, (start + end - 1) / 2.0),
+                xycoords=("axes fraction", "data"),
+                rotation=90,
+                va="center",
+                ha="right",
+                fontsize=7.5,
+                weight="bold",
+            )
+    count = steps.size
+    ticks = np.unique(np.linspace(0, count - 1, min(count, 6)).round().astype(int))
+    axes.set_xticks(ticks, [f"{steps[i]:.0f}" for i in ticks])
+    axes.set_xlabel("optimizer step")
+    names = [run.stage_of_step(step) for step in steps]
+    for i in range(1, count):
+        if names[i] != names[i - 1] and names[i]:
+            axes.axvline(i - 0.5, color="white", linewidth=1.2, linestyle="--")
+            axes.annotate(
+                names[i],
+                (i - 0.4, 0.995),
+                xycoords=("data", "axes fraction"),
+                fontsize=6.5,
+                va="top",
+                color="white",
+                weight="bold",
+            )
+
+
+# --- one panel per slot, one row per recipe -------------------------------------------------------
+
+
+def slot_panels(
+    context: PlotContext, chosen: Sequence[GroupSummary], lines: int
+) -> tuple[Figure, Any]:
+    """Grid of panels, a column per slot, with recipes as rows."""
+    height = 1.25 + lines * (0.5 + 0.27 * len(chosen))
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.subplots(lines, len(SLOTS), squeeze=False)
+    for line in range(lines):
+        for column, slot in enumerate(SLOTS):
+            item = axes[line][column]
+            recipe_rows(item, [s.group.label for s in chosen])
+            if column:
+                item.tick_params(labelleft=False)
+            else:
+                colour_labels(item, context, chosen)
+            if line == 0:
+                item.set_title(f"{slot}\n")
+                item.annotate(
+                    SLOT_MEANING[slot],
+                    (0.0, 1.0),
+                    xycoords="axes fraction",
+                    xytext=(0, 4),
+                    textcoords="offset points",
+                    fontsize=6.8,
+                    color=MUTED,
+                )
+    return figure, axes
+
+
+def _draw_bars(
+    axes: Axes,
+    context: PlotContext,
+    chosen: Sequence[GroupSummary],
+    slot: str,
+    pick: Callable[[OperandSummary], stats.Spread],
+    text: str,
+) -> list[float]:
+    values = []
+    for row, summary in enumerate(chosen):
+        operand = summary.operands.get(slot)
+        if operand is None or not operand.quantized:
+            note(axes, row, "not quantized")
+            continue
+        spread = pick(operand)
+        if not math.isfinite(spread.mean):
+            note(axes, row, "not finite")
+            continue
+        values.append(spread.mean)
+        error = spread.sd if math.isfinite(spread.sd) else None
+        axes.barh(
+            row,
+            spread.mean,
+            xerr=error,
+            height=0.62,
+            error_kw={"elinewidth": 0.8, "capsize": 2},
+            **context.style(summary.group).bar_kwargs(),
+        )
+        end = spread.mean + (error or 0.0)
+        axes.annotate(
+            text.format(spread.mean),
+            (end, row),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=6.5,
+        )
+    return values
+
+
+def sqnr_bars_figure(context: PlotContext) -> Figure | None:
+    """Mean SQNR by slot and recipe."""
+    chosen = quantized_summaries(context)
+    if not chosen:
+        return None
+    figure, axes = slot_panels(context, chosen, 1)
+    top = 0.0
+    for item, slot in zip(axes[0], SLOTS):
+        top = max([top, *_draw_bars(item, context, chosen, slot, lambda o: o.sqnr_db, "{:.1f}")])
+        item.set_xlabel("SQNR (dB)")
+    for item in axes[0]:
+        item.set_xlim(0.0, 1.35 * top if top > 0.0 else 1.0)
+    return finish(figure, context, "Mean SQNR by operand")
+
+
+def _percent(spread: stats.Spread) -> stats.Spread:
+    return stats.Spread(100.0 * spread.mean, 100.0 * spread.sd, spread.count)
+
+
+def range_loss_figure(context: PlotContext) -> Figure | None:
+    """Underflow (upper row) and saturation (lower row) by slot and recipe."""
+    chosen = quantized_summaries(context)
+    if not chosen:
+        return None
+    figure, axes = slot_panels(context, chosen, 2)
+    kinds: list[tuple[str, Callable[[OperandSummary], stats.Spread]]] = [
+        ("underflow", lambda o: _percent(o.underflow)),
+        ("saturation", lambda o: _percent(o.saturation)),
+    ]
+    for line, (kind, pick) in enumerate(kinds):
+        values: list[float] = []
+        for item, slot in zip(axes[line], SLOTS):
+            values += _draw_bars(item, context, chosen, slot, pick, "{:.2g}")
+            item.set_xlabel("% of elements")
+        axes[line][0].set_ylabel(kind, fontsize=10, weight="bold")
+        for item in axes[line]:
+            log_axis(item, values)
+    return finish(figure, context, "Values lost at the ends of the range")
+
+
+def scale_range_figure(context: PlotContext) -> Figure | None:
+    """Range of the decode scales by slot and recipe, as powers of two."""
+    chosen = [
+        s
+        for s in quantized_summaries(context)
+        if any(math.isfinite(o.log2_scale[0]) for o in s.operands.values())
+    ]
+    if not chosen:
+        return None
+    figure, axes = slot_panels(context, chosen, 1)
+    for item, slot in zip(axes[0], SLOTS):
+        for row, summary in enumerate(chosen):
+            operand = summary.operands.get(slot)
+            if operand is None or not math.isfinite(operand.log2_scale[0]):
+                note(item, row, "no scale")
+                continue
+            low, middle, high = operand.log2_scale
+            bars = context.style(summary.group).bar_kwargs()
+            item.barh(row, max(high - low, 0.05), left=low, height=0.5, **bars)
+            item.plot(
+                middle,
+                row,
+                "|",
+                color="white" if "hatch" not in bars else INK,
+                markersize=9,
+                markeredgewidth=2.0,
+            )
+            item.annotate(
+                f"{high - low:.0f}",
+                (high, row),
+                xytext=(3, 0),
+                va="center",
+                textcoords="offset points",
+                fontsize=6.5,
+            )
+        item.set_xlabel("log2 of scale")
+        item.use_sticky_edges = False
+        item.margins(x=0.14)
+    return finish(
+        figure, context, "Range of the decode scales (number: octaves spanned, tick: median)"
+    )

@@ -1,0 +1,187 @@
+"""The overview figure: what every recipe costs and loses, in one row each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fp8lab_analysis import stats
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.style import (
+    BAND,
+    INK,
+    MUTED,
+    WIDTH,
+    PlotContext,
+    colour_labels,
+    finish,
+    log_axis,
+    note,
+    quantized_summaries,
+    recipe_rows,
+)
+
+
+def overview_order(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
+    """Variant by variant: baselines first, then by final gap, diverged and unpaired groups last."""
+
+    def key(summary: GroupSummary) -> tuple[str, int, float]:
+        variant = summary.group.key.variant
+        if summary.group.is_baseline:
+            return variant, 0, 0.0
+        if summary.verdict is stats.Verdict.DIVERGED:
+            return variant, 3, 0.0
+        gap = summary.final_gap.mean
+        return (variant, 1, gap) if math.isfinite(gap) else (variant, 2, 0.0)
+
+    return sorted(summaries, key=key)
+
+
+def overview_figure(context: PlotContext) -> Figure | None:
+    """Cost and benefit of every recipe in one row each."""
+    rows = overview_order(context.summaries)
+    panels: list[tuple[Callable[[Axes, PlotContext, list[GroupSummary]], None], float]] = []
+    if any(math.isfinite(s.final_gap.mean) for s in rows):
+        panels.append((_overview_gap, 1.5))
+    if any(s.matches for s in rows):
+        panels.append((_overview_match, 1.0))
+    if quantized_summaries(context):
+        panels += [(_overview_sqnr, 1.1), (_overview_underflow, 1.0), (_overview_bits, 0.8)]
+    if not panels:
+        return None
+    figure = Figure(figsize=(WIDTH, 1.5 + 0.36 * len(rows)), layout="constrained")
+    grid = figure.add_gridspec(1, len(panels), width_ratios=[width for _, width in panels])
+    for column, (draw, _) in enumerate(panels):
+        axes = figure.add_subplot(grid[0, column])
+        recipe_rows(axes, [s.group.label for s in rows])
+        if column:
+            axes.tick_params(labelleft=False)
+        else:
+            colour_labels(axes, context, rows)
+        draw(axes, context, rows)
+        for row in range(1, len(rows)):
+            if rows[row].group.key.variant != rows[row - 1].group.key.variant:
+                axes.axhline(row - 0.5, color=MUTED, linewidth=0.8)
+    return finish(figure, context, "At a glance: what each recipe costs and what it loses")
+
+
+def _point(
+    axes: Axes, context: PlotContext, summary: GroupSummary, row: float, value: float, error: Any
+) -> None:
+    style = context.style(summary.group)
+    axes.errorbar(
+        value,
+        row,
+        xerr=error,
+        color=style.colour,
+        capsize=2.5,
+        elinewidth=1.3,
+        **style.marker_kwargs(6.5),
+    )
+
+
+def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
+    banded = [(row, s.band) for row, s in enumerate(rows) if math.isfinite(s.band)]
+    for row, band in banded:
+        axes.barh(row, 2.0 * band, left=-band, height=1.0, color=BAND, alpha=0.6, linewidth=0)
+    axes.axvline(0.0, color=INK, linewidth=1.0)
+    for row, summary in enumerate(rows):
+        if summary.group.is_baseline:
+            style = context.style(summary.group)
+            axes.plot(0.0, row, **style.marker_kwargs(6.5))
+        elif summary.verdict is stats.Verdict.DIVERGED:
+            note(axes, row, f"diverged ({summary.diverged_seeds} of {len(summary.runs)} seeds)")
+        elif math.isfinite(summary.final_gap.mean):
+            for item in summary.runs:
+                stage = item.stages.get(summary.gap_stage)
+                if stage is not None and len(summary.runs) > 1:
+                    colour = context.style(summary.group).colour
+                    axes.plot(stage.final_gap, row, "|", color=colour, alpha=0.8, markersize=7)
+            sd = summary.final_gap.sd
+            error = sd if math.isfinite(sd) else summary.gap_error
+            shown = error if math.isfinite(error) else None
+            _point(axes, context, summary, row, summary.final_gap.mean, shown)
+        else:
+            note(axes, row, "no baseline")
+    axes.set_xlabel("final gap (nats per token)")
+    axes.set_title("loss gap (grey: seed band)" if banded else "loss gap")
+
+
+def _overview_match(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
+    stage = [s for s in context.study.stages if any(s in g.matches for g in rows)][-1]
+    for row, summary in enumerate(rows):
+        match = summary.matches.get(stage)
+        if match is None:
+            note(axes, row, "not measured")
+            continue
+        low, high = (100.0 * edge for edge in match.interval)
+        value = 100.0 * match.fraction
+        _point(axes, context, summary, row, value, [[value - low], [high - value]])
+    axes.set_xlabel("right answers (%)")
+    axes.set_title(f"exact match, {stage}")
+
+
+def _overview_sqnr(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
+    for row, summary in enumerate(rows):
+        worst = summary.worst_operand
+        if worst is None:
+            note(axes, row, "not quantized")
+            continue
+        style = context.style(summary.group)
+        mean = summary.mean_sqnr_db
+        axes.plot([worst.sqnr_db.mean, mean], [row, row], color=style.colour, linewidth=1.2)
+        axes.plot(worst.sqnr_db.mean, row, marker=4, color=style.colour, markersize=6)
+        axes.plot(mean, row, **style.marker_kwargs(6.5))
+        axes.annotate(
+            worst.slot,
+            (worst.sqnr_db.mean, row),
+            xytext=(0, 5),
+            textcoords="offset points",
+            fontsize=6,
+            ha="left",
+            color=MUTED,
+        )
+    axes.set_xlabel("SQNR (dB)")
+    axes.set_title("SQNR: mean, worst")
+    axes.margins(x=0.12)
+
+
+def _overview_underflow(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
+    worst = [summary.worst_underflow for summary in rows]
+    values = [100.0 * o.underflow.mean if o is not None else math.nan for o in worst]
+    low = log_axis(axes, values)
+    for row, (summary, operand, value) in enumerate(zip(rows, worst, values)):
+        if operand is None:
+            note(axes, row, "not quantized")
+            continue
+        style = context.style(summary.group)
+        axes.plot(max(value, low), row, **style.marker_kwargs(6.5))
+        axes.annotate(
+            f"{value:.2g} % {operand.slot}",
+            (max(value, low), row),
+            xytext=(6, 0),
+            fontsize=6.5,
+            textcoords="offset points",
+            va="center",
+            color=MUTED,
+        )
+    axes.set_xlabel("% of elements")
+    axes.set_title("worst underflow")
+
+
+def _overview_bits(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
+    for row, summary in enumerate(rows):
+        if not math.isfinite(summary.scale_bits):
+            note(axes, row, "no scales")
+            continue
+        axes.barh(row, summary.scale_bits, height=0.5, **context.style(summary.group).bar_kwargs())
+        axes.annotate(
+            f" {summary.scale_bits:.2g}", (summary.scale_bits, row), va="center", fontsize=7
+        )
+    axes.set_xlabel("bits per element")
+    axes.set_title("cost of scales")
+    axes.margins(x=0.2)

@@ -1,0 +1,374 @@
+"""Figures about training: overview, loss and gap, gradient norm, held-out loss and exact match."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from fp8lab_analysis import stats
+from fp8lab_analysis.compare import GroupSummary, RunComparison
+from fp8lab_analysis.runs import Floats, Run
+from fp8lab_analysis.style import (
+    BAND,
+    INK,
+    MUTED,
+    WIDTH,
+    PlotContext,
+    finish,
+    group_handles,
+    log_y_axis,
+    recipe_rows,
+)
+
+MAX_POINTS = 300  # per drawn line; keeps embedded figures small
+
+
+def thin(*columns: Floats) -> list[Floats]:
+    """Every n-th row of parallel columns, at most MAX_POINTS, the last row included."""
+    rows = columns[0].size
+    if rows <= MAX_POINTS:
+        return list(columns)
+    index = np.unique(np.linspace(0, rows - 1, MAX_POINTS).round().astype(int))
+    return [column[index] for column in columns]
+
+
+def stage_axes(
+    figure: Figure, context: PlotContext, rows: int, ratios: Sequence[float]
+) -> list[list[Axes]]:
+    """Grid of axes: one column per stage, wider for longer stages, one row per quantity."""
+    lengths = []
+    for stage in context.study.stages:
+        longest = max(int(run.stage_rows(stage).sum()) for run in context.study.runs)
+        lengths.append(math.sqrt(max(1, longest)))
+    widest = max(lengths)
+    widths = [max(length, 0.45 * widest) for length in lengths]
+    grid = figure.add_gridspec(rows, len(lengths), width_ratios=widths, height_ratios=ratios)
+    axes: list[list[Axes]] = []
+    for row in range(rows):
+        line: list[Axes] = []
+        for column, stage in enumerate(context.study.stages):
+            share = axes[0][column] if row else None
+            item = figure.add_subplot(grid[row, column], sharex=share)
+            if row == 0:
+                item.set_title(f"stage {stage}")
+            if row < rows - 1:
+                item.tick_params(labelbottom=False)
+            item.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            line.append(item)
+        axes.append(line)
+    for item in axes[-1]:
+        item.set_xlabel("optimizer step")
+    return axes
+
+
+def robust_limits(curves: Sequence[Floats], pad: float = 0.08) -> tuple[float, float] | None:
+    """Limits that show 99 % of the finite points of the curves."""
+    finite = [curve[np.isfinite(curve)] for curve in curves]
+    finite = [curve for curve in finite if curve.size]
+    if not finite:
+        return None
+    points = np.concatenate(finite)
+    low, high = np.percentile(points, [0.5, 99.5])
+    room = pad * (high - low) or pad * abs(high) or 0.01
+    return float(low - room), float(high + room)
+
+
+def mean_curve(steps: Sequence[Floats], curves: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Mean over seeds on the steps that all seeds reached."""
+    common = steps[0]
+    for other in steps[1:]:
+        common = np.intersect1d(common, other)
+    picked = [curve[np.isin(step, common)] for step, curve in zip(steps, curves)]
+    return common, np.mean(np.stack(picked), axis=0)
+
+
+def draw_series(
+    axes: Axes, context: PlotContext, summary: GroupSummary, lines: list[tuple[Floats, Floats]]
+) -> None:
+    """Seeds as thin lines, their mean as a thick one with the group's marker."""
+    style = context.style(summary.group)
+    lines = [(step, curve) for step, curve in lines if np.isfinite(curve).any()]
+    if not lines:
+        return
+    if len(lines) > 1:
+        for step, curve in lines:
+            x, y = thin(step, curve)
+            axes.plot(x, y, linewidth=0.6, alpha=0.45, **style.line_kwargs())
+    step, curve = mean_curve([line[0] for line in lines], [line[1] for line in lines])
+    x, y = thin(step, curve)
+    order = 4 if summary.group.is_baseline else 3
+    offset = 0.02 + 0.11 * (context.study.groups.index(summary.group) % 9) / 9.0
+    axes.plot(
+        x,
+        y,
+        zorder=order,
+        markevery=(offset, 0.13),
+        **style.line_kwargs(),
+        **style.marker_kwargs(4.0),
+    )
+
+
+def mark_divergence(axes: Axes, context: PlotContext, item: RunComparison, stage: str) -> None:
+    """A cross on the upper edge where a run's loss stopped being finite."""
+    rows = item.run.stage_rows(stage)
+    loss = item.run.metrics.loss[rows]
+    broken = np.flatnonzero(~np.isfinite(loss))
+    if broken.size == 0:
+        return
+    step = float(item.run.metrics.step[rows][broken[0]])
+    group = next(g for g in context.study.groups if item.run in g.runs)
+    colour = context.style(group).colour
+    axes.axvline(step, color=colour, linewidth=0.8, linestyle=":")
+    axes.annotate(
+        f"not finite\nat step {step:.0f}",
+        (step, 0.98),
+        xycoords=("data", "axes fraction"),
+        xytext=(-3, 0),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        fontsize=6.5,
+        color=colour,
+    )
+
+
+def _smooth_loss(run: Run, stage: str) -> tuple[Floats, Floats]:
+    rows = run.stage_rows(stage)
+    loss = run.metrics.loss[rows]
+    return run.metrics.step[rows].astype(np.float64), stats.ema(
+        loss, stats.half_life_for(loss.size)
+    )
+
+
+def _draw_seed_band(axes: Axes, context: PlotContext, stage: str, around_zero: bool) -> bool:
+    """Shades the baseline's seed band; False when fewer than two baseline seeds exist."""
+    drawn = False
+    for group in context.study.groups:
+        if not group.is_baseline or (group.key.variant and drawn):
+            continue
+        lines = [_smooth_loss(run, stage) for run in group.runs]
+        lines = [line for line in lines if line[0].size]
+        floor = stats.seed_floor([run.metrics.loss[run.stage_rows(stage)] for run in group.runs])
+        if floor is None or len(lines) < 2:
+            continue
+        step, mean = mean_curve([line[0] for line in lines], [line[1] for line in lines])
+        centre = np.zeros(step.size) if around_zero else mean
+        size = min(step.size, floor.size)
+        x, low, high = thin(
+            step[:size],
+            (centre - np.interp(step, step[:size], floor[:size]))[:size],
+            (centre + np.interp(step, step[:size], floor[:size]))[:size],
+        )
+        axes.fill_between(x, low, high, color=BAND, alpha=0.6, linewidth=0, zorder=1)
+        drawn = True
+    return drawn
+
+
+def _gap_scale(summaries: Sequence[GroupSummary]) -> float | None:
+    """Linear threshold for a symmetric log axis when gaps differ too much for a linear one."""
+    gaps = [abs(s.final_gap.mean) for s in summaries if not s.group.is_baseline]
+    gaps = sorted(gap for gap in gaps if math.isfinite(gap) and gap > 0.0)
+    if len(gaps) < 2 or gaps[-1] < 12.0 * gaps[len(gaps) // 2]:
+        return None
+    bands = [s.band for s in summaries if math.isfinite(s.band) and s.band > 0.0]
+    return float(10.0 ** round(math.log10(bands[0] if bands else gaps[0])))
+
+
+def loss_figure(context: PlotContext) -> Figure | None:
+    """Training loss per stage, and under it the gap to the paired baseline."""
+    study, summaries = context.study, context.summaries
+    if not study.stages:
+        return None
+    paired = any(item.last_gap for s in summaries for item in s.runs)
+    figure = Figure(figsize=(WIDTH, 6.4 if paired else 4.2), layout="constrained")
+    axes = stage_axes(figure, context, 2 if paired else 1, (1.25, 1.0) if paired else (1.0,))
+    band = False
+    threshold = _gap_scale(summaries)
+    for column, stage in enumerate(study.stages):
+        top = axes[0][column]
+        band = _draw_seed_band(top, context, stage, False) or band
+        shown = []
+        for summary in summaries:
+            lines = [_smooth_loss(run, stage) for run in summary.group.runs]
+            draw_series(top, context, summary, lines)
+            if summary.verdict is not stats.Verdict.DIVERGED:
+                shown += [curve for _, curve in lines]
+            for item in summary.runs:
+                mark_divergence(top, context, item, stage)
+        limits = robust_limits(shown)
+        if limits:
+            top.set_ylim(*limits)
+        if paired:
+            _draw_gaps(axes[1][column], context, stage, threshold)
+    axes[0][0].set_ylabel("training loss, smoothed\n(nats per token)")
+    if paired:
+        name = study.baseline_recipe
+        note = ", symmetric log axis" if threshold else ""
+        axes[1][0].set_ylabel(f"loss gap to paired {name}\n(nats per token{note})")
+    handles: list[Any] = list(group_handles(context, summaries))
+    if band:
+        handles.append(Patch(color=BAND, alpha=0.6, label=f"{study.baseline_recipe} seed band"))
+    return finish(figure, context, "Training loss and gap to the baseline", handles)
+
+
+def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | None) -> None:
+    _draw_seed_band(axes, context, stage, True)
+    axes.axhline(0.0, color=INK, linewidth=1.0, zorder=2)
+    shown: list[Floats] = []
+    for summary in context.summaries:
+        curves = [item.stages[stage].gap for item in summary.runs if stage in item.stages]
+        gaps = [curve for curve in curves if curve is not None]
+        if not gaps:
+            continue
+        draw_series(axes, context, summary, [(gap.steps, gap.smooth) for gap in gaps])
+        if len(gaps) == 1:
+            x, low, high = thin(
+                gaps[0].steps, gaps[0].smooth - gaps[0].spread, gaps[0].smooth + gaps[0].spread
+            )
+            colour = context.style(summary.group).colour
+            axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
+        if summary.verdict is not stats.Verdict.DIVERGED:
+            shown += [gap.smooth for gap in gaps]
+    if threshold:
+        axes.set_yscale("symlog", linthresh=threshold)
+        return
+    limits = robust_limits(shown + [np.zeros(1)], 0.15)
+    if limits:
+        axes.set_ylim(*limits)
+
+
+def gradient_norm_figure(context: PlotContext) -> Figure | None:
+    """Gradient norm before clipping, and its ratio to the paired baseline."""
+    study, summaries = context.study, context.summaries
+    if not any(bool(np.isfinite(run.metrics.grad_norm).any()) for run in study.runs):
+        return None
+    paired = bool(study.pairings)
+    figure = Figure(figsize=(WIDTH, 5.0 if paired else 3.4), layout="constrained")
+    axes = stage_axes(figure, context, 2 if paired else 1, (1.2, 1.0) if paired else (1.0,))
+    for column, stage in enumerate(study.stages):
+        shown = []
+        for summary in summaries:
+            norms, ratios = [], []
+            for run in summary.group.runs:
+                step, norm = _smooth_norm(run, stage)
+                norms.append((step, norm))
+                pairing = study.pairings.get(run.path)
+                if pairing is not None:
+                    other_step, other = _smooth_norm(pairing.baseline, stage)
+                    common, a, b = np.intersect1d(step, other_step, return_indices=True)
+                    ratios.append((common, norm[a] / other[b]))
+            draw_series(axes[0][column], context, summary, norms)
+            if paired:
+                draw_series(axes[1][column], context, summary, ratios)
+                shown += [ratio for _, ratio in ratios]
+        log_y_axis(axes[0][column])
+        if paired:
+            axes[1][column].axhline(1.0, color=INK, linewidth=1.0)
+            limits = robust_limits(shown + [np.ones(1)], 0.15)
+            axes[1][column].set_ylim(*(limits or (0.9, 1.1)))
+    axes[0][0].set_ylabel("gradient norm, smoothed\n(before clipping, log axis)")
+    if paired:
+        axes[1][0].set_ylabel(f"ratio to paired\n{study.baseline_recipe}")
+    return finish(figure, context, "Gradient norm", group_handles(context, summaries))
+
+
+def _smooth_norm(run: Run, stage: str) -> tuple[Floats, Floats]:
+    rows = run.stage_rows(stage)
+    norm = run.metrics.grad_norm[rows]
+    positive = np.where(norm > 0.0, norm, np.nan)
+    with np.errstate(invalid="ignore"):
+        smooth = np.exp(stats.ema(np.log(positive), stats.half_life_for(norm.size)))
+    return run.metrics.step[rows].astype(np.float64), smooth
+
+
+def held_out_figure(context: PlotContext) -> Figure | None:
+    """Held-out loss over steps, and exact match at the end of each stage."""
+    study, summaries = context.study, context.summaries
+    if not any(len(run.evaluations) for run in study.runs):
+        return None
+    stages = [stage for stage in study.stages if any(stage in s.matches for s in summaries)]
+    match_height = 0.6 + 0.26 * len(summaries) if stages else 0.0
+    figure = Figure(figsize=(WIDTH, 3.3 + match_height), layout="constrained")
+    if stages:
+        upper, lower = figure.subfigures(2, 1, height_ratios=(2.5, match_height))
+    else:
+        upper, lower = figure, None
+    axes = stage_axes(upper, context, 1, (1.0,))[0]
+    for column, stage in enumerate(study.stages):
+        shown = []
+        for summary in summaries:
+            lines = [_held_out_line(run, stage) for run in summary.group.runs]
+            _draw_points(axes[column], context, summary, lines)
+            if summary.verdict is not stats.Verdict.DIVERGED:
+                shown += [values for _, values in lines]
+        limits = robust_limits(shown, 0.12)
+        if limits:
+            axes[column].set_ylim(*limits)
+    axes[0].set_ylabel("held-out loss\n(nats per token)")
+    if lower is not None:
+        columns = lower.subplots(1, len(stages), sharey=True, squeeze=False)[0]
+        for item, stage in zip(columns, stages):
+            _draw_matches(item, context, stage)
+    return finish(
+        figure, context, "Held-out loss and exact match", group_handles(context, summaries)
+    )
+
+
+def _held_out_line(run: Run, stage: str) -> tuple[Floats, Floats]:
+    if stage not in run.stage_names:
+        return np.zeros(0), np.zeros(0)
+    rows = run.evaluations.stage == run.stage_names.index(stage)
+    return run.evaluations.step[rows].astype(np.float64), run.evaluations.loss[rows]
+
+
+def _draw_points(
+    axes: Axes, context: PlotContext, summary: GroupSummary, lines: list[tuple[Floats, Floats]]
+) -> None:
+    style = context.style(summary.group)
+    lines = [line for line in lines if np.isfinite(line[1]).any()]
+    if not lines:
+        return
+    step, mean = mean_curve([line[0] for line in lines], [line[1] for line in lines])
+    picked = np.stack([curve[np.isin(steps, step)] for steps, curve in lines])
+    error = np.std(picked, axis=0, ddof=1) if len(lines) > 1 else None
+    axes.errorbar(
+        step,
+        mean,
+        yerr=error,
+        capsize=2.0,
+        elinewidth=0.8,
+        **style.line_kwargs(),
+        **style.marker_kwargs(4.0),
+    )
+
+
+def _draw_matches(axes: Axes, context: PlotContext, stage: str) -> None:
+    labels = [summary.group.label for summary in context.summaries]
+    recipe_rows(axes, labels)
+    for row, summary in enumerate(context.summaries):
+        match = summary.matches.get(stage)
+        if match is None:
+            axes.text(0.0, row, " not measured", va="center", fontsize=7, color=MUTED)
+            continue
+        low, high = match.interval
+        value = 100.0 * match.fraction
+        style = context.style(summary.group)
+        axes.errorbar(
+            value,
+            row,
+            xerr=[[value - 100.0 * low], [100.0 * high - value]],
+            color=style.colour,
+            capsize=2.5,
+            elinewidth=1.2,
+            **style.marker_kwargs(6.0),
+        )
+    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+    axes.set_title(f"end of stage {stage}")
+    axes.set_xlabel("exact match (% of problems, 95 % interval)")

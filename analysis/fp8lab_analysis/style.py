@@ -1,0 +1,311 @@
+"""The one style sheet: fonts, grid, and a fixed colour, marker and line for every recipe."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.study import Group, GroupKey, Study
+
+WIDTH = 10.0  # inches, every figure
+INK = "#1f2328"
+MUTED = "#6a737d"
+GRID = "#e4e7eb"
+BAND = "#c9ced6"
+
+RC: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#9aa3ad",
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": "#4a525b",
+    "ytick.color": "#4a525b",
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "text.color": INK,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 3,
+    "path.simplify": True,
+    "path.simplify_threshold": 0.3,
+}
+
+# Okabe and Ito's palette without its yellow, then Tol's muted one: distinguishable with every
+# common kind of colour blindness, and backed by the marker.
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#882255",
+    "#332288",
+    "#999933",
+    "#44AA99",
+    "#7a5c3e",
+    "#AA4499",
+)
+_MARKERS = ("s", "^", "D", "P", "v", "X", "h", "<", ">", "p", "d", "*")
+_KNOWN = {
+    "bf16": (INK, "o"),
+    "fp32": ("#777777", "8"),
+    "infir2": (_COLOURS[0], _MARKERS[0]),
+    "te_current": (_COLOURS[1], _MARKERS[1]),
+    "deepseek_v3": (_COLOURS[2], _MARKERS[2]),
+    "mxfp8": (_COLOURS[3], _MARKERS[3]),
+    "te_delayed": (_COLOURS[4], _MARKERS[4]),
+    "infir2_fp32scale": (_COLOURS[5], _MARKERS[5]),
+    "torchao_rowwise": (_COLOURS[6], _MARKERS[6]),
+    "fp8_block128": (_COLOURS[7], _MARKERS[7]),
+    "e4m3_tensor": (_COLOURS[8], _MARKERS[8]),
+    "nvfp4": (_COLOURS[9], _MARKERS[9]),
+    "jet_rl": (_COLOURS[10], _MARKERS[10]),
+    "torchao_tensorwise": (_COLOURS[11], _MARKERS[11]),
+}
+_VARIANT_LINES: tuple[Any, ...] = ("-", (0, (4, 1.6)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+_VARIANT_HATCHES = ("", "////", "....", "xxxx")
+
+
+@dataclass(frozen=True)
+class SeriesStyle:
+    """How one group is drawn everywhere."""
+
+    colour: str
+    marker: str
+    line: Any
+    hatch: str
+    filled: bool
+
+    def line_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of Axes.plot for a line without markers."""
+        return {"color": self.colour, "linestyle": self.line}
+
+    def marker_kwargs(self, size: float = 5.0) -> dict[str, Any]:
+        """Keyword arguments of Axes.plot for the markers."""
+        return {
+            "marker": self.marker,
+            "markersize": size,
+            "markerfacecolor": self.colour if self.filled else "white",
+            "markeredgecolor": self.colour,
+            "markeredgewidth": 1.1,
+        }
+
+    def bar_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of Axes.barh."""
+        if self.hatch:
+            return {
+                "facecolor": "white",
+                "edgecolor": self.colour,
+                "hatch": self.hatch,
+                "linewidth": 0.8,
+            }
+        return {"facecolor": self.colour, "edgecolor": self.colour, "linewidth": 0.8}
+
+
+def recipe_look(recipe: str) -> tuple[str, str]:
+    """(colour, marker) of a recipe: a function of its name alone."""
+    if recipe in _KNOWN:
+        return _KNOWN[recipe]
+    number = zlib.crc32(recipe.encode())
+    return _COLOURS[number % len(_COLOURS)], _MARKERS[(number // 64) % len(_MARKERS)]
+
+
+def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
+    """Style of every group. Recipes without a reserved colour take the one their name hashes to,
+    or the next free one where another recipe of the same report has it already."""
+    recipes = list(dict.fromkeys(group.key.recipe for group in groups))
+    looks = {recipe: recipe_look(recipe) for recipe in recipes if recipe in _KNOWN}
+    for recipe in sorted(set(recipes) - set(looks)):
+        colour, marker = recipe_look(recipe)
+        used = {look[0] for look in looks.values()}
+        start = _COLOURS.index(colour)
+        rotated = _COLOURS[start:] + _COLOURS[:start]
+        free = next((item for item in rotated if item not in used), colour)
+        looks[recipe] = (free, marker)
+    variants = [""] + sorted({group.key.variant for group in groups} - {""})
+    styles = {}
+    for group in groups:
+        index = min(variants.index(group.key.variant), len(_VARIANT_LINES) - 1)
+        colour, marker = looks[group.key.recipe]
+        styles[group.key] = SeriesStyle(
+            colour, marker, _VARIANT_LINES[index], _VARIANT_HATCHES[index], index == 0
+        )
+    return styles
+
+
+@dataclass(frozen=True)
+class PlotContext:
+    """What every figure is made from."""
+
+    study: Study
+    summaries: list[GroupSummary]
+    styles: dict[GroupKey, SeriesStyle] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, study: Study, summaries: list[GroupSummary]) -> PlotContext:
+        """Context with the styles of all groups of the study."""
+        return cls(study, summaries, assign_styles(study.groups))
+
+    def style(self, group: Group) -> SeriesStyle:
+        """Style of one group."""
+        return self.styles[group.key]
+
+
+def provenance_line(study: Study) -> str:
+    """Recipe and configuration hashes of every group, eight digits each."""
+    parts = []
+    for group in study.groups:
+        recipes = sorted({run.meta.get("recipe_hash", "")[:8] or "?" for run in group.runs})
+        configs = sorted({run.meta.get("config_hash", "")[:8] or "?" for run in group.runs})
+        parts.append(f"{group.label}: recipe {'/'.join(recipes)}, config {'/'.join(configs)}")
+    return "Hashes.  " + "  ·  ".join(parts)
+
+
+def legend_handle(label: str, style: SeriesStyle) -> Line2D:
+    """Legend entry that shows line and marker."""
+    return Line2D(
+        [], [], label=label, linewidth=1.5, **style.line_kwargs(), **style.marker_kwargs()
+    )
+
+
+def finish(
+    figure: Figure,
+    context: PlotContext,
+    title: str,
+    handles: Sequence[Any] = (),
+) -> Figure:
+    """Adds title, legend row and the hashes, and leaves the room between them to the axes."""
+    height = float(figure.get_figheight())
+    footer = textwrap.fill(provenance_line(context.study), 262)
+    columns = 1
+    rows = 0
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        columns = max(1, min(len(handles), int(195 / (longest + 9))))
+        rows = -(-len(handles) // columns)
+    top = 0.34 + 0.19 * rows
+    bottom = 0.1 + 0.105 * (footer.count("\n") + 1)
+    engine = figure.get_layout_engine()
+    engine.set(rect=(0.004, bottom / height, 0.992, 1.0 - (top + bottom) / height))
+    figure.text(0.008, 1.0 - 0.08 / height, title, ha="left", va="top", fontsize=11, weight="bold")
+    figure.text(0.008, 0.04 / height, footer, ha="left", va="bottom", fontsize=5.2, color=MUTED)
+    if handles:
+        legend = figure.legend(
+            handles=list(handles),
+            loc="upper left",
+            bbox_to_anchor=(0.0, 1.0 - 0.27 / height),
+            ncol=columns,
+            handlelength=2.6,
+            columnspacing=1.6,
+            borderaxespad=0.1,
+        )
+        legend.set_in_layout(False)
+    return figure
+
+
+def group_handles(context: PlotContext, summaries: Sequence[GroupSummary]) -> list[Line2D]:
+    """One legend entry per group."""
+    return [legend_handle(s.group.label, context.style(s.group)) for s in summaries]
+
+
+def soften(axes: Axes, axis: str) -> None:
+    """Keeps the grid of one axis only."""
+    axes.grid(False)
+    axes.grid(True, axis=axis)
+
+
+def log_y_axis(axes: Axes) -> None:
+    """Log y axis with plain numbers, labelled between the decades only where it spans about one;
+    stays linear when nothing positive is drawn."""
+    if not math.isfinite(axes.dataLim.minposy):
+        return
+    axes.set_yscale("log")
+    low, high = sorted(axes.yaxis.get_view_interval())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if low > 0.0 and high / low < 12.0:
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2.0, 3.0, 5.0)))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def recipe_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Makes one row per recipe, first on top, with a light horizontal guide."""
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.tick_params(axis="y", length=0)
+    soften(axes, "x")
+
+
+def colour_labels(axes: Axes, context: PlotContext, rows: Sequence[GroupSummary]) -> None:
+    """Row labels in the colours of their recipes."""
+    for label, summary in zip(axes.get_yticklabels(), rows):
+        label.set_color(context.style(summary.group).colour)
+        label.set_fontsize(8.5)
+        label.set_fontweight("bold")
+
+
+def note(axes: Axes, row: float, text: str) -> None:
+    """Muted remark at the start of a row that has nothing to plot."""
+    axes.annotate(
+        text, (0.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=MUTED
+    )
+
+
+def log_axis(axes: Axes, values: Sequence[float]) -> float:
+    """Log x axis of percentages when the positive values span more than a factor of 20, else a
+    linear one from zero, with room for a number to the right. Returns the left edge, where zeros
+    go."""
+    positive = sorted(v for v in values if math.isfinite(v) and v > 0.0)
+    if not positive or positive[-1] < 20.0 * positive[0]:
+        axes.set_xlim(0.0, 1.55 * positive[-1] if positive else 1.0)
+        return 0.0
+    low = max(positive[0], 1e-6 * positive[-1]) / 3.0
+    axes.set_xscale("log")
+    axes.set_xlim(low, positive[-1] * (positive[-1] / low) ** 0.55)
+    decades = math.log10(positive[-1] / low)
+    axes.xaxis.set_major_locator(LogLocator(numticks=4 if decades > 3.0 else 5))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:g}" if value <= 100.0 else "")
+    )
+    return low
+
+
+def short_layer(name: str) -> str:
+    """ "layers.3.mlp.down" as "3 mlp.down"."""
+    parts = name.split(".")
+    if len(parts) > 2 and parts[0] == "layers":
+        return f"{parts[1]} {'.'.join(parts[2:])}"
+    return name
+
+
+def quantized_summaries(context: PlotContext) -> list[GroupSummary]:
+    """Groups with at least one quantized operand that was logged."""
+    return [s for s in context.summaries if any(o.quantized for o in s.operands.values())]

@@ -1,0 +1,347 @@
+#include "emulation/api/recipe.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <string_view>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/recipe_names.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::FormatSpec;
+using numerics::SpecialValues;
+
+std::vector<std::string_view> split_at_dots(std::string_view text) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t dot = text.find('.', begin);
+    parts.push_back(text.substr(begin, dot - begin));
+    if (dot == std::string_view::npos) return parts;
+    begin = dot + 1;
+  }
+}
+
+// One part of a name against one part of a pattern; "*" spans any characters.
+bool part_matches(std::string_view pattern, std::string_view text) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == text;
+  if (text.substr(0, star) != pattern.substr(0, star)) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (std::size_t skip = star; skip <= text.size(); ++skip) {
+    if (part_matches(rest, text.substr(skip))) return true;
+  }
+  return false;
+}
+
+// A pattern without braces.
+bool plain_pattern_matches(std::string_view pattern, std::string_view name, int layer_count) {
+  const std::vector<std::string_view> wanted = split_at_dots(pattern);
+  const std::vector<std::string_view> parts = split_at_dots(name);
+  if (wanted.size() > parts.size()) return false;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    std::string expected(wanted[i]);
+    if (i == 1 && wanted[0] == "layers") {
+      if (expected == "first") expected = "0";
+      if (expected == "last") expected = std::to_string(layer_count - 1);
+    }
+    if (!part_matches(expected, parts[i])) return false;
+  }
+  return true;
+}
+
+// True when every value of `from` is one of `to`, both signed; NaN and infinity included.
+bool holds_all_values(const FormatSpec& to, const FormatSpec& from) {
+  if (from == to) return true;
+  if (from.specials == SpecialValues::ieee && to.specials != SpecialValues::ieee) return false;
+  if (from.specials == SpecialValues::nan_only && to.specials == SpecialValues::none) return false;
+  return from.mantissa_bits <= to.mantissa_bits && from.max_exponent() < to.max_exponent() &&
+         from.min_exponent() - from.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
+}
+
+bool is_fp8_unit(Accumulator accumulator) {
+  return accumulator == Accumulator::sm90_wgmma_fp8 ||
+         accumulator == Accumulator::sm90_mma_sync_fp8;
+}
+
+bool is_second_orientation(Slot slot) {
+  return slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
+}
+
+bool is_weight(Slot slot) { return slot == Slot::fprop_w || slot == Slot::dgrad_w; }
+
+// The same tensor's first orientation.
+Slot first_orientation(Slot slot) {
+  if (slot == Slot::dgrad_w) return Slot::fprop_w;
+  if (slot == Slot::wgrad_dy) return Slot::dgrad_dy;
+  if (slot == Slot::wgrad_x) return Slot::fprop_x;
+  return slot;
+}
+
+[[noreturn]] void refuse(const std::string& where, const std::string& key,
+                         const std::string& message) {
+  throw RecipeError(where, key, message);
+}
+
+void validate_format(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  const FormatSpec& format = spec.format;
+  const bool passed_through = format == numerics::kBF16 || format == numerics::kFP32;
+  const bool narrow = format.bits() <= 8 && format.bits() >= 3 && format.has_sign &&
+                      format.has_subnormals && format.exponent_bits >= 1;
+  if (!passed_through && !narrow) {
+    refuse(where, key + ".format",
+           "'" + format_name(format) +
+               "' cannot be an operand; accepted: bf16, fp32 and signed formats of 3 to 8 bits");
+  }
+  if (passed_through && spec.has_scale()) {
+    refuse(where, key + ".scale_source",
+           format_name(format) + " is passed through unscaled; accepted: none");
+  }
+}
+
+void validate_tile(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  const TileShape& tile = spec.tile;
+  const bool extent = tile.is_tensor() || tile.is_row() || (tile.rows >= 1 && tile.cols >= 1);
+  if (!extent) {
+    refuse(where, key + ".tile", "accepted: tensor, row, or RxC with both extents at least 1");
+  }
+  if (tile.is_tensor()) return;
+  const std::string name = tile_name(tile);
+  switch (spec.scale_source) {
+    case ScaleSource::current: return;
+    case ScaleSource::delayed:
+      refuse(where, key + ".scale_source",
+             "delayed scaling keeps one history a tensor, tile is " + name +
+                 "; accepted: tile = \"tensor\", or scale_source = \"current\"");
+    case ScaleSource::static_scale:
+      refuse(where, key + ".scale_source",
+             "a static scale is one number, tile is " + name +
+                 "; accepted: tile = \"tensor\", or scale_source = \"current\"");
+    case ScaleSource::none:
+      refuse(where, key + ".tile",
+             name + " without a scale; accepted: tensor, or another scale_source");
+  }
+}
+
+void validate_scale(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  if (!(spec.scale.amax_epsilon >= 0.0f) || !std::isfinite(spec.scale.amax_epsilon)) {
+    refuse(where, key + ".amax_epsilon", "accepted: a finite number, 0 or more");
+  }
+  if (spec.scale.margin < 0 || spec.scale.margin > 16) {
+    refuse(where, key + ".margin", std::to_string(spec.scale.margin) + "; accepted: 0 to 16");
+  }
+  if (spec.scale_source == ScaleSource::delayed &&
+      (spec.history_length < 1 || spec.history_length > 65536)) {
+    refuse(where, key + ".history",
+           std::to_string(spec.history_length) + "; accepted: 1 to 65536 steps");
+  }
+  if (spec.scale_source == ScaleSource::static_scale &&
+      (!(spec.static_scale > 0.0f) || !std::isfinite(spec.static_scale))) {
+    refuse(where, key + ".static_scale", "accepted: a finite number above 0");
+  }
+}
+
+void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  const std::string key = "slots." + slot_name(slot);
+  if (!is_weight(slot) && spec.weight_source != WeightSource::bf16) {
+    refuse(where, key + ".weight_source", "only w has master weights; accepted: bf16");
+  }
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  const Slot first = first_orientation(slot);
+  const std::string source(word_for(kOrientationSourceNames, spec.orientation_source));
+  if (!is_second_orientation(slot)) {
+    refuse(where, key + ".orientation_source",
+           source +
+               " is for the second orientations dgrad.w, wgrad.dy and wgrad.x; accepted: "
+               "high_precision");
+  }
+  if (!recipe.slot(first).is_quantized()) {
+    refuse(where, key + ".orientation_source",
+           source + ", but " + slot_name(first) + " is " + format_name(recipe.slot(first).format) +
+               "; accepted: high_precision, or an FP8 " + slot_name(first));
+  }
+  if (spec.orientation_source == OrientationSource::requantized && !spec.is_quantized()) {
+    refuse(where, key + ".orientation_source",
+           "requantized with format " + format_name(spec.format) +
+               "; accepted: dequantized, or a format of at most 8 bits");
+  }
+  if (spec.orientation_source == OrientationSource::dequantized && spec.is_quantized()) {
+    refuse(where, key + ".orientation_source",
+           "dequantized values are not quantized again, format is " + format_name(spec.format) +
+               "; accepted: format = \"bf16\" or \"fp32\", or requantized");
+  }
+}
+
+// A tensor has one delayed history, so both of its copies must derive the same scale from it.
+void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  const Slot first = first_orientation(slot);
+  if (first == slot || spec.scale_source != ScaleSource::delayed) return;
+  const QuantSpec& other = recipe.slot(first);
+  const bool same = other.scale_source == ScaleSource::delayed && other.format == spec.format &&
+                    other.scale == spec.scale && other.history_length == spec.history_length &&
+                    other.amax_algorithm == spec.amax_algorithm;
+  if (!same) {
+    refuse(
+        where, "slots." + slot_name(slot) + ".scale_source",
+        "delayed scaling keeps one history a tensor; accepted: the format, scale and history of " +
+            slot_name(first) + ", or scale_source = \"current\"");
+  }
+}
+
+void validate_unit(const GemmSpec& gemm, const QuantSpec& operand, const std::string& slot,
+                   const std::string& where, const std::string& key) {
+  const std::string unit = accumulator_name(gemm.accumulator);
+  const FormatSpec& format = operand.format;
+  if (is_fp8_unit(gemm.accumulator) && format != numerics::kE5M2 &&
+      !holds_all_values(numerics::kE4M3, format)) {
+    refuse(where, key + ".accumulator",
+           unit + " cannot multiply " + slot + ", which is " + format_name(format) +
+               "; accepted with it: sm90_bf16 (formats bf16 holds), ideal_fp32, ideal_exact");
+  }
+  if (gemm.accumulator == Accumulator::sm90_bf16 && !holds_all_values(numerics::kBF16, format)) {
+    refuse(where, key + ".accumulator",
+           unit + " cannot multiply " + slot + ", which is " + format_name(format) +
+               "; accepted with it: ideal_fp32, ideal_exact");
+  }
+}
+
+// Products that one instruction sums exactly (numerics.md section 3): a chunk must be whole ones.
+int group_size(Accumulator accumulator) {
+  if (is_fp8_unit(accumulator)) return 32;
+  return accumulator == Accumulator::sm90_bf16 ? 16 : 1;
+}
+
+void validate_schedule(const GemmSpec& gemm, const std::string& where, const std::string& key) {
+  const int group = group_size(gemm.accumulator);
+  const bool promoted = gemm.schedule == Schedule::promote;
+  if (promoted && (gemm.promote_interval < group || gemm.promote_interval % group != 0)) {
+    refuse(where, key + ".schedule",
+           schedule_name(gemm) + " with " + accumulator_name(gemm.accumulator) +
+               "; accepted: promote:G with G a positive multiple of " + std::to_string(group) +
+               ", or fast");
+  }
+  if (gemm.split_k < 1 || gemm.split_k > 64) {
+    refuse(where, key + ".split_k", std::to_string(gemm.split_k) + "; accepted: 1 to 64");
+  }
+  if (gemm.output != DType::bf16 && gemm.output != DType::f32) {
+    refuse(where, key + ".output", "accepted: bf16, fp32");
+  }
+}
+
+void validate_scale_order(const GemmSpec& gemm, bool scales_vary_along_k, const std::string& where,
+                          const std::string& key) {
+  const std::string order(word_for(kScaleOrderNames, gemm.scale_order));
+  if (gemm.scale_order == ScaleOrder::epilogue && scales_vary_along_k) {
+    refuse(where, key + ".scale_order",
+           "epilogue applies scales after the sum, but they change along K; accepted: automatic, "
+           "b_then_a, a_then_b, product_first");
+  }
+  const bool per_chunk =
+      gemm.scale_order != ScaleOrder::automatic && gemm.scale_order != ScaleOrder::epilogue;
+  if (per_chunk && gemm.schedule == Schedule::fast) {
+    refuse(where, key + ".scale_order",
+           order +
+               " scales promoted partial sums, schedule is fast; accepted: automatic, "
+               "epilogue, or schedule = \"promote:G\"");
+  }
+}
+
+void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
+  const GemmSpec& gemm = recipe.gemm(role);
+  const std::string key = "gemm." + gemm_role_name(role);
+  bool scales_vary_along_k = false;
+  validate_schedule(gemm, where, key);
+  for (std::size_t operand = 0; operand < 2; ++operand) {
+    const Slot slot = kSlots[2 * static_cast<std::size_t>(role) + operand];
+    const QuantSpec& spec = recipe.slot(slot);
+    validate_unit(gemm, spec, slot_name(slot), where, key);
+    const std::int64_t width = spec.has_scale() ? spec.tile.cols : 0;
+    if (width == 0) continue;
+    scales_vary_along_k = true;
+    const bool constant_in_chunk =
+        gemm.schedule == Schedule::promote && width % gemm.promote_interval == 0;
+    if (!constant_in_chunk) {
+      refuse(where, key + ".schedule",
+             schedule_name(gemm) + ", but the scales of " + slot_name(slot) + " (tile " +
+                 tile_name(spec.tile) +
+                 ") change inside an accumulation chunk; accepted: promote:G "
+                 "with G a divisor of " +
+                 std::to_string(width));
+    }
+  }
+  validate_scale_order(gemm, scales_vary_along_k, where, key);
+  if (role == GemmRole::wgrad && gemm.output != DType::f32) {
+    refuse(where, key + ".output",
+           "weight gradients accumulate over micro-batches in FP32; accepted: fp32");
+  }
+}
+
+}  // namespace
+
+std::string slot_name(Slot slot) {
+  switch (slot) {
+    case Slot::fprop_x: return "fprop.x";
+    case Slot::fprop_w: return "fprop.w";
+    case Slot::dgrad_dy: return "dgrad.dy";
+    case Slot::dgrad_w: return "dgrad.w";
+    case Slot::wgrad_dy: return "wgrad.dy";
+    case Slot::wgrad_x: return "wgrad.x";
+  }
+  return "?";
+}
+
+std::string gemm_role_name(GemmRole role) {
+  switch (role) {
+    case GemmRole::fprop: return "fprop";
+    case GemmRole::dgrad: return "dgrad";
+    case GemmRole::wgrad: return "wgrad";
+  }
+  return "?";
+}
+
+bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count) {
+  const std::size_t open = pattern.find('{');
+  const std::size_t close = pattern.find('}', open);
+  if (open == std::string::npos || close == std::string::npos) {
+    return plain_pattern_matches(pattern, name, layer_count);
+  }
+  const std::string before = pattern.substr(0, open);
+  const std::string after = pattern.substr(close + 1);
+  std::size_t begin = open + 1;
+  while (begin <= close) {
+    std::size_t comma = pattern.find(',', begin);
+    if (comma == std::string::npos || comma > close) comma = close;
+    const std::string choice = pattern.substr(begin, comma - begin);
+    if (layer_pattern_matches(before + choice + after, name, layer_count)) return true;
+    begin = comma + 1;
+  }
+  return false;
+}
+
+const LinearRecipe& Recipe::for_layer(const std::string& layer_name, int layer_count) const {
+  for (const std::string& pattern : keep_high_precision) {
+    if (layer_pattern_matches(pattern, layer_name, layer_count)) return high_precision;
+  }
+  for (const RecipeOverride& exception : overrides) {
+    if (layer_pattern_matches(exception.match, layer_name, layer_count)) return exception.recipe;
+  }
+  return linear;
+}
+
+void validate(const LinearRecipe& recipe, const std::string& where) {
+  for (const Slot slot : kSlots) {
+    const std::string key = "slots." + slot_name(slot);
+    validate_format(recipe.slot(slot), where, key);
+    validate_tile(recipe.slot(slot), where, key);
+    validate_scale(recipe.slot(slot), where, key);
+    validate_orientation(recipe, slot, where);
+    validate_shared_history(recipe, slot, where);
+  }
+  for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
+}
+
+}  // namespace fp8lab

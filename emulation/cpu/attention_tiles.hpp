@@ -1,0 +1,91 @@
+// What the attention passes share: the problem, visibility, and the chains on tiles.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "emulation/api/backend.hpp"
+#include "emulation/cpu/row_access.hpp"
+
+namespace fp8lab::cpu {
+
+/// Rows of queries that share one range of keys when masked work is skipped; no effect on bits.
+inline constexpr std::int64_t kRowBlock = 16;
+
+/// Half-open range.
+struct Range {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  bool empty() const { return first >= last; }
+  std::int64_t count() const { return last - first; }
+};
+
+/// One attention call: shape, constants, and where its documents start.
+struct AttentionProblem {
+  AttentionShape shape;
+  const std::int32_t* document_start = nullptr;
+  float inverse_root = 0.0f;  ///< 1 / sqrt(D)
+  float scale = 0.0f;         ///< inverse_root * log2(e)
+  const PointwiseKernels* kernels = nullptr;
+
+  std::int64_t q_tiles() const { return (shape.sequence + shape.q_tile - 1) / shape.q_tile; }
+  std::int64_t kv_tiles() const { return (shape.sequence + shape.kv_tile - 1) / shape.kv_tile; }
+  std::int64_t group() const { return shape.heads / shape.kv_heads; }
+  /// Row of position `i` of sequence `b` in the (T, ..) matrices.
+  std::int64_t token(std::int64_t b, std::int64_t i) const { return b * shape.sequence + i; }
+
+  /// Positions of tile `tile`.
+  Range positions(std::int64_t tile, std::int64_t width) const {
+    return {tile * width, std::min(shape.sequence, (tile + 1) * width)};
+  }
+  /// Keys that query `i` sees.
+  Range visible(std::int64_t b, std::int64_t i) const {
+    return {document_start[token(b, i)], i + 1};
+  }
+  /// Smallest range that holds every key seen by some query of `queries`, cut to `keys`.
+  Range visible(std::int64_t b, const Range& queries, const Range& keys) const {
+    std::int64_t first = queries.last;
+    for (std::int64_t i = queries.first; i < queries.last; ++i) {
+      first = std::min<std::int64_t>(first, document_start[token(b, i)]);
+    }
+    return {std::max(first, keys.first), std::min(queries.last, keys.last)};
+  }
+};
+
+/// Checks the arguments common to both passes and gathers them; throws Error.
+AttentionProblem make_attention_problem(std::string_view operation, const AttentionShape& shape,
+                                        const TensorView& q, const TensorView& k,
+                                        const TensorView& v, const TensorView& document_start,
+                                        const TensorView& out, const TensorView& lse);
+
+/// A matrix operand of a chain, any strides: element (i, j) is data[i * row_stride + j *
+/// col_stride].
+template <class T>
+struct Operand {
+  const T* data = nullptr;
+  std::int64_t row_stride = 0;
+  std::int64_t col_stride = 1;
+
+  Operand transposed() const { return {data, col_stride, row_stride}; }
+};
+
+/// Rows of head `head` from position `first` of sequence `b` on.
+template <class T>
+Operand<T> head_rows(const AttentionProblem& problem, const TensorView& view, std::int64_t head,
+                     std::int64_t b, std::int64_t first) {
+  return {view.row<const T>(problem.token(b, first)) + head * problem.shape.head_dim,
+          view.row_stride, 1};
+}
+
+/// Rounds a row of f32 values to operands.
+inline void to_operands(const PointwiseKernels& kernels, const float* values, std::int64_t n,
+                        std::uint16_t* operands) {
+  kernels.narrow(values, n, operands);
+}
+inline void to_operands(const PointwiseKernels&, const float* values, std::int64_t n,
+                        float* operands) {
+  std::copy(values, values + n, operands);
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,68 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operations.hpp"
+#include "emulation/cpu/row_access.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+constexpr std::int64_t kColumnChunk = 64;  // columns one thread takes at a time; no effect on bits
+
+void check_tokens(const Checks& checks, const TensorView& tokens, std::int64_t vocabulary) {
+  checks.vector("tokens", tokens, tokens.cols, {DType::i32});
+  const std::int32_t* id = tokens.row<std::int32_t>(0);
+  for (std::int64_t t = 0; t < tokens.cols; ++t) {
+    if (id[t] < 0 || id[t] >= vocabulary) {
+      checks.fail("token " + std::to_string(id[t]) + " at position " + std::to_string(t) +
+                  " is outside the table of " + std::to_string(vocabulary) + " rows");
+    }
+  }
+}
+
+}  // namespace
+
+void embedding_forward(const TensorView& tokens, const TensorView& table, const TensorView& out) {
+  const Checks checks("embedding_forward");
+  checks.activation("table", table, table.rows, table.cols);
+  checks.activation("out", out, tokens.cols, table.cols);
+  check_tokens(checks, tokens, table.rows);
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const std::int32_t* id = tokens.row<std::int32_t>(0);
+#pragma omp parallel
+  {
+    std::vector<float> scratch(static_cast<std::size_t>(table.cols));
+#pragma omp for schedule(static)
+    for (std::int64_t t = 0; t < out.rows; ++t) {
+      write_row(kernels, read_row(kernels, table, id[t], scratch.data()), out.cols, out, t);
+    }
+  }
+}
+
+void embedding_backward(const TensorView& tokens, const TensorView& dout,
+                        const TensorView& dtable) {
+  const Checks checks("embedding_backward");
+  checks.tensor("dtable", dtable, dtable.rows, dtable.cols, {DType::f32});
+  checks.activation("dout", dout, tokens.cols, dtable.cols);
+  check_tokens(checks, tokens, dtable.rows);
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const std::int32_t* id = tokens.row<std::int32_t>(0);
+  const std::int64_t chunks = (dtable.cols + kColumnChunk - 1) / kColumnChunk;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::int64_t first = chunk * kColumnChunk;
+    const std::int64_t count = std::min(kColumnChunk, dtable.cols - first);
+    float scratch[kColumnChunk];
+    for (std::int64_t t = 0; t < dout.rows; ++t) {
+      float* row = dtable.row<float>(id[t]) + first;
+      kernels.add(row, read_row(kernels, dout, t, first, count, scratch), count, row);
+    }
+    for (std::int64_t t = 0; t < dout.rows; ++t) {
+      write_row(kernels, dtable.row<float>(id[t]) + first, count, dtable, id[t], first);
+    }
+  }
+}
+
+}  // namespace fp8lab::cpu

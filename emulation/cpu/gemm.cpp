@@ -1,0 +1,276 @@
+#include "emulation/cpu/gemm.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/cpu/gemm_operand.hpp"
+#include "emulation/cpu/gemm_plan.hpp"
+#include "emulation/cpu/gemm_reference.hpp"
+#include "emulation/cpu/simd/aligned_buffer.hpp"
+#include "emulation/cpu/simd/gemm_kernels.hpp"
+#include "emulation/numerics/codec.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+// Sizes of blocks; none of them changes a bit.
+constexpr std::int64_t kRowBlock = 60;                // a multiple of the kernels' 2 or 3 rows
+constexpr std::int64_t kSmallRowBlock = 30;           // for a K whose 60 rows leave the L2
+constexpr std::int64_t kPackedRowBytes = 2 << 20;     // packed rows of one block
+constexpr std::int64_t kPackedPanelBytes = 64 << 20;  // packed panels in memory at a time
+constexpr std::int64_t kTasksPerThread = 4;
+constexpr std::int64_t kSerialProducts = 1 << 18;  // fewer are not worth waking threads for
+
+// One chain: a promotion chunk, or a whole split-K range.
+struct Chunk {
+  std::int64_t begin = 0;
+  std::int64_t length = 0;
+  std::int64_t group = 0;  // groups of the packed row before it
+  bool ends_range = false;
+};
+
+std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t group) {
+  std::vector<Chunk> chunks;
+  std::int64_t groups = 0;
+  for (const KRange& range : plan.ranges) {
+    const std::int64_t step = plan.promoted ? plan.chunk : range.end - range.begin;
+    for (std::int64_t begin = range.begin; begin < range.end; begin += step) {
+      const std::int64_t length = std::min(step, range.end - begin);
+      chunks.push_back({begin, length, groups, begin + length == range.end});
+      groups += (length + group - 1) / group;
+    }
+  }
+  return chunks;
+}
+
+// One thread's memory.
+struct Scratch {
+  AlignedBuffer rows, partial, accumulator, total, scale_a, scale_b;
+};
+
+class FastGemm {
+ public:
+  FastGemm(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+           const TensorView& bias, bool accumulate, const TensorView& d)
+      : plan_(plan),
+        a_(a),
+        b_(b),
+        accumulate_(accumulate),
+        d_(d),
+        kernels_(gemm_kernels()),
+        sizes_(packed_sizes(plan.carrier, kernels_)),
+        codes_a_(plan.carrier, a, plan.format_a),
+        codes_b_(plan.carrier, b, plan.format_b),
+        chunks_(list_chunks(plan, sizes_.group)),
+        threads_(a.rows * b.rows * plan.k < kSerialProducts ? 1 : omp_get_max_threads()) {
+    const Chunk& last = chunks_.back();
+    groups_ = last.group + (last.length + sizes_.group - 1) / sizes_.group;
+    const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
+    row_block_ = std::clamp(fitting, kSmallRowBlock, kRowBlock);
+    // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
+    const bool plain = plan.carrier == Carrier::f32;
+    row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
+    group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
+    if (!bias.empty()) widen_bias(bias);
+  }
+
+  void run() {
+    const std::int64_t panels = (b_.rows + sizes_.columns - 1) / sizes_.columns;
+    const std::int64_t bytes = plan_.k * sizes_.step_bytes;
+    const std::int64_t at_once = std::clamp<std::int64_t>(kPackedPanelBytes / bytes, 1, panels);
+    auto* packed = packed_b_.reserve_as<std::byte>(static_cast<std::size_t>(at_once * bytes));
+    for (std::int64_t first = 0; first < panels; first += at_once) {
+      const std::int64_t count = std::min(at_once, panels - first);
+#pragma omp parallel for schedule(static) num_threads(threads_)
+      for (std::int64_t p = 0; p < count; ++p) {
+        codes_b_.pack_panel(kernels_, (first + p) * sizes_.columns, packed + p * bytes);
+      }
+      multiply_panels(packed, first, count);
+    }
+  }
+
+ private:
+  void widen_bias(const TensorView& bias) {
+    bias_.resize(static_cast<std::size_t>(bias.cols));
+    for (std::int64_t n = 0; n < bias.cols; ++n) {
+      bias_[static_cast<std::size_t>(n)] =
+          bias.dtype == DType::bf16 ? numerics::from_bf16(bias.row<const std::uint16_t>(0)[n])
+                                    : bias.row<const float>(0)[n];
+    }
+  }
+
+  // All rows by `count` packed panels, the first of them panel `first`.
+  void multiply_panels(const std::byte* packed, std::int64_t first, std::int64_t count) {
+    const std::int64_t blocks = (a_.rows + row_block_ - 1) / row_block_;
+    const std::int64_t wanted = kTasksPerThread * threads_;
+    const std::int64_t pieces =
+        threads_ == 1 ? 1 : std::clamp<std::int64_t>(wanted / blocks, 1, count);
+#pragma omp parallel num_threads(threads_)
+    {
+      Scratch scratch;
+#pragma omp for schedule(dynamic)
+      for (std::int64_t task = 0; task < blocks * pieces; ++task) {
+        const std::int64_t row = task / pieces * row_block_;
+        const std::int64_t rows = std::min(row_block_, a_.rows - row);
+        const std::int64_t piece = task % pieces;
+        pack_rows(row, rows, scratch);
+        for (std::int64_t p = count * piece / pieces; p < count * (piece + 1) / pieces; ++p) {
+          multiply_tile(row, rows, packed + p * plan_.k * sizes_.step_bytes,
+                        (first + p) * sizes_.columns, scratch);
+        }
+      }
+    }
+  }
+
+  void pack_rows(std::int64_t row, std::int64_t rows, Scratch& scratch) const {
+    const std::int64_t bytes = row_block_ * groups_ * sizes_.group_bytes;
+    auto* out = scratch.rows.reserve_as<std::byte>(static_cast<std::size_t>(bytes));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (const Chunk& chunk : chunks_) {
+        codes_a_.pack_row(kernels_, row + r, chunk.begin, chunk.length,
+                          out + r * row_bytes_ + chunk.group * group_bytes_, group_bytes_);
+      }
+    }
+  }
+
+  void multiply_tile(std::int64_t row, std::int64_t rows, const std::byte* panel,
+                     std::int64_t column, Scratch& scratch) const {
+    const auto elements = static_cast<std::size_t>(rows * sizes_.columns);
+    float* partial = scratch.partial.reserve_as<float>(elements);
+    float* accumulator = scratch.accumulator.reserve_as<float>(elements);
+    float* total = plan_.split() ? scratch.total.reserve_as<float>(elements) : accumulator;
+    bool range_begins = true;
+    bool first_range = true;
+    for (const Chunk& chunk : chunks_) {
+      // A partial sum is never -0, so it starts its range without the addition to +0.
+      const bool direct = range_begins && plan_.order == ScaleOrder::epilogue;
+      run_chain(chunk, rows, panel, direct ? accumulator : partial, scratch);
+      if (range_begins && !direct) std::fill_n(accumulator, elements, 0.0f);
+      if (!direct) add_partial(chunk, row, rows, column, partial, accumulator, scratch);
+      range_begins = chunk.ends_range;
+      if (!chunk.ends_range || !plan_.split()) continue;
+      if (first_range) {
+        std::copy_n(accumulator, elements, total);
+        first_range = false;
+      } else {
+        const PromotionTile sum{
+            PromotionStep::add, rows, sizes_.columns, accumulator, total, nullptr, nullptr};
+        kernels_.promote(&sum);
+      }
+    }
+    finish_tile(row, rows, column, total, scratch);
+  }
+
+  void run_chain(const Chunk& chunk, std::int64_t rows, const std::byte* panel, float* c,
+                 Scratch& scratch) const {
+    ChainTile tile{};
+    tile.a = static_cast<const std::byte*>(scratch.rows.data()) + chunk.group * group_bytes_;
+    tile.a_row_bytes = row_bytes_;
+    tile.a_group_bytes = group_bytes_;
+    tile.rows = rows;
+    tile.b = panel + chunk.begin * sizes_.step_bytes;
+    tile.k = chunk.length;
+    tile.c = c;
+    tile.from_zero = true;
+    tile.last_column = sizes_.columns;
+    tile.format_a = codes_a_.fp8_format();
+    tile.format_b = codes_b_.fp8_format();
+    if (plan_.carrier == Carrier::f32) return kernels_.f32_chain(&tile);
+    const TowardZero rounding;
+    (plan_.carrier == Carrier::fp8 ? kernels_.fp8_chain : kernels_.bf16_chain)(&tile);
+  }
+
+  void add_partial(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
+                   const float* partial, float* accumulator, Scratch& scratch) const {
+    PromotionTile tile{PromotionStep::add, rows,    sizes_.columns, partial,
+                       accumulator,        nullptr, nullptr};
+    switch (plan_.order) {
+      case ScaleOrder::b_then_a: tile.step = PromotionStep::b_then_a; break;
+      case ScaleOrder::a_then_b: tile.step = PromotionStep::a_then_b; break;
+      case ScaleOrder::product_first: tile.step = PromotionStep::product_first; break;
+      default: break;
+    }
+    if (tile.step != PromotionStep::add) {
+      tile.scale_a = row_scales(row, rows, chunk.begin, scratch);
+      tile.scale_b = column_scales(column, chunk.begin, scratch);
+    }
+    kernels_.promote(&tile);
+  }
+
+  const float* row_scales(std::int64_t row, std::int64_t rows, std::int64_t k0,
+                          Scratch& scratch) const {
+    float* scales = scratch.scale_a.reserve_as<float>(static_cast<std::size_t>(rows));
+    for (std::int64_t r = 0; r < rows; ++r) scales[r] = scale_at(a_, row + r, k0);
+    return scales;
+  }
+
+  // Columns beyond the matrix get the scale 1.
+  const float* column_scales(std::int64_t column, std::int64_t k0, Scratch& scratch) const {
+    float* scales = scratch.scale_b.reserve_as<float>(static_cast<std::size_t>(sizes_.columns));
+    for (std::int64_t j = 0; j < sizes_.columns; ++j) {
+      scales[j] = column + j < b_.rows ? scale_at(b_, column + j, k0) : 1.0f;
+    }
+    return scales;
+  }
+
+  void finish_tile(std::int64_t row, std::int64_t rows, std::int64_t column, float* tile,
+                   Scratch& scratch) const {
+    EpilogueRow out{};
+    out.columns = std::min(sizes_.columns, b_.rows - column);
+    out.split_k = plan_.split();
+    out.bias = bias_.empty() ? nullptr : bias_.data() + column;
+    out.bf16 = d_.dtype == DType::bf16;
+    out.factor = 1.0f;
+    const bool scaled = plan_.order == ScaleOrder::epilogue;
+    out.outer = scaled && !plan_.scalar_scales;
+    if (scaled && plan_.scalar_scales) out.factor = scale_at(a_, 0, 0) * scale_at(b_, 0, 0);
+    if (out.outer) out.scale_b = column_scales(column, 0, scratch);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (out.outer) out.scale_a = scale_at(a_, row + r, 0);
+      out.accumulator = tile + r * sizes_.columns;
+      out.c = accumulate_ ? d_.row<const float>(row + r) + column : nullptr;
+      out.output = out.bf16 ? static_cast<void*>(d_.row<std::uint16_t>(row + r) + column)
+                            : static_cast<void*>(d_.row<float>(row + r) + column);
+      kernels_.finish_row(&out);
+    }
+  }
+
+  const GemmPlan& plan_;
+  const QuantizedOperand& a_;
+  const QuantizedOperand& b_;
+  bool accumulate_;
+  TensorView d_;
+  const GemmKernels& kernels_;
+  PackedSizes sizes_;
+  CarriedCodes codes_a_, codes_b_;
+  std::vector<Chunk> chunks_;
+  int threads_;
+  std::vector<float> bias_;
+  std::int64_t groups_ = 0;       // of a packed row
+  std::int64_t row_bytes_ = 0;    // distance of packed rows
+  std::int64_t group_bytes_ = 0;  // distance of the groups of a packed row
+  std::int64_t row_block_ = 0;
+  AlignedBuffer packed_b_;
+};
+
+bool vectorised(Accumulator accumulator) {
+  return accumulator == Accumulator::sm90_wgmma_fp8 || accumulator == Accumulator::sm90_bf16 ||
+         accumulator == Accumulator::ideal_fp32;
+}
+
+}  // namespace
+
+void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
+          const TensorView& bias, bool accumulate, const TensorView& d) {
+  if (!vectorised(spec.accumulator)) return gemm_reference(spec, a, b, bias, accumulate, d);
+  const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
+  check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
+  if (a.rows == 0 || b.rows == 0) return;
+  FastGemm(plan, a, b, bias, accumulate, d).run();
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,230 @@
+#include "emulation/cpu/gemm_plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "emulation/api/error.hpp"
+#include "emulation/numerics/schedule.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+using numerics::FormatSpec;
+using numerics::SpecialValues;
+
+// The tile that matters: an operand without a scale counts as one tile of scale 1.
+TileShape effective_tile(const QuantSpec& spec) {
+  return spec.has_scale() ? spec.tile : TileShape{};
+}
+
+bool varies_along_k(const QuantSpec& spec) { return effective_tile(spec).cols > 0; }
+
+bool in_blocks(const QuantSpec& spec) {
+  return varies_along_k(spec) && effective_tile(spec).rows != 1;
+}
+
+bool is_fp8(Accumulator accumulator) {
+  return accumulator == Accumulator::sm90_wgmma_fp8 ||
+         accumulator == Accumulator::sm90_mma_sync_fp8;
+}
+
+bool is_ideal(Accumulator accumulator) {
+  return accumulator == Accumulator::ideal_fp32 || accumulator == Accumulator::ideal_exact;
+}
+
+// The FP8 format that holds every value of `format`, or `format` itself when there is none.
+FormatSpec fp8_carrier(const FormatSpec& format) {
+  if (format == numerics::kE5M2) return format;
+  return is_subset(format, numerics::kE4M3) ? numerics::kE4M3 : format;
+}
+
+std::string refuse_format(Accumulator accumulator, const QuantSpec& spec, const char* operand) {
+  const std::string prefix = "accumulator " + accumulator_name(accumulator) + ": operand " +
+                             operand + " has format " + format_name(spec.format);
+  if (is_fp8(accumulator)) {
+    const FormatSpec carrier = fp8_carrier(spec.format);
+    if (carrier == numerics::kE4M3 || carrier == numerics::kE5M2) return {};
+    return prefix +
+           "; accepted are e4m3fn, e5m2 and formats whose values e4m3fn holds (or use "
+           "accumulator sm90_bf16)";
+  }
+  if (accumulator == Accumulator::sm90_bf16 && !is_subset(spec.format, numerics::kBF16)) {
+    return prefix + "; accepted are bf16 and formats whose values bf16 holds";
+  }
+  return {};
+}
+
+// K of one chain when scales vary along K: the narrower tile. 0 when the widths do not nest.
+std::int64_t scale_chunk(const QuantSpec& a, const QuantSpec& b) {
+  const std::int64_t wa = effective_tile(a).cols;
+  const std::int64_t wb = effective_tile(b).cols;
+  if (wa == 0 || wb == 0) return std::max(wa, wb);
+  const std::int64_t narrow = std::min(wa, wb);
+  return std::max(wa, wb) % narrow == 0 ? narrow : 0;
+}
+
+std::string refuse_schedule(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+  if (spec.split_k < 1) {
+    return "split_k = " + std::to_string(spec.split_k) + "; accepted is 1 or more";
+  }
+  if (spec.schedule == Schedule::promote && spec.promote_interval < 1) {
+    return "schedule promote:" + std::to_string(spec.promote_interval) +
+           "; the interval must be positive";
+  }
+  const std::string tiles =
+      "tiles " + tile_name(effective_tile(a)) + " and " + tile_name(effective_tile(b));
+  if (!varies_along_k(a) && !varies_along_k(b)) {
+    const bool at_end =
+        spec.scale_order == ScaleOrder::automatic || spec.scale_order == ScaleOrder::epilogue;
+    if (at_end || spec.schedule == Schedule::promote) return {};
+    return "this scale_order applies scales to promoted partial sums; schedule must be promote:N";
+  }
+  const std::int64_t chunk = scale_chunk(a, b);
+  if (chunk == 0) return tiles + ": one width along K must divide the other";
+  if (spec.schedule == Schedule::fast || spec.promote_interval != chunk) {
+    return "schedule " + schedule_name(spec) + " with " + tiles +
+           ": scales change along K, accepted is promote:" + std::to_string(chunk);
+  }
+  if (spec.scale_order == ScaleOrder::epilogue) {
+    return "scale_order epilogue with " + tiles + ": scales change along K";
+  }
+  return {};
+}
+
+ScaleOrder resolve_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+  if (spec.scale_order != ScaleOrder::automatic) return spec.scale_order;
+  if (in_blocks(a) || in_blocks(b)) return ScaleOrder::product_first;
+  if (varies_along_k(a) || varies_along_k(b)) return ScaleOrder::b_then_a;
+  return ScaleOrder::epilogue;
+}
+
+// numerics.md section 6.3 (blocks of 128) and section 7 (blocks of 64 for bf16). A promotion
+// interval that does not divide the block widens it, so that no chunk straddles two ranges.
+std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std::int64_t k) {
+  if (spec.split_k == 1) return {{0, k}};
+  std::int64_t block = spec.accumulator == Accumulator::sm90_bf16 ? 64 : 128;
+  if (spec.schedule == Schedule::promote) {
+    block = std::lcm(block, static_cast<std::int64_t>(spec.promote_interval));
+  }
+  const std::int64_t width = numerics::split_range_width(k, block, spec.split_k, blocks_128x128);
+  std::vector<KRange> ranges;
+  for (std::int64_t i = 0; i < spec.split_k; ++i) {
+    const KRange range{i * width, std::min((i + 1) * width, k)};
+    if (range.begin >= range.end) {
+      throw Error("split_k = " + std::to_string(spec.split_k) + " leaves range " +
+                  std::to_string(i) + " of K = " + std::to_string(k) + " empty: ranges are " +
+                  std::to_string(width) + " wide; use split_k = " + std::to_string(i));
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+void check_codes(const GemmPlan& plan, const QuantizedOperand& operand, const char* name) {
+  const std::string prefix = std::string("GEMM operand ") + name + ": ";
+  const TensorView& codes = operand.codes;
+  if (operand.k != plan.k || codes.rows != operand.rows || codes.cols != operand.k) {
+    throw Error(prefix + "codes are " + std::to_string(codes.rows) + "x" +
+                std::to_string(codes.cols) + ", expected " + std::to_string(operand.rows) + "x" +
+                std::to_string(plan.k));
+  }
+  const bool fits = operand.spec.is_quantized()
+                        ? codes.dtype == DType::u8
+                        : codes.dtype == DType::bf16 ||
+                              (codes.dtype == DType::f32 && plan.carrier == Carrier::f32);
+  if (!fits) {
+    throw Error(prefix + "codes of format " + format_name(operand.spec.format) + " stored as " +
+                std::string(name_of(codes.dtype)) + " cannot enter accumulator " +
+                accumulator_name(plan.accumulator));
+  }
+  const TensorView& scales = operand.scales;
+  if (!operand.spec.has_scale()) {
+    if (!scales.empty()) throw Error(prefix + "has scales but its scale source is none");
+    return;
+  }
+  const std::int64_t rows = operand.spec.tile_rows(operand.rows);
+  const std::int64_t cols = operand.spec.tile_cols(operand.k);
+  if (scales.empty() || scales.dtype != DType::f32 || scales.rows != rows || scales.cols != cols) {
+    throw Error(prefix + "scales are " + std::to_string(scales.rows) + "x" +
+                std::to_string(scales.cols) + " " + std::string(name_of(scales.dtype)) +
+                ", expected " + std::to_string(rows) + "x" + std::to_string(cols) + " f32");
+  }
+}
+
+}  // namespace
+
+bool is_subset(const FormatSpec& from, const FormatSpec& to) {
+  if (from == to) return true;
+  const bool infinities =
+      from.specials != SpecialValues::ieee || to.specials == SpecialValues::ieee;
+  const bool nans = from.specials == SpecialValues::none || to.specials != SpecialValues::none;
+  if (!infinities || !nans || (from.has_sign && !to.has_sign) || !to.has_subnormals) return false;
+  if (from.mantissa_bits > to.mantissa_bits) return false;
+  if (from.min_exponent() - from.mantissa_bits < to.min_exponent() - to.mantissa_bits) return false;
+  if (from.max_exponent() != to.max_exponent()) return from.max_exponent() < to.max_exponent();
+  const std::uint32_t from_top = from.max_finite_code() & ((1u << from.mantissa_bits) - 1u);
+  const std::uint32_t to_top = to.max_finite_code() & ((1u << to.mantissa_bits) - 1u);
+  return from_top << (to.mantissa_bits - from.mantissa_bits) <= to_top;
+}
+
+std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+  if (spec.output != DType::bf16 && spec.output != DType::f32) {
+    return "GEMM output " + std::string(name_of(spec.output)) + "; accepted are bf16 and f32";
+  }
+  std::string reason = refuse_format(spec.accumulator, a, "a");
+  if (reason.empty()) reason = refuse_format(spec.accumulator, b, "b");
+  if (reason.empty()) reason = refuse_schedule(spec, a, b);
+  return reason;
+}
+
+GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b, std::int64_t k) {
+  const std::string reason = gemm_refusal(spec, a, b);
+  if (!reason.empty()) throw Error(reason);
+  if (k < 1) throw Error("GEMM with K = " + std::to_string(k) + "; K must be positive");
+  GemmPlan plan;
+  plan.accumulator = spec.accumulator;
+  plan.order = resolve_order(spec, a, b);
+  plan.promoted = spec.schedule == Schedule::promote;
+  plan.scalar_scales = effective_tile(a).rows == 0 && effective_tile(b).rows == 0;
+  if (is_fp8(spec.accumulator)) {
+    plan.carrier = Carrier::fp8;
+    plan.format_a = fp8_carrier(a.format);
+    plan.format_b = fp8_carrier(b.format);
+  } else {
+    plan.carrier = is_ideal(spec.accumulator) ? Carrier::f32 : Carrier::bf16;
+    plan.format_a = plan.format_b =
+        plan.carrier == Carrier::f32 ? numerics::kFP32 : numerics::kBF16;
+  }
+  plan.k = k;
+  plan.chunk = plan.promoted ? spec.promote_interval : k;
+  plan.scale_width_a = effective_tile(a).cols;
+  plan.scale_width_b = effective_tile(b).cols;
+  plan.ranges = split_ranges(spec, in_blocks(a) || in_blocks(b), k);
+  return plan;
+}
+
+void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const QuantizedOperand& a,
+                         const QuantizedOperand& b, const TensorView& bias, bool accumulate,
+                         const TensorView& d) {
+  check_codes(plan, a, "a");
+  check_codes(plan, b, "b");
+  if (!bias.empty()) {
+    const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
+    if (bias.rows != 1 || bias.cols != b.rows || !typed) {
+      throw Error("GEMM bias is " + std::to_string(bias.rows) + "x" + std::to_string(bias.cols) +
+                  " " + std::string(name_of(bias.dtype)) + ", expected 1x" +
+                  std::to_string(b.rows) + " bf16 or f32");
+    }
+  }
+  if (d.empty() || d.rows != a.rows || d.cols != b.rows) {
+    throw Error("GEMM output is " + std::to_string(d.rows) + "x" + std::to_string(d.cols) +
+                ", expected " + std::to_string(a.rows) + "x" + std::to_string(b.rows));
+  }
+  if (d.dtype != spec.output || (accumulate && d.dtype != DType::f32)) {
+    throw Error("GEMM output is " + std::string(name_of(d.dtype)) + ", the recipe asks for " +
+                std::string(name_of(spec.output)) +
+                (accumulate ? " and accumulation needs f32" : ""));
+  }
+}
+
+}  // namespace fp8lab::cpu

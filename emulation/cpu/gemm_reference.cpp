@@ -1,0 +1,142 @@
+#include "emulation/cpu/gemm_reference.hpp"
+
+#include <array>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+using numerics::FormatSpec;
+
+// An operand with its codes carried into the plan's format and its scales laid out by row.
+template <class Code>
+struct CarriedOperand {
+  std::vector<Code> codes;    // (rows, k)
+  std::vector<float> scales;  // (rows, tile columns); one column of ones without a scale
+  std::int64_t scale_columns = 1;
+};
+
+template <class Code>
+Code carry(const FormatSpec& to, std::uint32_t f32_bits) {
+  return static_cast<Code>(
+      numerics::encode(to, f32_bits, numerics::Rounding::nearest, numerics::Overflow::special));
+}
+
+template <class Code>
+CarriedOperand<Code> carry_operand(const QuantizedOperand& operand, const FormatSpec& to) {
+  CarriedOperand<Code> carried;
+  carried.codes.reserve(static_cast<std::size_t>(operand.rows * operand.k));
+  for (std::int64_t r = 0; r < operand.rows; ++r) {
+    for (std::int64_t k = 0; k < operand.k; ++k) {
+      std::uint32_t bits = 0;
+      if (operand.codes.dtype == DType::u8) {
+        const std::uint8_t code = operand.codes.row<const std::uint8_t>(r)[k];
+        if (operand.spec.format == to) {
+          carried.codes.push_back(code);
+          continue;
+        }
+        bits = numerics::decode_bits(operand.spec.format, code);
+      } else if (operand.codes.dtype == DType::bf16) {
+        bits = static_cast<std::uint32_t>(operand.codes.row<const std::uint16_t>(r)[k]) << 16;
+      } else {
+        bits = numerics::float_bits(operand.codes.row<const float>(r)[k]);
+      }
+      carried.codes.push_back(carry<Code>(to, bits));
+    }
+  }
+  const TileShape tile = operand.spec.has_scale() ? operand.spec.tile : TileShape{};
+  carried.scale_columns = operand.spec.has_scale() ? operand.spec.tile_cols(operand.k) : 1;
+  for (std::int64_t r = 0; r < operand.rows; ++r) {
+    for (std::int64_t j = 0; j < carried.scale_columns; ++j) {
+      carried.scales.push_back(scale_at(operand, r, j * tile.cols));
+    }
+  }
+  return carried;
+}
+
+float bias_at(const TensorView& bias, std::int64_t n) {
+  return bias.dtype == DType::bf16 ? numerics::from_bf16(bias.row<const std::uint16_t>(0)[n])
+                                   : bias.row<const float>(0)[n];
+}
+
+template <class Code>
+void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+              const TensorView& bias, bool accumulate, const TensorView& d) {
+  const CarriedOperand<Code> x = carry_operand<Code>(a, plan.format_a);
+  const CarriedOperand<Code> y = carry_operand<Code>(b, plan.format_b);
+  const numerics::ElementGemm element = element_gemm(plan);
+  const numerics::Epilogue epilogue = element_epilogue(plan, accumulate, d.dtype);
+#pragma omp parallel for schedule(static)
+  for (std::int64_t m = 0; m < a.rows; ++m) {
+    for (std::int64_t n = 0; n < b.rows; ++n) {
+      const float* sa = x.scales.data() + m * x.scale_columns;
+      const float* sb = y.scales.data() + n * y.scale_columns;
+      const float acc = numerics::accumulate_element(element, x.codes.data() + m * plan.k,
+                                                     y.codes.data() + n * plan.k, plan.k, sa, sb);
+      const float c = accumulate ? d.row<const float>(m)[n] : 0.0f;
+      const float added = bias.empty() ? 0.0f : bias_at(bias, n);
+      const std::uint32_t code =
+          numerics::finish_element(epilogue, acc, *sa, *sb, c, bias.empty() ? nullptr : &added);
+      if (d.dtype == DType::bf16) {
+        d.row<std::uint16_t>(m)[n] = static_cast<std::uint16_t>(code);
+      } else {
+        d.row<float>(m)[n] = numerics::bits_float(code);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+numerics::ElementGemm element_gemm(const GemmPlan& plan) {
+  using numerics::ChainUnit;
+  numerics::ElementGemm element;
+  switch (plan.accumulator) {
+    case Accumulator::sm90_wgmma_fp8: element.group = numerics::kSm90WgmmaFp8F32; break;
+    case Accumulator::sm90_mma_sync_fp8: element.unit = ChainUnit::mma_sync_fp8; break;
+    case Accumulator::sm90_bf16: element.group = numerics::kSm90Bf16F32; break;
+    case Accumulator::ideal_fp32: element.unit = ChainUnit::ideal_fp32; break;
+    case Accumulator::ideal_exact: element.unit = ChainUnit::ideal_exact; break;
+  }
+  element.format_a = plan.format_a;
+  element.format_b = plan.format_b;
+  element.promote_interval = plan.promoted ? plan.chunk : 0;
+  switch (plan.order) {
+    case ScaleOrder::automatic: FP8LAB_ASSERT(plan.order != ScaleOrder::automatic); break;
+    case ScaleOrder::epilogue: element.promotion = numerics::Promotion::add; break;
+    case ScaleOrder::b_then_a: element.promotion = numerics::Promotion::b_then_a; break;
+    case ScaleOrder::a_then_b: element.promotion = numerics::Promotion::a_then_b; break;
+    case ScaleOrder::product_first: element.promotion = numerics::Promotion::product_first; break;
+  }
+  element.scale_width_a = plan.scale_width_a;
+  element.scale_width_b = plan.scale_width_b;
+  element.range_width = plan.split() ? plan.ranges.front().end : 0;
+  return element;
+}
+
+numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType output) {
+  using numerics::EpilogueScales;
+  numerics::Epilogue epilogue;
+  epilogue.scales = plan.order != ScaleOrder::epilogue ? EpilogueScales::none
+                    : plan.scalar_scales               ? EpilogueScales::scalar
+                                                       : EpilogueScales::outer;
+  epilogue.split_k = plan.split();
+  epilogue.beta = accumulate ? 1.0f : 0.0f;
+  epilogue.output = output == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
+  return epilogue;
+}
+
+void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
+                    const TensorView& bias, bool accumulate, const TensorView& d) {
+  const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
+  check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
+  switch (plan.carrier) {
+    case Carrier::fp8: return multiply<std::uint8_t>(plan, a, b, bias, accumulate, d);
+    case Carrier::bf16: return multiply<std::uint16_t>(plan, a, b, bias, accumulate, d);
+    case Carrier::f32: return multiply<std::uint32_t>(plan, a, b, bias, accumulate, d);
+  }
+}
+
+}  // namespace fp8lab::cpu

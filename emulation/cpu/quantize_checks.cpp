@@ -1,0 +1,118 @@
+#include "emulation/cpu/quantize_checks.hpp"
+
+#include <cmath>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "emulation/cpu/quantize.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+using numerics::FormatSpec;
+
+std::string shape_of(const TensorView& view) {
+  if (view.empty()) return "missing";
+  return fmt::format("{} ({}, {})", name_of(view.dtype), view.rows, view.cols);
+}
+
+/// True when every value of the format is a BF16 value.
+bool fits_bf16(const FormatSpec& format) {
+  return format.mantissa_bits <= 7 && format.max_exponent() <= 127 &&
+         format.min_exponent() - format.mantissa_bits >= -133;
+}
+
+std::string unsupported_format(const QuantSpec& spec) {
+  const FormatSpec& format = spec.format;
+  const std::string name = format_name(format);
+  if (!format.has_sign || !format.has_subnormals) {
+    return fmt::format("format {} holds scales, not elements", name);
+  }
+  if (spec.is_quantized()) return "";
+  if (spec.has_scale()) {
+    return fmt::format("format {} has more than 8 bits and takes no scale", name);
+  }
+  if (format != numerics::kFP32 && !fits_bf16(format)) {
+    return fmt::format(
+        "format {} cannot be stored: a wide format is fp32, or all its values are bf16 values",
+        name);
+  }
+  return "";
+}
+
+void check_shape(const char* where, const char* name, const TensorView& view, DType dtype,
+                 std::int64_t rows, std::int64_t cols) {
+  if (view.empty() || view.dtype != dtype || view.rows != rows || view.cols != cols) {
+    throw Error(fmt::format("{}: {} is {}, expected {} ({}, {})", where, name, shape_of(view),
+                            name_of(dtype), rows, cols));
+  }
+}
+
+}  // namespace
+
+DType storage_of(const QuantSpec& spec) {
+  if (spec.is_quantized()) return DType::u8;
+  return spec.format == numerics::kFP32 ? DType::f32 : DType::bf16;
+}
+
+Support supports_quantization(const QuantSpec& spec) {
+  if (std::string reason = unsupported_format(spec); !reason.empty()) return {std::move(reason)};
+  if (spec.tile.rows < 0 || spec.tile.cols < 0) return {"tile extents must not be negative"};
+  const bool single =
+      spec.scale_source == ScaleSource::delayed || spec.scale_source == ScaleSource::static_scale;
+  if (single && !spec.tile.is_tensor()) {
+    return {fmt::format("delayed and static scales need the tile to be the tensor, not {}",
+                        tile_name(spec.tile))};
+  }
+  if (spec.scale_source == ScaleSource::delayed && spec.history_length < 1) {
+    return {"a delayed scale needs a history of at least one step"};
+  }
+  if (spec.scale_source == ScaleSource::static_scale &&
+      !(spec.static_scale > 0.0f && std::isfinite(spec.static_scale))) {
+    return {"a static scale must be positive and finite"};
+  }
+  return {};
+}
+
+void check_matrix(const char* where, const char* name, const TensorView& view, std::int64_t rows,
+                  std::int64_t cols) {
+  const bool type_fits = view.dtype == DType::bf16 || view.dtype == DType::f32;
+  if (view.empty() || !type_fits || view.rows != rows || view.cols != cols) {
+    throw Error(fmt::format("{}: {} is {}, expected bf16 or f32 ({}, {})", where, name,
+                            shape_of(view), rows, cols));
+  }
+}
+
+void check_operand(const char* where, const QuantizedOperand& operand) {
+  if (const Support support = supports_quantization(operand.spec); !support) {
+    throw Error(fmt::format("{}: {}", where, support.reason));
+  }
+  if (operand.rows < 1 || operand.k < 1) {
+    throw Error(fmt::format("{}: the operand ({}, {}) is empty", where, operand.rows, operand.k));
+  }
+  check_shape(where, "codes", operand.codes, storage_of(operand.spec), operand.rows, operand.k);
+  if (operand.spec.has_scale()) {
+    check_shape(where, "scales", operand.scales, DType::f32, operand.spec.tile_rows(operand.rows),
+                operand.spec.tile_cols(operand.k));
+  }
+}
+
+void check_delayed_state(const QuantSpec& spec, const TensorView& state) {
+  if (spec.scale_source != ScaleSource::delayed) {
+    throw Error(fmt::format("delayed scaling: the operand {} has no delayed scale", label(spec)));
+  }
+  check_shape("delayed scaling", "state", state, DType::f32, 1, DelayedState::length(spec));
+}
+
+void check_quantize(const TensorView& source, bool transpose, const TensorView& state,
+                    const QuantizedOperand& operand) {
+  check_operand("quantize", operand);
+  check_matrix("quantize", "source", source, transpose ? operand.k : operand.rows,
+               transpose ? operand.rows : operand.k);
+  if (operand.spec.scale_source == ScaleSource::delayed) {
+    check_delayed_state(operand.spec, state);
+  }
+}
+
+}  // namespace fp8lab::cpu

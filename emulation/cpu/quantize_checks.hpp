@@ -1,0 +1,25 @@
+// What quantize and its relatives accept, and the errors for everything else.
+#pragma once
+
+#include "emulation/api/backend.hpp"
+
+namespace fp8lab::cpu {
+
+/// Shapes, types and spec of a quantization of `source`, see quantize. Throws Error.
+void check_quantize(const TensorView& source, bool transpose, const TensorView& state,
+                    const QuantizedOperand& operand);
+
+/// The codes and scales of an operand to be read. `where` begins the message. Throws Error.
+void check_operand(const char* where, const QuantizedOperand& operand);
+
+/// A delayed spec and its state vector. Throws Error.
+void check_delayed_state(const QuantSpec& spec, const TensorView& state);
+
+/// Throws Error unless `view` is of type bf16 or f32 and of the given shape.
+void check_matrix(const char* where, const char* name, const TensorView& view, std::int64_t rows,
+                  std::int64_t cols);
+
+/// Type in which the codes of `spec` are stored: u8 for at most 8 bits, f32 for fp32, else bf16.
+DType storage_of(const QuantSpec& spec);
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,67 @@
+// How exponents and lowest bits of operands are coded for the emulated GEMM.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/host_device.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+/// FP8 operands in bytes. With e the un-normalised exponent and l the exponent of the lowest set
+/// bit of an operand:
+///   right exponent e + 143 (zero: 0), left gap 16 - e (zero: 255); the saturating difference is
+///     e_a + e_b + 127, the biased FP32 exponent, or 0 for a zero product (e is in [-14, 15]);
+///   low l + 16 with the sign in bit 7 (zero: 64 right, 63 left, positive); the sum of two is
+///     l_a + l_b + 32 in the lower seven bits and the product's sign in bit 7 (l is in [-16, 15]).
+/// The common exponent ("top") is the biased FP32 exponent, at least 1.
+struct Fp8Codes {
+  using Lane = std::uint8_t;
+  static constexpr int kRightExponent = 143;
+  static constexpr int kLeftExponent = 16;
+  static constexpr int kLeftZero = 255;
+  static constexpr int kLow = 16;
+  static constexpr int kRightZeroLow = 64;
+  static constexpr int kLeftZeroLow = 63;
+  static constexpr int kNegativeLow = 0x80;
+  static constexpr std::uint32_t kSplat = 0x01010101u;
+
+  static constexpr int kFloor = 1;
+  /// top + 10 is the exponent of 2^23 grid units; saturating to 255 turns a lane that could
+  /// overflow into NaN, which survives to the end of the chain and has it recomputed.
+  static constexpr int kAnchorOffset = 10;
+  /// A product is off the grid when l_a + l_b + 32 < top - 127 - 13 + 32.
+  static constexpr int kLimitOffset = 127 + 13 - 32;
+  static constexpr int kLimitMax = 63;
+};
+
+/// BF16 operands in 16-bit words (e in [-126, 127], l in [-133, 127]), likewise. The common
+/// exponent is stored as emax + 134, so the floor -133 is 1.
+///   right exponent e + 434 (zero: 0), left gap 300 - e (zero: 65535);
+///   low l + 133 with the sign in bit 15 (zero: 1024).
+struct Bf16Codes {
+  using Lane = std::uint16_t;
+  static constexpr int kRightExponent = 434;
+  static constexpr int kLeftExponent = 300;
+  static constexpr int kLeftZero = 65535;
+  static constexpr int kLow = 133;
+  static constexpr int kRightZeroLow = 1024;
+  static constexpr int kLeftZeroLow = 1024;
+  static constexpr int kNegativeLow = 0x8000;
+  static constexpr std::uint32_t kSplat = 0x00010001u;
+
+  static constexpr int kFloor = 1;
+  /// FP32 exponent field to common exponent. min(8 f, f + 7) keeps field 0, a zero addend, at 0.
+  static constexpr int kAddendOffset = 7;
+  /// From emax = 121 on a result could overflow FP32: such lanes become NaN and are recomputed.
+  static constexpr int kTooLarge = 121 + 134;
+  /// FP64 exponent field of 2^52 grid units 2^(emax - 25).
+  static constexpr int kAnchorOffset = 1023 - 25 + 52 - 134;
+  /// A product is off the grid when l_a + l_b + 266 < emax - 25 + 266.
+  static constexpr int kLimitOffset = 266 - 25 - 134;
+};
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

@@ -1,0 +1,183 @@
+// Vector operations of the emulated GEMM on AVX2 and FMA.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "emulation/cpu/simd/chain_codes.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+inline __m256i load_integers(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+
+/// 32 columns: bytes of exponents, four vectors of 8 floats.
+struct Fp8Lanes {
+  using Codes = Fp8Codes;
+  using Real = float;
+  using Float = __m256;
+  using Code = __m256i;
+  static constexpr int kFloatLanes = 8;
+  static constexpr int kRows = 2;
+
+  static constexpr int position(int column) {
+    return 16 * (column % 8 / 4) + 4 * (column / 8) + column % 4;
+  }
+
+  static Code zero() { return _mm256_setzero_si256(); }
+  static Code load(const std::byte* p) { return load_integers(p); }
+  static Code splat(std::uint32_t code) { return _mm256_set1_epi32(static_cast<int>(code)); }
+  static Code subtract(Code x, Code y) { return _mm256_subs_epu8(x, y); }
+  static Code max(Code x, Code y) { return _mm256_max_epu8(x, y); }
+
+  static Code floor() { return _mm256_set1_epi8(Codes::kFloor); }
+  static Code exponents(const float* c) {
+    __m256i field[4];
+    for (int v = 0; v < 4; ++v) {
+      field[v] = _mm256_srli_epi32(_mm256_slli_epi32(load_integers(c + 8 * v), 1), 24);
+    }
+    return _mm256_packus_epi16(_mm256_packus_epi32(field[0], field[1]),
+                               _mm256_packus_epi32(field[2], field[3]));
+  }
+  static Code limit(Code top) {
+    const Code distance = _mm256_subs_epu8(top, _mm256_set1_epi8(Codes::kLimitOffset));
+    return _mm256_or_si256(_mm256_min_epu8(distance, _mm256_set1_epi8(Codes::kLimitMax)),
+                           _mm256_set1_epi8(-128));
+  }
+  /// count + 1 where the product is negative and has bits below the grid.
+  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
+    return _mm256_sub_epi8(counted, _mm256_cmpgt_epi8(limits, _mm256_add_epi8(low_a, low_b)));
+  }
+
+  static Float load_values(const std::byte* p) {
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+  }
+  static Float splat_value(const Real* p) { return _mm256_broadcast_ss(p); }
+  static Float multiply_add(Float a, Float b, Float y) { return _mm256_fmadd_ps(a, b, y); }
+
+  static Float anchor(Code top, int v) {
+    const Code field = _mm256_adds_epu8(top, _mm256_set1_epi8(Codes::kAnchorOffset));
+    const Code at = _mm256_shuffle_epi8(field, bytes_to(v, 3));
+    return _mm256_castsi256_ps(
+        _mm256_or_si256(_mm256_srli_epi32(at, 1), _mm256_set1_epi32(0x00400000)));
+  }
+  static Float start(Float anchor, const float* c, int v) {
+    const Float term = _mm256_loadu_ps(c + 8 * v);
+    const Float sign = _mm256_and_ps(term, _mm256_set1_ps(-0.0f));
+    const Float magnitude = _mm256_xor_ps(term, sign);
+    const Float units = _mm256_sub_ps(_mm256_add_ps(anchor, magnitude), anchor);
+    return _mm256_add_ps(anchor, _mm256_or_ps(units, sign));
+  }
+  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
+    const __m256i units = _mm256_shuffle_epi8(counted, bytes_to(v, 0));
+    const Float sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), units));
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(~0x3FF));
+    _mm256_storeu_ps(c + 8 * v, _mm256_and_ps(_mm256_sub_ps(sum, anchor), mask));
+  }
+
+ private:
+  // Bytes 4v .. 4v+3 of every 128-bit lane to byte `place` of its four 32-bit elements.
+  static Code bytes_to(int v, int place) {
+    const int shift = 8 * place;
+    const auto element = [&](int i) {
+      const std::uint32_t others = 0x80808080u & ~(0xFFu << shift);
+      return static_cast<int>(others | static_cast<std::uint32_t>(4 * v + i) << shift);
+    };
+    return _mm256_broadcastsi128_si256(
+        _mm_setr_epi32(element(0), element(1), element(2), element(3)));
+  }
+};
+
+/// 16 columns: 16-bit exponents, four vectors of 4 doubles.
+struct Bf16Lanes {
+  using Codes = Bf16Codes;
+  using Real = double;
+  using Float = __m256d;
+  using Code = __m256i;
+  static constexpr int kFloatLanes = 4;
+  static constexpr int kRows = 2;
+
+  static constexpr int position(int column) {
+    return 8 * (column % 8 / 4) + 4 * (column / 8) + column % 4;
+  }
+
+  static Code zero() { return _mm256_setzero_si256(); }
+  static Code load(const std::byte* p) { return load_integers(p); }
+  static Code splat(std::uint32_t code) { return _mm256_set1_epi32(static_cast<int>(code)); }
+  static Code subtract(Code x, Code y) { return _mm256_subs_epu16(x, y); }
+  static Code max(Code x, Code y) { return _mm256_max_epi16(x, y); }
+
+  static Code floor() { return _mm256_set1_epi16(Codes::kFloor); }
+  static Code exponents(const float* c) {
+    __m256i field[2];
+    for (int z = 0; z < 2; ++z) {
+      const __m256i bits = _mm256_slli_epi32(load_integers(c + 8 * z), 1);
+      const __m256i nonzero = _mm256_min_epu32(bits, _mm256_set1_epi32(1));
+      field[z] = _mm256_srli_epi32(_mm256_max_epu32(bits, _mm256_slli_epi32(nonzero, 24)), 24);
+    }
+    const __m256i words = _mm256_packus_epi32(field[0], field[1]);
+    return _mm256_min_epi16(_mm256_slli_epi16(words, 3),
+                            _mm256_add_epi16(words, _mm256_set1_epi16(Codes::kAddendOffset)));
+  }
+  static Code limit(Code top) {
+    return _mm256_add_epi16(top, _mm256_set1_epi16(Codes::kLimitOffset - 32768));
+  }
+  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
+    return _mm256_sub_epi16(counted, _mm256_cmpgt_epi16(limits, _mm256_add_epi16(low_a, low_b)));
+  }
+
+  static Float load_values(const std::byte* p) {
+    return _mm256_loadu_pd(reinterpret_cast<const double*>(p));
+  }
+  static Float splat_value(const Real* p) { return _mm256_broadcast_sd(p); }
+  static Float multiply_add(Float a, Float b, Float y) { return _mm256_fmadd_pd(a, b, y); }
+
+  static Float anchor(Code top, int v) {
+    const Code large = _mm256_cmpgt_epi16(top, _mm256_set1_epi16(Codes::kTooLarge - 1));
+    const Code field =
+        _mm256_blendv_epi8(_mm256_add_epi16(top, _mm256_set1_epi16(Codes::kAnchorOffset)),
+                           _mm256_set1_epi16(0x7FF), large);
+    const Code upper = _mm256_or_si256(_mm256_slli_epi16(field, 4), _mm256_set1_epi16(8));
+    return _mm256_castsi256_pd(_mm256_slli_epi64(words_of(upper, v), 48));
+  }
+  static Float start(Float anchor, const float* c, int v) {
+    const Float term = _mm256_cvtps_pd(_mm_loadu_ps(c + 4 * v));
+    const Float sign = _mm256_and_pd(term, _mm256_set1_pd(-0.0));
+    const Float magnitude = _mm256_xor_pd(term, sign);
+    const Float units = _mm256_sub_pd(_mm256_add_pd(anchor, magnitude), anchor);
+    return _mm256_add_pd(anchor, _mm256_or_pd(units, sign));
+  }
+  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
+    const __m256i units = words_of(counted, v);
+    const Float sum = _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(y), units));
+    const __m128 narrow = _mm256_cvtpd_ps(_mm256_sub_pd(sum, anchor));
+    _mm_storeu_ps(c + 4 * v, _mm_add_ps(narrow, _mm_setzero_ps()));  // -0 becomes +0
+  }
+
+ private:
+  // The words of columns 4v .. 4v+3, zero-extended to 64 bits.
+  static Code words_of(Code codes, int v) {
+    const __m128i lane =
+        v % 2 == 0 ? _mm256_castsi256_si128(codes) : _mm256_extracti128_si256(codes, 1);
+    return _mm256_cvtepu16_epi64(v / 2 == 0 ? lane : _mm_srli_si128(lane, 8));
+  }
+};
+
+/// 8 floats for FP32 fused multiply-adds.
+struct F32Lanes {
+  using Float = __m256;
+  static constexpr int kFloatLanes = 8;
+  static constexpr int kRows = 3;
+  static Float load(const float* p) { return _mm256_loadu_ps(p); }
+  static Float splat(float x) { return _mm256_set1_ps(x); }
+  static Float fused(Float a, Float b, Float y) { return _mm256_fmadd_ps(a, b, y); }
+  static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
+};
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

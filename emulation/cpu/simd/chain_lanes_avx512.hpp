@@ -1,0 +1,212 @@
+// Vector operations of the emulated GEMM on AVX-512 (F, BW, DQ, VL).
+#pragma once
+
+// GCC 12 warns about the deliberately undefined registers inside its own intrinsics.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#include <cstdint>
+
+#include "emulation/cpu/simd/chain_codes.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+/// Keeps a vector that is used more than once: otherwise GCC 12 loads it again in every
+/// multiply-add, and the load ports become the limit, or computes it again instead of storing it.
+template <class V>
+inline V in_register(V vector) {
+  __asm__("" : "+v"(vector));
+  return vector;
+}
+
+/// 64 columns: bytes of exponents, four vectors of 16 floats.
+struct Fp8Lanes {
+  using Codes = Fp8Codes;
+  using Real = float;
+  using Float = __m512;
+  using Code = __m512i;
+  static constexpr int kFloatLanes = 16;
+  static constexpr int kRows = 3;
+
+  /// Lane of a column among the codes: the order in which the pack instructions leave them.
+  static constexpr int position(int column) {
+    return 16 * (column % 16 / 4) + 4 * (column / 16) + column % 4;
+  }
+
+  static Code zero() { return _mm512_setzero_si512(); }
+  static Code load(const std::byte* p) { return _mm512_load_si512(p); }
+  static Code splat(std::uint32_t code) { return _mm512_set1_epi32(static_cast<int>(code)); }
+  static Code subtract(Code x, Code y) { return _mm512_subs_epu8(x, y); }
+  static Code max(Code x, Code y) { return _mm512_max_epu8(x, y); }
+
+  static Code floor() { return _mm512_set1_epi8(Codes::kFloor); }
+  static Code exponents(const float* c) {
+    __m512i field[4];
+    for (int v = 0; v < 4; ++v) {
+      field[v] = _mm512_srli_epi32(_mm512_loadu_si512(c + 16 * v), 23);  // with the sign above
+    }
+    const __m512i no_sign = _mm512_set1_epi16(0xFF);
+    return _mm512_packus_epi16(_mm512_and_si512(_mm512_packus_epi32(field[0], field[1]), no_sign),
+                               _mm512_and_si512(_mm512_packus_epi32(field[2], field[3]), no_sign));
+  }
+  static Code limit(Code top) {
+    const Code distance = _mm512_subs_epu8(top, _mm512_set1_epi8(Codes::kLimitOffset));
+    return _mm512_or_si512(_mm512_min_epu8(distance, _mm512_set1_epi8(Codes::kLimitMax)),
+                           _mm512_set1_epi8(-128));
+  }
+  /// count + 1 where the product is negative and has bits below the grid.
+  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
+    const __mmask64 off_grid = _mm512_cmpgt_epi8_mask(limits, _mm512_add_epi8(low_a, low_b));
+    // Not the intrinsic: GCC 12 copies the counter around every masked addition.
+    __asm__("vpaddb %2, %0, %0 %{%1%}" : "+v"(counted) : "Yk"(off_grid), "v"(_mm512_set1_epi8(1)));
+    return counted;
+  }
+
+  static Float load_values(const std::byte* p) {
+    return in_register(_mm512_load_ps(reinterpret_cast<const float*>(p)));
+  }
+  static Float splat_value(const Real* p) { return _mm512_set1_ps(*p); }
+  static Float multiply_add(Float a, Float b, Float y) { return _mm512_fmadd_ps(a, b, y); }
+
+  static Float anchor(Code top, int v) {
+    const Code field = _mm512_adds_epu8(top, _mm512_set1_epi8(Codes::kAnchorOffset));
+    const Code at = _mm512_shuffle_epi8(field, bytes_to(v, 3));
+    return in_register(_mm512_castsi512_ps(
+        _mm512_or_si512(_mm512_srli_epi32(at, 1), _mm512_set1_epi32(0x00400000))));
+  }
+  static Float start(Float anchor, const float* c, int v) {
+    const Float term = _mm512_loadu_ps(c + 16 * v);
+    const __mmask16 negative = _mm512_movepi32_mask(_mm512_castps_si512(term));
+    Float sum = _mm512_add_ps(anchor, term);
+    // Not the intrinsic: GCC 12 merges it with the addition above, whatever their roundings.
+    __asm__("vaddps %{ru-sae%}, %2, %1, %0 %{%3%}"
+            : "+v"(sum)
+            : "v"(anchor), "v"(term), "Yk"(negative));
+    return sum;
+  }
+  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
+    const __m512i units = _mm512_shuffle_epi8(counted, bytes_to(v, 0));
+    const Float sum = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), units));
+    const __m512i bits = _mm512_castps_si512(_mm512_sub_ps(sum, anchor));
+    _mm512_storeu_si512(c + 16 * v, _mm512_and_si512(bits, _mm512_set1_epi32(~0x3FF)));
+  }
+
+ private:
+  // Bytes 4v .. 4v+3 of every 128-bit lane to byte `place` of its four 32-bit elements.
+  static Code bytes_to(int v, int place) {
+    const int shift = 8 * place;
+    const auto element = [&](int i) {
+      const std::uint32_t others = 0x80808080u & ~(0xFFu << shift);
+      return static_cast<int>(others | static_cast<std::uint32_t>(4 * v + i) << shift);
+    };
+    return _mm512_broadcast_i32x4(_mm_setr_epi32(element(0), element(1), element(2), element(3)));
+  }
+};
+
+/// 32 columns: 16-bit exponents, four vectors of 8 doubles.
+struct Bf16Lanes {
+  using Codes = Bf16Codes;
+  using Real = double;
+  using Float = __m512d;
+  using Code = __m512i;
+  static constexpr int kFloatLanes = 8;
+  static constexpr int kRows = 3;
+
+  static constexpr int position(int column) {
+    return 8 * (column % 16 / 4) + 4 * (column / 16) + column % 4;
+  }
+
+  static Code zero() { return _mm512_setzero_si512(); }
+  static Code load(const std::byte* p) { return _mm512_load_si512(p); }
+  static Code splat(std::uint32_t code) { return _mm512_set1_epi32(static_cast<int>(code)); }
+  static Code subtract(Code x, Code y) { return _mm512_subs_epu16(x, y); }
+  static Code max(Code x, Code y) { return _mm512_max_epi16(x, y); }
+
+  static Code floor() { return _mm512_set1_epi16(Codes::kFloor); }
+  static Code exponents(const float* c) {
+    __m512i field[2];
+    for (int z = 0; z < 2; ++z) {
+      const __m512i bits = _mm512_slli_epi32(_mm512_loadu_si512(c + 16 * z), 1);
+      const __m512i nonzero = _mm512_min_epu32(bits, _mm512_set1_epi32(1));
+      field[z] = _mm512_srli_epi32(_mm512_max_epu32(bits, _mm512_slli_epi32(nonzero, 24)), 24);
+    }
+    const __m512i words = _mm512_packus_epi32(field[0], field[1]);
+    return _mm512_min_epi16(_mm512_slli_epi16(words, 3),
+                            _mm512_add_epi16(words, _mm512_set1_epi16(Codes::kAddendOffset)));
+  }
+  static Code limit(Code top) {
+    return _mm512_add_epi16(top, _mm512_set1_epi16(Codes::kLimitOffset - 32768));
+  }
+  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
+    const __mmask32 off_grid = _mm512_cmpgt_epi16_mask(limits, _mm512_add_epi16(low_a, low_b));
+    __asm__("vpaddw %2, %0, %0 %{%1%}" : "+v"(counted) : "Yk"(off_grid), "v"(_mm512_set1_epi16(1)));
+    return counted;
+  }
+
+  static Float load_values(const std::byte* p) {
+    return in_register(_mm512_load_pd(reinterpret_cast<const double*>(p)));
+  }
+  static Float splat_value(const Real* p) { return _mm512_set1_pd(*p); }
+  static Float multiply_add(Float a, Float b, Float y) { return _mm512_fmadd_pd(a, b, y); }
+
+  static Float anchor(Code top, int v) {
+    const __mmask32 large = _mm512_cmpge_epi16_mask(top, _mm512_set1_epi16(Codes::kTooLarge));
+    const Code field = _mm512_mask_blend_epi16(
+        large, _mm512_add_epi16(top, _mm512_set1_epi16(Codes::kAnchorOffset)),
+        _mm512_set1_epi16(0x7FF));
+    const Code upper = _mm512_or_si512(_mm512_slli_epi16(field, 4), _mm512_set1_epi16(8));
+    return in_register(
+        _mm512_castsi512_pd(_mm512_maskz_permutexvar_epi16(0x88888888u, words_of(v), upper)));
+  }
+  static Float start(Float anchor, const float* c, int v) {
+    const __m256 narrow = _mm256_loadu_ps(c + 8 * v);
+    const __mmask8 negative = _mm256_movepi32_mask(_mm256_castps_si256(narrow));
+    const Float term = _mm512_cvtps_pd(narrow);
+    Float sum = _mm512_add_pd(anchor, term);
+    __asm__("vaddpd %{ru-sae%}, %2, %1, %0 %{%3%}"
+            : "+v"(sum)
+            : "v"(anchor), "v"(term), "Yk"(negative));
+    return sum;
+  }
+  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
+    const __m512i units = _mm512_maskz_permutexvar_epi16(0x11111111u, words_of(v), counted);
+    const Float sum = _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(y), units));
+    const __m256 narrow = _mm512_cvtpd_ps(_mm512_sub_pd(sum, anchor));
+    _mm256_storeu_ps(c + 8 * v, _mm256_add_ps(narrow, _mm256_setzero_ps()));  // -0 becomes +0
+  }
+
+ private:
+  // The words of columns 8v .. 8v+7, each in all four words of its 64-bit element.
+  static Code words_of(int v) {
+    const auto element = [&](int j) {
+      return static_cast<long long>(0x0001000100010001ull *
+                                    static_cast<unsigned long long>(position(8 * v + j)));
+    };
+    return _mm512_setr_epi64(element(0), element(1), element(2), element(3), element(4), element(5),
+                             element(6), element(7));
+  }
+};
+
+/// 16 floats for FP32 fused multiply-adds.
+struct F32Lanes {
+  using Float = __m512;
+  static constexpr int kFloatLanes = 16;
+  static constexpr int kRows = 6;
+  static Float load(const float* p) { return _mm512_loadu_ps(p); }
+  static Float splat(float x) { return _mm512_set1_ps(x); }
+  static Float fused(Float a, Float b, Float y) { return _mm512_fmadd_ps(a, b, y); }
+  static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+};
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

@@ -1,0 +1,154 @@
+// Vector operations of the emulated GEMM in the compiler's own 16-byte vectors, any processor.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "emulation/cpu/simd/chain_codes.hpp"
+#include "emulation/numerics/host_device.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+template <class T>
+struct VectorOf {
+  using type [[gnu::vector_size(16)]] = T;
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+
+/// What FP8 in bytes and floats and BF16 in words and doubles have in common. A column is its own
+/// lane. Products are exact in Real, so a multiplication and an addition make one rounding.
+template <class CodesT, class RealT, class Bits, class SignedLane>
+struct PortableLanes {
+  using Codes = CodesT;
+  using Lane = typename Codes::Lane;
+  using Real = RealT;
+  using Float = Vector<Real>;
+  using Code = Vector<Lane>;
+  static constexpr int kFloatLanes = 16 / sizeof(Real);
+  static constexpr int kRows = 1;
+  static constexpr int kColumns = 4 * kFloatLanes;
+
+  static constexpr int position(int column) { return column; }
+
+  static Code all(int value) { return static_cast<Lane>(value) - Code{}; }
+  static Code zero() { return Code{}; }
+  static Code load(const std::byte* p) {
+    Code codes;
+    std::memcpy(&codes, p, sizeof codes);
+    return codes;
+  }
+  static Code splat(std::uint32_t code) { return all(static_cast<Lane>(code)); }
+  static Code subtract(Code x, Code y) { return x > y ? x - y : zero(); }
+  static Code max(Code x, Code y) { return x > y ? x : y; }
+  static Code floor() { return all(Codes::kFloor); }
+
+  /// count + 1 where the product is negative and has bits below the grid.
+  static Code count(Code counted, Code low_a, Code low_b, Code limits) {
+    using Signed = Vector<SignedLane>;
+    const Code low = low_a + low_b;
+    return counted -
+           reinterpret_cast<Code>(reinterpret_cast<Signed>(limits) > reinterpret_cast<Signed>(low));
+  }
+
+  static Float load_values(const std::byte* p) {
+    Float values;
+    std::memcpy(&values, p, sizeof values);
+    return values;
+  }
+  static Float splat_value(const Real* p) { return *p - Float{}; }
+  static Float multiply_add(Float a, Float b, Float y) { return y + a * b; }
+
+  static Float start(Float anchor, const float* c, int v) {
+    Float magnitude, sign;
+    for (int j = 0; j < kFloatLanes; ++j) {
+      const float term = c[v * kFloatLanes + j];
+      magnitude[j] = __builtin_fabsf(term);
+      sign[j] = __builtin_copysignf(1.0f, term);
+    }
+    return anchor + ((anchor + magnitude) - anchor) * sign;
+  }
+  static Float sum(Float y, Float anchor, Code counted, int v) {
+    Vector<Bits> bits = reinterpret_cast<Vector<Bits>>(y);
+    for (int j = 0; j < kFloatLanes; ++j) bits[j] += counted[v * kFloatLanes + j];
+    return reinterpret_cast<Float>(bits) - anchor;
+  }
+};
+
+/// 16 columns: bytes of exponents, four vectors of 4 floats.
+struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
+  static Code exponents(const float* c) {
+    Code codes;
+    for (int j = 0; j < kColumns; ++j) {
+      codes[j] = static_cast<Lane>(numerics::float_bits(c[j]) >> 23);
+    }
+    return codes;
+  }
+  static Code limit(Code top) {
+    const Code distance = subtract(top, all(Codes::kLimitOffset));
+    const Code most = all(Codes::kLimitMax);
+    return (distance < most ? distance : most) | all(0x80);
+  }
+  static Float anchor(Code top, int v) {
+    Float anchors;
+    for (int j = 0; j < kFloatLanes; ++j) {
+      const std::uint32_t field = top[v * kFloatLanes + j] + std::uint32_t{Codes::kAnchorOffset};
+      anchors[j] = numerics::bits_float((field < 255 ? field : 255) << 23 | 0x00400000u);
+    }
+    return anchors;
+  }
+  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
+    const Float result = sum(y, anchor, counted, v);
+    for (int j = 0; j < kFloatLanes; ++j) {
+      c[v * kFloatLanes + j] = numerics::bits_float(numerics::float_bits(result[j]) & ~0x3FFu);
+    }
+  }
+};
+
+/// 8 columns: 16-bit exponents, four vectors of 2 doubles.
+struct Bf16Lanes : PortableLanes<Bf16Codes, double, std::uint64_t, std::int16_t> {
+  static Code exponents(const float* c) {
+    Code codes;
+    for (int j = 0; j < kColumns; ++j) {
+      const std::uint32_t bits = numerics::float_bits(c[j]) & 0x7FFFFFFFu;
+      const std::uint32_t field = bits >> 23 != 0 ? bits >> 23 : 1u;
+      codes[j] = static_cast<Lane>(bits == 0 ? 0 : field + std::uint32_t{Codes::kAddendOffset});
+    }
+    return codes;
+  }
+  static Code limit(Code top) { return top + all(Codes::kLimitOffset - 32768); }
+  static Float anchor(Code top, int v) {
+    Float anchors;
+    for (int j = 0; j < kFloatLanes; ++j) {
+      const std::uint64_t lane = top[v * kFloatLanes + j];
+      const std::uint64_t field = lane < std::uint64_t{Codes::kTooLarge}
+                                      ? lane + std::uint64_t{Codes::kAnchorOffset}
+                                      : 0x7FF;
+      anchors[j] = numerics::bits_double(field << 52 | std::uint64_t{1} << 51);
+    }
+    return anchors;
+  }
+  static void finish(Float y, Float anchor, Code counted, float* c, int v) {
+    const Float result = sum(y, anchor, counted, v);
+    for (int j = 0; j < kFloatLanes; ++j) {
+      c[v * kFloatLanes + j] = static_cast<float>(result[j]) + 0.0f;  // -0 becomes +0
+    }
+  }
+};
+
+/// One float at a time: fused multiply-adds without the instruction.
+struct F32Lanes {
+  using Float = float;
+  static constexpr int kFloatLanes = 1;
+  static constexpr int kRows = 1;
+  static Float load(const float* p) { return *p; }
+  static Float splat(float x) { return x; }
+  static Float fused(Float a, Float b, Float y) { return __builtin_fmaf(a, b, y); }
+  static void store(float* p, Float x) { *p = x; }
+};
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

@@ -1,0 +1,169 @@
+// Packing of operands for the emulated GEMM.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "emulation/cpu/simd/chain_group.hpp"
+#include "emulation/cpu/simd/gemm_kernels.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+/// An element as the kernels see it: value, un-normalised exponent, exponent of its lowest set bit.
+struct Parts {
+  std::uint32_t value_bits;  ///< FP32; NaN is quiet with a small payload
+  std::int32_t exponent, low;
+  std::int32_t magnitude, sign;  ///< of the code, in place
+};
+
+/// `yes` or `no` by masks: GCC 12 turns conditional expressions here into branches and then does
+/// not vectorise the loops.
+inline std::int32_t select(bool condition, std::int32_t yes, std::int32_t no) {
+  const std::int32_t mask = -static_cast<std::int32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
+/// Splits a code without branches and without FP32 subnormals, so that loops over it vectorise.
+/// kSpecial is the first magnitude that is not a finite number.
+template <int kExponentBits, int kMantissaBits, int kBias, int kSpecial>
+struct Splitter {
+  static constexpr std::int32_t kSign = 1 << (kExponentBits + kMantissaBits);
+
+  static Parts split(std::int32_t code) {
+    constexpr std::int32_t kHidden = 1 << kMantissaBits;
+    Parts parts;
+    parts.magnitude = code & (kSign - 1);
+    parts.sign = code & kSign;
+    const std::int32_t field = parts.magnitude >> kMantissaBits;
+    const std::int32_t mantissa = parts.magnitude & (kHidden - 1);
+    const std::int32_t significand = mantissa | select(field != 0, kHidden, 0);
+    parts.exponent = (field | select(field == 0, 1, 0)) - kBias;
+    const std::int32_t lowest = significand & -significand;
+    const auto lowest_bits = static_cast<std::int32_t>(float_bits(static_cast<float>(lowest)));
+    parts.low = parts.exponent - kMantissaBits + (lowest_bits >> 23) - 127;
+    parts.value_bits = value_bits(parts, significand) | static_cast<std::uint32_t>(parts.sign)
+                                                            << (31 - kExponentBits - kMantissaBits);
+    return parts;
+  }
+
+ private:
+  static std::uint32_t value_bits(const Parts& parts, std::int32_t significand) {
+    if constexpr (kExponentBits == 8) {  // the upper half of an FP32
+      return static_cast<std::uint32_t>(parts.magnitude) << 16;
+    } else {
+      const std::int32_t unit = parts.exponent - kMantissaBits;
+      const float value = static_cast<float>(significand) *
+                          bits_float(static_cast<std::uint32_t>(unit + 127) << 23);
+      constexpr bool kInfinities = kSpecial != kSign - 1;
+      const bool infinite = kInfinities && parts.magnitude == kSpecial;
+      const std::int32_t special = select(infinite, 0x7F800000, 0x7FC00000);
+      const auto finite = static_cast<std::int32_t>(float_bits(value));
+      return static_cast<std::uint32_t>(select(parts.magnitude >= kSpecial, special, finite));
+    }
+  }
+};
+
+using SplitE4M3 = Splitter<4, 3, 7, 0x7F>;
+using SplitE5M2 = Splitter<5, 2, 15, 0x7C>;
+using SplitBf16 = Splitter<8, 7, 127, 0x7F80>;
+
+template <class Codes>
+inline std::uint32_t left_gap(const Parts& p) {
+  return Codes::kSplat *
+         static_cast<std::uint32_t>(
+             select(p.magnitude != 0, Codes::kLeftExponent - p.exponent, Codes::kLeftZero));
+}
+template <class Split, class Codes>
+inline std::int32_t low_code(const Parts& p, std::int32_t zero) {
+  static_assert(Split::kSign == Codes::kNegativeLow);
+  return select(p.magnitude != 0, (p.low + Codes::kLow) | p.sign, zero);
+}
+
+/// One group of a left-operand row from its codes.
+template <class Split, class L, class Codes, class T>
+inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
+  auto* values = reinterpret_cast<typename L::Real*>(out);
+  auto* gaps = reinterpret_cast<std::uint32_t*>(out + L::kGaps);
+  auto* lows = reinterpret_cast<std::uint32_t*>(out + L::kLeftLows);
+  for (std::int64_t k = 0; k < L::kGroup; ++k) {
+    const Parts p = Split::split(codes[k]);
+    values[k] = bits_float(p.value_bits);
+    gaps[k] = left_gap<Codes>(p);
+    const std::int32_t low = low_code<Split, Codes>(p, Codes::kLeftZeroLow);
+    lows[k] = Codes::kSplat * static_cast<std::uint32_t>(low);
+  }
+}
+
+/// A left-operand row of `k` codes `stride` apart, its groups `group_bytes` apart.
+template <class Split, class L, class Codes, class T>
+inline void pack_row(const T* codes, std::int64_t stride, std::int64_t k, std::byte* out,
+                     std::int64_t group_bytes) {
+  const std::int64_t direct = stride == 1 ? k / L::kGroup * L::kGroup : 0;
+  for (std::int64_t begin = 0; begin < direct; begin += L::kGroup, out += group_bytes) {
+    pack_group<Split, L, Codes>(codes + begin, out);
+  }
+  for (std::int64_t begin = direct; begin < k; begin += L::kGroup, out += group_bytes) {
+    T gathered[L::kGroup] = {};
+    const std::int64_t left = k - begin;
+    for (std::int64_t l = 0; l < (left < L::kGroup ? left : L::kGroup); ++l) {
+      gathered[l] = codes[(begin + l) * stride];
+    }
+    pack_group<Split, L, Codes>(gathered, out);
+  }
+}
+
+/// One k of a right-operand panel from the codes of its columns.
+template <class Split, class Lanes, class L, class T>
+inline void pack_step(const T* __restrict column_codes, std::byte* __restrict out) {
+  using Codes = typename Lanes::Codes;
+  using Lane = typename Codes::Lane;
+  auto* values = reinterpret_cast<typename L::Real*>(out);
+  Lane exponents[L::kColumns], lows[L::kColumns];
+  for (int j = 0; j < L::kColumns; ++j) {
+    const Parts p = Split::split(column_codes[j]);
+    values[j] = bits_float(p.value_bits);
+    exponents[j] =
+        static_cast<Lane>(select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0));
+    lows[j] = static_cast<Lane>(low_code<Split, Codes>(p, Codes::kRightZeroLow));
+  }
+  // Four columns stay together in the lanes' order on every instruction set.
+  constexpr std::size_t kUnit = 4 * sizeof(Lane);
+  for (int j = 0; j < L::kColumns; j += 4) {
+    const auto at = static_cast<std::size_t>(Lanes::position(j)) * sizeof(Lane);
+    std::memcpy(out + L::kExponents + at, exponents + j, kUnit);
+    std::memcpy(out + L::kRightLows + at, lows + j, kUnit);
+  }
+}
+
+/// A right-operand panel. `element(i, l)` is the code of row i, absolute, at k = l.
+template <class Split, class Lanes, class L, class T>
+inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_stride,
+                       std::int64_t first, std::int64_t rows, std::int64_t k, std::byte* out) {
+  constexpr std::int64_t kBlock = 16;  // k transposed at a time
+  const std::int64_t present = rows - first < L::kColumns ? rows - first : L::kColumns;
+  T block[kBlock][L::kColumns] = {};
+  for (std::int64_t begin = 0; begin < k; begin += kBlock) {
+    const std::int64_t count = k - begin < kBlock ? k - begin : kBlock;
+    const T* source = data + first * row_stride + begin * k_stride;
+    if (row_stride == 1) {
+      for (std::int64_t l = 0; l < count; ++l) {
+        std::memcpy(block[l], source + l * k_stride, static_cast<std::size_t>(present) * sizeof(T));
+      }
+    } else {
+      for (std::int64_t j = 0; j < present; ++j) {
+        const T* row = source + j * row_stride;
+        for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l * k_stride];
+      }
+    }
+    for (std::int64_t l = 0; l < count; ++l) {
+      pack_step<Split, Lanes, L>(block[l], out + (begin + l) * L::kStep);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

@@ -1,0 +1,199 @@
+#include "emulation/cpu/simd/gemm_kernels.hpp"
+
+#include <cstring>
+
+#include "emulation/cpu/simd/chain_group.hpp"
+#include "emulation/cpu/simd/chain_pack.hpp"
+#include "emulation/numerics/codec.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+// --- packing ------------------------------------------------------------------------------------
+
+void pack_fp8_row(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                  std::int64_t group_bytes) {
+  const std::uint8_t* codes = source->data + row * source->row_stride;
+  if (source->format == Fp8Format::e4m3) {
+    pack_row<SplitE4M3, Fp8Layout, Fp8Codes>(codes, 1, k, out, group_bytes);
+  } else {
+    pack_row<SplitE5M2, Fp8Layout, Fp8Codes>(codes, 1, k, out, group_bytes);
+  }
+}
+
+void pack_bf16_row(const Bf16Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                   std::int64_t group_bytes) {
+  pack_row<SplitBf16, Bf16Layout, Bf16Codes>(source->data + row * source->row_stride,
+                                             source->k_stride, k, out, group_bytes);
+}
+
+void pack_fp8_panel(const Fp8Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
+                    std::byte* out) {
+  if (source->format == Fp8Format::e4m3) {
+    pack_panel<SplitE4M3, Fp8Lanes, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k,
+                                               out);
+  } else {
+    pack_panel<SplitE5M2, Fp8Lanes, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k,
+                                               out);
+  }
+}
+
+void pack_bf16_panel(const Bf16Source* source, std::int64_t first, std::int64_t rows,
+                     std::int64_t k, std::byte* out) {
+  pack_panel<SplitBf16, Bf16Lanes, Bf16Layout>(source->data, source->row_stride, source->k_stride,
+                                               first, rows, k, out);
+}
+
+constexpr std::int64_t kF32Columns = 64;
+
+void pack_f32_panel(const F32Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
+                    std::byte* out) {
+  auto* panel = reinterpret_cast<float*>(out);
+  for (std::int64_t j = 0; j < kF32Columns; ++j) {
+    const float* row = source->data + (first + j) * source->row_stride;
+    for (std::int64_t l = 0; l < k; ++l) panel[l * kF32Columns + j] = first + j < rows ? row[l] : 0;
+  }
+}
+
+// --- chains -------------------------------------------------------------------------------------
+
+constexpr numerics::FormatSpec format_of(Fp8Format format) {
+  return format == Fp8Format::e4m3 ? numerics::kE4M3 : numerics::kE5M2;
+}
+
+void fp8_chain(const ChainTile* tile) {
+  run_chain<Fp8Lanes, Fp8Layout>(
+      *tile, {numerics::kSm90WgmmaFp8F32, format_of(tile->format_a), format_of(tile->format_b)});
+}
+
+void bf16_chain(const ChainTile* tile) {
+  run_chain<Bf16Lanes, Bf16Layout>(*tile,
+                                   {numerics::kSm90Bf16F32, numerics::kBF16, numerics::kBF16});
+}
+
+template <int kRows>
+void f32_rows(const std::byte* a, std::int64_t a_row_bytes, const float* b, std::int64_t k,
+              float* c, bool from_zero) {
+  constexpr int kLanes = F32Lanes::kFloatLanes;
+  constexpr int kVectors = kLanes == 1 ? 1 : 4;
+  const auto row = [&](int r) { return reinterpret_cast<const float*>(a + r * a_row_bytes); };
+  for (std::int64_t j = 0; j < kF32Columns; j += kVectors * kLanes) {
+    F32Lanes::Float y[kRows][kVectors];
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        y[r][v] = from_zero ? F32Lanes::splat(0.0f)
+                            : F32Lanes::load(c + r * kF32Columns + j + v * kLanes);
+      }
+    }
+    for (std::int64_t l = 0; l < k; ++l) {
+      for (int r = 0; r < kRows; ++r) {
+        const F32Lanes::Float value = F32Lanes::splat(row(r)[l]);
+        for (int v = 0; v < kVectors; ++v) {
+          y[r][v] =
+              F32Lanes::fused(value, F32Lanes::load(b + l * kF32Columns + j + v * kLanes), y[r][v]);
+        }
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        F32Lanes::store(c + r * kF32Columns + j + v * kLanes, y[r][v]);
+      }
+    }
+  }
+}
+
+void f32_chain(const ChainTile* tile) {
+  const auto* b = reinterpret_cast<const float*>(tile->b);
+  std::int64_t r = 0;
+  for (; r + F32Lanes::kRows <= tile->rows; r += F32Lanes::kRows) {
+    f32_rows<F32Lanes::kRows>(tile->a + r * tile->a_row_bytes, tile->a_row_bytes, b, tile->k,
+                              tile->c + r * kF32Columns, tile->from_zero);
+  }
+  for (; r < tile->rows; ++r) {
+    f32_rows<1>(tile->a + r * tile->a_row_bytes, tile->a_row_bytes, b, tile->k,
+                tile->c + r * kF32Columns, tile->from_zero);
+  }
+}
+
+// --- promotion and epilogue ---------------------------------------------------------------------
+
+void promote(const PromotionTile* tile) {
+  for (std::int64_t r = 0; r < tile->rows; ++r) {
+    const float* p = tile->partial + r * tile->columns;
+    float* acc = tile->accumulator + r * tile->columns;
+    const float* sb = tile->scale_b;
+    const float sa = tile->step == PromotionStep::add ? 1.0f : tile->scale_a[r];
+    switch (tile->step) {
+      case PromotionStep::add:
+        for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = acc[j] + p[j];
+        break;
+      case PromotionStep::b_then_a:
+        for (std::int64_t j = 0; j < tile->columns; ++j) {
+          acc[j] = __builtin_fmaf(p[j] * sb[j], sa, acc[j]);
+        }
+        break;
+      case PromotionStep::a_then_b:
+        for (std::int64_t j = 0; j < tile->columns; ++j) {
+          acc[j] = __builtin_fmaf(p[j] * sa, sb[j], acc[j]);
+        }
+        break;
+      case PromotionStep::product_first:
+        for (std::int64_t j = 0; j < tile->columns; ++j) {
+          acc[j] = __builtin_fmaf(p[j], sa * sb[j], acc[j]);
+        }
+        break;
+    }
+  }
+}
+
+void scale_row(const EpilogueRow& row) {
+  float* v = row.accumulator;
+  const float s = row.factor;
+  if (row.outer) {
+    for (std::int64_t j = 0; j < row.columns; ++j) v[j] = (v[j] * row.scale_a) * row.scale_b[j];
+  }
+  if (row.split_k && s == 0.0f) {
+    for (std::int64_t j = 0; j < row.columns; ++j) v[j] = row.c == nullptr ? 0.0f : row.c[j];
+  } else if (row.split_k) {
+    for (std::int64_t j = 0; j < row.columns; ++j) v[j] = v[j] * s;
+    if (row.c == nullptr) return;
+    for (std::int64_t j = 0; j < row.columns; ++j) v[j] = __builtin_fmaf(1.0f, row.c[j], v[j]);
+  } else if (row.c == nullptr) {
+    for (std::int64_t j = 0; j < row.columns; ++j) v[j] = __builtin_fmaf(v[j], s, 0.0f);
+  } else {
+    for (std::int64_t j = 0; j < row.columns; ++j) v[j] = __builtin_fmaf(v[j], s, row.c[j]);
+  }
+}
+
+void finish_row(const EpilogueRow* row) {
+  scale_row(*row);
+  float* v = row->accumulator;
+  if (row->bias != nullptr) {
+    for (std::int64_t j = 0; j < row->columns; ++j) v[j] = v[j] + row->bias[j];
+  }
+  if (row->bf16) {
+    auto* out = static_cast<std::uint16_t*>(row->output);
+    for (std::int64_t j = 0; j < row->columns; ++j) out[j] = numerics::to_bf16(v[j]);
+  } else {
+    auto* out = static_cast<float*>(row->output);
+    for (std::int64_t j = 0; j < row->columns; ++j) {
+      const std::uint32_t bits = float_bits(v[j]);
+      const bool nan = (bits & 0x7FFFFFFFu) > numerics::kF32Infinity;
+      out[j] = bits_float(nan ? numerics::kF32NaN : bits);
+    }
+  }
+}
+
+}  // namespace
+
+extern const GemmKernels kGemm;
+const GemmKernels kGemm = {
+    Fp8Layout::kColumns, Bf16Layout::kColumns, kF32Columns,     pack_fp8_row,
+    pack_bf16_row,       pack_fp8_panel,       pack_bf16_panel, pack_f32_panel,
+    fp8_chain,           bf16_chain,           f32_chain,       promote,
+    finish_row,
+};
+
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

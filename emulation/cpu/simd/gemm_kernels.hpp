@@ -1,0 +1,142 @@
+// Kernels of the emulated GEMM, one table per instruction set, same bits.
+//
+// A chain of fused groups (numerics.md section 3) is evaluated with the columns of the right
+// operand in vector lanes. Per group and output, pass 1 finds the common exponent emax from byte or
+// word sums of stored exponents. Pass 2 adds the exact products with a floating-point multiply-add
+// that rounds toward zero onto a positive accumulator Y whose unit in the last place is the group's
+// grid 2^(emax - F): Y starts at 1.5 * 2^23 (2^52) units, so every addition floors one term onto
+// the grid and the sum itself is exact. A negative term off the grid was floored one unit too far;
+// pass 2 counts those by comparing exponents of lowest set bits, and the count is added back. FP8
+// uses FP32 lanes and byte exponents, BF16 uses FP64 lanes and 16-bit exponents.
+//
+// Callers of the chain functions must have set the rounding mode to toward zero (TowardZero) and
+// must use no other floating-point arithmetic meanwhile; all other kernels need round to nearest.
+#pragma once
+
+#include <cfenv>
+#include <cstddef>
+#include <cstdint>
+
+namespace fp8lab::cpu {
+
+/// Which 8-bit format a code has.
+enum class Fp8Format : std::int32_t { e4m3, e5m2 };
+
+/// Products of one group.
+inline constexpr std::int64_t kFp8Group = 32;
+inline constexpr std::int64_t kBf16Group = 16;
+
+/// Bytes of one packed group of a left-operand row: values, exponents, lowest bits, each broadcast
+/// to 32 bits or more.
+inline constexpr std::int64_t kFp8GroupBytes = kFp8Group * (4 + 4 + 4);
+inline constexpr std::int64_t kBf16GroupBytes = kBf16Group * (8 + 4 + 4);
+
+/// Bytes per column and k of a packed right-operand panel: value, exponent, lowest bit.
+inline constexpr std::int64_t kFp8PanelBytes = 4 + 1 + 1;
+inline constexpr std::int64_t kBf16PanelBytes = 8 + 2 + 2;
+
+/// A source matrix: element (i, l), l along K, is data[i * row_stride + l * k_stride].
+struct Fp8Source {
+  const std::uint8_t* data;
+  std::int64_t row_stride;
+  Fp8Format format;  ///< K is contiguous
+};
+struct Bf16Source {
+  const std::uint16_t* data;
+  std::int64_t row_stride, k_stride;
+};
+struct F32Source {
+  const float* data;
+  std::int64_t row_stride;  ///< K is contiguous
+};
+
+/// One tile of chains: c (rows, W), W the panel width, contiguous, is the accumulator in and out.
+struct ChainTile {
+  const std::byte* a;          ///< packed rows (f32: rows of floats)
+  std::int64_t a_row_bytes;    ///< distance of rows
+  std::int64_t a_group_bytes;  ///< distance of groups of one row (f32: unused)
+  std::int64_t rows;
+  const std::byte* b;  ///< packed panel, at the first k of the chain
+  std::int64_t k;      ///< length of the chain
+  float* c;
+  bool from_zero;  ///< c is taken as +0 and need not be initialised
+  /// Accumulators before the chain for columns [first_column, last_column), from first_column on;
+  /// read only to recompute lanes that met infinities, NaN or overflow. Unused with from_zero.
+  /// Lanes outside these columns are not recomputed.
+  const float* start;
+  std::int64_t start_stride;
+  std::int64_t first_column, last_column;
+  Fp8Format format_a, format_b;  ///< fp8 only
+};
+
+/// How partial sums enter the accumulator; values of numerics::Promotion.
+enum class PromotionStep : std::int32_t { add, b_then_a, a_then_b, product_first };
+
+/// acc[r][j] = promote(acc[r][j], p[r][j], scale_a[r], scale_b[j]); all tiles (rows, columns)
+/// contiguous.
+struct PromotionTile {
+  PromotionStep step;
+  std::int64_t rows, columns;
+  const float* partial;
+  float* accumulator;
+  const float* scale_a;  ///< one a row; unused by `add`
+  const float* scale_b;  ///< one a column; unused by `add`
+};
+
+/// The epilogue of one row (numerics.md section 6.4), numerics::finish_element for each column.
+struct EpilogueRow {
+  float* accumulator;  ///< overwritten
+  std::int64_t columns;
+  bool outer;  ///< acc = (acc * scale_a) * scale_b[j] first
+  float scale_a;
+  const float* scale_b;
+  float factor;  ///< s
+  bool split_k;
+  const float* c;     ///< nullptr: beta = 0
+  const float* bias;  ///< widened; nullptr: none
+  void* output;       ///< bf16 or f32
+  bool bf16;
+};
+
+struct GemmKernels {
+  std::int64_t fp8_columns, bf16_columns, f32_columns;  ///< panel widths W
+
+  /// Left operand: ceil(k / group) packed groups of a row, written `group_bytes` apart. What
+  /// follows the elements of a short last group has no meaning.
+  void (*pack_fp8_row)(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                       std::int64_t group_bytes);
+  void (*pack_bf16_row)(const Bf16Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                        std::int64_t group_bytes);
+  /// Right operand: W columns from `first` on (those at and beyond `rows` become zeros), k entries
+  /// of W * PanelBytes (f32: W floats).
+  void (*pack_fp8_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
+                         std::int64_t k, std::byte* out);
+  void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,
+                          std::int64_t k, std::byte* out);
+  void (*pack_f32_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
+                         std::int64_t k, std::byte* out);
+
+  void (*fp8_chain)(const ChainTile* tile);   ///< numerics::kSm90WgmmaFp8F32
+  void (*bf16_chain)(const ChainTile* tile);  ///< numerics::kSm90Bf16F32
+  /// FP32 fused multiply-adds, k ascending, to nearest; not under TowardZero.
+  void (*f32_chain)(const ChainTile* tile);
+  void (*promote)(const PromotionTile* tile);
+  void (*finish_row)(const EpilogueRow* row);
+};
+
+/// The table of active_target().
+const GemmKernels& gemm_kernels();
+
+/// Rounds toward zero while it lives, on this thread.
+class TowardZero {
+ public:
+  TowardZero() : previous_(std::fegetround()) { std::fesetround(FE_TOWARDZERO); }
+  ~TowardZero() { std::fesetround(previous_); }
+  TowardZero(const TowardZero&) = delete;
+  TowardZero& operator=(const TowardZero&) = delete;
+
+ private:
+  int previous_;
+};
+
+}  // namespace fp8lab::cpu

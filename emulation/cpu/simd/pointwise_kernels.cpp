@@ -1,0 +1,277 @@
+// Row kernels, compiled once per instruction set. Loops are written so that the compiler's
+// vectoriser needs no reordering: elementwise, or 32 independent lanes.
+#include "emulation/cpu/simd/pointwise_kernels.hpp"
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/exact_math.hpp"
+#include "emulation/numerics/host_device.hpp"
+#include "emulation/numerics/tree_sum.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+using numerics::from_bf16;
+using numerics::to_bf16;
+
+constexpr int kLanes = 32;
+constexpr float kMinusInfinity = -__builtin_inff();
+
+float canonical_nan(float value) {
+  return value == value ? value : numerics::bits_float(numerics::kF32NaN);
+}
+
+void widen(const std::uint16_t* bf16, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = from_bf16(bf16[i]);
+}
+
+void narrow(const float* values, std::int64_t n, std::uint16_t* bf16) {
+  for (std::int64_t i = 0; i < n; ++i) bf16[i] = to_bf16(values[i]);
+}
+
+void canonical(const float* values, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = canonical_nan(values[i]);
+}
+
+void add(const float* a, const float* b, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
+}
+
+void multiply(const float* a, float factor, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] * factor;
+}
+
+void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::silu(gate[i]) * up[i];
+}
+
+void swiglu_gradient(const float* gate, const float* up, const float* dout, std::int64_t n,
+                     float* dgate, float* dup) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    const float sig = numerics::sigmoid(g);
+    const float slope = sig * (1.0f + g * (1.0f - sig));
+    const float d = dout[i];
+    const float u = up[i];
+    dup[i] = d * numerics::silu(g);
+    dgate[i] = (d * u) * slope;
+  }
+}
+
+void rotate(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
+            float* upper) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float c = cosine[i];
+    const float s = inverse ? -sine[i] : sine[i];
+    const float a = lower[i];
+    const float b = upper[i];
+    lower[i] = (a * c) - (b * s);
+    upper[i] = (b * c) + (a * s);
+  }
+}
+
+float sum_of(const float* values, std::int64_t n) {
+  return numerics::tree_sum(n, [values](std::int64_t i) { return values[i]; });
+}
+
+float dot(const float* a, const float* b, std::int64_t n) {
+  return numerics::tree_sum(n, [a, b](std::int64_t i) { return a[i] * b[i]; });
+}
+
+float rmsnorm(const float* x, const float* weight, float epsilon, std::int64_t n, float* y) {
+  const float mean = dot(x, x, n) / static_cast<float>(n);
+  const float rstd = 1.0f / __builtin_sqrtf(mean + epsilon);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] * rstd) * weight[i];
+  return rstd;
+}
+
+void rmsnorm_gradient(const float* dy, const float* x, const float* weight, float rstd,
+                      std::int64_t n, float* dx) {
+  const float s =
+      numerics::tree_sum(n, [dy, x, weight](std::int64_t i) { return (dy[i] * weight[i]) * x[i]; });
+  const float k = ((s * rstd) * rstd) / static_cast<float>(n);
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = rstd * ((dy[i] * weight[i]) - (x[i] * k));
+}
+
+void add_normalised(const float* dy, const float* x, float rstd, std::int64_t n, float* sum) {
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = sum[i] + dy[i] * (x[i] * rstd);
+}
+
+/// Largest of load(0..n-1), NaN ignored; -inf when there is none. The order is free: only the sign
+/// of a zero could depend on it, and no user of the maximum sees that sign.
+template <class Load>
+float maximum(std::int64_t n, float start, const Load& load) {
+  float lane[kLanes];
+  for (int l = 0; l < kLanes; ++l) lane[l] = start;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      const float value = load(i + l);
+      lane[l] = value > lane[l] ? value : lane[l];
+    }
+  }
+  for (; i < n; ++i) {
+    const float value = load(i);
+    lane[0] = value > lane[0] ? value : lane[0];
+  }
+  for (int span = kLanes / 2; span > 0; span /= 2) {
+    for (int l = 0; l < span; ++l) lane[l] = lane[l + span] > lane[l] ? lane[l + span] : lane[l];
+  }
+  return lane[0];
+}
+
+float token_loss(const float* logits, std::int64_t n, std::int64_t target, float weight,
+                 float* exponentials, float* sum) {
+  const float m = maximum(n, kMinusInfinity, [logits](std::int64_t i) { return logits[i]; });
+  const float below_maximum = m - logits[target];
+  for (std::int64_t i = 0; i < n; ++i) {
+    exponentials[i] = numerics::exp2((logits[i] - m) * numerics::kLog2E);
+  }
+  *sum = sum_of(exponentials, n);
+  return ((numerics::log2(*sum) + (below_maximum * numerics::kLog2E)) * numerics::kLn2) * weight;
+}
+
+void token_gradient(float* exponentials, std::int64_t n, std::int64_t target, float sum,
+                    float factor) {
+  const float inverse = 1.0f / sum;
+  const float at_target = ((exponentials[target] * inverse) - 1.0f) * factor;
+  for (std::int64_t i = 0; i < n; ++i) exponentials[i] = (exponentials[i] * inverse) * factor;
+  exponentials[target] = at_target;
+}
+
+std::int64_t argmax(const float* logits, std::int64_t n) {
+  std::int64_t best = 0;
+  for (std::int64_t i = 1; i < n; ++i) {
+    if (logits[i] > logits[best]) best = i;
+  }
+  return best;
+}
+
+void softmax_row(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
+                 float scale, SoftmaxState* state, float* probabilities) {
+  for (std::int64_t j = 0; j < tile; ++j) {
+    probabilities[j] = j >= first && j < last ? scores[j] * scale : kMinusInfinity;
+  }
+  const float old = state->maximum;
+  const float m = maximum(tile, old, [probabilities](std::int64_t j) { return probabilities[j]; });
+  const float alpha = old == kMinusInfinity ? 0.0f : numerics::exp2(old - m);
+  for (std::int64_t j = 0; j < tile; ++j) {
+    const float p = numerics::exp2(probabilities[j] - m);
+    probabilities[j] = j >= first && j < last ? p : 0.0f;
+  }
+  state->maximum = m;
+  state->alpha = alpha;
+  state->sum = (state->sum * alpha) + sum_of(probabilities, tile);
+}
+
+float softmax_end(const SoftmaxState* state, const float* accumulator, std::int64_t n, float* out) {
+  multiply(accumulator, 1.0f / state->sum, n, out);
+  return canonical_nan(state->maximum + numerics::log2(state->sum));
+}
+
+void score_gradient(const ScoreGradientRow* row, float* probabilities, float* dscores) {
+  const ScoreGradientRow r = *row;
+  for (std::int64_t j = 0; j < r.tile; ++j) {
+    const bool visible = j >= r.first && j < r.last;
+    const float p = numerics::exp2((r.scores[j] * r.scale) - r.lse);
+    const float ds = p * (r.dprobs[j] - r.delta);
+    probabilities[j] = visible ? p : 0.0f;
+    dscores[j] = visible ? ds : 0.0f;
+  }
+}
+
+constexpr std::int64_t kGroup = 16;
+
+/// kWidth columns of one row of the ideal chain.
+template <int kWidth>
+void ideal_chain_columns(const float* a, std::int64_t a_col, const float* b, std::int64_t ldb,
+                         std::int64_t k, float* c) {
+  float acc[kWidth];
+  for (int l = 0; l < kWidth; ++l) acc[l] = c[l];
+  for (std::int64_t group = 0; group < k; group += kGroup) {
+    const std::int64_t end = group + kGroup < k ? group + kGroup : k;
+    for (std::int64_t i = group; i < end; ++i) {
+      const float factor = a[i * a_col];
+      const float* row = b + i * ldb;
+      for (int l = 0; l < kWidth; ++l) {
+        acc[l] = numerics::fused_multiply_add(factor, row[l], acc[l]);
+      }
+    }
+    for (int l = 0; l < kWidth; ++l) acc[l] = acc[l] + 0.0f;
+  }
+  for (int l = 0; l < kWidth; ++l) c[l] = acc[l];
+}
+
+void ideal_chain(const float* a, std::int64_t a_row, std::int64_t a_col, const float* b,
+                 std::int64_t ldb, std::int64_t m, std::int64_t n, std::int64_t k, float* c,
+                 std::int64_t ldc) {
+  for (std::int64_t i = 0; i < m; ++i) {
+    std::int64_t j = 0;
+    for (; j + kLanes <= n; j += kLanes) {
+      ideal_chain_columns<kLanes>(a + i * a_row, a_col, b + j, ldb, k, c + i * ldc + j);
+    }
+    for (; j + 8 <= n; j += 8) {
+      ideal_chain_columns<8>(a + i * a_row, a_col, b + j, ldb, k, c + i * ldc + j);
+    }
+    for (; j < n; ++j) {
+      ideal_chain_columns<1>(a + i * a_row, a_col, b + j, ldb, k, c + i * ldc + j);
+    }
+  }
+}
+
+template <bool kBf16First, bool kBf16Second>
+void adamw_range(const AdamWFactors& f, std::int64_t n, const float* gradient, float* master,
+                 float* first_moment, float* second_moment) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float p = master[i] * f.decay;
+    const float g = gradient[i] * f.clip;
+    float m = (f.beta1 * first_moment[i]) + (f.one_minus_beta1 * g);
+    float v = (f.beta2 * second_moment[i]) + ((f.one_minus_beta2 * g) * g);
+    if constexpr (kBf16First) m = from_bf16(to_bf16(m));
+    if constexpr (kBf16Second) v = from_bf16(to_bf16(v));
+    const float denominator = (__builtin_sqrtf(v) / f.root) + f.epsilon;
+    first_moment[i] = canonical_nan(m);
+    second_moment[i] = canonical_nan(v);
+    master[i] = canonical_nan(p - (f.rate * (m / denominator)));
+  }
+}
+
+void adamw(const AdamWFactors* factors, std::int64_t n, const float* gradient, float* master,
+           float* first_moment, float* second_moment) {
+  const AdamWFactors f = *factors;
+  const auto range =
+      f.bf16_first_moment
+          ? (f.bf16_second_moment ? adamw_range<true, true> : adamw_range<true, false>)
+          : (f.bf16_second_moment ? adamw_range<false, true> : adamw_range<false, false>);
+  range(f, n, gradient, master, first_moment, second_moment);
+}
+
+}  // namespace
+
+extern const PointwiseKernels kPointwise;
+const PointwiseKernels kPointwise = {
+    .widen = widen,
+    .narrow = narrow,
+    .canonical = canonical,
+    .add = add,
+    .multiply = multiply,
+    .swiglu = swiglu,
+    .swiglu_gradient = swiglu_gradient,
+    .rotate = rotate,
+    .rmsnorm = rmsnorm,
+    .rmsnorm_gradient = rmsnorm_gradient,
+    .add_normalised = add_normalised,
+    .sum = sum_of,
+    .dot = dot,
+    .token_loss = token_loss,
+    .token_gradient = token_gradient,
+    .argmax = argmax,
+    .softmax_row = softmax_row,
+    .softmax_end = softmax_end,
+    .score_gradient = score_gradient,
+    .ideal_chain = ideal_chain,
+    .adamw = adamw,
+};
+
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

@@ -1,0 +1,91 @@
+// Row kernels of the model and optimizer operations, one table per instruction set, same bits.
+//
+// All arithmetic of these operations happens here, on f32 rows, in the orders that
+// emulation/cpu/operations.hpp writes down.
+#pragma once
+
+#include <cstdint>
+
+namespace fp8lab::cpu {
+
+/// Per-call constants of the AdamW element update.
+struct AdamWFactors {
+  float decay;  ///< 1 - lr * weight_decay * mask
+  float clip;
+  float beta1, one_minus_beta1;
+  float beta2, one_minus_beta2;
+  float rate;  ///< lr / (1 - beta1^t)
+  float root;  ///< sqrt(1 - beta2^t)
+  float epsilon;
+  bool bf16_first_moment, bf16_second_moment;
+};
+
+/// Running state of one query row of the online softmax.
+struct SoftmaxState {
+  float maximum;
+  float sum;
+  float alpha;  ///< factor by which the row's earlier output has to be multiplied
+};
+
+/// One (query, tile) row of the attention backward pass. Columns outside [first, last) are masked.
+struct ScoreGradientRow {
+  const float* scores;  ///< chain results q.k
+  const float* dprobs;  ///< chain results dout.v
+  std::int64_t first, last, tile;
+  float scale, lse, delta;
+};
+
+/// Pointers to rows of `n` floats unless said otherwise. Inputs and outputs may be the same row.
+struct PointwiseKernels {
+  void (*widen)(const std::uint16_t* bf16, std::int64_t n, float* out);
+  void (*narrow)(const float* values, std::int64_t n, std::uint16_t* bf16);
+  /// Copies with NaN replaced by the canonical NaN.
+  void (*canonical)(const float* values, std::int64_t n, float* out);
+
+  void (*add)(const float* a, const float* b, std::int64_t n, float* out);
+  void (*multiply)(const float* a, float factor, std::int64_t n, float* out);
+  void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
+  void (*swiglu_gradient)(const float* gate, const float* up, const float* dout, std::int64_t n,
+                          float* dgate, float* dup);
+  void (*rotate)(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
+                 float* upper);
+
+  float (*rmsnorm)(const float* x, const float* weight, float epsilon, std::int64_t n, float* y);
+  void (*rmsnorm_gradient)(const float* dy, const float* x, const float* weight, float rstd,
+                           std::int64_t n, float* dx);
+  /// sum += dy * (x * rstd)
+  void (*add_normalised)(const float* dy, const float* x, float rstd, std::int64_t n, float* sum);
+
+  float (*sum)(const float* values, std::int64_t n);
+  float (*dot)(const float* a, const float* b, std::int64_t n);
+
+  /// Loss of one token; `exponentials` receives exp2((z - m) * log2e) and `sum` their sum.
+  float (*token_loss)(const float* logits, std::int64_t n, std::int64_t target, float weight,
+                      float* exponentials, float* sum);
+  /// exponentials -> dlogits in place.
+  void (*token_gradient)(float* exponentials, std::int64_t n, std::int64_t target, float sum,
+                         float factor);
+  std::int64_t (*argmax)(const float* logits, std::int64_t n);
+
+  /// One kv tile of one row; probabilities receive `tile` values. [first, last) must not be empty.
+  void (*softmax_row)(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
+                      float scale, SoftmaxState* state, float* probabilities);
+  /// out = accumulator * (1 / sum); returns lse.
+  float (*softmax_end)(const SoftmaxState* state, const float* accumulator, std::int64_t n,
+                       float* out);
+  void (*score_gradient)(const ScoreGradientRow* row, float* probabilities, float* dscores);
+
+  /// c (m, n) = chain(c; a, b) with FP32 operands: ascending fma, and +0 added after every 16.
+  /// a(i, k) = a[i * a_row + k * a_col]; b (k, n) and c have rows of `ldb` and `ldc` elements.
+  void (*ideal_chain)(const float* a, std::int64_t a_row, std::int64_t a_col, const float* b,
+                      std::int64_t ldb, std::int64_t m, std::int64_t n, std::int64_t k, float* c,
+                      std::int64_t ldc);
+
+  void (*adamw)(const AdamWFactors* factors, std::int64_t n, const float* gradient, float* master,
+                float* first_moment, float* second_moment);
+};
+
+/// The table of active_target().
+const PointwiseKernels& pointwise_kernels();
+
+}  // namespace fp8lab::cpu

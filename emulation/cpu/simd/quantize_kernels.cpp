@@ -1,0 +1,425 @@
+#include "emulation/cpu/simd/quantize_kernels.hpp"
+
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "emulation/cpu/simd/byte_transpose.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/format.hpp"
+#include "emulation/numerics/philox.hpp"
+
+/// In the innermost loops: a call would reload every constant of an encoder.
+#define FP8LAB_INLINE inline __attribute__((always_inline))
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+using numerics::float_bits;
+using numerics::FormatSpec;
+using numerics::Overflow;
+using numerics::Rounding;
+using numerics::SpecialValues;
+
+// Vectors of the widest register of the instruction set, in the compiler's portable notation.
+#if defined(__AVX512BW__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+constexpr int kLanes = kRegisterBytes / 4;
+constexpr int kPairLanes = 2 * kLanes;  ///< bf16 elements of a register
+using Words = std::uint32_t __attribute__((vector_size(kRegisterBytes)));
+using Ints = std::int32_t __attribute__((vector_size(kRegisterBytes)));
+using Floats = float __attribute__((vector_size(kRegisterBytes)));
+using Shorts = std::int16_t __attribute__((vector_size(kRegisterBytes)));
+using HalfShorts = std::uint16_t __attribute__((vector_size(kRegisterBytes / 2)));
+using QuarterBytes = std::uint8_t __attribute__((vector_size(kRegisterBytes / 4)));
+
+constexpr std::uint32_t kSignBit = 0x80000000u;
+constexpr std::uint32_t kExponentField = 0x7F800000u;
+
+template <class Vector>
+Vector load(const void* data) {
+  Vector vector;
+  std::memcpy(&vector, data, sizeof vector);
+  return vector;
+}
+
+// Signed, because magnitudes are never negative and x86 compares signed integers.
+Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
+Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+
+// --- amax ---------------------------------------------------------------------------------------
+
+/// Largest of the magnitudes in `lanes`, which are never negative.
+std::uint32_t largest_lane(Shorts lanes) {
+  std::int16_t values[kPairLanes];
+  std::memcpy(values, &lanes, sizeof values);
+  std::int16_t largest = 0;
+  for (const std::int16_t value : values) largest = value > largest ? value : largest;
+  return static_cast<std::uint32_t>(largest) << 16;
+}
+
+std::uint32_t magnitude_max(const std::uint16_t* x, std::int64_t n) {
+  Shorts largest{};
+  std::int64_t i = 0;
+  for (; i + kPairLanes <= n; i += kPairLanes) {
+    const Shorts magnitude = load<Shorts>(x + i) & static_cast<std::int16_t>(0x7FFF);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  std::uint32_t result = largest_lane(largest);
+  for (; i < n; ++i) {
+    const std::uint32_t magnitude = static_cast<std::uint32_t>(x[i] & 0x7FFFu) << 16;
+    result = magnitude > result ? magnitude : result;
+  }
+  return result;
+}
+
+std::uint32_t magnitude_max(const float* x, std::int64_t n) {
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto magnitude = static_cast<std::int32_t>(float_bits(x[i]) & ~kSignBit);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return static_cast<std::uint32_t>(largest);
+}
+
+/// Column maxima over all rows of the block, for tiles one column wide.
+constexpr std::int64_t kColumnChunk = 512;
+
+void column_max(const std::uint16_t* x, const SourceBlock& block, std::uint32_t* amax) {
+  for (std::int64_t first = 0; first < block.cols; first += kColumnChunk) {
+    const std::int64_t rest = block.cols - first;
+    const std::int64_t n = rest < kColumnChunk ? rest : kColumnChunk;
+    std::int16_t largest[kColumnChunk] = {};
+    for (std::int64_t r = 0; r < block.rows; ++r) {
+      const std::uint16_t* row = x + r * block.row_stride + first;
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto magnitude = static_cast<std::int16_t>(row[i] & 0x7FFF);
+        largest[i] = magnitude > largest[i] ? magnitude : largest[i];
+      }
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint32_t magnitude = static_cast<std::uint32_t>(largest[i]) << 16;
+      amax[first + i] = magnitude > amax[first + i] ? magnitude : amax[first + i];
+    }
+  }
+}
+
+void column_max(const float* x, const SourceBlock& block, std::uint32_t* amax) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const float* row = x + r * block.row_stride;
+    for (std::int64_t i = 0; i < block.cols; ++i) {
+      const std::uint32_t magnitude = float_bits(row[i]) & ~kSignBit;
+      amax[i] = magnitude > amax[i] ? magnitude : amax[i];
+    }
+  }
+}
+
+template <class T>
+void block_amax(const T* x, const SourceBlock& block, std::uint32_t* amax) {
+  if (block.tile_width == 1) return column_max(x, block, amax);
+  const std::int64_t width = block.tile_width;
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const T* row = x + r * block.row_stride;
+    for (std::int64_t start = 0, j = 0; start < block.cols; start += width, ++j) {
+      const std::int64_t rest = block.cols - start;
+      // A constant count lets the common tile be unrolled into straight vector code.
+      const std::uint32_t magnitude = width == 128 && rest >= 128
+                                          ? magnitude_max(row + start, 128)
+                                          : magnitude_max(row + start, rest < width ? rest : width);
+      amax[j] = magnitude > amax[j] ? magnitude : amax[j];
+    }
+  }
+}
+
+void amax(const SourceBlock* block, std::uint32_t* result) {
+  if (block->bf16) {
+    block_amax(static_cast<const std::uint16_t*>(block->data), *block, result);
+  } else {
+    block_amax(static_cast<const float*>(block->data), *block, result);
+  }
+}
+
+// --- encoders -----------------------------------------------------------------------------------
+//
+// An encoder maps FP32 lanes to words whose low 8 bits are the code; the bits above are arbitrary.
+
+/// numerics::to_fp8_saturating on lanes. One FP32 addition of the power of two whose unit in the
+/// last place is the grid spacing rounds the value, so that the low bits of the sum count grid
+/// steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. The even constant
+/// that takes off the exponent's offset rides in the low bits of the addend.
+template <int kMantissaBits, int kBias, bool kFinite>
+struct SaturatingFp8 {
+  FP8LAB_INLINE Words operator()(Floats value) const {
+    constexpr std::int32_t kShift = 23 - kMantissaBits;
+    constexpr std::int32_t kSmallestNormal = (128 - kBias) << 23;
+    constexpr std::int32_t kOffset = -(kSmallestNormal >> kShift) & 0x7F;
+    const Ints bits = (Ints)value;
+    const Ints magnitude = bits & 0x7FFFFFFF;
+    const Ints clamped = smaller(magnitude, Ints{} + kLargest);
+    const Ints grid = larger(clamped & 0x7F800000, Ints{} + kSmallestNormal);
+    const Floats sum = (Floats)clamped + (Floats)(grid + ((kShift << 23) + kOffset));
+    const Ints code = (Ints)sum + (grid >> kShift);
+    const Ints result = (code & 0x7F) | ((bits >> 24) & ~0x7F);
+    if constexpr (kFinite) return (Words)result;
+    return (Words)(magnitude > 0x7F800000 ? Ints{} + 0x7F : result);
+  }
+
+ private:
+  static constexpr FormatSpec kFormat = kMantissaBits == 3 ? numerics::kE4M3 : numerics::kE5M2;
+  static constexpr auto kLargest =
+      static_cast<std::int32_t>(numerics::decode_bits(kFormat, kFormat.max_finite_code()));
+};
+
+/// Round to nearest even into any signed format of at most 8 bits, with either treatment of
+/// overflow: the same with its constants held in lanes.
+struct NearestAny {
+  std::uint32_t shift;            ///< FP32 mantissa bits dropped
+  std::uint32_t smallest_normal;  ///< FP32 bits
+  std::uint32_t limit;            ///< FP32 bits; anything above has the same code
+  std::uint32_t max_code, overflow_code, nan_code;
+  std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
+
+  NearestAny(const FormatSpec& format, Overflow overflow)
+      : shift(static_cast<std::uint32_t>(23 - format.mantissa_bits)),
+        smallest_normal(static_cast<std::uint32_t>(127 + format.min_exponent()) << 23),
+        limit(static_cast<std::uint32_t>(128 + format.max_exponent()) << 23),
+        max_code(format.max_finite_code()),
+        overflow_code(numerics::overflow_code(format, overflow)),
+        nan_code(format.specials == SpecialValues::none ? format.max_finite_code()
+                                                        : format.nan_code()),
+        sign_shift(static_cast<std::uint32_t>(32 - format.bits())) {}
+
+  /// The addends up to 2^(max exponent + 1 + shift) must be normal FP32 values.
+  static bool applies(const FormatSpec& format) {
+    return format.min_exponent() >= -126 &&
+           format.max_exponent() + 1 + 23 - format.mantissa_bits <= 127;
+  }
+
+  FP8LAB_INLINE Words operator()(Floats value) const {
+    const Words bits = (Words)value;
+    const Words magnitude = bits & ~kSignBit;
+    const Words clamped = (Words)smaller((Ints)magnitude, (Ints)(Words{} + limit));
+    const Words grid =
+        (Words)larger((Ints)(clamped & kExponentField), (Ints)(Words{} + smallest_normal));
+    const Words addend = grid + (shift << 23);
+    const Words steps = (Words)((Floats)clamped + (Floats)addend) - addend;
+    Words code = steps + ((grid - smallest_normal) >> shift);
+    code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow_code : code;
+    code |= (bits & kSignBit) >> sign_shift;
+    return (Ints)magnitude > static_cast<std::int32_t>(kExponentField) ? Words{} + nan_code : code;
+  }
+};
+
+// --- vectors of elements ------------------------------------------------------------------------
+
+/// One factor for all elements (x - 0 is x, and spreads the scalar), or one for each.
+struct OneFactor {
+  float factor;
+  OneFactor from(std::int64_t) const { return *this; }
+  Floats even() const { return factor - Floats{}; }
+  Floats odd() const { return factor - Floats{}; }
+  Floats straight() const { return factor - Floats{}; }
+};
+
+template <int kOffset, int... kIndex>
+Floats every_second(Floats low, Floats high, std::integer_sequence<int, kIndex...>) {
+  return __builtin_shufflevector(low, high, (2 * kIndex + kOffset)...);
+}
+
+struct FactorEach {
+  const float* factors;
+  FactorEach from(std::int64_t i) const { return {factors + i}; }
+  Floats even() const { return pick<0>(); }
+  Floats odd() const { return pick<1>(); }
+  Floats straight() const { return load<Floats>(factors); }
+
+ private:
+  template <int kOffset>
+  Floats pick() const {
+    return every_second<kOffset>(load<Floats>(factors), load<Floats>(factors + kLanes),
+                                 std::make_integer_sequence<int, kLanes>{});
+  }
+};
+
+template <bool kDivide>
+Floats scaled(Floats value, Floats factor) {
+  if constexpr (kDivide) return value / factor;
+  return value * factor;
+}
+
+/// A register of bf16 elements. Even elements are the low halves of its words and odd ones the high
+/// halves: widening them costs a shift or a mask, and their codes end up as neighbouring bytes.
+template <bool kDivide, class Encoder, class Factor>
+FP8LAB_INLINE void encode_vector(const std::uint16_t* x, Encoder encode, Factor factor,
+                                 std::uint8_t* codes) {
+  const Words pairs = load<Words>(x);
+  const Words even = encode(scaled<kDivide>((Floats)(pairs << 16), factor.even()));
+  const Words odd = encode(scaled<kDivide>((Floats)(pairs & 0xFFFF0000u), factor.odd()));
+  const Words joined = (even & 0xFFu) | (odd << 8);
+  const HalfShorts packed = __builtin_convertvector(joined, HalfShorts);
+  std::memcpy(codes, &packed, sizeof packed);
+}
+
+template <bool kDivide, class Encoder, class Factor>
+FP8LAB_INLINE void encode_vector(const float* x, Encoder encode, Factor factor,
+                                 std::uint8_t* codes) {
+  const Words words = encode(scaled<kDivide>(load<Floats>(x), factor.straight()));
+  const QuarterBytes packed = __builtin_convertvector(words, QuarterBytes);
+  std::memcpy(codes, &packed, sizeof packed);
+}
+
+constexpr std::int64_t step_of(const std::uint16_t*) { return kPairLanes; }
+constexpr std::int64_t step_of(const float*) { return kLanes; }
+
+/// n elements; the rest of a register goes through a padded copy.
+template <bool kDivide, class T, class Encoder, class Factor>
+FP8LAB_INLINE void encode_run(const T* x, std::int64_t n, Encoder encode, Factor factor,
+                              std::int64_t prefetch, std::uint8_t* codes) {
+  constexpr std::int64_t kStep = step_of(static_cast<const T*>(nullptr));
+  std::int64_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(x + i) + prefetch, 0, 2);
+    encode_vector<kDivide>(x + i, encode, factor.from(i), codes + i);
+  }
+  if (i == n) return;
+  T rest[kStep] = {};
+  std::uint8_t rest_codes[kStep];
+  const auto count = static_cast<std::size_t>(n - i);
+  std::memcpy(rest, x + i, count * sizeof(T));
+  if constexpr (std::is_same_v<Factor, OneFactor>) {
+    encode_vector<kDivide>(rest, encode, factor, rest_codes);
+  } else {
+    float rest_factors[kStep] = {};
+    std::memcpy(rest_factors, factor.factors + i, count * sizeof(float));
+    encode_vector<kDivide>(rest, encode, FactorEach{rest_factors}, rest_codes);
+  }
+  std::memcpy(codes + i, rest_codes, count);
+}
+
+constexpr std::int64_t kNarrowChunk = 256;
+
+/// Tiles narrower than a few registers: their factors are spread out first.
+template <bool kDivide, class T, class Encoder>
+void encode_narrow(const T* x, const SourceBlock& block, Encoder encode, std::uint8_t* codes,
+                   std::int64_t code_stride) {
+  float factors[kNarrowChunk];
+  for (std::int64_t first = 0; first < block.cols; first += kNarrowChunk) {
+    const std::int64_t rest = block.cols - first;
+    const std::int64_t n = rest < kNarrowChunk ? rest : kNarrowChunk;
+    for (std::int64_t i = 0; i < n; ++i) {
+      factors[i] = block.factors[(first + i) / block.tile_width];
+    }
+    for (std::int64_t r = 0; r < block.rows; ++r) {
+      encode_run<kDivide>(x + r * block.row_stride + first, n, encode, FactorEach{factors},
+                          block.prefetch, codes + r * code_stride + first);
+    }
+  }
+}
+
+template <bool kDivide, class T, class Encoder>
+void encode_block(const T* x, const SourceBlock& block, Encoder encode, std::uint8_t* codes,
+                  std::int64_t code_stride) {
+  const std::int64_t width = block.tile_width;
+  if (width > 1 && width < 32 && width < block.cols) {
+    return encode_narrow<kDivide>(x, block, encode, codes, code_stride);
+  }
+  for (std::int64_t r = 0; r < block.rows; ++r, x += block.row_stride, codes += code_stride) {
+    if (width == 1) {
+      encode_run<kDivide>(x, block.cols, encode, FactorEach{block.factors}, block.prefetch, codes);
+      continue;
+    }
+    const float* factor = block.factors;
+    for (std::int64_t start = 0; start < block.cols; start += width, ++factor) {
+      const std::int64_t rest = block.cols - start;
+      encode_run<kDivide>(x + start, rest < width ? rest : width, encode, OneFactor{*factor},
+                          block.prefetch, codes + start);
+    }
+  }
+}
+
+template <class Encoder>
+void encode_with(Encoder encode, bool divide, const SourceBlock& block, std::uint8_t* codes,
+                 std::int64_t code_stride) {
+  const auto* bf16 = static_cast<const std::uint16_t*>(block.data);
+  const auto* f32 = static_cast<const float*>(block.data);
+  if (block.bf16) {
+    divide ? encode_block<true>(bf16, block, encode, codes, code_stride)
+           : encode_block<false>(bf16, block, encode, codes, code_stride);
+  } else {
+    divide ? encode_block<true>(f32, block, encode, codes, code_stride)
+           : encode_block<false>(f32, block, encode, codes, code_stride);
+  }
+}
+
+/// Every other rounding and format, element by element by the definition itself.
+void encode_by_definition(const EncodeRule& rule, const FormatSpec& format,
+                          const RandomStream& random, const SourceBlock& block, std::uint8_t* codes,
+                          std::int64_t code_stride) {
+  const auto rounding = static_cast<Rounding>(rule.rounding);
+  const auto overflow = static_cast<Overflow>(rule.overflow);
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    for (std::int64_t i = 0; i < block.cols; ++i) {
+      const std::int64_t at = r * block.row_stride + i;
+      const float x = block.bf16
+                          ? numerics::from_bf16(static_cast<const std::uint16_t*>(block.data)[at])
+                          : static_cast<const float*>(block.data)[at];
+      const float factor = block.factors[i / block.tile_width];
+      std::uint32_t bits = 0;
+      if (rounding == Rounding::stochastic) {
+        bits = numerics::random_bits(random.seed, random.step, random.tensor, random.orientation,
+                                     block.first_index +
+                                         static_cast<std::uint64_t>(r) * block.index_stride +
+                                         static_cast<std::uint64_t>(i));
+      }
+      codes[r * code_stride + i] = static_cast<std::uint8_t>(numerics::encode(
+          format, float_bits(rule.divide ? x / factor : x * factor), rounding, overflow, bits));
+    }
+  }
+}
+
+template <int kMantissaBits, int kBias>
+void encode_fp8(bool divide, const SourceBlock& block, std::uint8_t* codes,
+                std::int64_t code_stride) {
+  if (block.finite) {
+    encode_with(SaturatingFp8<kMantissaBits, kBias, true>{}, divide, block, codes, code_stride);
+  } else {
+    encode_with(SaturatingFp8<kMantissaBits, kBias, false>{}, divide, block, codes, code_stride);
+  }
+}
+
+void encode(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
+            std::uint8_t* codes, std::int64_t code_stride) {
+  const FormatSpec format{rule->exponent_bits, rule->mantissa_bits, rule->bias,
+                          static_cast<SpecialValues>(rule->specials)};
+  const auto overflow = static_cast<Overflow>(rule->overflow);
+  const bool nearest = static_cast<Rounding>(rule->rounding) == Rounding::nearest;
+  const bool saturating = nearest && overflow == Overflow::saturate;
+  if (saturating && format == numerics::kE4M3) {
+    encode_fp8<3, 7>(rule->divide, *block, codes, code_stride);
+  } else if (saturating && format == numerics::kE5M2) {
+    encode_fp8<2, 15>(rule->divide, *block, codes, code_stride);
+  } else if (nearest && NearestAny::applies(format)) {
+    encode_with(NearestAny(format, overflow), rule->divide, *block, codes, code_stride);
+  } else {
+    encode_by_definition(*rule, format, *random, *block, codes, code_stride);
+  }
+}
+
+}  // namespace
+
+extern const QuantizeKernels kQuantize;
+const QuantizeKernels kQuantize = {
+    .amax = amax,
+    .encode = encode,
+    .transpose_bytes = transpose_bytes<kRegisterBytes>,
+};
+
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu

@@ -1,0 +1,316 @@
+#include "emulation/cpu/statistics.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "emulation/cpu/operand_decode.hpp"
+#include "emulation/cpu/quantize_checks.hpp"
+#include "emulation/cpu/simd/quantize_kernels.hpp"
+#include "emulation/cpu/simd/statistics_kernels.hpp"
+#include "emulation/numerics/codec.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+using numerics::bits_float;
+using numerics::float_bits;
+
+constexpr std::int64_t kBand = 64;  ///< rows, and columns of a block
+constexpr double kExactDecibels = 200.0;
+
+/// Sums over a band of rows or over the tensor.
+struct Totals {
+  double xx = 0, xxxx = 0, xy = 0, yy = 0, ee = 0, e = 0, x = 0;
+
+  Totals& operator+=(const Totals& other) {
+    xx += other.xx;
+    xxxx += other.xxxx;
+    xy += other.xy;
+    yy += other.yy;
+    ee += other.ee;
+    e += other.e;
+    x += other.x;
+    return *this;
+  }
+};
+
+double combine(double (&lanes)[kStatisticsLanes]) {
+  for (int span = kStatisticsLanes / 2; span > 0; span /= 2) {
+    for (int l = 0; l < span; ++l) lanes[l] += lanes[l + span];
+  }
+  return lanes[0];
+}
+
+Totals combine(StatisticsSums& sums) {
+  return {combine(sums.xx), combine(sums.xxxx), combine(sums.xy), combine(sums.yy),
+          combine(sums.ee), combine(sums.e),    combine(sums.x)};
+}
+
+/// What one thread has seen; order does not matter.
+struct Seen {
+  StatisticsCounts counts{};
+  std::vector<std::uint32_t> channel_amax;
+
+  explicit Seen(std::int64_t channels) : channel_amax(static_cast<std::size_t>(channels), 0u) {}
+
+  void merge(const Seen& other) {
+    counts.nonfinite += other.counts.nonfinite;
+    counts.underflow += other.counts.underflow;
+    counts.saturated += other.counts.saturated;
+    for (int i = 0; i < kExponentBins; ++i) counts.exponents[i] += other.counts.exponents[i];
+    for (std::size_t i = 0; i < channel_amax.size(); ++i) {
+      channel_amax[i] = std::max(channel_amax[i], other.channel_amax[i]);
+    }
+  }
+};
+
+/// log2 of a positive finite number by the series of the inverse hyperbolic tangent: with x = m *
+/// 2^e, sqrt(1/2) <= m < sqrt(2), z = (m-1)/(m+1), log2 m = 2/ln 2 * (z + z^3/3 + ...), where
+/// |z| < 0.1716, so that 12 terms leave less than 2^-60.
+double log2_of(double value) {
+  int exponent = 0;
+  double mantissa = std::frexp(value, &exponent);
+  if (mantissa < 0.70710678118654752) {
+    mantissa *= 2.0;
+    --exponent;
+  }
+  const double z = (mantissa - 1.0) / (mantissa + 1.0);
+  const double square = z * z;
+  double series = 0.0;
+  for (int k = 12; k >= 0; --k) series = series * square + 1.0 / (2 * k + 1);
+  return exponent + 2.8853900817779268 * (z * series);
+}
+
+constexpr double kDecibelsPerOctave = 3.0102999566398120;  // 10 log10 2
+
+/// The comparison of one source with one operand, in the orientation of the source.
+class Comparison {
+ public:
+  Comparison(const TensorView& source, bool transpose, const QuantizedOperand& operand)
+      : source_(source), transpose_(transpose), operand_(operand), decoder_(operand) {
+    const TileShape& tile = operand.spec.tile;
+    const bool scaled = operand.spec.has_scale();
+    const std::int64_t height = !scaled ? 0 : transpose ? tile.cols : tile.rows;
+    const std::int64_t width = !scaled ? 0 : transpose ? tile.rows : tile.cols;
+    tile_height_ = height == 0 ? source.rows : std::min(height, source.rows);
+    tile_width_ = width == 0 ? source.cols : std::min(width, source.cols);
+  }
+
+  void compare(Totals& totals, Seen& seen) const;
+  void describe_scales(OperandStatistics& result) const;
+
+ private:
+  float scale_of(std::int64_t tile_row, std::int64_t tile_col) const {
+    if (!operand_.spec.has_scale()) return 1.0f;
+    return transpose_ ? operand_.scales.row<float>(tile_col)[tile_row]
+                      : operand_.scales.row<float>(tile_row)[tile_col];
+  }
+  float limit_of(std::int64_t tile_row, std::int64_t tile_col) const;
+  void band(std::int64_t row, StatisticsSums& sums, Seen& seen) const;
+  void read_operand(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+                    float* y) const;
+  void read_source(std::int64_t row, std::int64_t col, std::int64_t cols, float* x) const;
+
+  const TensorView& source_;
+  bool transpose_;
+  const QuantizedOperand& operand_;
+  OperandDecoder decoder_;
+  std::int64_t tile_height_ = 0, tile_width_ = 0;
+};
+
+/// Largest FP32 magnitude that does not count as saturated in a tile.
+float Comparison::limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
+  const double qmax = numerics::max_finite(operand_.spec.format);
+  const double limit = qmax * scale_of(tile_row, tile_col) * (1.0 + 0x1p-22);
+  const float largest = bits_float(numerics::kF32MaxFinite);
+  if (!(limit < largest)) return largest;
+  const float rounded = static_cast<float>(limit);
+  return rounded > limit ? bits_float(float_bits(rounded) - 1u) : rounded;
+}
+
+void Comparison::read_operand(std::int64_t row, std::int64_t rows, std::int64_t col,
+                              std::int64_t cols, float* y) const {
+  if (!transpose_) return decoder_.block(row, rows, col, cols, y, kBand);
+  float transposed[kBand * kBand];
+  decoder_.block(col, cols, row, rows, transposed, kBand);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < cols; ++j) y[i * kBand + j] = transposed[j * kBand + i];
+  }
+}
+
+void Comparison::read_source(std::int64_t row, std::int64_t col, std::int64_t cols,
+                             float* x) const {
+  if (source_.dtype == DType::f32) {
+    std::copy_n(source_.row<float>(row) + col, cols, x);
+  } else {
+    const std::uint16_t* values = source_.row<std::uint16_t>(row) + col;
+    for (std::int64_t j = 0; j < cols; ++j) x[j] = numerics::from_bf16(values[j]);
+  }
+}
+
+void Comparison::band(std::int64_t row, StatisticsSums& sums, Seen& seen) const {
+  const StatisticsKernels& kernels = statistics_kernels();
+  alignas(64) float x[kBand] = {}, y[kBand * kBand] = {}, limits[kBand] = {};
+  const std::int64_t rows = std::min(kBand, source_.rows - row);
+  for (std::int64_t col = 0; col < source_.cols; col += kBand) {
+    const std::int64_t cols = std::min(kBand, source_.cols - col);
+    if (cols < kBand) {
+      std::fill_n(x, kBand, 0.0f);
+      std::fill_n(y, kBand * kBand, 0.0f);
+    }
+    read_operand(row, rows, col, cols, y);
+    std::int64_t tile_row = -1;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      if ((row + i) / tile_height_ != tile_row) {
+        tile_row = (row + i) / tile_height_;
+        for (std::int64_t j = 0; j < cols;) {
+          const std::int64_t tile_col = (col + j) / tile_width_;
+          const std::int64_t end = std::min(cols, (tile_col + 1) * tile_width_ - col);
+          const float limit = limit_of(tile_row, tile_col);
+          for (; j < end; ++j) limits[j] = limit;
+        }
+      }
+      read_source(row + i, col, cols, x);
+      const StatisticsRow line{x, y + i * kBand, limits, cols};
+      kernels.add_row(&line, &sums, &seen.counts, seen.channel_amax.data() + col);
+    }
+  }
+}
+
+void Comparison::compare(Totals& totals, Seen& seen) const {
+  const std::int64_t bands = (source_.rows + kBand - 1) / kBand;
+  std::vector<Totals> band_totals(static_cast<std::size_t>(bands));
+#pragma omp parallel if (bands > 1)
+  {
+    Seen mine(source_.cols);
+#pragma omp for schedule(static)
+    for (std::int64_t b = 0; b < bands; ++b) {
+      StatisticsSums sums{};
+      band(b * kBand, sums, mine);
+      band_totals[static_cast<std::size_t>(b)] = combine(sums);
+    }
+#pragma omp critical(fp8lab_statistics)
+    seen.merge(mine);
+  }
+  for (const Totals& part : band_totals) totals += part;
+}
+
+void Comparison::describe_scales(OperandStatistics& result) const {
+  const QuantizeKernels& kernels = quantize_kernels();
+  const std::int64_t high = (source_.rows + tile_height_ - 1) / tile_height_;
+  const std::int64_t wide = (source_.cols + tile_width_ - 1) / tile_width_;
+  std::int64_t zero_tiles = 0;
+  float smallest = std::numeric_limits<float>::infinity(), largest = 0.0f;
+#pragma omp parallel for schedule(static) reduction(+ : zero_tiles) \
+    reduction(min : smallest) reduction(max : largest) if (high > 1)
+  for (std::int64_t i = 0; i < high; ++i) {
+    std::vector<std::uint32_t> amax(static_cast<std::size_t>(wide), 0u);
+    const std::int64_t end = std::min(source_.rows, (i + 1) * tile_height_);
+    SourceBlock tiles{};
+    tiles.data = source_.row_range(i * tile_height_, end - i * tile_height_).data;
+    tiles.bf16 = source_.dtype == DType::bf16;
+    tiles.rows = end - i * tile_height_;
+    tiles.row_stride = source_.row_stride;
+    tiles.cols = source_.cols;
+    tiles.tile_width = tile_width_;
+    kernels.amax(&tiles, amax.data());
+    for (std::int64_t j = 0; j < wide; ++j) {
+      if (amax[static_cast<std::size_t>(j)] == 0) {
+        ++zero_tiles;
+        continue;
+      }
+      const float scale = scale_of(i, j);
+      smallest = std::min(smallest, scale);
+      largest = std::max(largest, scale);
+    }
+  }
+  result.zero_tile_fraction = static_cast<double>(zero_tiles) / static_cast<double>(high * wide);
+  if (zero_tiles == high * wide) return;
+  result.scale_min = smallest;
+  result.scale_max = largest;
+  result.scale_log2_spread = log2_of(result.scale_max) - log2_of(result.scale_min);
+}
+
+double ratio(double numerator, double denominator) {
+  return denominator == 0.0 ? 0.0 : numerator / denominator;
+}
+
+void describe_errors(const Totals& sums, double finite, OperandStatistics& result) {
+  const double mean_square = ratio(sums.xx, finite);
+  result.rms = std::sqrt(mean_square);
+  result.mse = ratio(sums.ee, finite);
+  result.bias = ratio(sums.e, sums.x);
+  result.kurtosis = ratio(ratio(sums.xxxx, finite), mean_square * mean_square);
+  result.crest_factor = ratio(result.amax, result.rms);
+  if (sums.ee == 0.0) {
+    result.sqnr_db = kExactDecibels;
+  } else if (sums.xx == 0.0) {
+    result.sqnr_db = -kExactDecibels;
+  } else {
+    const double decibels = kDecibelsPerOctave * (log2_of(sums.xx) - log2_of(sums.ee));
+    result.sqnr_db = std::min(decibels, kExactDecibels);
+  }
+  const double norms = std::sqrt(sums.xx) * std::sqrt(sums.yy);
+  result.cosine = sums.xx == 0.0 && sums.yy == 0.0 ? 1.0 : ratio(sums.xy, norms);
+}
+
+void describe_channels(const std::vector<std::uint32_t>& amax, OperandStatistics& result) {
+  std::vector<std::size_t> order(amax.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const std::size_t top =
+      std::min(order.size(), static_cast<std::size_t>(OperandStatistics::kTopChannels));
+  std::partial_sort(
+      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(top), order.end(),
+      [&](std::size_t a, std::size_t b) { return amax[a] != amax[b] ? amax[a] > amax[b] : a < b; });
+  for (std::size_t i = 0; i < static_cast<std::size_t>(OperandStatistics::kTopChannels); ++i) {
+    result.top_channel[i] = i < top ? static_cast<double>(order[i]) : -1.0;
+    result.top_channel_amax[i] = i < top ? bits_float(amax[order[i]]) : 0.0;
+  }
+  result.amax = result.top_channel_amax[0];
+
+  std::vector<std::uint32_t> sorted = amax;
+  std::sort(sorted.begin(), sorted.end());
+  const double upper = bits_float(sorted[sorted.size() / 2]);
+  const double lower = bits_float(sorted[(sorted.size() - 1) / 2]);
+  const double median = (lower + upper) / 2.0;
+  if (median == 0.0 && result.amax > 0.0) {
+    result.channel_outlier_ratio = std::numeric_limits<double>::infinity();
+  } else {
+    result.channel_outlier_ratio = ratio(result.amax, median);
+  }
+}
+
+}  // namespace
+
+OperandStatistics operand_statistics(const TensorView& source, bool transpose,
+                                     const QuantizedOperand& operand) {
+  check_operand("operand_statistics", operand);
+  check_matrix("operand_statistics", "source", source, transpose ? operand.k : operand.rows,
+               transpose ? operand.rows : operand.k);
+  const Comparison comparison(source, transpose, operand);
+  Totals sums;
+  Seen seen(source.cols);
+  comparison.compare(sums, seen);
+
+  OperandStatistics result{};
+  const StatisticsCounts& counts = seen.counts;
+  const double all = static_cast<double>(source.size());
+  result.nonfinite_count = static_cast<double>(counts.nonfinite);
+  result.underflow_fraction = static_cast<double>(counts.underflow) / all;
+  result.saturation_fraction = static_cast<double>(counts.saturated) / all;
+  describe_channels(seen.channel_amax, result);
+  describe_errors(sums, all - result.nonfinite_count, result);
+  comparison.describe_scales(result);
+  const std::int64_t nonzero =
+      std::accumulate(std::begin(counts.exponents), std::end(counts.exponents), std::int64_t{0});
+  for (int i = 0; i < kExponentBins; ++i) {
+    result.exponent_histogram[i] =
+        ratio(static_cast<double>(counts.exponents[i]), static_cast<double>(nonzero));
+  }
+  return result;
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,33 @@
+// How well an operand represents its source: the numbers that a run logs.
+#pragma once
+
+#include "emulation/api/backend.hpp"
+
+namespace fp8lab::cpu {
+
+/// Statistics of `operand` against `source` (R, C), bf16 or f32; with `transpose` the operand is
+/// (C, R). Definitions of recipes.md section 8, with x the source and y its dequantized value:
+///
+/// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
+/// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2), at most 200 (exact); cosine = sum xy / sqrt(sum x^2
+/// sum y^2); kurtosis = mean x^4 / (mean x^2)^2; crest_factor = amax / rms. These run over the
+/// elements where x and y are both finite; nonfinite_count counts the others. Where a denominator
+/// is zero: cosine is 1 for x = y = 0 and else 0, sqnr_db is 200 for an exact operand and -200 for
+/// an error on a zero source, the others are 0.
+/// underflow_fraction: x != 0 and y = 0 (either sign), of all elements. saturation_fraction:
+/// |x| > Qmax * scale * (1 + 2^-22), of all elements; the allowance is for the rounding of the
+/// scale itself (two roundings of at most 2^-24), so that current scaling of an unclipped tile
+/// counts 0. Channels are source columns: channel_outlier_ratio = largest / median channel amax,
+/// the median of an even number being the mean of the middle two; infinite when the median alone is
+/// 0. top_channel entries beyond the number of columns are -1. scale_min, scale_max and
+/// scale_log2_spread run over the tiles that are not all zero (0 if there are none; an operand
+/// without scales counts as one tile of scale 1). exponent_histogram: see OperandStatistics.
+///
+/// Sums are FP64 in a fixed order: bands of 64 source rows, in which element (r, c) goes to lane
+/// c mod 8 by ascending (c / 64, r, c); the lanes l and l + 4, l + 2, l + 1 are added, then the
+/// bands in ascending order. Logarithms are computed by a written series. So the bits do not depend
+/// on threads, SIMD target or libm. Throws Error for shapes and types that do not fit.
+OperandStatistics operand_statistics(const TensorView& source, bool transpose,
+                                     const QuantizedOperand& operand);
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,207 @@
+// Conversion between FP32 and any format of at most 32 bits, every rounding, on integers.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/format.hpp"
+#include "emulation/numerics/host_device.hpp"
+
+FP8LAB_NUMERICS_BEGIN
+
+inline constexpr std::uint32_t kF32NaN = 0x7FFFFFFFu;  ///< the canonical NaN of every backend
+inline constexpr std::uint32_t kF32Infinity = 0x7F800000u;
+inline constexpr std::uint32_t kF32MaxFinite = 0x7F7FFFFFu;
+
+/// The value, with any NaN replaced by the canonical one. x86 and the GPU return different NaN bits
+/// from the same operation, so results that may be NaN pass through here. Without a branch.
+FP8LAB_HD constexpr float canonical_nan(float value) {
+  const std::uint32_t bits = float_bits(value);
+  const std::uint32_t is_nan = 0u - static_cast<std::uint32_t>((bits & 0x7FFFFFFFu) > kF32Infinity);
+  return bits_float((bits & ~is_nan) | (is_nan & kF32NaN));
+}
+
+/// Position of the highest set bit of a nonzero value (0 for 1, 31 for 2^31).
+FP8LAB_HD_INLINE constexpr int highest_bit(std::uint32_t value) {
+  std::uint32_t position = value >= 0x10000u ? 16u : 0u;  // halving without a loop, to vectorise
+  position |= (value >> position) >= 0x100u ? 8u : 0u;
+  position |= (value >> position) >= 0x10u ? 4u : 0u;
+  position |= (value >> position) >= 0x4u ? 2u : 0u;
+  position |= (value >> position) >= 0x2u ? 1u : 0u;
+  return static_cast<int>(position);
+}
+
+/// An FP32 magnitude as significand * 2^(exponent - 23), 2^23 <= significand < 2^24.
+struct NormalizedF32 {
+  std::uint32_t significand = 0;
+  int exponent = 0;
+};
+
+/// Splits a magnitude (sign bit clear). FP32 subnormals are normalised as well; zero has
+/// significand 0, and infinity comes out as 2^128.
+FP8LAB_HD_INLINE constexpr NormalizedF32 normalize_f32(std::uint32_t magnitude) {
+  const std::uint32_t field = magnitude >> 23;
+  const int top = highest_bit(magnitude);
+  const std::uint32_t normal = (magnitude & 0x7FFFFFu) | 0x800000u;
+  const std::uint32_t subnormal = magnitude << (top < 23 ? 23 - top : 0);
+  return {field != 0 ? normal : subnormal, field != 0 ? static_cast<int>(field) - 127 : top - 149};
+}
+
+/// significand * 2^-shift as an integer, rounded once; significand < 2^24, 0 <= shift.
+/// Stochastic adds the low `shift` bits of `random_bits` below the kept bits and truncates; where
+/// more than 32 bits are discarded, probabilities are multiples of 2^-32, rounded down.
+FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand, int shift,
+                                                       Rounding rounding,
+                                                       std::uint32_t random_bits) {
+  if (rounding == Rounding::stochastic) {
+    const int bounded = shift < 57 ? shift : 57;                     // 57 and more give 0
+    const std::uint64_t below = (std::uint64_t{1} << bounded) - 1u;  // the discarded bits
+    const std::uint64_t addend = std::uint64_t{random_bits} << (bounded > 32 ? bounded - 32 : 0);
+    return static_cast<std::uint32_t>((significand + (addend & below)) >> bounded);
+  }
+  const int bounded = shift < 31 ? shift : 31;  // 26 and more give 0
+  const std::uint32_t below = (1u << bounded) - 1u;
+  // Just under one half, or one half for an odd quotient, so that ties go to the even one.
+  const std::uint32_t half = ((below >> 1) + ((significand >> bounded) & 1u)) & below;
+  return (significand + (rounding == Rounding::nearest ? half : 0u)) >> bounded;
+}
+
+/// Magnitude code of a value beyond the largest finite one.
+FP8LAB_HD_INLINE constexpr std::uint32_t overflow_code(FormatSpec format, Overflow overflow) {
+  if (overflow == Overflow::saturate || format.specials == SpecialValues::none) {
+    return format.max_finite_code();
+  }
+  return format.specials == SpecialValues::ieee ? format.infinity_code() : format.nan_code();
+}
+
+/// Code of an FP32 value, rounded exactly once onto the target's grid (subnormal targets included).
+///
+/// CUDA behaviour (numerics.md section 2): overflow is decided after rounding with an unlimited
+/// exponent; NaN gives the positive canonical NaN, or the positive maximum where the format has no
+/// NaN; infinity overflows; zero and results that round to zero keep the sign. The same overflow
+/// rule holds for every rounding, so a value truncated to more than the maximum also overflows.
+/// Formats without a sign ignore it; those without subnormals give code 0 for all smaller values
+/// (for e8m0, `toward_zero` equals the CUDA conversion and `encode_e8m0` offers both directions).
+/// `random_bits` matters for stochastic rounding only, see round_shifted.
+FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t f32_bits,
+                                                Rounding rounding = Rounding::nearest,
+                                                Overflow overflow = Overflow::saturate,
+                                                std::uint32_t random_bits = 0) {
+  // Selects instead of early returns: with a constant format the compiler can vectorise a loop.
+  const std::uint32_t magnitude = f32_bits & 0x7FFFFFFFu;
+  const std::uint32_t sign = (f32_bits >> 31) != 0 ? format.sign_mask() : 0u;
+  const NormalizedF32 value = normalize_f32(magnitude);
+  const int field_end = 1 << format.exponent_bits;
+  const int distance = value.exponent - format.min_exponent();
+  const int above = distance < 0 ? 0 : distance < field_end ? distance : field_end;
+  const int below = distance < 0 ? -distance : 0;
+  // The hidden bit (or a carry out of the mantissa) adds one to the exponent field.
+  std::uint32_t code =
+      round_shifted(value.significand, 23 - format.mantissa_bits + below, rounding, random_bits) +
+      (static_cast<std::uint32_t>(above) << format.mantissa_bits);
+  if (!format.has_subnormals) code = distance < 0 ? 0u : code - (1u << format.mantissa_bits);
+  code = code > format.max_finite_code() ? overflow_code(format, overflow) : code;
+  // nan_code is the maximum where there is no NaN.
+  return magnitude > kF32Infinity ? format.nan_code() : sign | code;
+}
+
+/// FP32 bits of a code; exact. NaN becomes the canonical 0x7FFFFFFF whatever its sign; bits of
+/// `code` above the format's width are ignored.
+FP8LAB_HD constexpr std::uint32_t decode_bits(FormatSpec format, std::uint32_t code) {
+  const std::uint32_t magnitude = code & format.magnitude_mask();
+  const std::uint32_t sign = (code & format.sign_mask()) != 0 ? 0x80000000u : 0u;
+  if (magnitude > format.max_finite_code()) {
+    const bool infinite =
+        format.specials == SpecialValues::ieee && magnitude == format.infinity_code();
+    return infinite ? sign | kF32Infinity : kF32NaN;
+  }
+  const std::uint32_t field = magnitude >> format.mantissa_bits;
+  std::uint32_t significand = magnitude & ((1u << format.mantissa_bits) - 1u);
+  int exponent = static_cast<int>(field) - format.bias;
+  if (field == 0 && format.has_subnormals) {
+    exponent = format.min_exponent();
+  } else {
+    significand |= 1u << format.mantissa_bits;
+  }
+  if (significand == 0) return sign;
+  const int top = highest_bit(significand);
+  const int leading = exponent - format.mantissa_bits + top;  // exponent of the value itself
+  if (leading >= -126) {
+    const std::uint32_t fraction = (significand << (23 - top)) & 0x7FFFFFu;
+    return sign | (static_cast<std::uint32_t>(leading + 127) << 23) | fraction;
+  }
+  return sign | (significand << (exponent - format.mantissa_bits + 149));  // an FP32 subnormal
+}
+
+/// FP32 value of a code, see decode_bits.
+FP8LAB_HD constexpr float decode(FormatSpec format, std::uint32_t code) {
+  return bits_float(decode_bits(format, code));
+}
+
+/// e8m0 code (value 2^(code-127), 0xFF = NaN) of the magnitude of an FP32 value, toward zero or
+/// toward +infinity (numerics.md section 2). NaN gives 0xFF; infinity and values that round above
+/// 2^127 give 0xFE under `saturate` and 0xFF under `special`; zero gives 0 because there is no
+/// zero.
+FP8LAB_HD constexpr std::uint32_t encode_e8m0(std::uint32_t f32_bits, bool toward_positive,
+                                              Overflow overflow) {
+  const std::uint32_t magnitude = f32_bits & 0x7FFFFFFFu;
+  if (magnitude > kF32Infinity) return 0xFFu;
+  const std::uint32_t too_large = overflow == Overflow::saturate ? 0xFEu : 0xFFu;
+  if (magnitude == kF32Infinity) return too_large;
+  std::uint32_t exponent = magnitude >> 23;
+  const std::uint32_t mantissa = magnitude & 0x7FFFFFu;
+  if (toward_positive && mantissa != 0) {
+    // 2^-127 is the FP32 subnormal 0x400000: code 0 covers everything up to it.
+    exponent = exponent == 0 ? (mantissa > 0x400000u ? 1u : 0u) : exponent + 1u;
+  }
+  return exponent == 0xFFu ? too_large : exponent;
+}
+
+/// BF16 bits, round to nearest even, overflow to infinity, NaN 0x7FFF: equal to
+/// encode(kBF16, .., nearest, special). Free of branches, so loops over it vectorise.
+FP8LAB_HD constexpr std::uint16_t to_bf16(float value) {
+  const std::uint32_t bits = float_bits(value);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > kF32Infinity ? 0x7FFFu : rounded);
+}
+
+/// FP32 value of BF16 bits; exact (a NaN keeps its bits).
+FP8LAB_HD constexpr float from_bf16(std::uint16_t bits) {
+  return bits_float(static_cast<std::uint32_t>(bits) << 16);
+}
+
+/// Saturating round-to-nearest-even code of an 8-bit format; `largest` holds the FP32 bits of the
+/// format's maximum. One FP32 addition of a power of two, whose unit in the last place is the
+/// spacing of the target's grid at the value, does the rounding. Masks instead of selects: the
+/// compiler would move the addition into a branch and the loop would not vectorise.
+template <int kMantissaBits, int kBias>
+FP8LAB_HD constexpr std::uint8_t to_fp8_saturating(float value, std::uint32_t largest) {
+  constexpr std::uint32_t kShift = 23 - kMantissaBits;
+  constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(128 - kBias) << 23;
+  const std::uint32_t bits = float_bits(value);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const std::uint32_t clamped = magnitude < largest ? magnitude : largest;
+  const std::uint32_t exponent = clamped & 0x7F800000u;
+  const std::uint32_t grid = exponent > kSmallestNormal ? exponent : kSmallestNormal;
+  const std::uint32_t addend = grid + (kShift << 23);
+  const std::uint32_t steps = float_bits(bits_float(clamped) + bits_float(addend)) - addend;
+  const std::uint32_t code = steps + ((grid - kSmallestNormal) >> kShift);
+  const std::uint32_t is_nan = 0u - static_cast<std::uint32_t>(magnitude > kF32Infinity);
+  return static_cast<std::uint8_t>(code | (is_nan & 0x7Fu) | ((bits >> 24) & 0x80u & ~is_nan));
+}
+
+/// Equal to encode(kE4M3, .., nearest, saturate) for all 2^32 inputs; loops over it vectorise.
+FP8LAB_HD constexpr std::uint8_t to_e4m3(float value) {
+  return to_fp8_saturating<3, 7>(value, 0x43E00000u);  // 448
+}
+
+/// Equal to encode(kE5M2, .., nearest, saturate) for all 2^32 inputs; loops over it vectorise.
+FP8LAB_HD constexpr std::uint8_t to_e5m2(float value) {
+  return to_fp8_saturating<2, 15>(value, 0x47600000u);  // 57344
+}
+
+/// Largest finite value of a format, Qmax of recipes.md section 0.2 (448 for e4m3fn).
+FP8LAB_HD constexpr float max_finite(FormatSpec format) {
+  return decode(format, format.max_finite_code());
+}
+
+FP8LAB_NUMERICS_END

@@ -1,0 +1,293 @@
+// The fused dot-product group of a tensor core: scalar reference (numerics.md sections 3 to 5).
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/format.hpp"
+#include "emulation/numerics/host_device.hpp"
+
+FP8LAB_NUMERICS_BEGIN
+
+/// What a group delivers, and the format of its accumulator operand.
+enum class OutputKind : std::uint8_t {
+  f32_truncated,  ///< FP32, mantissa cut toward zero to `output_mantissa_bits`
+  f16_nearest,    ///< FP16, round to nearest even
+};
+
+/// Format of the accumulator operand and of the result.
+FP8LAB_HD constexpr FormatSpec accumulator_format(OutputKind output) {
+  if (output == OutputKind::f16_nearest) return kFP16;
+  return kFP32;
+}
+
+/// How a term is brought onto the common grid. Hopper truncates magnitudes; the alternative exists
+/// so that tests can show it to be wrong.
+enum class Alignment : std::uint8_t { truncate, nearest_even };
+
+inline constexpr int kNoExponentFloor = -100000;
+
+/// One fused group: `products` products and one addend, each aligned to 2^(emax - fraction_bits),
+/// summed exactly, normalised and rounded once.
+struct GroupModel {
+  int products = 32;
+  int fraction_bits = 13;
+  OutputKind output = OutputKind::f32_truncated;
+  int output_mantissa_bits = 13;        ///< f32_truncated only
+  int min_exponent = kNoExponentFloor;  ///< lower limit of emax
+  Alignment alignment = Alignment::truncate;
+  bool normalize_products = false;   ///< hypothesis refuted for Hopper: emax of normalised products
+  bool zero_products_count = false;  ///< hypothesis refuted for Hopper: a zero product raises emax
+
+  constexpr bool operator==(const GroupModel&) const = default;
+};
+
+/// wgmma m64nNk32, any pair of e4m3/e5m2, FP32 accumulator. Measured: 4 x 4.30e9 outputs on an
+/// H200, 0 differences (numerics.md sections 0, 3 and 4.1).
+inline constexpr GroupModel kSm90WgmmaFp8F32{32, 13, OutputKind::f32_truncated, 13};
+
+/// wgmma m64nNk32, any pair of e4m3/e5m2, FP16 accumulator. Measured: 4 x 4.30e9 outputs on an
+/// H200, 0 differences (section 4.2).
+inline constexpr GroupModel kSm90WgmmaFp8F16{32, 13, OutputKind::f16_nearest, 10};
+
+/// wgmma k16 and mma.sync m16n8k16, bf16, FP32 accumulator. Measured: 2 x 4.30e9 outputs on an
+/// H200, 0 differences; the floor -133 is singled out by 3.6e7 tiny products (sections 3 and 4.3).
+inline constexpr GroupModel kSm90Bf16F32{16, 25, OutputKind::f32_truncated, 23, -133};
+
+/// wgmma k16 and mma.sync m16n8k16, f16, FP32 accumulator. Measured: 2 x 4.30e9 outputs on an
+/// H200, 0 differences (section 4.3).
+inline constexpr GroupModel kSm90Fp16F32{16, 25, OutputKind::f32_truncated, 23, -133};
+
+/// wgmma k16 and mma.sync m16n8k16, f16, FP16 accumulator. Measured: 2 x 4.30e9 outputs on an
+/// H200, 0 differences (section 4.3).
+inline constexpr GroupModel kSm90Fp16F16{16, 25, OutputKind::f16_nearest, 10};
+
+/// An operand as the multiplier sees it: (-1)^negative * significand * 2^(exponent -
+/// mantissa_bits), not normalised. A subnormal keeps exponent 1 - bias.
+struct Unpacked {
+  std::uint32_t significand = 0;
+  int exponent = 0;
+  bool negative = false;
+  bool infinite = false;
+  bool nan = false;
+};
+
+/// Splits a code of `format` without normalising it (numerics.md section 1).
+FP8LAB_HD constexpr Unpacked unpack(FormatSpec format, std::uint32_t code) {
+  Unpacked value;
+  const std::uint32_t magnitude = code & format.magnitude_mask();
+  value.negative = (code & format.sign_mask()) != 0;
+  if (magnitude > format.max_finite_code()) {
+    value.infinite = format.specials == SpecialValues::ieee && magnitude == format.infinity_code();
+    value.nan = !value.infinite;
+    return value;
+  }
+  const std::uint32_t field = magnitude >> format.mantissa_bits;
+  value.significand = magnitude & ((1u << format.mantissa_bits) - 1u);
+  if (field == 0 && format.has_subnormals) {
+    value.exponent = format.min_exponent();
+  } else {
+    value.significand |= 1u << format.mantissa_bits;
+    value.exponent = static_cast<int>(field) - format.bias;
+  }
+  return value;
+}
+
+/// Position of the highest set bit of a nonzero value.
+FP8LAB_HD constexpr int highest_bit64(std::uint64_t value) {
+  const auto upper = static_cast<std::uint32_t>(value >> 32);
+  return upper != 0 ? 32 + highest_bit(upper) : highest_bit(static_cast<std::uint32_t>(value));
+}
+
+/// magnitude * 2^-shift as an integer: truncated, or to nearest even. Negative shifts are exact.
+FP8LAB_HD constexpr std::uint64_t shift_right(std::uint64_t magnitude, int shift,
+                                              Alignment alignment) {
+  if (shift <= 0) return magnitude << -shift;
+  if (shift > 63) return 0;
+  const std::uint64_t kept = magnitude >> shift;
+  if (alignment == Alignment::truncate) return kept;
+  const std::uint64_t rest = magnitude & ((std::uint64_t{1} << shift) - 1u);
+  const std::uint64_t half = std::uint64_t{1} << (shift - 1);
+  return kept + (rest > half || (rest == half && (kept & 1u) != 0) ? 1u : 0u);
+}
+
+/// FP32 bits of magnitude * 2^exponent, toward zero, with `mantissa_bits` of the 23 mantissa bits
+/// kept. Subnormals are cut on the grid 2^(-126 - mantissa_bits); above the range gives infinity;
+/// a zero result is +0.
+FP8LAB_HD constexpr std::uint32_t f32_truncated(bool negative, std::uint64_t magnitude,
+                                                int exponent, int mantissa_bits) {
+  if (magnitude == 0) return 0;
+  const int leading = highest_bit64(magnitude) + exponent;
+  const std::uint32_t sign = negative ? 0x80000000u : 0u;
+  if (leading > 127) return sign | kF32Infinity;
+  const int floor = leading < -126 ? -126 : leading;
+  const std::uint64_t kept =
+      shift_right(magnitude, floor - mantissa_bits - exponent, Alignment::truncate);
+  if (kept == 0) return 0;
+  std::uint32_t code = static_cast<std::uint32_t>(kept) << (23 - mantissa_bits);
+  if (leading >= -126) {
+    code = (code & 0x7FFFFFu) | (static_cast<std::uint32_t>(leading + 127) << 23);
+  }
+  return sign | code;
+}
+
+/// FP16 bits of magnitude * 2^exponent, to nearest even, subnormals kept, overflow to infinity; a
+/// zero result is +0.
+FP8LAB_HD constexpr std::uint32_t f16_nearest(bool negative, std::uint64_t magnitude,
+                                              int exponent) {
+  if (magnitude == 0) return 0;
+  const int leading = highest_bit64(magnitude) + exponent;
+  const std::uint32_t sign = negative ? 0x8000u : 0u;
+  if (leading > 15) return sign | kFP16.infinity_code();
+  const int floor = leading < -14 ? -14 : leading;
+  const std::uint64_t kept = shift_right(magnitude, floor - 10 - exponent, Alignment::nearest_even);
+  if (kept == 0) return 0;
+  // A carry out of the mantissa adds one to the exponent field; 65520 and above become infinity.
+  return sign | (static_cast<std::uint32_t>(kept) + (static_cast<std::uint32_t>(floor + 14) << 10));
+}
+
+/// Special operands met by a group (numerics.md section 3, step 1).
+struct GroupSpecials {
+  bool nan = false;
+  bool positive_infinity = false;
+  bool negative_infinity = false;
+
+  FP8LAB_HD constexpr bool any() const { return nan || positive_infinity || negative_infinity; }
+
+  FP8LAB_HD constexpr void add_infinity(bool negative) {
+    (negative ? negative_infinity : positive_infinity) = true;
+  }
+
+  /// Adds the product a * b; true when it was special.
+  FP8LAB_HD constexpr bool add_product(const Unpacked& a, const Unpacked& b) {
+    if (a.nan || b.nan) return nan = true;
+    if (!a.infinite && !b.infinite) return false;
+    const bool times_zero =
+        (!a.infinite && a.significand == 0) || (!b.infinite && b.significand == 0);
+    if (times_zero) return nan = true;
+    add_infinity(a.negative != b.negative);
+    return true;
+  }
+
+  FP8LAB_HD constexpr std::uint32_t result(FormatSpec format) const {
+    if (nan || (positive_infinity && negative_infinity)) return format.nan_code();
+    return format.infinity_code() | (negative_infinity ? format.sign_mask() : 0u);
+  }
+};
+
+/// One signed term of a group: significand * 2^unit, counted in emax at `exponent`.
+struct GroupTerm {
+  std::uint64_t significand = 0;
+  int unit = 0;
+  int exponent = 0;
+  bool negative = false;
+};
+
+FP8LAB_HD constexpr GroupTerm product_term(const GroupModel& model, FormatSpec fa, FormatSpec fb,
+                                           const Unpacked& a, const Unpacked& b) {
+  GroupTerm term;
+  term.significand = std::uint64_t{a.significand} * b.significand;
+  term.exponent = a.exponent + b.exponent;
+  term.unit = term.exponent - fa.mantissa_bits - fb.mantissa_bits;
+  term.negative = a.negative != b.negative;
+  if (model.normalize_products && term.significand != 0) {
+    term.exponent = term.unit + highest_bit64(term.significand);
+  }
+  return term;
+}
+
+/// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: accumulator bits in and
+/// out (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at most 32 bits;
+/// products beyond n are zero. Special values, alignment, truncation and the single rounding follow
+/// numerics.md section 3 with the parameters of `model`; integer arithmetic only.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
+                                              const CodeA* a, const CodeB* b, int n,
+                                              std::uint32_t c_bits) {
+  const FormatSpec fc = accumulator_format(model.output);
+  const Unpacked c = unpack(fc, c_bits);
+  GroupSpecials specials;
+  specials.nan = c.nan;
+  if (c.infinite) specials.add_infinity(c.negative);
+
+  GroupTerm terms[33] = {};
+  int count = 0;
+  int emax = model.min_exponent;
+  for (int i = 0; i < n; ++i) {
+    const Unpacked x = unpack(fa, a[i]);
+    const Unpacked y = unpack(fb, b[i]);
+    if (specials.add_product(x, y)) continue;
+    const GroupTerm term = product_term(model, fa, fb, x, y);
+    if (term.significand == 0 && !model.zero_products_count) continue;
+    if (term.exponent > emax) emax = term.exponent;
+    terms[count++] = term;
+  }
+  if (specials.any()) return specials.result(fc);
+  if (c.significand != 0) {
+    if (c.exponent > emax) emax = c.exponent;
+    terms[count++] = {c.significand, c.exponent - fc.mantissa_bits, c.exponent, c.negative};
+  }
+
+  const int grid = emax - model.fraction_bits;
+  std::int64_t sum = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto units = static_cast<std::int64_t>(
+        shift_right(terms[i].significand, grid - terms[i].unit, model.alignment));
+    sum += terms[i].negative ? -units : units;
+  }
+  const bool negative = sum < 0;
+  const auto magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
+  return model.output == OutputKind::f16_nearest
+             ? f16_nearest(negative, magnitude, grid)
+             : f32_truncated(negative, magnitude, grid, model.output_mantissa_bits);
+}
+
+/// IEEE sum of two FP16 values, round to nearest even, signed zeros kept, canonical NaN.
+FP8LAB_HD constexpr std::uint32_t add_f16(std::uint32_t x_bits, std::uint32_t y_bits) {
+  const Unpacked x = unpack(kFP16, x_bits);
+  const Unpacked y = unpack(kFP16, y_bits);
+  GroupSpecials specials;
+  specials.nan = x.nan || y.nan;
+  if (x.infinite) specials.add_infinity(x.negative);
+  if (y.infinite) specials.add_infinity(y.negative);
+  if (specials.any()) return specials.result(kFP16);
+  // Both on the grid 2^-24 of the smallest subnormal: at most 41 bits.
+  const auto ux = static_cast<std::int64_t>(std::uint64_t{x.significand} << (x.exponent + 14));
+  const auto uy = static_cast<std::int64_t>(std::uint64_t{y.significand} << (y.exponent + 14));
+  const std::int64_t sum = (x.negative ? -ux : ux) + (y.negative ? -uy : uy);
+  if (sum == 0) return x.negative && y.negative ? 0x8000u : 0u;
+  return f16_nearest(sum < 0, static_cast<std::uint64_t>(sum < 0 ? -sum : sum), -24);
+}
+
+/// IEEE sum of two FP32 values with the canonical NaN.
+FP8LAB_HD constexpr std::uint32_t add_f32(std::uint32_t x_bits, std::uint32_t y_bits) {
+  const float sum = bits_float(x_bits) + bits_float(y_bits);
+  return sum != sum ? kF32NaN : float_bits(sum);
+}
+
+/// mma.sync m16n8k32 on FP8 codes as sm_90 executes it: widened to FP16, two groups of 16 over the
+/// interleaved halves k % 4 in {0, 1} and {2, 3}, then c added with an IEEE rounding. n <= 32
+/// products; `output` selects the FP32 or the FP16 accumulator, whose bits `c_bits` and the result
+/// are. Measured: 8 x 4.30e9 outputs on an H200, 0 differences (numerics.md section 5).
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr std::uint32_t mma_sync_fp8(OutputKind output, FormatSpec fa, FormatSpec fb,
+                                               const CodeA* a, const CodeB* b, int n,
+                                               std::uint32_t c_bits) {
+  const bool to_f16 = output == OutputKind::f16_nearest;
+  std::uint32_t x[2][16] = {};
+  std::uint32_t y[2][16] = {};
+  int filled[2] = {0, 0};
+  for (int k = 0; k < n; ++k) {
+    const int half = k % 4 < 2 ? 0 : 1;
+    const int slot = filled[half]++;
+    x[half][slot] = encode(kFP16, decode_bits(fa, a[k]), Rounding::nearest, Overflow::special);
+    y[half][slot] = encode(kFP16, decode_bits(fb, b[k]), Rounding::nearest, Overflow::special);
+  }
+  GroupModel model = kSm90Fp16F32;
+  if (to_f16) model = GroupModel(kSm90Fp16F16);
+  std::uint32_t partial = fused_group(model, kFP16, kFP16, x[0], y[0], 16, 0u);
+  partial = fused_group(model, kFP16, kFP16, x[1], y[1], 16, partial);
+  return to_f16 ? add_f16(partial, c_bits) : add_f32(partial, c_bits);
+}
+
+FP8LAB_NUMERICS_END

@@ -1,0 +1,197 @@
+// One element of a GEMM: the order of arithmetic along K and the epilogue (numerics.md sections 6
+// and 7). Every faster implementation is checked against these functions.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/exact_sum.hpp"
+#include "emulation/numerics/format.hpp"
+#include "emulation/numerics/host_device.hpp"
+#include "emulation/numerics/mma.hpp"
+
+FP8LAB_NUMERICS_BEGIN
+
+/// What multiplies and adds inside one chain.
+enum class ChainUnit : std::uint8_t {
+  fused_group,   ///< tensor-core groups of ElementGemm::group.products
+  mma_sync_fp8,  ///< mma.sync m16n8k32 on FP8 codes, FP32 accumulator
+  ideal_fp32,    ///< FP32 fused multiply-add, k ascending from +0, round to nearest even
+  ideal_exact,   ///< exact sum, rounded once to FP32, to nearest even
+};
+
+/// How a promoted partial sum p enters the accumulator.
+enum class Promotion : std::uint8_t {
+  add,            ///< acc + p; scales wait for the epilogue
+  b_then_a,       ///< fma(p * sB, sA, acc): VEC128 x VEC128
+  a_then_b,       ///< fma(p * sA, sB, acc)
+  product_first,  ///< fma(p, sA * sB, acc): one operand in 128x128 blocks
+};
+
+/// Accumulation of one output element along K, as data. The defaults are cuBLASLt's FP8 GEMM with
+/// fast accumulation.
+struct ElementGemm {
+  ChainUnit unit = ChainUnit::fused_group;
+  GroupModel group = kSm90WgmmaFp8F32;  ///< for ChainUnit::fused_group
+  FormatSpec format_a = kE4M3;
+  FormatSpec format_b = kE4M3;
+  std::int64_t promote_interval = 0;  ///< K of one chain; 0: one chain over the whole range
+  Promotion promotion = Promotion::add;
+  std::int64_t scale_width_a = 0;  ///< K that shares one scale of A; 0: sa[0] for all
+  std::int64_t scale_width_b = 0;
+  std::int64_t range_width = 0;  ///< K of one split-K range; 0: no split
+
+  constexpr bool operator==(const ElementGemm&) const = default;
+};
+
+/// x * y + z with one rounding, to nearest even.
+FP8LAB_HD constexpr float fma_f32(float x, float y, float z) {
+  // Not every compiler folds the builtin, and none folds it when the result underflows.
+  if (__builtin_is_constant_evaluated()) return fma_exact(x, y, z);
+  return __builtin_fmaf(x, y, z);
+}
+
+/// K of one split-K range in elements (numerics.md sections 6.3 and 7): ceil(K / block) blocks are
+/// dealt out in `split` equal shares, rounded up to a multiple of 4 blocks when an operand has
+/// 128x128 scales. `block` is 128 for FP8 and 64 for bf16.
+FP8LAB_HD constexpr std::int64_t split_range_width(std::int64_t k, std::int64_t block,
+                                                   std::int64_t split, bool square_blocks) {
+  const std::int64_t blocks = (k + block - 1) / block;
+  std::int64_t share = (blocks + split - 1) / split;
+  if (square_blocks) share = (share + 3) / 4 * 4;
+  return share * block;
+}
+
+/// Sum of a[i] * b[i] over i in [0, n) from accumulator +0: the tensor-core chain in issue order,
+/// or one of the ideal sums. The last group may be short; missing products are zeros.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr float chain(const ElementGemm& spec, const CodeA* a, const CodeB* b,
+                                std::int64_t n) {
+  if (spec.unit == ChainUnit::ideal_fp32) {
+    float sum = 0.0f;
+    for (std::int64_t i = 0; i < n; ++i) {
+      sum = fma_f32(decode(spec.format_a, a[i]), decode(spec.format_b, b[i]), sum);
+    }
+    return sum;
+  }
+  if (spec.unit == ChainUnit::ideal_exact) {
+    ExactSum sum;
+    for (std::int64_t i = 0; i < n; ++i) {
+      sum.add_product(decode(spec.format_a, a[i]), decode(spec.format_b, b[i]));
+    }
+    return bits_float(sum.rounded());
+  }
+  const bool fused = spec.unit == ChainUnit::fused_group;
+  const std::int64_t step = fused ? spec.group.products : 32;
+  std::uint32_t accumulator = 0;
+  for (std::int64_t i = 0; i < n; i += step) {
+    const int count = static_cast<int>(n - i < step ? n - i : step);
+    accumulator = fused ? fused_group(spec.group, spec.format_a, spec.format_b, a + i, b + i, count,
+                                      accumulator)
+                        : mma_sync_fp8(OutputKind::f32_truncated, spec.format_a, spec.format_b,
+                                       a + i, b + i, count, accumulator);
+  }
+  return bits_float(accumulator);
+}
+
+/// acc combined with one promoted partial sum.
+FP8LAB_HD constexpr float promote(Promotion promotion, float acc, float p, float sa, float sb) {
+  switch (promotion) {
+    case Promotion::add: return acc + p;
+    case Promotion::b_then_a: return fma_f32(p * sb, sa, acc);
+    case Promotion::a_then_b: return fma_f32(p * sa, sb, acc);
+    case Promotion::product_first: return fma_f32(p, sa * sb, acc);
+  }
+  return acc;
+}
+
+/// Accumulation over k in [begin, end), chunks counted from `begin`; indices of codes and scales
+/// are absolute.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA* a, const CodeB* b,
+                                           std::int64_t begin, std::int64_t end, const float* sa,
+                                           const float* sb) {
+  if (spec.promote_interval == 0) return chain(spec, a + begin, b + begin, end - begin);
+  float acc = 0.0f;
+  for (std::int64_t k0 = begin; k0 < end; k0 += spec.promote_interval) {
+    const std::int64_t left = end - k0;
+    const float p =
+        chain(spec, a + k0, b + k0, left < spec.promote_interval ? left : spec.promote_interval);
+    if (spec.promotion == Promotion::add) {
+      acc = acc + p;
+      continue;
+    }
+    const float scale_a = sa[spec.scale_width_a == 0 ? 0 : k0 / spec.scale_width_a];
+    const float scale_b = sb[spec.scale_width_b == 0 ? 0 : k0 / spec.scale_width_b];
+    acc = promote(spec.promotion, acc, p, scale_a, scale_b);
+  }
+  return acc;
+}
+
+/// The accumulator of one output element before its epilogue: a[k], b[k] are codes of
+/// spec.format_a and spec.format_b, k < `k`; sa, sb the scales of this row and column along K (not
+/// read for Promotion::add). All additions are FP32, round to nearest even (numerics.md 6.2, 6.3).
+/// A NaN may have any bits; the epilogue makes it canonical.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const CodeA* a,
+                                             const CodeB* b, std::int64_t k, const float* sa,
+                                             const float* sb) {
+  const std::int64_t width = spec.range_width == 0 ? k : spec.range_width;
+  float acc = accumulate_range(spec, a, b, 0, k < width ? k : width, sa, sb);
+  for (std::int64_t begin = width; begin < k; begin += width) {
+    const std::int64_t end = k - begin < width ? k : begin + width;
+    acc = acc + accumulate_range(spec, a, b, begin, end, sa, sb);
+  }
+  return acc;
+}
+
+/// Where the epilogue finds scales (numerics.md section 6.4).
+enum class EpilogueScales : std::uint8_t {
+  scalar,  ///< v = fma(acc, (alpha * sA) * sB, ...)
+  outer,   ///< v = fma((acc * sA[m]) * sB[n], alpha, ...)
+  none,    ///< block scales are already in acc, or there are none
+};
+
+/// What happens to an accumulator on its way to memory.
+struct Epilogue {
+  EpilogueScales scales = EpilogueScales::none;
+  bool split_k = false;  ///< the separate reduction kernel: its products round differently
+  float alpha = 1.0f;
+  float beta = 0.0f;
+  FormatSpec output = kBF16;
+  float output_scale = 1.0f;  ///< d_scale, multiplied in before an output of at most 8 bits
+};
+
+/// The FP32 value of an output element before conversion: scales, beta * c (c is not looked at when
+/// beta == 0) and, separately rounded, *bias (nullptr: none).
+FP8LAB_HD constexpr float epilogue_value(const Epilogue& epilogue, float acc, float sa, float sb,
+                                         float c, const float* bias) {
+  float s = epilogue.alpha;
+  if (epilogue.scales == EpilogueScales::scalar) s = (epilogue.alpha * sa) * sb;
+  if (epilogue.scales == EpilogueScales::outer) acc = (acc * sa) * sb;
+  const bool with_c = epilogue.beta != 0.0f;
+  float v = 0.0f;
+  if (!epilogue.split_k) {
+    v = fma_f32(acc, s, with_c ? epilogue.beta * c : 0.0f);
+  } else if (s == 0.0f) {
+    v = with_c ? epilogue.beta * c : 0.0f;
+  } else {
+    v = with_c ? fma_f32(epilogue.beta, c, acc * s) : acc * s;
+  }
+  return bias == nullptr ? v : v + *bias;
+}
+
+/// Output code of `epilogue.output` (FP32 bits for kFP32): round to nearest even, canonical NaN;
+/// formats of at most 8 bits are scaled by output_scale and saturate, wider ones overflow to
+/// infinity (numerics.md sections 6.4 and 6.5).
+FP8LAB_HD constexpr std::uint32_t finish_element(const Epilogue& epilogue, float acc, float sa,
+                                                 float sb, float c, const float* bias) {
+  const float v = epilogue_value(epilogue, acc, sa, sb, c, bias);
+  if (epilogue.output.bits() <= 8) {
+    return encode(epilogue.output, float_bits(v * epilogue.output_scale), Rounding::nearest,
+                  Overflow::saturate);
+  }
+  return encode(epilogue.output, float_bits(v), Rounding::nearest, Overflow::special);
+}
+
+FP8LAB_NUMERICS_END

@@ -1,0 +1,15 @@
+// The one place that knows which backends exist.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "emulation/api/backend.hpp"
+
+namespace fp8lab {
+
+/// "cpu", "truth" or "cuda". `threads` 0 means all processors. Throws Error for an unknown name and
+/// for "cuda" where no CUDA backend or no device is present.
+std::unique_ptr<Backend> make_backend(const std::string& name, int threads);
+
+}  // namespace fp8lab

@@ -1,0 +1,180 @@
+#include "src/bench/emulation.hpp"
+
+#include <omp.h>
+#include <time.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "emulation/api/error.hpp"
+#include "emulation/cpu/gemm.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "src/bench/simd/peer_gemm.hpp"
+
+namespace fp8lab {
+namespace {
+
+enum class Operation { fp8_promote, fp8_blocks, bf16 };
+constexpr Operation kOperations[] = {Operation::fp8_promote, Operation::fp8_blocks,
+                                     Operation::bf16};
+
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::fp8_promote: return "fp8 promote:128";
+    case Operation::fp8_blocks: return "fp8 1x128";
+    case Operation::bf16: return "bf16";
+  }
+  return "?";
+}
+
+/// One thread and one SIMD target while it lives.
+class Environment {
+ public:
+  explicit Environment(cpu::SimdTarget target)
+      : threads_(omp_get_max_threads()), target_(cpu::active_target()) {
+    omp_set_num_threads(1);
+    cpu::set_active_target(target);
+  }
+  ~Environment() {
+    omp_set_num_threads(threads_);
+    cpu::set_active_target(target_);
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  int threads_;
+  cpu::SimdTarget target_;
+};
+
+/// A matrix of Gaussian values as FP32, e4m3 (largest magnitude near 448) and bf16.
+struct Matrix {
+  std::int64_t rows, k;
+  std::vector<float> values;
+  std::vector<std::uint8_t> fp8;
+  std::vector<std::uint16_t> bf16;
+  std::vector<float> scales;
+};
+
+Matrix make_matrix(std::int64_t rows, std::int64_t k, std::uint32_t seed) {
+  Matrix matrix{rows, k, {}, {}, {}, {}};
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, 100.0f);
+  for (std::int64_t i = 0; i < rows * k; ++i) {
+    const float value = normal(generator);
+    matrix.values.push_back(value);
+    matrix.fp8.push_back(numerics::to_e4m3(value));
+    matrix.bf16.push_back(numerics::to_bf16(value));
+  }
+  matrix.scales.assign(static_cast<std::size_t>(rows * ((k + 127) / 128)), 0.0078125f);
+  return matrix;
+}
+
+QuantizedOperand operand(Matrix& matrix, Operation operation, TileShape tile) {
+  QuantizedOperand result;
+  result.rows = matrix.rows;
+  result.k = matrix.k;
+  if (operation == Operation::bf16) {
+    result.codes = {matrix.bf16.data(), DType::bf16, matrix.rows, matrix.k, matrix.k};
+    return result;
+  }
+  result.spec.format = numerics::kE4M3;
+  result.spec.scale_source = ScaleSource::current;
+  result.spec.tile = operation == Operation::fp8_blocks ? tile : TileShape{};
+  result.codes = {matrix.fp8.data(), DType::u8, matrix.rows, matrix.k, matrix.k};
+  const std::int64_t columns = result.spec.tile_cols(matrix.k);
+  result.scales = {matrix.scales.data(), DType::f32, result.spec.tile_rows(matrix.rows), columns,
+                   columns};
+  return result;
+}
+
+GemmSpec specification(Operation operation) {
+  GemmSpec spec;
+  if (operation == Operation::bf16) return spec;
+  spec.accumulator = Accumulator::sm90_wgmma_fp8;
+  spec.schedule = Schedule::promote;
+  spec.promote_interval = 128;
+  return spec;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// Processor time of this thread: all contenders run on it alone, and time spent on other programs
+/// does not count.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const double begin = thread_seconds();
+  work();
+  return thread_seconds() - begin;
+}
+
+GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
+  GemmBenchRow row;
+  row.operation = name_of(operation);
+  row.target = cpu::name_of(cpu::active_target());
+  row.m = a.rows;
+  row.n = b.rows;
+  row.k = a.k;
+  const GemmSpec spec = specification(operation);
+  const QuantizedOperand left = operand(a, operation, {1, 128});
+  const QuantizedOperand right = operand(b, operation, {128, 128});
+  const auto outputs = static_cast<std::size_t>(row.m * row.n);
+  std::vector<std::uint16_t> d(outputs);
+  std::vector<float> c(outputs);
+  const TensorView view{d.data(), DType::bf16, row.m, row.n, row.n};
+  const PeerGemm peers[] = {eigen_gemm(), openblas_gemm()};
+  const char* const peer_names[] = {"eigen", "openblas"};
+
+  std::vector<double> own, other[2];
+  for (int i = -1; i < repeats; ++i) {  // the first round warms caches and memory up
+    const double time = seconds_of([&] { cpu::gemm(spec, left, right, {}, false, view); });
+    if (i >= 0) own.push_back(time);
+    for (int p = 0; p < 2; ++p) {
+      if (peers[p] == nullptr) continue;
+      const double peer_time = seconds_of(
+          [&] { peers[p](a.values.data(), b.values.data(), c.data(), row.m, row.n, row.k); });
+      if (i >= 0) other[p].push_back(peer_time);
+    }
+  }
+  const double gigamacs = 1e-9 * static_cast<double>(row.m * row.n) * static_cast<double>(row.k);
+  row.gigamac_per_second = gigamacs / median(own);
+  for (int p = 0; p < 2; ++p) {
+    if (other[p].empty()) continue;
+    const double speed = gigamacs / median(other[p]);
+    if (speed <= row.peer_gigamac_per_second) continue;
+    row.peer_gigamac_per_second = speed;
+    row.peer = peer_names[p];
+  }
+  row.ratio = row.gigamac_per_second / row.peer_gigamac_per_second;
+  return row;
+}
+
+}  // namespace
+
+std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options) {
+  if (options.repeats < 1) throw Error("bench: repeats must be positive");
+  std::vector<GemmBenchRow> rows;
+  for (const auto& [m, n, k] : options.shapes) {
+    if (m < 1 || n < 1 || k < 1) throw Error("bench: shapes must be positive");
+    Matrix a = make_matrix(m, k, 1);
+    Matrix b = make_matrix(n, k, 2);
+    for (const cpu::SimdTarget target : options.targets) {
+      const Environment environment(target);
+      for (const Operation operation : kOperations) {
+        rows.push_back(measure(operation, a, b, options.repeats));
+      }
+    }
+  }
+  return rows;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,41 @@
+// How fast the emulated GEMM is, beside the best FP32 GEMM of this machine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "emulation/cpu/simd/target.hpp"
+
+namespace fp8lab {
+
+/// One measurement on one thread. Speeds are medians in 1e9 multiply-adds a second.
+struct GemmBenchRow {
+  std::string operation;  ///< "fp8 promote:128", "fp8 1x128", "bf16"
+  std::string target;     ///< SIMD target of the emulation
+  std::int64_t m = 0, n = 0, k = 0;
+  double gigamac_per_second = 0;
+  double peer_gigamac_per_second = 0;
+  double ratio = 0;  ///< emulation over peer
+  std::string peer;  ///< the faster of the FP32 libraries: "eigen" or "openblas"
+};
+
+struct GemmBenchOptions {
+  /// (M, N, K): the square case and shapes of model layers.
+  std::vector<std::array<std::int64_t, 3>> shapes = {{1024, 1024, 1024},
+                                                     {1024, 512, 256},
+                                                     {1024, 256, 512},
+                                                     {2048, 1536, 512},
+                                                     {4096, 1024, 1024}};
+  std::vector<cpu::SimdTarget> targets = {cpu::active_target()};
+  int repeats = 5;
+};
+
+/// Measures FP8 (tensor scales with promote:128, and 1x128 by 128x128 scales) and BF16 GEMMs,
+/// packing and epilogue included, on Gaussian data. The peers are Eigen, compiled for the
+/// processor's own instruction set, and OpenBLAS when the shared library is installed; they run in
+/// turn with the emulation in the same process, one thread each.
+std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options);
+
+}  // namespace fp8lab

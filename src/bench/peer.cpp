@@ -1,0 +1,75 @@
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "emulation/cpu/simd/target.hpp"
+#include "src/bench/simd/peer_gemm.hpp"
+
+namespace fp8lab {
+
+namespace isa_portable {
+void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
+               std::int64_t k);
+}
+#if defined(__x86_64__)
+namespace isa_avx2 {
+void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
+               std::int64_t k);
+}
+namespace isa_avx512 {
+void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
+               std::int64_t k);
+}
+#endif
+
+namespace {
+
+// The C interface of CBLAS, as far as it is used here.
+constexpr int kRowMajor = 101;
+constexpr int kNoTranspose = 111;
+constexpr int kTranspose = 112;
+using Sgemm = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int,
+                       float, float*, int);
+
+Sgemm g_sgemm = nullptr;
+
+void call_openblas(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
+                   std::int64_t k) {
+  const int rows = static_cast<int>(m), columns = static_cast<int>(n), depth = static_cast<int>(k);
+  g_sgemm(kRowMajor, kNoTranspose, kTranspose, rows, columns, depth, 1.0f, a, depth, b, depth, 0.0f,
+          c, columns);
+}
+
+}  // namespace
+
+PeerGemm eigen_gemm() {
+#if defined(__x86_64__)
+  switch (cpu::available_targets().back()) {
+    case cpu::SimdTarget::portable: return isa_portable::peer_gemm;
+    case cpu::SimdTarget::avx2: return isa_avx2::peer_gemm;
+    case cpu::SimdTarget::avx512:
+    case cpu::SimdTarget::avx512_fp16: return isa_avx512::peer_gemm;
+  }
+#endif
+  return isa_portable::peer_gemm;
+}
+
+PeerGemm openblas_gemm() {
+  if (g_sgemm != nullptr) return call_openblas;
+  // Processors newer than the library are taken for AVX2 machines; the peer deserves its best
+  // kernels. A choice made by the user stands.
+  if (cpu::available_targets().back() >= cpu::SimdTarget::avx512) {
+    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
+  }
+  // Loaded on demand: linked, it would start its threads in every run of the program.
+  void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto set_threads =
+      reinterpret_cast<void (*)(int)>(dlsym(library, "openblas_set_num_threads"));
+  g_sgemm = reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));
+  if (set_threads == nullptr || g_sgemm == nullptr) return nullptr;
+  set_threads(1);
+  return call_openblas;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,137 @@
+#include "src/bench/quantize.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+
+#include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/simd/target.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/philox.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// Sum of four uniform values: bell-shaped, and enough for a benchmark.
+std::vector<std::uint16_t> bell_values(std::int64_t count) {
+  std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const numerics::PhiloxCounter bits = numerics::random_block(1, 0, 0, 0, i);
+    float sum = -2.0f;
+    for (const std::uint32_t word : bits.word) sum += static_cast<float>(word >> 8) * 0x1p-24f;
+    values[i] = numerics::to_bf16(sum);
+  }
+  return values;
+}
+
+template <class Action>
+double seconds_of(const Action& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile,
+                  numerics::ScaleFormat scale_format) {
+  QuantSpec spec;
+  spec.format = format;
+  spec.tile = tile;
+  spec.scale.format = scale_format;
+  spec.scale.rounding = numerics::ScaleRounding::enc_floor;
+  spec.scale_source = ScaleSource::current;
+  return spec;
+}
+
+/// One tensor, its codes and scales, and a place to copy it to.
+class Bench {
+ public:
+  Bench(std::int64_t rows, std::int64_t cols)
+      : values_(bell_values(rows * cols)),
+        copy_(values_.size()),
+        codes_(values_.size()),
+        scales_(values_.size()),
+        source_{values_.data(), DType::bf16, rows, cols, cols} {}
+
+  QuantizeBenchRow measure(const QuantSpec& spec, bool transpose, int repetitions) {
+    QuantizedOperand operand = operand_for(spec, transpose);
+    const auto work = [&] { cpu::quantize(source_, transpose, {}, {}, operand); };
+    double quantize_seconds = std::numeric_limits<double>::infinity();
+    double copy_seconds = quantize_seconds;
+    for (int i = 0; i < repetitions; ++i) {
+      quantize_seconds = std::min(quantize_seconds, seconds_of(work));
+      copy_seconds = std::min(copy_seconds, seconds_of([this] { copy(); }));
+    }
+    const double elements = static_cast<double>(source_.size());
+    const double bytes = 3.0 * elements + 4.0 * static_cast<double>(operand.scales.size());
+    QuantizeBenchRow row;
+    row.operation = label(spec) + (transpose ? " transposed" : "");
+    row.target = std::string(cpu::name_of(cpu::active_target()));
+    row.gigabytes_per_second = bytes / quantize_seconds * 1e-9;
+    row.copy_gigabytes_per_second = 4.0 * elements / copy_seconds * 1e-9;
+    row.ratio = row.gigabytes_per_second / row.copy_gigabytes_per_second;
+    return row;
+  }
+
+ private:
+  QuantizedOperand operand_for(const QuantSpec& spec, bool transpose) {
+    QuantizedOperand operand;
+    operand.spec = spec;
+    operand.rows = transpose ? source_.cols : source_.rows;
+    operand.k = transpose ? source_.rows : source_.cols;
+    operand.codes = {codes_.data(), DType::u8, operand.rows, operand.k, operand.k};
+    const std::int64_t tiles = spec.tile_cols(operand.k);
+    operand.scales = {scales_.data(), DType::f32, spec.tile_rows(operand.rows), tiles, tiles};
+    return operand;
+  }
+
+  void copy() {
+    const std::int64_t chunk = 1 << 15;
+    const auto count = static_cast<std::int64_t>(values_.size());
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < count; i += chunk) {
+      std::memcpy(copy_.data() + i, values_.data() + i,
+                  static_cast<std::size_t>(std::min(chunk, count - i)) * sizeof(std::uint16_t));
+    }
+  }
+
+  std::vector<std::uint16_t> values_, copy_;
+  std::vector<std::uint8_t> codes_;
+  std::vector<float> scales_;
+  TensorView source_;
+};
+
+}  // namespace
+
+std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t cols,
+                                             int repetitions) {
+  using numerics::ScaleFormat;
+  const TileShape tensor{0, 0}, row{1, 0}, group{1, 128}, block{128, 128}, mx{1, 32};
+  const struct {
+    QuantSpec spec;
+    bool transpose;
+  } cases[] = {
+      {spec_of(numerics::kE4M3, group, ScaleFormat::fp32), false},
+      {spec_of(numerics::kE4M3, group, ScaleFormat::pow2), false},
+      {spec_of(numerics::kE4M3, group, ScaleFormat::pow2), true},
+      {spec_of(numerics::kE4M3, block, ScaleFormat::pow2), false},
+      {spec_of(numerics::kE4M3, block, ScaleFormat::pow2), true},
+      {spec_of(numerics::kE4M3, tensor, ScaleFormat::fp32), false},
+      {spec_of(numerics::kE5M2, tensor, ScaleFormat::fp32), false},
+      {spec_of(numerics::kE5M2, tensor, ScaleFormat::fp32), true},
+      {spec_of(numerics::kE4M3, row, ScaleFormat::fp32), false},
+      {spec_of(numerics::kE4M3, mx, ScaleFormat::e8m0), false},
+      {spec_of(numerics::kE2M1, mx, ScaleFormat::e8m0), false},
+  };
+  Bench bench(rows, cols);
+  std::vector<QuantizeBenchRow> results;
+  const cpu::SimdTarget before = cpu::active_target();
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    cpu::set_active_target(target);
+    for (const auto& c : cases) results.push_back(bench.measure(c.spec, c.transpose, repetitions));
+  }
+  cpu::set_active_target(before);
+  return results;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,24 @@
+// Speed of CPU quantization beside a memory copy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fp8lab {
+
+/// Rates count the fewest bytes of the operation: each input read once, each code and scale
+/// written once; for the copy, its bytes read and written.
+struct QuantizeBenchRow {
+  std::string operation;  ///< format, tile and orientation, for example "e4m3fn/1x128/fp32"
+  std::string target;     ///< SIMD target
+  double gigabytes_per_second = 0;       ///< 1e9 bytes a second, best of the repetitions
+  double copy_gigabytes_per_second = 0;  ///< memcpy of the same source, measured in turn with it
+  double ratio = 0;                      ///< of the two
+};
+
+/// Quantizes a BF16 Gaussian tensor of (rows, cols) in the usual ways on every SIMD target, with
+/// the threads of the moment; the memory copy uses as many.
+std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t cols, int repetitions);
+
+}  // namespace fp8lab

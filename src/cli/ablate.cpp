@@ -1,0 +1,84 @@
+// fp8lab ablate: all arms of a study, continuing what is not complete.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <thread>
+
+#include "emulation/api/error.hpp"
+#include "src/cli/command.hpp"
+#include "src/config/config.hpp"
+#include "src/study/study.hpp"
+#include "src/train/stop_signal.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+po::options_description ablate_options() {
+  po::options_description options("fp8lab ablate --study FILE");
+  auto add = options.add_options();
+  add("study", po::value<std::string>(), "study file (TOML)");
+  add("out", po::value<std::string>(), "study directory (default: runs/NAME)");
+  add("set", po::value<std::vector<std::string>>()->composing(),
+      "KEY=VALUE for every arm, repeatable");
+  add("jobs", po::value<int>()->default_value(0), "arms at once; 0: one per processor");
+  add("threads", po::value<int>()->default_value(0), "threads of each arm; 0: processors / jobs");
+  add("index", po::value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
+  add("launcher", po::value<std::string>()->default_value("local"), "local");
+  add("list", "print the arms and their configuration hashes; run nothing");
+  add("help", "this text");
+  return options;
+}
+
+}  // namespace
+
+int ablate(const std::vector<std::string>& arguments) {
+  const po::variables_map values = parse_arguments("ablate", ablate_options(), arguments);
+  if (values.count("help") != 0) return 0;
+  if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
+  if (values["launcher"].as<std::string>() != "local") {
+    throw Error(fmt::format("ablate: launcher '{}' is not available; accepted is local, and --index "
+                            "runs one arm under any scheduler",
+                            values["launcher"].as<std::string>()));
+  }
+  StudyConfig study = load_study_config(values["study"].as<std::string>());
+  if (values.count("set") != 0) {
+    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
+      const std::size_t equals = text.find('=');
+      if (equals == std::string::npos) {
+        throw Error(fmt::format("--set {}: expected KEY=VALUE", text));
+      }
+      study.assignments.push_back({text.substr(0, equals), text.substr(equals + 1)});
+    }
+  }
+  if (values.count("list") != 0) {
+    std::size_t index = 0;
+    for (const PlannedArm& arm : plan_study(study)) {
+      fmt::print("{:3} {} recipe={} seed={} baseline={}\n", index++, arm.name, arm.config.recipe,
+                 arm.config.seed, arm.baseline_arm.empty() ? "-" : arm.baseline_arm);
+    }
+    return 0;
+  }
+  StudyOptions options;
+  options.directory =
+      values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + study.name;
+  const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  options.jobs = values["jobs"].as<int>() > 0 ? values["jobs"].as<int>() : processors;
+  options.threads = values["threads"].as<int>();
+  if (values.count("index") != 0) options.index = values["index"].as<std::int64_t>();
+  options.stop = &stop_requested();
+  options.say = [](const std::string& line) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  };
+  const StudyResult result = run_study(study, options);
+  fmt::print("{} complete, {} failed, {} interrupted\n", result.complete, result.failed,
+             result.interrupted);
+  if (result.interrupted > 0 || stop_requested().load()) return 4;
+  return result.failed > 0 ? 1 : 0;
+}
+
+}  // namespace fp8lab::cli

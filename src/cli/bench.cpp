@@ -1,0 +1,102 @@
+// fp8lab bench: speed of the emulator beside what this machine does best.
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/cpu/simd/target.hpp"
+#include "src/bench/emulation.hpp"
+#include "src/bench/quantize.hpp"
+#include "src/cli/command.hpp"
+#include "src/io/atomic_file.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+po::options_description bench_options() {
+  po::options_description options("fp8lab bench emulation");
+  auto add = options.add_options();
+  add("what", po::value<std::string>(), "emulation: GEMM and quantization of the CPU backend");
+  add("all-targets", "every instruction set of this processor, not only the fastest");
+  add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
+  add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
+  add("cols", po::value<std::int64_t>()->default_value(4096), "quantization: its columns");
+  add("json", po::value<std::string>(), "also write the result to this file");
+  add("help", "this text");
+  return options;
+}
+
+nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
+  GemmBenchOptions options;
+  options.repeats = values["repeats"].as<int>();
+  if (values.count("all-targets") != 0) options.targets = cpu::available_targets();
+  nlohmann::ordered_json rows = nlohmann::json::array();
+  fmt::print("GEMM, one thread: multiply-adds beside the best FP32 GEMM\n");
+  fmt::print("  {:<16} {:<12} {:>16} {:>9} {:>9} {:>6}  {}\n", "operation", "target", "M x N x K",
+             "GMAC/s", "FP32", "ratio", "peer");
+  for (const GemmBenchRow& row : bench_gemm(options)) {
+    fmt::print("  {:<16} {:<12} {:>16} {:>9.2f} {:>9.2f} {:>6.3f}  {}\n", row.operation, row.target,
+               fmt::format("{}x{}x{}", row.m, row.n, row.k), row.gigamac_per_second,
+               row.peer_gigamac_per_second, row.ratio, row.peer);
+    rows.push_back({{"operation", row.operation},
+                    {"target", row.target},
+                    {"m", row.m},
+                    {"n", row.n},
+                    {"k", row.k},
+                    {"gigamac_per_second", row.gigamac_per_second},
+                    {"peer_gigamac_per_second", row.peer_gigamac_per_second},
+                    {"ratio", row.ratio},
+                    {"peer", row.peer}});
+  }
+  return rows;
+}
+
+nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
+  const auto tensor_rows = values["rows"].as<std::int64_t>();
+  const auto tensor_cols = values["cols"].as<std::int64_t>();
+  if (tensor_rows < 1 || tensor_cols < 1)
+    throw Error("bench: --rows and --cols must be at least 1");
+  nlohmann::ordered_json rows = nlohmann::json::array();
+  fmt::print("quantization of bf16 ({}, {}), {} threads: bytes beside a memory copy\n", tensor_rows,
+             tensor_cols, omp_get_max_threads());
+  fmt::print("  {:<36} {:<12} {:>8} {:>8} {:>6}\n", "operation", "target", "GB/s", "copy", "ratio");
+  for (const QuantizeBenchRow& row :
+       bench_quantize(tensor_rows, tensor_cols, values["repeats"].as<int>())) {
+    fmt::print("  {:<36} {:<12} {:>8.2f} {:>8.2f} {:>6.3f}\n", row.operation, row.target,
+               row.gigabytes_per_second, row.copy_gigabytes_per_second, row.ratio);
+    rows.push_back({{"operation", row.operation},
+                    {"target", row.target},
+                    {"gigabytes_per_second", row.gigabytes_per_second},
+                    {"copy_gigabytes_per_second", row.copy_gigabytes_per_second},
+                    {"ratio", row.ratio}});
+  }
+  return rows;
+}
+
+}  // namespace
+
+int bench(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("what", 1);
+  const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string what = required(values, "what", "bench");
+  if (what != "emulation") {
+    throw Error(fmt::format("bench: unknown bench '{}'; accepted: emulation", what));
+  }
+  if (values["repeats"].as<int>() < 1) throw Error("bench: --repeats must be at least 1");
+  nlohmann::ordered_json json;
+  json["gemm"] = bench_gemms(values);
+  json["quantize"] = bench_quantizers(values);
+  if (values.count("json") != 0) {
+    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
+  }
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

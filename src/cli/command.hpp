@@ -1,0 +1,52 @@
+// The subcommands of the program and what they share.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fp8lab::cli {
+
+/// Exit statuses of the program (design.md section 8).
+struct ExitCode {
+  static constexpr int kSuccess = 0;
+  static constexpr int kRuntimeFailure = 1;
+  static constexpr int kBadInput = 2;
+  static constexpr int kMismatch = 3;     ///< also a record that cannot be checked
+  static constexpr int kInterrupted = 4;  ///< after a checkpoint
+};
+
+/// A subcommand: `run` gets the arguments after its name and returns the exit status. It throws
+/// Error for bad input and RuntimeFailure when the machine fails.
+struct Command {
+  std::string_view name;
+  std::string_view summary;
+  int (*run)(const std::vector<std::string>& arguments);
+};
+
+int info(const std::vector<std::string>& arguments);
+int recipes(const std::vector<std::string>& arguments);
+int train(const std::vector<std::string>& arguments);
+int ablate(const std::vector<std::string>& arguments);
+int report(const std::vector<std::string>& arguments);
+int validate(const std::vector<std::string>& arguments);
+int gemm(const std::vector<std::string>& arguments);
+int quantize(const std::vector<std::string>& arguments);
+int bench(const std::vector<std::string>& arguments);
+
+/// Parses `arguments` of the subcommand `name`, whose `options` must have --help; prints the
+/// options when --help is given. Abbreviated names are not accepted. Throws Error with one line.
+boost::program_options::variables_map parse_arguments(
+    const std::string& name, const boost::program_options::options_description& options,
+    const std::vector<std::string>& arguments,
+    const boost::program_options::positional_options_description& positional = {});
+
+/// The value of a required option. Throws Error that names it.
+std::string required(const boost::program_options::variables_map& values, const std::string& name,
+                     const std::string& command);
+
+/// The whole program without the program's name: dispatches, prints errors, returns the status.
+int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,78 @@
+// fp8lab info: what this build is and what this machine gives it.
+#include <fmt/format.h>
+#include <hdf5.h>
+#include <omp.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "emulation/cpu/simd/target.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/version.hpp"
+#include "src/config/config.hpp"
+#include "src/config/experiments.hpp"
+
+#if !defined(FP8LAB_VERSION) || !defined(FP8LAB_BUILD_TYPE)
+#error "the build system defines FP8LAB_VERSION and FP8LAB_BUILD_TYPE"
+#endif
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  if (H5get_libversion(&major, &minor, &release) < 0) return "unknown";
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+nlohmann::ordered_json collect() {
+  nlohmann::ordered_json facts;
+  facts["version"] = code_version();
+  facts["build"] = FP8LAB_BUILD_TYPE;
+  facts["compiler"] = __VERSION__;
+  facts["simd"] = nlohmann::json::array();
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    facts["simd"].push_back(cpu::name_of(target));
+  }
+  facts["simd_in_use"] = cpu::name_of(cpu::active_target());
+  facts["threads"] = omp_get_max_threads();
+#if defined(FP8LAB_HAVE_CUDA)
+  facts["cuda"] = "compiled in";
+#else
+  facts["cuda"] = "not compiled in";
+#endif
+  facts["hdf5"] = hdf5_version();
+  facts["experiments"] = experiments_directory().string();
+  facts["recipes"] = builtin_recipe_names();
+  return facts;
+}
+
+std::string words(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string text;
+  for (const auto& item : value) text += (text.empty() ? "" : " ") + item.get<std::string>();
+  return text;
+}
+
+}  // namespace
+
+std::string code_version() { return FP8LAB_VERSION; }
+
+int info(const std::vector<std::string>& arguments) {
+  po::options_description options("fp8lab info");
+  options.add_options()("json", "machine-readable")("help", "this text");
+  const po::variables_map values = parse_arguments("info", options, arguments);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const nlohmann::ordered_json facts = collect();
+  if (values.count("json") != 0) {
+    fmt::print("{}\n", facts.dump(2));
+    return ExitCode::kSuccess;
+  }
+  for (const auto& [name, value] : facts.items()) fmt::print("{:<12} {}\n", name, words(value));
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

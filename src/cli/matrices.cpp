@@ -1,0 +1,129 @@
+#include "src/cli/matrices.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+void read_scales(Backend& backend, const std::string& file, QuantizedOperand& operand) {
+  NpyArray scales = read_matrix(file);
+  const std::int64_t rows = operand.scales.rows;
+  const std::int64_t cols = operand.scales.cols;
+  // One scale a row may come as a vector.
+  const bool vector = scales.dimensions == 1 && cols == 1 && scales.cols == rows;
+  if (vector) std::swap(scales.rows, scales.cols);
+  if (scales.dtype != DType::f32 || scales.rows != rows || scales.cols != cols) {
+    throw Error(
+        fmt::format("{}: scales are {} ({}, {}); tile {} of ({}, {}) codes needs f32 ({}, {})",
+                    file, name_of(scales.dtype), scales.rows, scales.cols,
+                    tile_name(operand.spec.tile), operand.rows, operand.k, rows, cols));
+  }
+  backend.upload(operand.scales, scales.data.data());
+}
+
+}  // namespace
+
+NpyArray read_matrix(const std::string& file) {
+  NpyArray array = read_npy(file);
+  if (array.rows < 1 || array.cols < 1) {
+    throw Error(fmt::format("{}: shape ({}, {}) has no elements", file, array.rows, array.cols));
+  }
+  return array;
+}
+
+TensorView upload(Backend& backend, NpyArray& array) {
+  const TensorView view = backend.allocate(array.dtype, array.rows, array.cols);
+  backend.upload(view, array.data.data());
+  return view;
+}
+
+QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
+                                  std::int64_t k) {
+  if (const Support support = backend.supports(spec); !support) {
+    throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
+  }
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = rows;
+  operand.k = k;
+  const DType wide = spec.format == numerics::kFP32 ? DType::f32 : DType::bf16;
+  operand.codes = backend.allocate(spec.is_quantized() ? DType::u8 : wide, rows, k);
+  if (spec.has_scale()) {
+    operand.scales = backend.allocate(DType::f32, spec.tile_rows(rows), spec.tile_cols(k));
+  }
+  return operand;
+}
+
+NpyArray download(Backend& backend, const TensorView& view) {
+  NpyArray array;
+  array.dtype = view.dtype;
+  array.rows = view.rows;
+  array.cols = view.cols;
+  array.data.resize(static_cast<std::size_t>(view.size()) * size_of(view.dtype));
+  backend.download(array.data.data(), view);
+  if (view.dtype != DType::bf16) return array;
+  NpyArray wide = array;
+  wide.dtype = DType::f32;
+  wide.data.resize(array.data.size() * 2);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(view.size()); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, &array.data[2 * i], sizeof bits);
+    const std::uint32_t widened = static_cast<std::uint32_t>(bits) << 16;
+    std::memcpy(&wide.data[4 * i], &widened, sizeof widened);
+  }
+  return wide;
+}
+
+QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
+                                 const QuantSpec& spec, std::uint64_t seed,
+                                 const std::string& file) {
+  if (values.dtype != DType::f32 && values.dtype != DType::bf16) {
+    throw Error(fmt::format("{}: values are {}; accepted: float32, or uint16 with the bits of bf16",
+                            file, name_of(values.dtype)));
+  }
+  if (spec.scale_source == ScaleSource::delayed) {
+    throw Error(
+        fmt::format("{}: delayed scaling needs the amax history of a run; accepted: current "
+                    "or static scales, or none",
+                    file));
+  }
+  QuantizedOperand operand = allocate_operand(backend, spec, transpose ? values.cols : values.rows,
+                                              transpose ? values.rows : values.cols);
+  RandomKey key;
+  key.seed = seed;
+  key.orientation = transpose ? 1 : 0;
+  backend.quantize(values, transpose, key, TensorView{}, operand);
+  return operand;
+}
+
+QuantizedOperand read_operand(Backend& backend, const std::string& file,
+                              const std::optional<std::string>& scale_file, const QuantSpec& spec,
+                              std::uint64_t seed) {
+  NpyArray array = read_matrix(file);
+  if (array.dtype != DType::u8) {
+    if (scale_file) {
+      throw Error(fmt::format("{}: scales are for uint8 codes, {} holds {} values", *scale_file,
+                              file, name_of(array.dtype)));
+    }
+    return quantize_values(backend, upload(backend, array), false, spec, seed, file);
+  }
+  if (!spec.is_quantized()) {
+    throw Error(fmt::format("{}: holds uint8 codes, but the operand is {}", file,
+                            format_name(spec.format)));
+  }
+  if (scale_file.has_value() != spec.has_scale()) {
+    throw Error(fmt::format("{}: quantizer {} {}", file, label(spec),
+                            spec.has_scale() ? "needs a file of scales" : "has no scales"));
+  }
+  QuantizedOperand operand = allocate_operand(backend, spec, array.rows, array.cols);
+  backend.upload(operand.codes, array.data.data());
+  if (scale_file) read_scales(backend, *scale_file, operand);
+  return operand;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,37 @@
+// Matrices of .npy files as GEMM operands.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "emulation/api/backend.hpp"
+#include "src/io/npy.hpp"
+
+namespace fp8lab::cli {
+
+/// A matrix of a .npy file with at least one element. Throws Error naming the file.
+NpyArray read_matrix(const std::string& file);
+
+/// Copies `array` into memory of `backend`.
+TensorView upload(Backend& backend, NpyArray& array);
+
+/// Memory for `rows` vectors of length `k` quantized by `spec`.
+QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
+                                  std::int64_t k);
+
+/// The contents of a tensor, bf16 widened to f32.
+NpyArray download(Backend& backend, const TensorView& view);
+
+/// Quantizes FP32 or BF16 values (rows, k), or their transpose, by `spec`. Throws Error for other
+/// types and for delayed scaling, which needs the history of a run.
+QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
+                                 const QuantSpec& spec, std::uint64_t seed,
+                                 const std::string& file);
+
+/// An operand from `file`: codes (u8) with the scales of `scale_file`, or values that are
+/// quantized.
+QuantizedOperand read_operand(Backend& backend, const std::string& file,
+                              const std::optional<std::string>& scale_file, const QuantSpec& spec,
+                              std::uint64_t seed);
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,184 @@
+// fp8lab quantize: codes, scales and the error of one matrix.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/recipe.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/matrices.hpp"
+#include "src/config/config.hpp"
+#include "src/config/spec_words.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+po::options_description quantize_options() {
+  po::options_description options(
+      "fp8lab quantize X.npy --spec SPEC | --recipe NAME --slot SLOT\n"
+      "X holds float32 or bf16 (uint16 bits) values (rows, K). The second orientations wgrad.x,\n"
+      "wgrad.dy and dgrad.w of a recipe are made from X transposed, as in training");
+  auto add = options.add_options();
+  add("input", po::value<std::string>(), "X.npy");
+  add("spec", po::value<std::string>(), "quantizer such as e4m3fn/1x128/pow2/enc_floor");
+  add("recipe", po::value<std::string>(), "recipe by name or file");
+  add("slot", po::value<std::string>(), "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
+  add("transpose", "with --spec: quantize X transposed");
+  add("out", po::value<std::string>(), "CODES.npy; scales go to CODES.scale.npy beside it");
+  add("dequantized", po::value<std::string>(), "write scale * decode(code), float32, to this file");
+  add("report", "print the error statistics (always done without --out and --dequantized)");
+  add("json", "statistics as JSON");
+  add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
+  add("backend", po::value<std::string>()->default_value("cpu"), "cpu or cuda");
+  add("threads", po::value<int>()->default_value(0), "0: all processors");
+  add("help", "this text");
+  return options;
+}
+
+/// How X becomes the operand.
+struct Plan {
+  QuantSpec spec;
+  bool transpose = false;
+  std::optional<QuantSpec> first;  ///< quantized by this and dequantized before
+};
+
+Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
+  std::string names;
+  for (const Slot slot : kSlots) {
+    names += (names.empty() ? "" : ", ") + slot_name(slot);
+    if (name != slot_name(slot)) continue;
+    Plan plan;
+    plan.spec = recipe.slot(slot);
+    plan.transpose = slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
+    if (plan.spec.orientation_source != OrientationSource::high_precision) {
+      plan.first = recipe.slot(slot == Slot::wgrad_x    ? Slot::fprop_x
+                               : slot == Slot::wgrad_dy ? Slot::dgrad_dy
+                                                        : Slot::fprop_w);
+    }
+    return plan;
+  }
+  throw Error(fmt::format("quantize: unknown slot '{}'; accepted: {}", name, names));
+}
+
+Plan read_plan(const po::variables_map& values) {
+  const bool by_recipe = values.count("recipe") != 0;
+  if (by_recipe == (values.count("spec") != 0)) {
+    throw Error("quantize: give either --spec SPEC or --recipe NAME --slot SLOT");
+  }
+  if (by_recipe) {
+    if (values.count("transpose") != 0) {
+      throw Error("quantize: --transpose is for --spec; a recipe's slot says it");
+    }
+    const LinearRecipe recipe = load_recipe(values["recipe"].as<std::string>()).linear;
+    return plan_of_slot(recipe, required(values, "slot", "quantize"));
+  }
+  if (values.count("slot") != 0) throw Error("quantize: --slot is for --recipe");
+  Plan plan;
+  plan.spec = parse_quant_spec(values["spec"].as<std::string>());
+  plan.transpose = values.count("transpose") != 0;
+  return plan;
+}
+
+OperandStatistics measure(Backend& backend, const TensorView& x, const Plan& plan,
+                          const QuantizedOperand& operand) {
+  const TensorView record = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
+  backend.operand_statistics(x, plan.transpose, operand, record);
+  std::vector<std::byte> bytes(sizeof(OperandStatistics));
+  backend.download(bytes.data(), record);
+  OperandStatistics statistics;
+  std::memcpy(&statistics, bytes.data(), sizeof statistics);
+  return statistics;
+}
+
+void print_report(const OperandStatistics& s, const QuantizedOperand& operand, bool json) {
+  const std::vector<std::pair<const char*, double>> rows = {
+      {"amax", s.amax},
+      {"rms", s.rms},
+      {"mse", s.mse},
+      {"sqnr_db", s.sqnr_db},
+      {"cosine", s.cosine},
+      {"bias", s.bias},
+      {"underflow_fraction", s.underflow_fraction},
+      {"saturation_fraction", s.saturation_fraction},
+      {"nonfinite_count", s.nonfinite_count},
+      {"kurtosis", s.kurtosis},
+      {"crest_factor", s.crest_factor},
+      {"channel_outlier_ratio", s.channel_outlier_ratio},
+      {"scale_min", s.scale_min},
+      {"scale_max", s.scale_max},
+      {"scale_log2_spread", s.scale_log2_spread},
+      {"zero_tile_fraction", s.zero_tile_fraction},
+      {"scale_bits_per_element", scale_bits_per_element(operand.spec, operand.rows, operand.k)},
+  };
+  if (json) {
+    nlohmann::ordered_json object;
+    object["operand"] = label(operand.spec);
+    object["rows"] = operand.rows;
+    object["k"] = operand.k;
+    for (const auto& [name, value] : rows) object[name] = value;
+    fmt::print("{}\n", object.dump(2));
+    return;
+  }
+  fmt::print("{} ({}, {})\n", label(operand.spec), operand.rows, operand.k);
+  for (const auto& [name, value] : rows) fmt::print("  {:<22} {:.9g}\n", name, value);
+}
+
+void write_results(Backend& backend, const po::variables_map& values,
+                   const QuantizedOperand& operand) {
+  if (values.count("out") != 0) {
+    const std::filesystem::path codes = values["out"].as<std::string>();
+    write_npy(codes, download(backend, operand.codes));
+    if (operand.spec.has_scale()) {
+      std::filesystem::path scales = codes;
+      scales.replace_extension(".scale.npy");
+      write_npy(scales, download(backend, operand.scales));
+    }
+  }
+  if (values.count("dequantized") != 0) {
+    const TensorView decoded = backend.allocate(DType::f32, operand.rows, operand.k);
+    backend.dequantize(operand, false, decoded);
+    write_npy(values["dequantized"].as<std::string>(), download(backend, decoded));
+  }
+}
+
+}  // namespace
+
+int quantize(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("input", 1);
+  const po::variables_map values =
+      parse_arguments("quantize", quantize_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const Plan plan = read_plan(values);
+  const std::string file = required(values, "input", "quantize");
+  const auto backend =
+      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+  NpyArray array = read_matrix(file);
+  const TensorView x = upload(*backend, array);
+  const auto seed = values["seed"].as<std::uint64_t>();
+  TensorView source = x;
+  if (plan.first) {
+    const QuantizedOperand first = quantize_values(*backend, x, false, *plan.first, seed, file);
+    source = backend->allocate(DType::f32, x.rows, x.cols);
+    backend->dequantize(first, false, source);
+  }
+  const QuantizedOperand operand =
+      quantize_values(*backend, source, plan.transpose, plan.spec, seed, file);
+  const bool json = values.count("json") != 0;
+  const bool wanted = values.count("report") != 0 || json ||
+                      (values.count("out") == 0 && values.count("dequantized") == 0);
+  if (wanted) print_report(measure(*backend, x, plan, operand), operand, json);
+  write_results(*backend, values, operand);
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,141 @@
+// fp8lab validate: the arithmetic against recordings of the hardware.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/progress.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/validate/codec.hpp"
+#include "src/validate/golden.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+/// One line of the result.
+struct Row {
+  std::string name;
+  std::uint64_t cases = 0;
+  std::uint64_t mismatches = 0;
+  std::uint64_t unchecked = 0;
+};
+
+po::options_description validate_options() {
+  po::options_description options("fp8lab validate codec | golden DIR");
+  auto add = options.add_options();
+  add("what", po::value<std::string>(),
+      "codec: conversions of all 2^32 floats; golden: recorded hardware results");
+  add("directory", po::value<std::string>(), "folder of the golden files");
+  add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
+  add("threads", po::value<int>()->default_value(0), "golden: 0 for all processors");
+  add("json", po::value<std::string>(), "also write the result to this file");
+  add("help", "this text");
+  return options;
+}
+
+std::vector<Row> check_codecs(const po::variables_map& values) {
+  ProgressLine progress;
+  std::vector<Row> rows;
+  for (const CodecReport& report :
+       validate_codecs(values.count("exhaustive") != 0,
+                       [&](const std::string& line) { progress.update(line); })) {
+    rows.push_back({report.name, report.cases, report.mismatches, 0});
+  }
+  return rows;
+}
+
+std::vector<Row> check_golden(const po::variables_map& values,
+                              std::vector<GoldenMismatch>& differences) {
+  ProgressLine progress;
+  GoldenOptions options;
+  options.threads = values["threads"].as<int>();
+  if (options.threads < 0) throw Error("validate: --threads must be 0 or more");
+  options.progress = [&](const std::string& file, double fraction) {
+    progress.update(fmt::format("{} {:.0f} %", file, 100.0 * fraction));
+  };
+  options.first_mismatch = [&](const GoldenMismatch& mismatch) { differences.push_back(mismatch); };
+  std::vector<Row> rows;
+  for (const GoldenReport& report :
+       validate_golden(required(values, "directory", "validate golden"), options)) {
+    rows.push_back({report.file, report.cases, report.mismatches, report.unchecked});
+  }
+  return rows;
+}
+
+Row add_up(const std::vector<Row>& rows) {
+  Row total;
+  for (const Row& row : rows) {
+    total.cases += row.cases;
+    total.mismatches += row.mismatches;
+    total.unchecked += row.unchecked;
+  }
+  return total;
+}
+
+void write_json(const std::string& path, const std::string& what, const std::vector<Row>& rows,
+                const std::vector<GoldenMismatch>& differences) {
+  const Row total = add_up(rows);
+  nlohmann::ordered_json json;
+  json["what"] = what;
+  json["cases"] = total.cases;
+  json["mismatches"] = total.mismatches;
+  json["unchecked"] = total.unchecked;
+  json["files"] = nlohmann::json::array();
+  for (const Row& row : rows) {
+    json["files"].push_back({{"name", row.name},
+                             {"cases", row.cases},
+                             {"mismatches", row.mismatches},
+                             {"unchecked", row.unchecked}});
+  }
+  json["first_mismatches"] = nlohmann::json::array();
+  for (const GoldenMismatch& mismatch : differences) {
+    json["first_mismatches"].push_back({{"file", mismatch.file},
+                                        {"where", mismatch.where},
+                                        {"expected", fmt::format("{:#x}", mismatch.expected)},
+                                        {"actual", fmt::format("{:#x}", mismatch.actual)}});
+  }
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
+}  // namespace
+
+int validate(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("what", 1).add("directory", 1);
+  const po::variables_map values =
+      parse_arguments("validate", validate_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string what = required(values, "what", "validate");
+  std::vector<GoldenMismatch> differences;
+  std::vector<Row> rows;
+  if (what == "codec") {
+    rows = check_codecs(values);
+  } else if (what == "golden") {
+    rows = check_golden(values, differences);
+  } else {
+    throw Error(fmt::format("validate: unknown check '{}'; accepted: codec, golden", what));
+  }
+  for (const Row& row : rows) {
+    fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,
+               row.unchecked);
+  }
+  for (const GoldenMismatch& mismatch : differences) {
+    fmt::print("first mismatch in {}: {}: expected {:#x}, got {:#x}\n", mismatch.file,
+               mismatch.where, mismatch.expected, mismatch.actual);
+  }
+  const Row total = add_up(rows);
+  fmt::print("{} cases, {} mismatches, {} unchecked\n", total.cases, total.mismatches,
+             total.unchecked);
+  if (values.count("json") != 0) {
+    write_json(values["json"].as<std::string>(), what, rows, differences);
+  }
+  return total.mismatches == 0 && total.unchecked == 0 ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,38 @@
+// The words of run files and the values they stand for: one table for reading and for writing.
+#pragma once
+
+#include "emulation/api/recipe_names.hpp"
+#include "src/config/config.hpp"
+
+namespace fp8lab {
+
+inline constexpr std::array<Named<DataKind>, 3> kDataKindNames = {{
+    {"arithmetic", DataKind::arithmetic},
+    {"text", DataKind::text},
+    {"jsonl", DataKind::jsonl},
+}};
+
+inline constexpr std::array<Named<DataForm>, 2> kDataFormNames = {{
+    {"running_text", DataForm::running_text},
+    {"prompt_response", DataForm::prompt_response},
+}};
+
+inline constexpr std::array<Named<StageKind>, 3> kStageKindNames = {{
+    {"pretrain", StageKind::pretrain},
+    {"cpt", StageKind::cpt},
+    {"sft", StageKind::sft},
+}};
+
+inline constexpr std::array<Named<ScheduleKind>, 4> kScheduleKindNames = {{
+    {"wsd", ScheduleKind::wsd},
+    {"cosine", ScheduleKind::cosine},
+    {"linear", ScheduleKind::linear},
+    {"constant", ScheduleKind::constant},
+}};
+
+inline constexpr std::array<Named<NonfinitePolicy>, 2> kNonfinitePolicyNames = {{
+    {"stop", NonfinitePolicy::stop},
+    {"keep_going", NonfinitePolicy::keep_going},
+}};
+
+}  // namespace fp8lab

@@ -1,0 +1,74 @@
+#include "src/config/experiments.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "emulation/api/error.hpp"
+
+#if !defined(FP8LAB_SOURCE_EXPERIMENTS)
+#error "FP8LAB_SOURCE_EXPERIMENTS must name the experiments folder of the source tree"
+#endif
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "recipes" -> "recipe": how messages call one file of a folder.
+std::string singular(const std::string& folder) {
+  return folder == "studies" ? "study" : folder.substr(0, folder.size() - 1);
+}
+
+bool is_path(const std::string& name) {
+  return name.find('/') != std::string::npos ||
+         (name.size() > 5 && name.compare(name.size() - 5, 5, ".toml") == 0);
+}
+
+}  // namespace
+
+fs::path experiments_directory() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
+    if (fs::is_directory(installed, error)) return installed;
+  }
+  const fs::path source = FP8LAB_SOURCE_EXPERIMENTS;
+  if (fs::is_directory(source, error)) return source;
+  throw Error(
+      fmt::format("the experiments folder is missing: neither ../share/fp8lab/experiments "
+                  "beside the program nor {} exists",
+                  source.string()));
+}
+
+std::vector<std::string> experiment_names(const std::string& folder) {
+  std::vector<std::string> names;
+  const fs::path directory = experiments_directory() / folder;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
+  }
+  if (error) throw Error(fmt::format("{}: {}", directory.string(), error.message()));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path find_experiment(const std::string& folder, const std::string& name_or_path,
+                         const std::string& where) {
+  const std::string prefix = where.empty() ? "" : where + ": ";
+  std::error_code error;
+  if (is_path(name_or_path)) {
+    if (fs::is_regular_file(name_or_path, error)) return name_or_path;
+    throw Error(
+        fmt::format("{}{} file '{}' does not exist", prefix, singular(folder), name_or_path));
+  }
+  const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
+  if (!name_or_path.empty() && fs::is_regular_file(file, error)) return file;
+  throw Error(fmt::format("{}unknown {} '{}'; accepted: {}, or a path to a .toml file", prefix,
+                          singular(folder), name_or_path,
+                          fmt::join(experiment_names(folder), ", ")));
+}
+
+}  // namespace fp8lab

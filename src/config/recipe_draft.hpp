@@ -1,0 +1,81 @@
+// A recipe while its tables are read: what was said so far about each operand and GEMM.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/api/recipe.hpp"
+#include "src/config/toml_reader.hpp"
+
+namespace fp8lab {
+
+/// The settings of one operand; what no table has said yet depends on the rest.
+struct SlotDraft {
+  QuantSpec spec;
+  std::optional<numerics::FormatSpec> format;  ///< default: the activations' type
+  std::optional<ScaleSource> scale_source;     ///< default: current for at most 8 bits
+};
+
+/// The settings of one GEMM.
+struct GemmDraft {
+  GemmSpec spec;
+  std::optional<Accumulator> accumulator;  ///< default: the unit that fits the operands
+  std::optional<DType> output;             ///< default: the activations' type, fp32 for wgrad
+  bool is_inherited = false;               ///< the override being read says nothing about it
+};
+
+/// A key that was set and the operands it reaches; it must matter to at least one of them.
+struct SlotKeyUse {
+  std::string location;  ///< file:line:column
+  std::string path;      ///< "slots.default.history"
+  std::string key;       ///< "history"
+  std::vector<Slot> reached;
+};
+
+/// Everything said about a linear layer.
+class RecipeDraft {
+ public:
+  explicit RecipeDraft(DType activations) : activations_(activations) {}
+
+  /// The draft an override starts from.
+  RecipeDraft inherited() const;
+
+  /// Reads [slots...] and [gemm...] below `reader`: default, then x, w and dy, then single
+  /// operands.
+  void read(TomlReader& reader);
+
+  /// The complete numerics, without fields that have no effect. Throws Error when a key that was
+  /// read has no effect on any operand.
+  LinearRecipe resolve() const;
+
+ private:
+  void read_slots(TomlReader& slots);
+  void read_slot_table(TomlReader& table, const std::vector<Slot>& reached);
+  void read_scale_keys(TomlReader& table, const std::vector<Slot>& reached);
+  void read_orientation_keys(TomlReader& table, const std::vector<Slot>& reached);
+  void read_gemm_table(TomlReader& table, const std::vector<GemmRole>& reached);
+  QuantSpec resolve_slot(Slot slot) const;
+  GemmSpec resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const;
+
+  DType activations_;
+  std::array<SlotDraft, 6> slots_{};
+  std::array<GemmDraft, 3> gemms_{};
+  std::vector<SlotKeyUse> uses_;
+};
+
+/// Numerics of a layer kept in high precision: operands in the activations' type, the BF16 tensor
+/// core for bf16 and ideal FP32 sums for fp32.
+LinearRecipe high_precision_recipe(DType activations);
+
+/// Location of the value behind a key of RecipeError within the tables of `document`, most specific
+/// first; the location of the document when nothing was written.
+std::string locate_recipe_key(const toml::table& document, const std::string& key,
+                              const std::string& origin);
+
+/// Parses an element format; throws through `reader` with the accepted names.
+numerics::FormatSpec parse_format(const TomlReader& reader, const std::string& key,
+                                  const std::string& name);
+
+}  // namespace fp8lab

@@ -1,0 +1,169 @@
+#include "src/config/run_document.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <utility>
+
+#include "emulation/api/error.hpp"
+#include "src/config/experiments.hpp"
+#include "src/config/run_text.hpp"
+#include "src/config/toml_reader.hpp"
+#include "src/io/atomic_file.hpp"
+
+namespace fp8lab {
+namespace {
+
+// Moves `node` into `table`; copies would lose the file and line it came from, and a key that stays
+// would keep those of the value it had.
+void move_into(toml::table& table, const toml::key& key, toml::node& node) {
+  table.erase(key.str());
+  node.visit([&](auto& value) { table.insert(key, std::move(value)); });
+}
+
+// Keys of `over` replace those of `base`; tables in both are joined.
+void overlay(toml::table& base, toml::table& over) {
+  for (auto&& [key, value] : over) {
+    toml::node* present = base.get(key.str());
+    if (present != nullptr && present->is_table() && value.is_table()) {
+      overlay(*present->as_table(), *value.as_table());
+    } else {
+      move_into(base, key, value);
+    }
+  }
+}
+
+toml::table read_experiment(const std::string& folder, const std::string& name,
+                            const std::string& where) {
+  const std::string file = find_experiment(folder, name, where).string();
+  return parse_toml(read_file(file), file);
+}
+
+// Replaces `base = "NAME"` in `table` by the file's keys.
+void resolve_base(toml::table& table, const std::string& folder, const std::string& origin) {
+  const toml::node* base = table.get("base");
+  if (base == nullptr) return;
+  if (!base->is_string()) {
+    throw Error(fmt::format("{}: 'base' is no string; accepted: a name out of {}, or a path",
+                            source_location(*base, origin), join_names(experiment_names(folder))));
+  }
+  toml::table merged =
+      read_experiment(folder, *base->value<std::string>(), source_location(*base, origin));
+  table.erase("base");
+  overlay(merged, table);
+  table = std::move(merged);
+}
+
+void resolve_references(toml::table& document, const std::string& origin) {
+  if (toml::node* model = document.get("model"); model != nullptr && model->is_string()) {
+    toml::table table =
+        read_experiment("models", *model->value<std::string>(), source_location(*model, origin));
+    document.insert_or_assign("model", std::move(table));
+  } else if (model != nullptr && model->is_table()) {
+    resolve_base(*model->as_table(), "models", origin);
+  }
+  toml::node* stages = document.get("stages");
+  if (stages == nullptr || !stages->is_array()) return;
+  for (toml::node& stage : *stages->as_array()) {
+    if (stage.is_table()) resolve_base(*stage.as_table(), "stages", origin);
+  }
+}
+
+std::string origin_of(const Assignment& assignment) {
+  return fmt::format("{}'{}={}'", kAssignmentOrigin, assignment.key, assignment.value);
+}
+
+// A table whose only key, "value", is the assigned value; text that is not TOML becomes a string.
+toml::table parse_value(const Assignment& assignment) {
+  const std::string origin = origin_of(assignment);
+  try {
+    toml::table parsed = toml::parse("value = " + assignment.value, origin);
+    if (parsed.size() == 1 && parsed.contains("value")) return parsed;
+  } catch (const toml::parse_error&) {
+    // A bare word.
+  }
+  return parse_toml("value = " + toml_quoted(assignment.value), origin);
+}
+
+std::vector<std::string> split_key(const Assignment& assignment) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t dot = assignment.key.find('.', begin);
+    parts.push_back(assignment.key.substr(begin, dot - begin));
+    if (parts.back().empty()) {
+      throw Error(
+          fmt::format("{}: the key is not dotted words; accepted: for example optimizer.beta1 "
+                      "or stages.cpt.steps",
+                      origin_of(assignment)));
+    }
+    if (dot == std::string::npos) return parts;
+    begin = dot + 1;
+  }
+}
+
+// Sets table.parts[first]....parts.back().
+void set_value(toml::table& table, const std::vector<std::string>& parts, std::size_t first,
+               const Assignment& assignment) {
+  toml::table* target = &table;
+  for (std::size_t i = first; i + 1 < parts.size(); ++i) {
+    if (!target->contains(parts[i])) target->insert(parts[i], toml::table{});
+    toml::node* next = target->get(parts[i]);
+    if (!next->is_table()) {
+      throw Error(fmt::format("{}: '{}' is no table", origin_of(assignment), parts[i]));
+    }
+    target = next->as_table();
+  }
+  toml::table value = parse_value(assignment);
+  move_into(*target, toml::key(parts.back()), *value.get("value"));
+}
+
+std::string name_of_stage(const toml::node& stage) {
+  if (!stage.is_table()) return {};
+  return stage.as_table()->get("name") == nullptr
+             ? std::string()
+             : stage.as_table()->get("name")->value_or(std::string());
+}
+
+void assign_to_stages(toml::table& document, const std::vector<std::string>& parts,
+                      const Assignment& assignment) {
+  const toml::node* node = document.get("stages");
+  const bool usable = node != nullptr && node->is_array() && parts.size() >= 3;
+  if (!usable) {
+    throw Error(fmt::format("{}: stages are addressed as stages.NAME.key or stages.*.key",
+                            origin_of(assignment)));
+  }
+  bool found = false;
+  std::vector<std::string> names;
+  for (toml::node& stage : *document.get("stages")->as_array()) {
+    names.push_back(name_of_stage(stage));
+    if (!stage.is_table() || (parts[1] != "*" && parts[1] != names.back())) continue;
+    set_value(*stage.as_table(), parts, 2, assignment);
+    found = true;
+  }
+  if (!found) {
+    throw Error(fmt::format("{}: no stage '{}'; accepted: {}, or *", origin_of(assignment),
+                            parts[1], join_names(names)));
+  }
+}
+
+}  // namespace
+
+toml::table build_run_document(const std::string& text, const std::string& origin,
+                               const std::vector<Assignment>& assignments) {
+  toml::table document = parse_toml(text, origin);
+  resolve_references(document, origin);
+  for (const Assignment& assignment : assignments) {
+    const std::vector<std::string> parts = split_key(assignment);
+    if (parts[0] == "stages" && parts.size() > 1) {
+      assign_to_stages(document, parts, assignment);
+    } else {
+      set_value(document, parts, 0, assignment);
+    }
+    resolve_references(document, origin);
+  }
+  return document;
+}
+
+}  // namespace fp8lab

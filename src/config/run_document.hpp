@@ -1,0 +1,20 @@
+// The TOML document of a run before it is read: references to model and stage files replaced by
+// their contents, assignments applied.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <toml++/toml.h>
+
+#include "src/config/config.hpp"
+
+namespace fp8lab {
+
+/// Parses `text`, replaces `model = "NAME"` and `base = "NAME"` in a model or stage by the files of
+/// experiments/models and experiments/stages overlaid with the keys beside them, and applies the
+/// assignments in order. Throws Error with file:line:column or the assignment.
+toml::table build_run_document(const std::string& text, const std::string& origin,
+                               const std::vector<Assignment>& assignments);
+
+}  // namespace fp8lab

@@ -1,0 +1,331 @@
+// Run files: TOML to RunConfig and back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/config/config.hpp"
+#include "src/config/config_names.hpp"
+#include "src/config/experiments.hpp"
+#include "src/config/run_document.hpp"
+#include "src/config/toml_reader.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/hash.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::int64_t kLarge = std::int64_t{1} << 40;
+
+ModelConfig read_model(TomlReader& document) {
+  ModelConfig model;
+  std::optional<TomlReader> table = document.table("model");
+  if (!table) return model;
+  model.vocab_size = table->integer("vocab_size", model.vocab_size, 2, kLarge);
+  model.hidden_size = table->integer("hidden_size", model.hidden_size, 1, kLarge);
+  model.intermediate_size = table->integer("intermediate_size", model.intermediate_size, 1, kLarge);
+  model.num_hidden_layers = table->integer("num_hidden_layers", model.num_hidden_layers, 1, 10000);
+  model.num_attention_heads =
+      table->integer("num_attention_heads", model.num_attention_heads, 1, kLarge);
+  model.num_key_value_heads =
+      table->integer("num_key_value_heads", model.num_key_value_heads, 1, kLarge);
+  const std::int64_t even_share = model.hidden_size / model.num_attention_heads;
+  model.head_dim = table->integer("head_dim", even_share, 2, 1024);
+  model.max_position_embeddings =
+      table->integer("max_position_embeddings", model.max_position_embeddings, 1, kLarge);
+  model.rope_theta = table->number("rope_theta", model.rope_theta, 1.0, 1e12);
+  model.rms_norm_eps = table->number("rms_norm_eps", model.rms_norm_eps, 0.0, 1.0);
+  model.initializer_range = table->number("initializer_range", model.initializer_range, 0.0, 10.0);
+  model.qkv_bias = table->boolean("qkv_bias", model.qkv_bias);
+  model.tie_word_embeddings = table->boolean("tie_word_embeddings", model.tie_word_embeddings);
+  table->finish();
+  if (model.head_dim % 2 != 0) {
+    table->fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
+                                        "accepted: an even number",
+                                        model.head_dim));
+  }
+  if (model.num_attention_heads % model.num_key_value_heads != 0) {
+    table->fail("num_key_value_heads",
+                fmt::format("{} does not divide num_attention_heads = {}",
+                            model.num_key_value_heads, model.num_attention_heads));
+  }
+  return model;
+}
+
+OptimizerConfig read_optimizer(TomlReader& document) {
+  OptimizerConfig optimizer;
+  std::optional<TomlReader> table = document.table("optimizer");
+  if (!table) return optimizer;
+  AdamWSpec& adamw = optimizer.adamw;
+  const auto number = [&](const char* key, float fallback, double minimum, double maximum) {
+    return static_cast<float>(table->number(key, fallback, minimum, maximum));
+  };
+  adamw.beta1 = number("beta1", adamw.beta1, 0.0, 0.99999);
+  adamw.beta2 = number("beta2", adamw.beta2, 0.0, 0.99999);
+  adamw.epsilon = number("epsilon", adamw.epsilon, 1e-30, 1.0);
+  adamw.weight_decay = number("weight_decay", adamw.weight_decay, 0.0, 10.0);
+  adamw.clip_norm = number("clip_norm", adamw.clip_norm, 0.0, 1e30);
+  optimizer.first_moment = table->choice("first_moment", kStorageNames, optimizer.first_moment);
+  optimizer.second_moment = table->choice("second_moment", kStorageNames, optimizer.second_moment);
+  table->finish();
+  return optimizer;
+}
+
+LoggingConfig read_logging(TomlReader& document) {
+  LoggingConfig logging;
+  std::optional<TomlReader> table = document.table("logging");
+  if (!table) return logging;
+  logging.every_steps = table->integer("every_steps", logging.every_steps, 1, kLarge);
+  logging.statistics_every_steps =
+      table->integer("statistics_every_steps", logging.statistics_every_steps, 0, kLarge);
+  logging.checkpoint_every_steps =
+      table->integer("checkpoint_every_steps", logging.checkpoint_every_steps, 0, kLarge);
+  logging.hash_every_step = table->boolean("hash_every_step", logging.hash_every_step);
+  logging.nonfinite = table->choice("nonfinite", kNonfinitePolicyNames, logging.nonfinite);
+  table->finish();
+  return logging;
+}
+
+AttentionConfig read_attention(TomlReader& document) {
+  AttentionConfig attention;
+  std::optional<TomlReader> table = document.table("attention");
+  if (!table) return attention;
+  attention.kv_tile = table->integer("kv_tile", attention.kv_tile, 1, 65536);
+  attention.q_tile = table->integer("q_tile", attention.q_tile, 1, 65536);
+  table->finish();
+  return attention;
+}
+
+void read_range(TomlReader& table, DataConfig& data) {
+  const toml::node* node = table.node("range");
+  if (node == nullptr) return;
+  const toml::array* list = node->as_array();
+  const bool pair =
+      list != nullptr && list->size() == 2 && (*list)[0].is_number() && (*list)[1].is_number();
+  if (pair) {
+    data.range_begin = *(*list)[0].value<double>();
+    data.range_end = *(*list)[1].value<double>();
+  }
+  if (!pair ||
+      !(0.0 <= data.range_begin && data.range_begin < data.range_end && data.range_end <= 1.0)) {
+    table.fail("range",
+               "accepted: [begin, end] with 0 <= begin < end <= 1, fractions of the "
+               "documents");
+  }
+}
+
+// `defaults` holds what absent keys mean.
+DataConfig read_data(TomlReader& table, DataConfig defaults) {
+  DataConfig data = std::move(defaults);
+  const DataKind inherited = data.kind;
+  data.kind = table.choice("kind", kDataKindNames, data.kind);
+  data.form = table.choice("form", kDataFormNames, data.form);
+  if (data.kind != inherited) {
+    const DataForm form = data.form;
+    data = DataConfig{};
+    data.kind = table.choice("kind", kDataKindNames, data.kind);
+    data.form = form;
+  }
+  read_range(table, data);
+  data.path = table.text("path", data.path.string());
+  if (table.has("families")) data.families = table.texts("families");
+  table.texts("families");
+  data.problems = table.integer("problems", data.problems, 1, kLarge);
+  data.corpus_seed = static_cast<std::uint64_t>(
+      table.integer("corpus_seed", static_cast<std::int64_t>(data.corpus_seed), 0));
+  data.held_out = table.boolean("held_out", data.held_out);
+  table.finish();
+  if (data.kind == DataKind::arithmetic) {
+    if (table.has("path")) table.fail("path", "kind = \"arithmetic\" reads no file");
+    return data;
+  }
+  for (const char* key : {"families", "problems", "corpus_seed", "held_out"}) {
+    if (table.has(key)) table.fail(key, "is for kind = \"arithmetic\"");
+  }
+  if (data.path.empty()) {
+    table.fail("path", fmt::format("missing; kind = \"{}\" reads a file",
+                                   word_for(kDataKindNames, data.kind)));
+  }
+  if (data.kind == DataKind::text && data.form == DataForm::prompt_response) {
+    table.fail("form", "plain text has no prompts; accepted: running_text, or kind = \"jsonl\"");
+  }
+  return data;
+}
+
+LearningRateSchedule read_learning_rate(TomlReader& stage, std::int64_t steps) {
+  LearningRateSchedule rate;
+  rate.warmup_steps = std::min(rate.warmup_steps, steps);
+  std::optional<TomlReader> table = stage.table("learning_rate");
+  if (!table) return rate;
+  rate.kind = table->choice("kind", kScheduleKindNames, rate.kind);
+  rate.peak = table->number("peak", rate.peak, 0.0, 10.0);
+  rate.final = table->number("final", rate.final, 0.0, 10.0);
+  rate.warmup_steps = table->integer("warmup_steps", rate.warmup_steps, 0, kLarge);
+  rate.decay_steps = table->integer("decay_steps", rate.decay_steps, 0, kLarge);
+  table->finish();
+  if (table->has("decay_steps") && rate.kind != ScheduleKind::wsd) {
+    table->fail("decay_steps", "is for kind = \"wsd\"");
+  }
+  if (rate.warmup_steps + rate.decay_steps > steps) {
+    table->fail("warmup_steps",
+                fmt::format("warmup_steps = {} and decay_steps = {} do not fit into "
+                            "steps = {}",
+                            rate.warmup_steps, rate.decay_steps, steps));
+  }
+  return rate;
+}
+
+PlantedOutliers read_planted_outliers(TomlReader& stage, const ModelConfig& model) {
+  PlantedOutliers planted;
+  std::optional<TomlReader> table = stage.table("planted_outliers");
+  if (!table) return planted;
+  planted.channels = table->integer("channels", planted.channels, 0, model.hidden_size);
+  planted.gain = table->number("gain", planted.gain, 0x1p-60, 0x1p60);
+  table->finish();
+  int exponent = 0;
+  if (std::frexp(planted.gain, &exponent) != 0.5) {
+    table->fail("gain", fmt::format("{} is no power of two, so planting it would round; accepted: "
+                                    "for example 4096",
+                                    planted.gain));
+  }
+  return planted;
+}
+
+std::optional<EvalConfig> read_eval(TomlReader& stage, const DataConfig& data) {
+  std::optional<TomlReader> table = stage.table("eval");
+  if (!table) return std::nullopt;
+  EvalConfig eval;
+  eval.every_steps = table->integer("every_steps", eval.every_steps, 1, kLarge);
+  eval.sequences = table->integer("sequences", eval.sequences, 1, kLarge);
+  eval.exact_match = table->integer("exact_match", eval.exact_match, 0, kLarge);
+  eval.max_new_tokens = table->integer("max_new_tokens", eval.max_new_tokens, 1, 65536);
+  std::optional<TomlReader> own = table->table("data");
+  table->finish();
+  // The generator can hold problems out; a file cannot tell which of its documents to keep back.
+  DataConfig defaults = data;
+  defaults.held_out = data.kind == DataKind::arithmetic;
+  defaults.range_begin = 0.0;
+  defaults.range_end = 1.0;
+  if (own) {
+    eval.data = read_data(*own, defaults);
+  } else if (data.kind == DataKind::arithmetic) {
+    eval.data = defaults;
+  } else {
+    table->fail("data",
+                fmt::format("missing; a stage on kind = \"{}\" names its held-out documents",
+                            word_for(kDataKindNames, data.kind)));
+  }
+  if (eval.exact_match > 0 && eval.data.form != DataForm::prompt_response) {
+    table->fail("exact_match", "asks prompts; accepted: data.form = \"prompt_response\", or 0");
+  }
+  return eval;
+}
+
+void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
+  if (!recipe.empty()) load_recipe(find_experiment("recipes", recipe, reader.where("recipe")));
+}
+
+StageConfig read_stage(TomlReader& table, const ModelConfig& model) {
+  StageConfig stage;
+  stage.name = table.text("name", "");
+  const bool plain =
+      !stage.name.empty() && stage.name.find_first_not_of(
+                                 "abcdefghijklmnopqrstuvwxyz"
+                                 "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == std::string::npos;
+  if (!plain) {
+    table.refuse("name", stage.name.empty() ? "missing" : "'" + stage.name + "'",
+                 "letters, digits, '_' and '-'");
+  }
+  stage.kind = table.choice("kind", kStageKindNames, stage.kind);
+  stage.steps = table.integer("steps", stage.steps, 1, kLarge);
+  stage.batch_sequences = table.integer("batch_sequences", stage.batch_sequences, 1, kLarge);
+  stage.micro_batch_sequences =
+      table.integer("micro_batch_sequences", stage.batch_sequences, 1, kLarge);
+  stage.sequence_length = table.integer("sequence_length", stage.sequence_length, 2, kLarge);
+  stage.recipe = table.text("recipe", "");
+  stage.reset_optimizer = table.boolean("reset_optimizer", stage.reset_optimizer);
+  stage.data.form =
+      stage.kind == StageKind::sft ? DataForm::prompt_response : DataForm::running_text;
+  if (std::optional<TomlReader> data = table.table("data")) {
+    stage.data = read_data(*data, stage.data);
+  }
+  stage.learning_rate = read_learning_rate(table, stage.steps);
+  stage.planted_outliers = read_planted_outliers(table, model);
+  stage.eval = read_eval(table, stage.data);
+  table.finish();
+  check_recipe_name(table, stage.recipe);
+  if (stage.batch_sequences % stage.micro_batch_sequences != 0) {
+    table.fail("micro_batch_sequences",
+               fmt::format("{} does not divide batch_sequences = {}", stage.micro_batch_sequences,
+                           stage.batch_sequences));
+  }
+  if (stage.sequence_length > model.max_position_embeddings) {
+    table.fail("sequence_length",
+               fmt::format("{} exceeds model.max_position_embeddings = {}", stage.sequence_length,
+                           model.max_position_embeddings));
+  }
+  return stage;
+}
+
+void read_stages(TomlReader& document, RunConfig& config) {
+  std::set<std::string> names;
+  for (TomlReader& table : document.tables("stages")) {
+    config.stages.push_back(read_stage(table, config.model));
+    if (!names.insert(config.stages.back().name).second) {
+      table.fail("name", fmt::format("two stages are called '{}'", config.stages.back().name));
+    }
+  }
+  if (config.stages.empty()) {
+    document.refuse("stages", "missing", "at least one [[stages]] table");
+  }
+}
+
+}  // namespace
+
+RunConfig parse_run_config(const std::string& text, const std::string& origin,
+                           const std::vector<Assignment>& assignments) {
+  static constexpr std::array<Named<std::string_view>, 3> kBackends = {
+      {{"cpu", "cpu"}, {"truth", "truth"}, {"cuda", "cuda"}}};
+  static constexpr std::array<Named<std::string_view>, 2> kMath = {
+      {{"exact", "exact"}, {"fast", "fast"}}};
+  const toml::table root = build_run_document(text, origin, assignments);
+  TomlReader document(root, "", origin);
+  RunConfig config;
+  config.name = document.text("name", config.name);
+  config.recipe = document.text("recipe", config.recipe);
+  config.backend = document.choice<std::string_view>("backend", kBackends, "cpu");
+  config.math = document.choice<std::string_view>("math", kMath, "exact");
+  config.seed = static_cast<std::uint64_t>(document.integer("seed", 1, 0));
+  config.init_from = document.text("init_from", "");
+  config.model = read_model(document);
+  config.optimizer = read_optimizer(document);
+  config.logging = read_logging(document);
+  config.attention = read_attention(document);
+  read_stages(document, config);
+  document.finish();
+  if (config.recipe.empty()) document.refuse("recipe", "empty", "a recipe's name or file");
+  check_recipe_name(document, config.recipe);
+  if (config.math == "fast" && config.backend != "cuda") {
+    document.fail("math",
+                  "the fast profile runs on a GPU only; accepted: exact, or backend = \"cuda\"");
+  }
+  config.text = to_toml(config);
+  config.hash = hex16(xxh3(config.text.data(), config.text.size()));
+  return config;
+}
+
+RunConfig load_run_config(const std::filesystem::path& file,
+                          const std::vector<Assignment>& assignments) {
+  return parse_run_config(read_file(file), file.string(), assignments);
+}
+
+RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments) {
+  return load_run_config(find_experiment("presets", name, ""), assignments);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,125 @@
+#include "src/config/run_text.hpp"
+
+#include <fmt/format.h>
+
+#include "src/config/config_names.hpp"
+
+namespace fp8lab {
+namespace {
+
+// The shortest decimal that reads back as the same number, marked as a float.
+template <class Float>
+std::string number(Float value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+const char* truth(bool value) { return value ? "true" : "false"; }
+
+std::string quoted_list(const std::vector<std::string>& items) {
+  std::string text = "[";
+  for (const std::string& item : items) {
+    text += (text.size() > 1 ? ", " : "") + toml_quoted(item);
+  }
+  return text + "]";
+}
+
+std::string model_text(const ModelConfig& model) {
+  return fmt::format(
+      "\n[model]\nvocab_size = {}\nhidden_size = {}\nintermediate_size = {}\n"
+      "num_hidden_layers = {}\nnum_attention_heads = {}\nnum_key_value_heads = {}\nhead_dim = {}\n"
+      "max_position_embeddings = {}\nrope_theta = {}\nrms_norm_eps = {}\ninitializer_range = {}\n"
+      "qkv_bias = {}\ntie_word_embeddings = {}\n",
+      model.vocab_size, model.hidden_size, model.intermediate_size, model.num_hidden_layers,
+      model.num_attention_heads, model.num_key_value_heads, model.head_dim,
+      model.max_position_embeddings, number(model.rope_theta), number(model.rms_norm_eps),
+      number(model.initializer_range), truth(model.qkv_bias), truth(model.tie_word_embeddings));
+}
+
+std::string optimizer_text(const OptimizerConfig& optimizer) {
+  const AdamWSpec& adamw = optimizer.adamw;
+  return fmt::format(
+      "\n[optimizer]\nbeta1 = {}\nbeta2 = {}\nepsilon = {}\nweight_decay = {}\nclip_norm = {}\n"
+      "first_moment = \"{}\"\nsecond_moment = \"{}\"\n",
+      number(adamw.beta1), number(adamw.beta2), number(adamw.epsilon), number(adamw.weight_decay),
+      number(adamw.clip_norm), word_for(kStorageNames, optimizer.first_moment),
+      word_for(kStorageNames, optimizer.second_moment));
+}
+
+std::string logging_text(const LoggingConfig& logging) {
+  return fmt::format(
+      "\n[logging]\nevery_steps = {}\nstatistics_every_steps = {}\ncheckpoint_every_steps = {}\n"
+      "hash_every_step = {}\nnonfinite = \"{}\"\n",
+      logging.every_steps, logging.statistics_every_steps, logging.checkpoint_every_steps,
+      truth(logging.hash_every_step), word_for(kNonfinitePolicyNames, logging.nonfinite));
+}
+
+std::string data_text(const DataConfig& data, const std::string& path) {
+  std::string text =
+      fmt::format("\n[{}]\nkind = \"{}\"\nform = \"{}\"\nrange = [{}, {}]\n", path,
+                  word_for(kDataKindNames, data.kind), word_for(kDataFormNames, data.form),
+                  number(data.range_begin), number(data.range_end));
+  if (data.kind != DataKind::arithmetic) {
+    return text + fmt::format("path = {}\n", toml_quoted(data.path.string()));
+  }
+  return text + fmt::format("families = {}\nproblems = {}\ncorpus_seed = {}\nheld_out = {}\n",
+                            quoted_list(data.families), data.problems, data.corpus_seed,
+                            truth(data.held_out));
+}
+
+std::string stage_text(const StageConfig& stage) {
+  const LearningRateSchedule& rate = stage.learning_rate;
+  std::string text = fmt::format(
+      "\n[[stages]]\nname = {}\nkind = \"{}\"\nsteps = {}\nbatch_sequences = {}\n"
+      "micro_batch_sequences = {}\nsequence_length = {}\nrecipe = {}\nreset_optimizer = {}\n",
+      toml_quoted(stage.name), word_for(kStageKindNames, stage.kind), stage.steps,
+      stage.batch_sequences, stage.micro_batch_sequences, stage.sequence_length,
+      toml_quoted(stage.recipe), truth(stage.reset_optimizer));
+  text += fmt::format(
+      "\n[stages.learning_rate]\nkind = \"{}\"\npeak = {}\nfinal = {}\nwarmup_steps = {}\n",
+      word_for(kScheduleKindNames, rate.kind), number(rate.peak), number(rate.final),
+      rate.warmup_steps);
+  if (rate.kind == ScheduleKind::wsd) text += fmt::format("decay_steps = {}\n", rate.decay_steps);
+  text += fmt::format("\n[stages.planted_outliers]\nchannels = {}\ngain = {}\n",
+                      stage.planted_outliers.channels, number(stage.planted_outliers.gain));
+  text += data_text(stage.data, "stages.data");
+  if (!stage.eval) return text;
+  text += fmt::format(
+      "\n[stages.eval]\nevery_steps = {}\nsequences = {}\nexact_match = {}\nmax_new_tokens = {}\n",
+      stage.eval->every_steps, stage.eval->sequences, stage.eval->exact_match,
+      stage.eval->max_new_tokens);
+  return text + data_text(stage.eval->data, "stages.eval.data");
+}
+
+}  // namespace
+
+std::string toml_quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += fmt::format("\\{}", c);
+    } else if (code < 0x20 || code == 0x7f) {
+      result += fmt::format("\\u{:04x}", code);
+    } else {
+      result += c;
+    }
+  }
+  return result + "\"";
+}
+
+std::string to_toml(const RunConfig& config) {
+  std::string text =
+      fmt::format("name = {}\nrecipe = {}\nbackend = {}\nmath = {}\nseed = {}\ninit_from = {}\n",
+                  toml_quoted(config.name), toml_quoted(config.recipe), toml_quoted(config.backend),
+                  toml_quoted(config.math), config.seed, toml_quoted(config.init_from.string()));
+  text +=
+      model_text(config.model) + optimizer_text(config.optimizer) + logging_text(config.logging);
+  text += fmt::format("\n[attention]\nkv_tile = {}\nq_tile = {}\n", config.attention.kv_tile,
+                      config.attention.q_tile);
+  for (const StageConfig& stage : config.stages) text += stage_text(stage);
+  return text;
+}
+
+}  // namespace fp8lab

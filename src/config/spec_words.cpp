@@ -1,0 +1,146 @@
+#include "src/config/spec_words.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/recipe_names.hpp"
+
+namespace fp8lab {
+namespace {
+
+std::vector<std::string> split_at_slashes(const std::string& text) {
+  std::vector<std::string> words;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t slash = text.find('/', begin);
+    words.push_back(text.substr(begin, slash - begin));
+    if (slash == std::string::npos) return words;
+    begin = slash + 1;
+  }
+}
+
+template <class T, std::size_t N>
+bool take(const std::array<Named<T>, N>& words, const std::string& word, T& value) {
+  for (const Named<T>& entry : words) {
+    if (entry.name != word) continue;
+    value = entry.value;
+    return true;
+  }
+  return false;
+}
+
+template <class Number>
+std::optional<Number> number_after(const std::string& word, std::string_view prefix) {
+  if (word.rfind(prefix, 0) != 0) return std::nullopt;
+  Number value{};
+  const char* const end = word.data() + word.size();
+  const auto [last, error] = std::from_chars(word.data() + prefix.size(), end, value);
+  if (error != std::errc{} || last != end) return std::nullopt;
+  return value;
+}
+
+// A word of a quantizer that shapes its current scale.
+bool take_scale_word(const std::string& word, QuantSpec& spec) {
+  if (word == "mx32") {
+    spec.tile = {1, 32};
+    spec.scale.format = numerics::ScaleFormat::e8m0;
+    return true;
+  }
+  if (const std::optional<TileShape> tile = tile_from_name(word)) {
+    spec.tile = *tile;
+    return true;
+  }
+  return take(kScaleFormatNames, word, spec.scale.format) ||
+         (word != "nearest" && take(kScaleRoundingNames, word, spec.scale.rounding)) ||
+         take(kScaleArithmeticNames, word, spec.scale.arithmetic);
+}
+
+}  // namespace
+
+QuantSpec parse_quant_spec(const std::string& text) {
+  const std::vector<std::string> words = split_at_slashes(text);
+  QuantSpec spec;
+  const std::optional<numerics::FormatSpec> format = format_by_name(words.front());
+  if (!format || words.front() == "e4m3") {
+    throw Error(
+        fmt::format("quantizer '{}': unknown format '{}'; accepted: e4m3fn, e5m2, e3m4, "
+                    "e2m3, e3m2, e2m1, bf16, fp32, or eXmY such as e5m1",
+                    text, words.front()));
+  }
+  spec.format = *format;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (take_scale_word(word, spec)) {
+      if (spec.scale_source == ScaleSource::none) spec.scale_source = ScaleSource::current;
+      continue;
+    }
+    if (const std::optional<float> scale = number_after<float>(word, "static:")) {
+      spec.scale_source = ScaleSource::static_scale;
+      spec.static_scale = *scale;
+      continue;
+    }
+    if (word != "nearest" && take(kRoundingNames, word, spec.rounding)) continue;
+    throw Error(
+        fmt::format("quantizer '{}': unknown word '{}'; accepted: tensor, row, RxC, mx32, "
+                    "fp32, pow2, e8m0, ceil, enc_floor, ocp_floor, rceil, even, enc_div, "
+                    "dec_div_recip, dec_div, static:NUMBER, toward_zero, stochastic",
+                    text, word));
+  }
+  if (!spec.is_quantized() && words.size() > 1) {
+    throw Error(fmt::format("quantizer '{}': {} is passed through; accepted: no further words",
+                            text, words.front()));
+  }
+  const bool usable = spec.static_scale > 0.0f && std::isfinite(spec.static_scale);
+  if (spec.scale_source == ScaleSource::static_scale && (!usable || !spec.tile.is_tensor())) {
+    throw Error(
+        fmt::format("quantizer '{}': a static scale is one number above 0 for the tensor", text));
+  }
+  return spec;
+}
+
+GemmSpec parse_gemm_spec(const std::string& text) {
+  const std::vector<std::string> words = split_at_slashes(text);
+  GemmSpec spec;
+  const std::optional<Accumulator> accumulator = accumulator_by_name(words.front());
+  if (!accumulator) {
+    std::string names;
+    for (const Accumulator known : kAccumulators) names += ", " + accumulator_name(known);
+    throw Error(
+        fmt::format("GEMM '{}': unknown accumulator '{}'; accepted: {}, or RECIPE:ROLE such "
+                    "as infir2:fprop",
+                    text, words.front(), names.substr(2)));
+  }
+  spec.accumulator = *accumulator;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (const std::optional<ScheduleChoice> schedule = schedule_from_name(word)) {
+      spec.schedule = schedule->schedule;
+      spec.promote_interval = schedule->promote_interval;
+      continue;
+    }
+    const std::optional<int> split = number_after<int>(word, "split_k:");
+    if (split && *split >= 1 && *split <= 64) {
+      spec.split_k = *split;
+      continue;
+    }
+    if (word == "f32") {  // as label() writes it
+      spec.output = DType::f32;
+      continue;
+    }
+    if (take(kStorageNames, word, spec.output)) continue;
+    if (take(kScaleOrderNames, word, spec.scale_order)) continue;
+    throw Error(
+        fmt::format("GEMM '{}': unknown word '{}'; accepted: fast, promote:G, bf16, fp32, "
+                    "automatic, epilogue, b_then_a, a_then_b, product_first, split_k:N",
+                    text, word));
+  }
+  return spec;
+}
+
+}  // namespace fp8lab

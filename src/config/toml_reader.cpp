@@ -1,0 +1,200 @@
+#include "src/config/toml_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab {
+namespace {
+
+std::string format_location(const toml::source_region& region, const std::string& origin) {
+  const std::string path = region.path ? *region.path : origin;
+  if (path.rfind(kAssignmentOrigin, 0) == 0 || !region.begin) return path;
+  return fmt::format("{}:{}:{}", path, region.begin.line, region.begin.column);
+}
+
+// The region of a node, or of the first value inside it: tables made for an assignment's dotted key
+// have none of their own.
+toml::source_region region_of(const toml::node& node) {
+  if (node.source().begin) return node.source();
+  if (const toml::table* table = node.as_table()) {
+    for (const auto& [key, value] : *table) {
+      const toml::source_region region = region_of(value);
+      if (region.begin) return region;
+    }
+  }
+  return {};
+}
+
+std::string describe_type(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table: return "a table";
+    case toml::node_type::array: return "a list";
+    case toml::node_type::string: return fmt::format("the string '{}'", *node.value<std::string>());
+    case toml::node_type::integer:
+      return fmt::format("the integer {}", *node.value<std::int64_t>());
+    case toml::node_type::floating_point:
+      return fmt::format("the number {}", *node.value<double>());
+    case toml::node_type::boolean: return *node.value<bool>() ? "true" : "false";
+    default: return "a date or time";
+  }
+}
+
+std::string range_text(const std::string& kind, const std::string& minimum,
+                       const std::string& maximum, bool bounded) {
+  return bounded ? fmt::format("{} from {} to {}", kind, minimum, maximum)
+                 : fmt::format("{} of at least {}", kind, minimum);
+}
+
+}  // namespace
+
+toml::table parse_toml(const std::string& text, const std::string& origin) {
+  try {
+    return toml::parse(text, origin);
+  } catch (const toml::parse_error& error) {
+    std::string reason(error.description());
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    throw Error(fmt::format("{}: not TOML: {}", format_location(error.source(), origin), reason));
+  }
+}
+
+std::string source_location(const toml::node& node, const std::string& origin) {
+  return format_location(region_of(node), origin);
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+TomlReader::TomlReader(const toml::table& table, std::string path, std::string origin)
+    : table_(&table), path_(std::move(path)), origin_(std::move(origin)) {}
+
+bool TomlReader::has(std::string_view key) const { return table_->contains(key); }
+
+void TomlReader::known(std::string_view key) {
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
+}
+
+const toml::node* TomlReader::node(std::string_view key) {
+  known(key);
+  return table_->get(key);
+}
+
+std::string TomlReader::text(std::string_view key, std::string fallback) {
+  const toml::node* value = node(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) wrong_type(key, "a string");
+  return *value->value<std::string>();
+}
+
+bool TomlReader::boolean(std::string_view key, bool fallback) {
+  const toml::node* value = node(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) wrong_type(key, "true or false");
+  return *value->value<bool>();
+}
+
+std::int64_t TomlReader::integer(std::string_view key, std::int64_t fallback, std::int64_t minimum,
+                                 std::int64_t maximum) {
+  const toml::node* value = node(key);
+  if (value == nullptr) return fallback;
+  const bool bounded = maximum != std::numeric_limits<std::int64_t>::max();
+  const std::string accepted =
+      range_text("an integer", std::to_string(minimum), std::to_string(maximum), bounded);
+  if (!value->is_integer()) wrong_type(key, accepted);
+  const std::int64_t result = *value->value<std::int64_t>();
+  if (result < minimum || result > maximum) wrong_type(key, accepted);
+  return result;
+}
+
+double TomlReader::number(std::string_view key, double fallback, double minimum, double maximum) {
+  const toml::node* value = node(key);
+  if (value == nullptr) return fallback;
+  const bool bounded = maximum != std::numeric_limits<double>::max();
+  const std::string accepted =
+      range_text("a number", fmt::format("{}", minimum), fmt::format("{}", maximum), bounded);
+  if (!value->is_number()) wrong_type(key, accepted);
+  const double result = *value->value<double>();
+  if (!(result >= minimum && result <= maximum) || !std::isfinite(result)) {
+    wrong_type(key, accepted);
+  }
+  return result;
+}
+
+std::vector<std::string> TomlReader::texts(std::string_view key) {
+  std::vector<std::string> result;
+  const toml::node* value = node(key);
+  if (value == nullptr) return result;
+  const toml::array* list = value->as_array();
+  if (list == nullptr) wrong_type(key, "a list of strings");
+  for (const toml::node& element : *list) {
+    if (!element.is_string()) {
+      throw Error(fmt::format("{}: '{}' holds {}; accepted: a list of strings",
+                              source_location(element, origin_), path_of(key),
+                              describe_type(element)));
+    }
+    result.push_back(*element.value<std::string>());
+  }
+  return result;
+}
+
+std::optional<TomlReader> TomlReader::table(std::string_view key) {
+  const toml::node* value = node(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_table()) wrong_type(key, "a table");
+  return TomlReader(*value->as_table(), path_of(key), origin_);
+}
+
+std::vector<TomlReader> TomlReader::tables(std::string_view key) {
+  std::vector<TomlReader> result;
+  const toml::node* value = node(key);
+  if (value == nullptr) return result;
+  const std::string accepted = fmt::format("a list of tables, [[{}]]", path_of(key));
+  if (!value->is_array()) wrong_type(key, accepted);
+  for (const toml::node& element : *value->as_array()) {
+    if (!element.is_table()) wrong_type(key, accepted);
+    result.emplace_back(*element.as_table(), path_of(key), origin_);
+  }
+  return result;
+}
+
+void TomlReader::finish() const {
+  for (const auto& [key, value] : *table_) {
+    if (std::find(known_.begin(), known_.end(), key.str()) != known_.end()) continue;
+    throw Error(fmt::format("{}: unknown key '{}'; accepted: {}", where(key.str()),
+                            path_of(key.str()), join_names(known_)));
+  }
+}
+
+void TomlReader::refuse(std::string_view key, const std::string& what,
+                        const std::string& accepted) const {
+  throw Error(
+      fmt::format("{}: '{}' is {}; accepted: {}", where(key), path_of(key), what, accepted));
+}
+
+void TomlReader::fail(std::string_view key, const std::string& message) const {
+  throw Error(fmt::format("{}: '{}': {}", where(key), path_of(key), message));
+}
+
+void TomlReader::wrong_type(std::string_view key, const std::string& accepted) const {
+  refuse(key, describe_type(*table_->get(key)), accepted);
+}
+
+std::string TomlReader::where(std::string_view key) const {
+  const auto entry = table_->find(key);
+  if (entry == table_->end()) return where();
+  const toml::source_region& region = entry->first.source();
+  return region.begin ? format_location(region, origin_) : source_location(entry->second, origin_);
+}
+
+std::string TomlReader::where() const { return source_location(*table_, origin_); }
+
+std::string TomlReader::path_of(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,96 @@
+// Strict reading of TOML: every key must be asked for, every value must have the right type and
+// range, and every complaint names file, line, column, key and what is accepted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <toml++/toml.h>
+
+#include "emulation/api/recipe_names.hpp"
+
+namespace fp8lab {
+
+/// Source names of values that come from an assignment start with this; such values have no line.
+inline constexpr std::string_view kAssignmentOrigin = "assignment ";
+
+/// Parses a document; `origin` is the file name of the messages. Throws Error with
+/// file:line:column.
+toml::table parse_toml(const std::string& text, const std::string& origin);
+
+/// "file:line:column" of a node, or the assignment it comes from; `origin` when it has no source.
+std::string source_location(const toml::node& node, const std::string& origin);
+
+/// "a, b, c".
+std::string join_names(const std::vector<std::string>& names);
+
+/// One table of a document. The getters return the fallback when the key is absent, throw Error
+/// when its value does not fit, and remember the key; finish() then rejects every key that no
+/// getter asked for. The table must outlive the reader.
+class TomlReader {
+ public:
+  TomlReader(const toml::table& table, std::string path, std::string origin);
+
+  bool has(std::string_view key) const;
+  std::string text(std::string_view key, std::string fallback);
+  bool boolean(std::string_view key, bool fallback);
+  std::int64_t integer(std::string_view key, std::int64_t fallback, std::int64_t minimum,
+                       std::int64_t maximum = std::numeric_limits<std::int64_t>::max());
+  /// A finite integer or float in [minimum, maximum].
+  double number(std::string_view key, double fallback, double minimum,
+                double maximum = std::numeric_limits<double>::max());
+  std::vector<std::string> texts(std::string_view key);
+  std::optional<TomlReader> table(std::string_view key);
+  /// An array of tables, [[key]].
+  std::vector<TomlReader> tables(std::string_view key);
+  /// The raw value, or null; counts as asked for.
+  const toml::node* node(std::string_view key);
+
+  /// One word out of `words`.
+  template <class T, std::size_t N>
+  T choice(std::string_view key, const std::array<Named<T>, N>& words, T fallback) {
+    if (!has(key)) {
+      known(key);
+      return fallback;
+    }
+    const std::string word = text(key, "");
+    std::vector<std::string> names;
+    for (const Named<T>& entry : words) {
+      if (entry.name == word) return entry.value;
+      names.emplace_back(entry.name);
+    }
+    refuse(key, "'" + word + "'", join_names(names));
+  }
+
+  /// Rejects keys that were never asked for.
+  void finish() const;
+
+  /// Throws Error "where: 'path.key' is WHAT; accepted: ACCEPTED".
+  [[noreturn]] void refuse(std::string_view key, const std::string& what,
+                           const std::string& accepted) const;
+  /// Throws Error "where: 'path.key': MESSAGE".
+  [[noreturn]] void fail(std::string_view key, const std::string& message) const;
+
+  /// Location of `key`, or of the table when the key is absent.
+  std::string where(std::string_view key) const;
+  std::string where() const;
+  /// Dotted path of `key` from the top of the document.
+  std::string path_of(std::string_view key) const;
+  const toml::table& raw() const { return *table_; }
+
+ private:
+  void known(std::string_view key);
+  [[noreturn]] void wrong_type(std::string_view key, const std::string& accepted) const;
+
+  const toml::table* table_;
+  std::string path_;
+  std::string origin_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace fp8lab

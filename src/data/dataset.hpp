@@ -1,0 +1,61 @@
+// Batches of packed sequences in a deterministic order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/data/documents.hpp"
+
+namespace fp8lab {
+
+/// `sequences` rows of `sequence_length` tokens, flattened. A document never attends to another one
+/// (document_start) and its positions start at 0.
+struct Batch {
+  std::int64_t sequences = 0;
+  std::int64_t sequence_length = 0;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;         ///< next token of the same document
+  std::vector<float> weights;                ///< 1 where the target is trained on, else 0
+  std::vector<std::int32_t> positions;       ///< within the document
+  std::vector<std::int32_t> document_start;  ///< index within the sequence
+  std::int64_t trained_tokens = 0;           ///< sum of weights
+};
+
+/// Where the stream of batches stands; part of a checkpoint.
+struct DataCursor {
+  std::int64_t epoch = 0;
+  std::int64_t document = 0;  ///< index into the epoch's order
+  std::int64_t offset = 0;    ///< first token of that document not consumed yet
+  bool operator==(const DataCursor&) const = default;
+};
+
+/// Endless stream over `documents`, shuffled anew each epoch by (seed, stream, epoch). Running text
+/// is cut where a sequence ends and goes on in the next one. Prompt-response documents stay whole:
+/// one that does not fit starts the next sequence, one longer than a sequence loses its end.
+class Dataset {
+ public:
+  Dataset(std::vector<Document> documents, DataForm form, std::uint64_t seed,
+          std::uint32_t stream);
+
+  Batch next(std::int64_t sequences, std::int64_t sequence_length);
+
+  const DataCursor& cursor() const { return cursor_; }
+  void seek(const DataCursor& cursor);
+  /// XXH3-64 over all documents in their original order.
+  std::uint64_t hash() const;
+  std::int64_t size() const { return static_cast<std::int64_t>(documents_.size()); }
+
+ private:
+  void shuffle();
+  void fill_sequence(Batch& batch, std::int64_t sequence);
+  void advance_document();
+
+  std::vector<Document> documents_;
+  DataForm form_;
+  std::uint64_t seed_;
+  std::uint32_t stream_;
+  DataCursor cursor_;
+  std::vector<std::uint32_t> order_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,182 @@
+#include "src/data/documents.hpp"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "emulation/api/error.hpp"
+#include "src/data/arithmetic.hpp"
+#include "src/data/tokenizer.hpp"
+
+namespace fp8lab {
+namespace {
+
+struct Passage {
+  std::string prompt;
+  std::string response;
+};
+
+Document to_document(const Passage& passage, DataForm form) {
+  Document document;
+  document.tokens.push_back(ByteTokenizer::kBegin);
+  const auto append = [&](const std::string& text) {
+    const auto tokens = ByteTokenizer::encode(text);
+    document.tokens.insert(document.tokens.end(), tokens.begin(), tokens.end());
+  };
+  append(passage.prompt);
+  if (form == DataForm::prompt_response) {
+    document.prompt_length = static_cast<std::int64_t>(document.tokens.size());
+    document.reference = passage.response;
+  }
+  append(passage.response);
+  document.tokens.push_back(ByteTokenizer::kEnd);
+  return document;
+}
+
+Passage question_answer(const std::string& question, const std::string& answer) {
+  return {"Question: " + question + "\nAnswer: ", answer};
+}
+
+std::ifstream open(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path)) {
+    throw Error(fmt::format("{}: cannot open data file", path.string()));
+  }
+  return file;
+}
+
+std::vector<Passage> read_text(const std::filesystem::path& path) {
+  std::ifstream file = open(path);
+  std::vector<Passage> passages;
+  std::string line, document;
+  const auto finish = [&] {
+    if (!document.empty()) passages.push_back({"", document});
+    document.clear();
+  };
+  while (std::getline(file, line)) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      finish();
+    } else {
+      document += (document.empty() ? "" : "\n") + line;
+    }
+  }
+  finish();
+  return passages;
+}
+
+std::string string_field(const nlohmann::json& object, const char* key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_string()) {
+    throw Error(fmt::format("{}: expected a string in \"{}\"", where, key));
+  }
+  return found->get<std::string>();
+}
+
+/// Everything before the last assistant message is the prompt.
+Passage messages_passage(const nlohmann::json& messages, const std::string& where) {
+  if (!messages.is_array() || messages.empty()) {
+    throw Error(fmt::format("{}: \"messages\" must be a non-empty array", where));
+  }
+  Passage passage;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object()) throw Error(fmt::format("{}: message {} is no object", where, i));
+    const std::string role = string_field(messages[i], "role", where);
+    const std::string content = string_field(messages[i], "content", where);
+    if (i + 1 < messages.size()) {
+      passage.prompt += role + ": " + content + "\n";
+    } else if (role == "assistant") {
+      passage.prompt += "assistant: ";
+      passage.response = content;
+    } else {
+      throw Error(fmt::format("{}: the last message must be the assistant's", where));
+    }
+  }
+  return passage;
+}
+
+Passage parse_line(const std::string& line, const std::string& where) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception&) {
+    throw Error(fmt::format("{}: not valid JSON", where));
+  }
+  if (!object.is_object()) throw Error(fmt::format("{}: expected a JSON object", where));
+  if (object.contains("question")) {
+    return question_answer(string_field(object, "question", where),
+                           string_field(object, "answer", where));
+  }
+  if (object.contains("messages")) return messages_passage(object["messages"], where);
+  if (object.contains("text")) return {"", string_field(object, "text", where)};
+  throw Error(fmt::format(
+      "{}: accepted are {{question, answer}}, {{messages}} and {{text}}", where));
+}
+
+std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm form) {
+  std::ifstream file = open(path);
+  std::vector<Passage> passages;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", path.string(), number);
+    passages.push_back(parse_line(line, where));
+    if (form == DataForm::prompt_response && passages.back().prompt.empty()) {
+      throw Error(fmt::format("{}: prompt_response needs a question or messages", where));
+    }
+  }
+  return passages;
+}
+
+std::vector<Passage> generate_passages(const DataConfig& config) {
+  std::vector<Passage> passages;
+  for (const WordProblem& problem : generate_arithmetic(config.corpus_seed, config.problems,
+                                                        config.families, config.held_out)) {
+    passages.push_back(question_answer(problem.question, problem.solution));
+  }
+  return passages;
+}
+
+}  // namespace
+
+std::vector<Document> load_documents(const DataConfig& config) {
+  std::vector<Passage> passages;
+  switch (config.kind) {
+    case DataKind::arithmetic: passages = generate_passages(config); break;
+    case DataKind::text:
+      if (config.form == DataForm::prompt_response) {
+        throw Error(fmt::format("{}: plain text has no prompts; prompt_response needs jsonl",
+                                config.path.string()));
+      }
+      passages = read_text(config.path);
+      break;
+    case DataKind::jsonl: passages = read_json_lines(config.path, config.form); break;
+  }
+  const auto count = static_cast<double>(passages.size());
+  const auto first = static_cast<std::size_t>(std::floor(config.range_begin * count));
+  const auto last = static_cast<std::size_t>(std::floor(config.range_end * count));
+  if (first >= last) {
+    throw Error(fmt::format("{}: no documents in range [{}, {}) of {}", config.path.string(),
+                            config.range_begin, config.range_end, passages.size()));
+  }
+  std::vector<Document> documents;
+  documents.reserve(last - first);
+  for (std::size_t i = first; i < last; ++i) {
+    documents.push_back(to_document(passages[i], config.form));
+  }
+  return documents;
+}
+
+std::string final_answer(const std::string& solution) {
+  const std::size_t mark = solution.rfind("####");
+  if (mark == std::string::npos) return "";
+  std::string answer;
+  for (const char c : solution.substr(mark + 4)) {
+    if (c == '\n') break;
+    if (c != ' ' && c != ',' && c != '\r') answer.push_back(c);
+  }
+  return answer;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,42 @@
+// A sequence of random numbers that depends only on its key: same bits on every machine.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/api/error.hpp"
+#include "emulation/numerics/philox.hpp"
+
+namespace fp8lab {
+
+/// Philox4x32-10 read in order. Streams with different (seed, stream) are independent.
+class RandomSequence {
+ public:
+  RandomSequence(std::uint64_t seed, std::uint32_t stream) : seed_(seed), stream_(stream) {}
+
+  std::uint32_t next() { return numerics::random_bits(seed_, stream_, kDomain, 0, index_++); }
+
+  /// Uniform in [0, n), without modulo bias.
+  std::uint32_t below(std::uint32_t n) {
+    FP8LAB_ASSERT(n > 0);
+    const std::uint32_t limit = n * (UINT32_MAX / n);
+    std::uint32_t bits = next();
+    while (bits >= limit) bits = next();
+    return bits % n;
+  }
+
+  /// Uniform in [first, last].
+  std::int64_t between(std::int64_t first, std::int64_t last) {
+    return first + static_cast<std::int64_t>(below(static_cast<std::uint32_t>(last - first + 1)));
+  }
+
+  /// Uniform in (0, 1), a multiple of 2^-33 away from both ends.
+  double open_unit() { return (static_cast<double>(next()) + 0.5) * 0x1p-32; }
+
+ private:
+  static constexpr std::uint32_t kDomain = 0xda7a0000u;  ///< apart from the quantizers' tensor ids
+  std::uint64_t seed_;
+  std::uint32_t stream_;
+  std::uint64_t index_ = 0;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,125 @@
+#include "src/io/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+
+#include "emulation/api/error.hpp"
+#include "src/io/file_descriptor.hpp"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const char* action, int error) {
+  throw RuntimeFailure(fmt::format("{}: cannot {}: {}", path.string(), action, error_text(error)));
+}
+
+void write_all(const FileDescriptor& file, const fs::path& path, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      fail(path, "write", errno);
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+/// fsync of a file or directory by name. File systems that cannot sync a directory say EINVAL.
+void sync_path(const fs::path& path, int flags) {
+  const FileDescriptor file(::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) fail(path, "open for fsync", errno);
+  if (::fsync(file.get()) != 0 && errno != EINVAL) fail(path, "fsync", errno);
+}
+
+fs::path directory_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
+fs::path temporary_beside(const fs::path& path) {
+  static std::atomic<unsigned> counter{0};
+  const std::string name =
+      fmt::format(".{}.tmp-{}-{}", path.filename().string(), ::getpid(), counter++);
+  return path.parent_path() / name;
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (!kept_) ::unlink(path_.c_str());
+}
+
+void replace_file(TemporaryFile& temporary, const fs::path& path) {
+  sync_path(temporary.path(), 0);
+  if (::rename(temporary.path().c_str(), path.c_str()) != 0) {
+    fail(path, "rename a new file to", errno);
+  }
+  temporary.keep();
+  sync_path(directory_of(path), O_DIRECTORY);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view bytes) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    throw Error(fmt::format("{}: is a directory, a file is to be written", path.string()));
+  }
+  TemporaryFile temporary(temporary_beside(path));
+  {
+    FileDescriptor file(
+        ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file.valid()) fail(path, "create a file beside", errno);
+    write_all(file, path, bytes);
+    if (const int error = file.close(); error != 0) fail(path, "close", error);
+  }
+  replace_file(temporary, path);
+}
+
+void make_directories(const fs::path& directory) {
+  if (directory.empty()) return;
+  std::error_code error;
+  fs::create_directories(directory, error);
+  std::error_code ignored;
+  if (fs::is_directory(directory, ignored)) return;
+  if (fs::exists(directory, ignored) || error == std::errc::not_a_directory) {
+    throw Error(fmt::format("{}: exists and is not a directory", directory.string()));
+  }
+  fail(directory, "create the directory", error.value());
+}
+
+std::string read_file(const fs::path& path) {
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) {
+    throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
+  }
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(path, "stat", errno);
+  if (S_ISDIR(status.st_mode)) {
+    throw Error(fmt::format("{}: is a directory, a file is expected", path.string()));
+  }
+  std::string bytes;
+  std::size_t size = 0;
+  // One byte more than the size, so that the end of an unchanged file is seen without growing.
+  std::size_t room = static_cast<std::size_t>(status.st_size) + 1;
+  for (;;) {
+    if (size == bytes.size()) {
+      bytes.resize(size + room);
+      room = bytes.size();
+    }
+    const ssize_t count = ::read(file.get(), bytes.data() + size, bytes.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path, "read", errno);
+    if (count == 0) break;
+    size += static_cast<std::size_t>(count);
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,46 @@
+// Files that are either the old one or the new one, never half of either.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace fp8lab {
+
+/// Replaces `path` by a file of `bytes`: temporary file in the same directory, fsync, rename, fsync
+/// of the directory. The directory must exist. Throws RuntimeFailure when the system refuses and
+/// Error when `path` names a directory; either way `path` is as before and nothing is left behind.
+void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+/// Removes a file when it goes out of scope, unless keep() was called. The file need not exist.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::filesystem::path path) : path_(std::move(path)) {}
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile();
+  const std::filesystem::path& path() const { return path_; }
+  void keep() { kept_ = true; }
+
+ private:
+  std::filesystem::path path_;
+  bool kept_ = false;
+};
+
+/// A name beside `path` that no other process and no other call uses. The file is not created.
+std::filesystem::path temporary_beside(const std::filesystem::path& path);
+
+/// Brings the written file `temporary` to the disk and renames it over `path`, in the same
+/// directory. Throws RuntimeFailure when that fails; then the destructor removes `temporary`.
+void replace_file(TemporaryFile& temporary, const std::filesystem::path& path);
+
+/// Makes `directory` and its parents; one that exists is fine. Throws RuntimeFailure when the
+/// system refuses, Error when something else has the name.
+void make_directories(const std::filesystem::path& directory);
+
+/// All bytes of a file. Throws Error when it is missing, a directory or not readable to the user,
+/// RuntimeFailure when reading fails.
+std::string read_file(const std::filesystem::path& path);
+
+}  // namespace fp8lab

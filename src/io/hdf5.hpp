@@ -1,0 +1,180 @@
+// RAII over the HDF5 C API (1.10): every status is checked, every failure names call and file.
+//
+// Reading failures throw Error (the file is not what it should be), writing failures and refusals
+// of the system RuntimeFailure (the disk failed); the library's own printing is switched off. HDF5
+// is not thread-safe: call all of this from one thread. HDF5's own file locks are not used, since
+// it drops them once SWMR starts; FileLock takes their place.
+#pragma once
+
+#include <hdf5.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fp8lab {
+
+/// An HDF5 identifier and the function that releases it.
+class Hdf5Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+
+  Hdf5Handle() = default;
+  Hdf5Handle(hid_t id, Close release) : id_(id), close_(release) {}
+  Hdf5Handle(Hdf5Handle&& other) noexcept
+      : id_(std::exchange(other.id_, H5I_INVALID_HID)), close_(other.close_) {}
+  Hdf5Handle& operator=(Hdf5Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~Hdf5Handle() { close(); }
+
+  hid_t get() const { return id_; }
+  bool valid() const { return id_ >= 0; }
+  /// Releases now; negative when HDF5 refuses.
+  herr_t close() { return valid() ? close_(std::exchange(id_, H5I_INVALID_HID)) : 0; }
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+  Close close_ = nullptr;
+};
+
+/// Turns statuses of one file's calls into exceptions.
+class Hdf5Status {
+ public:
+  Hdf5Status() = default;
+  Hdf5Status(std::string file, bool writing) : file_(std::move(file)), writing_(writing) {}
+
+  /// Throws when `result` (hid_t, herr_t, htri_t, ssize_t) is negative, else returns it.
+  template <class T>
+  T check(T result, const char* call, const std::string& object = {}) const {
+    if (result < 0) fail(call, object);
+    return result;
+  }
+  /// The same for calls that make an identifier.
+  Hdf5Handle own(hid_t id, Hdf5Handle::Close close, const char* call,
+                 const std::string& object = {}) const {
+    return Hdf5Handle(check(id, call, object), close);
+  }
+  const std::string& file() const { return file_; }
+
+ private:
+  [[noreturn]] void fail(const char* call, const std::string& object) const;
+  std::string file_;
+  bool writing_ = false;
+};
+
+enum class ElementType : std::uint8_t { u8, i32, i64, u64, f32, f64, text };
+
+/// A dataset: rows along the first axis, each of `row_shape` elements.
+struct DatasetSpec {
+  std::string path;
+  ElementType type = ElementType::f64;
+  std::vector<std::int64_t> row_shape{};
+  std::string units{};
+  std::string description{};
+  std::string te_name{};        ///< name of the statistic in TransformerEngine's debug output
+  double te_factor = 1.0;       ///< value * te_factor is TransformerEngine's value
+  std::size_t text_size = 0;    ///< bytes of one string, text only; zero-padded UTF-8
+  std::int64_t fill = 0;        ///< of integers never written; floats get NaN
+  std::int64_t chunk_rows = 0;  ///< of extendable datasets; 0: chosen for small, often flushed rows
+
+  std::size_t element_size() const;
+  std::int64_t row_elements() const;
+  std::size_t row_bytes() const {
+    return static_cast<std::size_t>(row_elements()) * element_size();
+  }
+};
+
+/// An open dataset. Elements in memory are those of its DatasetSpec, packed, row after row.
+class Hdf5Dataset {
+ public:
+  Hdf5Dataset(Hdf5Handle handle, DatasetSpec spec, Hdf5Status status);
+
+  const DatasetSpec& spec() const { return spec_; }
+  std::int64_t rows() const { return rows_; }
+  /// Grows an extendable dataset by `count` rows.
+  void append(const void* elements, std::int64_t count);
+  /// Overwrites rows that exist.
+  void write(const void* elements, std::int64_t first, std::int64_t count);
+  void read(void* elements, std::int64_t first, std::int64_t count) const;
+
+ private:
+  Hdf5Handle select(std::int64_t first, std::int64_t count) const;
+  std::vector<hsize_t> extent(std::int64_t rows) const;
+  Hdf5Handle handle_;
+  DatasetSpec spec_;
+  Hdf5Status status_;
+  Hdf5Handle memory_type_;
+  std::int64_t rows_ = 0;
+};
+
+class Hdf5File {
+ public:
+  /// A new file in the latest format, which SWMR needs. Replaces what has the name. Messages call
+  /// it `shown_as`, for a file that is going to be renamed.
+  static Hdf5File create(const std::filesystem::path& path, const std::filesystem::path& shown_as);
+  /// For reading, also while a SWMR writer has it open or after such a writer was killed.
+  static Hdf5File open(const std::filesystem::path& path);
+
+  void create_group(const std::string& path);
+  /// Link `path` to `object` of another file, whose name may be relative to this file's directory.
+  void link_external(const std::string& path, const std::string& file, const std::string& object);
+
+  /// Zero rows, unlimited first axis, chunked, shuffled and deflated.
+  Hdf5Dataset create_extendable(const DatasetSpec& spec);
+  /// Exactly `rows` rows, stored in one piece.
+  Hdf5Dataset create_fixed(const DatasetSpec& spec, std::int64_t rows);
+  /// Throws Error when the dataset is missing or has another rank, row shape or kind of type. A
+  /// text dataset may have any length of string; the result's spec tells it.
+  Hdf5Dataset open_dataset(const DatasetSpec& spec) const;
+  bool has(const std::string& path) const;
+
+  void set_attribute(const std::string& object, const std::string& name, const std::string& value);
+  void set_attribute(const std::string& object, const std::string& name, std::int64_t value);
+  void set_attribute(const std::string& object, const std::string& name, std::uint64_t value);
+  void set_attribute(const std::string& object, const std::string& name, double value);
+  void set_attribute(const std::string& object, const std::string& name,
+                     const std::vector<std::string>& values);
+  std::string text_attribute(const std::string& object, const std::string& name) const;
+  std::int64_t integer_attribute(const std::string& object, const std::string& name) const;
+  std::uint64_t unsigned_attribute(const std::string& object, const std::string& name) const;
+  std::vector<std::string> list_attribute(const std::string& object, const std::string& name) const;
+  bool has_attribute(const std::string& object, const std::string& name) const;
+  std::vector<std::string> attribute_names(const std::string& object) const;
+
+  /// From here on readers may look, and nothing but rows can be added.
+  void start_swmr();
+  /// Takes `bytes` of disk space behind the end of the file until the next flush(). HDF5 neither
+  /// undoes a half-done flush when the disk is full, nor keeps the end of the file that its header
+  /// states within the real one during a flush; space taken before prevents both. Throws
+  /// RuntimeFailure, with the file untouched, when there is not as much.
+  void reserve(std::size_t bytes);
+  /// Everything written so far reaches the operating system, where a killed process cannot lose it.
+  void flush();
+  /// Closes and reports what the destructor would have to swallow.
+  void close();
+  const std::string& name() const { return status_.file(); }
+
+ private:
+  Hdf5File(Hdf5Handle handle, Hdf5Status status);
+  /// POSIX descriptor under the file, and the end of the file as HDF5 has laid it out.
+  int descriptor() const;
+  off_t end() const;
+  Hdf5Dataset create_dataset(const DatasetSpec& spec, std::int64_t rows, bool extendable);
+  void write_attribute(const std::string& object, const std::string& name, hid_t type,
+                       const Hdf5Handle& space, const void* value);
+  void read_scalar(const std::string& object, const std::string& name, hid_t type,
+                   H5T_class_t expected, void* value) const;
+  std::vector<std::string> read_texts(const std::string& object, const std::string& name,
+                                      bool scalar) const;
+  Hdf5Handle handle_;
+  Hdf5Status status_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,343 @@
+#include "src/io/run_log.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "src/io/atomic_file.hpp"
+#include "src/io/file_lock.hpp"
+#include "src/io/run_schema.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// Datasets that grow together, and the rows that are not in the file yet. Rows are collected so
+/// that the file changes only in flush(): that is the only moment at which a kill can find it
+/// between two states, and a chunk is compressed once per flush.
+class RowWriter {
+ public:
+  RowWriter(Hdf5File& file, const std::vector<DatasetSpec>& specs) {
+    for (const DatasetSpec& spec : specs) columns_.push_back({file.create_extendable(spec), {}});
+  }
+
+  /// The next value of the row, for the next dataset.
+  template <class T>
+  void put(const T* elements, std::size_t count) {
+    Column& column = columns_.at(next_++);
+    FP8LAB_ASSERT(count * sizeof(T) == column.dataset.spec().row_bytes());
+    column.pending.append(reinterpret_cast<const char*>(elements), count * sizeof(T));
+  }
+  template <class T>
+  void put(T value) {
+    put(&value, 1);
+  }
+  void put_text(const std::string& text) {
+    const std::size_t size = columns_.at(next_).dataset.spec().text_size;
+    put(fixed_text(text, size).data(), size);
+  }
+  void end_row() {
+    FP8LAB_ASSERT(next_ == columns_.size());
+    next_ = 0;
+    ++pending_rows_;
+  }
+  /// `count` rows of a single dataset.
+  void put_rows(const void* elements, std::int64_t count) {
+    Column& column = columns_.at(0);
+    const std::size_t size = static_cast<std::size_t>(count) * column.dataset.spec().row_bytes();
+    if (size != 0) column.pending.append(static_cast<const char*>(elements), size);
+    pending_rows_ += count;
+  }
+
+  /// Rows in the file and collected.
+  std::int64_t rows() const { return columns_.front().dataset.rows() + pending_rows_; }
+
+  /// Bound on what writing the collected rows adds to the file: the rows, and for each dataset one
+  /// chunk written again and a few blocks of its index. 0 when there are none.
+  std::size_t space_needed() const {
+    constexpr std::size_t kPerDataset = std::size_t{128} << 10;
+    std::size_t bytes = pending_rows_ == 0 ? 0 : columns_.size() * kPerDataset;
+    for (const Column& column : columns_) bytes += 2 * column.pending.size();
+    return bytes;
+  }
+
+  void write_pending() {
+    for (Column& column : columns_) {
+      column.dataset.append(column.pending.data(), pending_rows_);
+      column.pending.clear();
+    }
+    pending_rows_ = 0;
+  }
+
+  /// Appends the first `rows` rows of another run file's datasets.
+  void copy_from(const Hdf5File& source, std::int64_t rows) {
+    for (Column& column : columns_) {
+      const DatasetSpec& spec = column.dataset.spec();
+      const Hdf5Dataset old = source.open_dataset(spec);
+      if (old.spec().text_size != spec.text_size || old.rows() < rows) {
+        throw Error(fmt::format("{}: damaged run file: {} does not fit the schema", source.name(),
+                                spec.path));
+      }
+      constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+      const auto block = static_cast<std::int64_t>(
+          std::max<std::size_t>(kBlockBytes / std::max<std::size_t>(spec.row_bytes(), 1), 1));
+      std::string bytes;
+      for (std::int64_t first = 0; first < rows; first += block) {
+        const std::int64_t count = std::min(block, rows - first);
+        bytes.resize(static_cast<std::size_t>(count) * spec.row_bytes());
+        old.read(bytes.data(), first, count);
+        column.dataset.append(bytes.data(), count);
+      }
+    }
+  }
+
+ private:
+  struct Column {
+    Hdf5Dataset dataset;
+    std::string pending;
+  };
+  std::vector<Column> columns_;
+  std::size_t next_ = 0;
+  std::int64_t pending_rows_ = 0;
+};
+
+FileLock lock_run(const std::filesystem::path& path) {
+  std::optional<FileLock> lock = FileLock::try_acquire(path);
+  if (!lock) throw Error(path.string() + ": another process is writing this run");
+  return std::move(*lock);
+}
+
+/// The name of a file under construction. The lock makes it ours, so one that a kill left behind is
+/// simply overwritten.
+std::filesystem::path construction_site(const std::filesystem::path& path) {
+  return path.parent_path() / fmt::format(".{}.new", path.filename().string());
+}
+
+std::int32_t channel_index(double channel) {
+  constexpr double kLargest = std::numeric_limits<std::int32_t>::max();
+  return channel >= 0.0 && channel <= kLargest ? static_cast<std::int32_t>(channel) : -1;
+}
+
+class Hdf5RunLog final : public RunLog {
+ public:
+  /// All groups, attributes and datasets in the file `temporary`; publish() gives it its name.
+  Hdf5RunLog(FileLock lock, std::filesystem::path path, const std::filesystem::path& temporary,
+             const RunMeta& meta, const std::vector<TensorName>& tensors)
+      : lock_(std::move(lock)),
+        path_(std::move(path)),
+        tensors_(static_cast<std::int64_t>(tensors.size())),
+        file_(Hdf5File::create(temporary, path_)) {
+    write_meta(file_, meta);
+    for (const char* group : {"/metrics", "/hashes", "/eval", "/tensors", "/events", "/samples"}) {
+      file_.create_group(group);
+    }
+    write_tensor_names(file_, tensors);
+    for (const RowGroup group : kRowGroups) {
+      groups_.emplace_back(file_, row_datasets(group, tensors_));
+    }
+    sample_values_.emplace(file_, std::vector{sample_values_dataset()});
+    complete_.emplace(file_, std::vector{complete_dataset()});
+  }
+
+  ~Hdf5RunLog() override {
+    try {
+      flush();
+    } catch (const std::exception&) {
+      // A destructor cannot report; whoever needs to know calls flush() or complete().
+    }
+  }
+
+  /// Starts SWMR and renames the file to its place, so that whoever finds it there can read it.
+  void publish(TemporaryFile& temporary) {
+    write_pending();
+    file_.flush();
+    file_.start_swmr();
+    replace_file(temporary, path_);
+  }
+
+  /// Appends the rows of `source` up to and including `step`.
+  void copy_rows(const Hdf5File& source, std::int64_t step);
+
+  void append(const StepRecord& record) override {
+    RowWriter& rows = writer(RowGroup::metrics);
+    rows.put(record.step);
+    rows.put(record.stage);
+    rows.put(record.tokens);
+    rows.put(record.loss);
+    rows.put(record.grad_norm);
+    rows.put(record.learning_rate);
+    rows.put(record.seconds);
+    rows.put(record.weight_hash);
+    rows.end_row();
+  }
+
+  void append(const EvalRecord& record) override {
+    RowWriter& rows = writer(RowGroup::eval);
+    rows.put(record.step);
+    rows.put(record.stage);
+    rows.put(record.loss);
+    rows.put(record.exact_match);
+    rows.put(record.exact_match_count);
+    rows.end_row();
+  }
+
+  void append(const EventRecord& record) override {
+    RowWriter& rows = writer(RowGroup::events);
+    rows.put(record.step);
+    rows.put_text(record.kind);
+    rows.put_text(record.message);
+    rows.end_row();
+  }
+
+  void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
+                      const std::vector<std::uint64_t>& hashes) override;
+
+  void append_sample(std::int64_t step, const std::string& name,
+                     const std::vector<float>& values) override {
+    RowWriter& rows = writer(RowGroup::samples);
+    rows.put(step);
+    rows.put_text(name);
+    rows.put(sample_values_->rows());
+    rows.put(static_cast<std::int64_t>(values.size()));
+    rows.end_row();
+    sample_values_->put_rows(values.data(), static_cast<std::int64_t>(values.size()));
+  }
+
+  void flush() override {
+    if (failed_) throw RuntimeFailure(path_.string() + ": writing failed before");
+    const std::size_t space = space_needed();
+    if (space == 0) return;
+    file_.reserve(space);
+    failed_ = true;
+    write_pending();
+    file_.flush();
+    failed_ = false;
+  }
+
+  void complete(std::uint64_t final_weight_hash) override {
+    FP8LAB_ASSERT(complete_->rows() == 0);
+    flush();  // first everything else, so that a reader who sees the row sees a whole run
+    complete_->put_rows(&final_weight_hash, 1);
+    flush();
+  }
+
+ private:
+  std::size_t space_needed() const {
+    std::size_t bytes = sample_values_->space_needed() + complete_->space_needed();
+    for (const RowWriter& rows : groups_) bytes += rows.space_needed();
+    return bytes;
+  }
+
+  /// Values before the rows of /samples that speak of them.
+  void write_pending() {
+    sample_values_->write_pending();
+    for (RowWriter& rows : groups_) rows.write_pending();
+    complete_->write_pending();
+  }
+
+  RowWriter& writer(RowGroup group) { return groups_.at(static_cast<std::size_t>(group)); }
+
+  // Destroyed from the last to the first: datasets, file, lock.
+  FileLock lock_;
+  std::filesystem::path path_;
+  std::int64_t tensors_;
+  Hdf5File file_;
+  std::vector<RowWriter> groups_;  ///< in the order of kRowGroups
+  std::optional<RowWriter> sample_values_;
+  std::optional<RowWriter> complete_;
+  bool failed_ = false;
+};
+
+void Hdf5RunLog::append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
+                                const std::vector<std::uint64_t>& hashes) {
+  const auto count = static_cast<std::size_t>(tensors_);
+  FP8LAB_ASSERT(statistics.size() == count && (hashes.empty() || hashes.size() == count));
+  RowWriter& rows = writer(RowGroup::tensors);
+  rows.put(step);
+  std::vector<double> values;
+  for (const StatisticField& field : statistic_fields()) {
+    const auto width = static_cast<std::size_t>(field.width);
+    values.resize(count * width);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto* record = reinterpret_cast<const std::byte*>(&statistics[i]);
+      std::memcpy(&values[i * width], record + field.offset, width * sizeof(double));
+    }
+    if (field.is_index) {
+      std::vector<std::int32_t> indices(values.size());
+      std::transform(values.begin(), values.end(), indices.begin(), channel_index);
+      rows.put(indices.data(), indices.size());
+    } else {
+      rows.put(values.data(), values.size());
+    }
+  }
+  const std::vector<std::uint64_t> none(count, 0);
+  rows.put(hashes.empty() ? none.data() : hashes.data(), count);
+  rows.end_row();
+}
+
+/// Number of leading entries up to `step`.
+std::int64_t rows_until(const std::vector<std::int64_t>& steps, std::int64_t step) {
+  const auto later = std::find_if(steps.begin(), steps.end(),
+                                  [step](std::int64_t candidate) { return candidate > step; });
+  return later - steps.begin();
+}
+
+void Hdf5RunLog::copy_rows(const Hdf5File& source, std::int64_t step) {
+  for (const RowGroup group : kRowGroups) {
+    std::int64_t rows = rows_until(read_steps(source, group, tensors_), step);
+    if (group == RowGroup::samples) {
+      const auto specs = row_datasets(group, tensors_);
+      const auto offsets = read_all<std::int64_t>(source, specs[2]);
+      const auto lengths = read_all<std::int64_t>(source, specs[3]);
+      const std::int64_t available = source.open_dataset(sample_values_dataset()).rows();
+      rows = std::min(rows, count_whole_samples(offsets, lengths, available));
+      const auto last = static_cast<std::size_t>(rows) - 1;
+      sample_values_->copy_from(source, rows > 0 ? offsets[last] + lengths[last] : 0);
+    }
+    writer(group).copy_from(source, rows);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const RunMeta& meta,
+                                       const std::vector<TensorName>& tensors) {
+  make_directories(path.parent_path());
+  FileLock lock = lock_run(path);
+  if (std::filesystem::exists(path)) {
+    throw Error(path.string() + ": this run file exists; resume it or write to another directory");
+  }
+  TemporaryFile temporary(construction_site(path));
+  auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors);
+  log->publish(temporary);
+  return log;
+}
+
+std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::int64_t step,
+                                       std::int64_t log_interval) {
+  if (!std::filesystem::exists(path)) throw Error(path.string() + ": no such run file");
+  FileLock lock = lock_run(path);
+  const Hdf5File old = Hdf5File::open(path);
+  const RunMeta meta = read_meta(old);
+  const std::vector<TensorName> tensors = read_tensor_names(old);
+  const std::vector<std::int64_t> steps = read_steps(old, RowGroup::metrics, 0);
+  const std::int64_t last = steps.empty() ? 0 : steps.back();
+  if (step < 0 || step - last >= std::max<std::int64_t>(log_interval, 1)) {
+    throw Error(fmt::format("{}: cannot continue after step {}: its metrics end at step {}",
+                            path.string(), step, last));
+  }
+  TemporaryFile temporary(construction_site(path));
+  auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors);
+  log->copy_rows(old, step);
+  const auto dropped = static_cast<std::int64_t>(steps.size()) - rows_until(steps, step);
+  log->append(EventRecord{
+      step, "resume",
+      fmt::format("continued after step {}; {} later rows of /metrics dropped", step, dropped)});
+  log->publish(temporary);
+  return log;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,147 @@
+#include "src/io/run_reader.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "src/io/run_schema.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// The first rows.size() rows of one dataset, each stored into `member` of the row.
+template <class Stored, class Row, class Member>
+void read_column(const Hdf5File& file, const DatasetSpec& spec, std::vector<Row>& rows,
+                 Member Row::*member) {
+  std::vector<Stored> values(rows.size());
+  file.open_dataset(spec).read(values.data(), 0, static_cast<std::int64_t>(rows.size()));
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = values[i];
+}
+
+template <class Row>
+void read_text_column(const Hdf5File& file, const DatasetSpec& spec, std::vector<Row>& rows,
+                      std::string Row::*member) {
+  const std::vector<std::string> values = read_all_texts(file, spec);
+  FP8LAB_ASSERT(values.size() >= rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].*member = values[i];
+}
+
+/// Rows of a group with `step` set. Datasets only grow, so later reads find at least these rows.
+template <class Row>
+std::vector<Row> start_rows(const Hdf5File& file, RowGroup group) {
+  std::vector<Row> rows;
+  for (const std::int64_t step : read_steps(file, group, 0)) rows.emplace_back().step = step;
+  return rows;
+}
+
+std::vector<StepRecord> read_metrics(const Hdf5File& file) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::metrics, 0);
+  auto rows = start_rows<StepRecord>(file, RowGroup::metrics);
+  read_column<std::int32_t>(file, specs[1], rows, &StepRecord::stage);
+  read_column<std::int64_t>(file, specs[2], rows, &StepRecord::tokens);
+  read_column<double>(file, specs[3], rows, &StepRecord::loss);
+  read_column<double>(file, specs[4], rows, &StepRecord::grad_norm);
+  read_column<double>(file, specs[5], rows, &StepRecord::learning_rate);
+  read_column<double>(file, specs[6], rows, &StepRecord::seconds);
+  read_column<std::uint64_t>(file, specs[7], rows, &StepRecord::weight_hash);
+  return rows;
+}
+
+std::vector<EvalRecord> read_eval(const Hdf5File& file) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::eval, 0);
+  auto rows = start_rows<EvalRecord>(file, RowGroup::eval);
+  read_column<std::int32_t>(file, specs[1], rows, &EvalRecord::stage);
+  read_column<double>(file, specs[2], rows, &EvalRecord::loss);
+  read_column<double>(file, specs[3], rows, &EvalRecord::exact_match);
+  read_column<std::int64_t>(file, specs[4], rows, &EvalRecord::exact_match_count);
+  return rows;
+}
+
+std::vector<EventRecord> read_events(const Hdf5File& file) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::events, 0);
+  auto rows = start_rows<EventRecord>(file, RowGroup::events);
+  read_text_column(file, specs[1], rows, &EventRecord::kind);
+  read_text_column(file, specs[2], rows, &EventRecord::message);
+  return rows;
+}
+
+/// Reads the completion row before anything else, so that a run seen complete is seen whole.
+bool read_completion(const Hdf5File& file, std::uint64_t& hash) {
+  const std::vector<std::uint64_t> rows = read_all<std::uint64_t>(file, complete_dataset());
+  if (!rows.empty()) hash = rows.front();
+  return !rows.empty();
+}
+
+}  // namespace
+
+RunData read_run(const std::filesystem::path& path) {
+  const Hdf5File file = Hdf5File::open(path);
+  RunData run;
+  run.meta = read_meta(file);
+  run.complete = read_completion(file, run.final_weight_hash);
+  run.tensors = read_tensor_names(file);
+  run.metrics = read_metrics(file);
+  run.eval = read_eval(file);
+  run.events = read_events(file);
+  run.tensor_steps =
+      read_steps(file, RowGroup::tensors, static_cast<std::int64_t>(run.tensors.size()));
+  return run;
+}
+
+std::vector<double> read_statistic(const std::filesystem::path& path, const std::string& name) {
+  const auto& fields = statistic_fields();
+  const auto field = std::find_if(fields.begin(), fields.end(),
+                                  [&](const StatisticField& f) { return f.name == name; });
+  if (field == fields.end()) {
+    std::string known;
+    for (const StatisticField& f : fields)
+      known += (known.empty() ? "" : ", ") + std::string(f.name);
+    throw Error(fmt::format("unknown statistic '{}'; known are {}", name, known));
+  }
+  const Hdf5File file = Hdf5File::open(path);
+  read_meta(file);
+  const auto tensors = static_cast<std::int64_t>(read_tensor_names(file).size());
+  const auto rows = static_cast<std::int64_t>(read_steps(file, RowGroup::tensors, tensors).size());
+  const DatasetSpec spec = statistic_dataset(*field, tensors);
+  const Hdf5Dataset dataset = file.open_dataset(spec);
+  const auto count = static_cast<std::size_t>(rows * spec.row_elements());
+  std::vector<double> values(count);
+  if (field->is_index) {
+    std::vector<std::int32_t> indices(count);
+    dataset.read(indices.data(), 0, rows);
+    std::copy(indices.begin(), indices.end(), values.begin());
+  } else {
+    dataset.read(values.data(), 0, rows);
+  }
+  return values;
+}
+
+std::vector<Sample> read_samples(const std::filesystem::path& path) {
+  const Hdf5File file = Hdf5File::open(path);
+  read_meta(file);
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::samples, 0);
+  auto samples = start_rows<Sample>(file, RowGroup::samples);
+  read_text_column(file, specs[1], samples, &Sample::name);
+  const auto offsets = read_all<std::int64_t>(file, specs[2]);
+  const auto lengths = read_all<std::int64_t>(file, specs[3]);
+  const Hdf5Dataset values = file.open_dataset(sample_values_dataset());
+  const auto whole = static_cast<std::size_t>(count_whole_samples(offsets, lengths, values.rows()));
+  samples.resize(std::min(samples.size(), whole));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].values.resize(static_cast<std::size_t>(lengths[i]));
+    values.read(samples[i].values.data(), offsets[i], lengths[i]);
+  }
+  return samples;
+}
+
+RunStatus read_run_status(const std::filesystem::path& path) {
+  const Hdf5File file = Hdf5File::open(path);
+  RunStatus status;
+  status.config_hash = read_meta(file).config_hash;
+  status.complete = read_completion(file, status.final_weight_hash);
+  const std::vector<std::int64_t> steps = read_steps(file, RowGroup::metrics, 0);
+  if (!steps.empty()) status.last_step = steps.back();
+  return status;
+}
+
+}  // namespace fp8lab

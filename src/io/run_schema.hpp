@@ -1,0 +1,82 @@
+// Layout of a run file, as data: what README.md in this folder describes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/io/hdf5.hpp"
+#include "src/io/run_log.hpp"
+
+namespace fp8lab {
+
+inline constexpr char kRunSchema[] = "fp8lab-run-1";
+/// `step` of a row that was never written.
+inline constexpr std::int64_t kNoStep = -1;
+
+/// Datasets that grow together, one row each.
+enum class RowGroup : std::uint8_t { metrics, eval, tensors, events, samples };
+inline constexpr RowGroup kRowGroups[] = {RowGroup::metrics, RowGroup::eval, RowGroup::tensors,
+                                          RowGroup::events, RowGroup::samples};
+
+/// The datasets of a group in the order in which run_log.cpp fills them; `step` is the first.
+/// `tensors` is the number of logged operands.
+std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors);
+
+/// /samples/values, whose rows are elements, and /complete.
+DatasetSpec sample_values_dataset();
+DatasetSpec complete_dataset();
+
+/// One member of OperandStatistics.
+struct StatisticField {
+  const char* name;
+  std::size_t offset;  ///< bytes
+  std::int64_t width;  ///< number of doubles
+  const char* units;
+  const char* description;
+  const char* te_name = "";
+  double te_factor = 1.0;
+  bool is_index = false;  ///< stored as i32, -1 for none
+};
+
+/// Every member, in order of declaration.
+const std::vector<StatisticField>& statistic_fields();
+/// Dataset of one of them.
+DatasetSpec statistic_dataset(const StatisticField& field, std::int64_t tensors);
+
+/// /meta of a new file: schema and attributes.
+void write_meta(Hdf5File& file, const RunMeta& meta);
+/// Throws Error when the file is not a run file or has another schema.
+RunMeta read_meta(const Hdf5File& file);
+
+/// /tensors/{layer,slot,format,scale_bits_per_element}; the group must exist.
+void write_tensor_names(Hdf5File& file, const std::vector<TensorName>& tensors);
+std::vector<TensorName> read_tensor_names(const Hdf5File& file);
+
+/// Opens `spec` and reads all rows; numbers only.
+template <class T>
+std::vector<T> read_all(const Hdf5File& file, const DatasetSpec& spec) {
+  const Hdf5Dataset dataset = file.open_dataset(spec);
+  std::vector<T> values(static_cast<std::size_t>(dataset.rows() * spec.row_elements()));
+  FP8LAB_ASSERT(sizeof(T) == spec.element_size());
+  dataset.read(values.data(), 0, dataset.rows());
+  return values;
+}
+/// The same for texts, padding removed.
+std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec& spec);
+
+/// `step` of every row that all datasets of the group have: a killed writer can leave the others
+/// longer, or rows that were never written.
+std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors);
+
+/// Number of leading rows of /samples whose values lie within the `available` ones: a kill can come
+/// between a row and its values.
+std::int64_t count_whole_samples(const std::vector<std::int64_t>& offsets,
+                                 const std::vector<std::int64_t>& lengths, std::int64_t available);
+
+/// At most `size` bytes of `text`, cut where a UTF-8 character begins, zero-padded to `size`.
+std::string fixed_text(const std::string& text, std::size_t size);
+
+}  // namespace fp8lab

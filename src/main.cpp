@@ -1,0 +1,21 @@
+// The fp8lab program: the list of its commands.
+#include <string>
+#include <vector>
+
+#include "src/cli/command.hpp"
+
+int main(int argc, char** argv) {
+  using namespace fp8lab;
+  const std::vector<cli::Command> commands = {
+      {"info", "version, instruction sets, threads, devices", cli::info},
+      {"recipes", "list, show or check quantization recipes", cli::recipes},
+      {"train", "run one configuration through its stages", cli::train},
+      {"ablate", "run every arm of a study; continues where it stopped", cli::ablate},
+      {"report", "tables, figures and a page from run files", cli::report},
+      {"validate", "compare codecs and tensor-core models with hardware recordings", cli::validate},
+      {"gemm", "what the hardware returns for two matrices", cli::gemm},
+      {"quantize", "quantize a matrix and measure the error", cli::quantize},
+      {"bench", "speed of the emulator on this machine", cli::bench},
+  };
+  return cli::run(commands, {argv + 1, argv + argc});
+}

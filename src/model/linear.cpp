@@ -1,0 +1,183 @@
+#include "src/model/linear.hpp"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+namespace fp8lab {
+namespace {
+
+/// The tensor behind a slot: 0 x, 1 w, 2 dy.
+std::uint32_t tensor_of(Slot slot) {
+  switch (slot) {
+    case Slot::fprop_x:
+    case Slot::wgrad_x: return 0;
+    case Slot::fprop_w:
+    case Slot::dgrad_w: return 1;
+    case Slot::dgrad_dy:
+    case Slot::wgrad_dy: return 2;
+  }
+  return 0;
+}
+
+bool is_second_orientation(Slot slot) {
+  return slot == Slot::wgrad_x || slot == Slot::dgrad_w || slot == Slot::wgrad_dy;
+}
+
+Slot first_orientation(Slot slot) {
+  constexpr std::array<Slot, 3> kFirst = {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy};
+  return kFirst[tensor_of(slot)];
+}
+
+Slot second_orientation(Slot slot) {
+  constexpr std::array<Slot, 3> kSecond = {Slot::wgrad_x, Slot::dgrad_w, Slot::wgrad_dy};
+  return kSecond[tensor_of(slot)];
+}
+
+DType code_dtype(const QuantSpec& spec) {
+  if (spec.is_quantized()) return DType::u8;
+  return spec.format == numerics::kFP32 ? DType::f32 : DType::bf16;
+}
+
+}  // namespace
+
+Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
+               const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
+               std::int64_t tokens)
+    : backend_(backend),
+      workspace_(workspace),
+      name_(std::move(name)),
+      index_(index),
+      recipe_(recipe),
+      weight_(weight),
+      bias_(bias) {
+  validate(recipe_, name_);
+  reserve(Slot::fprop_x, tokens, in());
+  reserve(Slot::fprop_w, out(), in());
+  reserve(Slot::dgrad_dy, tokens, out());
+  reserve(Slot::dgrad_w, in(), out());
+  reserve(Slot::wgrad_dy, out(), tokens);
+  reserve(Slot::wgrad_x, in(), tokens);
+}
+
+bool Linear::is_kept(Slot slot) const {
+  // Weights live for the whole step. x lives until backward when its second orientation is made
+  // from the codes of the first.
+  return tensor_of(slot) == 1 ||
+         (slot == Slot::fprop_x && recipe_.slot(Slot::wgrad_x).orientation_source !=
+                                       OrientationSource::high_precision);
+}
+
+std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name(slot); }
+
+void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
+  QuantizedOperand& target = operand(slot);
+  const QuantSpec& spec = recipe_.slot(slot);
+  if (const Support support = backend_.supports(spec); !support) {
+    throw Error(fmt::format("{}/{}: {}", name_, slot_name(slot), support.reason));
+  }
+  target.spec = spec;
+  target.rows = rows;
+  target.k = k;
+  const DType dtype = backend_.storage(code_dtype(spec));
+  if (is_kept(slot)) {
+    target.codes = backend_.allocate(dtype, rows, k);
+  } else {
+    workspace_.reserve(buffer_name(slot), dtype, rows, k);
+  }
+  if (spec.has_scale()) {
+    target.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.tile_cols(k));
+  }
+  if (is_second_orientation(slot) &&
+      spec.orientation_source != OrientationSource::high_precision) {
+    workspace_.reserve("dequantized", backend_.storage(DType::f32), k, rows);
+  }
+  if (spec.scale_source == ScaleSource::delayed && states_[tensor_of(slot)].empty()) {
+    states_[tensor_of(slot)] = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
+  }
+  statistics_[static_cast<std::size_t>(slot)] =
+      backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
+}
+
+TensorView Linear::source_of(Slot slot, const TensorView& original) {
+  const QuantSpec& spec = recipe_.slot(slot);
+  if (!is_second_orientation(slot) ||
+      spec.orientation_source == OrientationSource::high_precision) {
+    return original;
+  }
+  const QuantizedOperand& first = operand(first_orientation(slot));
+  const DType dtype = spec.orientation_source == OrientationSource::requantized
+                          ? backend_.storage(DType::f32)
+                          : backend_.storage(code_dtype(spec));
+  const TensorView dequantized = workspace_.view("dequantized", dtype, first.rows, first.k);
+  backend_.dequantize(first, false, dequantized);
+  return dequantized;
+}
+
+void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {
+  QuantizedOperand& target = operand(slot);
+  const bool transpose = is_second_orientation(slot);
+  const TensorView source = source_of(slot, original);
+  const DType dtype = backend_.storage(code_dtype(target.spec));
+  if (!target.spec.is_quantized() && !transpose && source.dtype == dtype) {
+    target.codes = source;  // the operand is the tensor itself
+  } else {
+    if (!is_kept(slot)) {
+      target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
+    }
+    RandomKey key;
+    key.seed = context.seed;
+    key.step = context.step;
+    key.tensor = (context.micro_batch << 20) + index_ * 3 + tensor_of(slot);
+    key.orientation = transpose ? 1 : 0;
+    backend_.quantize(source, transpose, key, states_[tensor_of(slot)], target);
+  }
+  if (context.log_statistics) {
+    backend_.operand_statistics(original, transpose, target,
+                                statistics_[static_cast<std::size_t>(slot)]);
+  }
+}
+
+void Linear::prepare_weights(const StepContext& context) {
+  for (const Slot slot : {Slot::fprop_w, Slot::dgrad_w}) {
+    const bool master = recipe_.slot(slot).is_quantized() &&
+                        recipe_.slot(slot).weight_source == WeightSource::master;
+    quantize(context, slot, master ? weight_.master() : weight_.working());
+  }
+}
+
+void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
+  quantize(context, Slot::fprop_x, x);
+  backend_.gemm(recipe_.gemm(GemmRole::fprop), operand(Slot::fprop_x), operand(Slot::fprop_w),
+                bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
+}
+
+void Linear::backward(const StepContext& context, const TensorView& x, const TensorView& dy,
+                      const TensorView& dx) {
+  quantize(context, Slot::dgrad_dy, dy);
+  backend_.gemm(recipe_.gemm(GemmRole::dgrad), operand(Slot::dgrad_dy), operand(Slot::dgrad_w), {},
+                false, dx);
+  quantize(context, Slot::wgrad_dy, dy);
+  quantize(context, Slot::wgrad_x, x);
+  backend_.gemm(recipe_.gemm(GemmRole::wgrad), operand(Slot::wgrad_dy), operand(Slot::wgrad_x), {},
+                true, weight_.gradient());
+  if (bias_ != nullptr) backend_.bias_backward(dy, bias_->gradient());
+}
+
+void Linear::update_delayed_scales() {
+  for (const Slot slot : {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy}) {
+    const TensorView& state = states_[tensor_of(slot)];
+    if (state.empty()) continue;
+    const bool first_delayed = recipe_.slot(slot).scale_source == ScaleSource::delayed;
+    backend_.update_delayed_scale(recipe_.slot(first_delayed ? slot : second_orientation(slot)),
+                                  state);
+  }
+}
+
+void Linear::discard_amaxes() {
+  for (const TensorView& state : states_) {
+    if (!state.empty()) backend_.fill_zero(state.columns(DelayedState::kAmax, 1));
+  }
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,87 @@
+// A linear layer y = x W^T (+ bias): three GEMMs whose six operands follow a recipe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "emulation/api/backend.hpp"
+#include "emulation/api/recipe.hpp"
+#include "src/model/parameters.hpp"
+#include "src/model/workspace.hpp"
+
+namespace fp8lab {
+
+/// Where a step stands: keys of random bits, and whether operands are measured.
+struct StepContext {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;  ///< optimizer step of the run
+  std::uint32_t micro_batch = 0;
+  bool log_statistics = false;
+};
+
+class Linear {
+ public:
+  /// `tokens` is the T of a micro-batch; `index` identifies the layer in random keys. Buffers shared
+  /// between layers are reserved in `workspace`.
+  Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
+         const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
+         std::int64_t tokens);
+
+  /// Quantizes the weights. Once a step, and before an evaluation that follows an update.
+  void prepare_weights(const StepContext& context);
+
+  /// y (T, out) from x (T, in). x is read again by backward.
+  void forward(const StepContext& context, const TensorView& x, const TensorView& y);
+
+  /// dx (T, in) from dy (T, out) and the x of the last forward; weight and bias gradients accumulate.
+  void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
+                const TensorView& dx);
+
+  /// Ends the step: delayed scales take the amaxes they have seen.
+  void update_delayed_scales();
+  /// Forgets the amaxes that an evaluation has seen.
+  void discard_amaxes();
+
+  const std::string& name() const { return name_; }
+  const LinearRecipe& recipe() const { return recipe_; }
+  std::int64_t in() const { return weight_.master().cols; }
+  std::int64_t out() const { return weight_.master().rows; }
+  /// Rows and K of the operand in `slot`.
+  std::int64_t operand_rows(Slot slot) const { return operand(slot).rows; }
+  std::int64_t operand_k(Slot slot) const { return operand(slot).k; }
+
+  /// Statistics of the slot's operand on the last logged step, u8 (1, sizeof(OperandStatistics)).
+  const TensorView& statistics(Slot slot) const {
+    return statistics_[static_cast<std::size_t>(slot)];
+  }
+  /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
+  const std::array<TensorView, 3>& delayed_states() const { return states_; }
+
+ private:
+  const QuantizedOperand& operand(Slot slot) const {
+    return operands_[static_cast<std::size_t>(slot)];
+  }
+  QuantizedOperand& operand(Slot slot) { return operands_[static_cast<std::size_t>(slot)]; }
+  bool is_kept(Slot slot) const;
+  std::string buffer_name(Slot slot) const;
+  void reserve(Slot slot, std::int64_t rows, std::int64_t k);
+  void bind(Slot slot);
+  /// `original` is the unquantized tensor, in its natural orientation.
+  void quantize(const StepContext& context, Slot slot, const TensorView& original);
+  /// The tensor that `slot` is quantized from (OrientationSource).
+  TensorView source_of(Slot slot, const TensorView& original);
+
+  Backend& backend_;
+  Workspace& workspace_;
+  std::string name_;
+  std::uint32_t index_;
+  LinearRecipe recipe_;
+  const Parameter& weight_;
+  const Parameter* bias_;
+  std::array<QuantizedOperand, 6> operands_;
+  std::array<TensorView, 6> statistics_;
+  std::array<TensorView, 3> states_;
+};
+
+}  // namespace fp8lab

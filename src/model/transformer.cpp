@@ -1,0 +1,272 @@
+#include "src/model/transformer.hpp"
+
+#include <fmt/core.h>
+
+#include "emulation/numerics/exact_math.hpp"
+
+namespace fp8lab {
+namespace {
+
+enum LinearIndex : int { kQkv = 0, kO = 1, kGateUp = 2, kDown = 3, kLinearsPerLayer = 4 };
+
+}  // namespace
+
+std::vector<LinearShape> linear_shapes(const ModelConfig& model) {
+  const std::int64_t hidden = model.hidden_size;
+  const std::int64_t attention = model.num_attention_heads * model.head_dim;
+  const std::int64_t qkv = attention + 2 * model.num_key_value_heads * model.head_dim;
+  std::vector<LinearShape> shapes;
+  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
+    const std::string prefix = fmt::format("layers.{}.", i);
+    shapes.push_back({prefix + "attention.qkv", hidden, qkv});
+    shapes.push_back({prefix + "attention.o", attention, hidden});
+    shapes.push_back({prefix + "mlp.gate_up", hidden, 2 * model.intermediate_size});
+    shapes.push_back({prefix + "mlp.down", model.intermediate_size, hidden});
+  }
+  shapes.push_back({"lm_head", hidden, model.vocab_size});
+  return shapes;
+}
+
+Transformer::Transformer(Backend& backend, const Parameters& parameters, const ModelConfig& model,
+                         const Recipe& recipe, const BatchShape& shape)
+    : backend_(backend),
+      parameters_(parameters),
+      model_(model),
+      shape_(shape),
+      activation_(backend.storage(recipe.activation_dtype)),
+      workspace_(backend) {
+  build_layers(recipe);
+  workspace_.allocate();
+  allocate_activations();
+  build_rope_tables();
+}
+
+void Transformer::build_layers(const Recipe& recipe) {
+  const auto layer_count = static_cast<int>(model_.num_hidden_layers);
+  const auto add = [&](const Parameter& weight, const Parameter* bias) {
+    const std::string name = linear_shapes(model_)[linears_.size()].name;
+    linears_.push_back(std::make_unique<Linear>(
+        backend_, workspace_, name, static_cast<std::uint32_t>(linears_.size()),
+        recipe.for_layer(name, layer_count), weight, bias, shape_.tokens()));
+  };
+  for (std::int64_t i = 0; i < model_.num_hidden_layers; ++i) {
+    const LayerParameters& layer = parameters_.layer(i);
+    add(parameters_[layer.qkv],
+        layer.qkv_bias == SIZE_MAX ? nullptr : &parameters_[layer.qkv_bias]);
+    add(parameters_[layer.o], nullptr);
+    add(parameters_[layer.gate_up], nullptr);
+    add(parameters_[layer.down], nullptr);
+  }
+  add(parameters_.head(), nullptr);
+}
+
+void Transformer::allocate_activations() {
+  const std::int64_t t = shape_.tokens(), c = model_.hidden_size, f = model_.intermediate_size;
+  const std::int64_t attention = model_.num_attention_heads * model_.head_dim;
+  const std::int64_t qkv = attention + 2 * model_.num_key_value_heads * model_.head_dim;
+  const DType real = backend_.storage(DType::f32);
+  const auto activation = [&](std::int64_t cols) {
+    return backend_.allocate(activation_, t, cols);
+  };
+  tokens_ = backend_.allocate(DType::i32, 1, t);
+  targets_ = backend_.allocate(DType::i32, 1, t);
+  positions_ = backend_.allocate(DType::i32, 1, t);
+  document_start_ = backend_.allocate(DType::i32, 1, t);
+  argmax_ = backend_.allocate(DType::i32, 1, t);
+  weights_ = backend_.allocate(DType::f32, 1, t);
+  token_loss_ = backend_.allocate(real, 1, t);
+  for (std::int64_t i = 0; i < model_.num_hidden_layers; ++i) {
+    LayerActivations layer;
+    layer.input = activation(c);
+    layer.norm1 = activation(c);
+    layer.rstd1 = backend_.allocate(real, 1, t);
+    layer.qkv = activation(qkv);
+    layer.attention = activation(attention);
+    layer.lse = backend_.allocate(real, model_.num_attention_heads, t);
+    layer.middle = activation(c);
+    layer.norm2 = activation(c);
+    layer.rstd2 = backend_.allocate(real, 1, t);
+    layer.gate_up = activation(2 * f);
+    layer.swiglu = activation(f);
+    layers_.push_back(layer);
+  }
+  final_input_ = activation(c);
+  final_norm_ = activation(c);
+  final_rstd_ = backend_.allocate(real, 1, t);
+  logits_ = activation(model_.vocab_size);
+  branch_ = activation(c);
+  d_hidden_ = activation(c);
+  d_branch_ = activation(c);
+  d_qkv_ = activation(qkv);
+  d_attention_ = activation(attention);
+  d_gate_up_ = activation(2 * f);
+  d_swiglu_ = activation(f);
+}
+
+void Transformer::build_rope_tables() {
+  const std::int64_t positions = shape_.sequence_length, half = model_.head_dim / 2;
+  if (positions > model_.max_position_embeddings) {
+    throw Error(fmt::format("sequence_length {} exceeds the model's max_position_embeddings {}",
+                            positions, model_.max_position_embeddings));
+  }
+  std::vector<double> cosine, sine;
+  for (std::int64_t p = 0; p < positions; ++p) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(model_.head_dim);
+      const double angle =
+          static_cast<double>(p) * numerics::pow_f64(model_.rope_theta, exponent);
+      const auto value = numerics::sincos_f64(angle);
+      cosine.push_back(value.cos);
+      sine.push_back(value.sin);
+    }
+  }
+  const DType real = backend_.storage(DType::f32);
+  cosine_ = backend_.allocate(real, positions, half);
+  sine_ = backend_.allocate(real, positions, half);
+  if (real == DType::f64) {
+    backend_.upload(cosine_, cosine.data());
+    backend_.upload(sine_, sine.data());
+  } else {
+    const std::vector<float> cosine_f32(cosine.begin(), cosine.end());
+    const std::vector<float> sine_f32(sine.begin(), sine.end());
+    backend_.upload(cosine_, cosine_f32.data());
+    backend_.upload(sine_, sine_f32.data());
+  }
+}
+
+void Transformer::load(const Batch& batch) {
+  FP8LAB_ASSERT(batch.sequences == shape_.sequences &&
+                batch.sequence_length == shape_.sequence_length);
+  backend_.upload(tokens_, batch.tokens.data());
+  backend_.upload(targets_, batch.targets.data());
+  backend_.upload(weights_, batch.weights.data());
+  backend_.upload(positions_, batch.positions.data());
+  backend_.upload(document_start_, batch.document_start.data());
+}
+
+void Transformer::prepare_weights(const StepContext& context) {
+  for (const auto& layer : linears_) layer->prepare_weights(context);
+}
+
+AttentionShape Transformer::attention_shape() const {
+  return {shape_.sequences,
+          shape_.sequence_length,
+          model_.num_attention_heads,
+          model_.num_key_value_heads,
+          model_.head_dim,
+          shape_.attention.kv_tile,
+          shape_.attention.q_tile};
+}
+
+namespace {
+
+struct QkvViews {
+  TensorView q, k, v;
+};
+
+QkvViews split(const TensorView& qkv, const ModelConfig& model) {
+  const std::int64_t q = model.num_attention_heads * model.head_dim;
+  const std::int64_t kv = model.num_key_value_heads * model.head_dim;
+  return {qkv.columns(0, q), qkv.columns(q, kv), qkv.columns(q + kv, kv)};
+}
+
+}  // namespace
+
+void Transformer::rotate(const TensorView& qkv, bool inverse) {
+  const QkvViews views = split(qkv, model_);
+  backend_.rope(views.q, positions_, cosine_, sine_, model_.head_dim, inverse);
+  backend_.rope(views.k, positions_, cosine_, sine_, model_.head_dim, inverse);
+}
+
+void Transformer::forward_layer(const StepContext& context, std::int64_t index,
+                                const TensorView& output) {
+  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const LayerParameters& weights = parameters_.layer(index);
+  const auto epsilon = static_cast<float>(model_.rms_norm_eps);
+  backend_.rmsnorm_forward(layer.input, parameters_[weights.attention_norm].working(), epsilon,
+                           layer.norm1, layer.rstd1);
+  linear(index, kQkv).forward(context, layer.norm1, layer.qkv);
+  rotate(layer.qkv, false);
+  const QkvViews views = split(layer.qkv, model_);
+  backend_.attention_forward(attention_shape(), views.q, views.k, views.v, document_start_,
+                             layer.attention, layer.lse);
+  linear(index, kO).forward(context, layer.attention, branch_);
+  backend_.add(layer.input, branch_, layer.middle);
+  backend_.rmsnorm_forward(layer.middle, parameters_[weights.mlp_norm].working(), epsilon,
+                           layer.norm2, layer.rstd2);
+  linear(index, kGateUp).forward(context, layer.norm2, layer.gate_up);
+  backend_.swiglu_forward(layer.gate_up, layer.swiglu);
+  linear(index, kDown).forward(context, layer.swiglu, branch_);
+  backend_.add(layer.middle, branch_, output);
+}
+
+void Transformer::forward(const StepContext& context) {
+  const std::int64_t count = model_.num_hidden_layers;
+  backend_.embedding_forward(tokens_, parameters_.embedding().working(),
+                             count > 0 ? layers_.front().input : final_input_);
+  for (std::int64_t i = 0; i < count; ++i) {
+    forward_layer(context, i,
+                  i + 1 < count ? layers_[static_cast<std::size_t>(i + 1)].input : final_input_);
+  }
+  backend_.rmsnorm_forward(final_input_, parameters_.final_norm().working(),
+                           static_cast<float>(model_.rms_norm_eps), final_norm_, final_rstd_);
+  linears_.back()->forward(context, final_norm_, logits_);
+}
+
+void Transformer::loss(const TensorView& scalars, bool gradient) {
+  backend_.cross_entropy(logits_, targets_, weights_, scalars, token_loss_,
+                         gradient ? logits_ : TensorView{});
+}
+
+const TensorView& Transformer::argmax() {
+  backend_.argmax(logits_, argmax_);
+  return argmax_;
+}
+
+void Transformer::backward_mlp(const StepContext& context, std::int64_t index) {
+  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const Parameter& norm = parameters_[parameters_.layer(index).mlp_norm];
+  linear(index, kDown).backward(context, layer.swiglu, d_hidden_, d_swiglu_);
+  backend_.swiglu_backward(layer.gate_up, d_swiglu_, d_gate_up_);
+  linear(index, kGateUp).backward(context, layer.norm2, d_gate_up_, d_branch_);
+  backend_.rmsnorm_backward(d_branch_, layer.middle, norm.working(), layer.rstd2, branch_,
+                            norm.gradient());
+  backend_.add(d_hidden_, branch_, d_hidden_);
+}
+
+void Transformer::backward_attention(const StepContext& context, std::int64_t index) {
+  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const Parameter& norm = parameters_[parameters_.layer(index).attention_norm];
+  linear(index, kO).backward(context, layer.attention, d_hidden_, d_attention_);
+  const QkvViews views = split(layer.qkv, model_);
+  const QkvViews gradients = split(d_qkv_, model_);
+  backend_.attention_backward(attention_shape(), views.q, views.k, views.v, document_start_,
+                              layer.attention, layer.lse, d_attention_, gradients.q, gradients.k,
+                              gradients.v);
+  rotate(d_qkv_, true);
+  linear(index, kQkv).backward(context, layer.norm1, d_qkv_, d_branch_);
+  backend_.rmsnorm_backward(d_branch_, layer.input, norm.working(), layer.rstd1, branch_,
+                            norm.gradient());
+  backend_.add(d_hidden_, branch_, d_hidden_);
+}
+
+void Transformer::backward(const StepContext& context) {
+  linears_.back()->backward(context, final_norm_, logits_, d_branch_);
+  backend_.rmsnorm_backward(d_branch_, final_input_, parameters_.final_norm().working(),
+                            final_rstd_, d_hidden_, parameters_.final_norm().gradient());
+  for (std::int64_t i = model_.num_hidden_layers; i-- > 0;) {
+    backward_mlp(context, i);
+    backward_attention(context, i);
+  }
+  backend_.embedding_backward(tokens_, d_hidden_, parameters_.embedding().gradient());
+}
+
+void Transformer::update_delayed_scales() {
+  for (const auto& layer : linears_) layer->update_delayed_scales();
+}
+
+void Transformer::discard_amaxes() {
+  for (const auto& layer : linears_) layer->discard_amaxes();
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,94 @@
+// Decoder-only transformer of the Qwen2/Llama family, forward and backward once against Backend.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+#include "src/config/config.hpp"
+#include "src/data/dataset.hpp"
+#include "src/model/linear.hpp"
+#include "src/model/parameters.hpp"
+
+namespace fp8lab {
+
+/// Layout of a micro-batch and the attention tiles.
+struct BatchShape {
+  std::int64_t sequences = 0;
+  std::int64_t sequence_length = 0;
+  AttentionConfig attention;
+  std::int64_t tokens() const { return sequences * sequence_length; }
+};
+
+/// A linear layer's name, as recipes match it, and its shape.
+struct LinearShape {
+  std::string name;
+  std::int64_t in = 0, out = 0;
+};
+
+/// The linear layers in the order of Transformer::linears().
+std::vector<LinearShape> linear_shapes(const ModelConfig& model);
+
+/// The model at work: activations of one micro-batch and the linear layers under one recipe.
+/// Pre-norm blocks: h += o(attention(rope(qkv(norm(h))))); h += down(swiglu(gate_up(norm(h)))).
+class Transformer {
+ public:
+  Transformer(Backend& backend, const Parameters& parameters, const ModelConfig& model,
+              const Recipe& recipe, const BatchShape& shape);
+
+  /// Copies the batch into backend memory.
+  void load(const Batch& batch);
+  /// Quantizes all weights for the step.
+  void prepare_weights(const StepContext& context);
+  /// Logits of the loaded batch.
+  void forward(const StepContext& context);
+  /// Adds the batch's loss to scalars[kLossSum]; with `gradient`, turns the logits into their
+  /// gradient.
+  void loss(const TensorView& scalars, bool gradient);
+  /// Accumulates all parameter gradients from the logit gradient that loss() left.
+  void backward(const StepContext& context);
+
+  void update_delayed_scales();
+  void discard_amaxes();
+
+  const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
+  const TensorView& logits() const { return logits_; }           ///< (T, V)
+  const TensorView& token_losses() const { return token_loss_; } ///< (1, T) f32
+  const TensorView& argmax();                                    ///< (1, T) i32 of the logits
+  const BatchShape& shape() const { return shape_; }
+
+ private:
+  struct LayerActivations {
+    TensorView input, norm1, rstd1, qkv, attention, lse, middle, norm2, rstd2, gate_up, swiglu;
+  };
+
+  void build_layers(const Recipe& recipe);
+  void allocate_activations();
+  void build_rope_tables();
+  Linear& linear(std::int64_t layer, int which) {
+    return *linears_[static_cast<std::size_t>(layer * 4 + which)];
+  }
+  AttentionShape attention_shape() const;
+  void rotate(const TensorView& qkv, bool inverse);
+  void forward_layer(const StepContext& context, std::int64_t layer, const TensorView& output);
+  void backward_mlp(const StepContext& context, std::int64_t layer);
+  void backward_attention(const StepContext& context, std::int64_t layer);
+
+  Backend& backend_;
+  const Parameters& parameters_;
+  ModelConfig model_;
+  BatchShape shape_;
+  DType activation_;
+  Workspace workspace_;
+  std::vector<std::unique_ptr<Linear>> linears_;  ///< qkv, o, gate_up, down of each layer; lm_head
+
+  TensorView tokens_, targets_, weights_, positions_, document_start_;
+  TensorView cosine_, sine_;
+  std::vector<LayerActivations> layers_;
+  TensorView final_input_, final_norm_, final_rstd_, logits_, token_loss_, argmax_;
+  TensorView d_hidden_, d_branch_, d_qkv_, d_attention_, d_gate_up_, d_swiglu_, branch_;
+};
+
+}  // namespace fp8lab

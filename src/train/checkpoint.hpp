@@ -1,0 +1,50 @@
+// The complete state of a run between two optimizer steps.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+#include "src/data/dataset.hpp"
+#include "src/model/linear.hpp"
+#include "src/model/parameters.hpp"
+
+namespace fp8lab {
+
+/// Where a run stands; together with the tensors enough to continue with the same bits.
+struct RunPosition {
+  std::int64_t step = 0;        ///< optimizer steps done in the whole run
+  std::int64_t stage = 0;       ///< stage of the next step
+  std::int64_t stage_step = 0;  ///< steps done in that stage
+  std::int64_t tokens = 0;
+  double seconds = 0;
+  DataCursor cursor;            ///< of that stage's data
+};
+
+/// What a checkpoint covers. `linears` may be empty (weights of a finished stage only).
+struct CheckpointScope {
+  Backend& backend;
+  Parameters& parameters;
+  const TensorView& scalars;
+  const std::vector<std::unique_ptr<Linear>>* linears = nullptr;
+};
+
+/// Writes weights, moments, delayed-scaling states, step scalars and position, atomically.
+void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
+                     const RunPosition& position, const std::string& config_hash);
+
+/// Reads the position only. Throws Error when the checkpoint was written under another
+/// configuration.
+RunPosition read_position(const std::filesystem::path& path, const std::string& config_hash);
+
+/// Restores everything that save_checkpoint wrote. Throws Error when a tensor is missing or has
+/// another shape.
+void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
+
+/// Restores the weights alone, to start a run from another run's end.
+void load_weights(const std::filesystem::path& path, Parameters& parameters);
+
+}  // namespace fp8lab

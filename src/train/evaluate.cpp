@@ -1,0 +1,139 @@
+#include "src/train/evaluate.hpp"
+
+#include <algorithm>
+
+#include "src/data/tokenizer.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kEvaluationStream = 0xe7a1;
+
+Batch empty_batch(const BatchShape& shape) {
+  Batch batch;
+  batch.sequences = shape.sequences;
+  batch.sequence_length = shape.sequence_length;
+  const auto count = static_cast<std::size_t>(shape.tokens());
+  batch.tokens.assign(count, ByteTokenizer::kPadding);
+  batch.targets.assign(count, ByteTokenizer::kPadding);
+  batch.weights.assign(count, 0.0f);
+  batch.positions.assign(count, 0);
+  batch.document_start.assign(count, 0);
+  return batch;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(Backend& backend, Transformer& transformer, const EvalConfig& config)
+    : backend_(backend),
+      transformer_(transformer),
+      config_(config),
+      documents_(load_documents(config.data)),
+      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {}
+
+double Evaluator::held_out_loss(const StepContext& context) {
+  Dataset dataset(documents_, config_.data.form, 0, kEvaluationStream);
+  const BatchShape& shape = transformer_.shape();
+  transformer_.prepare_weights(context);
+  backend_.fill_zero(scalars_);
+  std::int64_t tokens = 0;
+  for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
+    const Batch batch = dataset.next(shape.sequences, shape.sequence_length);
+    tokens += batch.trained_tokens;
+    transformer_.load(batch);
+    transformer_.forward(context);
+    transformer_.loss(scalars_, false);
+  }
+  transformer_.discard_amaxes();
+  const TensorView sum = scalars_.columns(StepScalar::kLossSum, 1);
+  double total = 0;
+  if (sum.dtype == DType::f64) {
+    backend_.download(&total, sum);
+  } else {
+    float single = 0;
+    backend_.download(&single, sum);
+    total = static_cast<double>(single);
+  }
+  return tokens > 0 ? total / static_cast<double>(tokens) : 0.0;
+}
+
+std::int64_t Evaluator::slot_length(std::vector<Problem>& problems) const {
+  const std::int64_t limit = transformer_.shape().sequence_length;
+  std::int64_t longest = 1;
+  for (const Document& document : documents_) {
+    if (static_cast<std::int64_t>(problems.size()) == config_.exact_match) break;
+    const std::int64_t length = document.prompt_length + config_.max_new_tokens;
+    if (length > limit) continue;
+    longest = std::max(longest, length);
+    Problem problem;
+    problem.document = &document;
+    problem.tokens.assign(document.tokens.begin(),
+                          document.tokens.begin() + document.prompt_length);
+    problems.push_back(std::move(problem));
+  }
+  return longest;
+}
+
+void Evaluator::extend(const StepContext& context, std::vector<Problem*>& group,
+                       std::int64_t slot) {
+  const BatchShape& shape = transformer_.shape();
+  const std::int64_t per_sequence = shape.sequence_length / slot;
+  Batch batch = empty_batch(shape);
+  std::vector<std::size_t> last(group.size());
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const std::int64_t start = static_cast<std::int64_t>(i) % per_sequence * slot;
+    const std::int64_t base = static_cast<std::int64_t>(i) / per_sequence * shape.sequence_length;
+    const std::vector<std::int32_t>& tokens = group[i]->tokens;
+    for (std::int64_t j = 0; j < slot; ++j) {
+      const auto to = static_cast<std::size_t>(base + start + j);
+      const auto from = static_cast<std::size_t>(j);
+      if (from < tokens.size()) batch.tokens[to] = tokens[from];
+      batch.positions[to] = static_cast<std::int32_t>(j);
+      batch.document_start[to] = static_cast<std::int32_t>(start);
+    }
+    last[i] = static_cast<std::size_t>(base + start) + tokens.size() - 1;
+  }
+  transformer_.load(batch);
+  transformer_.forward(context);
+  std::vector<std::int32_t> best(static_cast<std::size_t>(shape.tokens()));
+  backend_.download(best.data(), transformer_.argmax());
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const std::int32_t token = best[last[i]];
+    group[i]->tokens.push_back(token);
+    const auto generated = static_cast<std::int64_t>(group[i]->tokens.size()) -
+                           group[i]->document->prompt_length;
+    group[i]->finished = token == ByteTokenizer::kEnd || generated >= config_.max_new_tokens;
+  }
+  group.erase(std::remove_if(group.begin(), group.end(),
+                             [](const Problem* problem) { return problem->finished; }),
+              group.end());
+}
+
+Evaluator::ExactMatch Evaluator::exact_match(const StepContext& context) {
+  std::vector<Problem> problems;
+  const std::int64_t slot = slot_length(problems);
+  const BatchShape& shape = transformer_.shape();
+  const auto capacity =
+      static_cast<std::size_t>(shape.sequence_length / slot * shape.sequences);
+  transformer_.prepare_weights(context);
+  std::vector<Problem*> group;
+  std::size_t next = 0;
+  while (next < problems.size() || !group.empty()) {
+    while (group.size() < capacity && next < problems.size()) group.push_back(&problems[next++]);
+    extend(context, group, slot);
+  }
+  transformer_.discard_amaxes();
+  ExactMatch result;
+  for (const Problem& problem : problems) {
+    const std::vector<std::int32_t> generated(
+        problem.tokens.begin() + problem.document->prompt_length, problem.tokens.end());
+    const std::string expected = final_answer(problem.document->reference);
+    ++result.asked;
+    if (!expected.empty() && final_answer(ByteTokenizer::decode(generated)) == expected) {
+      ++result.correct;
+    }
+  }
+  return result;
+}
+
+}  // namespace fp8lab

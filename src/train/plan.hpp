@@ -1,0 +1,33 @@
+// What a run will do and need, told before it starts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "emulation/api/backend.hpp"
+#include "src/config/config.hpp"
+
+namespace fp8lab {
+
+/// Bytes a stage holds in backend memory.
+struct MemoryPlan {
+  std::int64_t parameters = 0;   ///< master, working copy, gradient and moments
+  std::int64_t activations = 0;  ///< saved for backward, and their gradients
+  std::int64_t operands = 0;     ///< quantized weights, and the shared operand buffers
+};
+
+MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe);
+
+/// Multiply-adds of one optimizer step: linear layers (forward and backward), and attention.
+struct WorkPlan {
+  double linear = 0;
+  double attention = 0;
+};
+
+WorkPlan plan_work(const RunConfig& config, const StageConfig& stage);
+
+/// The text of `train --dry-run`: recipe table, warnings, parameters, memory, and a time estimate
+/// from GEMMs timed on `backend`.
+std::string describe_plan(const RunConfig& config, Backend& backend);
+
+}  // namespace fp8lab

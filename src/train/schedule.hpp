@@ -1,0 +1,15 @@
+// Learning rate over one stage.
+#pragma once
+
+#include <cstdint>
+
+#include "src/config/config.hpp"
+
+namespace fp8lab {
+
+/// Rate of step `step` (from 1) of a stage of `steps` steps. Linear warm-up to `peak`; then
+/// constant: peak; linear and cosine: down to `final` at the last step; wsd: peak, then a cosine to
+/// `final` over the last `decay_steps` (Hu et al. 2024, MiniCPM, section 4).
+double learning_rate(const LearningRateSchedule& schedule, std::int64_t step, std::int64_t steps);
+
+}  // namespace fp8lab

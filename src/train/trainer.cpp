@@ -1,0 +1,389 @@
+#include "src/train/trainer.hpp"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "src/io/hash.hpp"
+#include "src/train/schedule.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kDataStream = 0x5eed;
+constexpr std::size_t kSampleLength = 4096;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+struct Trainer::Stage {
+  std::int64_t index = 0;
+  const StageConfig* config = nullptr;
+  std::unique_ptr<Transformer> transformer;
+  std::unique_ptr<Evaluator> evaluator;
+  double began = 0;            ///< when its first step of this process began
+  std::int64_t began_step = 0;
+};
+
+Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions options)
+    : config_(config),
+      backend_(backend),
+      options_(std::move(options)),
+      recipe_(load_recipe(config.recipe)) {
+  if (backend_.name() == "truth" && config_.logging.statistics_every_steps > 0) {
+    throw Error("backend 'truth' quantizes nothing: set logging.statistics_every_steps=0");
+  }
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    const StageConfig& stage = config_.stages[i];
+    stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
+    datasets_.emplace_back(load_documents(stage.data), stage.data.form, config_.seed,
+                           kDataStream + static_cast<std::uint32_t>(stage.kind));
+    total_steps_ += stage.steps;
+  }
+  parameters_ = std::make_unique<Parameters>(backend_, config_.model, config_.optimizer,
+                                             recipe_.activation_dtype);
+  scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
+  parameters_->initialize(config_.seed);
+  const std::filesystem::path& initial =
+      options_.init_from.empty() ? config_.init_from : options_.init_from;
+  if (!initial.empty()) load_weights(initial, *parameters_);
+  initial_hash_ = hex16(parameters_->hash());
+}
+
+Trainer::~Trainer() = default;
+
+double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
+
+double Trainer::scalar(std::int64_t index) {
+  const TensorView view = scalars_.columns(index, 1);
+  if (view.dtype == DType::f64) {
+    double value = 0;
+    backend_.download(&value, view);
+    return value;
+  }
+  float value = 0;
+  backend_.download(&value, view);
+  return static_cast<double>(value);
+}
+
+RunMeta Trainer::make_meta() {
+  RunMeta meta;
+  meta.run_name = config_.name;
+  meta.recipe_name = recipe_.name;
+  meta.recipe_text = recipe_.text;
+  meta.recipe_resolved = describe(recipe_);
+  meta.recipe_hash = recipe_.hash;
+  meta.config_text = config_.text;
+  meta.config_hash = config_.hash;
+  Xxh3Stream data;
+  for (const Dataset& dataset : datasets_) {
+    const std::uint64_t hash = dataset.hash();
+    data.update(&hash, sizeof hash);
+  }
+  meta.data_hash = hex16(data.digest());
+  meta.initial_weights_hash = initial_hash_;
+  meta.code_version = options_.code_version;
+  meta.backend = backend_.name();
+  meta.device = backend_.device();
+  meta.math_profile = config_.math;
+  meta.simd_target = options_.simd_target;
+  meta.seed = config_.seed;
+  meta.parameter_count = parameters_->count();
+  meta.optimizer_states =
+      fmt::format("m={} v={} master=f32", name_of(config_.optimizer.first_moment),
+                  name_of(config_.optimizer.second_moment));
+  std::string stage_recipes;
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    meta.stage_names.push_back(config_.stages[i].name);
+    stage_recipes += (i == 0 ? "" : ",") + config_.stages[i].name + "=" + stage_recipes_[i].name;
+  }
+  meta.extra["stage_recipes"] = stage_recipes;
+  meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
+  meta.extra["attention_q_tile"] = std::to_string(config_.attention.q_tile);
+  for (const StageConfig& stage : config_.stages) {
+    if (stage.planted_outliers.channels > 0) meta.extra["variant"] = "planted outliers";
+  }
+  for (const auto& [key, value] : options_.extra_meta) meta.extra[key] = value;
+  return meta;
+}
+
+std::vector<TensorName> Trainer::tensor_names() const {
+  std::vector<TensorName> names;
+  if (config_.logging.statistics_every_steps == 0) return names;
+  const StageConfig& stage = config_.stages.front();
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  for (const LinearShape& layer : linear_shapes(config_.model)) {
+    const LinearRecipe& recipe =
+        recipe_.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
+    const std::int64_t rows[] = {tokens, layer.out, tokens, layer.in, layer.out, layer.in};
+    const std::int64_t k[] = {layer.in, layer.in, layer.out, layer.out, tokens, tokens};
+    for (const Slot slot : kSlots) {
+      const QuantSpec& spec = recipe.slot(slot);
+      const auto i = static_cast<std::size_t>(slot);
+      names.push_back({layer.name, slot_name(slot), label(spec),
+                       scale_bits_per_element(spec, rows[i], k[i])});
+    }
+  }
+  return names;
+}
+
+void Trainer::open_log() {
+  std::filesystem::create_directories(options_.directory);
+  const bool exists = std::filesystem::exists(run_file());
+  if (exists && !options_.resume) {
+    throw Error(fmt::format("{} exists: use --resume to continue it, or another --out",
+                            run_file().string()));
+  }
+  if (!exists) {
+    log_ = RunLog::create(run_file(), make_meta(), tensor_names());
+    return;
+  }
+  if (std::filesystem::exists(checkpoint_file())) {
+    position_ = read_position(checkpoint_file(), config_.hash);
+  } else if (read_run_status(run_file()).config_hash != config_.hash) {
+    throw Error(fmt::format("{}: the run was started under another configuration; start a new "
+                            "output directory",
+                            run_file().string()));
+  }
+  log_ = RunLog::resume(run_file(), position_.step, config_.logging.every_steps);
+}
+
+std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
+  auto stage = std::make_unique<Stage>();
+  const auto i = static_cast<std::size_t>(index);
+  stage->index = index;
+  stage->config = &config_.stages[i];
+  const StageConfig& config = *stage->config;
+  stage->transformer = std::make_unique<Transformer>(
+      backend_, *parameters_, config_.model, stage_recipes_[i],
+      BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
+  if (config.eval.has_value()) {
+    stage->evaluator =
+        std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval);
+  }
+  if (position_.stage_step > 0) {
+    load_checkpoint(checkpoint_file(),
+                    {backend_, *parameters_, scalars_, &stage->transformer->linears()});
+    datasets_[i].seek(position_.cursor);
+  } else {
+    if (config.reset_optimizer) {
+      parameters_->reset_optimizer();
+      backend_.fill_zero(scalars_);
+    }
+    if (config.planted_outliers.channels > 0) {
+      plant_outliers(*parameters_, config_.model, config.planted_outliers, config_.seed);
+      log_->append(EventRecord{position_.step + 1, "outliers_planted",
+                               fmt::format("{} channels, gain {}", config.planted_outliers.channels,
+                                           config.planted_outliers.gain)});
+    }
+  }
+  stage->began = now();
+  stage->began_step = position_.step;
+  return stage;
+}
+
+void Trainer::upload_step_scalars(const StageConfig& config, std::int64_t tokens) {
+  const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
+  const double values[] = {rate, tokens > 0 ? 1.0 / static_cast<double>(tokens) : 0.0, 0.0, 0.0};
+  const TensorView view = scalars_.columns(StepScalar::kLearningRate, 4);
+  if (view.dtype == DType::f64) {
+    backend_.upload(view, values);
+    return;
+  }
+  float singles[4];
+  for (int i = 0; i < 4; ++i) singles[i] = static_cast<float>(values[i]);
+  backend_.upload(view, singles);
+}
+
+void Trainer::update_parameters(Stage& stage) {
+  const AdamWSpec& spec = config_.optimizer.adamw;
+  for (const Parameter& parameter : parameters_->all()) {
+    backend_.accumulate_square_sum(parameter.gradient(), scalars_);
+  }
+  backend_.begin_update(spec, scalars_);
+  for (const Parameter& parameter : parameters_->all()) {
+    backend_.adamw(spec, scalars_, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors);
+  }
+  stage.transformer->update_delayed_scales();
+}
+
+void Trainer::train_step(Stage& stage) {
+  const StageConfig& config = *stage.config;
+  Dataset& dataset = datasets_[static_cast<std::size_t>(stage.index)];
+  std::vector<Batch> batches;
+  std::int64_t tokens = 0;
+  for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
+    batches.push_back(dataset.next(config.micro_batch_sequences, config.sequence_length));
+    tokens += batches.back().trained_tokens;
+  }
+  const std::int64_t every = config_.logging.statistics_every_steps;
+  const std::int64_t step = position_.step + 1;
+  StepContext context;
+  context.seed = config_.seed;
+  context.step = static_cast<std::uint32_t>(step);
+  context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
+  upload_step_scalars(config, tokens);
+  parameters_->zero_gradients();
+  stage.transformer->prepare_weights(context);
+  const bool logged = context.log_statistics;
+  for (const Batch& batch : batches) {
+    stage.transformer->load(batch);
+    stage.transformer->forward(context);
+    stage.transformer->loss(scalars_, true);
+    stage.transformer->backward(context);
+    ++context.micro_batch;
+    context.log_statistics = false;  // the first micro-batch speaks for the step
+  }
+  update_parameters(stage);
+  context.log_statistics = logged;
+  record_step(stage, context, tokens);
+}
+
+void Trainer::record_nonfinite(const StepRecord& record) {
+  for (const Parameter& parameter : parameters_->all()) {
+    const TensorView& gradient = parameter.gradient();
+    if (gradient.dtype != DType::f32) continue;
+    std::vector<float> values(static_cast<std::size_t>(gradient.size()));
+    backend_.download(values.data(), gradient);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isfinite(values[i])) continue;
+      log_->append(EventRecord{record.step, "nan",
+                               fmt::format("gradient of {} is not finite at row {}, column {}",
+                                           parameter.name,
+                                           static_cast<std::int64_t>(i) / gradient.cols,
+                                           static_cast<std::int64_t>(i) % gradient.cols)});
+      const std::size_t first = i < kSampleLength / 2 ? 0 : i - kSampleLength / 2;
+      const std::size_t last = std::min(values.size(), first + kSampleLength);
+      log_->append_sample(record.step, "gradient/" + parameter.name,
+                          {values.begin() + static_cast<std::ptrdiff_t>(first),
+                           values.begin() + static_cast<std::ptrdiff_t>(last)});
+      return;
+    }
+  }
+  log_->append(EventRecord{record.step, "nan",
+                           fmt::format("loss {} or gradient norm {} is not finite", record.loss,
+                                       record.grad_norm)});
+}
+
+void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t tokens) {
+  ++position_.step;
+  ++position_.stage_step;
+  position_.tokens += tokens;
+  position_.cursor = datasets_[static_cast<std::size_t>(stage.index)].cursor();
+  StepRecord record;
+  record.step = position_.step;
+  record.stage = static_cast<std::int32_t>(stage.index);
+  record.tokens = position_.tokens;
+  record.loss = scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
+  record.grad_norm = scalar(StepScalar::kGradNorm);
+  record.learning_rate = scalar(StepScalar::kLearningRate);
+  record.seconds = elapsed();
+  if (config_.logging.hash_every_step) record.weight_hash = parameters_->hash();
+  const bool last = position_.stage_step == stage.config->steps;
+  const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+  if (position_.step % config_.logging.every_steps == 0 || last || !finite) log_->append(record);
+  if (context.log_statistics) record_statistics(stage);
+  if (!finite) {
+    record_nonfinite(record);
+    log_->flush();
+    if (config_.logging.nonfinite == NonfinitePolicy::stop) {
+      throw RuntimeFailure(fmt::format("step {}: loss {} and gradient norm {}; see /events of {}",
+                                       record.step, record.loss, record.grad_norm,
+                                       run_file().string()));
+    }
+  }
+  if (options_.progress) {
+    const double spent = now() - stage.began;
+    const auto steps = static_cast<double>(position_.step - stage.began_step);
+    const auto batch_tokens =
+        static_cast<double>(stage.config->batch_sequences * stage.config->sequence_length);
+    options_.progress({position_.step, total_steps_, stage.config->name, record.loss,
+                       record.grad_norm, record.learning_rate, batch_tokens * steps / spent,
+                       spent / steps * static_cast<double>(total_steps_ - position_.step)});
+  }
+}
+
+void Trainer::record_statistics(Stage& stage) {
+  std::vector<OperandStatistics> statistics;
+  std::vector<std::uint64_t> hashes;
+  for (const auto& layer : stage.transformer->linears()) {
+    for (const Slot slot : kSlots) {
+      OperandStatistics record{};
+      backend_.download(&record, layer->statistics(slot));
+      hashes.push_back(xxh3(&record, sizeof record));
+      statistics.push_back(record);
+    }
+  }
+  log_->append_tensors(position_.step, statistics, hashes);
+}
+
+void Trainer::evaluate(Stage& stage) {
+  const StageConfig& config = *stage.config;
+  const bool last = position_.stage_step == config.steps;
+  if (stage.evaluator == nullptr) return;
+  if (!last && position_.stage_step % config.eval->every_steps != 0) return;
+  StepContext context;
+  context.seed = config_.seed;
+  context.step = static_cast<std::uint32_t>(position_.step);
+  EvalRecord record;
+  record.step = position_.step;
+  record.stage = static_cast<std::int32_t>(stage.index);
+  record.loss = stage.evaluator->held_out_loss(context);
+  if (last && config.eval->exact_match > 0) {
+    const Evaluator::ExactMatch match = stage.evaluator->exact_match(context);
+    record.exact_match_count = match.asked;
+    record.exact_match = match.asked > 0 ? static_cast<double>(match.correct) /
+                                               static_cast<double>(match.asked)
+                                         : -1.0;
+  }
+  log_->append(record);
+}
+
+void Trainer::checkpoint(Stage& stage) {
+  RunPosition position = position_;
+  position.seconds = elapsed();
+  log_->flush();
+  save_checkpoint(checkpoint_file(),
+                  {backend_, *parameters_, scalars_, &stage.transformer->linears()}, position,
+                  config_.hash);
+}
+
+RunOutcome Trainer::run() {
+  start_seconds_ = now();
+  if (options_.resume && std::filesystem::exists(run_file()) &&
+      read_run_status(run_file()).complete) {
+    if (read_run_status(run_file()).config_hash != config_.hash) {
+      throw Error(fmt::format("{}: complete, but under another configuration",
+                              run_file().string()));
+    }
+    return RunOutcome::complete;
+  }
+  open_log();
+  const std::size_t mark = backend_.memory_mark();
+  for (auto index = position_.stage; index < static_cast<std::int64_t>(config_.stages.size());
+       ++index) {
+    const std::unique_ptr<Stage> stage = begin_stage(index);
+    const std::int64_t every = config_.logging.checkpoint_every_steps;
+    while (position_.stage_step < stage->config->steps) {
+      train_step(*stage);
+      evaluate(*stage);
+      const bool stop = options_.stop != nullptr && options_.stop->load();
+      const bool last = position_.stage_step == stage->config->steps;
+      if (stop || last || (every > 0 && position_.stage_step % every == 0)) checkpoint(*stage);
+      if (stop) return RunOutcome::interrupted;
+    }
+    position_.stage_step = 0;
+    ++position_.stage;
+    position_.cursor = {};
+    backend_.release_to(mark);
+  }
+  log_->complete(parameters_->hash());
+  return RunOutcome::complete;
+}
+
+}  // namespace fp8lab

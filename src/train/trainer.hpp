@@ -1,0 +1,92 @@
+// One training loop for all stages: pretrain, continual pre-training and supervised fine-tuning.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/config/config.hpp"
+#include "src/io/run_log.hpp"
+#include "src/model/transformer.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/evaluate.hpp"
+
+namespace fp8lab {
+
+enum class RunOutcome { complete, interrupted };
+
+/// What a progress display may show after a step.
+struct Progress {
+  std::int64_t step = 0, total_steps = 0;
+  std::string stage;
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  double tokens_per_second = 0;  ///< all tokens of the step, masked ones too
+  double seconds_left = 0;
+};
+
+struct TrainerOptions {
+  std::filesystem::path directory;       ///< holds run.h5 and checkpoint.safetensors
+  bool resume = false;
+  std::filesystem::path init_from;       ///< weights to start from; overrides config.init_from, and
+                                         ///< is told apart by the initial weights' hash alone
+  std::map<std::string, std::string> extra_meta;  ///< for /meta/extra.*: the arm of a study, ...
+  std::string code_version;
+  std::string simd_target;
+  const std::atomic<bool>* stop = nullptr;  ///< set by a signal: checkpoint and return
+  std::function<void(const Progress&)> progress;
+};
+
+/// Runs every stage of `config`. The directory must hold no run, or options.resume be set.
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, Backend& backend, TrainerOptions options);
+  ~Trainer();
+
+  /// Returns `interrupted` after a checkpoint when the stop flag was raised. Throws RuntimeFailure
+  /// when the loss is not finite and the policy says stop.
+  RunOutcome run();
+
+ private:
+  /// What exists for the length of one stage.
+  struct Stage;
+
+  void open_log();
+  RunMeta make_meta();
+  std::vector<TensorName> tensor_names() const;
+  std::unique_ptr<Stage> begin_stage(std::int64_t index);
+  void train_step(Stage& stage);
+  void upload_step_scalars(const StageConfig& config, std::int64_t tokens);
+  void update_parameters(Stage& stage);
+  void record_step(Stage& stage, const StepContext& context, std::int64_t tokens);
+  void record_nonfinite(const StepRecord& record);
+  void record_statistics(Stage& stage);
+  void evaluate(Stage& stage);
+  void checkpoint(Stage& stage);
+  double scalar(std::int64_t index);
+  double elapsed() const;
+  std::filesystem::path run_file() const { return options_.directory / "run.h5"; }
+  std::filesystem::path checkpoint_file() const {
+    return options_.directory / "checkpoint.safetensors";
+  }
+
+  RunConfig config_;
+  Backend& backend_;
+  TrainerOptions options_;
+  Recipe recipe_;
+  std::vector<Recipe> stage_recipes_;
+  std::vector<Dataset> datasets_;
+  std::unique_ptr<Parameters> parameters_;
+  TensorView scalars_;
+  std::unique_ptr<RunLog> log_;
+  RunPosition position_;
+  std::int64_t total_steps_ = 0;
+  std::string initial_hash_;
+  double start_seconds_ = 0;
+};
+
+}  // namespace fp8lab

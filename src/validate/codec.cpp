@@ -1,0 +1,293 @@
+#include "src/validate/codec.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "emulation/api/error.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "src/validate/conv_hashes.hpp"
+
+// Loops over 2^32 integers, compiled for several instruction sets and chosen by the loader.
+// Integers only, apart from the one FP32 addition of the fast conversions, so the bits cannot
+// differ.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define FP8LAB_SWEEP_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FP8LAB_SWEEP_CLONES
+#endif
+
+namespace fp8lab {
+namespace {
+
+using numerics::FormatSpec;
+using numerics::Overflow;
+using numerics::Rounding;
+
+constexpr std::uint32_t kChunkSize = 1u << 24;
+constexpr std::uint32_t kBlockSize = 4096;
+constexpr std::uint32_t kChunks = 256;
+constexpr std::uint64_t kAllFloats = std::uint64_t{1} << 32;
+
+constexpr std::uint64_t mix(std::uint64_t x) {
+  std::uint64_t z = x + 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+struct Fp8Block {
+  std::array<std::uint16_t, kBlockSize> saturating;
+  std::array<std::uint16_t, kBlockSize> special;
+  std::array<std::uint16_t, kBlockSize> fast;
+};
+
+// The formats are constants, so that the compiler specialises the codec and vectorises the loops.
+template <FormatSpec kFormat>
+[[gnu::always_inline]] inline void convert_block(std::uint32_t first, Fp8Block& block) {
+  for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+    block.saturating[i] = static_cast<std::uint16_t>(
+        numerics::encode(kFormat, first + i, Rounding::nearest, Overflow::saturate));
+  }
+  for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+    block.special[i] = static_cast<std::uint16_t>(
+        numerics::encode(kFormat, first + i, Rounding::nearest, Overflow::special));
+  }
+  for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+    const float value = numerics::bits_float(first + i);
+    block.fast[i] =
+        kFormat == numerics::kE4M3 ? numerics::to_e4m3(value) : numerics::to_e5m2(value);
+  }
+}
+
+FP8LAB_SWEEP_CLONES
+void convert_block_e4m3(std::uint32_t first, Fp8Block& block) {
+  convert_block<numerics::kE4M3>(first, block);
+}
+
+FP8LAB_SWEEP_CLONES
+void convert_block_e5m2(std::uint32_t first, Fp8Block& block) {
+  convert_block<numerics::kE5M2>(first, block);
+}
+
+// Counts the inputs first .. first + count - 1 that do not give `expected`.
+template <FormatSpec kFormat, Overflow kOverflow>
+[[gnu::always_inline]] inline std::uint32_t count_one(std::uint32_t first, std::uint32_t count,
+                                                      std::uint32_t expected) {
+  std::uint32_t unlike = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::uint32_t code = numerics::encode(kFormat, first + i, Rounding::nearest, kOverflow);
+    unlike += code != expected ? 1u : 0u;
+  }
+  return unlike;
+}
+
+// Values first .. last - 1 and their negatives all have to give one code for each policy.
+template <FormatSpec kFormat>
+[[gnu::always_inline]] inline std::uint32_t count_unlike(std::uint32_t first, std::uint32_t last,
+                                                         std::uint32_t saturated,
+                                                         std::uint32_t special,
+                                                         std::uint32_t sign) {
+  const std::uint32_t count = last - first;
+  const std::uint32_t negative = first | 0x80000000u;
+  return count_one<kFormat, Overflow::saturate>(first, count, saturated) +
+         count_one<kFormat, Overflow::saturate>(negative, count, saturated | sign) +
+         count_one<kFormat, Overflow::special>(first, count, special) +
+         count_one<kFormat, Overflow::special>(negative, count, special | sign);
+}
+
+using CountUnlike = std::uint32_t (*)(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                                      std::uint32_t);
+
+#define FP8LAB_DEFINE_COUNT(name, format)                                              \
+  FP8LAB_SWEEP_CLONES                                                                  \
+  std::uint32_t name(std::uint32_t first, std::uint32_t last, std::uint32_t saturated, \
+                     std::uint32_t special, std::uint32_t sign) {                      \
+    return count_unlike<format>(first, last, saturated, special, sign);                \
+  }
+FP8LAB_DEFINE_COUNT(count_unlike_e4m3, numerics::kE4M3)
+FP8LAB_DEFINE_COUNT(count_unlike_e5m2, numerics::kE5M2)
+FP8LAB_DEFINE_COUNT(count_unlike_e3m4, numerics::kE3M4)
+FP8LAB_DEFINE_COUNT(count_unlike_e2m3, numerics::kE2M3)
+FP8LAB_DEFINE_COUNT(count_unlike_e3m2, numerics::kE3M2)
+FP8LAB_DEFINE_COUNT(count_unlike_e2m1, numerics::kE2M1)
+FP8LAB_DEFINE_COUNT(count_unlike_bf16, numerics::kBF16)
+FP8LAB_DEFINE_COUNT(count_unlike_fp16, numerics::kFP16)
+#undef FP8LAB_DEFINE_COUNT
+
+struct SweptFormat {
+  FormatSpec format;
+  CountUnlike count_unlike;
+};
+
+constexpr SweptFormat kSweptFormats[] = {
+    {numerics::kE4M3, &count_unlike_e4m3}, {numerics::kE5M2, &count_unlike_e5m2},
+    {numerics::kE3M4, &count_unlike_e3m4}, {numerics::kE2M3, &count_unlike_e2m3},
+    {numerics::kE3M2, &count_unlike_e3m2}, {numerics::kE2M1, &count_unlike_e2m1},
+    {numerics::kBF16, &count_unlike_bf16}, {numerics::kFP16, &count_unlike_fp16},
+};
+
+CountUnlike counter_of(const FormatSpec& format) {
+  for (const SweptFormat& swept : kSweptFormats) {
+    if (swept.format == format) return swept.count_unlike;
+  }
+  throw Error("codec sweep: no sweep for a format of " + std::to_string(format.bits()) +
+              " bits; accepted are the named formats with a sign and at most 16 bits");
+}
+
+// Calls body(chunk) for all chunks in parallel, with a progress line after every eighth of them.
+template <class Body>
+void for_each_chunk(std::uint32_t count, const std::string& name,
+                    const std::function<void(const std::string&)>& progress, const Body& body) {
+  const std::uint32_t group = count / 8;
+  for (std::uint32_t first = 0; first < count; first += group) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (std::uint32_t chunk = first; chunk < first + group; ++chunk) body(chunk);
+    if (progress) {
+      progress(name + ": " + std::to_string(100 * (first + group) / count) + " % of all floats");
+    }
+  }
+}
+
+void check_fp8(Fp8Format format, const std::string& name,
+               const std::function<void(const std::string&)>& progress,
+               std::vector<CodecReport>& reports) {
+  std::array<Fp8ChunkResult, kChunks> results;
+  for_each_chunk(kChunks, name, progress, [&](std::uint32_t chunk) {
+    results[chunk] = sweep_fp8_chunk(format, chunk, kConversionHashSeed);
+  });
+  const std::size_t row = format == Fp8Format::e4m3 ? 0 : 1;
+  CodecReport saturating{name + " saturating, all floats, recorded hashes", kAllFloats, 0};
+  CodecReport special{name + " without saturation, all floats, recorded hashes", kAllFloats, 0};
+  CodecReport fast{name + " fast conversion, all floats", kAllFloats, 0};
+  for (std::size_t chunk = 0; chunk < kChunks; ++chunk) {
+    const Fp8ChunkResult& result = results[chunk];
+    saturating.mismatches += result.saturating_hash != kConversionHashes[row][chunk] ? 1u : 0u;
+    special.mismatches += result.special_hash != kConversionHashes[row + 2][chunk] ? 1u : 0u;
+    fast.mismatches += result.fast_mismatches;
+  }
+  reports.insert(reports.end(), {saturating, special, fast});
+}
+
+CodecReport check_boundaries(const numerics::NamedFormat& named,
+                             const std::function<void(const std::string&)>& progress) {
+  const std::string name(named.name);
+  const std::vector<std::uint32_t> thresholds = rounding_thresholds(named.format);
+  std::array<std::uint64_t, kChunks / 2> mismatches{};
+  for_each_chunk(kChunks / 2, name, progress, [&](std::uint32_t chunk) {
+    mismatches[chunk] = sweep_boundaries(named.format, thresholds, chunk);
+  });
+  CodecReport report{name + " both overflow policies, all floats, exact boundaries", 2 * kAllFloats,
+                     0};
+  for (const std::uint64_t count : mismatches) report.mismatches += count;
+  return report;
+}
+
+}  // namespace
+
+FP8LAB_SWEEP_CLONES
+std::uint64_t hash_conversions(std::uint32_t first, const std::uint16_t* outputs, std::size_t count,
+                               std::uint32_t seed) {
+  const std::uint64_t salt = mix(seed);
+  std::uint64_t hash = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t input = std::uint64_t{first} + i;
+    hash += mix((input << 16 | outputs[i]) ^ salt);
+  }
+  return hash;
+}
+
+Fp8ChunkResult sweep_fp8_chunk(Fp8Format format, std::uint32_t chunk, std::uint32_t seed) {
+  const auto convert = format == Fp8Format::e4m3 ? &convert_block_e4m3 : &convert_block_e5m2;
+  Fp8Block block;
+  Fp8ChunkResult result;
+  for (std::uint32_t offset = 0; offset < kChunkSize; offset += kBlockSize) {
+    const std::uint32_t first = chunk * kChunkSize + offset;
+    convert(first, block);
+    std::uint32_t unlike = 0;
+    for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+      unlike += block.fast[i] != block.saturating[i] ? 1u : 0u;
+    }
+    result.fast_mismatches += unlike;
+    result.saturating_hash += hash_conversions(first, block.saturating.data(), kBlockSize, seed);
+    result.special_hash += hash_conversions(first, block.special.data(), kBlockSize, seed);
+  }
+  return result;
+}
+
+std::vector<std::uint32_t> rounding_thresholds(const FormatSpec& format) {
+  const std::uint32_t largest = format.max_finite_code();
+  std::vector<std::uint32_t> thresholds;
+  thresholds.reserve(largest + 1u);
+  for (std::uint32_t code = 0; code <= largest; ++code) {
+    const double here = numerics::decode(format, code);
+    // Above the maximum the grid goes on with the last spacing: overflow is decided after rounding.
+    const double next = code < largest
+                            ? static_cast<double>(numerics::decode(format, code + 1u))
+                            : 2.0 * here - static_cast<double>(numerics::decode(format, code - 1u));
+    // Midpoints of formats with at most 16 bits are FP32 values. A tie goes to the even code.
+    const std::uint32_t middle = numerics::float_bits(static_cast<float>((here + next) / 2.0));
+    thresholds.push_back(code % 2 == 1 ? middle : middle + 1u);
+  }
+  return thresholds;
+}
+
+std::uint64_t sweep_boundaries(const FormatSpec& format,
+                               const std::vector<std::uint32_t>& thresholds, std::uint32_t chunk) {
+  const CountUnlike count_unlike = counter_of(format);
+  const std::uint32_t end = (chunk + 1) * kChunkSize;
+  const std::uint32_t max_code = format.max_finite_code();
+  std::uint32_t first = chunk * kChunkSize;
+  std::uint64_t mismatches = 0;
+  const auto check_until = [&](std::uint32_t limit, std::uint32_t saturated, std::uint32_t special,
+                               std::uint32_t sign) {
+    const std::uint32_t last = std::min(end, limit);
+    if (first >= last) return;
+    mismatches += count_unlike(first, last, saturated, special, sign);
+    first = last;
+  };
+  auto code = static_cast<std::uint32_t>(
+      std::upper_bound(thresholds.begin(), thresholds.end(), first) - thresholds.begin());
+  for (; code <= max_code && first < end; ++code) {
+    check_until(thresholds[code], code, code, format.sign_mask());
+  }
+  const bool has_infinity = format.specials == numerics::SpecialValues::ieee;
+  const std::uint32_t overflowed = has_infinity ? format.infinity_code() : format.nan_code();
+  check_until(numerics::kF32Infinity + 1u, max_code, overflowed, format.sign_mask());
+  check_until(end, format.nan_code(), format.nan_code(), 0u);  // NaN drops its sign
+  return mismatches;
+}
+
+std::uint64_t round_trip_mismatches(const FormatSpec& format) {
+  const Rounding rounding = format.has_subnormals ? Rounding::nearest : Rounding::toward_zero;
+  std::uint64_t mismatches = 0;
+  for (std::uint32_t code = 0; code >> format.bits() == 0; ++code) {
+    const std::uint32_t bits = numerics::decode_bits(format, code);
+    const std::uint32_t expected = bits == numerics::kF32NaN ? format.nan_code() : code;
+    if (numerics::encode(format, bits, rounding, Overflow::special) != expected) ++mismatches;
+  }
+  return mismatches;
+}
+
+std::vector<CodecReport> validate_codecs(bool exhaustive_all_formats,
+                                         const std::function<void(const std::string&)>& progress) {
+  std::vector<CodecReport> reports;
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    if (named.format.bits() > 16) continue;
+    reports.push_back({std::string(named.name) + " decode and encode, every code",
+                       std::uint64_t{1} << named.format.bits(),
+                       round_trip_mismatches(named.format)});
+  }
+  check_fp8(Fp8Format::e4m3, "e4m3fn", progress, reports);
+  check_fp8(Fp8Format::e5m2, "e5m2", progress, reports);
+  if (!exhaustive_all_formats) return reports;
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    if (named.format.bits() > 16 || !named.format.has_sign) continue;
+    reports.push_back(check_boundaries(named, progress));
+  }
+  return reports;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,332 @@
+"""The program as its users meet it: exit statuses, messages, and what it writes.
+
+Run by ctest, which passes the program's path in FP8LAB_PROGRAM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PROGRAM = os.environ["FP8LAB_PROGRAM"]
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+RECIPE = """\
+name = "mine"
+[slots.default]
+format = "e4m3fn"
+[gemm]
+accumulator = "sm90_wgmma_fp8"
+schedule = "promote:128"
+"""
+
+
+def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    words = [PROGRAM, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+def refused(*arguments: object, cwd: Path | None = None) -> str:
+    """The message of a command that must end with status 2 and one line on standard error."""
+    result = run(*arguments, cwd=cwd)
+    assert result.returncode == 2, (result.returncode, result.stdout, result.stderr)
+    assert result.stderr.startswith("fp8lab: ")
+    assert result.stderr.count("\n") == 1 and result.stderr.endswith("\n"), result.stderr
+    assert result.stdout == ""
+    return result.stderr
+
+
+def succeeded(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.returncode == 0, (result.returncode, result.stderr)
+    assert result.stderr == ""
+    return result.stdout
+
+
+@pytest.fixture(name="matrices")
+def fixture_matrices(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(7)
+    np.save(tmp_path / "a.npy", generator.standard_normal((24, 256), dtype=np.float32))
+    np.save(tmp_path / "b.npy", generator.standard_normal((40, 256), dtype=np.float32))
+    return tmp_path
+
+
+def test_help_and_version() -> None:
+    for arguments in (["--help"], ["help"], ["-h"]):
+        assert "validate" in succeeded(*arguments)
+    assert succeeded("--version").startswith("fp8lab ")
+    commands = ["info", "recipes", "train", "ablate", "report", "validate", "gemm", "quantize"]
+    for command in commands:
+        assert "--help" in succeeded(command, "--help")
+
+
+def test_unknown_words() -> None:
+    message = refused("trian")
+    assert "unknown command 'trian'" in message and "train, " in message
+    assert "no command" in refused()
+    assert "--colour" in refused("info", "--colour")
+    assert "--jso" in refused("info", "--jso")  # no abbreviations
+    assert "too many arguments" in refused("recipes", "show", "bf16", "more")
+    assert "accepted: list, show, check" in refused("recipes", "paint")
+    assert "accepted: codec, golden" in refused("validate", "everything")
+    assert "accepted: emulation" in refused("bench", "everything")
+    assert "--what is missing" in refused("validate")
+    assert "--a is missing" in refused("gemm", "--spec", "sm90_bf16")
+
+
+def test_info() -> None:
+    facts = json.loads(succeeded("info", "--json"))
+    assert "portable" in facts["simd"] and facts["simd_in_use"] in facts["simd"]
+    assert facts["threads"] >= 1
+    assert "infir2" in facts["recipes"]
+    assert facts["hdf5"].count(".") == 2
+    assert "hdf5" in succeeded("info")
+
+
+def test_recipes() -> None:
+    listed = json.loads(succeeded("recipes", "list", "--json"))
+    names = [row["name"] for row in listed]
+    assert names == sorted(names) and {"bf16", "infir2", "te_delayed"} <= set(names)
+    table = succeeded("recipes", "list")
+    for row in listed:
+        assert row["name"] in table
+        shown = json.loads(succeeded("recipes", "show", row["name"], "--json"))
+        assert shown["hash"] == row["hash"]
+    text = succeeded("recipes", "show", "infir2", "--in", "200")
+    assert "pow2 enc_floor" in text and "promote:128" in text
+    assert "warning: fprop.x: K = 200 is not a multiple of 128" in text
+    message = refused("recipes", "show", "infir3")
+    assert "unknown recipe 'infir3'" in message and "infir2_fp32scale" in message
+
+
+def test_recipes_check(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(RECIPE)
+    assert "sm90_wgmma_fp8" in succeeded("recipes", "check", file)
+    file.write_text(RECIPE + "tile = 3\n")
+    assert f"{file}:7:1: unknown key 'gemm.tile'" in refused("recipes", "check", file)
+    file.write_text("name = [")
+    assert f"{file}:1:" in refused("recipes", "check", file)
+    file.write_text(RECIPE.replace('"e4m3fn"', '"e4m3fn"\ntile = "1x96"'))
+    message = refused("recipes", "check", file)
+    assert "gemm.fprop.schedule" in message and "accepted" in message
+    assert "cannot open" in refused("recipes", "check", tmp_path / "missing.toml")
+    file.write_bytes(b"name = \"\xff\xfe\"\n")
+    assert str(file) in refused("recipes", "check", file)
+
+
+def test_train_refusals(tmp_path: Path) -> None:
+    assert "either --config FILE or --preset" in refused("train", cwd=tmp_path)
+    assert "unknown preset 'quick'" in refused("train", "--preset", "quick", cwd=tmp_path)
+    file = tmp_path / "run.toml"
+    file.write_text('model = "tiny"\n[[stages]]\nname = "a"\nstep = 3\n')
+    message = refused("train", "--config", file, cwd=tmp_path)
+    assert f"{file}:4:1: unknown key 'stages.step'" in message
+    file.write_text('model = "tiny"\n[[stages]\n')
+    assert f"{file}:2:" in refused("train", "--config", file, cwd=tmp_path)
+    preset = ["train", "--preset", "quickstart"]
+    assert "unknown recipe 'bf17'" in refused(*preset, "--recipe", "bf17", cwd=tmp_path)
+    assert "unknown key 'sead'" in refused(*preset, "--set", "sead=1", cwd=tmp_path)
+    assert "KEY=VALUE" in refused(*preset, "--set", "seed", cwd=tmp_path)
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_missing_gpu(matrices: Path) -> None:
+    if json.loads(succeeded("info", "--json"))["cuda"] == "compiled in":
+        pytest.skip("this build has CUDA")
+    words = ["--spec", "infir2:fprop", "--a", matrices / "a.npy", "--b", matrices / "b.npy"]
+    out = matrices / "d.npy"
+    message = refused("gemm", *words, "--out", out, "--backend", "cuda")
+    assert "cuda" in message
+    assert "unknown backend" in refused("gemm", *words, "--out", out, "--backend", "tpu")
+    assert "cuda" in refused("train", "--preset", "quickstart", "--backend", "cuda", cwd=matrices)
+    assert not out.exists() and not (matrices / "runs").exists()
+
+
+def test_gemm_of_codes(tmp_path: Path) -> None:
+    """Codes of small integers: every accumulator returns the exact product."""
+    one = {0: 0x00, 1: 0x38, 2: 0x40, -1: 0xB8, -2: 0xC0}
+    generator = np.random.default_rng(3)
+    a = generator.choice([0, 1, 2, -1, -2], size=(5, 64))
+    b = generator.choice([0, 1, 2, -1, -2], size=(7, 64))
+    code = np.vectorize(one.__getitem__)
+    np.save(tmp_path / "a.npy", code(a).astype(np.uint8))
+    np.save(tmp_path / "b.npy", code(b).astype(np.uint8))
+    words = ["--a", tmp_path / "a.npy", "--b", tmp_path / "b.npy", "--out", tmp_path / "d.npy"]
+    operands = ["--operand-a", "e4m3fn", "--operand-b", "e4m3fn"]
+    for unit in ("sm90_wgmma_fp8", "sm90_mma_sync_fp8", "ideal_exact", "ideal_fp32", "sm90_bf16"):
+        text = succeeded("gemm", "--spec", f"{unit}/fast/fp32", *operands, *words)
+        assert "(5, 7) from K = 64" in text
+        assert np.array_equal(np.load(tmp_path / "d.npy"), (a @ b.T).astype(np.float32))
+    np.save(tmp_path / "sa.npy", np.full((5, 1), 0.5, np.float32))
+    np.save(tmp_path / "sb.npy", np.arange(1, 8, dtype=np.float32))
+    scales = ["--scale-a", tmp_path / "sa.npy", "--scale-b", tmp_path / "sb.npy"]
+    rows = ["--operand-a", "e4m3fn/row", "--operand-b", "e4m3fn/row"]
+    succeeded("gemm", "--spec", "sm90_wgmma_fp8/fast/fp32", *rows, *words, *scales)
+    expected = 0.5 * (a @ b.T) * np.arange(1, 8)
+    assert np.array_equal(np.load(tmp_path / "d.npy"), expected.astype(np.float32))
+
+
+def test_gemm_of_values(matrices: Path) -> None:
+    files = ["--a", matrices / "a.npy", "--b", matrices / "b.npy", "--out", matrices / "d.npy"]
+    reference = np.load(matrices / "a.npy") @ np.load(matrices / "b.npy").T
+    limits = {"infir2:fprop": 0.06, "mxfp8:fprop": 0.06, "sm90_bf16/fast/fp32": 0.01}
+    for spec, error in limits.items():
+        succeeded("gemm", "--spec", spec, *files)
+        result = np.load(matrices / "d.npy")
+        assert result.dtype == np.float32 and result.shape == (24, 40)
+        relative = np.linalg.norm(result - reference) / np.linalg.norm(reference)
+        assert 0 < relative < error, (spec, relative)
+
+
+def test_gemm_refusals(matrices: Path) -> None:
+    out = matrices / "d.npy"
+    a, b = matrices / "a.npy", matrices / "b.npy"
+
+    def gemm(spec: str, first: Path, second: Path, *more: object) -> str:
+        message = refused("gemm", "--spec", spec, "--a", first, "--b", second, "--out", out, *more)
+        assert not out.exists()
+        return message
+
+    np.save(matrices / "short.npy", np.zeros((40, 255), np.float32))
+    assert "same K" in gemm("infir2:fprop", a, matrices / "short.npy")
+    assert "accepted: fprop, dgrad, wgrad" in gemm("infir2:bprop", a, b)
+    assert "unknown accumulator" in gemm("sm100", a, b)
+    assert "unknown recipe" in gemm("infir3:fprop", a, b)
+    assert "unknown word '1x'" in gemm("sm90_wgmma_fp8", a, b, "--operand-a", "e4m3fn/1x")
+    assert "accepted" in gemm("sm90_wgmma_fp8/fast", a, b, "--operand-a", "e4m3fn/1x128")
+    assert "delayed scaling" in gemm("te_delayed:fprop", a, b)
+    assert "cannot open" in gemm("infir2:fprop", a, matrices / "none.npy")
+    np.save(matrices / "double.npy", np.zeros((40, 256)))
+    assert "float32" in gemm("infir2:fprop", a, matrices / "double.npy")
+    np.save(matrices / "empty.npy", np.zeros((0, 256), np.float32))
+    assert "no elements" in gemm("infir2:fprop", a, matrices / "empty.npy")
+    np.save(matrices / "codes.npy", np.zeros((40, 256), np.uint8))
+    assert "needs a file of scales" in gemm("infir2:fprop", a, matrices / "codes.npy")
+    np.save(matrices / "scales.npy", np.ones((1, 3), np.float32))
+    message = gemm("infir2:fprop", a, matrices / "codes.npy", "--scale-b", matrices / "scales.npy")
+    assert "needs f32 (1, 2)" in message
+    assert "scales are for uint8 codes" in gemm(
+        "infir2:fprop", a, b, "--scale-b", matrices / "scales.npy"
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello",
+        b"\x93NUMPY\x01\x00",
+        b"\x93NUMPY\x01\x00\xff\xff{",
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", 20) + b"{'descr': 3, 'shape'",
+        b"\x93NUMPY\x09\x00" + b"\x00" * 64,
+    ],
+)
+def test_malformed_npy(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.npy"
+    file.write_bytes(content)
+    assert str(file) in refused("quantize", file, "--spec", "e4m3fn/tensor")
+
+
+def test_npy_shorter_than_its_shape(tmp_path: Path) -> None:
+    file = tmp_path / "x.npy"
+    np.save(file, np.zeros((8, 8), np.float32))
+    file.write_bytes(file.read_bytes()[:-1])
+    assert str(file) in refused("quantize", file, "--spec", "e4m3fn/tensor")
+
+
+def test_quantize(matrices: Path) -> None:
+    x = np.load(matrices / "a.npy")
+    codes, values = matrices / "codes.npy", matrices / "values.npy"
+    assert succeeded(
+        "quantize", matrices / "a.npy", "--recipe", "infir2", "--slot", "fprop.x",
+        "--out", codes, "--dequantized", values,
+    ) == ""
+    scales = np.load(matrices / "codes.scale.npy")
+    assert np.load(codes).dtype == np.uint8 and np.load(codes).shape == x.shape
+    assert scales.shape == (24, 2) and np.all(np.log2(scales) == np.round(np.log2(scales)))
+    relative = np.linalg.norm(np.load(values) - x) / np.linalg.norm(x)
+    assert 0 < relative < 0.05
+    report = json.loads(
+        succeeded("quantize", matrices / "a.npy", "--spec", "e4m3fn/1x128/pow2/enc_floor", "--json")
+    )
+    assert abs(report["sqnr_db"] + 20 * np.log10(relative)) < 1e-3
+    assert report["amax"] == np.abs(x).max()
+    # The second orientation is made from the transpose, here from the requantized first one.
+    succeeded("quantize", matrices / "a.npy", "--recipe", "deepseek_v3", "--slot", "wgrad.x",
+              "--out", codes)
+    assert np.load(codes).shape == (256, 24)
+    # What quantize writes is what gemm reads.
+    succeeded("quantize", matrices / "a.npy", "--recipe", "infir2", "--slot", "fprop.x",
+              "--out", codes)
+    common = ["--spec", "infir2:fprop", "--b", matrices / "b.npy"]
+    succeeded("gemm", *common, "--a", matrices / "a.npy", "--out", matrices / "d1.npy")
+    succeeded("gemm", *common, "--a", codes, "--scale-a", matrices / "codes.scale.npy",
+              "--out", matrices / "d2.npy")
+    assert np.array_equal(np.load(matrices / "d1.npy"), np.load(matrices / "d2.npy"))
+
+
+def test_quantize_refusals(matrices: Path) -> None:
+    x = matrices / "a.npy"
+    assert "either --spec" in refused("quantize", x)
+    assert "either --spec" in refused("quantize", x, "--spec", "e5m2", "--recipe", "bf16")
+    assert "--slot is missing" in refused("quantize", x, "--recipe", "infir2")
+    assert "accepted: fprop.x" in refused("quantize", x, "--recipe", "infir2", "--slot", "x")
+    assert "unknown format 'e9m9'" in refused("quantize", x, "--spec", "e9m9")
+    assert "--input is missing" in refused("quantize", "--spec", "e5m2")
+    assert "is a directory" in refused("quantize", matrices, "--spec", "e5m2")
+
+
+def test_write_failure_is_a_runtime_failure(matrices: Path) -> None:
+    words = ["--spec", "e4m3fn/tensor", "--out", matrices / "no" / "such" / "codes.npy"]
+    result = run("quantize", matrices / "a.npy", *words)
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        process = subprocess.run(
+            [PROGRAM, "info"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert process.returncode == 1 and "standard output" in process.stderr
+
+
+def test_validate_golden(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    folder = tmp_path / "golden"  # without conv_hash.bin, which takes minutes
+    folder.mkdir()
+    for name in ("mma.bin", "gemm.bin", "gemm_edge.bin", "conv_sample.bin"):
+        shutil.copy(GOLDEN / name, folder / name)
+    checked = run("validate", "golden", folder, "--json", report)
+    assert checked.returncode == 0, checked.stderr
+    lines = checked.stdout.splitlines()
+    result = json.loads(report.read_text())
+    assert lines[-1] == f"{result['cases']} cases, 0 mismatches, 0 unchecked"
+    assert result["cases"] == sum(row["cases"] for row in result["files"]) > 0
+    assert len(lines) == len(result["files"]) + 1
+    # One flipped output bit is found, a truncated file is refused, an unknown operation unchecked.
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    good = (GOLDEN / "mma.bin").read_bytes()
+    (damaged / "mma.bin").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    changed = run("validate", "golden", damaged)
+    assert changed.returncode == 3 and " 1 mismatches" in changed.stdout.splitlines()[-1]
+    assert "first mismatch in mma.bin" in changed.stdout
+    (damaged / "mma.bin").write_bytes(good[:-1])
+    assert "mma.bin" in refused("validate", "golden", damaged)
+    (damaged / "mma.bin").write_bytes(good[:48] + struct.pack("<I", 77) + good[52:])
+    unknown = run("validate", "golden", damaged)
+    assert unknown.returncode == 3 and " 0 unchecked" not in unknown.stdout.splitlines()[-1]
+    assert refused("validate", "golden", tmp_path / "none")
+
+
+def test_ablate_refusals(tmp_path: Path) -> None:
+    assert "--study" in refused("ablate", cwd=tmp_path)
+    study = tmp_path / "s.toml"
+    study.write_text('base = "none.toml"\n')
+    assert "none.toml" in refused("ablate", "--study", study, cwd=tmp_path)
+    assert sorted(tmp_path.iterdir()) == [study]

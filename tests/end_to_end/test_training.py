@@ -1,0 +1,210 @@
+"""Training through the program: same bits however it is run, killed, resumed or parallelised."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+
+PROGRAM = os.environ["FP8LAB_PROGRAM"]
+
+CONFIG = """
+name = "small"
+recipe = "{recipe}"
+seed = 3
+[model]
+hidden_size = 128
+intermediate_size = 256
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+head_dim = 64
+vocab_size = 272
+[logging]
+statistics_every_steps = 4
+checkpoint_every_steps = 3
+[[stages]]
+name = "cpt"
+kind = "cpt"
+steps = {cpt}
+batch_sequences = 2
+micro_batch_sequences = 1
+sequence_length = 96
+[stages.data]
+kind = "arithmetic"
+form = "running_text"
+[stages.learning_rate]
+kind = "wsd"
+peak = 1e-3
+final = 1e-4
+warmup_steps = 2
+decay_steps = 4
+[[stages]]
+name = "sft"
+kind = "sft"
+steps = {sft}
+batch_sequences = 2
+micro_batch_sequences = 2
+sequence_length = 192
+[stages.data]
+kind = "arithmetic"
+form = "prompt_response"
+[stages.learning_rate]
+kind = "cosine"
+peak = 5e-4
+final = 5e-5
+warmup_steps = 1
+[stages.eval]
+every_steps = 4
+sequences = 2
+exact_match = 2
+max_new_tokens = 4
+[stages.eval.data]
+kind = "arithmetic"
+form = "prompt_response"
+held_out = true
+"""
+
+
+def write_config(directory: Path, recipe: str, cpt: int = 5, sft: int = 5) -> Path:
+    path = directory / "config.toml"
+    path.write_text(CONFIG.format(recipe=recipe, cpt=cpt, sft=sft))
+    return path
+
+
+def train(config: Path, out: Path, *extra: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [PROGRAM, "train", "--config", str(config), "--out", str(out), *extra],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def open_run(out: Path) -> h5py.File:
+    return h5py.File(out / "run.h5", "r", libver="latest", swmr=True)
+
+
+def final_hash(out: Path) -> int:
+    with open_run(out) as run:
+        assert len(run["/complete"]) == 1
+        return int(run["/complete"][0])
+
+
+def step_hashes(out: Path) -> list[int]:
+    with open_run(out) as run:
+        return [int(value) for value in run["/hashes/weights"][:]]
+
+
+@pytest.mark.parametrize("recipe", ["infir2", "te_delayed"])
+def test_same_bits_for_every_thread_count_and_simd_target(tmp_path: Path, recipe: str) -> None:
+    config = write_config(tmp_path, recipe)
+    info = subprocess.run([PROGRAM, "info"], capture_output=True, text=True, check=True).stdout
+    targets = [t for t in ("portable", "avx2", "avx512", "avx512_fp16") if t in info.split()]
+    variants = [("--threads", n) for n in ("1", "2", "5")] + [("--simd", t) for t in targets]
+    expected = None
+    for index, variant in enumerate(variants):
+        out = tmp_path / f"run{index}"
+        result = train(config, out, *variant)
+        assert result.returncode == 0, result.stderr
+        hashes = step_hashes(out)
+        assert len(set(hashes)) == len(hashes) == 10, "every step changes the weights"
+        expected = expected or hashes
+        assert hashes == expected, variant
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "te_delayed"])
+def test_killed_runs_resume_to_the_same_bits(tmp_path: Path, recipe: str) -> None:
+    config = write_config(tmp_path, recipe)
+    assert train(config, tmp_path / "whole").returncode == 0
+    expected = step_hashes(tmp_path / "whole")
+    began = time.monotonic()
+    assert train(config, tmp_path / "timed").returncode == 0
+    whole = time.monotonic() - began
+    rng = random.Random(5)
+    killed = 0
+    for index in range(5):
+        out = tmp_path / f"killed{index}"
+        process = subprocess.Popen(
+            [PROGRAM, "train", "--config", str(config), "--out", str(out)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(whole * (index + rng.random()) / 5.5)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        if (out / "run.h5").exists():
+            with open_run(out) as run:
+                assert "metrics" in run
+        result = train(config, out, "--resume")
+        assert result.returncode == 0, result.stderr
+        assert step_hashes(out) == expected
+        with open_run(out) as run:
+            assert list(run["/metrics/step"][:]) == list(range(1, 11))
+    assert killed >= 3, "the runs must really have been killed"
+
+
+def test_sigterm_writes_a_checkpoint_and_exits_4(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "infir2", cpt=12, sft=3)
+    assert train(config, tmp_path / "whole").returncode == 0
+    out = tmp_path / "stopped"
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step 2/" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    process.stdout.read()
+    assert process.wait() == 4
+    with open_run(out) as run:
+        done = len(run["/metrics/step"])
+        assert 2 <= done < 15 and len(run["/complete"]) == 0
+    result = train(config, out, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert step_hashes(out) == step_hashes(tmp_path / "whole")
+    assert final_hash(out) == final_hash(tmp_path / "whole")
+
+
+def test_existing_run_and_changed_configuration_are_refused(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "bf16", cpt=1, sft=1)
+    assert train(config, tmp_path / "run").returncode == 0
+    again = train(config, tmp_path / "run")
+    assert again.returncode == 2 and again.stderr.count("\n") == 1
+    assert "--resume" in again.stderr
+    changed = train(config, tmp_path / "run", "--resume", "--set", "seed=4")
+    assert changed.returncode == 2 and "configuration" in changed.stderr
+    assert train(config, tmp_path / "run", "--resume").returncode == 0
+
+
+def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "infir2")
+    result = train(config, tmp_path / "dry", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    for text in ("fprop.x", "e4m3fn", "promote:128", "parameters", "memory", "time"):
+        assert text in result.stdout
+    assert not (tmp_path / "dry").exists()
+
+
+def test_loss_falls_and_prompts_do_not_count(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "infir2", cpt=25, sft=2)
+    assert train(config, tmp_path / "run").returncode == 0
+    with open_run(tmp_path / "run") as run:
+        loss = run["/metrics/loss"][:]
+        tokens = run["/metrics/tokens"][:]
+    assert loss[24] < 0.75 * loss[0]
+    assert tokens[24] == 25 * 2 * 96, "running text trains on every token"
+    assert 0 < tokens[26] - tokens[24] < 2 * 2 * 192, "prompts and padding are not trained on"
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__, "-q"]))

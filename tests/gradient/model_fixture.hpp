@@ -1,0 +1,112 @@
+// A small model, a batch with packed documents and masked tokens, and its gradients.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/backend/factory.hpp"
+#include "src/data/dataset.hpp"
+#include "src/data/tokenizer.hpp"
+#include "src/model/parameters.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab::test {
+
+inline ModelConfig small_model() {
+  ModelConfig model;
+  model.vocab_size = 272;
+  model.hidden_size = 64;
+  model.intermediate_size = 96;
+  model.num_hidden_layers = 2;
+  model.num_attention_heads = 4;
+  model.num_key_value_heads = 2;
+  model.head_dim = 16;
+  model.initializer_range = 0.08;
+  return model;
+}
+
+inline std::vector<Document> sample_documents() {
+  std::vector<Document> documents;
+  for (const std::string text : {"the sum of 2 and 3", "is 5, and then", "a third document!"}) {
+    Document document;
+    document.tokens = ByteTokenizer::encode(text);
+    document.tokens.insert(document.tokens.begin(), ByteTokenizer::kBegin);
+    document.tokens.push_back(ByteTokenizer::kEnd);
+    document.prompt_length = 4;  // the first three bytes are a masked prompt
+    documents.push_back(document);
+  }
+  return documents;
+}
+
+/// Model, batch and scalars on one backend.
+class ModelAtWork {
+ public:
+  ModelAtWork(const std::string& backend_name, const ModelConfig& model, const Recipe& recipe,
+              std::int64_t sequence_length = 24, std::int64_t sequences = 2)
+      : backend(make_backend(backend_name, 2)),
+        parameters(*backend, model, OptimizerConfig{}, recipe.activation_dtype) {
+    parameters.initialize(7);
+    scalars = backend->allocate(backend->storage(DType::f32), 1, StepScalar::kCount);
+    transformer = std::make_unique<Transformer>(*backend, parameters, model, recipe,
+                                                BatchShape{sequences, sequence_length, {}});
+    Dataset dataset(sample_documents(), DataForm::running_text, 3, 0);
+    batch = dataset.next(sequences, sequence_length);
+    load(batch);
+  }
+
+  void load(const Batch& data) {
+    transformer->load(data);
+    set_scalar(StepScalar::kInverseTokens, 1.0 / static_cast<double>(data.trained_tokens));
+  }
+
+  /// Mean loss of the batch, as a double.
+  double loss(bool gradient = false) {
+    set_scalar(StepScalar::kLossSum, 0.0);
+    const StepContext context;
+    transformer->prepare_weights(context);
+    transformer->forward(context);
+    transformer->loss(scalars, gradient);
+    return scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
+  }
+
+  /// Loss, with every parameter's gradient left in place.
+  double loss_and_gradients() {
+    parameters.zero_gradients();
+    const double value = loss(true);
+    transformer->backward(StepContext{});
+    return value;
+  }
+
+  std::vector<double> gradient(const Parameter& parameter) {
+    return read(parameter.gradient());
+  }
+
+  std::vector<double> read(const TensorView& view) {
+    const auto count = static_cast<std::size_t>(view.size());
+    if (view.dtype == DType::f64) {
+      std::vector<double> values(count);
+      backend->download(values.data(), view);
+      return values;
+    }
+    std::vector<float> values(count);
+    backend->download(values.data(), view);
+    return {values.begin(), values.end()};
+  }
+
+  double scalar(std::int64_t index) { return read(scalars.columns(index, 1))[0]; }
+
+  void set_scalar(std::int64_t index, double value) {
+    const TensorView view = scalars.columns(index, 1);
+    const auto single = static_cast<float>(value);
+    backend->upload(view, view.dtype == DType::f64 ? static_cast<const void*>(&value)
+                                                   : static_cast<const void*>(&single));
+  }
+
+  std::unique_ptr<Backend> backend;
+  Parameters parameters;
+  std::unique_ptr<Transformer> transformer;
+  TensorView scalars;
+  Batch batch;
+};
+
+}  // namespace fp8lab::test

@@ -1,0 +1,200 @@
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+
+#include "emulation/numerics/codec.hpp"
+
+using namespace fp8lab::numerics;
+
+namespace {
+
+constexpr FormatSpec kSmallFormats[] = {kE4M3, kE5M2, kE3M4, kE2M3, kE3M2, kE2M1};
+constexpr FormatSpec kSignedFormats[] = {kE4M3, kE5M2, kE3M4, kE2M3, kE3M2, kE2M1, kBF16, kFP16};
+constexpr Rounding kDeterministic[] = {Rounding::nearest, Rounding::toward_zero};
+
+// Finite magnitudes: all exponents, mantissas with few, many and random bits.
+std::uint32_t finite_magnitude(std::mt19937& random) {
+  const std::uint32_t field = static_cast<std::uint32_t>(random()) % 255u;
+  std::uint32_t mantissa = static_cast<std::uint32_t>(random()) & 0x7FFFFFu;
+  if (random() % 2 == 0) mantissa &= 0x7FFFFFu << random() % 24;
+  return field << 23 | mantissa;
+}
+
+float rounded(FormatSpec format, std::uint32_t bits, Rounding rounding, std::uint32_t random = 0) {
+  return decode(format, encode(format, bits, rounding, Overflow::saturate, random));
+}
+
+}  // namespace
+
+TEST_CASE("rounding is monotone") {
+  std::mt19937 random(1);
+  for (const FormatSpec format : kSignedFormats) {
+    for (const Rounding rounding : kDeterministic) {
+      for (int i = 0; i < 20000; ++i) {
+        const std::uint32_t a = finite_magnitude(random);
+        const std::uint32_t b = i % 2 == 0 ? finite_magnitude(random) : a + 1u;
+        if (b >= kF32Infinity) continue;
+        const float low = rounded(format, a < b ? a : b, rounding);
+        const float high = rounded(format, a < b ? b : a, rounding);
+        REQUIRE(low <= high);
+      }
+    }
+  }
+}
+
+TEST_CASE("rounding is idempotent: representable values stay") {
+  for (const FormatSpec format : kSignedFormats) {
+    for (std::uint32_t code = 0; code <= format.max_finite_code(); ++code) {
+      const std::uint32_t bits = decode_bits(format, code);
+      REQUIRE(encode(format, bits, Rounding::nearest) == code);
+      REQUIRE(encode(format, bits, Rounding::toward_zero) == code);
+      for (const std::uint32_t random : {0u, 1u, 0x7FFFFFFFu, 0xFFFFFFFFu}) {
+        REQUIRE(encode(format, bits, Rounding::stochastic, Overflow::saturate, random) == code);
+      }
+    }
+  }
+}
+
+TEST_CASE("rounding is sign-symmetric") {
+  std::mt19937 random(2);
+  for (const FormatSpec format : kSignedFormats) {
+    for (int i = 0; i < 20000; ++i) {
+      const std::uint32_t bits = finite_magnitude(random);
+      const auto draw = static_cast<std::uint32_t>(random());
+      for (const Rounding rounding :
+           {Rounding::nearest, Rounding::toward_zero, Rounding::stochastic}) {
+        for (const Overflow overflow : {Overflow::saturate, Overflow::special}) {
+          REQUIRE(encode(format, bits | 0x80000000u, rounding, overflow, draw) ==
+                  (encode(format, bits, rounding, overflow, draw) | format.sign_mask()));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("scaling by a power of two commutes with rounding away from the limits") {
+  std::mt19937 random(3);
+  for (const FormatSpec format : kSignedFormats) {
+    const int lowest = format.min_exponent();
+    const int highest = format.max_exponent() - 1;
+    for (int i = 0; i < 20000; ++i) {
+      const std::uint32_t mantissa = static_cast<std::uint32_t>(random()) & 0x7FFFFFu;
+      const float base = bits_float(127u << 23 | mantissa);
+      const int from = lowest + static_cast<int>(random() % 64) % (highest - lowest + 1);
+      const int to = lowest + static_cast<int>(random() % 64) % (highest - lowest + 1);
+      const float a = std::ldexp(base, from);
+      const float b = std::ldexp(base, to);
+      const auto draw = static_cast<std::uint32_t>(random());
+      for (const Rounding rounding :
+           {Rounding::nearest, Rounding::toward_zero, Rounding::stochastic}) {
+        REQUIRE(std::ldexp(rounded(format, float_bits(a), rounding, draw), to - from) ==
+                rounded(format, float_bits(b), rounding, draw));
+      }
+    }
+  }
+}
+
+TEST_CASE("nearest picks the nearer neighbour, toward_zero the smaller") {
+  std::mt19937 random(4);
+  for (const FormatSpec format : kSignedFormats) {
+    for (int i = 0; i < 20000; ++i) {
+      const std::uint32_t bits = finite_magnitude(random);
+      const float value = bits_float(bits);
+      if (value > max_finite(format)) continue;
+      const std::uint32_t down = encode(format, bits, Rounding::toward_zero);
+      const double low = decode(format, down);
+      REQUIRE(low <= static_cast<double>(value));
+      if (down == format.max_finite_code()) continue;
+      const double high = decode(format, down + 1u);
+      REQUIRE(static_cast<double>(value) < high);
+      // The sums are exact or the comparison is not close: neighbours are FP32 values.
+      const double middle = low + (high - low) / 2.0;
+      std::uint32_t expected = static_cast<double>(value) < middle ? down : down + 1u;
+      if (static_cast<double>(value) == middle) expected = down % 2 == 0 ? down : down + 1u;
+      REQUIRE(encode(format, bits) == expected);
+    }
+  }
+}
+
+TEST_CASE("stochastic rounding is exactly unbiased over all random bits") {
+  // x = low + k/2^b of a step, with a b that lets all relevant random integers be tried: the sum of
+  // the rounded values over all of them has to equal 2^shift * x exactly.
+  std::mt19937 random(5);
+  for (const FormatSpec format : kSmallFormats) {
+    for (int i = 0; i < 12; ++i) {
+      const int exponent = format.min_exponent() - 2 + i;  // two binades of subnormals
+      if (exponent > format.max_exponent() - 1) break;
+      const float value = std::ldexp(
+          bits_float(127u << 23 | (static_cast<std::uint32_t>(random()) & 0x7FFFFFu)), exponent);
+      const int below = exponent < format.min_exponent() ? format.min_exponent() - exponent : 0;
+      const int shift = 23 - format.mantissa_bits + below;
+      double sum = 0.0;  // exact: fewer than 53 bits
+      for (std::uint32_t draw = 0; draw < 1u << shift; ++draw) {
+        sum += rounded(format, float_bits(value), Rounding::stochastic, draw);
+      }
+      REQUIRE(sum == std::ldexp(static_cast<double>(value), shift));
+    }
+  }
+}
+
+TEST_CASE("stochastic rounding uses only the bits below the kept ones") {
+  const float value = 1.3f;
+  const int shift = 23 - kE4M3.mantissa_bits;
+  for (std::uint32_t draw = 0; draw < 4096; ++draw) {
+    const std::uint32_t low = draw * 257u & ((1u << shift) - 1u);
+    REQUIRE(rounded(kE4M3, float_bits(value), Rounding::stochastic, low) ==
+            rounded(kE4M3, float_bits(value), Rounding::stochastic, low | 0xABCu << shift));
+  }
+}
+
+TEST_CASE("stochastic rounding far below the smallest subnormal") {
+  // 2^-41 is 2^-32 of e4m3's step: exactly one of the 2^32 draws rounds up. Below, none does.
+  const std::uint32_t tiny = float_bits(0x1p-41f);
+  CHECK(rounded(kE4M3, tiny, Rounding::stochastic, 0xFFFFFFFFu) == 0x1p-9f);
+  CHECK(rounded(kE4M3, tiny, Rounding::stochastic, 0xFFFFFFFEu) == 0.0f);
+  CHECK(rounded(kE4M3, float_bits(0x1.FFFFFEp-42f), Rounding::stochastic, 0xFFFFFFFFu) == 0.0f);
+  CHECK(rounded(kE4M3, 1u, Rounding::stochastic, 0xFFFFFFFFu) == 0.0f);
+  // 3 * 2^-42: one of the two draws that a 33-bit integer would give is lost, none is invented.
+  CHECK(rounded(kE4M3, float_bits(0x1.8p-41f), Rounding::stochastic, 0xFFFFFFFEu) == 0.0f);
+  CHECK(rounded(kE4M3, float_bits(0x1p-40f), Rounding::stochastic, 0xFFFFFFFEu) == 0x1p-9f);
+}
+
+TEST_CASE("there is no double rounding") {
+  // Rounding to the target's precision first and to its subnormal grid afterwards gives another
+  // answer for these: slightly below a tie of the subnormal grid.
+  for (const FormatSpec format : kSignedFormats) {
+    const float step = decode(format, 1u);
+    const float tie = 1.5f * step;  // between codes 1 and 2, goes to 2
+    REQUIRE(encode(format, float_bits(tie)) == 2u);
+    if (format == kBF16) continue;  // the neighbours of its ties are FP32 subnormals, tested below
+    REQUIRE(encode(format, float_bits(tie) - 1u) == 1u);
+    REQUIRE(encode(format, float_bits(0.5f * step) + 1u) == 1u);
+    REQUIRE(encode(format, float_bits(0.5f * step)) == 0u);
+    // Through BF16 the value just below the tie would become the tie.
+    REQUIRE(to_bf16(bits_float(float_bits(tie) - 1u)) == to_bf16(tie));
+  }
+  REQUIRE(encode(kBF16, 0x00008000u) == 0u);
+  REQUIRE(encode(kBF16, 0x00008001u) == 1u);
+  REQUIRE(encode(kBF16, 0x00017FFFu) == 1u);
+}
+
+TEST_CASE("overflow is decided after rounding for every rounding") {
+  for (const FormatSpec format : kSmallFormats) {
+    const float largest = max_finite(format);
+    const float step = largest - decode(format, format.max_finite_code() - 1u);
+    const std::uint32_t inside = float_bits(largest + 0.25f * step);
+    const std::uint32_t outside = float_bits(largest + step);
+    REQUIRE(encode(format, inside, Rounding::nearest, Overflow::special) ==
+            format.max_finite_code());
+    REQUIRE(encode(format, inside, Rounding::toward_zero, Overflow::special) ==
+            format.max_finite_code());
+    for (const Rounding rounding :
+         {Rounding::nearest, Rounding::toward_zero, Rounding::stochastic}) {
+      REQUIRE(encode(format, outside, rounding) == format.max_finite_code());
+      REQUIRE(encode(format, outside, rounding, Overflow::special) ==
+              overflow_code(format, Overflow::special));
+    }
+  }
+}

@@ -1,0 +1,477 @@
+"""Reports from synthesised runs, whole, growing, killed, poor and broken ones."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import make_example_run
+import numpy as np
+import pytest
+
+from fp8lab_analysis import compare, report, style, study
+from fp8lab_analysis.findings import make_findings
+from fp8lab_analysis.runs import InputError, load_run
+from fp8lab_analysis.stats import Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+name = "{name}"
+recipe = "{recipe}"
+seed = {seed}
+[logging]
+every_steps = {every}
+[[stages]]
+name = "cpt"
+recipe = ""
+[stages.learning_rate]
+peak = {peak}
+[stages.planted_outliers]
+channels = {channels}
+gain = 64.0
+"""
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example study; tests must not write into it."""
+    folder = tmp_path_factory.mktemp("example")
+    make_example_run.make_example(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def example_report(example: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the report of the example study."""
+    out = tmp_path_factory.mktemp("report")
+    assert report.main([str(example), "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three figures instead of all, for tests that are not about figures."""
+    names = ("loss", "sqnr_heat_map", "scales")
+    chosen = tuple(spec for spec in report.FIGURES if spec.name in names)
+    assert len(chosen) == len(names)
+    monkeypatch.setattr(report, "FIGURES", chosen)
+
+
+def write_run(folder: Path, recipe: str = "infir2", seed: int = 1, **config: object) -> Path:
+    """One run file whose configuration text is complete enough to be paired by."""
+    values: dict[str, object] = {"every": 1, "peak": 0.001, "channels": 0, **config}
+    known = {item.name: item for item in make_example_run.RECIPES}
+    path = folder / "run.h5"
+    make_example_run.write_run(path, known[recipe], seed)
+    with h5py.File(path, "a") as file:
+        text = CONFIG.format(name=folder.name, recipe=recipe, seed=seed, **values)
+        file["meta"].attrs["config_text"] = text
+    return path
+
+
+def summaries_of(folder: Path) -> dict[str, compare.GroupSummary]:
+    """Summaries by group label."""
+    return {s.group.label: s for s in compare.summarise(study.load_study([folder]))}
+
+
+# --- loading and pairing --------------------------------------------------------------------------
+
+
+def test_run_is_read_completely(example: Path) -> None:
+    run = load_run(example / "infir2-seed2" / "run.h5")
+    assert (run.name, run.recipe, run.seed, run.complete) == ("infir2-seed2", "infir2", 2, True)
+    assert run.stage_names == ["pretrain", "cpt", "sft"]
+    assert len(run.metrics) == make_example_run.STEPS
+    expected = make_example_run.loss_curve(make_example_run.RECIPES[1], 2)
+    assert run.metrics.loss == pytest.approx(expected, rel=1e-15)
+    assert run.stage_of_step(40) == "pretrain" and run.stage_of_step(41) == "cpt"
+    assert len(run.tensors) == len(make_example_run.TENSORS)
+    assert run.tensors.get("sqnr_db").shape == (7, len(run.tensors))
+    assert np.isnan(run.evaluations.exact_match).any()  # -1 in the file: not measured
+
+
+def test_study_file_names_the_baselines(example: Path) -> None:
+    found = study.load_study([example])
+    assert found.title == "Synthetic example for tests"
+    assert [group.key.recipe for group in found.groups][0] == "bf16"
+    pairs = {
+        run.name: found.pairings[run.path].baseline.name
+        for run in found.runs
+        if run.path in found.pairings
+    }
+    assert pairs["te_current-seed2"] == "bf16-seed2"
+    assert "bf16-seed1" not in pairs
+
+
+def test_runs_pair_by_configuration_without_a_study_file(tmp_path: Path) -> None:
+    for peak in (0.001, 0.002):
+        for recipe in ("bf16", "infir2"):
+            write_run(tmp_path / f"{recipe}-{peak}", recipe, peak=peak, every=2)
+    write_run(tmp_path / "infir2-other-seed", "infir2", seed=2, peak=0.001)
+    write_run(tmp_path / "shared", "bf16", seed=7)
+    found = study.load_study([tmp_path])
+    pairs = {
+        run.name: found.pairings[run.path].baseline.name
+        for run in found.runs
+        if run.path in found.pairings
+    }
+    assert pairs == {"infir2-0.001": "bf16-0.001", "infir2-0.002": "bf16-0.002"}
+    assert {group.label for group in found.groups} == {
+        "bf16 (learning_rate.peak = 0.001)",
+        "bf16 (learning_rate.peak = 0.002)",
+        "infir2 (learning_rate.peak = 0.001)",
+        "infir2 (learning_rate.peak = 0.002)",
+    }
+
+
+def test_planted_outliers_are_a_variant_with_a_noted_fallback_baseline(tmp_path: Path) -> None:
+    write_run(tmp_path / "bf16", "bf16")
+    write_run(tmp_path / "infir2", "infir2")
+    write_run(tmp_path / "infir2-planted", "infir2", channels=4)
+    found = study.load_study([tmp_path])
+    planted = next(run for run in found.runs if run.name == "infir2-planted")
+    assert found.pairings[planted.path].baseline.name == "bf16"
+    assert "without planted outliers" in found.pairings[planted.path].note
+    styles = style.assign_styles(found.groups)
+    plain, marked = (styles[study.GroupKey("infir2", v)] for v in ("", study.PLANTED))
+    assert plain.colour == marked.colour and plain.line != marked.line
+    assert plain.filled and not marked.filled
+
+
+def test_colours_follow_the_recipe_name_and_differ_within_a_report() -> None:
+    names = ["bf16", "infir2", "my_recipe", "another", "e5m2_wide", "third", "fourth"]
+    groups = [study.Group(study.GroupKey(name, ""), [], False) for name in names]
+    styles = style.assign_styles(groups)
+    assert len({item.colour for item in styles.values()}) == len(names)
+    alone = style.assign_styles(groups[1:2])
+    assert alone[groups[1].key] == styles[groups[1].key]
+    assert style.assign_styles(groups[::-1]) == styles
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:
+    found = summaries_of(example)
+    curve, recipes = make_example_run.loss_curve, {r.name: r for r in make_example_run.RECIPES}
+    gaps = [
+        float(np.mean((curve(recipes["te_current"], s) - curve(recipes["bf16"], s))[-5:]))
+        for s in (1, 2)
+    ]
+    te_current = found["te_current"]
+    assert te_current.gap_stage == "sft"
+    assert te_current.final_gap.mean == pytest.approx(np.mean(gaps))
+    assert te_current.final_gap.sd == pytest.approx(np.std(gaps, ddof=1))
+    finals = [float(np.mean(curve(recipes["bf16"], s)[-5:])) for s in (1, 2)]
+    assert te_current.band == pytest.approx(2.0 * np.std(finals, ddof=1))
+    assert found["bf16"].verdict is Verdict.BASELINE
+    assert found["e5m2_tensor"].verdict is Verdict.DIVERGED
+    assert found["e5m2_tensor"].diverged_seeds == 2
+    assert found["infir2"].matches["sft"].asked == 128
+    assert found["infir2"].matches["sft"].correct == 2 * round(0.616 * 64)
+
+
+def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> None:
+    operand = summaries_of(example)["infir2"].operands["wgrad.dy"]
+    per_seed = []
+    for seed in (1, 2):
+        with h5py.File(example / f"infir2-seed{seed}" / "run.h5") as file:
+            chosen = np.array([slot == "wgrad.dy" for _, slot in make_example_run.TENSORS])
+            per_seed.append(float(file["tensors/sqnr_db"][...][:, chosen].mean()))
+    assert operand.sqnr_db.mean == pytest.approx(np.mean(per_seed))
+    assert operand.sqnr_db.sd == pytest.approx(np.std(per_seed, ddof=1))
+    assert operand.quantized
+    assert not summaries_of(example)["bf16"].operands["fprop.x"].quantized
+
+
+def test_findings_follow_the_data(example: Path, tmp_path: Path) -> None:
+    found = study.load_study([example])
+    text = "\n".join(f.text for f in make_findings(found, compare.summarise(found)))
+    assert "e5m2_tensor diverged in 2 of 2 seeds" in text
+    assert "layers.1.mlp.down/dgrad.dy" in text
+    assert re.search(r"smallest after sft: infir2 .*largest: te_current", text)
+    swapped = tmp_path / "swapped"
+    for recipe in ("bf16", "infir2", "te_current"):
+        for seed in (1, 2):
+            write_run(swapped / f"{recipe}-{seed}", recipe, seed)
+    for seed in (1, 2):
+        with h5py.File(swapped / f"infir2-{seed}" / "run.h5", "a") as file:
+            file["metrics/loss"][...] += 0.3
+    found = study.load_study([swapped])
+    text = "\n".join(f.text for f in make_findings(found, compare.summarise(found)))
+    assert re.search(r"smallest after sft: te_current .*largest: infir2", text)
+    assert "diverged" not in text
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_report_holds_every_figure_in_three_forms(example_report: Path) -> None:
+    page = (example_report / "index.html").read_text()
+    assert page.count("<svg") == len(report.FIGURES)
+    for spec in report.FIGURES:
+        assert f'id="figure-{spec.name}"' in page
+        png = (example_report / "figures" / f"{spec.name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        pdf = (example_report / "figures" / f"{spec.name}.pdf").read_bytes()
+        assert pdf.startswith(b"%PDF")
+
+
+def test_page_refers_to_nothing_outside_itself(example_report: Path) -> None:
+    page = (example_report / "index.html").read_text()
+    assert "http:" not in page and "https:" not in page
+    references = re.findall(r'(?:src|href|data)="([^"]*)"', page) + re.findall(
+        r"url\(([^)]*)\)", page
+    )
+    assert references
+    assert all(item.startswith(("#", "data:")) for item in references)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    targets = {item[1:] for item in references if item.startswith("#")}
+    assert targets <= set(ids)
+    assert "<script" not in page
+
+
+def test_page_shows_provenance_of_every_run(example_report: Path, example: Path) -> None:
+    page = (example_report / "index.html").read_text()
+    for path in example.glob("*/run.h5"):
+        with h5py.File(path) as file:
+            for key in ("recipe_hash", "config_hash", "initial_weights_hash", "device"):
+                assert file["meta"].attrs[key] in page
+
+
+def test_tables_are_written_as_csv(example_report: Path) -> None:
+    with (example_report / "tables" / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["recipe"] for row in rows] == ["bf16", "infir2", "te_current", "e5m2_tensor"]
+    assert float(rows[1]["scale bits (bit/element)"]) == 0.25
+    assert rows[3]["final gap (nats/token)"] == ""
+    for name in ("stages", "operands", "tensors", "worst_tensors", "evaluation", "runs", "events"):
+        assert (example_report / "tables" / f"{name}.csv").exists()
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_same_runs_give_the_same_bytes(example: Path, tmp_path: Path) -> None:
+    inputs = [str(example / f"{name}-seed1" / "run.h5") for name in ("bf16", "infir2")]
+    pages = []
+    for name in ("a", "b"):
+        assert report.main([*inputs, "--out", str(tmp_path / name), "--title", "T"]) == 0
+        pages.append((tmp_path / name / "index.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_text_from_run_files_is_escaped(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    with h5py.File(path, "a") as file:
+        file["meta"].attrs["recipe_name"] = "<b>&$x_"
+        file["meta"].attrs["device"] = "<script>alert(1)</script>"
+    assert report.main([str(path), "--out", str(tmp_path / "r")]) == 0
+    page = (tmp_path / "r" / "index.html").read_text()
+    assert "<script" not in page and "&lt;b&gt;" in page
+
+
+# --- poor and broken runs -------------------------------------------------------------------------
+
+
+def make_poor(path: Path, without: tuple[str, ...]) -> None:
+    """Removes groups from a run file."""
+    with h5py.File(path, "a") as file:
+        for name in without:
+            del file[name]
+
+
+@pytest.mark.parametrize(
+    "without",
+    [("eval",), ("tensors",), ("eval", "tensors", "events", "hashes", "samples", "complete")],
+)
+def test_single_run_without_baseline(tmp_path: Path, without: tuple[str, ...]) -> None:
+    path = write_run(tmp_path / "alone")
+    make_poor(path, without)
+    assert report.main([str(path), "--out", str(tmp_path / "r")]) == 0
+    page = (tmp_path / "r" / "index.html").read_text()
+    assert 'id="figure-loss"' in page
+    assert ('id="figure-sqnr"' in page) == ("tensors" not in without)
+    assert ('id="figure-held_out"' in page) == ("eval" not in without)
+
+
+def truncate(file: h5py.File, group: str, rows: int) -> None:
+    for item in file[group].values():
+        if item.maxshape[0] is None:
+            item.resize(rows, axis=0)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_run_with_hardly_any_rows(tmp_path: Path, rows: int) -> None:
+    for recipe in ("bf16", "infir2"):
+        path = write_run(tmp_path / recipe, recipe)
+        with h5py.File(path, "a") as file:
+            truncate(file, "metrics", rows)
+            truncate(file, "tensors", 0)
+            truncate(file, "eval", 0)
+            file["complete"].resize(0, axis=0)
+    assert report.main([str(tmp_path), "--out", str(tmp_path / "r")]) == 0
+    assert "not complete" in (tmp_path / "r" / "index.html").read_text()
+
+
+def test_everything_not_finite(tmp_path: Path) -> None:
+    for recipe in ("bf16", "infir2"):
+        path = write_run(tmp_path / recipe, recipe)
+        with h5py.File(path, "a") as file:
+            for group in ("metrics", "tensors", "eval"):
+                for item in file[group].values():
+                    if item.dtype.kind == "f" and item.ndim and item.name[-8:] != "_element":
+                        item[...] = np.nan
+            file["tensors/channel_outlier_ratio"][...] = np.inf
+    assert report.main([str(tmp_path), "--out", str(tmp_path / "r")]) == 0
+    assert "diverged" in (tmp_path / "r" / "index.html").read_text()
+
+
+def test_run_that_logs_no_tensor_names(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "none")
+    with h5py.File(path, "a") as file:
+        for name in list(file["tensors"]):
+            if name != "step":
+                shape = file["tensors"][name].shape
+                del file["tensors"][name]
+                if name in ("layer", "slot", "format", "scale_bits_per_element"):
+                    file["tensors"][name] = np.zeros(0)
+                else:
+                    file["tensors"][name] = np.zeros((shape[0], 0, *shape[2:]))
+    assert report.main([str(path), "--out", str(tmp_path / "r")]) == 0
+
+
+def test_unequal_lengths_and_unwritten_rows_are_cut(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "cut")
+    with h5py.File(path, "a") as file:
+        file["metrics/loss"].resize(100, axis=0)
+        file["metrics/step"][90:] = -1
+        file["tensors/step"].resize(3, axis=0)
+    run = load_run(path)
+    assert len(run.metrics) == 90 and run.metrics.loss.size == 90
+    assert run.tensors.get("sqnr_db").shape[0] == 3
+
+
+WRITER = """
+import sys, time, h5py
+file = h5py.File(sys.argv[1], "a", libver="latest")
+file.swmr_mode = True
+metrics = file["metrics"]
+rows = metrics["step"].shape[0]
+for name in metrics:
+    metrics[name].resize(rows + 5, axis=0)
+metrics["step"][rows:] = range(rows + 1, rows + 6)
+metrics["stage"][rows:] = 2
+metrics["loss"][rows:] = 0.25
+file.flush()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.usefixtures("few_figures")
+def test_growing_and_killed_files(tmp_path: Path, killed: bool) -> None:
+    path = write_run(tmp_path / "live")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        try:
+            assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+            if killed:
+                os.kill(writer.pid, signal.SIGKILL)
+                writer.wait()
+            run = load_run(path)
+            assert len(run.metrics) == make_example_run.STEPS + 5
+            assert run.metrics.loss[-1] == 0.25
+            assert report.main([str(path), "--out", str(tmp_path / "r")]) == 0
+        finally:
+            writer.kill()
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a refused command prints; the exit code must be 2."""
+    assert report.main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_refusals_are_one_line_and_write_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    text = tmp_path / "text.h5"
+    text.write_text("this is not HDF5")
+    bare = tmp_path / "bare.h5"
+    with h5py.File(bare, "w") as file:
+        file["x"] = 1
+    newer = write_run(tmp_path / "newer")
+    with h5py.File(newer, "a") as file:
+        file["meta"].attrs["schema"] = "fp8lab-run-9"
+    nameless = write_run(tmp_path / "nameless")
+    with h5py.File(nameless, "a") as file:
+        del file["meta"].attrs["recipe_name"]
+    cases = {
+        "missing.h5": "no such file",
+        "empty": "holds neither study.h5 nor run.h5",
+        "text.h5": "not a readable HDF5 file",
+        "bare.h5": "no group /meta",
+        "newer/run.h5": "schema is 'fp8lab-run-9' (expected fp8lab-run-1)",
+        "nameless/run.h5": "no attribute 'recipe_name'",
+    }
+    for name, expected in cases.items():
+        line = refusal(capsys, str(tmp_path / name), "--out", str(out))
+        assert expected in line and name in line
+    assert not out.exists()
+
+
+def test_truncated_file_is_refused_or_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write_run(tmp_path / "whole").read_bytes()
+    for part in (10, 600, len(whole) // 2, len(whole) - 7):
+        path = tmp_path / "part.h5"
+        path.write_bytes(whole[:part])
+        assert "part.h5" in refusal(capsys, str(path), "--out", str(tmp_path / "r"))
+
+
+def test_broken_study_file_is_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "study.h5", "w") as file:
+        file.create_group("meta").attrs["schema"] = "fp8lab-study-1"
+    with pytest.raises(InputError, match="damaged study file"):
+        study.load_study([tmp_path])
+
+
+def test_study_with_runs_still_to_come(example: Path, tmp_path: Path) -> None:
+    (tmp_path / "study.h5").write_bytes((example / "study.h5").read_bytes())
+    for name in ("bf16-seed1", "infir2-seed1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.h5").write_bytes((example / name / "run.h5").read_bytes())
+    found = study.load_study([tmp_path])
+    assert len(found.runs) == 2
+    assert "te_current-seed2" in found.notes[0]
+
+
+def test_command_line_of_the_module(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
+    command = [sys.executable, "-m", "fp8lab_analysis.report"]
+    usage = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert usage.returncode == 2 and "required" in usage.stderr
+    path = write_run(tmp_path / "run")
+    result = subprocess.run(
+        [*command, str(path.parent)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert (path.parent / "report" / "index.html").exists()

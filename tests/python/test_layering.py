@@ -1,0 +1,131 @@
+"""Folders are layers: fails on a C++ include that points upwards (design.md section 2)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh", ".h")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+NUMERICS, API, CPU, KERNELS = "emulation/numerics", "emulation/api", "emulation/cpu", "kernels"
+BASE = {"src/data", "src/io", "src/config"}
+
+# layer: the layers that it may include besides itself
+ALLOWED: dict[str, set[str]] = {
+    NUMERICS: set(),
+    API: {NUMERICS},
+    CPU: {NUMERICS, API},
+    KERNELS: {NUMERICS, API, CPU},
+    "src/data": {NUMERICS, API, *BASE},
+    "src/io": {NUMERICS, API, *BASE},
+    "src/config": {NUMERICS, API, *BASE},
+    "src/model": {NUMERICS, API, *BASE},
+    "src/train": {NUMERICS, API, *BASE, "src/model"},
+    "src/study": {NUMERICS, API, *BASE, "src/model", "src/train"},
+    # The factory and the tools that compare backends are the only ones that name a backend.
+    "src/backend": {NUMERICS, API, CPU, KERNELS, *BASE},
+    "src/validate": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend"},
+    "src/bench": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend"},
+}
+PROGRAM = "src/cli"  # with src/main.cpp and the bindings; may include everything
+SOURCE_FOLDERS = ("emulation", "kernels", "src")
+
+
+def layer_of(path: str) -> str | None:
+    """Layer of a path relative to the repository; None for what is not ours."""
+    parts = path.split("/")
+    if parts[0] == "kernels":
+        return KERNELS
+    if parts[0] == "src":
+        return f"src/{parts[1]}" if len(parts) > 2 and parts[1] != "python" else PROGRAM
+    if parts[0] in ("emulation", "tests", "experiments", "analysis"):
+        return "/".join(parts[:2])
+    return None
+
+
+def without_comments(text: str) -> str:
+    """Text with comments blanked, so that an include in a comment does not count."""
+    return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+
+
+def violations(root: Path) -> tuple[list[str], int]:
+    """(upward includes as "file includes header: why", number of includes of ours seen)."""
+    found: list[str] = []
+    seen = 0
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in SUFFIXES:
+                continue
+            name = path.relative_to(root).as_posix()
+            layer = layer_of(name)
+            for bracket, header in INCLUDE.findall(without_comments(path.read_text())):
+                target = layer_of(header)
+                if bracket == '"' and (target is None or ".." in header):
+                    found.append(f"{name} includes {header}: not a path from the repository root")
+                if target is None:
+                    continue
+                seen += 1
+                if layer == PROGRAM and not target.startswith("tests"):
+                    continue
+                if layer is None or layer not in ALLOWED:
+                    found.append(f"{name}: folder {layer} has no layer; give it one in this test")
+                elif target != layer and target not in ALLOWED[layer]:
+                    found.append(f"{name} includes {header}: {layer} may not use {target}")
+    return found, seen
+
+
+def test_no_include_points_upwards() -> None:
+    found, seen = violations(ROOT)
+    assert seen > 100, "the includes were not found"
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("emulation/numerics/codec.hpp", '#include "emulation/api/error.hpp"'),
+        ("emulation/api/recipe.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
+        ("emulation/cpu/simd/gemm.cpp", '#include "src/io/hash.hpp"'),
+        ("emulation/cpu/gemm.cpp", '  #  include "kernels/block.cuh"'),
+        ("kernels/gemm.cu", '#include "src/config/config.hpp"'),
+        ("src/io/run_log.cpp", '#include "src/model/linear.hpp"'),
+        ("src/model/linear.cpp", '#include "src/train/trainer.hpp"'),
+        ("src/model/linear.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
+        ("src/train/trainer.cpp", '#include "src/backend/factory.hpp"'),
+        ("src/train/trainer.cpp", '#include "kernels/cuda_backend.hpp"'),
+        ("src/study/study.cpp", '#include "src/cli/command.hpp"'),
+        ("src/cli/train.cpp", '#include "tests/bit_compare.hpp"'),
+        ("src/data/dataset.cpp", '#include "../io/hash.hpp"'),
+        ("src/data/dataset.cpp", '#include "tokenizer.hpp"'),
+        ("src/brand_new/file.cpp", '#include "src/io/hash.hpp"'),
+    ],
+)
+def test_planted_violation_is_caught(tmp_path: Path, file: str, line: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#pragma once\n#include <vector>\n{line}\n")
+    found, _ = violations(tmp_path)
+    assert len(found) == 1 and found[0].startswith(file)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("emulation/api/error.cpp", '#include "emulation/numerics/format.hpp"'),
+        ("src/train/trainer.cpp", '#include "src/model/transformer.hpp"'),
+        ("src/train/trainer.cpp", '// #include "src/cli/command.hpp"'),
+        ("src/backend/factory.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
+        ("src/cli/train.cpp", '#include "src/backend/factory.hpp"'),
+        ("src/main.cpp", '#include "src/cli/command.hpp"'),
+        ("kernels/gemm.cu", "#include <cuda/ptx>"),
+    ],
+)
+def test_downward_include_is_accepted(tmp_path: Path, file: str, line: str) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{line}\n")
+    assert violations(tmp_path)[0] == []

@@ -1,0 +1,143 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <iterator>
+#include <string>
+
+#include "emulation/api/error.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/file_lock.hpp"
+#include "src/io/hash.hpp"
+#include "tests/unit/scratch_directory.hpp"
+
+using namespace fp8lab;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::ptrdiff_t count_entries(const fs::path& directory) {
+  return std::distance(fs::directory_iterator(directory), fs::directory_iterator());
+}
+
+/// Runs `work` in a child process and returns its exit status, 99 for an exception.
+template <class Work>
+int in_child(Work work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int status = 99;
+    try {
+      status = work();
+    } catch (...) {
+    }
+    ::_exit(status);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+TEST_CASE("atomic file: writes, replaces and reads back any bytes") {
+  const ScratchDirectory scratch;
+  const std::string bytes("\0\xff line\n\r\n", 10);
+  write_file_atomically(scratch / "a", bytes);
+  CHECK(read_file(scratch / "a") == bytes);
+  write_file_atomically(scratch / "a", "");
+  CHECK(read_file(scratch / "a").empty());
+  const std::string large(3'000'001, 'x');
+  write_file_atomically(scratch / "a", large);
+  CHECK(read_file(scratch / "a") == large);
+  CHECK(count_entries(scratch.path()) == 1);
+}
+
+TEST_CASE("atomic file: reads files whose size the system does not know") {
+  CHECK_FALSE(read_file("/proc/self/status").empty());
+}
+
+TEST_CASE("atomic file: bad paths") {
+  const ScratchDirectory scratch;
+  CHECK_THROWS_AS(read_file(scratch / "missing"), Error);
+  CHECK_THROWS_AS(read_file(scratch.path()), Error);
+  CHECK_THROWS_AS(write_file_atomically(scratch.path(), "x"), Error);
+  CHECK_THROWS_AS(write_file_atomically(scratch / "no" / "such" / "file", "x"), RuntimeFailure);
+  CHECK(count_entries(scratch.path()) == 0);
+}
+
+TEST_CASE("atomic file: directories") {
+  const ScratchDirectory scratch;
+  make_directories(scratch / "a" / "b");
+  make_directories(scratch / "a" / "b");
+  make_directories("");
+  CHECK(fs::is_directory(scratch / "a" / "b"));
+  write_file_atomically(scratch / "file", "x");
+  CHECK_THROWS_AS(make_directories(scratch / "file"), Error);
+  CHECK_THROWS_AS(make_directories(scratch / "file" / "below"), Error);
+}
+
+TEST_CASE("atomic file: a write that fails leaves the old file and nothing else") {
+  const ScratchDirectory scratch;
+  write_file_atomically(scratch / "a", "old");
+  const int status = in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_file_atomically(scratch / "a", std::string(5000, 'n'));
+    } catch (const RuntimeFailure& failure) {
+      const std::string message = failure.what();
+      return message.find((scratch / "a").string() + ": cannot write: ") == 0 ? 0 : 2;
+    }
+    return 1;
+  });
+  CHECK(status == 0);
+  CHECK(read_file(scratch / "a") == "old");
+  CHECK(count_entries(scratch.path()) == 1);
+}
+
+TEST_CASE("file lock: one holder, gone with the holder") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  {
+    const auto lock = FileLock::try_acquire(path);
+    REQUIRE(lock);
+    CHECK_FALSE(FileLock::try_acquire(path));
+    CHECK(in_child([&] { return FileLock::try_acquire(path) ? 1 : 0; }) == 0);
+  }
+  CHECK(count_entries(scratch.path()) == 0);
+  CHECK(FileLock::try_acquire(path));
+}
+
+TEST_CASE("file lock: a killed holder leaves no lock") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  CHECK(in_child([&] {
+          const auto lock = FileLock::try_acquire(path);
+          ::raise(SIGKILL);
+          return 0;
+        }) == -1);
+  CHECK(fs::exists(scratch / "run.h5.lock"));
+  CHECK(FileLock::try_acquire(path));
+}
+
+TEST_CASE("hash: published XXH3-64 values, streaming, hexadecimal digits") {
+  CHECK(xxh3(nullptr, 0) == 0x2D06800538D394C2ull);
+  CHECK(hex16(xxh3("")) == "2d06800538d394c2");
+  CHECK(hex16(0x1f) == "000000000000001f");
+  std::string bytes(100'000, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<char>(i * 2654435761u >> 13);
+  Xxh3Stream stream;
+  for (std::size_t begin = 0, size = 1; begin < bytes.size();
+       begin += size, size = size * 3 % 977) {
+    stream.update(bytes.data() + begin, std::min(size, bytes.size() - begin));
+  }
+  CHECK(stream.digest() == xxh3(bytes));
+  stream.update("x");
+  CHECK(stream.digest() == xxh3(bytes + "x"));
+}
