@@ -98,7 +98,10 @@ def band_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
     none = [s for s in judged if s.verdict is stats.Verdict.UNRESOLVED]
     above = [s for s in judged if s.verdict is stats.Verdict.WORSE_ONE_SEED]
     below = [s for s in judged if s.verdict is stats.Verdict.BETTER_ONE_SEED]
+    short = [s for s in judged if s.verdict is stats.Verdict.TOO_SHORT]
     text = ""
+    if short:
+        text += f"Too few steps to judge: {_join([s.group.label for s in short])}. "
     if none:
         text += f"No measurable gap to {name}: {_join([s.group.label for s in none])}. "
     if above:
@@ -184,6 +187,9 @@ HOLDS = (
 )
 
 
+UNJUDGED = (stats.Verdict.UNPAIRED, stats.Verdict.TOO_SHORT)
+
+
 def _cheapest(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
     """The groups with the fewest scale bits among those that hold, ties included."""
     safe = [s for s in summaries if s.verdict in HOLDS and math.isfinite(s.scale_bits)]
@@ -201,6 +207,8 @@ def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fin
         members = [s for s in candidates if s.group.key.variant == variant]
         topic = "Cheapest that holds" + (f", {variant}" if variant else "")
         tied = _cheapest(members)
+        if all(s.verdict in UNJUDGED for s in members):
+            continue
         if not tied:
             closest = _with_gap(members)[:1]
             best = (

@@ -86,7 +86,7 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
         return None
     low, high = np.percentile(finite, [1.0, 99.0])
     named = len(order) <= 56
-    columns = min(len(chosen), 3 if named else 4)
+    columns = 2 if len(chosen) == 4 else min(len(chosen), 3 if named else 4)
     lines = -(-len(chosen) // columns)
     height = 1.1 + lines * min(6.2, max(2.4, 0.098 * len(order) + 0.55))
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -297,7 +297,7 @@ def scale_range_figure(context: PlotContext) -> Figure | None:
                 markeredgewidth=2.0,
             )
             item.annotate(
-                f"{high - low:.0f}",
+                f"{high - low:.{0 if high - low >= 10.0 else 1}f}",
                 (high, row),
                 xytext=(3, 0),
                 va="center",

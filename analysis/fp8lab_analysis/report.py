@@ -28,7 +28,13 @@ from fp8lab_analysis import operand_plots, outlier_plot, overview_plot, plots, s
 from fp8lab_analysis.compare import summarise
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.runs import InputError
-from fp8lab_analysis.stats import BAND_SIGMAS, DIVERGENCE_MARGIN, FINAL_FRACTION, SPIKE_SIGMAS
+from fp8lab_analysis.stats import (
+    BAND_SIGMAS,
+    DIVERGENCE_MARGIN,
+    FINAL_FRACTION,
+    FINAL_ROWS,
+    SPIKE_SIGMAS,
+)
 from fp8lab_analysis.style import PlotContext
 from fp8lab_analysis.study import Study, load_study
 from fp8lab_analysis.tables import ReportTables, Table, make_tables
@@ -74,7 +80,9 @@ FIGURES = (
         "Every row is one operand of one layer, ordered by slot and then from input to output; "
         "every column is a logged step; means over seeds. Dark rows are tensors that the recipe "
         "represents badly, a row that darkens to the right is getting worse. White dashes mark "
-        "the start of a stage. All panels share one colour scale.",
+        "the start of a stage. All panels share one colour scale. SQNR weighs every element by "
+        "its energy: where a few outlier channels carry most of it, what happens to the rest shows "
+        "in the underflow instead.",
         operand_plots.sqnr_heat_map_figure,
     ),
     FigureSpec(
@@ -256,6 +264,7 @@ def render_page(context: PlotContext, figures: list[RenderedFigure], tables: Rep
         hollow=hollow,
         details=_run_details(study),
         final_percent=round(100 * FINAL_FRACTION),
+        final_rows=FINAL_ROWS,
         band_sigmas=f"{BAND_SIGMAS:g}",
         spike_sigmas=f"{SPIKE_SIGMAS:g}",
         divergence_margin=f"{DIVERGENCE_MARGIN:g}",

@@ -18,7 +18,8 @@ from scipy import stats as scipy_stats
 
 Array = npt.NDArray[np.float64]
 
-FINAL_FRACTION = 0.1  # of the rows of a stage: what "final" averages over
+FINAL_FRACTION = 0.1  # of the rows of a stage: what "final" averages over,
+FINAL_ROWS = 10  # but at least so many
 DIVERGENCE_MARGIN = 0.5  # nats above the best of the first third (recipes.md section 8)
 SPIKE_SIGMAS = 5.0
 SPIKE_WINDOW = 100
@@ -48,9 +49,9 @@ def ema(values: Array, half_life: float) -> Array:
 
 
 def tail(values: Array, fraction: float = FINAL_FRACTION) -> Array:
-    """The last `fraction` of the rows, at least five (or all of a shorter array)."""
+    """The last `fraction` of the rows, at least ten (or all of a shorter array)."""
     data = np.asarray(values, dtype=np.float64)
-    count = min(data.size, max(5, round(data.size * fraction)))
+    count = min(data.size, max(FINAL_ROWS, round(data.size * fraction)))
     return data[data.size - count :]
 
 
@@ -225,6 +226,7 @@ class Verdict(enum.Enum):
     WORSE_ONE_SEED = "worse, one seed"
     BETTER_ONE_SEED = "better, one seed"
     UNRESOLVED = "no measurable gap, one seed"
+    TOO_SHORT = "too few steps to judge"
     UNPAIRED = "no baseline"
 
 
@@ -248,7 +250,9 @@ def judge(
         if abs(mean) <= band:
             return Verdict.INSIDE
         return Verdict.WORSE if mean > 0.0 else Verdict.BETTER
-    if not math.isfinite(error) or abs(mean) <= BAND_SIGMAS * error:
+    if not math.isfinite(error):
+        return Verdict.TOO_SHORT
+    if abs(mean) <= BAND_SIGMAS * error:
         return Verdict.UNRESOLVED
     return Verdict.WORSE_ONE_SEED if mean > 0.0 else Verdict.BETTER_ONE_SEED
 

@@ -90,9 +90,8 @@ FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t
   const std::uint32_t magnitude = f32_bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (f32_bits >> 31) != 0 ? format.sign_mask() : 0u;
   const NormalizedF32 value = normalize_f32(magnitude);
-  const int field_end = 1 << format.exponent_bits;
   const int distance = value.exponent - format.min_exponent();
-  const int above = distance < 0 ? 0 : distance < field_end ? distance : field_end;
+  const int above = distance < 0 ? 0 : distance;
   const int below = distance < 0 ? -distance : 0;
   // The hidden bit (or a carry out of the mantissa) adds one to the exponent field.
   std::uint32_t code =

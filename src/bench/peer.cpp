@@ -1,7 +1,5 @@
 #include <dlfcn.h>
 
-#include <cstdlib>
-
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
 
@@ -56,11 +54,6 @@ PeerGemm eigen_gemm() {
 
 PeerGemm openblas_gemm() {
   if (g_sgemm != nullptr) return call_openblas;
-  // Processors newer than the library are taken for AVX2 machines; the peer deserves its best
-  // kernels. A choice made by the user stands.
-  if (cpu::available_targets().back() >= cpu::SimdTarget::avx512) {
-    setenv("OPENBLAS_CORETYPE", "SkylakeX", 0);
-  }
   // Loaded on demand: linked, it would start its threads in every run of the program.
   void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nullptr;

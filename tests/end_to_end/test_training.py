@@ -42,8 +42,8 @@ form = "running_text"
 kind = "wsd"
 peak = 1e-3
 final = 1e-4
-warmup_steps = 2
-decay_steps = 4
+warmup_steps = 1
+decay_steps = 0
 [[stages]]
 name = "sft"
 kind = "sft"

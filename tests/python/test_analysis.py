@@ -161,14 +161,14 @@ def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:
     found = summaries_of(example)
     curve, recipes = make_example_run.loss_curve, {r.name: r for r in make_example_run.RECIPES}
     gaps = [
-        float(np.mean((curve(recipes["te_current"], s) - curve(recipes["bf16"], s))[-5:]))
+        float(np.mean((curve(recipes["te_current"], s) - curve(recipes["bf16"], s))[-10:]))
         for s in (1, 2)
     ]
     te_current = found["te_current"]
     assert te_current.gap_stage == "sft"
     assert te_current.final_gap.mean == pytest.approx(np.mean(gaps))
     assert te_current.final_gap.sd == pytest.approx(np.std(gaps, ddof=1))
-    finals = [float(np.mean(curve(recipes["bf16"], s)[-5:])) for s in (1, 2)]
+    finals = [float(np.mean(curve(recipes["bf16"], s)[-10:])) for s in (1, 2)]
     assert te_current.band == pytest.approx(2.0 * np.std(finals, ddof=1))
     assert found["bf16"].verdict is Verdict.BASELINE
     assert found["e5m2_tensor"].verdict is Verdict.DIVERGED

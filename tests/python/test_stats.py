@@ -28,8 +28,8 @@ def test_ema_skips_what_is_not_finite() -> None:
 
 
 def test_final_mean_takes_the_last_tenth() -> None:
-    assert stats.final_mean(np.arange(100.0)) == pytest.approx(94.5)
-    assert stats.final_mean(np.arange(20.0)) == pytest.approx(17.0)  # at least five rows
+    assert stats.final_mean(np.arange(200.0)) == pytest.approx(189.5)
+    assert stats.final_mean(np.arange(20.0)) == pytest.approx(14.5)  # at least ten rows
     assert stats.final_mean(np.array([1.0, 2.0])) == pytest.approx(1.5)
     assert math.isnan(stats.final_mean(np.zeros(0)))
     assert math.isnan(stats.final_mean(np.array([1.0, 1.0, NAN])))
@@ -136,7 +136,7 @@ def test_seed_band() -> None:
         ([0.02], [False], NAN, 0.009, Verdict.WORSE_ONE_SEED),
         ([-0.02], [False], NAN, 0.009, Verdict.BETTER_ONE_SEED),
         ([0.02], [False], NAN, 0.011, Verdict.UNRESOLVED),
-        ([0.02], [False], NAN, NAN, Verdict.UNRESOLVED),
+        ([0.02], [False], NAN, NAN, Verdict.TOO_SHORT),
     ],
 )
 def test_verdict(

@@ -223,14 +223,15 @@ T defined_sum(const std::vector<T>& x) {
   return lane[0];
 }
 
+// Both signs and sixteen binades, so that every addition rounds and the order shows.
 template <class T>
 std::vector<T> rough_values(std::size_t count) {
   std::vector<T> values(count);
   std::uint32_t state = 12345;
   for (T& value : values) {
     state = state * 1664525u + 1013904223u;
-    value = static_cast<T>(
-        std::ldexp(static_cast<double>(state) - 2147483648.0, static_cast<int>(state >> 27) - 40));
+    const double magnitude = std::ldexp(1.0 + 0x1p-23 * (state & 0x7FFFFFu), state >> 23 & 15u);
+    value = static_cast<T>((state >> 31 != 0 ? -magnitude : magnitude) / 3.0);
   }
   return values;
 }
@@ -249,14 +250,16 @@ TEST_CASE("tree_sum follows its definition bit for bit") {
   }
 }
 
-TEST_CASE("tree_sum has a third level above 4096 * 4096 elements") {
-  // One term at the first element of each chunk; the sums of chunks 0 and 4096 meet last.
-  const std::int64_t n = 4096 * 4096 + 4096;
-  const auto load = [](std::int64_t i) {
-    if (i == 0) return 1.0f;
-    if (i == 32 * 4096) return 0x1p-24f;  // same lane of the second level: lost
-    return i == 4096 * 4096 ? 0x1p-23f : 0.0f;
+TEST_CASE("tree_sum adds chunk sums lane by lane, and groups of 4096 chunks") {
+  constexpr std::int64_t kChunk = 4096;
+  // 2^-24 is lost beside 1, but two of them in one lane or one group survive.
+  const auto lanes = [](std::int64_t i) {
+    return i == 0 ? 1.0f : i == kChunk || i == 33 * kChunk ? 0x1p-24f : 0.0f;
   };
-  CHECK(tree_sum(n, load) == 1.0f + 0x1p-23f);
-  CHECK(tree_sum(n, [](std::int64_t) { return -0.0f; }) == 0.0f);
+  CHECK(tree_sum(64 * kChunk, lanes) == 1.0f + 0x1p-23f);
+  const auto groups = [](std::int64_t i) {
+    return i == 0 ? 1.0f : i == kChunk * kChunk || i == (kChunk + 1) * kChunk ? 0x1p-24f : 0.0f;
+  };
+  CHECK(tree_sum(kChunk * kChunk + 2 * kChunk, groups) == 1.0f + 0x1p-23f);
+  CHECK(float_bits(tree_sum(40, [](std::int64_t) { return -0.0f; })) == 0u);
 }

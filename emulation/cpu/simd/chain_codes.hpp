@@ -1,7 +1,9 @@
 // How exponents and lowest bits of operands are coded for the emulated GEMM.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "emulation/numerics/host_device.hpp"
 
@@ -61,6 +63,17 @@ struct Bf16Codes {
   /// A product is off the grid when l_a + l_b + 266 < emax - 25 + 266.
   static constexpr int kLimitOffset = 266 - 25 - 134;
 };
+
+/// Codes from column order to the order that pack instructions leave, in which four columns stay
+/// together: column j is lane Lanes::position(j).
+template <class Lanes>
+inline void arrange_by_four(const typename Lanes::Codes::Lane* columns, std::byte* lanes) {
+  constexpr std::size_t kUnit = 4 * sizeof(typename Lanes::Codes::Lane);
+  for (int j = 0; j < 4 * Lanes::kFloatLanes; j += 4) {
+    std::memcpy(lanes + static_cast<std::size_t>(Lanes::position(j) / 4) * kUnit, columns + j,
+                kUnit);
+  }
+}
 
 }  // namespace
 }  // namespace FP8LAB_ISA

@@ -180,13 +180,14 @@ template <class L>
 template <class L>
 void recompute_special(const ChainTile& tile, const ScalarModel& model) {
   constexpr std::uint32_t kExponentMask = 0x7F800000u;
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
+    const auto magnitude = static_cast<std::int32_t>(float_bits(tile.c[i]) & 0x7FFFFFFFu);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  if (static_cast<std::uint32_t>(largest) < kExponentMask) return;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     float* c = tile.c + r * L::kColumns;
-    std::uint32_t special = 0;
-    for (std::int64_t j = 0; j < L::kColumns; ++j) {
-      special |= static_cast<std::uint32_t>((float_bits(c[j]) & kExponentMask) == kExponentMask);
-    }
-    if (special == 0) continue;
     for (std::int64_t j = tile.first_column; j < tile.last_column; ++j) {
       if ((float_bits(c[j]) & kExponentMask) != kExponentMask) continue;
       const std::uint32_t start =

@@ -28,6 +28,10 @@ struct Fp8Lanes {
     return 16 * (column % 8 / 4) + 4 * (column / 8) + column % 4;
   }
 
+  static void arrange(const Codes::Lane* columns, std::byte* lanes) {
+    arrange_by_four<Fp8Lanes>(columns, lanes);
+  }
+
   static Code zero() { return _mm256_setzero_si256(); }
   static Code load(const std::byte* p) { return load_integers(p); }
   static Code splat(std::uint32_t code) { return _mm256_set1_epi32(static_cast<int>(code)); }
@@ -103,6 +107,10 @@ struct Bf16Lanes {
 
   static constexpr int position(int column) {
     return 8 * (column % 8 / 4) + 4 * (column / 8) + column % 4;
+  }
+
+  static void arrange(const Codes::Lane* columns, std::byte* lanes) {
+    arrange_by_four<Bf16Lanes>(columns, lanes);
   }
 
   static Code zero() { return _mm256_setzero_si256(); }

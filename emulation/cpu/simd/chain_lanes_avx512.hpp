@@ -37,9 +37,22 @@ struct Fp8Lanes {
   static constexpr int kFloatLanes = 16;
   static constexpr int kRows = 3;
 
-  /// Lane of a column among the codes: the order in which the pack instructions leave them.
-  static constexpr int position(int column) {
-    return 16 * (column % 16 / 4) + 4 * (column / 16) + column % 4;
+  /// Codes from column order to lane order: 32-bit element i holds columns i, 32 + i, 16 + i and
+  /// 48 + i, lowest byte first, so that shifts within it reach all four vectors of floats.
+  static void arrange(const Codes::Lane* columns, std::byte* lanes) {
+    __m128i part[4];
+    for (int v = 0; v < 4; ++v) {
+      part[v] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(columns + 16 * v));
+    }
+    const __m128i low02 = _mm_unpacklo_epi8(part[0], part[2]);
+    const __m128i low13 = _mm_unpacklo_epi8(part[1], part[3]);
+    const __m128i high02 = _mm_unpackhi_epi8(part[0], part[2]);
+    const __m128i high13 = _mm_unpackhi_epi8(part[1], part[3]);
+    auto* out = reinterpret_cast<__m128i*>(lanes);
+    _mm_storeu_si128(out, _mm_unpacklo_epi16(low02, low13));
+    _mm_storeu_si128(out + 1, _mm_unpackhi_epi16(low02, low13));
+    _mm_storeu_si128(out + 2, _mm_unpacklo_epi16(high02, high13));
+    _mm_storeu_si128(out + 3, _mm_unpackhi_epi16(high02, high13));
   }
 
   static Code zero() { return _mm512_setzero_si512(); }
@@ -50,13 +63,15 @@ struct Fp8Lanes {
 
   static Code floor() { return _mm512_set1_epi8(Codes::kFloor); }
   static Code exponents(const float* c) {
-    __m512i field[4];
-    for (int v = 0; v < 4; ++v) {
-      field[v] = _mm512_srli_epi32(_mm512_loadu_si512(c + 16 * v), 23);  // with the sign above
-    }
-    const __m512i no_sign = _mm512_set1_epi16(0xFF);
-    return _mm512_packus_epi16(_mm512_and_si512(_mm512_packus_epi32(field[0], field[1]), no_sign),
-                               _mm512_and_si512(_mm512_packus_epi32(field[2], field[3]), no_sign));
+    // The upper halves of two vectors side by side: sign, exponent, 7 bits of the mantissa.
+    const auto upper = [c](int first, int second) {
+      const __m512i low = _mm512_srli_epi32(_mm512_loadu_si512(c + 16 * first), 16);
+      return _mm512_mask_blend_epi16(0xAAAAAAAAu, low, _mm512_loadu_si512(c + 16 * second));
+    };
+    const __m512i even = _mm512_srli_epi16(upper(0, 1), 7);
+    const __m512i odd = _mm512_slli_epi16(upper(2, 3), 1);
+    constexpr int kSelect = 0xCA;  // first ? second : third, bit by bit
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0xFF), even, odd, kSelect);
   }
   static Code limit(Code top) {
     const Code distance = _mm512_subs_epu8(top, _mm512_set1_epi8(Codes::kLimitOffset));
@@ -79,9 +94,13 @@ struct Fp8Lanes {
 
   static Float anchor(Code top, int v) {
     const Code field = _mm512_adds_epu8(top, _mm512_set1_epi8(Codes::kAnchorOffset));
-    const Code at = _mm512_shuffle_epi8(field, bytes_to(v, 3));
-    return in_register(_mm512_castsi512_ps(
-        _mm512_or_si512(_mm512_srli_epi32(at, 1), _mm512_set1_epi32(0x00400000))));
+    const Code at = v == 0   ? _mm512_slli_epi32(field, 23)
+                    : v == 1 ? _mm512_slli_epi32(field, 7)
+                    : v == 2 ? _mm512_slli_epi32(field, 15)
+                             : _mm512_srli_epi32(field, 1);
+    constexpr int kAndOr = 0xEA;  // (first & second) | third
+    return in_register(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        at, _mm512_set1_epi32(0x7F800000), _mm512_set1_epi32(0x00400000), kAndOr)));
   }
   static Float start(Float anchor, const float* c, int v) {
     const Float term = _mm512_loadu_ps(c + 16 * v);
@@ -94,20 +113,17 @@ struct Fp8Lanes {
     return sum;
   }
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
-    const __m512i units = _mm512_shuffle_epi8(counted, bytes_to(v, 0));
+    const __m512i units = _mm512_shuffle_epi8(counted, counts_of(v));
     const Float sum = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), units));
     const __m512i bits = _mm512_castps_si512(_mm512_sub_ps(sum, anchor));
     _mm512_storeu_si512(c + 16 * v, _mm512_and_si512(bits, _mm512_set1_epi32(~0x3FF)));
   }
 
  private:
-  // Bytes 4v .. 4v+3 of every 128-bit lane to byte `place` of its four 32-bit elements.
-  static Code bytes_to(int v, int place) {
-    const int shift = 8 * place;
-    const auto element = [&](int i) {
-      const std::uint32_t others = 0x80808080u & ~(0xFFu << shift);
-      return static_cast<int>(others | static_cast<std::uint32_t>(4 * v + i) << shift);
-    };
+  // The byte of vector v alone in its 32-bit element.
+  static Code counts_of(int v) {
+    const int byte = v == 1 ? 2 : v == 2 ? 1 : v;
+    const auto element = [&](int i) { return static_cast<int>(0x80808000u) | (4 * i + byte); };
     return _mm512_broadcast_i32x4(_mm_setr_epi32(element(0), element(1), element(2), element(3)));
   }
 };
@@ -123,6 +139,10 @@ struct Bf16Lanes {
 
   static constexpr int position(int column) {
     return 8 * (column % 16 / 4) + 4 * (column / 16) + column % 4;
+  }
+
+  static void arrange(const Codes::Lane* columns, std::byte* lanes) {
+    arrange_by_four<Bf16Lanes>(columns, lanes);
   }
 
   static Code zero() { return _mm512_setzero_si512(); }

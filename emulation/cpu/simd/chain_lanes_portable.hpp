@@ -31,7 +31,9 @@ struct PortableLanes {
   static constexpr int kRows = 1;
   static constexpr int kColumns = 4 * kFloatLanes;
 
-  static constexpr int position(int column) { return column; }
+  static void arrange(const Lane* columns, std::byte* lanes) {
+    std::memcpy(lanes, columns, kColumns * sizeof(Lane));
+  }
 
   static Code all(int value) { return static_cast<Lane>(value) - Code{}; }
   static Code zero() { return Code{}; }

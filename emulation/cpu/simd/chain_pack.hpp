@@ -129,13 +129,8 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
         static_cast<Lane>(select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0));
     lows[j] = static_cast<Lane>(low_code<Split, Codes>(p, Codes::kRightZeroLow));
   }
-  // Four columns stay together in the lanes' order on every instruction set.
-  constexpr std::size_t kUnit = 4 * sizeof(Lane);
-  for (int j = 0; j < L::kColumns; j += 4) {
-    const auto at = static_cast<std::size_t>(Lanes::position(j)) * sizeof(Lane);
-    std::memcpy(out + L::kExponents + at, exponents + j, kUnit);
-    std::memcpy(out + L::kRightLows + at, lows + j, kUnit);
-  }
+  Lanes::arrange(exponents, out + L::kExponents);
+  Lanes::arrange(lows, out + L::kRightLows);
 }
 
 /// A right-operand panel. `element(i, l)` is the code of row i, absolute, at k = l.

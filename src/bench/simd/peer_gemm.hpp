@@ -12,7 +12,8 @@ using PeerGemm = void (*)(const float* a, const float* b, float* c, std::int64_t
 /// The copy for the best instruction set of this processor.
 PeerGemm eigen_gemm();
 
-/// OpenBLAS on one thread, or nullptr where libopenblas is not installed.
+/// OpenBLAS on one thread, or nullptr where libopenblas is not installed. It chooses its kernels by
+/// processor, or as the environment variable OPENBLAS_CORETYPE says.
 PeerGemm openblas_gemm();
 
 }  // namespace fp8lab
