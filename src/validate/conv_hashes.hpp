@@ -1,5 +1,6 @@
-// Hashes of CUDA's FP32 to FP8 conversions over all 2^32 inputs, recorded on an NVIDIA H200 with CUDA
-// 13.0 by the device instructions (numerics.md section 2); generated from the recorded file, not edited.
+// Hashes of CUDA's FP32 to FP8 conversions over all 2^32 inputs, recorded on an NVIDIA H200 with
+// CUDA 13.0 (numerics.md section 2): the saturating instructions and the header functions without
+// saturation, both in device code. Generated from the recorded file.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@ namespace fp8lab {
 /// Seed of every hash below; see hash_conversions for the formula.
 inline constexpr std::uint32_t kConversionHashSeed = 1001;
 
-/// [0] e4m3 and [1] e5m2 saturating, [2] e4m3 and [3] e5m2 without saturation; then one hash per 2^24
-/// consecutive FP32 bit patterns.
+/// [0] e4m3 and [1] e5m2 saturating, [2] e4m3 and [3] e5m2 without saturation; then one hash per
+/// 2^24 consecutive FP32 bit patterns.
 // clang-format off
 inline constexpr std::uint64_t kConversionHashes[4][256] = {
     {
