@@ -135,13 +135,19 @@ def has_planted_outliers(config: Mapping[str, str]) -> bool:
 def variant_labels(runs: Sequence[Run]) -> list[str]:
     """One label per run for what sets it apart besides recipe and seed; mostly empty."""
     configs = [configuration(run) for run in runs]
-    keys = sorted({key for config in configs for key in config})
+    # Runs that carry a label of their own do not make the others explain the difference.
+    unlabelled = [
+        config
+        for run, config in zip(runs, configs)
+        if config and not run.meta.get("extra.variant")
+    ]
+    keys = sorted({key for config in unlabelled for key in config})
     varying = [
         key
         for key in keys
         if key not in ("seed", "recipe")
         and not _is_planting_key(key)
-        and len({config.get(key, "") for config in configs if config}) > 1
+        and len({config.get(key, "") for config in unlabelled}) > 1
     ]
     labels = []
     for run, config in zip(runs, configs):
@@ -154,8 +160,16 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
             if _is_recipe_key(key) and value in ("", run.recipe):
                 continue
             parts.append(f"{'.'.join(key.split('.')[-2:])} = {value or 'unset'}")
-        labels.append(", ".join(parts))
+        labels.append(_shortened(parts))
     return labels
+
+
+def _shortened(parts: Sequence[str]) -> str:
+    """The first differences and how many more there are: a label has to fit beside a figure."""
+    shown = list(parts[:2])
+    if len(parts) > len(shown):
+        shown.append(f"{len(parts) - len(shown)} more")
+    return ", ".join(shown)
 
 
 def _identity(run: Run, with_planting: bool) -> tuple[int, tuple[tuple[str, str], ...]]:

@@ -12,6 +12,10 @@
 #include "src/io/atomic_file.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/golden.hpp"
+#if defined(FP8LAB_HAVE_CUDA)
+#include "kernels/codec_sweep.hpp"
+#include "src/validate/conv_hashes.hpp"
+#endif
 
 namespace fp8lab::cli {
 namespace {
@@ -33,6 +37,8 @@ po::options_description validate_options() {
       "codec: conversions of all 2^32 floats; golden: recorded hardware results");
   add("directory", po::value<std::string>(), "folder of the golden files");
   add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
+  add("backend", po::value<std::string>()->default_value("cpu"),
+      "codec: cpu, or cuda for the same sweep on the device");
   add("threads", po::value<int>()->default_value(0), "golden: 0 for all processors");
   add("json", po::value<std::string>(), "also write the result to this file");
   add("help", "this text");
@@ -48,6 +54,30 @@ std::vector<Row> check_codecs(const po::variables_map& values) {
     rows.push_back({report.name, report.cases, report.mismatches, 0});
   }
   return rows;
+}
+
+/// The FP8 conversions of all 2^32 floats on the device, by our codec and by the instruction.
+std::vector<Row> check_codecs_on_device() {
+#if defined(FP8LAB_HAVE_CUDA)
+  if (cuda::device_count() == 0) throw Error("validate: --backend cuda: no CUDA device is present");
+  std::vector<Row> rows;
+  for (const bool e5m2 : {false, true}) {
+    for (const auto source : {cuda::CodecSource::numerics, cuda::CodecSource::hardware}) {
+      const std::vector<std::uint64_t> hashes = cuda::codec_sweep(e5m2, source, kConversionHashSeed);
+      const auto& expected = kConversionHashes[e5m2 ? 1 : 0];
+      Row row{fmt::format("f32 to {} {}, device", e5m2 ? "e5m2" : "e4m3",
+                          source == cuda::CodecSource::numerics ? "codec" : "instruction"),
+              std::uint64_t{1} << 32, 0, 0};
+      for (std::size_t chunk = 0; chunk < hashes.size(); ++chunk) {
+        if (hashes[chunk] != expected[chunk]) row.mismatches += std::uint64_t{1} << 24;
+      }
+      rows.push_back(row);
+    }
+  }
+  return rows;
+#else
+  throw Error("validate: --backend cuda: this build has no CUDA code");
+#endif
 }
 
 std::vector<Row> check_golden(const po::variables_map& values,
@@ -115,7 +145,11 @@ int validate(const std::vector<std::string>& arguments) {
   std::vector<GoldenMismatch> differences;
   std::vector<Row> rows;
   if (what == "codec") {
-    rows = check_codecs(values);
+    const std::string backend = values["backend"].as<std::string>();
+    if (backend != "cpu" && backend != "cuda") {
+      throw Error(fmt::format("validate: unknown backend '{}'; accepted: cpu, cuda", backend));
+    }
+    rows = backend == "cuda" ? check_codecs_on_device() : check_codecs(values);
   } else if (what == "golden") {
     rows = check_golden(values, differences);
   } else {
