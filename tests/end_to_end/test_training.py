@@ -186,6 +186,36 @@ def test_existing_run_and_changed_configuration_are_refused(tmp_path: Path) -> N
     assert train(config, tmp_path / "run", "--resume").returncode == 0
 
 
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "infir2", cpt=40, sft=1)
+    out = tmp_path / "run"
+    first = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert "step 1/" in first.stdout.readline()
+    second = train(config, out, "--resume")
+    first.kill()
+    first.wait()
+    assert second.returncode == 2 and second.stderr.count("\n") == 1
+    assert "another process" in second.stderr
+
+
+def test_a_damaged_checkpoint_or_run_file_is_refused(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "bf16", cpt=1, sft=1)
+    out = tmp_path / "run"
+    assert train(config, out, "--set", "stages.sft.steps=2").returncode == 0
+    start = tmp_path / "start.safetensors"
+    start.write_bytes((out / "checkpoint.safetensors").read_bytes()[:1000])
+    broken = train(config, tmp_path / "other", "--init-from", str(start))
+    assert broken.returncode == 2 and broken.stderr.count("\n") == 1
+    (out / "run.h5").write_bytes(b"not a run file")
+    broken = train(config, out, "--resume")
+    assert broken.returncode == 2 and broken.stderr.count("\n") == 1
+
+
 def test_dry_run_prints_the_plan_and_writes_nothing(tmp_path: Path) -> None:
     config = write_config(tmp_path, "infir2")
     result = train(config, tmp_path / "dry", "--dry-run")
