@@ -1,7 +1,6 @@
 """Training through the program: same bits however it is run, killed, resumed or parallelised."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -118,35 +117,44 @@ def test_same_bits_for_every_thread_count_and_simd_target(tmp_path: Path, recipe
         assert hashes == expected, variant
 
 
+def kill_after(process: subprocess.Popen, out: Path, checkpoints: int, delay: float) -> bool:
+    """Kills the run `delay` seconds after its n-th checkpoint (0: after its run file) appeared;
+    false when it ended before. Every checkpoint has its own modification time."""
+    path = out / ("checkpoint.safetensors" if checkpoints else "run.h5")
+    seen: set[int] = set()
+    while process.poll() is None:
+        if path.exists():
+            seen.add(path.stat().st_mtime_ns)
+        if len(seen) >= max(checkpoints, 1):
+            time.sleep(delay)
+            break
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    return process.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("recipe", ["bf16", "te_delayed"])
 def test_killed_runs_resume_to_the_same_bits(tmp_path: Path, recipe: str) -> None:
     config = write_config(tmp_path, recipe)
     assert train(config, tmp_path / "whole").returncode == 0
     expected = step_hashes(tmp_path / "whole")
-    began = time.monotonic()
-    assert train(config, tmp_path / "timed").returncode == 0
-    whole = time.monotonic() - began
-    rng = random.Random(5)
     killed = 0
-    for index in range(5):
+    for index, (checkpoints, delay) in enumerate([(0, 0), (1, 0), (1, 0.03), (2, 0), (3, 0)]):
         out = tmp_path / f"killed{index}"
         process = subprocess.Popen(
             [PROGRAM, "train", "--config", str(config), "--out", str(out)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        time.sleep(whole * (index + rng.random()) / 5.5)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-        if (out / "run.h5").exists():
-            with open_run(out) as run:
-                assert "metrics" in run
+        killed += kill_after(process, out, checkpoints, delay)
+        with open_run(out) as run:
+            assert "metrics" in run
         result = train(config, out, "--resume")
         assert result.returncode == 0, result.stderr
         assert step_hashes(out) == expected
         with open_run(out) as run:
             assert list(run["/metrics/step"][:]) == list(range(1, 11))
-    assert killed >= 3, "the runs must really have been killed"
+    assert killed >= 4, "the runs must really have been killed"
 
 
 def test_sigterm_writes_a_checkpoint_and_exits_4(tmp_path: Path) -> None:
