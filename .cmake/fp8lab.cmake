@@ -1,4 +1,4 @@
-# Compile options shared by every target, and two helpers for the source lists.
+# Compile options shared by every target, and two functions for the source lists.
 
 # -Wrestrict is off: GCC 12 reports it falsely for string concatenation (GCC bug 105329).
 add_library(fp8lab_options INTERFACE)
