@@ -113,18 +113,12 @@ struct Fp8Lanes {
     return sum;
   }
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
-    const __m512i units = _mm512_shuffle_epi8(counted, counts_of(v));
-    const Float sum = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), units));
+    const int byte = v == 1 ? 2 : v == 2 ? 1 : v;
+    const __m512i pick = _mm512_set1_epi32(1 << 8 * byte);  // the byte of vector v
+    const Float sum =
+        _mm512_castsi512_ps(_mm512_dpbusd_epi32(_mm512_castps_si512(y), counted, pick));
     const __m512i bits = _mm512_castps_si512(_mm512_sub_ps(sum, anchor));
     _mm512_storeu_si512(c + 16 * v, _mm512_and_si512(bits, _mm512_set1_epi32(~0x3FF)));
-  }
-
- private:
-  // The byte of vector v alone in its 32-bit element.
-  static Code counts_of(int v) {
-    const int byte = v == 1 ? 2 : v == 2 ? 1 : v;
-    const auto element = [&](int i) { return static_cast<int>(0x80808000u) | (4 * i + byte); };
-    return _mm512_broadcast_i32x4(_mm_setr_epi32(element(0), element(1), element(2), element(3)));
   }
 };
 
