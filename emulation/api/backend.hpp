@@ -108,6 +108,9 @@ struct OperandStatistics {
   double top_channel[kTopChannels];       ///< source columns by descending amax
   double top_channel_amax[kTopChannels];
   double exponent_histogram[64];          ///< fraction of nonzero |x| by exponent -40..23, ends clamp
+  /// Identity of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp); the
+  /// same on every backend.
+  std::uint64_t hash;
 };
 
 /// Why an operation is refused; empty when it is supported.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/cpu/operand_decode.hpp"
+#include "emulation/cpu/operand_hash.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/simd/statistics_kernels.hpp"
@@ -310,6 +311,7 @@ OperandStatistics operand_statistics(const TensorView& source, bool transpose,
     result.exponent_histogram[i] =
         ratio(static_cast<double>(counts.exponents[i]), static_cast<double>(nonzero));
   }
+  result.hash = operand_hash(operand);
   return result;
 }
 

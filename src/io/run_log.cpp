@@ -192,8 +192,7 @@ class Hdf5RunLog final : public RunLog {
     rows.end_row();
   }
 
-  void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
-                      const std::vector<std::uint64_t>& hashes) override;
+  void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics) override;
 
   void append_sample(std::int64_t step, const std::string& name,
                      const std::vector<float>& values) override {
@@ -251,10 +250,10 @@ class Hdf5RunLog final : public RunLog {
   bool failed_ = false;
 };
 
-void Hdf5RunLog::append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
-                                const std::vector<std::uint64_t>& hashes) {
+void Hdf5RunLog::append_tensors(std::int64_t step,
+                                const std::vector<OperandStatistics>& statistics) {
   const auto count = static_cast<std::size_t>(tensors_);
-  FP8LAB_ASSERT(statistics.size() == count && (hashes.empty() || hashes.size() == count));
+  FP8LAB_ASSERT(statistics.size() == count);
   RowWriter& rows = writer(RowGroup::tensors);
   rows.put(step);
   std::vector<double> values;
@@ -273,8 +272,9 @@ void Hdf5RunLog::append_tensors(std::int64_t step, const std::vector<OperandStat
       rows.put(values.data(), values.size());
     }
   }
-  const std::vector<std::uint64_t> none(count, 0);
-  rows.put(hashes.empty() ? none.data() : hashes.data(), count);
+  std::vector<std::uint64_t> hashes;
+  for (const OperandStatistics& record : statistics) hashes.push_back(record.hash);
+  rows.put(hashes.data(), count);
   rows.end_row();
 }
 

@@ -87,10 +87,9 @@ class RunLog {
   virtual void append(const StepRecord& record) = 0;
   virtual void append(const EvalRecord& record) = 0;
   virtual void append(const EventRecord& record) = 0;
-  /// One row of /tensors: `statistics[i]` belongs to tensor i; the row's tensors are hashed by the
-  /// caller, `hashes` may be empty.
-  virtual void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
-                              const std::vector<std::uint64_t>& hashes) = 0;
+  /// One row of /tensors: `statistics[i]` belongs to tensor i.
+  virtual void append_tensors(std::int64_t step,
+                              const std::vector<OperandStatistics>& statistics) = 0;
   /// Captured raw tensor under /samples (the offending tensor of a NaN event).
   virtual void append_sample(std::int64_t step, const std::string& name,
                              const std::vector<float>& values) = 0;

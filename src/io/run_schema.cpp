@@ -77,7 +77,7 @@ std::vector<DatasetSpec> tensors_datasets(std::int64_t tensors) {
   for (const StatisticField& field : statistic_fields()) {
     specs.push_back(statistic_dataset(field, tensors));
   }
-  specs.push_back(number("/tensors/hash", u64, "hash", "XXH3-64 of the operand, 0: not taken"));
+  specs.push_back(number("/tensors/hash", u64, "hash", "identity of codes and scales"));
   specs.back().row_shape = {tensors};
   return specs;
 }
@@ -132,9 +132,10 @@ const std::vector<StatisticField>& statistic_fields() {
        "nonzero elements with exponent i - 40, the ends clamp"},
   };
 #undef FP8LAB_FIELD
-  static_assert(
-      sizeof(OperandStatistics) == (16 + 2 * OperandStatistics::kTopChannels + 64) * sizeof(double),
-      "a member of OperandStatistics is missing here");
+  static_assert(sizeof(OperandStatistics) ==
+                    (16 + 2 * OperandStatistics::kTopChannels + 64) * sizeof(double) +
+                        sizeof(OperandStatistics::hash),
+                "a member of OperandStatistics is missing here");
   return fields;
 }
 

@@ -29,7 +29,7 @@ std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors);
 DatasetSpec sample_values_dataset();
 DatasetSpec complete_dataset();
 
-/// One member of OperandStatistics.
+/// One member of OperandStatistics that holds doubles.
 struct StatisticField {
   const char* name;
   std::size_t offset;  ///< bytes
@@ -41,7 +41,7 @@ struct StatisticField {
   bool is_index = false;  ///< stored as i32, -1 for none
 };
 
-/// Every member, in order of declaration.
+/// Every member but the hash, in order of declaration.
 const std::vector<StatisticField>& statistic_fields();
 /// Dataset of one of them.
 DatasetSpec statistic_dataset(const StatisticField& field, std::int64_t tensors);

@@ -310,16 +310,14 @@ void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t
 
 void Trainer::record_statistics(Stage& stage) {
   std::vector<OperandStatistics> statistics;
-  std::vector<std::uint64_t> hashes;
   for (const auto& layer : stage.transformer->linears()) {
     for (const Slot slot : kSlots) {
       OperandStatistics record{};
       backend_.download(&record, layer->statistics(slot));
-      hashes.push_back(xxh3(&record, sizeof record));
       statistics.push_back(record);
     }
   }
-  log_->append_tensors(position_.step, statistics, hashes);
+  log_->append_tensors(position_.step, statistics);
 }
 
 void Trainer::evaluate(Stage& stage) {

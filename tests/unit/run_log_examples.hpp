@@ -46,7 +46,7 @@ inline fp8lab::StepRecord example_step(std::int64_t step) {
           x * 0.1,     0xf000000000000000ull + static_cast<std::uint64_t>(step)};
 }
 
-/// Each double of the statistics of (step, tensor) is distinct; top_channel holds indices.
+/// Each member of the statistics of (step, tensor) is distinct; top_channel holds indices.
 inline fp8lab::OperandStatistics example_statistics(std::int64_t step, std::size_t tensor) {
   fp8lab::OperandStatistics statistics;
   std::vector<double> values(sizeof statistics / sizeof(double));

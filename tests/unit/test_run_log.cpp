@@ -8,6 +8,7 @@
 #include "src/io/atomic_file.hpp"
 #include "src/io/run_log.hpp"
 #include "src/io/run_reader.hpp"
+#include "src/io/run_schema.hpp"
 #include "src/io/study_log.hpp"
 #include "tests/unit/child_process.hpp"
 #include "tests/unit/run_log_examples.hpp"
@@ -29,14 +30,12 @@ void append_steps(RunLog& log, std::int64_t first, std::int64_t last) {
   for (std::int64_t step = first; step <= last; ++step) log.append(example_step(step));
 }
 
-void append_tensors(RunLog& log, std::int64_t step, bool with_hashes) {
+void append_tensors(RunLog& log, std::int64_t step) {
   std::vector<OperandStatistics> statistics;
-  std::vector<std::uint64_t> hashes;
   for (std::size_t i = 0; i < example_tensors().size(); ++i) {
     statistics.push_back(example_statistics(step, i));
-    hashes.push_back(static_cast<std::uint64_t>(step) * 10 + i);
   }
-  log.append_tensors(step, statistics, with_hashes ? hashes : std::vector<std::uint64_t>{});
+  log.append_tensors(step, statistics);
 }
 
 /// Steps 1..n in order, with the values of example_step.
@@ -61,13 +60,13 @@ std::string error_of(Call call) {
 void write_example(RunLog& log) {
   append_steps(log, 1, 10);
   log.append(EvalRecord{10, 0, 3.25, -1.0, 0});
-  append_tensors(log, 10, true);
+  append_tensors(log, 10);
   log.append(EventRecord{5, "outliers_planted", "4 channels, gain 64"});
   log.append_sample(7, "layers.0.attention.qkv/fprop.x", {1.0f, -0.0f, 3.5f});
   log.flush();
   append_steps(log, 11, 20);
   log.append(EvalRecord{20, 1, 2.25, 0.625, 64});
-  append_tensors(log, 20, false);
+  append_tensors(log, 20);
   log.append(EventRecord{15, "nan", std::string(255, 'm') + "é tail"});
   log.append_sample(15, "b", {});
   log.append_sample(20, "c", {std::numeric_limits<float>::infinity(), 2.0f});
@@ -181,6 +180,12 @@ TEST_CASE("run log: statistics and samples survive a round trip") {
   for (std::size_t i = 0; i < histogram.size(); ++i) {
     CHECK(histogram[i] == value(i / 192, i / 64 % 3, 32 + i % 64));
   }
+  const std::vector<std::uint64_t> hashes =
+      read_all<std::uint64_t>(Hdf5File::open(path), row_datasets(RowGroup::tensors, 3).back());
+  REQUIRE(hashes.size() == 6);
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    CHECK(hashes[i] == example_statistics(static_cast<std::int64_t>(i / 3 + 1) * 10, i % 3).hash);
+  }
   CHECK_THAT(error_of([&] { read_statistic(path, "colour"); }), Contains("known are amax, rms"));
   const std::vector<Sample> samples = read_samples(path);
   REQUIRE(samples.size() == 3);
@@ -198,13 +203,13 @@ TEST_CASE("run log: missing channels are -1 and no tensor at all is fine") {
     OperandStatistics statistics = example_statistics(1, 0);
     statistics.top_channel[2] = -1.0;
     statistics.top_channel[3] = std::numeric_limits<double>::quiet_NaN();
-    log->append_tensors(1, {statistics}, {});
+    log->append_tensors(1, {statistics});
   }
   const std::vector<double> channels = read_statistic(scratch / "a.h5", "top_channel");
   CHECK(channels == std::vector<double>{100, 101, -1, -1, 104, 105, 106, 107});
   {
     const auto log = RunLog::create(scratch / "b.h5", RunMeta{}, {});
-    log->append_tensors(3, {}, {});
+    log->append_tensors(3, {});
     append_steps(*log, 1, 3);
   }
   { const auto log = RunLog::resume(scratch / "b.h5", 3); }
@@ -223,7 +228,7 @@ TEST_CASE("run log: another process sees what was flushed, and nothing else, whi
     const auto log = RunLog::create(path, example_meta(), example_tensors());
     for (std::int64_t last = channel.receive(), next = 1; last > 0; last = channel.receive()) {
       append_steps(*log, next, last);
-      append_tensors(*log, last, true);
+      append_tensors(*log, last);
       log->flush();
       log->append(example_step(last + 1));  // not flushed
       next = last + 2;
@@ -303,7 +308,7 @@ TEST_CASE("run log: a kill at any moment leaves a prefix with every flushed row"
       const auto log = RunLog::create(path, example_meta(), example_tensors());
       for (std::int64_t step = 1;; ++step) {
         log->append(example_step(step));
-        append_tensors(*log, step, true);
+        append_tensors(*log, step);
         log->flush();
         if (!channel.send(step)) return 0;
       }

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/statistics.hpp"
+#include "emulation/numerics/operand_hash.hpp"
 #include "tests/unit/quantize_reference.hpp"
 
 namespace fp8lab {
@@ -234,6 +236,96 @@ TEST_CASE("every tile shape and orientation equals a plain loop over the dequant
             static_cast<double>(zero_tiles) / static_cast<double>(high * wide));
     }
   }
+}
+
+TEST_CASE("the hash of an operand is the sum of its terms") {
+  using numerics::hash_term;
+  using numerics::HashedPart;
+  Matrix source(DType::bf16, 3, 11);
+  test::fill_wide(source, 5);
+  Operand operand(e4m3({1, 4}), 3, 11);
+  cpu::quantize(source.view(), false, {}, {}, operand);
+  std::uint64_t expected = 0;
+  for (std::int64_t r = 2; r >= 0; --r) {
+    for (std::int64_t j = 1; j >= 0; --j) {
+      std::uint64_t word = 0;
+      for (std::int64_t c = 8 * j; c < std::min<std::int64_t>(8 * j + 8, 11); ++c) {
+        word |= static_cast<std::uint64_t>(operand.code(r, c)) << (8 * (c - 8 * j));
+      }
+      expected += hash_term(HashedPart::codes, static_cast<std::uint64_t>(2 * r + j), word);
+    }
+    for (std::int64_t j = 0; j < 3; ++j) {
+      expected += hash_term(HashedPart::scales, static_cast<std::uint64_t>(3 * r + j),
+                            numerics::float_bits(operand.scale(r, j)));
+    }
+  }
+  CHECK(cpu::operand_statistics(source.view(), false, operand).hash == expected);
+  // Pinned, because run files of different versions are compared.
+  CHECK(numerics::mix64(0) == 0);
+  CHECK(numerics::mix64(0x9E3779B97F4A7C15u) == 0xE220A8397B1DCDAFu);  // SplitMix64, seed 0
+  CHECK(hash_term(HashedPart::codes, 0, 0xE220A8397B1DCDAFu) == 0);
+}
+
+TEST_CASE("every code and every scale changes the hash, what lies between rows does not") {
+  const TileShape tile = GENERATE(TileShape{}, TileShape{1, 0}, TileShape{1, 16}, TileShape{8, 8});
+  Matrix source(DType::bf16, 19, 45);
+  test::fill_wide(source, 6);
+  Operand operand(e4m3(tile), 19, 45);
+  cpu::quantize(source.view(), false, {}, {}, operand);
+  const auto hash = [&] { return cpu::operand_statistics(source.view(), false, operand).hash; };
+  const std::uint64_t before = hash();
+  std::set<std::uint64_t> seen{before};
+  std::size_t changes = 0;
+  for (std::int64_t r = 0; r < 19; ++r) {
+    for (std::int64_t c = 0; c < 45; ++c) {
+      std::uint8_t& code = operand.codes.row<std::uint8_t>(r)[c];
+      code ^= 1;
+      seen.insert(hash());
+      code ^= 1;
+      ++changes;
+    }
+  }
+  for (std::int64_t i = 0; i < operand.scales.rows; ++i) {
+    for (std::int64_t j = 0; j < operand.scales.cols; ++j) {
+      float& scale = operand.scales.row<float>(i)[j];
+      const float kept = scale;
+      scale = bits_float(numerics::float_bits(scale) ^ 1u);
+      seen.insert(hash());
+      scale = kept;
+      ++changes;
+    }
+  }
+  CHECK(seen.size() == changes + 1);
+  operand.memory[45] ^= 1;  // the first byte after row 0
+  CHECK(hash() == before);
+}
+
+TEST_CASE("exchanged rows, columns and scales change the hash") {
+  Matrix source(DType::f32, 16, 32);
+  test::fill_wide(source, 7);
+  Operand operand(e4m3({1, 32}), 16, 32);
+  cpu::quantize(source.view(), false, {}, {}, operand);
+  const auto hash = [&] { return cpu::operand_statistics(source.view(), false, operand).hash; };
+  const std::uint64_t before = hash();
+  std::swap_ranges(operand.codes.row<std::uint8_t>(2), operand.codes.row<std::uint8_t>(2) + 32,
+                   operand.codes.row<std::uint8_t>(9));
+  const std::uint64_t rows = hash();
+  CHECK(rows != before);
+  std::swap(operand.scales.row<float>(2)[0], operand.scales.row<float>(9)[0]);
+  CHECK(hash() != rows);
+  CHECK(hash() != before);
+}
+
+TEST_CASE("values that are stored as they are have a hash too") {
+  const auto [format, dtype] = GENERATE(table<numerics::FormatSpec, DType>(
+      {{numerics::kBF16, DType::bf16}, {numerics::kFP32, DType::f32}}));
+  Matrix source(dtype, 5, 7);
+  test::fill_wide(source, 8);
+  QuantSpec spec;
+  spec.format = format;
+  const std::uint64_t before = statistics_of(source, true, spec).hash;
+  source.set(4, 6, -source.at(4, 6));
+  CHECK(statistics_of(source, true, spec).hash != before);
 }
 
 TEST_CASE("operands stored as values are compared as they are") {

@@ -1,0 +1,38 @@
+// Identity of a quantized operand: the same number in whatever order its parts are visited.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/host_device.hpp"
+
+FP8LAB_NUMERICS_BEGIN
+
+/// What a hashed word belongs to; the value is the key of its terms.
+enum class HashedPart : std::uint64_t {
+  codes = 0x9E3779B97F4A7C15u,
+  scales = 0xD1B54A32D192ED03u,
+};
+
+/// Output function of SplitMix64 (Steele, Lea and Flood 2014, variant 13 of Stafford): a bijection
+/// in which every bit of `x` reaches every bit of the result.
+FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+/// One term of an operand's hash, mix64(word ^ mix64(key + index)). A bijection of `word`, so that
+/// a single changed word always changes the hash.
+///
+/// The hash of an operand of `rows` vectors of length `k` is the sum, modulo 2^64, of
+/// - codes: word j of row r, index r * ceil(k * size / 8) + j, where the `k` elements of the row,
+///   `size` bytes each (1 for codes, 2 for bf16, 4 for f32 values), are written one after the other
+///   in little-endian order, padded with zeros to a multiple of 8 bytes and cut into words;
+/// - scales: the FP32 bits of scale (i, j), zero-extended, index i * columns + j.
+/// Rows follow each other whatever their distance in memory. No order of addition matters.
+FP8LAB_HD_INLINE constexpr std::uint64_t hash_term(HashedPart part, std::uint64_t index,
+                                                   std::uint64_t word) {
+  return mix64(word ^ mix64(static_cast<std::uint64_t>(part) + index));
+}
+
+FP8LAB_NUMERICS_END
