@@ -64,6 +64,8 @@ struct QuantSpec {
   /// False for bf16, fp16 and fp32 passed through without a scale.
   bool is_quantized() const { return format.bits() <= 8; }
   bool has_scale() const { return scale_source != ScaleSource::none; }
+  /// The elements that share one scale: without a scale the whole tensor does.
+  TileShape scale_tile() const { return has_scale() ? tile : TileShape{}; }
 
   /// Number of tiles down the rows and across K for a (rows, k) operand; 1 for whole extents.
   std::int64_t tile_rows(std::int64_t rows) const {

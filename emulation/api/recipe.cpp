@@ -2,16 +2,17 @@
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/gemm_rules.hpp"
 #include "emulation/api/recipe_names.hpp"
 
 namespace fp8lab {
 namespace {
 
 using numerics::FormatSpec;
-using numerics::SpecialValues;
 
 std::vector<std::string_view> split_at_dots(std::string_view text) {
   std::vector<std::string_view> parts;
@@ -50,20 +51,6 @@ bool plain_pattern_matches(std::string_view pattern, std::string_view name, int 
     if (!part_matches(expected, parts[i])) return false;
   }
   return true;
-}
-
-// True when every value of `from` is one of `to`, both signed; NaN and infinity included.
-bool holds_all_values(const FormatSpec& to, const FormatSpec& from) {
-  if (from == to) return true;
-  if (from.specials == SpecialValues::ieee && to.specials != SpecialValues::ieee) return false;
-  if (from.specials == SpecialValues::nan_only && to.specials == SpecialValues::none) return false;
-  return from.mantissa_bits <= to.mantissa_bits && from.max_exponent() < to.max_exponent() &&
-         from.min_exponent() - from.mantissa_bits >= to.min_exponent() - to.mantissa_bits;
-}
-
-bool is_fp8_unit(Accumulator accumulator) {
-  return accumulator == Accumulator::sm90_wgmma_fp8 ||
-         accumulator == Accumulator::sm90_mma_sync_fp8;
 }
 
 bool is_second_orientation(Slot slot) {
@@ -192,88 +179,14 @@ void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::s
   }
 }
 
-void validate_unit(const GemmSpec& gemm, const QuantSpec& operand, const std::string& slot,
-                   const std::string& where, const std::string& key) {
-  const std::string unit = accumulator_name(gemm.accumulator);
-  const FormatSpec& format = operand.format;
-  if (is_fp8_unit(gemm.accumulator) && format != numerics::kE5M2 &&
-      !holds_all_values(numerics::kE4M3, format)) {
-    refuse(where, key + ".accumulator",
-           unit + " cannot multiply " + slot + ", which is " + format_name(format) +
-               "; accepted with it: sm90_bf16 (formats bf16 holds), ideal_fp32, ideal_exact");
-  }
-  if (gemm.accumulator == Accumulator::sm90_bf16 && !holds_all_values(numerics::kBF16, format)) {
-    refuse(where, key + ".accumulator",
-           unit + " cannot multiply " + slot + ", which is " + format_name(format) +
-               "; accepted with it: ideal_fp32, ideal_exact");
-  }
-}
-
-// Products that one instruction sums exactly (numerics.md section 3): a chunk must be whole ones.
-int group_size(Accumulator accumulator) {
-  if (is_fp8_unit(accumulator)) return 32;
-  return accumulator == Accumulator::sm90_bf16 ? 16 : 1;
-}
-
-void validate_schedule(const GemmSpec& gemm, const std::string& where, const std::string& key) {
-  const int group = group_size(gemm.accumulator);
-  const bool promoted = gemm.schedule == Schedule::promote;
-  if (promoted && (gemm.promote_interval < group || gemm.promote_interval % group != 0)) {
-    refuse(where, key + ".schedule",
-           schedule_name(gemm) + " with " + accumulator_name(gemm.accumulator) +
-               "; accepted: promote:G with G a positive multiple of " + std::to_string(group) +
-               ", or fast");
-  }
-  if (gemm.split_k < 1 || gemm.split_k > 64) {
-    refuse(where, key + ".split_k", std::to_string(gemm.split_k) + "; accepted: 1 to 64");
-  }
-  if (gemm.output != DType::bf16 && gemm.output != DType::f32) {
-    refuse(where, key + ".output", "accepted: bf16, fp32");
-  }
-}
-
-void validate_scale_order(const GemmSpec& gemm, bool scales_vary_along_k, const std::string& where,
-                          const std::string& key) {
-  const std::string order(word_for(kScaleOrderNames, gemm.scale_order));
-  if (gemm.scale_order == ScaleOrder::epilogue && scales_vary_along_k) {
-    refuse(where, key + ".scale_order",
-           "epilogue applies scales after the sum, but they change along K; accepted: automatic, "
-           "b_then_a, a_then_b, product_first");
-  }
-  const bool per_chunk =
-      gemm.scale_order != ScaleOrder::automatic && gemm.scale_order != ScaleOrder::epilogue;
-  if (per_chunk && gemm.schedule == Schedule::fast) {
-    refuse(where, key + ".scale_order",
-           order +
-               " scales promoted partial sums, schedule is fast; accepted: automatic, "
-               "epilogue, or schedule = \"promote:G\"");
-  }
-}
-
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
-  bool scales_vary_along_k = false;
-  validate_schedule(gemm, where, key);
-  for (std::size_t operand = 0; operand < 2; ++operand) {
-    const Slot slot = kSlots[2 * static_cast<std::size_t>(role) + operand];
-    const QuantSpec& spec = recipe.slot(slot);
-    validate_unit(gemm, spec, slot_name(slot), where, key);
-    const std::int64_t width = spec.has_scale() ? spec.tile.cols : 0;
-    if (width == 0) continue;
-    scales_vary_along_k = true;
-    const bool constant_in_chunk =
-        gemm.schedule == Schedule::promote && width % gemm.promote_interval == 0;
-    if (!constant_in_chunk) {
-      refuse(where, key + ".schedule",
-             schedule_name(gemm) + ", but the scales of " + slot_name(slot) + " (tile " +
-                 tile_name(spec.tile) +
-                 ") change inside an accumulation chunk; accepted: promote:G "
-                 "with G a divisor of " +
-                 std::to_string(width));
-    }
-  }
-  validate_scale_order(gemm, scales_vary_along_k, where, key);
+  const Slot a = kSlots[2 * static_cast<std::size_t>(role)];
+  const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
+  const std::optional<GemmRefusal> refusal =
+      refuse_gemm(gemm, recipe.slot(a), recipe.slot(b), slot_name(a), slot_name(b));
+  if (refusal) refuse(where, key + "." + refusal->key, refusal->reason);
   if (role == GemmRole::wgrad && gemm.output != DType::f32) {
     refuse(where, key + ".output",
            "weight gradients accumulate over micro-batches in FP32; accepted: fp32");

@@ -2,30 +2,21 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/gemm_rules.hpp"
 #include "emulation/numerics/schedule.hpp"
 
 namespace fp8lab::cpu {
 namespace {
 
 using numerics::FormatSpec;
-using numerics::SpecialValues;
 
-// The tile that matters: an operand without a scale counts as one tile of scale 1.
-TileShape effective_tile(const QuantSpec& spec) {
-  return spec.has_scale() ? spec.tile : TileShape{};
-}
-
-bool varies_along_k(const QuantSpec& spec) { return effective_tile(spec).cols > 0; }
+bool varies_along_k(const QuantSpec& spec) { return spec.scale_tile().cols > 0; }
 
 bool in_blocks(const QuantSpec& spec) {
-  return varies_along_k(spec) && effective_tile(spec).rows != 1;
-}
-
-bool is_fp8(Accumulator accumulator) {
-  return accumulator == Accumulator::sm90_wgmma_fp8 ||
-         accumulator == Accumulator::sm90_mma_sync_fp8;
+  return varies_along_k(spec) && spec.scale_tile().rows != 1;
 }
 
 bool is_ideal(Accumulator accumulator) {
@@ -36,59 +27,6 @@ bool is_ideal(Accumulator accumulator) {
 FormatSpec fp8_carrier(const FormatSpec& format) {
   if (format == numerics::kE5M2) return format;
   return is_subset(format, numerics::kE4M3) ? numerics::kE4M3 : format;
-}
-
-std::string refuse_format(Accumulator accumulator, const QuantSpec& spec, const char* operand) {
-  const std::string prefix = "accumulator " + accumulator_name(accumulator) + ": operand " +
-                             operand + " has format " + format_name(spec.format);
-  if (is_fp8(accumulator)) {
-    const FormatSpec carrier = fp8_carrier(spec.format);
-    if (carrier == numerics::kE4M3 || carrier == numerics::kE5M2) return {};
-    return prefix +
-           "; accepted are e4m3fn, e5m2 and formats whose values e4m3fn holds (or use "
-           "accumulator sm90_bf16)";
-  }
-  if (accumulator == Accumulator::sm90_bf16 && !is_subset(spec.format, numerics::kBF16)) {
-    return prefix + "; accepted are bf16 and formats whose values bf16 holds";
-  }
-  return {};
-}
-
-// K of one chain when scales vary along K: the narrower tile. 0 when the widths do not nest.
-std::int64_t scale_chunk(const QuantSpec& a, const QuantSpec& b) {
-  const std::int64_t wa = effective_tile(a).cols;
-  const std::int64_t wb = effective_tile(b).cols;
-  if (wa == 0 || wb == 0) return std::max(wa, wb);
-  const std::int64_t narrow = std::min(wa, wb);
-  return std::max(wa, wb) % narrow == 0 ? narrow : 0;
-}
-
-std::string refuse_schedule(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
-  if (spec.split_k < 1) {
-    return "split_k = " + std::to_string(spec.split_k) + "; accepted is 1 or more";
-  }
-  if (spec.schedule == Schedule::promote && spec.promote_interval < 1) {
-    return "schedule promote:" + std::to_string(spec.promote_interval) +
-           "; the interval must be positive";
-  }
-  const std::string tiles =
-      "tiles " + tile_name(effective_tile(a)) + " and " + tile_name(effective_tile(b));
-  if (!varies_along_k(a) && !varies_along_k(b)) {
-    const bool at_end =
-        spec.scale_order == ScaleOrder::automatic || spec.scale_order == ScaleOrder::epilogue;
-    if (at_end || spec.schedule == Schedule::promote) return {};
-    return "this scale_order applies scales to promoted partial sums; schedule must be promote:N";
-  }
-  const std::int64_t chunk = scale_chunk(a, b);
-  if (chunk == 0) return tiles + ": one width along K must divide the other";
-  if (spec.schedule == Schedule::fast || spec.promote_interval != chunk) {
-    return "schedule " + schedule_name(spec) + " with " + tiles +
-           ": scales change along K, accepted is promote:" + std::to_string(chunk);
-  }
-  if (spec.scale_order == ScaleOrder::epilogue) {
-    return "scale_order epilogue with " + tiles + ": scales change along K";
-  }
-  return {};
 }
 
 ScaleOrder resolve_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
@@ -153,28 +91,9 @@ void check_codes(const GemmPlan& plan, const QuantizedOperand& operand, const ch
 
 }  // namespace
 
-bool is_subset(const FormatSpec& from, const FormatSpec& to) {
-  if (from == to) return true;
-  const bool infinities =
-      from.specials != SpecialValues::ieee || to.specials == SpecialValues::ieee;
-  const bool nans = from.specials == SpecialValues::none || to.specials != SpecialValues::none;
-  if (!infinities || !nans || (from.has_sign && !to.has_sign) || !to.has_subnormals) return false;
-  if (from.mantissa_bits > to.mantissa_bits) return false;
-  if (from.min_exponent() - from.mantissa_bits < to.min_exponent() - to.mantissa_bits) return false;
-  if (from.max_exponent() != to.max_exponent()) return from.max_exponent() < to.max_exponent();
-  const std::uint32_t from_top = from.max_finite_code() & ((1u << from.mantissa_bits) - 1u);
-  const std::uint32_t to_top = to.max_finite_code() & ((1u << to.mantissa_bits) - 1u);
-  return from_top << (to.mantissa_bits - from.mantissa_bits) <= to_top;
-}
-
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
-  if (spec.output != DType::bf16 && spec.output != DType::f32) {
-    return "GEMM output " + std::string(name_of(spec.output)) + "; accepted are bf16 and f32";
-  }
-  std::string reason = refuse_format(spec.accumulator, a, "a");
-  if (reason.empty()) reason = refuse_format(spec.accumulator, b, "b");
-  if (reason.empty()) reason = refuse_schedule(spec, a, b);
-  return reason;
+  const std::optional<GemmRefusal> refusal = refuse_gemm(spec, a, b, "a", "b");
+  return refusal ? "GEMM " + refusal->key + ": " + refusal->reason : std::string();
 }
 
 GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b, std::int64_t k) {
@@ -185,7 +104,7 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
   plan.accumulator = spec.accumulator;
   plan.order = resolve_order(spec, a, b);
   plan.promoted = spec.schedule == Schedule::promote;
-  plan.scalar_scales = effective_tile(a).rows == 0 && effective_tile(b).rows == 0;
+  plan.scalar_scales = a.scale_tile().rows == 0 && b.scale_tile().rows == 0;
   if (is_fp8(spec.accumulator)) {
     plan.carrier = Carrier::fp8;
     plan.format_a = fp8_carrier(a.format);
@@ -197,8 +116,8 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
   }
   plan.k = k;
   plan.chunk = plan.promoted ? spec.promote_interval : k;
-  plan.scale_width_a = effective_tile(a).cols;
-  plan.scale_width_b = effective_tile(b).cols;
+  plan.scale_width_a = a.scale_tile().cols;
+  plan.scale_width_b = b.scale_tile().cols;
   plan.ranges = split_ranges(spec, in_blocks(a) || in_blocks(b), k);
   return plan;
 }

@@ -54,8 +54,7 @@ struct GemmPlan {
   bool split() const { return ranges.size() > 1; }
 };
 
-/// Why `spec` cannot multiply operands quantized by `a` and `b`, or an empty string. Checks what
-/// does not depend on K.
+/// The refusal of refuse_gemm for operands "a" and "b" as one line, or an empty string.
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 
 /// Plans D = A B^T for operands of K = `k`. Throws Error with the reason of gemm_refusal, or when
@@ -76,8 +75,5 @@ inline float scale_at(const QuantizedOperand& operand, std::int64_t row, std::in
   return operand.scales.row<const float>(
       tile.rows == 0 ? 0 : row / tile.rows)[tile.cols == 0 ? 0 : k0 / tile.cols];
 }
-
-/// True when every value of `from` is a value of `to` (infinity and NaN included).
-bool is_subset(const numerics::FormatSpec& from, const numerics::FormatSpec& to);
 
 }  // namespace fp8lab::cpu

@@ -46,7 +46,7 @@ CarriedOperand<Code> carry_operand(const QuantizedOperand& operand, const Format
       carried.codes.push_back(carry<Code>(to, bits));
     }
   }
-  const TileShape tile = operand.spec.has_scale() ? operand.spec.tile : TileShape{};
+  const TileShape tile = operand.spec.scale_tile();
   carried.scale_columns = operand.spec.has_scale() ? operand.spec.tile_cols(operand.k) : 1;
   for (std::int64_t r = 0; r < operand.rows; ++r) {
     for (std::int64_t j = 0; j < carried.scale_columns; ++j) {

@@ -197,7 +197,7 @@ TEST_CASE("FP8 GEMM with constant scales equals the reference") {
     for (const FormatSpec& fb : formats) {
       for (const TileShape& tile : tiles) {
         const QuantSpec a = quantized(fa, tile), b = quantized(fb, tile, cases.bits() % 4 != 0);
-        for (const int interval : {0, 32, 48, 128}) {
+        for (const int interval : {0, 32, 96, 128}) {
           const GemmSpec spec =
               fp8_spec(interval == 0 ? Schedule::fast : Schedule::promote, interval);
           check(cases, random_problem(cases, spec, a, b, 300));
@@ -219,6 +219,25 @@ TEST_CASE("FP8 GEMM with scales along K equals the reference in every order") {
       spec.scale_order = order;
       check(cases, random_problem(cases, spec, quantized(numerics::kE4M3, tile[0]),
                                   quantized(numerics::kE5M2, tile[1]), 300));
+    }
+  }
+}
+
+TEST_CASE("Promotion intervals below the tile use the tile's scale for each chunk") {
+  CaseGenerator cases(23);
+  const TileShape tiles[][2] = {
+      {{1, 128}, {1, 128}}, {{1, 128}, {128, 128}}, {{128, 128}, {1, 128}}, {{1, 128}, {0, 0}}};
+  for (const auto& tile : tiles) {
+    const QuantSpec a = quantized(numerics::kE4M3, tile[0]);
+    const QuantSpec b = quantized(numerics::kE5M2, tile[1]);
+    for (const int interval : {32, 64, 128}) {
+      for (const int split : {1, 2}) {
+        GemmSpec spec = fp8_spec(Schedule::promote, interval);
+        spec.split_k = split;
+        Problem p = random_problem(cases, spec, a, b, 10);
+        p.k = (split == 1 ? 256 : 512) + draw(cases, 1, 127);
+        check(cases, p);
+      }
     }
   }
 }
@@ -281,7 +300,7 @@ TEST_CASE("BF16 GEMM equals the reference") {
     GemmSpec spec;
     if (i % 3 == 1) {
       spec.schedule = Schedule::promote;
-      spec.promote_interval = i % 2 == 0 ? 64 : 40;
+      spec.promote_interval = i % 2 == 0 ? 64 : 48;
     }
     const QuantSpec a = i % 4 == 3 ? quantized(numerics::kE4M3, {}) : QuantSpec{};
     check(cases, random_problem(cases, spec, a, QuantSpec{}, 150));

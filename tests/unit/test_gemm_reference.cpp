@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "emulation/api/gemm_rules.hpp"
+#include "emulation/api/recipe.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
 #include "emulation/cpu/gemm_reference.hpp"
 
@@ -129,19 +131,16 @@ TEST_CASE("impossible combinations are refused with a reason") {
     return reason;
   };
   using Catch::Contains;
-  CHECK_THAT(refusal(fp8_gemm(0), tile, tile), Contains("promote:128"));
-  CHECK_THAT(refusal(fp8_gemm(64), tile, tile), Contains("promote:128"));
-  CHECK_THAT(refusal(fp8_gemm(32), quantized({1, 48}), quantized({1, 32})), Contains("divide"));
-  CHECK_THAT(refusal(fp8_gemm(128), QuantSpec{}, tensor), Contains("operand a has format bf16"));
+  CHECK_THAT(refusal(fp8_gemm(128), QuantSpec{}, tensor), Contains("cannot multiply a, which is"));
   CHECK_THAT(refusal(fp8_gemm(128), tensor, quantized({0, 0}, numerics::kE3M4)),
-             Contains("operand b"));
+             Contains("cannot multiply b"));
   GemmSpec spec;
   QuantSpec fp16;
   fp16.format = numerics::kFP16;
   CHECK_THAT(refusal(spec, fp16, fp16), Contains("bf16"));
   spec = fp8_gemm(0);
   spec.scale_order = ScaleOrder::product_first;
-  CHECK_THAT(refusal(spec, tensor, tensor), Contains("promote:N"));
+  CHECK_THAT(refusal(spec, tensor, tensor), Contains("promote:G"));
   spec = fp8_gemm(128);
   spec.scale_order = ScaleOrder::epilogue;
   CHECK_THAT(refusal(spec, tile, tile), Contains("epilogue"));
@@ -155,13 +154,59 @@ TEST_CASE("impossible combinations are refused with a reason") {
   CHECK(refusal(fp8_gemm(128), quantized({0, 0}, numerics::kE2M1), tensor).empty());
 }
 
+TEST_CASE("a promotion interval divides every tile and is whole instructions: recipe and GEMM") {
+  struct Row {
+    int interval;  // 0: fast
+    std::int64_t width_a, width_b;
+    const char* refused;  // part of the message, empty when accepted
+  };
+  const Row rows[] = {
+      {0, 128, 0, "inside an accumulation chunk; accepted: promote:G with G a divisor of 128"},
+      {32, 128, 128, ""},
+      {64, 128, 128, ""},
+      {128, 128, 128, ""},
+      {64, 128, 0, ""},
+      {64, 128, 64, ""},
+      {32, 96, 64, ""},
+      {96, 128, 128, "divisor of 128 and a multiple of 32"},
+      {256, 128, 128, "divisor of 128"},
+      {128, 128, 64, "scales of b (tile 1x64)"},
+      {64, 96, 64, "divisor of 32"},
+      {32, 48, 64, "no interval is a divisor of 16 and a multiple of 32"},
+      {48, 48, 48, "G a positive multiple of 32"},
+      {48, 0, 0, "G a positive multiple of 32"},
+      {96, 0, 0, ""},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.interval, row.width_a, row.width_b);
+    const auto operand = [](std::int64_t width) { return quantized({width > 0 ? 1 : 0, width}); };
+    const QuantSpec a = operand(row.width_a), b = operand(row.width_b);
+    const GemmSpec spec = fp8_gemm(row.interval);
+    const std::string reason = cpu::gemm_refusal(spec, a, b);
+    CHECK(reason.empty() == (row.refused[0] == '\0'));
+    CHECK_THAT(reason, Catch::Contains(row.refused));
+    LinearRecipe recipe;
+    recipe.slot(Slot::fprop_x) = a;
+    recipe.slot(Slot::fprop_w) = b;
+    recipe.gemm(GemmRole::fprop) = spec;
+    recipe.gemm(GemmRole::wgrad).output = DType::f32;
+    if (reason.empty()) {
+      CHECK(plan_gemm(spec, a, b, 256).chunk == (row.interval == 0 ? 256 : row.interval));
+      CHECK_NOTHROW(validate(recipe, "here"));
+    } else {
+      CHECK_THROWS_AS(plan_gemm(spec, a, b, 256), Error);
+      CHECK_THROWS_WITH(validate(recipe, "here"), Catch::Contains("gemm.fprop.schedule"));
+    }
+  }
+}
+
 TEST_CASE("formats are carried only where they fit") {
-  CHECK(cpu::is_subset(numerics::kE2M1, numerics::kE4M3));
-  CHECK(cpu::is_subset(numerics::kE2M3, numerics::kE4M3));
-  CHECK(cpu::is_subset(numerics::kE3M2, numerics::kE4M3));
-  CHECK_FALSE(cpu::is_subset(numerics::kE3M4, numerics::kE4M3));
-  CHECK_FALSE(cpu::is_subset(numerics::kE5M2, numerics::kE4M3));
-  CHECK_FALSE(cpu::is_subset(numerics::kFP16, numerics::kBF16));
+  CHECK(is_subset(numerics::kE2M1, numerics::kE4M3));
+  CHECK(is_subset(numerics::kE2M3, numerics::kE4M3));
+  CHECK(is_subset(numerics::kE3M2, numerics::kE4M3));
+  CHECK_FALSE(is_subset(numerics::kE3M4, numerics::kE4M3));
+  CHECK_FALSE(is_subset(numerics::kE5M2, numerics::kE4M3));
+  CHECK_FALSE(is_subset(numerics::kFP16, numerics::kBF16));
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     for (const numerics::NamedFormat& target : numerics::kNamedFormats) {
       if (named.format.bits() > 8 || target.format == numerics::kE8M0) continue;
@@ -173,7 +218,7 @@ TEST_CASE("formats are carried only where they fit") {
         all = all && numerics::decode_bits(target.format, carried) == value;
       }
       CAPTURE(named.name, target.name);
-      CHECK(cpu::is_subset(named.format, target.format) == all);
+      CHECK(is_subset(named.format, target.format) == all);
     }
   }
 }
@@ -207,7 +252,7 @@ TEST_CASE("scalar, row and block scales reach the right elements") {
 TEST_CASE("the reference is one element of schedule.hpp each, in every schedule and order") {
   const std::int64_t k = 400;  // the last block is short
   for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128}}) {
-    for (const int interval : {0, 128}) {
+    for (const int interval : {0, 32, 64, 128}) {
       if (tile.cols > 0 && interval == 0) continue;
       Operand a(quantized(tile), 3, k, 7);
       Operand b(quantized(tile, numerics::kE5M2), 2, k);
@@ -349,7 +394,7 @@ TEST_CASE("ideal accumulators take FP32 values") {
   CHECK(d.at(0, 0) == 0.0f);
   spec.accumulator = Accumulator::sm90_bf16;
   CHECK_THROWS_WITH(cpu::gemm_reference(spec, a, b, {}, false, d.view),
-                    Catch::Contains("operand a has format fp32"));
+                    Catch::Contains("cannot multiply a, which is fp32"));
 }
 
 TEST_CASE("mma.sync accumulates C with a rounding of its own") {
