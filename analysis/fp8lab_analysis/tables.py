@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Union
+from typing import TypeVar, Union
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import (
     GroupSummary,
     MatchSummary,
+    OperandSummary,
+    StageComparison,
     TensorSummary,
     held_out_loss,
     tensor_summaries,
 )
+from fp8lab_analysis.runs import Event, Run
 from fp8lab_analysis.study import Study
 
 Cell = Union[str, int, float, None]
@@ -116,265 +119,252 @@ def verdict_text(summary: GroupSummary) -> str:
     return text if summary.complete else f"{text}, unfinished"
 
 
+Row = TypeVar("Row")
+Field = tuple[Column, Callable[[Row], Cell]]  # a column and its cell in a row
+
+
+def tabulate(
+    name: str,
+    title: str,
+    rows: Iterable[Row],
+    label: Callable[[Row], str],
+    fields: Sequence[Field[Row]],
+    note: str = "",
+) -> Table:
+    """Table with a line for each of `rows`; `label` names the group of a row."""
+    kept = list(rows)
+    return Table(
+        name,
+        title,
+        note,
+        [column for column, _ in fields],
+        [[cell(row) for _, cell in fields] for row in kept],
+        [label(row) for row in kept],
+    )
+
+
+def _group_label(summary: GroupSummary) -> str:
+    return summary.group.label
+
+
+def _stage_losses(study: Study, prefix: str) -> list[Field[GroupSummary]]:
+    def cell(stage: str) -> Callable[[GroupSummary], Cell]:
+        return lambda summary: summary.final_loss[stage].mean
+
+    return [
+        (Column(f"{prefix} {stage}", "nats/token", "{:.4f}"), cell(stage)) for stage in study.stages
+    ]
+
+
+def _last_match(summary: GroupSummary) -> MatchSummary | None:
+    return summary.matches[list(summary.matches)[-1]] if summary.matches else None
+
+
+def _match_percentages(match: MatchSummary | None) -> tuple[float, float, float]:
+    """Exact match and the ends of its interval, %."""
+    if match is None:
+        return math.nan, math.nan, math.nan
+    low, high = match.interval
+    return 100.0 * match.fraction, 100.0 * low, 100.0 * high
+
+
+def _worst_underflow(summary: GroupSummary) -> float:
+    """%."""
+    operand = summary.worst_underflow
+    return 100.0 * operand.underflow.mean if operand else math.nan
+
+
 def summary_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     """One row per recipe and variant."""
-    columns = [Column("recipe"), Column("operands"), Column("seeds")]
-    columns += [Column(f"final loss {stage}", "nats/token", "{:.4f}") for stage in study.stages]
-    columns += [
-        Column("final gap", "nats/token", "{:+.4f}"),
-        Column("gap sd over seeds", "nats/token", "{:.4f}"),
-        Column("seed band half width", "nats/token", "{:.4f}"),
-        Column("gap area", "nats/token × step", "{:+.2f}"),
-        Column("exact match", "%", "{:.1f}"),
-        Column("exact match low", "%", "{:.1f}"),
-        Column("exact match high", "%", "{:.1f}"),
-        Column("SQNR x", "dB", "{:.1f}"),
-        Column("SQNR w", "dB", "{:.1f}"),
-        Column("SQNR dy", "dB", "{:.1f}"),
-        Column("worst underflow", "%", "{:.3g}"),
-        Column("scale bits", "bit/element", "{:.3g}"),
-        Column("verdict"),
+    fields: list[Field[GroupSummary]] = [
+        (Column("recipe"), _group_label),
+        (Column("operands"), lambda s: s.format_text),
+        (Column("seeds"), lambda s: len(s.runs)),
+        *_stage_losses(study, "final loss"),
+        (Column("final gap", "nats/token", "{:+.4f}"), lambda s: s.final_gap.mean),
+        (Column("gap sd over seeds", "nats/token", "{:.4f}"), lambda s: s.final_gap.sd),
+        (Column("seed band half width", "nats/token", "{:.4f}"), lambda s: s.band),
+        (Column("gap area", "nats/token × step", "{:+.2f}"), lambda s: s.area.mean),
+        (Column("exact match", "%", "{:.1f}"), lambda s: _match_percentages(_last_match(s))[0]),
+        (Column("exact match low", "%", "{:.1f}"), lambda s: _match_percentages(_last_match(s))[1]),
+        (
+            Column("exact match high", "%", "{:.1f}"),
+            lambda s: _match_percentages(_last_match(s))[2],
+        ),
+        (Column("SQNR x", "dB", "{:.1f}"), lambda s: operand_mean(s, "x")),
+        (Column("SQNR w", "dB", "{:.1f}"), lambda s: operand_mean(s, "w")),
+        (Column("SQNR dy", "dB", "{:.1f}"), lambda s: operand_mean(s, "dy")),
+        (Column("worst underflow", "%", "{:.3g}"), _worst_underflow),
+        (Column("scale bits", "bit/element", "{:.3g}"), lambda s: s.scale_bits),
+        (Column("verdict"), verdict_text),
     ]
-    rows: list[list[Cell]] = []
-    for summary in summaries:
-        match = summary.matches[list(summary.matches)[-1]] if summary.matches else None
-        low, high = match.interval if match else (math.nan, math.nan)
-        underflow = summary.worst_underflow
-        rows.append(
-            [
-                summary.group.label,
-                summary.format_text,
-                len(summary.runs),
-                *[summary.final_loss[stage].mean for stage in study.stages],
-                summary.final_gap.mean,
-                summary.final_gap.sd,
-                summary.band,
-                summary.area.mean,
-                100.0 * match.fraction if match else math.nan,
-                100.0 * low,
-                100.0 * high,
-                operand_mean(summary, "x"),
-                operand_mean(summary, "w"),
-                operand_mean(summary, "dy"),
-                100.0 * underflow.underflow.mean if underflow else math.nan,
-                summary.scale_bits,
-                verdict_text(summary),
-            ]
-        )
-    return Table(
-        "summary",
-        "Summary",
-        "",
-        columns,
-        rows,
-        [summary.group.label for summary in summaries],
-    )
+    return tabulate("summary", "Summary", summaries, _group_label, fields)
 
 
 def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     """The summary as the page shows it: uncertainties beside their numbers."""
-    columns = [Column("recipe"), Column("verdict"), Column("final gap", "nats/token", "{} ")]
-    columns += [Column(f"loss {stage}", "nats/token", "{:.4f}") for stage in study.stages]
-    columns += [
-        Column("gap area", "nats/token × step", "{:+.2f}"),
-        Column("exact match", "% [95 % interval]", "{} "),
-        Column("SQNR x / w / dy", "dB", "{} "),
-        Column("worst underflow", "% of elements", "{:.3g}"),
-        Column("scale bits", "bit/element", "{:.3g}"),
-        Column("operands"),
+    fields: list[Field[GroupSummary]] = [
+        (Column("recipe"), _group_label),
+        (Column("verdict"), verdict_text),
+        (Column("final gap", "nats/token", "{} "), gap_text),
+        *_stage_losses(study, "loss"),
+        (Column("gap area", "nats/token × step", "{:+.2f}"), lambda s: s.area.mean),
+        (Column("exact match", "% [95 % interval]", "{} "), match_text),
+        (Column("SQNR x / w / dy", "dB", "{} "), sqnr_text),
+        (Column("worst underflow", "% of elements", "{:.3g}"), _worst_underflow),
+        (Column("scale bits", "bit/element", "{:.3g}"), lambda s: s.scale_bits),
+        (Column("operands"), lambda s: s.format_text),
     ]
-    rows: list[list[Cell]] = []
-    for summary in summaries:
-        match = summary.matches[list(summary.matches)[-1]] if summary.matches else None
-        underflow = summary.worst_underflow
-        sqnr = [operand_mean(summary, letter) for letter in ("x", "w", "dy")]
-        rows.append(
-            [
-                summary.group.label,
-                verdict_text(summary),
-                gap_text(summary),
-                *[summary.final_loss[stage].mean for stage in study.stages],
-                summary.area.mean,
-                match_text(match) if match else None,
-                " / ".join(f"{v:.1f}" for v in sqnr) if math.isfinite(max(sqnr)) else None,
-                100.0 * underflow.underflow.mean if underflow else math.nan,
-                summary.scale_bits,
-                summary.format_text,
-            ]
-        )
-    keys = [summary.group.label for summary in summaries]
-    return Table("overview", "Summary", "", columns, rows, keys)
+    return tabulate("overview", "Summary", summaries, _group_label, fields)
 
 
-def match_text(match: MatchSummary) -> str:
-    """Percentage with its 95 % interval."""
-    low, high = match.interval
-    return f"{100 * match.fraction:.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+def match_text(summary: GroupSummary) -> str | None:
+    """Percentage of the last evaluated stage with its 95 % interval."""
+    match = _last_match(summary)
+    if match is None:
+        return None
+    fraction, low, high = _match_percentages(match)
+    return f"{fraction:.1f} [{low:.0f}, {high:.0f}]"
+
+
+def sqnr_text(summary: GroupSummary) -> str | None:
+    """Mean SQNR of x, w and dy; nothing where none is quantized."""
+    means = [operand_mean(summary, letter) for letter in ("x", "w", "dy")]
+    return " / ".join(f"{v:.1f}" for v in means) if math.isfinite(max(means)) else None
+
+
+@dataclass(frozen=True)
+class _RunStage:
+    """One stage of one run of a group."""
+
+    label: str
+    run: Run
+    stage: StageComparison
 
 
 def stage_table(summaries: Sequence[GroupSummary]) -> Table:
     """One row per run and stage."""
-    columns = [
-        Column("recipe"),
-        Column("seed"),
-        Column("stage"),
-        Column("final loss", "nats/token", "{:.4f}"),
-        Column("held-out loss", "nats/token", "{:.4f}"),
-        Column("final gap", "nats/token", "{:+.4f}"),
-        Column("standard error in the run", "nats/token", "{:.4f}"),
-        Column("gap area", "nats/token × step", "{:+.2f}"),
-        Column("leaves the seed band", "step", "{}"),
-        Column("spikes", "", "{}"),
-        Column("gradient norm ratio", "", "{:.3f}"),
-        Column("diverged"),
+    rows = [
+        _RunStage(summary.group.label, item.run, stage)
+        for summary in summaries
+        for item in summary.runs
+        for stage in item.stages.values()
     ]
-    rows: list[list[Cell]] = []
-    keys = []
-    for summary in summaries:
-        for item in summary.runs:
-            for stage in item.stages.values():
-                keys.append(summary.group.label)
-                rows.append(
-                    [
-                        summary.group.label,
-                        item.run.seed,
-                        stage.stage,
-                        stage.final_loss,
-                        held_out_loss(item.run, stage.stage),
-                        stage.final_gap,
-                        stage.final_gap_error,
-                        stage.area,
-                        stage.first_departure,
-                        stage.spikes,
-                        stage.grad_norm_ratio,
-                        "yes" if stage.diverged else "no",
-                    ]
-                )
-    return Table("stages", "Every run, stage by stage", "", columns, rows, keys)
+    fields: list[Field[_RunStage]] = [
+        (Column("recipe"), lambda r: r.label),
+        (Column("seed"), lambda r: r.run.seed),
+        (Column("stage"), lambda r: r.stage.stage),
+        (Column("final loss", "nats/token", "{:.4f}"), lambda r: r.stage.final_loss),
+        (
+            Column("held-out loss", "nats/token", "{:.4f}"),
+            lambda r: held_out_loss(r.run, r.stage.stage),
+        ),
+        (Column("final gap", "nats/token", "{:+.4f}"), lambda r: r.stage.final_gap),
+        (
+            Column("standard error in the run", "nats/token", "{:.4f}"),
+            lambda r: r.stage.final_gap_error,
+        ),
+        (Column("gap area", "nats/token × step", "{:+.2f}"), lambda r: r.stage.area),
+        (Column("leaves the seed band", "step", "{}"), lambda r: r.stage.first_departure),
+        (Column("spikes", "", "{}"), lambda r: r.stage.spikes),
+        (Column("gradient norm ratio", "", "{:.3f}"), lambda r: r.stage.grad_norm_ratio),
+        (Column("diverged"), lambda r: "yes" if r.stage.diverged else "no"),
+    ]
+    return tabulate("stages", "Every run, stage by stage", rows, lambda r: r.label, fields)
 
 
 def operand_table(summaries: Sequence[GroupSummary]) -> Table:
     """One row per recipe and quantized slot."""
-    columns = [
-        Column("recipe"),
-        Column("slot"),
-        Column("quantizer"),
-        Column("mean SQNR", "dB", "{:.2f}"),
-        Column("SQNR sd over seeds", "dB", "{:.2f}"),
-        Column("SQNR of the worst tensor", "dB", "{:.2f}"),
-        Column("underflow", "%", "{:.3g}"),
-        Column("saturation", "%", "{:.3g}"),
-        Column("scale bits", "bit/element", "{:.3g}"),
-        Column("smallest scale", "log2", "{:.1f}"),
-        Column("largest scale", "log2", "{:.1f}"),
+    rows = [
+        (summary.group.label, operand)
+        for summary in summaries
+        for operand in summary.operands.values()
+        if operand.quantized
     ]
-    rows: list[list[Cell]] = []
-    keys = []
-    for summary in summaries:
-        for operand in summary.operands.values():
-            if not operand.quantized:
-                continue
-            keys.append(summary.group.label)
-            rows.append(
-                [
-                    summary.group.label,
-                    operand.slot,
-                    " + ".join(operand.formats),
-                    operand.sqnr_db.mean,
-                    operand.sqnr_db.sd,
-                    operand.worst_sqnr_db,
-                    100.0 * operand.underflow.mean,
-                    100.0 * operand.saturation.mean,
-                    operand.scale_bits,
-                    operand.log2_scale[0],
-                    operand.log2_scale[2],
-                ]
-            )
-    return Table("operands", "Operands", "", columns, rows, keys)
+    fields: list[Field[tuple[str, OperandSummary]]] = [
+        (Column("recipe"), lambda r: r[0]),
+        (Column("slot"), lambda r: r[1].slot),
+        (Column("quantizer"), lambda r: " + ".join(r[1].formats)),
+        (Column("mean SQNR", "dB", "{:.2f}"), lambda r: r[1].sqnr_db.mean),
+        (Column("SQNR sd over seeds", "dB", "{:.2f}"), lambda r: r[1].sqnr_db.sd),
+        (Column("SQNR of the worst tensor", "dB", "{:.2f}"), lambda r: r[1].worst_sqnr_db),
+        (Column("underflow", "%", "{:.3g}"), lambda r: 100.0 * r[1].underflow.mean),
+        (Column("saturation", "%", "{:.3g}"), lambda r: 100.0 * r[1].saturation.mean),
+        (Column("scale bits", "bit/element", "{:.3g}"), lambda r: r[1].scale_bits),
+        (Column("smallest scale", "log2", "{:.1f}"), lambda r: r[1].log2_scale[0]),
+        (Column("largest scale", "log2", "{:.1f}"), lambda r: r[1].log2_scale[2]),
+    ]
+    return tabulate("operands", "Operands", rows, lambda r: r[0], fields)
 
 
 def tensor_table(tensors: Sequence[TensorSummary], name: str, title: str, note: str) -> Table:
     """One row per tensor of a recipe."""
-    columns = [
-        Column("recipe"),
-        Column("layer"),
-        Column("slot"),
-        Column("quantizer"),
-        Column("mean SQNR", "dB", "{:.2f}"),
-        Column("underflow", "%", "{:.3g}"),
-        Column("kurtosis", "", "{:.1f}"),
-        Column("channel outlier ratio", "", "{:.1f}"),
+    fields: list[Field[TensorSummary]] = [
+        (Column("recipe"), lambda t: t.group.label),
+        (Column("layer"), lambda t: t.layer),
+        (Column("slot"), lambda t: t.slot),
+        (Column("quantizer"), lambda t: t.format),
+        (Column("mean SQNR", "dB", "{:.2f}"), lambda t: t.sqnr_db),
+        (Column("underflow", "%", "{:.3g}"), lambda t: 100.0 * t.underflow),
+        (Column("kurtosis", "", "{:.1f}"), lambda t: t.kurtosis),
+        (Column("channel outlier ratio", "", "{:.1f}"), lambda t: t.channel_outlier_ratio),
     ]
-    rows: list[list[Cell]] = [
-        [
-            tensor.group.label,
-            tensor.layer,
-            tensor.slot,
-            tensor.format,
-            tensor.sqnr_db,
-            100.0 * tensor.underflow,
-            tensor.kurtosis,
-            tensor.channel_outlier_ratio,
-        ]
-        for tensor in tensors
-    ]
-    return Table(name, title, note, columns, rows, [tensor.group.label for tensor in tensors])
+    return tabulate(name, title, tensors, lambda t: t.group.label, fields, note)
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """One evaluated stage of a group."""
+
+    label: str
+    stage: str
+    held_out: stats.Spread
+    gap: stats.Spread
+    match: MatchSummary | None
 
 
 def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     """One row per recipe and evaluated stage."""
-    columns = [
-        Column("recipe"),
-        Column("stage"),
-        Column("held-out loss", "nats/token", "{:.4f}"),
-        Column("held-out sd over seeds", "nats/token", "{:.4f}"),
-        Column("held-out gap", "nats/token", "{:+.4f}"),
-        Column("held-out gap sd", "nats/token", "{:.4f}"),
-        Column("answers right", "", "{:.0f}"),
-        Column("problems asked", "", "{}"),
-        Column("exact match", "%", "{:.1f}"),
-        Column("95 % low", "%", "{:.1f}"),
-        Column("95 % high", "%", "{:.1f}"),
+    rows = [
+        _Evaluation(s.group.label, stage, s.held_out[stage], s.held_out_gap[stage], match)
+        for s in summaries
+        for stage in study.stages
+        for match in [s.matches.get(stage)]
+        if s.held_out[stage].count > 0 or match is not None
     ]
-    rows: list[list[Cell]] = []
-    keys = []
-    for summary in summaries:
-        for stage in study.stages:
-            held_out, gap = summary.held_out[stage], summary.held_out_gap[stage]
-            match = summary.matches.get(stage)
-            if held_out.count == 0 and match is None:
-                continue
-            low, high = match.interval if match else (math.nan, math.nan)
-            keys.append(summary.group.label)
-            rows.append(
-                [
-                    summary.group.label,
-                    stage,
-                    held_out.mean,
-                    held_out.sd,
-                    gap.mean,
-                    gap.sd,
-                    match.correct if match else None,
-                    match.asked if match else None,
-                    100.0 * match.fraction if match else math.nan,
-                    100.0 * low,
-                    100.0 * high,
-                ]
-            )
-    return Table("evaluation", "Held-out loss and exact match", "", columns, rows, keys)
+    fields: list[Field[_Evaluation]] = [
+        (Column("recipe"), lambda r: r.label),
+        (Column("stage"), lambda r: r.stage),
+        (Column("held-out loss", "nats/token", "{:.4f}"), lambda r: r.held_out.mean),
+        (Column("held-out sd over seeds", "nats/token", "{:.4f}"), lambda r: r.held_out.sd),
+        (Column("held-out gap", "nats/token", "{:+.4f}"), lambda r: r.gap.mean),
+        (Column("held-out gap sd", "nats/token", "{:.4f}"), lambda r: r.gap.sd),
+        (Column("answers right", "", "{:.0f}"), lambda r: r.match.correct if r.match else None),
+        (Column("problems asked", "", "{}"), lambda r: r.match.asked if r.match else None),
+        (Column("exact match", "%", "{:.1f}"), lambda r: _match_percentages(r.match)[0]),
+        (Column("95 % low", "%", "{:.1f}"), lambda r: _match_percentages(r.match)[1]),
+        (Column("95 % high", "%", "{:.1f}"), lambda r: _match_percentages(r.match)[2]),
+    ]
+    title = "Held-out loss and exact match"
+    return tabulate("evaluation", title, rows, lambda r: r.label, fields)
 
 
 def event_table(summaries: Sequence[GroupSummary]) -> Table:
     """Every event of every run."""
-    columns = [Column("recipe"), Column("seed"), Column("step"), Column("event"), Column("message")]
-    rows: list[list[Cell]] = []
-    keys = []
-    for summary in summaries:
-        for run in summary.group.runs:
-            for event in run.events:
-                keys.append(summary.group.label)
-                rows.append([summary.group.label, run.seed, event.step, event.kind, event.message])
-    return Table("events", "Events", "", columns, rows, keys)
+    rows = [
+        (summary.group.label, run.seed, event)
+        for summary in summaries
+        for run in summary.group.runs
+        for event in run.events
+    ]
+    fields: list[Field[tuple[str, int, Event]]] = [
+        (Column("recipe"), lambda r: r[0]),
+        (Column("seed"), lambda r: r[1]),
+        (Column("step"), lambda r: r[2].step),
+        (Column("event"), lambda r: r[2].kind),
+        (Column("message"), lambda r: r[2].message),
+    ]
+    return tabulate("events", "Events", rows, lambda r: r[0], fields)
 
 
 PROVENANCE = (
@@ -392,40 +382,35 @@ PROVENANCE = (
 )
 
 
+def _extra_text(run: Run) -> str:
+    return "; ".join(
+        f"{key.removeprefix('extra.')} = {value}"
+        for key, value in sorted(run.meta.items())
+        if key.startswith("extra.")
+    )
+
+
+def _provenance_field(key: str) -> Field[tuple[str, Run]]:
+    return Column(key.replace("_", " ")), lambda r: r[1].meta.get(key, "")
+
+
 def provenance_table(summaries: Sequence[GroupSummary]) -> Table:
     """Where each run's numbers come from."""
-    columns = [
-        Column("run"),
-        Column("recipe"),
-        Column("seed"),
-        Column("state"),
-        Column("last step"),
+    rows = [(summary.group.label, run) for summary in summaries for run in summary.group.runs]
+    fields: list[Field[tuple[str, Run]]] = [
+        (Column("run"), lambda r: r[1].name),
+        (Column("recipe"), lambda r: r[0]),
+        (Column("seed"), lambda r: r[1].seed),
+        (Column("state"), lambda r: "complete" if r[1].complete else "not complete"),
+        (Column("last step"), lambda r: int(r[1].metrics.step[-1]) if len(r[1].metrics) else 0),
+        *[_provenance_field(key) for key in PROVENANCE],
+        (
+            Column("final weights hash"),
+            lambda r: f"{r[1].final_weight_hash:016x}" if r[1].complete else "",
+        ),
+        (Column("other"), lambda r: _extra_text(r[1])),
     ]
-    columns += [Column(key.replace("_", " ")) for key in PROVENANCE]
-    columns += [Column("final weights hash"), Column("other")]
-    rows: list[list[Cell]] = []
-    keys = []
-    for summary in summaries:
-        for run in summary.group.runs:
-            extra = [
-                f"{key.removeprefix('extra.')} = {value}"
-                for key, value in sorted(run.meta.items())
-                if key.startswith("extra.")
-            ]
-            keys.append(summary.group.label)
-            rows.append(
-                [
-                    run.name,
-                    summary.group.label,
-                    run.seed,
-                    "complete" if run.complete else "not complete",
-                    int(run.metrics.step[-1]) if len(run.metrics) else 0,
-                    *[run.meta.get(key, "") for key in PROVENANCE],
-                    f"{run.final_weight_hash:016x}" if run.complete else "",
-                    "; ".join(extra),
-                ]
-            )
-    return Table("runs", "Runs", "", columns, rows, keys)
+    return tabulate("runs", "Runs", rows, lambda r: r[0], fields)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class RowWriter {
   void put(T value) {
     put(&value, 1);
   }
-  void put_text(const std::string& text) {
+  void put(const std::string& text) {
     const std::size_t size = columns_.at(next_).dataset.spec().text_size;
     put(fixed_text(text, size).data(), size);
   }
@@ -43,6 +43,12 @@ class RowWriter {
     FP8LAB_ASSERT(next_ == columns_.size());
     next_ = 0;
     ++pending_rows_;
+  }
+  /// A row of one number or text for each dataset.
+  template <class... Values>
+  void put_row(const Values&... values) {
+    (put(values), ...);
+    end_row();
   }
   /// `count` rows of a single dataset.
   void put_rows(const void* elements, std::int64_t count) {
@@ -162,47 +168,28 @@ class Hdf5RunLog final : public RunLog {
   void copy_rows(const Hdf5File& source, std::int64_t step);
 
   void append(const StepRecord& record) override {
-    RowWriter& rows = writer(RowGroup::metrics);
-    rows.put(record.step);
-    rows.put(record.stage);
-    rows.put(record.tokens);
-    rows.put(record.loss);
-    rows.put(record.grad_norm);
-    rows.put(record.learning_rate);
-    rows.put(record.seconds);
-    rows.put(record.weight_hash);
-    rows.end_row();
+    writer(RowGroup::metrics)
+        .put_row(record.step, record.stage, record.tokens, record.loss, record.grad_norm,
+                 record.learning_rate, record.seconds, record.weight_hash);
   }
 
   void append(const EvalRecord& record) override {
-    RowWriter& rows = writer(RowGroup::eval);
-    rows.put(record.step);
-    rows.put(record.stage);
-    rows.put(record.loss);
-    rows.put(record.exact_match);
-    rows.put(record.exact_match_count);
-    rows.end_row();
+    writer(RowGroup::eval)
+        .put_row(record.step, record.stage, record.loss, record.exact_match,
+                 record.exact_match_count);
   }
 
   void append(const EventRecord& record) override {
-    RowWriter& rows = writer(RowGroup::events);
-    rows.put(record.step);
-    rows.put_text(record.kind);
-    rows.put_text(record.message);
-    rows.end_row();
+    writer(RowGroup::events).put_row(record.step, record.kind, record.message);
   }
 
   void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics) override;
 
   void append_sample(std::int64_t step, const std::string& name,
                      const std::vector<float>& values) override {
-    RowWriter& rows = writer(RowGroup::samples);
-    rows.put(step);
-    rows.put_text(name);
-    rows.put(sample_values_->rows());
-    rows.put(static_cast<std::int64_t>(values.size()));
-    rows.end_row();
-    sample_values_->put_rows(values.data(), static_cast<std::int64_t>(values.size()));
+    const auto length = static_cast<std::int64_t>(values.size());
+    writer(RowGroup::samples).put_row(step, name, sample_values_->rows(), length);
+    sample_values_->put_rows(values.data(), length);
   }
 
   void flush() override {
