@@ -1,0 +1,37 @@
+# Installs BUILD_DIR into WORK_DIR/prefix, builds the project beside this file against it and runs
+# what came out.
+set(prefix "${WORK_DIR}/prefix")
+set(build "${WORK_DIR}/build")
+file(REMOVE_RECURSE "${WORK_DIR}")
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output
+    ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\nended with ${status}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+run(${CMAKE_COMMAND} --install "${BUILD_DIR}" --prefix "${prefix}" --config "${CONFIG}")
+run(${CMAKE_COMMAND} -S "${CMAKE_CURRENT_LIST_DIR}" -B "${build}" -G "${GENERATOR}"
+  "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}"
+  "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror ${CXX_FLAGS}")
+run(${CMAKE_COMMAND} --build "${build}" --config "${CONFIG}")
+run("${build}/numerics_only")
+run("${build}/emulated_gemm")
+
+# The installed program finds its data and its analysis package, not those of the source tree.
+run("${prefix}/bin/fp8lab" info)
+string(FIND "${output}" "${prefix}/share/fp8lab/experiments" found)
+if(found EQUAL -1)
+  message(FATAL_ERROR "the installed program takes its data from elsewhere:\n${output}")
+endif()
+run("${prefix}/bin/fp8lab" recipes show infir2)
+run("${prefix}/bin/fp8lab" train --preset quickstart --dry-run)
+run("${CMAKE_COMMAND}" -E env "PYTHONPATH=${prefix}/share/fp8lab/analysis" PYTHONDONTWRITEBYTECODE=1
+  /usr/bin/python3 -m fp8lab_analysis.report --help)
+if(NOT EXISTS "${prefix}/share/fp8lab/analysis/fp8lab_analysis/templates/report.html")
+  message(FATAL_ERROR "the template of the report is not installed")
+endif()
