@@ -1,0 +1,221 @@
+#include "kernels/cuda_backend.hpp"
+
+#include <limits>
+
+#include "emulation/api/error.hpp"
+#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/gemm_plan.hpp"
+#include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/statistics.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/operations.hpp"
+#include "kernels/quantize.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+/// A host copy of a view, contiguous.
+class HostCopy {
+ public:
+  HostCopy(Backend& backend, const TensorView& view)
+      : bytes_(static_cast<std::size_t>(view.size()) * size_of(view.dtype)), view_(view) {
+    if (view.empty()) return;
+    view_.data = bytes_.data();
+    view_.row_stride = view.cols;
+    backend.download(bytes_.data(), view);
+  }
+  const TensorView& view() const { return view_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  TensorView view_;
+};
+
+}  // namespace
+
+CudaBackend::CudaBackend(int device) : context_(device) {}
+CudaBackend::~CudaBackend() = default;
+
+std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<CudaBackend>(0); }
+
+Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
+  return {cpu::gemm_refusal(spec, a, b)};
+}
+
+Support CudaBackend::supports(const QuantSpec& spec) const {
+  return cpu::supports_quantization(spec);
+}
+
+TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
+  const auto limit = std::numeric_limits<std::int64_t>::max() / 16;
+  if (rows < 0 || cols < 0 || (cols > 0 && rows > limit / cols)) {
+    throw Error("allocate: no tensor of shape (" + std::to_string(rows) + ", " +
+                std::to_string(cols) + ")");
+  }
+  const std::size_t bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
+  const std::size_t padded = (bytes / kAlignment + 1) * kAlignment;
+  memory_.push_back(std::make_unique<DeviceArray<std::byte>>(padded));
+  check(cudaMemsetAsync(memory_.back()->data(), 0, padded, context_.stream()), "cudaMemsetAsync");
+  return {memory_.back()->data(), dtype, rows, cols, cols};
+}
+
+void CudaBackend::release_to(std::size_t mark) {
+  FP8LAB_ASSERT(mark <= memory_.size());
+  context_.synchronize();
+  memory_.resize(mark);
+}
+
+void CudaBackend::upload(const TensorView& destination, const void* source) {
+  if (destination.size() == 0) return;
+  const std::size_t size = size_of(destination.dtype);
+  const std::size_t width = static_cast<std::size_t>(destination.cols) * size;
+  check(cudaMemcpy2DAsync(destination.data, static_cast<std::size_t>(destination.row_stride) * size,
+                          source, width, width, static_cast<std::size_t>(destination.rows),
+                          cudaMemcpyHostToDevice, context_.stream()),
+        "cudaMemcpy2DAsync");
+  // The caller may reuse `source` at once.
+  check(cudaStreamSynchronize(context_.stream()), "cudaStreamSynchronize");
+}
+
+void CudaBackend::download(void* destination, const TensorView& source) {
+  if (source.size() == 0) return;
+  const std::size_t size = size_of(source.dtype);
+  const std::size_t width = static_cast<std::size_t>(source.cols) * size;
+  check(cudaMemcpy2DAsync(destination, width, source.data,
+                          static_cast<std::size_t>(source.row_stride) * size, width,
+                          static_cast<std::size_t>(source.rows), cudaMemcpyDeviceToHost,
+                          context_.stream()),
+        "cudaMemcpy2DAsync");
+  context_.synchronize();
+}
+
+void CudaBackend::fill_zero(const TensorView& view) {
+  if (view.size() == 0) return;
+  const std::size_t size = size_of(view.dtype);
+  check(cudaMemset2DAsync(view.data, static_cast<std::size_t>(view.row_stride) * size, 0,
+                          static_cast<std::size_t>(view.cols) * size,
+                          static_cast<std::size_t>(view.rows), context_.stream()),
+        "cudaMemset2DAsync");
+}
+
+void CudaBackend::copy(const TensorView& source, const TensorView& destination) {
+  cuda::copy(context_, source, destination);
+}
+
+void CudaBackend::quantize(const TensorView& source, bool transpose, const RandomKey& key,
+                           const TensorView& state, QuantizedOperand& operand) {
+  cuda::quantize(context_, source, transpose, key, state, operand);
+}
+
+void CudaBackend::dequantize(const QuantizedOperand& operand, bool transpose,
+                             const TensorView& destination) {
+  cuda::dequantize(context_, operand, transpose, destination);
+}
+
+void CudaBackend::update_delayed_scale(const QuantSpec& spec, const TensorView& state) {
+  cuda::update_delayed_scale(context_, spec, state);
+}
+
+void CudaBackend::gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
+                       const TensorView& bias, bool accumulate, const TensorView& d) {
+  cuda::gemm(context_, spec, a, b, bias, accumulate, d);
+}
+
+void CudaBackend::operand_statistics(const TensorView& source, bool transpose,
+                                     const QuantizedOperand& operand, const TensorView& record) {
+  cpu::Checks("operand_statistics")
+      .vector("record", record, sizeof(OperandStatistics), {DType::u8});
+  const HostCopy host_source(*this, source), codes(*this, operand.codes),
+      scales(*this, operand.scales);
+  QuantizedOperand host = operand;
+  host.codes = codes.view();
+  host.scales = scales.view();
+  const OperandStatistics statistics = cpu::operand_statistics(host_source.view(), transpose, host);
+  upload(record, &statistics);
+}
+
+void CudaBackend::embedding_forward(const TensorView& tokens, const TensorView& table,
+                                    const TensorView& out) {
+  cuda::embedding_forward(context_, tokens, table, out);
+}
+
+void CudaBackend::embedding_backward(const TensorView& tokens, const TensorView& dout,
+                                     const TensorView& dtable) {
+  cuda::embedding_backward(context_, tokens, dout, dtable);
+}
+
+void CudaBackend::rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
+                                  const TensorView& y, const TensorView& rstd) {
+  cuda::rmsnorm_forward(context_, x, weight, epsilon, y, rstd);
+}
+
+void CudaBackend::rmsnorm_backward(const TensorView& dy, const TensorView& x,
+                                   const TensorView& weight, const TensorView& rstd,
+                                   const TensorView& dx, const TensorView& dweight) {
+  cuda::rmsnorm_backward(context_, dy, x, weight, rstd, dx, dweight);
+}
+
+void CudaBackend::add(const TensorView& a, const TensorView& b, const TensorView& sum) {
+  cuda::add(context_, a, b, sum);
+}
+
+void CudaBackend::bias_backward(const TensorView& dy, const TensorView& dbias) {
+  cuda::bias_backward(context_, dy, dbias);
+}
+
+void CudaBackend::rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
+                       const TensorView& sine, std::int64_t head_dim, bool inverse) {
+  cuda::rope(context_, x, positions, cosine, sine, head_dim, inverse);
+}
+
+void CudaBackend::attention_forward(const AttentionShape& shape, const TensorView& q,
+                                    const TensorView& k, const TensorView& v,
+                                    const TensorView& document_start, const TensorView& out,
+                                    const TensorView& lse) {
+  cuda::attention_forward(context_, shape, q, k, v, document_start, out, lse);
+}
+
+void CudaBackend::attention_backward(const AttentionShape& shape, const TensorView& q,
+                                     const TensorView& k, const TensorView& v,
+                                     const TensorView& document_start, const TensorView& out,
+                                     const TensorView& lse, const TensorView& dout,
+                                     const TensorView& dq, const TensorView& dk,
+                                     const TensorView& dv) {
+  cuda::attention_backward(context_, shape, q, k, v, document_start, out, lse, dout, dq, dk, dv);
+}
+
+void CudaBackend::swiglu_forward(const TensorView& gate_up, const TensorView& out) {
+  cuda::swiglu_forward(context_, gate_up, out);
+}
+
+void CudaBackend::swiglu_backward(const TensorView& gate_up, const TensorView& dout,
+                                  const TensorView& dgate_up) {
+  cuda::swiglu_backward(context_, gate_up, dout, dgate_up);
+}
+
+void CudaBackend::cross_entropy(const TensorView& logits, const TensorView& targets,
+                                const TensorView& weights, const TensorView& scalars,
+                                const TensorView& token_loss, const TensorView& dlogits) {
+  cuda::cross_entropy(context_, logits, targets, weights, scalars, token_loss, dlogits);
+}
+
+void CudaBackend::argmax(const TensorView& logits, const TensorView& out) {
+  cuda::argmax(context_, logits, out);
+}
+
+void CudaBackend::accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) {
+  cuda::accumulate_square_sum(context_, gradient, scalars);
+}
+
+void CudaBackend::begin_update(const AdamWSpec& spec, const TensorView& scalars) {
+  cuda::begin_update(context_, spec, scalars);
+}
+
+void CudaBackend::adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
+                        const AdamWTensors& tensors) {
+  cuda::adamw(context_, spec, scalars, decay_mask, tensors);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,117 @@
+#include "kernels/gemm.hpp"
+
+#include <string>
+
+#include "emulation/cpu/gemm_plan.hpp"
+#include "emulation/cpu/gemm_reference.hpp"
+#include "kernels/carry.hpp"
+#include "kernels/gemm_scalar.hpp"
+#include "kernels/gemm_wgmma.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+using cpu::GemmPlan;
+
+bool on_tensor_cores(const GemmPlan& plan) {
+  return plan.accumulator == Accumulator::sm90_wgmma_fp8 ||
+         plan.accumulator == Accumulator::sm90_bf16;
+}
+
+ScaleGrid scale_grid(const QuantizedOperand& operand) {
+  if (operand.scales.empty()) return {};
+  const TileShape tile = operand.spec.scale_tile();
+  return {static_cast<const float*>(operand.scales.data), operand.scales.row_stride,
+          tile.rows == 0 ? operand.rows : tile.rows, tile.cols == 0 ? operand.k : tile.cols};
+}
+
+WgmmaTypes wgmma_types(const GemmPlan& plan) {
+  if (plan.carrier == cpu::Carrier::bf16) return WgmmaTypes::bf16;
+  const bool a = plan.format_a == numerics::kE5M2;
+  const bool b = plan.format_b == numerics::kE5M2;
+  return a ? (b ? WgmmaTypes::e5m2_e5m2 : WgmmaTypes::e5m2_e4m3)
+           : (b ? WgmmaTypes::e4m3_e5m2 : WgmmaTypes::e4m3_e4m3);
+}
+
+WgmmaStep wgmma_step(const GemmPlan& plan) {
+  if (!plan.promoted) return WgmmaStep::none;
+  switch (plan.order) {
+    case ScaleOrder::b_then_a: return WgmmaStep::b_then_a;
+    case ScaleOrder::a_then_b: return WgmmaStep::a_then_b;
+    case ScaleOrder::product_first: return WgmmaStep::product_first;
+    case ScaleOrder::automatic:
+    case ScaleOrder::epilogue: break;
+  }
+  return WgmmaStep::add;
+}
+
+/// Bytes and a place in the workspace for an operand that has to be copied.
+struct Carry {
+  const QuantizedOperand& operand;
+  const numerics::FormatSpec& format;
+  bool copied;
+  std::size_t bytes;
+
+  Carry(const QuantizedOperand& source, const numerics::FormatSpec& carrier, bool aligned)
+      : operand(source),
+        format(carrier),
+        copied(!carried_already(source, carrier, aligned)),
+        bytes(copied ? carried_bytes(source, carrier) : 0) {}
+
+  CarriedCodes run(Context& context, std::byte* memory) const {
+    if (copied) return carry(context, operand, format, memory);
+    return {operand.codes.data, operand.codes.row_stride};
+  }
+};
+
+}  // namespace
+
+void gemm(Context& context, const GemmSpec& spec, const QuantizedOperand& a,
+          const QuantizedOperand& b, const TensorView& bias, bool accumulate, const TensorView& d) {
+  const GemmPlan plan = cpu::plan_gemm(spec, a.spec, b.spec, a.k);
+  cpu::check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
+  if (a.rows == 0 || b.rows == 0) return;
+  const bool tensor_cores = on_tensor_cores(plan);
+  const Carry carry_a(a, plan.format_a, tensor_cores);
+  const Carry carry_b(b, plan.format_b, tensor_cores);
+  const std::size_t carried = carry_a.bytes + carry_b.bytes;
+
+  WgmmaGemm gemm;
+  gemm.types = wgmma_types(plan);
+  gemm.step = wgmma_step(plan);
+  gemm.m = a.rows;
+  gemm.n = b.rows;
+  gemm.k = plan.k;
+  gemm.chunk = plan.chunk;
+  gemm.splits = static_cast<std::int64_t>(plan.ranges.size());
+  gemm.range = plan.ranges.front().end;
+  gemm.scale_a = scale_grid(a);
+  gemm.scale_b = scale_grid(b);
+  gemm.epilogue = cpu::element_epilogue(plan, accumulate, d.dtype);
+  gemm.bias = bias.data;
+  gemm.bias_bf16 = bias.dtype == DType::bf16;
+  gemm.d = d.data;
+  gemm.d_stride = d.row_stride;
+
+  const std::size_t parts = tensor_cores ? wgmma_workspace(gemm) : 0;
+  std::byte* memory = nullptr;
+  if (carried + parts > 0) {
+    memory = static_cast<std::byte*>(context.workspace(carried + parts));
+  }
+  const CarriedCodes codes_a = carry_a.run(context, memory);
+  const CarriedCodes codes_b = carry_b.run(context, memory + carry_a.bytes);
+  gemm.a = codes_a.data;
+  gemm.b = codes_b.data;
+  gemm.a_stride = codes_a.stride;
+  gemm.b_stride = codes_b.stride;
+  gemm.parts = reinterpret_cast<float*>(memory + carried);
+  if (tensor_cores) return gemm_wgmma(context, gemm);
+
+  const numerics::ElementGemm element = cpu::element_gemm(plan);
+  const int code_bytes = (plan.format_a.bits() + 7) / 8;
+  gemm_scalar(context, {element, gemm.epilogue, code_bytes, gemm.m, gemm.n, gemm.k, gemm.a, gemm.b,
+                        gemm.a_stride, gemm.b_stride, gemm.scale_a, gemm.scale_b, gemm.bias,
+                        gemm.bias_bf16, gemm.d, gemm.d_stride});
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,50 @@
+// GEMM on the tensor cores of Hopper: the arithmetic of numerics.md section 6 with wgmma.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/schedule.hpp"
+#include "kernels/context.hpp"
+
+namespace fp8lab::cuda {
+
+/// What the two operands hold; the first letter pair is A's.
+enum class WgmmaTypes : std::uint8_t { e4m3_e4m3, e4m3_e5m2, e5m2_e4m3, e5m2_e5m2, bf16 };
+
+/// How the chain of one chunk enters the sum along K (emulation/cpu/gemm_plan.hpp).
+enum class WgmmaStep : std::uint8_t { none, add, b_then_a, a_then_b, product_first };
+
+/// Scales of one operand: element (row, k) uses data[row / rows * stride + k / cols].
+struct ScaleGrid {
+  const float* data = nullptr;  ///< nullptr: every scale is 1
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;  ///< rows that share a scale; at least the operand's rows: all of them
+  std::int64_t cols = 0;  ///< elements of K that share a scale, likewise
+};
+
+/// D (m, n) = A (m, k) B (n, k)^T. Codes are K-contiguous; `k` counts elements.
+struct WgmmaGemm {
+  WgmmaTypes types = WgmmaTypes::e4m3_e4m3;
+  WgmmaStep step = WgmmaStep::none;
+  std::int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;  ///< rows 16-byte aligned, a_stride elements apart
+  const void* b = nullptr;
+  std::int64_t a_stride = 0, b_stride = 0;
+  std::int64_t chunk = 0;   ///< K of one chain, a multiple of one instruction's; unused for `none`
+  std::int64_t splits = 1;  ///< ranges of K, each but the last `range` long
+  std::int64_t range = 0;
+  ScaleGrid scale_a, scale_b;  ///< for `step`, or for the epilogue where the step takes none
+  numerics::Epilogue epilogue;
+  const void* bias = nullptr;  ///< (n), or none
+  bool bias_bf16 = false;
+  void* d = nullptr;  ///< (m, n) bf16 or f32 by epilogue.output; read when epilogue.beta is not 0
+  std::int64_t d_stride = 0;
+  float* parts = nullptr;  ///< memory for wgmma_workspace bytes
+};
+
+void gemm_wgmma(Context& context, const WgmmaGemm& gemm);
+
+/// Bytes of partial sums that a GEMM needs: splits * m * n floats when K is split, else 0.
+std::size_t wgmma_workspace(const WgmmaGemm& gemm);
+
+}  // namespace fp8lab::cuda
