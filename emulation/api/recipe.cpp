@@ -229,7 +229,8 @@ bool layer_pattern_matches(const std::string& pattern, const std::string& name, 
     std::size_t comma = pattern.find(',', begin);
     if (comma == std::string::npos || comma > close) comma = close;
     const std::string choice = pattern.substr(begin, comma - begin);
-    if (layer_pattern_matches(before + choice + after, name, layer_count)) return true;
+    const std::string expanded = std::string(before).append(choice).append(after);
+    if (layer_pattern_matches(expanded, name, layer_count)) return true;
     begin = comma + 1;
   }
   return false;

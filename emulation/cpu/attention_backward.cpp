@@ -245,7 +245,7 @@ void backward(const AttentionProblem& problem, const BackwardTensors& tensors) {
   {
     BackwardPass<T> pass(problem, tensors);
 #pragma omp for schedule(static, 1)
-    for (std::size_t task = 0; task < tasks.size(); ++task) pass.run(tasks[task]);
+    for (const BackwardTask& task : tasks) pass.run(task);
   }
 }
 

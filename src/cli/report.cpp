@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <boost/program_options.hpp>
 #include <cstdlib>
@@ -10,8 +11,6 @@
 #include "emulation/api/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/config/experiments.hpp"
-
-extern char** environ;
 
 namespace fp8lab::cli {
 namespace {

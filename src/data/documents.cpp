@@ -85,7 +85,7 @@ Passage messages_passage(const nlohmann::json& messages, const std::string& wher
     const std::string role = string_field(messages[i], "role", where);
     const std::string content = string_field(messages[i], "content", where);
     if (i + 1 < messages.size()) {
-      passage.prompt += role + ": " + content + "\n";
+      passage.prompt += fmt::format("{}: {}\n", role, content);
     } else if (role == "assistant") {
       passage.prompt += "assistant: ";
       passage.response = content;

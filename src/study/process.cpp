@@ -14,8 +14,6 @@
 
 #include "emulation/api/error.hpp"
 
-extern char** environ;
-
 namespace fp8lab {
 namespace {
 

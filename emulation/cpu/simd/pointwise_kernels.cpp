@@ -102,7 +102,7 @@ void add_normalised(const float* dy, const float* x, float rstd, std::int64_t n,
 template <class Load>
 float maximum(std::int64_t n, float start, const Load& load) {
   float lane[kLanes];
-  for (int l = 0; l < kLanes; ++l) lane[l] = start;
+  for (float& value : lane) value = start;
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (int l = 0; l < kLanes; ++l) {
