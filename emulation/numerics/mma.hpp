@@ -38,6 +38,7 @@ struct GroupModel {
   Alignment alignment = Alignment::truncate;
   bool normalize_products = false;   ///< hypothesis refuted for Hopper: emax of normalised products
   bool zero_products_count = false;  ///< hypothesis refuted for Hopper: a zero product raises emax
+  Alignment output_rounding = Alignment::truncate;  ///< f32_truncated only
 
   constexpr bool operator==(const GroupModel&) const = default;
 };
@@ -111,24 +112,22 @@ FP8LAB_HD constexpr std::uint64_t shift_right(std::uint64_t magnitude, int shift
   return kept + (rest > half || (rest == half && (kept & 1u) != 0) ? 1u : 0u);
 }
 
-/// FP32 bits of magnitude * 2^exponent, toward zero, with `mantissa_bits` of the 23 mantissa bits
-/// kept. Subnormals are cut on the grid 2^(-126 - mantissa_bits); above the range gives infinity;
-/// a zero result is +0.
+/// FP32 bits of magnitude * 2^exponent with `mantissa_bits` of the 23 mantissa bits kept, toward
+/// zero or as `rounding` says. Subnormals are cut on the grid 2^(-126 - mantissa_bits); above the
+/// range gives infinity; a zero result is +0.
 FP8LAB_HD constexpr std::uint32_t f32_truncated(bool negative, std::uint64_t magnitude,
-                                                int exponent, int mantissa_bits) {
+                                                int exponent, int mantissa_bits,
+                                                Alignment rounding = Alignment::truncate) {
   if (magnitude == 0) return 0;
   const int leading = highest_bit64(magnitude) + exponent;
   const std::uint32_t sign = negative ? 0x80000000u : 0u;
   if (leading > 127) return sign | kF32Infinity;
   const int floor = leading < -126 ? -126 : leading;
-  const std::uint64_t kept =
-      shift_right(magnitude, floor - mantissa_bits - exponent, Alignment::truncate);
+  const std::uint64_t kept = shift_right(magnitude, floor - mantissa_bits - exponent, rounding);
   if (kept == 0) return 0;
-  std::uint32_t code = static_cast<std::uint32_t>(kept) << (23 - mantissa_bits);
-  if (leading >= -126) {
-    code = (code & 0x7FFFFFu) | (static_cast<std::uint32_t>(leading + 127) << 23);
-  }
-  return sign | code;
+  // The hidden bit, or a carry out of the mantissa, adds to the exponent field.
+  const std::uint32_t code = static_cast<std::uint32_t>(kept) << (23 - mantissa_bits);
+  return sign | (code + (static_cast<std::uint32_t>(floor + 126) << 23));
 }
 
 /// FP16 bits of magnitude * 2^exponent, to nearest even, subnormals kept, overflow to infinity; a
@@ -239,7 +238,8 @@ FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpe
   const auto magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
   return model.output == OutputKind::f16_nearest
              ? f16_nearest(negative, magnitude, grid)
-             : f32_truncated(negative, magnitude, grid, model.output_mantissa_bits);
+             : f32_truncated(negative, magnitude, grid, model.output_mantissa_bits,
+                             model.output_rounding);
 }
 
 /// IEEE sum of two FP16 values, round to nearest even, signed zeros kept, canonical NaN.
