@@ -15,14 +15,12 @@
 #include "emulation/cpu/gemm_reference.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/numerics/mma.hpp"
-#include "tests/case_generator.hpp"
+#include "src/validate/case_generator.hpp"
 
 namespace {
 
 using namespace fp8lab;  // NOLINT: the subject of every line below
 using numerics::FormatSpec;
-using test::CaseGenerator;
-using test::CaseKind;
 
 // Restores the SIMD target and the number of threads.
 struct Restore {
@@ -336,8 +334,8 @@ TEST_CASE("A tile of every kind against every kind") {
   CaseGenerator cases(18);
   const Restore restore;
   omp_set_num_threads(1);
-  for (int ka = 0; ka < test::kCaseKinds; ++ka) {
-    for (int kb = 0; kb < test::kCaseKinds; ++kb) {
+  for (int ka = 0; ka < kCaseKinds; ++ka) {
+    for (int kb = 0; kb < kCaseKinds; ++kb) {
       const std::int64_t rows = 5, k = 64;
       auto a = cases.tile<std::uint8_t>(numerics::kE4M3, static_cast<CaseKind>(ka), rows * k);
       auto b = cases.tile<std::uint8_t>(numerics::kE5M2, static_cast<CaseKind>(kb), rows * k);
