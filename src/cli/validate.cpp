@@ -2,16 +2,21 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/golden.hpp"
+#include "src/validate/mutants.hpp"
+#include "src/validate/scalar_arithmetic.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/codec_sweep.hpp"
 #include "src/validate/conv_hashes.hpp"
@@ -31,15 +36,17 @@ struct Row {
 };
 
 po::options_description validate_options() {
-  po::options_description options("fp8lab validate codec | golden DIR");
+  po::options_description options("fp8lab validate codec | golden DIR | mutants [DIR]");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
-      "codec: conversions of all 2^32 floats; golden: recorded hardware results");
+      "codec: conversions of all 2^32 floats; golden: recorded hardware results; mutants: whether "
+      "the checks notice arithmetic that is wrong in one step");
   add("directory", po::value<std::string>(), "folder of the golden files");
   add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
   add("backend", po::value<std::string>()->default_value("cpu"),
       "codec: cpu, or cuda for the same sweep on the device");
   add("threads", po::value<int>()->default_value(0), "golden: 0 for all processors");
+  add("seed", po::value<std::uint64_t>()->default_value(1), "mutants: of the generated cases");
   add("json", po::value<std::string>(), "also write the result to this file");
   add("help", "this text");
   return options;
@@ -63,7 +70,8 @@ std::vector<Row> check_codecs_on_device() {
   std::vector<Row> rows;
   for (const bool e5m2 : {false, true}) {
     for (const auto source : {cuda::CodecSource::numerics, cuda::CodecSource::hardware}) {
-      const std::vector<std::uint64_t> hashes = cuda::codec_sweep(e5m2, source, kConversionHashSeed);
+      const std::vector<std::uint64_t> hashes =
+          cuda::codec_sweep(e5m2, source, kConversionHashSeed);
       const auto& expected = kConversionHashes[e5m2 ? 1 : 0];
       Row row{fmt::format("f32 to {} {}, device", e5m2 ? "e5m2" : "e4m3",
                           source == cuda::CodecSource::numerics ? "codec" : "instruction"),
@@ -133,6 +141,66 @@ void write_json(const std::string& path, const std::string& what, const std::vec
   write_file_atomically(path, json.dump(2) + "\n");
 }
 
+void print_mutants(const MutantOutcome& outcome) {
+  for (const CheckReport& check : outcome.unmutated) {
+    fmt::print("unmutated, {}: {} cases, {} mismatches{}{}\n", check.name, check.cases,
+               check.mismatches, check.first.empty() ? "" : ": ", check.first);
+  }
+  std::size_t killed = 0;
+  for (const MutantReport& mutant : outcome.mutants) {
+    killed += mutant.killed ? 1 : 0;
+    fmt::print("{}: {}: {}\n", mutant.name, mutant.broken,
+               mutant.killed ? fmt::format("killed by {}: {}", mutant.check, mutant.first_mismatch)
+                             : "SURVIVED");
+  }
+  fmt::print("{} mutants, {} killed, {} survived\n", outcome.mutants.size(), killed,
+             outcome.mutants.size() - killed);
+}
+
+void write_mutants_json(const std::string& path, const MutantOutcome& outcome) {
+  nlohmann::ordered_json json;
+  json["what"] = "mutants";
+  json["good"] = outcome.good();
+  json["unmutated"] = nlohmann::json::array();
+  for (const CheckReport& check : outcome.unmutated) {
+    json["unmutated"].push_back({{"check", check.name},
+                                 {"cases", check.cases},
+                                 {"mismatches", check.mismatches},
+                                 {"first_mismatch", check.first}});
+  }
+  json["mutants"] = nlohmann::json::array();
+  for (const MutantReport& mutant : outcome.mutants) {
+    json["mutants"].push_back({{"name", mutant.name},
+                               {"broken", mutant.broken},
+                               {"killed", mutant.killed},
+                               {"check", mutant.check},
+                               {"first_mismatch", mutant.first_mismatch}});
+  }
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
+/// The expected results are those of the shipped CPU backend; what it does not offer alone
+/// (single casts, scales, instructions and elements) comes from the scalar reference.
+int check_mutants(const po::variables_map& values) {
+  if (values["backend"].as<std::string>() != "cpu") {
+    throw Error("validate mutants: --backend: accepted: cpu");
+  }
+  MutantOptions options;
+  if (values.count("directory") != 0) options.golden = values["directory"].as<std::string>();
+  options.seed = values["seed"].as<std::uint64_t>();
+  ProgressLine progress;
+  options.progress = [&](const std::string& name) { progress.update(name); };
+  const std::unique_ptr<Backend> backend = make_backend("cpu", values["threads"].as<int>());
+  Implementation expected = scalar_implementation();
+  Implementation shipped = backend_implementation(*backend);
+  expected.quantize = std::move(shipped.quantize);
+  expected.gemm = std::move(shipped.gemm);
+  const MutantOutcome outcome = validate_mutants(expected, all_mutants(), options);
+  print_mutants(outcome);
+  if (values.count("json") != 0) write_mutants_json(values["json"].as<std::string>(), outcome);
+  return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
 }  // namespace
 
 int validate(const std::vector<std::string>& arguments) {
@@ -142,6 +210,7 @@ int validate(const std::vector<std::string>& arguments) {
       parse_arguments("validate", validate_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string what = required(values, "what", "validate");
+  if (what == "mutants") return check_mutants(values);
   std::vector<GoldenMismatch> differences;
   std::vector<Row> rows;
   if (what == "codec") {
@@ -153,7 +222,8 @@ int validate(const std::vector<std::string>& arguments) {
   } else if (what == "golden") {
     rows = check_golden(values, differences);
   } else {
-    throw Error(fmt::format("validate: unknown check '{}'; accepted: codec, golden", what));
+    throw Error(
+        fmt::format("validate: unknown check '{}'; accepted: codec, golden, mutants", what));
   }
   for (const Row& row : rows) {
     fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,

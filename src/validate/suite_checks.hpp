@@ -1,0 +1,63 @@
+// The single checks of the suite, one maker each.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "src/validate/case_generator.hpp"
+#include "src/validate/suite.hpp"
+
+namespace fp8lab {
+
+/// Counts comparisons and keeps the first mismatch.
+class CheckTally {
+ public:
+  CheckTally(std::string name, bool stop_at_mismatch) : stop_(stop_at_mismatch) {
+    report_.name = std::move(name);
+  }
+
+  /// False when the check should end. `where` is only called for the first mismatch.
+  template <class Where>
+  bool check(std::uint32_t expected, std::uint32_t actual, Where&& where) {
+    ++report_.cases;
+    if (expected == actual) return true;
+    if (report_.mismatches++ == 0) describe(expected, actual, where());
+    return !stop_;
+  }
+
+  const CheckReport& report() const { return report_; }
+
+ private:
+  void describe(std::uint32_t expected, std::uint32_t actual, const std::string& where);
+
+  CheckReport report_;
+  bool stop_;
+};
+
+/// Conversions to eight formats under every rounding and overflow policy.
+SuiteCheck cast_check(const Implementation& expected, CaseGenerator& cases);
+
+/// Scales by every rule, at limits, powers of two, their neighbours and random amaxes.
+SuiteCheck scale_check(const Implementation& expected, CaseGenerator& cases);
+
+/// Whole quantizations: tiles, short edges, both orientations and source types.
+SuiteCheck quantize_check(const Implementation& expected, CaseGenerator& cases);
+
+/// Single tensor-core instructions, every pair of case kinds.
+SuiteCheck group_check(const Implementation& expected, CaseGenerator& cases);
+
+/// Output elements of the library's modes with alpha, beta, bias and split-K.
+SuiteCheck element_check(const Implementation& expected, CaseGenerator& cases);
+
+/// Whole GEMMs of every scale order and schedule.
+SuiteCheck gemm_check(const Implementation& expected, CaseGenerator& cases);
+
+/// Recorded instructions of an mma.bin; expects the recorded results.
+SuiteCheck recorded_group_check(const std::filesystem::path& file);
+
+/// Recorded library GEMMs of a gemm.bin or gemm_edge.bin.
+SuiteCheck recorded_element_check(const std::filesystem::path& file);
+
+}  // namespace fp8lab
