@@ -26,6 +26,13 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
+bool is_named(std::string_view name) {
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    if (named.name == name) return true;
+  }
+  return false;
+}
+
 int default_bias(int exponent_bits) { return (1 << (exponent_bits - 1)) - 1; }
 
 /// FormatSpec promises that every value is an FP32 value and that there is a finite nonzero one.
@@ -53,7 +60,9 @@ std::string format_name(const FormatSpec& format) {
   std::string name = fmt::format("e{}m{}", format.exponent_bits, format.mantissa_bits);
   if (format.specials == SpecialValues::nan_only) name += "fn";
   if (format.specials == SpecialValues::none) name += "f";
-  if (format.bias != default_bias(format.exponent_bits)) name += fmt::format("b{}", format.bias);
+  if (format.bias != default_bias(format.exponent_bits) || is_named(name)) {
+    name += fmt::format("b{}", format.bias);
+  }
   return name;
 }
 

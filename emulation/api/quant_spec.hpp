@@ -78,7 +78,8 @@ struct QuantSpec {
 
 /// Name of a format as recipes write it ("e4m3fn"). An unnamed one is "eXmY" when its bias is
 /// 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code) or "f" (all
-/// codes finite) and "bN" (bias N) follow, for example "e4m3fnb11".
+/// codes finite) and "bN" (bias N) follow, for example "e4m3fnb11". "bN" also tells it from a named
+/// format of other special values: "e2m1b1" is the IEEE-like relative of "e2m1".
 std::string format_name(const numerics::FormatSpec& format);
 
 /// Inverse of format_name: the named formats and eXmY[fn|f][bN] with 1 <= X <= 8, Y <= 23 and every

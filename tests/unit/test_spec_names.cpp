@@ -10,7 +10,8 @@ TEST_CASE("format names are inverse to each other") {
     CHECK(format_name(named.format) == named.name);
     CHECK(format_by_name(named.name) == named.format);
   }
-  for (const char* name : {"e4m3", "e5m6", "e8m3", "e4m3b11", "e4m3fnb11", "e3m2fn", "e5m0f"}) {
+  for (const char* name :
+       {"e4m3", "e5m6", "e8m3", "e4m3b11", "e4m3fnb11", "e3m2fn", "e5m0f", "e2m1b1", "e3m4b3"}) {
     const auto format = format_by_name(name);
     REQUIRE(format);
     CHECK(format_name(*format) == name);
