@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -36,6 +38,20 @@ DType parse_dtype(const std::string& text, const std::string& where) {
   throw Error(fmt::format("{}: dtype '{}' is not supported", where, text));
 }
 
+/// Two integers in [0, 2^63). json would also convert fractions and negative numbers.
+std::array<std::uint64_t, 2> parse_pair(const json& value, const std::string& where) {
+  std::array<std::uint64_t, 2> pair{};
+  bool valid = value.is_array() && value.size() == pair.size();
+  for (std::size_t i = 0; valid && i < pair.size(); ++i) {
+    valid = value[i].is_number_unsigned() && value[i].get<std::uint64_t>() <= INT64_MAX;
+    if (valid) pair[i] = value[i].get<std::uint64_t>();
+  }
+  if (!valid) {
+    throw Error(where + ": expected a 2-D shape and two data offsets, integers from 0 on");
+  }
+  return pair;
+}
+
 struct Extent {
   std::size_t begin, end;
   StoredTensor tensor;
@@ -48,11 +64,8 @@ Extent parse_entry(const std::string& name, const json& entry, std::size_t data_
     Extent extent{};
     extent.tensor.name = name;
     extent.tensor.dtype = parse_dtype(entry.at("dtype").get<std::string>(), where);
-    const auto shape = entry.at("shape").get<std::vector<std::uint64_t>>();
-    const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
-    if (shape.size() != 2 || offsets.size() != 2) {
-      throw Error(where + ": expected a 2-D shape and two data offsets");
-    }
+    const auto shape = parse_pair(entry.at("shape"), where);
+    const auto offsets = parse_pair(entry.at("data_offsets"), where);
     if (offsets[0] > offsets[1] || offsets[1] > data_size) {
       throw Error(where + ": data offsets lie outside the file");
     }

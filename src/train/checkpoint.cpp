@@ -3,8 +3,8 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <charconv>
 #include <cstring>
-#include <stdexcept>
 
 #include "src/io/safetensors.hpp"
 
@@ -53,11 +53,14 @@ std::string field(const SafetensorsFile& file, const std::string& key) {
 }
 
 std::int64_t integer(const SafetensorsFile& file, const std::string& key) {
-  try {
-    return std::stoll(field(file, key));
-  } catch (const std::logic_error&) {
-    throw Error(fmt::format("checkpoint field '{}' is not a number", key));
+  const std::string text = field(file, key);
+  const char* const end = text.data() + text.size();
+  std::int64_t value = 0;
+  const auto [last, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || last != end || value < 0) {
+    throw Error(fmt::format("checkpoint field '{}' is '{}', not a number from 0 on", key, text));
   }
+  return value;
 }
 
 void refresh_working_copies(Backend& backend, const Parameters& parameters) {
@@ -73,16 +76,17 @@ void refresh_working_copies(Backend& backend, const Parameters& parameters) {
 void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
                      const RunPosition& position, const std::string& config_hash) {
   SafetensorsFile file;
-  file.metadata = {{"schema", "fp8lab-checkpoint-1"},
-                   {"config_hash", config_hash},
-                   {"step", std::to_string(position.step)},
-                   {"stage", std::to_string(position.stage)},
-                   {"stage_step", std::to_string(position.stage_step)},
-                   {"tokens", std::to_string(position.tokens)},
-                   {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
-                   {"epoch", std::to_string(position.cursor.epoch)},
-                   {"document", std::to_string(position.cursor.document)},
-                   {"offset", std::to_string(position.cursor.offset)}};
+  file.metadata = {
+      {"schema", "fp8lab-checkpoint-1"},
+      {"config_hash", config_hash},
+      {"step", std::to_string(position.step)},
+      {"stage", std::to_string(position.stage)},
+      {"stage_step", std::to_string(position.stage_step)},
+      {"tokens", std::to_string(position.tokens)},
+      {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
+      {"epoch", std::to_string(position.cursor.epoch)},
+      {"document", std::to_string(position.cursor.document)},
+      {"offset", std::to_string(position.cursor.offset)}};
   for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
     file.tensors.push_back(capture(scope.backend, name, view));
   });
@@ -95,9 +99,10 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
     throw Error(fmt::format("{}: not a checkpoint of fp8lab", path.string()));
   }
   if (field(file, "config_hash") != config_hash) {
-    throw Error(fmt::format("{}: written under another configuration ({}, now {}); start a new "
-                            "output directory",
-                            path.string(), field(file, "config_hash"), config_hash));
+    throw Error(
+        fmt::format("{}: written under another configuration ({}, now {}); start a new "
+                    "output directory",
+                    path.string(), field(file, "config_hash"), config_hash));
   }
   RunPosition position;
   position.step = integer(file, "step");
