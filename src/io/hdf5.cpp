@@ -219,6 +219,11 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
     throw Error(path.string() + ": is a directory, an HDF5 file is expected");
   }
   const Hdf5Handle access = access_properties(status);
+  // A SWMR reader retries metadata whose checksum is wrong, waiting twice as long each time from
+  // 1 ns on. The default of 100 attempts never ends on a damaged file; these take half a second.
+  constexpr unsigned kReadAttempts = 28;
+  status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
+               "H5Pset_metadata_read_attempts");
   if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
   // Files of other programs have an older layout that SWMR refuses, so they get a second chance.
   hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get());
