@@ -5,8 +5,16 @@ add_library(fp8lab_options INTERFACE)
 target_include_directories(fp8lab_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(
   fp8lab_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror;-Wno-restrict;-ffp-contract=off;-fno-math-errno>)
-if(FP8LAB_SANITIZE)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror;-ffp-contract=off;-fno-math-errno>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+if(FP8LAB_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "fp8lab: FP8LAB_FUZZ needs Clang, not ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  target_compile_options(fp8lab_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+if(FP8LAB_SANITIZE OR FP8LAB_FUZZ)
   target_compile_options(fp8lab_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined;-fno-sanitize-recover=undefined;-fno-omit-frame-pointer>)
   target_link_options(fp8lab_options INTERFACE -fsanitize=address,undefined)
