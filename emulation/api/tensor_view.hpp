@@ -53,6 +53,12 @@ struct TensorView {
     return static_cast<T*>(data) + r * row_stride;
   }
 
+  /// The elements of a contiguous matrix as one row.
+  TensorView flat() const {
+    FP8LAB_ASSERT(contiguous());
+    return {data, dtype, 1, size(), size()};
+  }
+
   /// Columns [first, first + count) of every row.
   TensorView columns(std::int64_t first, std::int64_t count) const {
     FP8LAB_ASSERT(first >= 0 && count >= 0 && first + count <= cols);

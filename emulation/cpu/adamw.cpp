@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
 #include "emulation/numerics/tree_sum.hpp"
@@ -36,31 +36,6 @@ AdamWFactors factors_of(const AdamWSpec& spec, const float* scalars, float decay
   return factors;
 }
 
-void check_tensors(const Checks& checks, const AdamWTensors& tensors) {
-  const std::int64_t rows = tensors.master.rows;
-  const std::int64_t cols = tensors.master.cols;
-  checks.tensor("master", tensors.master, rows, cols, {DType::f32});
-  checks.tensor("gradient", tensors.gradient, rows, cols, {DType::f32});
-  checks.activation("first_moment", tensors.first_moment, rows, cols);
-  checks.activation("second_moment", tensors.second_moment, rows, cols);
-  checks.contiguous("master", tensors.master);
-  checks.contiguous("gradient", tensors.gradient);
-  checks.contiguous("first_moment", tensors.first_moment);
-  checks.contiguous("second_moment", tensors.second_moment);
-  if (tensors.working.empty()) return;
-  checks.tensor("working", tensors.working, rows, cols, {DType::bf16});
-  checks.contiguous("working", tensors.working);
-}
-
-/// A contiguous matrix as one row.
-TensorView flat(const TensorView& view) {
-  TensorView row = view;
-  row.rows = 1;
-  row.cols = view.size();
-  row.row_stride = row.cols;
-  return row;
-}
-
 /// A range of a moment as f32, read into `scratch` or in place.
 float* moment_range(const PointwiseKernels& kernels, const TensorView& moment, std::int64_t first,
                     std::int64_t count, float* scratch) {
@@ -72,10 +47,7 @@ float* moment_range(const PointwiseKernels& kernels, const TensorView& moment, s
 }  // namespace
 
 void accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) {
-  const Checks checks("accumulate_square_sum");
-  checks.tensor("gradient", gradient, gradient.rows, gradient.cols, {DType::f32});
-  checks.contiguous("gradient", gradient);
-  checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
+  check_accumulate_square_sum(gradient, scalars);
   const PointwiseKernels& kernels = pointwise_kernels();
   const float* g = gradient.row<float>(0);
   const std::int64_t n = gradient.size();
@@ -94,8 +66,7 @@ void accumulate_square_sum(const TensorView& gradient, const TensorView& scalars
 }
 
 void begin_update(const AdamWSpec& spec, const TensorView& scalars) {
-  const Checks checks("begin_update");
-  checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
+  check_begin_update(scalars);
   float* s = scalars.row<float>(0);
   const float norm = __builtin_sqrtf(s[StepScalar::kGradNormSquared]);
   const float ratio = spec.clip_norm / (norm + 1e-6f);
@@ -107,13 +78,11 @@ void begin_update(const AdamWSpec& spec, const TensorView& scalars) {
 
 void adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
            const AdamWTensors& tensors) {
-  const Checks checks("adamw");
-  checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
-  check_tensors(checks, tensors);
+  check_adamw(scalars, tensors);
   const PointwiseKernels& kernels = pointwise_kernels();
   const AdamWFactors factors = factors_of(spec, scalars.row<float>(0), decay_mask, tensors);
-  const TensorView first_moment = flat(tensors.first_moment);
-  const TensorView second_moment = flat(tensors.second_moment);
+  const TensorView first_moment = tensors.first_moment.flat();
+  const TensorView second_moment = tensors.second_moment.flat();
   float* master = tensors.master.row<float>(0);
   const float* gradient = tensors.gradient.row<float>(0);
   const std::int64_t n = tensors.master.size();
@@ -128,7 +97,7 @@ void adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
     if (factors.bf16_first_moment) write_row(kernels, m, count, first_moment, 0, first);
     if (factors.bf16_second_moment) write_row(kernels, v, count, second_moment, 0, first);
     if (!tensors.working.empty()) {
-      write_row(kernels, master + first, count, flat(tensors.working), 0, first);
+      write_row(kernels, master + first, count, tensors.working.flat(), 0, first);
     }
   }
 }

@@ -1,13 +1,11 @@
 #include "emulation/cpu/column_sum.hpp"
 
-#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 
 namespace fp8lab::cpu {
 
 void bias_backward(const TensorView& dy, const TensorView& dbias) {
-  const Checks checks("bias_backward");
-  checks.activation("dy", dy, dy.rows, dy.cols);
-  checks.vector("dbias", dbias, dy.cols, {DType::f32});
+  check_bias_backward(dy, dbias);
   const PointwiseKernels& kernels = pointwise_kernels();
   add_column_sums(kernels, dy.rows, dbias,
                   [&](std::int64_t row, std::int64_t first, std::int64_t count, float* sums) {

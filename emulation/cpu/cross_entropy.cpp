@@ -3,18 +3,20 @@
 #include <vector>
 
 #include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
 
 namespace fp8lab::cpu {
 namespace {
 
-void check_targets(const Checks& checks, const std::int32_t* target, const float* weight,
-                   std::int64_t tokens, std::int64_t vocabulary) {
+void check_targets(const std::int32_t* target, const float* weight, std::int64_t tokens,
+                   std::int64_t vocabulary) {
   for (std::int64_t t = 0; t < tokens; ++t) {
     if (weight[t] != 0.0f && (target[t] < 0 || target[t] >= vocabulary)) {
-      checks.fail("target " + std::to_string(target[t]) + " of token " + std::to_string(t) +
-                  " is outside the vocabulary of " + std::to_string(vocabulary));
+      Checks("cross_entropy")
+          .fail("target " + std::to_string(target[t]) + " of token " + std::to_string(t) +
+                " is outside the vocabulary of " + std::to_string(vocabulary));
     }
   }
 }
@@ -24,19 +26,13 @@ void check_targets(const Checks& checks, const std::int32_t* target, const float
 void cross_entropy(const TensorView& logits, const TensorView& targets, const TensorView& weights,
                    const TensorView& scalars, const TensorView& token_loss,
                    const TensorView& dlogits) {
-  const Checks checks("cross_entropy");
+  check_cross_entropy(logits, targets, weights, scalars, token_loss, dlogits);
   const std::int64_t tokens = logits.rows;
   const std::int64_t vocabulary = logits.cols;
-  checks.activation("logits", logits, tokens, vocabulary);
-  checks.vector("targets", targets, tokens, {DType::i32});
-  checks.vector("weights", weights, tokens, {DType::f32});
-  checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
-  checks.vector("token_loss", token_loss, tokens, {DType::f32});
-  if (!dlogits.empty()) checks.activation("dlogits", dlogits, tokens, vocabulary);
   const std::int32_t* target = targets.row<std::int32_t>(0);
   const float* weight = weights.row<float>(0);
   float* loss = token_loss.row<float>(0);
-  check_targets(checks, target, weight, tokens, vocabulary);
+  check_targets(target, weight, tokens, vocabulary);
   const PointwiseKernels& kernels = pointwise_kernels();
   const float inverse_tokens = scalars.row<float>(0)[StepScalar::kInverseTokens];
 #pragma omp parallel
@@ -66,10 +62,7 @@ void cross_entropy(const TensorView& logits, const TensorView& targets, const Te
 }
 
 void argmax(const TensorView& logits, const TensorView& out) {
-  const Checks checks("argmax");
-  checks.activation("logits", logits, logits.rows, logits.cols);
-  checks.require(logits.cols > 0, "logits have no column");
-  checks.vector("out", out, logits.rows, {DType::i32});
+  check_argmax(logits, out);
   const PointwiseKernels& kernels = pointwise_kernels();
 #pragma omp parallel
   {

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
 
@@ -11,13 +12,13 @@ namespace {
 
 constexpr std::int64_t kColumnChunk = 64;  // columns one thread takes at a time; no effect on bits
 
-void check_tokens(const Checks& checks, const TensorView& tokens, std::int64_t vocabulary) {
-  checks.vector("tokens", tokens, tokens.cols, {DType::i32});
+void check_tokens(const char* operation, const TensorView& tokens, std::int64_t vocabulary) {
   const std::int32_t* id = tokens.row<std::int32_t>(0);
   for (std::int64_t t = 0; t < tokens.cols; ++t) {
     if (id[t] < 0 || id[t] >= vocabulary) {
-      checks.fail("token " + std::to_string(id[t]) + " at position " + std::to_string(t) +
-                  " is outside the table of " + std::to_string(vocabulary) + " rows");
+      Checks(operation).fail("token " + std::to_string(id[t]) + " at position " +
+                             std::to_string(t) + " is outside the table of " +
+                             std::to_string(vocabulary) + " rows");
     }
   }
 }
@@ -25,10 +26,8 @@ void check_tokens(const Checks& checks, const TensorView& tokens, std::int64_t v
 }  // namespace
 
 void embedding_forward(const TensorView& tokens, const TensorView& table, const TensorView& out) {
-  const Checks checks("embedding_forward");
-  checks.activation("table", table, table.rows, table.cols);
-  checks.activation("out", out, tokens.cols, table.cols);
-  check_tokens(checks, tokens, table.rows);
+  check_embedding_forward(tokens, table, out);
+  check_tokens("embedding_forward", tokens, table.rows);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::int32_t* id = tokens.row<std::int32_t>(0);
 #pragma omp parallel
@@ -43,10 +42,8 @@ void embedding_forward(const TensorView& tokens, const TensorView& table, const 
 
 void embedding_backward(const TensorView& tokens, const TensorView& dout,
                         const TensorView& dtable) {
-  const Checks checks("embedding_backward");
-  checks.tensor("dtable", dtable, dtable.rows, dtable.cols, {DType::f32});
-  checks.activation("dout", dout, tokens.cols, dtable.cols);
-  check_tokens(checks, tokens, dtable.rows);
+  check_embedding_backward(tokens, dout, dtable);
+  check_tokens("embedding_backward", tokens, dtable.rows);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::int32_t* id = tokens.row<std::int32_t>(0);
   const std::int64_t chunks = (dtable.cols + kColumnChunk - 1) / kColumnChunk;

@@ -1,30 +1,13 @@
 #include <cstring>
-#include <string>
 #include <vector>
 
-#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
+#include "emulation/numerics/codec.hpp"
 
 namespace fp8lab::cpu {
 namespace {
-
-/// BF16 bits of a double, rounded once to nearest even: first to odd in FP32, whose 16 extra bits
-/// are enough for the second rounding to be the right one.
-std::uint16_t bf16_of_double(const PointwiseKernels& kernels, double value) {
-  float nearest = static_cast<float>(value);
-  const double back = nearest;
-  std::uint32_t bits = __builtin_bit_cast(std::uint32_t, nearest);
-  if (back != value && value == value && (bits & 1u) == 0) {
-    // Inexact with an even last bit: the neighbour on the other side of `value` is the odd one.
-    const bool away = (back < value) == (value > 0.0);
-    bits = away ? bits + 1u : bits - 1u;
-    nearest = __builtin_bit_cast(float, bits);
-  }
-  std::uint16_t result = 0;
-  kernels.narrow(&nearest, 1, &result);
-  return result;
-}
 
 void copy_row(const PointwiseKernels& kernels, const TensorView& source,
               const TensorView& destination, std::int64_t row, float* scratch) {
@@ -33,7 +16,7 @@ void copy_row(const PointwiseKernels& kernels, const TensorView& source,
     const double* values = source.row<double>(row);
     if (destination.dtype == DType::bf16) {
       std::uint16_t* out = destination.row<std::uint16_t>(row);
-      for (std::int64_t c = 0; c < n; ++c) out[c] = bf16_of_double(kernels, values[c]);
+      for (std::int64_t c = 0; c < n; ++c) out[c] = numerics::bf16_of_double(values[c]);
     } else {
       for (std::int64_t c = 0; c < n; ++c) scratch[c] = static_cast<float>(values[c]);
       write_row(kernels, scratch, n, destination, row);
@@ -49,21 +32,11 @@ void copy_row(const PointwiseKernels& kernels, const TensorView& source,
   }
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
-}
-
 }  // namespace
 
 void copy(const TensorView& source, const TensorView& destination) {
-  const Checks checks("copy");
-  checks.require(!source.empty(), "the source is missing");
+  check_copy(source, destination);
   const bool same = source.dtype == destination.dtype;
-  checks.tensor("destination", destination, source.rows, source.cols,
-                same ? std::initializer_list<DType>{source.dtype}
-                     : std::initializer_list<DType>{DType::bf16, DType::f32, DType::f64});
-  checks.require(same || is_float(source.dtype),
-                 "source " + describe(source) + " converts to its own type only");
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::size_t row_bytes = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
 #pragma omp parallel
@@ -83,10 +56,7 @@ void copy(const TensorView& source, const TensorView& destination) {
 }
 
 void add(const TensorView& a, const TensorView& b, const TensorView& sum) {
-  const Checks checks("add");
-  checks.activation("a", a, a.rows, a.cols);
-  checks.activation("b", b, a.rows, a.cols);
-  checks.activation("sum", sum, a.rows, a.cols);
+  check_add(a, b, sum);
   const PointwiseKernels& kernels = pointwise_kernels();
 #pragma omp parallel
   {
@@ -102,9 +72,7 @@ void add(const TensorView& a, const TensorView& b, const TensorView& sum) {
 }
 
 void swiglu_forward(const TensorView& gate_up, const TensorView& out) {
-  const Checks checks("swiglu_forward");
-  checks.activation("out", out, out.rows, out.cols);
-  checks.activation("gate_up", gate_up, out.rows, 2 * out.cols);
+  check_swiglu_forward(gate_up, out);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::int64_t width = out.cols;
 #pragma omp parallel
@@ -122,12 +90,9 @@ void swiglu_forward(const TensorView& gate_up, const TensorView& out) {
 
 void swiglu_backward(const TensorView& gate_up, const TensorView& dout,
                      const TensorView& dgate_up) {
-  const Checks checks("swiglu_backward");
-  const std::int64_t width = dout.cols;
-  checks.activation("dout", dout, dout.rows, width);
-  checks.activation("gate_up", gate_up, dout.rows, 2 * width);
-  checks.activation("dgate_up", dgate_up, dout.rows, 2 * width);
+  check_swiglu_backward(gate_up, dout, dgate_up);
   const PointwiseKernels& kernels = pointwise_kernels();
+  const std::int64_t width = dout.cols;
 #pragma omp parallel
   {
     std::vector<float> scratch(static_cast<std::size_t>(5 * width));

@@ -1,7 +1,7 @@
 #include <vector>
 
-#include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/column_sum.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
 
@@ -19,11 +19,7 @@ std::vector<float> row_of(const PointwiseKernels& kernels, const TensorView& vec
 
 void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
                      const TensorView& y, const TensorView& rstd) {
-  const Checks checks("rmsnorm_forward");
-  checks.activation("x", x, x.rows, x.cols);
-  checks.vector("weight", weight, x.cols, {DType::bf16, DType::f32});
-  checks.activation("y", y, x.rows, x.cols);
-  checks.vector("rstd", rstd, x.rows, {DType::f32});
+  check_rmsnorm_forward(x, weight, y, rstd);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::vector<float> w = row_of(kernels, weight);
 #pragma omp parallel
@@ -42,14 +38,7 @@ void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilo
 
 void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
                       const TensorView& rstd, const TensorView& dx, const TensorView& dweight) {
-  const Checks checks("rmsnorm_backward");
-  checks.activation("x", x, x.rows, x.cols);
-  checks.activation("dy", dy, x.rows, x.cols);
-  checks.vector("weight", weight, x.cols, {DType::bf16, DType::f32});
-  checks.vector("rstd", rstd, x.rows, {DType::f32});
-  checks.activation("dx", dx, x.rows, x.cols);
-  checks.vector("dweight", dweight, x.cols, {DType::f32});
-  checks.require(dx.data != x.data, "dx must not overwrite x");
+  check_rmsnorm_backward(dy, x, weight, rstd, dx, dweight);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::vector<float> w = row_of(kernels, weight);
   const float* r = rstd.row<float>(0);

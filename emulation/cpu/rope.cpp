@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operation_checks.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
 
@@ -9,20 +10,14 @@ namespace fp8lab::cpu {
 
 void rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
           const TensorView& sine, std::int64_t head_dim, bool inverse) {
-  const Checks checks("rope");
-  checks.activation("x", x, x.rows, x.cols);
-  checks.require(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0,
-                 "x " + describe(x) + " does not divide into heads of " + std::to_string(head_dim) +
-                     " columns (an even number)");
+  check_rope(x, positions, cosine, sine, head_dim);
   const std::int64_t half = head_dim / 2;
-  checks.vector("positions", positions, x.rows, {DType::i32});
-  checks.tensor("cosine", cosine, cosine.rows, half, {DType::f32});
-  checks.tensor("sine", sine, cosine.rows, half, {DType::f32});
   const std::int32_t* position = positions.row<std::int32_t>(0);
   for (std::int64_t t = 0; t < x.rows; ++t) {
     if (position[t] < 0 || position[t] >= cosine.rows) {
-      checks.fail("position " + std::to_string(position[t]) + " of token " + std::to_string(t) +
-                  " is outside the table of " + std::to_string(cosine.rows) + " positions");
+      Checks("rope").fail("position " + std::to_string(position[t]) + " of token " +
+                          std::to_string(t) + " is outside the table of " +
+                          std::to_string(cosine.rows) + " positions");
     }
   }
   const PointwiseKernels& kernels = pointwise_kernels();

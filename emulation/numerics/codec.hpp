@@ -163,6 +163,20 @@ FP8LAB_HD constexpr std::uint16_t to_bf16(float value) {
   return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > kF32Infinity ? 0x7FFFu : rounded);
 }
 
+/// BF16 bits of a double, rounded once to nearest even, NaN 0x7FFF: first to odd in FP32, whose 16
+/// extra bits are enough for the second rounding to be the right one.
+FP8LAB_HD constexpr std::uint16_t bf16_of_double(double value) {
+  const float nearest = static_cast<float>(value);
+  const double back = nearest;
+  std::uint32_t bits = float_bits(nearest);
+  if (back != value && value == value && (bits & 1u) == 0) {
+    // Inexact with an even last bit: the neighbour on the other side of `value` is the odd one.
+    const bool away = (back < value) == (value > 0.0);
+    bits = away ? bits + 1u : bits - 1u;
+  }
+  return to_bf16(bits_float(bits));
+}
+
 /// FP32 value of BF16 bits; exact (a NaN keeps its bits).
 FP8LAB_HD constexpr float from_bf16(std::uint16_t bits) {
   return bits_float(static_cast<std::uint32_t>(bits) << 16);
