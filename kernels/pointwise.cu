@@ -1,0 +1,191 @@
+#include <cstdint>
+#include <type_traits>
+
+#include "emulation/cpu/operation_checks.hpp"
+#include "emulation/numerics/exact_math.hpp"
+#include "kernels/cuda_handles.hpp"
+#include "kernels/operations.hpp"
+#include "kernels/rows.cuh"
+
+namespace fp8lab::cuda {
+namespace {
+
+template <class A, class B, class Sum>
+struct Add {
+  Rows<A> a;
+  Rows<B> b;
+  Rows<Sum> sum;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float left[kGroup], right[kGroup], result[kGroup];
+    a.load_group(row, col, count, left);
+    b.load_group(row, col, count, right);
+    for (int i = 0; i < kGroup; ++i) result[i] = left[i] + right[i];
+    sum.store_group(row, col, count, result);
+  }
+};
+
+template <class In, class Out>
+struct Swiglu {
+  Rows<In> gate, up;
+  Rows<Out> out;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float g[kGroup], u[kGroup], result[kGroup];
+    gate.load_group(row, col, count, g);
+    up.load_group(row, col, count, u);
+    for (int i = 0; i < kGroup; ++i) result[i] = numerics::silu(g[i]) * u[i];
+    out.store_group(row, col, count, result);
+  }
+};
+
+template <class In, class DOut, class DIn>
+struct SwigluGradient {
+  Rows<In> gate, up;
+  Rows<DOut> dout;
+  Rows<DIn> dgate, dup;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float g[kGroup], u[kGroup], d[kGroup], gate_result[kGroup], up_result[kGroup];
+    gate.load_group(row, col, count, g);
+    up.load_group(row, col, count, u);
+    dout.load_group(row, col, count, d);
+    for (int i = 0; i < kGroup; ++i) {
+      const float sig = numerics::sigmoid(g[i]);
+      const float slope = sig * (1.0f + g[i] * (1.0f - sig));
+      up_result[i] = d[i] * numerics::silu(g[i]);
+      gate_result[i] = (d[i] * u[i]) * slope;
+    }
+    dgate.store_group(row, col, count, gate_result);
+    dup.store_group(row, col, count, up_result);
+  }
+};
+
+/// FP64 value of an FP32 value. A NaN keeps sign and payload and becomes quiet, as the processor
+/// does it; the device's conversion does not promise that.
+__device__ double to_double(float value) {
+  const std::uint32_t bits = numerics::float_bits(value);
+  if ((bits & 0x7FFFFFFFu) <= numerics::kF32Infinity) return value;
+  const std::uint64_t sign = static_cast<std::uint64_t>(bits >> 31) << 63;
+  const std::uint64_t payload = static_cast<std::uint64_t>(bits & 0x7FFFFFu) << 29;
+  return numerics::bits_double(sign | 0x7FF8000000000000u | payload);
+}
+
+template <class Source, class Destination>
+__device__ Destination convert(Source value) {
+  if constexpr (sizeof(Destination) == sizeof(double)) {
+    return to_double(widen(value));
+  } else if constexpr (sizeof(Source) < sizeof(double)) {
+    return narrow<Destination>(widen(value));
+  } else if constexpr (sizeof(Destination) == sizeof(float)) {
+    return numerics::canonical_nan(static_cast<float>(value));
+  } else {
+    return numerics::bf16_of_double(value);
+  }
+}
+
+template <class Source, class Destination>
+struct Convert {
+  Rows<Source> source;
+  Rows<Destination> destination;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    Source in[kGroup];
+    Destination out[kGroup];
+    source.load_bits(row, col, count, in);
+    for (int i = 0; i < kGroup; ++i) out[i] = convert<Source, Destination>(in[i]);
+    destination.store_bits(row, col, count, out);
+  }
+};
+
+template <class Source, class Destination>
+void launch_convert(Context& context, const TensorView& source, const TensorView& destination) {
+  if constexpr (!std::is_same_v<Source, Destination>) {  // equal types never come here
+    const Convert<Source, Destination> body{rows_of<Source>(source),
+                                            rows_of<Destination>(destination)};
+    launch_groups(context, source.rows, source.cols, body, "copy");
+  }
+}
+
+template <class Source>
+void convert_from(Context& context, const TensorView& source, const TensorView& destination) {
+  switch (destination.dtype) {
+    case DType::bf16: return launch_convert<Source, std::uint16_t>(context, source, destination);
+    case DType::f32: return launch_convert<Source, float>(context, source, destination);
+    default: return launch_convert<Source, double>(context, source, destination);
+  }
+}
+
+/// Same type: rows of bytes.
+void copy_bytes(Context& context, const TensorView& source, const TensorView& destination) {
+  if (source.size() == 0) return;
+  const std::size_t size = size_of(source.dtype);
+  const auto count = static_cast<std::size_t>(source.size());
+  if (source.contiguous() && destination.contiguous()) {
+    check(cudaMemcpyAsync(destination.data, source.data, count * size, cudaMemcpyDeviceToDevice,
+                          context.stream()),
+          "cudaMemcpyAsync");
+    return;
+  }
+  check(cudaMemcpy2DAsync(destination.data, static_cast<std::size_t>(destination.row_stride) * size,
+                          source.data, static_cast<std::size_t>(source.row_stride) * size,
+                          static_cast<std::size_t>(source.cols) * size,
+                          static_cast<std::size_t>(source.rows), cudaMemcpyDeviceToDevice,
+                          context.stream()),
+        "cudaMemcpy2DAsync");
+}
+
+}  // namespace
+
+void copy(Context& context, const TensorView& source, const TensorView& destination) {
+  cpu::check_copy(source, destination);
+  if (source.dtype == destination.dtype) return copy_bytes(context, source, destination);
+  const bool flat = source.contiguous() && destination.contiguous();
+  const TensorView from = flat ? source.flat() : source;
+  const TensorView to = flat ? destination.flat() : destination;
+  switch (from.dtype) {
+    case DType::bf16: return convert_from<std::uint16_t>(context, from, to);
+    case DType::f32: return convert_from<float>(context, from, to);
+    default: return convert_from<double>(context, from, to);
+  }
+}
+
+void add(Context& context, const TensorView& a, const TensorView& b, const TensorView& sum) {
+  cpu::check_add(a, b, sum);
+  const bool flat = a.contiguous() && b.contiguous() && sum.contiguous();
+  with_rows(
+      [&]<class A, class B, class Sum>(const Rows<A>& left, const Rows<B>& right,
+                                       const Rows<Sum>& result) {
+        const Add<A, B, Sum> body{left, right, result};
+        launch_groups(context, flat ? 1 : a.rows, flat ? a.size() : a.cols, body, "add");
+      },
+      flat ? a.flat() : a, flat ? b.flat() : b, flat ? sum.flat() : sum);
+}
+
+void swiglu_forward(Context& context, const TensorView& gate_up, const TensorView& out) {
+  cpu::check_swiglu_forward(gate_up, out);
+  with_rows(
+      [&]<class In, class Out>(const Rows<In>& gate, const Rows<Out>& result) {
+        const Rows<In> up = rows_of<In>(gate_up.columns(out.cols, out.cols));
+        const Swiglu<In, Out> body{gate, up, result};
+        launch_groups(context, out.rows, out.cols, body, "swiglu_forward");
+      },
+      gate_up, out);
+}
+
+void swiglu_backward(Context& context, const TensorView& gate_up, const TensorView& dout,
+                     const TensorView& dgate_up) {
+  cpu::check_swiglu_backward(gate_up, dout, dgate_up);
+  const std::int64_t width = dout.cols;
+  with_rows(
+      [&]<class In, class DOut, class DIn>(const Rows<In>& gate, const Rows<DOut>& d,
+                                           const Rows<DIn>& dgate) {
+        const Rows<In> up = rows_of<In>(gate_up.columns(width, width));
+        const Rows<DIn> dup = rows_of<DIn>(dgate_up.columns(width, width));
+        const SwigluGradient<In, DOut, DIn> body{gate, up, d, dgate, dup};
+        launch_groups(context, dout.rows, width, body, "swiglu_backward");
+      },
+      gate_up, dout, dgate_up);
+}
+
+}  // namespace fp8lab::cuda
