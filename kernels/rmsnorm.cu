@@ -1,0 +1,122 @@
+#include <cstdint>
+
+#include "emulation/cpu/operation_checks.hpp"
+#include "kernels/column_sum.cuh"
+#include "kernels/operations.hpp"
+#include "kernels/rows.cuh"
+#include "kernels/tree_sum.cuh"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr unsigned kThreads = 128;  // four rows a block
+
+/// First row of a warp, and the rows by which it advances.
+__device__ std::int64_t first_row() {
+  return static_cast<std::int64_t>(blockIdx.x) * warp_count() + warp_id();
+}
+__device__ std::int64_t row_step() { return static_cast<std::int64_t>(gridDim.x) * warp_count(); }
+
+/// Calls body(col, count) for the groups of columns of a row, shared among the lanes of a warp.
+template <class Body>
+__device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
+  for (std::int64_t col = lane_id() * kGroup; col < cols; col += kWarpSize * kGroup) {
+    body(col, cols - col < kGroup ? static_cast<int>(cols - col) : kGroup);
+  }
+}
+
+/// A warp for each row. y may be x: all of a row is summed before any of it is overwritten.
+template <class X, class W, class Y>
+__global__ void forward(std::int64_t rows, std::int64_t cols, Rows<X> x, Rows<W> weight,
+                        float epsilon, Rows<Y> y, float* rstd) {
+  for (std::int64_t row = first_row(); row < rows; row += row_step()) {
+    const float squares = warp_tree_sum(cols, [&](std::int64_t c) {
+      const float value = x.load(row, c);
+      return value * value;
+    });
+    const float mean = squares / static_cast<float>(cols);
+    const float r = 1.0f / __fsqrt_rn(mean + epsilon);
+    if (lane_id() == 0) rstd[row] = numerics::canonical_nan(r);
+    for_each_group_of_row(cols, [&](std::int64_t col, int count) {
+      float values[kGroup], w[kGroup];
+      x.load_group(row, col, count, values);
+      weight.load_group(0, col, count, w);
+      for (int i = 0; i < kGroup; ++i) values[i] = (values[i] * r) * w[i];
+      y.store_group(row, col, count, values);
+    });
+  }
+}
+
+/// A warp for each row. dx may be dy: all of a row is summed before any of it is overwritten.
+template <class DY, class X, class W, class DX>
+__global__ void backward(std::int64_t rows, std::int64_t cols, Rows<DY> dy, Rows<X> x,
+                         Rows<W> weight, const float* rstd, Rows<DX> dx) {
+  for (std::int64_t row = first_row(); row < rows; row += row_step()) {
+    const float s = warp_tree_sum(cols, [&](std::int64_t c) {
+      return (dy.load(row, c) * weight.load(0, c)) * x.load(row, c);
+    });
+    const float r = rstd[row];
+    const float k = ((s * r) * r) / static_cast<float>(cols);
+    for_each_group_of_row(cols, [&](std::int64_t col, int count) {
+      float d[kGroup], values[kGroup], w[kGroup];
+      dy.load_group(row, col, count, d);
+      x.load_group(row, col, count, values);
+      weight.load_group(0, col, count, w);
+      for (int i = 0; i < kGroup; ++i) d[i] = r * ((d[i] * w[i]) - (values[i] * k));
+      dx.store_group(row, col, count, d);
+    });
+  }
+}
+
+/// Summand of the weight gradient.
+template <class DY, class X>
+struct Normalised {
+  Rows<DY> dy;
+  Rows<X> x;
+  const float* rstd;
+  __device__ float operator()(std::int64_t row, std::int64_t col) const {
+    return dy.load(row, col) * (x.load(row, col) * rstd[row]);
+  }
+};
+
+unsigned blocks_for(const Context& context, std::int64_t rows) {
+  constexpr std::int64_t kRowsPerBlock = kThreads / kWarpSize;
+  const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 64;
+  return grid_size((rows + kRowsPerBlock - 1) / kRowsPerBlock, enough);
+}
+
+}  // namespace
+
+void rmsnorm_forward(Context& context, const TensorView& x, const TensorView& weight, float epsilon,
+                     const TensorView& y, const TensorView& rstd) {
+  cpu::check_rmsnorm_forward(x, weight, y, rstd);
+  if (x.rows == 0) return;
+  with_rows(
+      [&]<class X, class W, class Y>(const Rows<X>& in, const Rows<W>& w, const Rows<Y>& out) {
+        forward<<<blocks_for(context, x.rows), kThreads, 0, context.stream()>>>(
+            x.rows, x.cols, in, w, epsilon, out, rstd.row<float>(0));
+        check_launch("rmsnorm_forward");
+      },
+      x, weight, y);
+}
+
+void rmsnorm_backward(Context& context, const TensorView& dy, const TensorView& x,
+                      const TensorView& weight, const TensorView& rstd, const TensorView& dx,
+                      const TensorView& dweight) {
+  cpu::check_rmsnorm_backward(dy, x, weight, rstd, dx, dweight);
+  const float* r = rstd.row<float>(0);
+  with_rows(
+      [&]<class DY, class X, class W, class DX>(const Rows<DY>& d, const Rows<X>& in,
+                                                const Rows<W>& w, const Rows<DX>& out) {
+        // First the weight gradient, which reads dy, so that dx may be written over dy.
+        add_column_sums(context, x.rows, Normalised<DY, X>{d, in, r}, dweight,
+                        "rmsnorm_backward: dweight");
+        if (x.rows == 0) return;
+        backward<<<blocks_for(context, x.rows), kThreads, 0, context.stream()>>>(x.rows, x.cols, d,
+                                                                                 in, w, r, out);
+        check_launch("rmsnorm_backward");
+      },
+      dy, x, weight, dx);
+}
+
+}  // namespace fp8lab::cuda
