@@ -27,7 +27,7 @@ struct QuantizedOperand {
   std::int64_t rows = 0;
   std::int64_t k = 0;
   TensorView codes;   ///< (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized
-  TensorView scales;  ///< (tile_rows, tile_cols) f32 decode scales; empty without a scale
+  TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
 };
 
 /// Identity of the random bits of one quantization: Philox key (seed, step, tensor, orientation),
@@ -49,18 +49,21 @@ struct DelayedState {
   /// RN(1/scale). 0 stands for 1.
   static constexpr std::int64_t kMultiplier = 2;
   static constexpr std::int64_t kHistory = 3;  ///< first of `history_length` amaxes, newest first
-  static std::int64_t length(const QuantSpec& spec) { return kHistory + spec.history_length; }
+  /// AmaxAlgorithm::window: one more value follows the history, the number of steps in it.
+  static std::int64_t length(const QuantSpec& spec) {
+    return kHistory + spec.history_length + (spec.amax_algorithm == AmaxAlgorithm::window ? 1 : 0);
+  }
 };
 
 /// Attention over packed sequences. Query head h reads key-value head h / (heads / kv_heads).
 struct AttentionShape {
-  std::int64_t batch = 0;       ///< B
-  std::int64_t sequence = 0;    ///< S
+  std::int64_t batch = 0;     ///< B
+  std::int64_t sequence = 0;  ///< S
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t kv_tile = 64;    ///< keys per online-softmax step; recorded in the run
-  std::int64_t q_tile = 64;     ///< queries per accumulation step of the backward pass; recorded
+  std::int64_t kv_tile = 64;  ///< keys per online-softmax step; recorded in the run
+  std::int64_t q_tile = 64;   ///< queries per accumulation step of the backward pass; recorded
 };
 
 /// Scalars of the training step, an f32 vector in backend memory.
@@ -71,7 +74,7 @@ struct StepScalar {
   static constexpr std::int64_t kGradNormSquared = 3;
   static constexpr std::int64_t kGradNorm = 4;
   static constexpr std::int64_t kClipFactor = 5;
-  static constexpr std::int64_t kBeta1Power = 6;     ///< beta1^t, updated by begin_update
+  static constexpr std::int64_t kBeta1Power = 6;  ///< beta1^t, updated by begin_update
   static constexpr std::int64_t kBeta2Power = 7;
   static constexpr std::int64_t kCount = 8;
 };
@@ -86,9 +89,9 @@ struct AdamWSpec {
 };
 
 struct AdamWTensors {
-  TensorView master;    ///< f32 weights (f64 on the truth path), updated
-  TensorView working;   ///< bf16 copy rounded from master, or empty
-  TensorView gradient;  ///< f32
+  TensorView master;         ///< f32 weights (f64 on the truth path), updated
+  TensorView working;        ///< bf16 copy rounded from master, or empty
+  TensorView gradient;       ///< f32
   TensorView first_moment;   ///< f32 or bf16
   TensorView second_moment;  ///< f32 or bf16
 };
@@ -100,14 +103,14 @@ struct OperandStatistics {
   double underflow_fraction;   ///< nonzero -> zero, of all elements
   double saturation_fraction;  ///< |x| above the largest representable magnitude of its tile
   double nonfinite_count;
-  double kurtosis;             ///< uncentred: mean(x^4) / mean(x^2)^2
-  double crest_factor;         ///< amax / rms
-  double channel_outlier_ratio;///< largest over median channel amax (channels: source columns)
+  double kurtosis;               ///< uncentred: mean(x^4) / mean(x^2)^2
+  double crest_factor;           ///< amax / rms
+  double channel_outlier_ratio;  ///< largest over median channel amax (channels: source columns)
   double scale_min, scale_max, scale_log2_spread;  ///< all-zero tiles excluded
   double zero_tile_fraction;
-  double top_channel[kTopChannels];       ///< source columns by descending amax
+  double top_channel[kTopChannels];  ///< source columns by descending amax
   double top_channel_amax[kTopChannels];
-  double exponent_histogram[64];          ///< fraction of nonzero |x| by exponent -40..23, ends clamp
+  double exponent_histogram[64];  ///< fraction of nonzero |x| by exponent -40..23, ends clamp
   /// Identity of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp); the
   /// same on every backend.
   std::uint64_t hash;

@@ -3,12 +3,12 @@
 #include <numeric>
 
 #include "emulation/api/recipe_names.hpp"
+#include "emulation/numerics/codec.hpp"
 
 namespace fp8lab {
 namespace {
 
 using numerics::FormatSpec;
-using numerics::SpecialValues;
 using Refusal = std::optional<GemmRefusal>;
 
 // Products that one instruction sums exactly (numerics.md section 3): a chunk must be whole ones.
@@ -20,11 +20,12 @@ int group_size(Accumulator accumulator) {
 Refusal refuse_format(Accumulator accumulator, const FormatSpec& format, const std::string& name) {
   const std::string found = accumulator_name(accumulator) + " cannot multiply " + name +
                             ", which is " + format_name(format) + "; accepted with it: ";
-  if (is_fp8(accumulator) && format != numerics::kE5M2 && !is_subset(format, numerics::kE4M3)) {
+  if (is_fp8(accumulator) && format != numerics::kE5M2 &&
+      !numerics::holds_values(numerics::kE4M3, format)) {
     return GemmRefusal{"accumulator",
                        found + "sm90_bf16 (formats bf16 holds), ideal_fp32, ideal_exact"};
   }
-  if (accumulator == Accumulator::sm90_bf16 && !is_subset(format, numerics::kBF16)) {
+  if (accumulator == Accumulator::sm90_bf16 && !numerics::holds_values(numerics::kBF16, format)) {
     return GemmRefusal{"accumulator", found + "ideal_fp32, ideal_exact"};
   }
   return {};
@@ -95,28 +96,16 @@ bool is_fp8(Accumulator accumulator) {
          accumulator == Accumulator::sm90_mma_sync_fp8;
 }
 
-bool is_subset(const FormatSpec& from, const FormatSpec& to) {
-  if (from == to) return true;
-  const bool infinities =
-      from.specials != SpecialValues::ieee || to.specials == SpecialValues::ieee;
-  const bool nans = from.specials == SpecialValues::none || to.specials != SpecialValues::none;
-  if (!infinities || !nans || (from.has_sign && !to.has_sign) || !to.has_subnormals) return false;
-  if (from.mantissa_bits > to.mantissa_bits) return false;
-  if (from.min_exponent() - from.mantissa_bits < to.min_exponent() - to.mantissa_bits) return false;
-  if (from.max_exponent() != to.max_exponent()) return from.max_exponent() < to.max_exponent();
-  const std::uint32_t from_top = from.max_finite_code() & ((1u << from.mantissa_bits) - 1u);
-  const std::uint32_t to_top = to.max_finite_code() & ((1u << to.mantissa_bits) - 1u);
-  return from_top << (to.mantissa_bits - from.mantissa_bits) <= to_top;
-}
-
 std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                                        const std::string& name_a, const std::string& name_b) {
-  const std::int64_t common = std::gcd(a.scale_tile().cols, b.scale_tile().cols);
+  const QuantSpec x = multiplied_form(spec.accumulator, a);
+  const QuantSpec y = multiplied_form(spec.accumulator, b);
+  const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
   Refusal refusal = refuse_interval(spec);
-  if (!refusal) refusal = refuse_format(spec.accumulator, a.format, name_a);
-  if (!refusal) refusal = refuse_width(spec, a, name_a, common);
-  if (!refusal) refusal = refuse_format(spec.accumulator, b.format, name_b);
-  if (!refusal) refusal = refuse_width(spec, b, name_b, common);
+  if (!refusal) refusal = refuse_format(spec.accumulator, x.format, name_a);
+  if (!refusal) refusal = refuse_width(spec, x, name_a, common);
+  if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);
+  if (!refusal) refusal = refuse_width(spec, y, name_b, common);
   if (!refusal) refusal = refuse_order(spec, common > 0);
   if (!refusal) refusal = refuse_rest(spec);
   return refusal;

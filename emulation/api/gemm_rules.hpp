@@ -17,7 +17,7 @@ struct GemmRefusal {
 
 /// Nothing when `spec` can multiply operands quantized by `a` and `b`, which messages call `name_a`
 /// and `name_b`. Checks what does not depend on shapes:
-/// - the accumulator holds every value of both formats;
+/// - the accumulator holds every value of both formats, in their multiplied_form;
 /// - a promotion interval is a positive multiple of the products that one instruction sums;
 /// - where scales change along K the schedule promotes, and its interval divides the width of
 ///   both tiles: a chunk then has one scale a row, and the chunks of a tile share the tile's;
@@ -26,9 +26,6 @@ struct GemmRefusal {
 /// - split_k is 1 to 64 and the output bf16 or f32.
 std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                                        const std::string& name_a, const std::string& name_b);
-
-/// True when every value of `from` is a value of `to` (infinity and NaN included).
-bool is_subset(const numerics::FormatSpec& from, const numerics::FormatSpec& to);
 
 /// True for the accumulators that take FP8 codes.
 bool is_fp8(Accumulator accumulator);

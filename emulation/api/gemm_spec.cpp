@@ -59,6 +59,19 @@ std::optional<ScheduleChoice> schedule_from_name(std::string_view name) {
   return choice;
 }
 
+QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand) {
+  if (!operand.has_codebooks()) return operand;
+  QuantSpec values;
+  switch (accumulator) {
+    case Accumulator::sm90_wgmma_fp8:
+    case Accumulator::sm90_mma_sync_fp8: return operand;
+    case Accumulator::sm90_bf16: values.format = numerics::kBF16; break;
+    case Accumulator::ideal_fp32:
+    case Accumulator::ideal_exact: values.format = numerics::kFP32; break;
+  }
+  return values;
+}
+
 std::string label(const GemmSpec& spec) {
   std::string text = fmt::format("{}/{}/{}", accumulator_name(spec.accumulator),
                                  schedule_name(spec), name_of(spec.output));

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "emulation/api/quant_spec.hpp"
 #include "emulation/api/tensor_view.hpp"
 
 namespace fp8lab {
@@ -16,7 +17,10 @@ enum class Accumulator : std::uint8_t {
   sm90_mma_sync_fp8,  ///< FP8 widened to FP16, two groups of 16, C added last
   sm90_bf16,          ///< groups of 16, 25 fraction bits, FP32 truncated
   ideal_fp32,         ///< FP32 fused multiply-add, k ascending, round to nearest even
-  ideal_exact,        ///< exact sum, one rounding to FP32 (to nearest even)
+  /// Exact sum, one rounding to FP32 (to nearest even). For integer codes that is the int32
+  /// accumulation of integer tensor cores and its conversion, while |sum| < 2^31 (int8: K <
+  /// 133153).
+  ideal_exact,
 };
 
 /// How partial sums along K are combined.
@@ -62,6 +66,11 @@ struct ScheduleChoice {
 /// Inverse of schedule_name: "fast", "promote" (every 128) or "promote:G" with G >= 1; nothing
 /// otherwise.
 std::optional<ScheduleChoice> schedule_from_name(std::string_view name);
+
+/// The form in which an operand quantized by `operand` is multiplied: itself, but values of a
+/// tile's own codebook are dequantized first, rounded to bf16 for sm90_bf16, in fp32 for the ideal
+/// sums.
+QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand);
 
 /// Short form for tables, for example "sm90_wgmma_fp8/promote:128/bf16"; "/split_k:N" follows when
 /// K is split.

@@ -4,9 +4,13 @@
 
 #include <fmt/format.h>
 
+#include "emulation/api/recipe_names.hpp"
+#include "emulation/numerics/codec.hpp"
+
 namespace fp8lab {
 namespace {
 
+using numerics::Encoding;
 using numerics::FormatSpec;
 using numerics::SpecialValues;
 
@@ -26,13 +30,6 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-bool is_named(std::string_view name) {
-  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
-    if (named.name == name) return true;
-  }
-  return false;
-}
-
 int default_bias(int exponent_bits) { return (1 << (exponent_bits - 1)) - 1; }
 
 /// FormatSpec promises that every value is an FP32 value and that there is a finite nonzero one.
@@ -42,34 +39,49 @@ bool representable(const FormatSpec& format) {
          format.min_exponent() - format.mantissa_bits >= -149;
 }
 
-std::string_view scale_format_name(numerics::ScaleFormat format) {
-  switch (format) {
-    case numerics::ScaleFormat::fp32: return "fp32";
-    case numerics::ScaleFormat::pow2: return "pow2";
-    case numerics::ScaleFormat::e8m0: return "e8m0";
-  }
-  return "?";
-}
-
-}  // namespace
-
-std::string format_name(const FormatSpec& format) {
-  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
-    if (named.format == format) return std::string(named.name);
-  }
-  std::string name = fmt::format("e{}m{}", format.exponent_bits, format.mantissa_bits);
-  if (format.specials == SpecialValues::nan_only) name += "fn";
-  if (format.specials == SpecialValues::none) name += "f";
-  if (format.bias != default_bias(format.exponent_bits) || is_named(name)) {
-    name += fmt::format("b{}", format.bias);
-  }
-  return name;
-}
-
-std::optional<FormatSpec> format_by_name(std::string_view name) {
+std::optional<FormatSpec> named_format(std::string_view name) {
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     if (named.name == name) return named.format;
   }
+  return std::nullopt;
+}
+
+/// What follows "int": the width.
+std::optional<FormatSpec> integer_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 8 || !name.empty()) return std::nullopt;
+  FormatSpec format = numerics::kInt8;
+  format.mantissa_bits = static_cast<int>(*bits) - 1;
+  format.bias = 1 - format.mantissa_bits;
+  return format;
+}
+
+/// What follows "lns": BgG, the width and the steps of an octave.
+std::optional<FormatSpec> logarithmic_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 8 || !take(name, "g")) return std::nullopt;
+  const auto steps = take_number(name);
+  if (!steps || !name.empty()) return std::nullopt;
+  FormatSpec format = numerics::kLns8;
+  for (int log = 0; log <= numerics::kMaxLogarithmBits; ++log) {
+    format.mantissa_bits = log;
+    format.exponent_bits = static_cast<int>(*bits) - 1 - log;
+    if (*steps == 1 << log && format.exponent_bits >= 0) return format;
+  }
+  return std::nullopt;
+}
+
+/// What follows "logfmt": the width.
+std::optional<FormatSpec> codebook_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 8 || !name.empty()) return std::nullopt;
+  FormatSpec format = numerics::kLogFmt8;
+  format.mantissa_bits = static_cast<int>(*bits) - 1;
+  return format;
+}
+
+/// eXmY[ieee|fn|f][bN].
+std::optional<FormatSpec> floating_format(std::string_view name) {
   if (!take(name, "e")) return std::nullopt;
   const auto exponent_bits = take_number(name);
   if (!exponent_bits || *exponent_bits < 1 || *exponent_bits > 8) return std::nullopt;
@@ -81,11 +93,12 @@ std::optional<FormatSpec> format_by_name(std::string_view name) {
   format.exponent_bits = static_cast<int>(*exponent_bits);
   format.mantissa_bits = static_cast<int>(*mantissa_bits);
   format.bias = default_bias(format.exponent_bits);
-  format.specials = SpecialValues::ieee;
   if (take(name, "fn")) {
     format.specials = SpecialValues::nan_only;
   } else if (take(name, "f")) {
     format.specials = SpecialValues::none;
+  } else {
+    take(name, "ieee");
   }
   if (take(name, "b")) {
     const auto bias = take_number(name);
@@ -94,6 +107,51 @@ std::optional<FormatSpec> format_by_name(std::string_view name) {
   }
   if (!name.empty() || !representable(format)) return std::nullopt;
   return format;
+}
+
+/// Bits that the scale of one tile takes.
+double bits_of(numerics::ScaleFormat format) {
+  switch (format) {
+    case numerics::ScaleFormat::fp32:
+    case numerics::ScaleFormat::pow2: return 32.0;
+    case numerics::ScaleFormat::bf16: return 16.0;
+    case numerics::ScaleFormat::e8m0:
+    case numerics::ScaleFormat::e4m3:
+    case numerics::ScaleFormat::nv_two_level: return 8.0;
+  }
+  return 0.0;
+}
+
+}  // namespace
+
+DType QuantSpec::storage() const {
+  if (is_quantized()) return DType::u8;
+  return numerics::holds_values(numerics::kBF16, format) ? DType::bf16 : DType::f32;
+}
+
+std::string format_name(const FormatSpec& format) {
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    if (named.format == format) return std::string(named.name);
+  }
+  if (format.encoding == Encoding::twos_complement) return fmt::format("int{}", format.bits());
+  if (format.encoding == Encoding::tile_logarithm) return fmt::format("logfmt{}", format.bits());
+  if (format.encoding == Encoding::logarithmic) {
+    return fmt::format("lns{}g{}", format.bits(), 1 << format.mantissa_bits);
+  }
+  std::string name = fmt::format("e{}m{}", format.exponent_bits, format.mantissa_bits);
+  if (format.specials == SpecialValues::nan_only) name += "fn";
+  if (format.specials == SpecialValues::none) name += "f";
+  if (format.specials == SpecialValues::ieee && named_format(name)) name += "ieee";
+  if (format.bias != default_bias(format.exponent_bits)) name += fmt::format("b{}", format.bias);
+  return name;
+}
+
+std::optional<FormatSpec> format_by_name(std::string_view name) {
+  if (const auto format = named_format(name)) return format;
+  if (take(name, "int")) return integer_format(name);
+  if (take(name, "lns")) return logarithmic_format(name);
+  if (take(name, "logfmt")) return codebook_format(name);
+  return floating_format(name);
 }
 
 std::string tile_name(const TileShape& tile) {
@@ -115,20 +173,23 @@ std::optional<TileShape> tile_from_name(std::string_view name) {
 std::string label(const QuantSpec& spec) {
   std::string text = format_name(spec.format);
   if (spec.has_scale()) {
-    text += fmt::format("/{}/{}", tile_name(spec.tile), scale_format_name(spec.scale.format));
+    text +=
+        fmt::format("/{}/{}", tile_name(spec.tile), word_for(kScaleFormatNames, spec.scale.format));
   }
   if (spec.scale_source == ScaleSource::delayed) text += "/delayed";
   if (spec.scale_source == ScaleSource::static_scale) text += "/static";
-  if (spec.rounding == numerics::Rounding::toward_zero) text += "/toward_zero";
-  if (spec.rounding == numerics::Rounding::stochastic) text += "/stochastic";
+  if (spec.rounding != numerics::Rounding::nearest) {
+    text += fmt::format("/{}", word_for(kRoundingNames, spec.rounding));
+  }
   return text;
 }
 
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
   if (!spec.has_scale() || rows <= 0 || k <= 0) return 0.0;
-  const double bits = spec.scale.format == numerics::ScaleFormat::e8m0 ? 8.0 : 32.0;
   const double tiles = static_cast<double>(spec.tile_rows(rows) * spec.tile_cols(k));
-  return bits * tiles / (static_cast<double>(rows) * static_cast<double>(k));
+  const double tensor_bits = spec.scale.format == numerics::ScaleFormat::nv_two_level ? 32.0 : 0.0;
+  const double tile_bits = bits_of(spec.scale.format) + (spec.has_codebooks() ? 32.0 : 0.0);
+  return (tile_bits * tiles + tensor_bits) / (static_cast<double>(rows) * static_cast<double>(k));
 }
 
 }  // namespace fp8lab

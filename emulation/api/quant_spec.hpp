@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "emulation/api/tensor_view.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/scale_rule.hpp"
 
@@ -32,8 +33,12 @@ enum class ScaleSource : std::uint8_t {
   none,          ///< no scale: values are only cast
 };
 
-/// Which entry of a delayed history counts.
-enum class AmaxAlgorithm : std::uint8_t { max, most_recent };
+/// Which entries of a delayed history count.
+enum class AmaxAlgorithm : std::uint8_t {
+  max,          ///< the largest
+  most_recent,  ///< the newest
+  window,       ///< the largest, looked at once every `history_length` steps and then forgotten
+};
 
 /// What the second orientation of a tensor (wgrad's x and dy, dgrad's w) is made from.
 enum class OrientationSource : std::uint8_t {
@@ -61,8 +66,15 @@ struct QuantSpec {
 
   bool operator==(const QuantSpec&) const = default;
 
-  /// False for bf16, fp16 and fp32 passed through without a scale.
+  /// True for codes of at most 8 bits. Wider formats are stored as values and take no scale.
   bool is_quantized() const { return format.bits() <= 8; }
+  /// True when values are rounded on their way into the operand: for all but bf16 and fp32, which
+  /// only name the storage of values passed through.
+  bool is_cast() const { return format != numerics::kBF16 && format != numerics::kFP32; }
+  /// Type of the operand's codes: u8, or the narrowest of bf16 and f32 that holds all values.
+  DType storage() const;
+  /// True when the codes mean nothing without the codebook of their tile (LogFMT).
+  bool has_codebooks() const { return format.encoding == numerics::Encoding::tile_logarithm; }
   bool has_scale() const { return scale_source != ScaleSource::none; }
   /// The elements that share one scale: without a scale the whole tensor does.
   TileShape scale_tile() const { return has_scale() ? tile : TileShape{}; }
@@ -74,17 +86,22 @@ struct QuantSpec {
   std::int64_t tile_cols(std::int64_t k) const {
     return tile.cols == 0 ? 1 : (k + tile.cols - 1) / tile.cols;
   }
+  /// Columns of the operand's scales: one a tile, and where tiles have codebooks, their steps after
+  /// all the scales of the row.
+  std::int64_t scale_cols(std::int64_t k) const { return tile_cols(k) * (has_codebooks() ? 2 : 1); }
 };
 
-/// Name of a format as recipes write it ("e4m3fn"). An unnamed one is "eXmY" when its bias is
-/// 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code) or "f" (all
-/// codes finite) and "bN" (bias N) follow, for example "e4m3fnb11". "bN" also tells it from a named
-/// format of other special values: "e2m1b1" is the IEEE-like relative of "e2m1".
+/// Name of a format as recipes write it ("e4m3fn"). An unnamed floating one is "eXmY" when its bias
+/// is 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code) or "f"
+/// (all codes finite) and "bN" (bias N) follow, for example "e4m3fnb11". "ieee" stands for infinity
+/// and NaN where eXmY alone names another format ("e3m4ieee"). Unnamed integers are "intN", unnamed
+/// logarithmic formats "lnsBgG": B bits, G steps an octave; those with codebooks are "logfmtN".
 std::string format_name(const numerics::FormatSpec& format);
 
-/// Inverse of format_name: the named formats and eXmY[fn|f][bN] with 1 <= X <= 8, Y <= 23 and every
-/// value an FP32 value; nothing for other names. Beware: "e4m3" is the IEEE-like format with
-/// maximum 240, "e4m3fn" the OCP one with maximum 448.
+/// Inverse of format_name: the named formats; eXmY[ieee|fn|f][bN] with 1 <= X <= 8, Y <= 23 and
+/// every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 8 and G = 1, 2, 4 .. 64, at most
+/// 2^(B-1); logfmt3 to logfmt8. Nothing for other names. Beware: "e4m3" is the IEEE-like format
+/// with maximum 240, "e4m3fn" the OCP one with maximum 448.
 std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 
 /// Tile as recipes write it: "tensor", "row" or "1x128".
@@ -94,12 +111,13 @@ std::string tile_name(const TileShape& tile);
 std::optional<TileShape> tile_from_name(std::string_view name);
 
 /// Short form for tables and figures: format, tile and scale format, for example
-/// "e4m3fn/1x128/pow2"; "/delayed", "/static", "/toward_zero" and "/stochastic" follow where they
+/// "e4m3fn/1x128/pow2"; "/delayed", "/static" and a rounding other than nearest follow where they
 /// apply, and a spec without a scale is its format alone.
 std::string label(const QuantSpec& spec);
 
-/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 8 for
-/// e8m0, none without a scale.
+/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16 for
+/// bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more for the step of
+/// a codebook, none without a scale.
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

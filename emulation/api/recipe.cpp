@@ -8,6 +8,7 @@
 #include "emulation/api/error.hpp"
 #include "emulation/api/gemm_rules.hpp"
 #include "emulation/api/recipe_names.hpp"
+#include "emulation/numerics/codec.hpp"
 
 namespace fp8lab {
 namespace {
@@ -74,17 +75,17 @@ Slot first_orientation(Slot slot) {
 
 void validate_format(const QuantSpec& spec, const std::string& where, const std::string& key) {
   const FormatSpec& format = spec.format;
-  const bool passed_through = format == numerics::kBF16 || format == numerics::kFP32;
-  const bool narrow = format.bits() <= 8 && format.bits() >= 3 && format.has_sign &&
-                      format.has_subnormals && format.exponent_bits >= 1;
-  if (!passed_through && !narrow) {
+  const bool stored_as_values = !spec.is_quantized() && format.has_sign;
+  const bool narrow =
+      format.bits() <= 8 && format.bits() >= 3 && format.has_sign && format != numerics::kE8M0;
+  if (!stored_as_values && !narrow) {
     refuse(where, key + ".format",
            "'" + format_name(format) +
-               "' cannot be an operand; accepted: bf16, fp32 and signed formats of 3 to 8 bits");
+               "' cannot be an operand; accepted: signed formats of at least 3 bits");
   }
-  if (passed_through && spec.has_scale()) {
+  if (stored_as_values && spec.has_scale()) {
     refuse(where, key + ".scale_source",
-           format_name(format) + " is passed through unscaled; accepted: none");
+           format_name(format) + " has more than 8 bits and takes no scale; accepted: none");
   }
 }
 
@@ -118,6 +119,16 @@ void validate_scale(const QuantSpec& spec, const std::string& where, const std::
   }
   if (spec.scale.margin < 0 || spec.scale.margin > 16) {
     refuse(where, key + ".margin", std::to_string(spec.scale.margin) + "; accepted: 0 to 16");
+  }
+  if (spec.has_codebooks() && spec.scale_source != ScaleSource::current) {
+    refuse(where, key + ".scale_source",
+           format_name(spec.format) + " has the codebook of each tile; accepted: current");
+  }
+  if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level &&
+      (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
+    refuse(where, key + ".scale_format",
+           "nv_two_level scales tiles within a tensor; accepted: scale_source = \"current\" and a "
+           "tile other than tensor");
   }
   if (spec.scale_source == ScaleSource::delayed &&
       (spec.history_length < 1 || spec.history_length > 65536)) {

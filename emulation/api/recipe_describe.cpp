@@ -31,11 +31,21 @@ std::string describe_scale(const QuantSpec& spec) {
   if (!spec.has_scale()) return "-";
   if (spec.scale_source == ScaleSource::static_scale) return fmt::format("{}", spec.static_scale);
   std::string text(word_for(kScaleFormatNames, spec.scale.format));
-  if (spec.scale.format != numerics::ScaleFormat::fp32) {
-    text += fmt::format(" {}", word_for(kScaleRoundingNames, spec.scale.rounding));
+  const numerics::ScaleRule& rule = spec.scale;
+  if (rule.format == numerics::ScaleFormat::nv_two_level) {
+    if (rule.four_over_six == numerics::FourOverSix::none) return text;
+    return text + fmt::format(" 4over6 {}", word_for(kFourOverSixNames, rule.four_over_six));
   }
-  text += fmt::format(" {}", word_for(kScaleArithmeticNames, spec.scale.arithmetic));
-  if (spec.scale.amax_epsilon != 0.0f) text += fmt::format(" eps {}", spec.scale.amax_epsilon);
+  if (rule.is_power_of_two()) {
+    text += fmt::format(" {}", word_for(kScaleRoundingNames, rule.rounding));
+  }
+  text += fmt::format(" {}", word_for(kScaleArithmeticNames, rule.arithmetic));
+  const bool adds = rule.epsilon_mode == numerics::EpsilonMode::add;
+  if (rule.amax_epsilon != 0.0f) {
+    text += fmt::format(" eps {}{}", adds ? "+" : "", rule.amax_epsilon);
+  }
+  if (rule.encode_limit == numerics::EncodeLimit::bf16) text += " limit bf16";
+  if (rule.scale_overflow == numerics::ScaleOverflow::nan) text += " overflow nan";
   if (spec.scale.margin != 0) text += fmt::format(" margin {}", spec.scale.margin);
   return text;
 }
@@ -64,7 +74,7 @@ std::string describe(const LinearRecipe& recipe) {
       {"operand", "format", "tile", "scale", "source", "rounding", "overflow", "made from"}};
   for (const Slot slot : kSlots) {
     const QuantSpec& spec = recipe.slot(slot);
-    const bool cast = spec.is_quantized();
+    const bool cast = spec.is_cast();
     slots.push_back({slot_name(slot), format_name(spec.format),
                      spec.has_scale() ? tile_name(spec.tile) : "-", describe_scale(spec),
                      describe_source(spec),
@@ -120,8 +130,7 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
   const ScaleRounding rounding = spec.scale.rounding;
   const bool rounds_down = rounding == ScaleRounding::nearest ||
                            rounding == ScaleRounding::ocp_floor || rounding == ScaleRounding::even;
-  if (spec.scale_source == ScaleSource::current &&
-      spec.scale.format != numerics::ScaleFormat::fp32 && rounds_down) {
+  if (spec.scale_source == ScaleSource::current && spec.scale.is_power_of_two() && rounds_down) {
     out.push_back(
         fmt::format("{}: scale rounding {} may round the scale down, so the largest "
                     "values of a tile saturate",

@@ -16,10 +16,34 @@ struct Named {
   T value;
 };
 
-inline constexpr std::array<Named<numerics::ScaleFormat>, 3> kScaleFormatNames = {{
+inline constexpr std::array<Named<numerics::ScaleFormat>, 6> kScaleFormatNames = {{
     {"fp32", numerics::ScaleFormat::fp32},
     {"pow2", numerics::ScaleFormat::pow2},
     {"e8m0", numerics::ScaleFormat::e8m0},
+    {"bf16", numerics::ScaleFormat::bf16},
+    {"e4m3", numerics::ScaleFormat::e4m3},
+    {"nv_two_level", numerics::ScaleFormat::nv_two_level},
+}};
+
+inline constexpr std::array<Named<numerics::EpsilonMode>, 2> kEpsilonModeNames = {{
+    {"floor", numerics::EpsilonMode::floor},
+    {"add", numerics::EpsilonMode::add},
+}};
+
+inline constexpr std::array<Named<numerics::EncodeLimit>, 2> kEncodeLimitNames = {{
+    {"fp32", numerics::EncodeLimit::fp32},
+    {"bf16", numerics::EncodeLimit::bf16},
+}};
+
+inline constexpr std::array<Named<numerics::ScaleOverflow>, 2> kScaleOverflowNames = {{
+    {"saturate", numerics::ScaleOverflow::saturate},
+    {"nan", numerics::ScaleOverflow::nan},
+}};
+
+inline constexpr std::array<Named<numerics::FourOverSix>, 3> kFourOverSixNames = {{
+    {"none", numerics::FourOverSix::none},
+    {"mae", numerics::FourOverSix::mae},
+    {"mse", numerics::FourOverSix::mse},
 }};
 
 inline constexpr std::array<Named<numerics::ScaleRounding>, 6> kScaleRoundingNames = {{
@@ -44,8 +68,10 @@ inline constexpr std::array<Named<ScaleSource>, 4> kScaleSourceNames = {{
     {"none", ScaleSource::none},
 }};
 
-inline constexpr std::array<Named<numerics::Rounding>, 3> kRoundingNames = {{
+inline constexpr std::array<Named<numerics::Rounding>, 5> kRoundingNames = {{
     {"nearest", numerics::Rounding::nearest},
+    {"ties_down", numerics::Rounding::ties_down},
+    {"ties_positive", numerics::Rounding::ties_positive},
     {"toward_zero", numerics::Rounding::toward_zero},
     {"stochastic", numerics::Rounding::stochastic},
 }};
@@ -55,9 +81,10 @@ inline constexpr std::array<Named<numerics::Overflow>, 2> kOverflowNames = {{
     {"special", numerics::Overflow::special},
 }};
 
-inline constexpr std::array<Named<AmaxAlgorithm>, 2> kAmaxAlgorithmNames = {{
+inline constexpr std::array<Named<AmaxAlgorithm>, 3> kAmaxAlgorithmNames = {{
     {"max", AmaxAlgorithm::max},
     {"most_recent", AmaxAlgorithm::most_recent},
+    {"window", AmaxAlgorithm::window},
 }};
 
 inline constexpr std::array<Named<OrientationSource>, 3> kOrientationSourceNames = {{

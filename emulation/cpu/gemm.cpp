@@ -266,6 +266,12 @@ bool vectorised(Accumulator accumulator) {
 
 void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
           const TensorView& bias, bool accumulate, const TensorView& d) {
+  if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
+    const std::string reason = gemm_refusal(spec, a.spec, b.spec);
+    if (!reason.empty()) throw Error(reason);
+    const MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);
+    return gemm(spec, x.get(), y.get(), bias, accumulate, d);
+  }
   if (!vectorised(spec.accumulator)) return gemm_reference(spec, a, b, bias, accumulate, d);
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "emulation/api/error.hpp"
+#include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab::cpu {
@@ -71,6 +72,18 @@ CarriedCodes::CarriedCodes(Carrier carrier, const QuantizedOperand& operand,
   }
   data_ = copy_.data();
   row_stride_ = k_;
+}
+
+MultipliedOperand::MultipliedOperand(Accumulator accumulator, const QuantizedOperand& operand)
+    : operand_(operand) {
+  const QuantSpec form = multiplied_form(accumulator, operand.spec);
+  if (form == operand.spec) return;
+  const DType dtype = form.storage();
+  values_.resize(static_cast<std::size_t>(operand.rows * operand.k) * size_of(dtype));
+  operand_.spec = form;
+  operand_.scales = {};
+  operand_.codes = {values_.data(), dtype, operand.rows, operand.k, operand.k};
+  dequantize(operand, false, operand_.codes);
 }
 
 void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::int64_t begin,

@@ -36,6 +36,20 @@ class CarriedCodes {
   std::vector<std::byte> copy_;
 };
 
+/// An operand in its multiplied_form: the operand itself, or its dequantized values.
+class MultipliedOperand {
+ public:
+  MultipliedOperand(Accumulator accumulator, const QuantizedOperand& operand);
+  MultipliedOperand(const MultipliedOperand&) = delete;
+  MultipliedOperand& operator=(const MultipliedOperand&) = delete;
+
+  const QuantizedOperand& get() const { return operand_; }
+
+ private:
+  QuantizedOperand operand_;
+  std::vector<std::byte> values_;
+};
+
 /// Sizes of packed operands for one carrier and kernel table.
 struct PackedSizes {
   std::int64_t columns = 0;     ///< panel width W

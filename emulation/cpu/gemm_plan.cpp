@@ -26,7 +26,7 @@ bool is_ideal(Accumulator accumulator) {
 // The FP8 format that holds every value of `format`, or `format` itself when there is none.
 FormatSpec fp8_carrier(const FormatSpec& format) {
   if (format == numerics::kE5M2) return format;
-  return is_subset(format, numerics::kE4M3) ? numerics::kE4M3 : format;
+  return numerics::holds_values(numerics::kE4M3, format) ? numerics::kE4M3 : format;
 }
 
 ScaleOrder resolve_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {

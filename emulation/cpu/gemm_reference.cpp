@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "emulation/cpu/gemm_operand.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -130,6 +131,12 @@ numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType
 
 void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                     const TensorView& bias, bool accumulate, const TensorView& d) {
+  if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
+    const std::string reason = gemm_refusal(spec, a.spec, b.spec);
+    if (!reason.empty()) throw Error(reason);
+    const MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);
+    return gemm_reference(spec, x.get(), y.get(), bias, accumulate, d);
+  }
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   switch (plan.carrier) {

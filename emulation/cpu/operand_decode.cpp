@@ -6,6 +6,7 @@
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/tile_logarithm.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -20,6 +21,8 @@ float canonical(float value) {
   return is_nan ? bits_float(numerics::kF32NaN) : value;
 }
 
+float value_of(std::uint16_t bits) { return numerics::from_bf16(bits); }
+float value_of(float value) { return value; }
 void store(float value, std::uint16_t& destination) { destination = numerics::to_bf16(value); }
 void store(float value, float& destination) { destination = canonical(value); }
 
@@ -73,21 +76,32 @@ void map_elements(const TensorView& source, bool transpose, const TensorView& de
                  });
 }
 
-/// Rounding to BF16 or a subset of it by the definition.
+/// Rounding to a wide format by the definition; the result as an FP32 value.
 struct RoundToFormat {
   const QuantSpec& spec;
   const RandomKey& key;
 
-  std::uint16_t operator()(float value, std::uint64_t index) const {
+  float operator()(float value, std::uint64_t index) const {
     std::uint32_t random = 0;
     if (spec.rounding == numerics::Rounding::stochastic) {
       random = numerics::random_bits(key.seed, key.step, key.tensor, key.orientation, index);
     }
     const std::uint32_t code =
         numerics::encode(spec.format, float_bits(value), spec.rounding, spec.overflow, random);
-    return static_cast<std::uint16_t>(numerics::decode_bits(spec.format, code) >> 16);
+    return numerics::decode(spec.format, code);
   }
 };
+
+template <class From, class To>
+void cast_elements(const TensorView& source, bool transpose, const RandomKey& key,
+                   const QuantizedOperand& operand) {
+  const RoundToFormat round{operand.spec, key};
+  map_elements<From, To>(source, transpose, operand.codes, [round](From x, std::uint64_t index) {
+    To stored;
+    store(round(value_of(x), index), stored);
+    return stored;
+  });
+}
 
 void cast_to_bf16(const TensorView& source, bool transpose, const RandomKey& key,
                   const QuantizedOperand& operand) {
@@ -100,13 +114,25 @@ void cast_to_bf16(const TensorView& source, bool transpose, const RandomKey& key
     map_elements<float, std::uint16_t>(source, transpose, codes,
                                        [](float x, std::uint64_t) { return numerics::to_bf16(x); });
   } else if (source.dtype == DType::bf16) {
-    const RoundToFormat round{operand.spec, key};
-    map_elements<std::uint16_t, std::uint16_t>(source, transpose, codes,
-                                               [round](std::uint16_t bits, std::uint64_t index) {
-                                                 return round(numerics::from_bf16(bits), index);
-                                               });
+    cast_elements<std::uint16_t, std::uint16_t>(source, transpose, key, operand);
   } else {
-    map_elements<float, std::uint16_t>(source, transpose, codes, RoundToFormat{operand.spec, key});
+    cast_elements<float, std::uint16_t>(source, transpose, key, operand);
+  }
+}
+
+void cast_to_f32(const TensorView& source, bool transpose, const RandomKey& key,
+                 const QuantizedOperand& operand) {
+  const TensorView& codes = operand.codes;
+  if (operand.spec.is_cast() && source.dtype == DType::f32) {
+    cast_elements<float, float>(source, transpose, key, operand);
+  } else if (operand.spec.is_cast()) {
+    cast_elements<std::uint16_t, float>(source, transpose, key, operand);
+  } else if (source.dtype == DType::f32) {
+    map_elements<float, float>(source, transpose, codes, [](float x, std::uint64_t) { return x; });
+  } else {
+    map_elements<std::uint16_t, float>(
+        source, transpose, codes,
+        [](std::uint16_t bits, std::uint64_t) { return canonical(numerics::from_bf16(bits)); });
   }
 }
 
@@ -116,7 +142,7 @@ OperandDecoder::OperandDecoder(const QuantizedOperand& operand) : operand_(opera
   const TileShape& tile = operand.spec.tile;
   tile_height_ = tile.rows == 0 ? operand.rows : tile.rows;
   tile_width_ = tile.cols == 0 ? operand.k : tile.cols;
-  if (!operand.spec.is_quantized()) return;
+  if (!operand.spec.is_quantized() || operand.spec.has_codebooks()) return;
   for (std::uint32_t code = 0; code < 256; ++code) {
     values_[code] = numerics::decode(operand.spec.format, code);
   }
@@ -144,6 +170,7 @@ void OperandDecoder::codes_row(std::int64_t row, std::int64_t col, std::int64_t 
     for (std::int64_t j = 0; j < cols; ++j) out[j] = values_[codes[j]];
     return;
   }
+  if (operand_.spec.has_codebooks()) return codebook_row(row, col, cols, out);
   const float* scales = operand_.scales.row<float>(row / tile_height_);
   for (std::int64_t j = 0; j < cols;) {
     const std::int64_t tile = (col + j) / tile_width_;
@@ -153,17 +180,24 @@ void OperandDecoder::codes_row(std::int64_t row, std::int64_t col, std::int64_t 
   }
 }
 
+void OperandDecoder::codebook_row(std::int64_t row, std::int64_t col, std::int64_t cols,
+                                  float* out) const {
+  const std::uint8_t* codes = operand_.codes.row<std::uint8_t>(row) + col;
+  const float* scales = operand_.scales.row<float>(row / tile_height_);
+  const float* steps = scales + operand_.spec.tile_cols(operand_.k);
+  for (std::int64_t j = 0; j < cols; ++j) {
+    const std::int64_t tile = (col + j) / tile_width_;
+    out[j] =
+        numerics::decode_log_codebook(operand_.spec.format, {scales[tile], steps[tile]}, codes[j]);
+  }
+}
+
 void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
                   QuantizedOperand& operand) {
   if (operand.codes.dtype == DType::bf16) {
     cast_to_bf16(source, transpose, key, operand);
-  } else if (source.dtype == DType::f32) {
-    map_elements<float, float>(source, transpose, operand.codes,
-                               [](float x, std::uint64_t) { return x; });
   } else {
-    map_elements<std::uint16_t, float>(
-        source, transpose, operand.codes,
-        [](std::uint16_t bits, std::uint64_t) { return canonical(numerics::from_bf16(bits)); });
+    cast_to_f32(source, transpose, key, operand);
   }
 }
 

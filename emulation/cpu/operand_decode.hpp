@@ -20,6 +20,7 @@ class OperandDecoder {
              std::int64_t stride) const;
 
  private:
+  void codebook_row(std::int64_t row, std::int64_t col, std::int64_t cols, float* out) const;
   void codes_row(std::int64_t row, std::int64_t col, std::int64_t cols, float* out) const;
 
   const QuantizedOperand& operand_;

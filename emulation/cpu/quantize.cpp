@@ -6,6 +6,7 @@
 
 #include "emulation/cpu/operand_decode.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
+#include "emulation/cpu/quantize_logarithm.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/scaling.hpp"
@@ -37,17 +38,22 @@ struct Factors {
   bool finite;  ///< the rectangle is known to hold neither infinity nor NaN
 };
 
-/// numerics::tile_scale with a memory of the last results. The amaxes of BF16 tiles of one tensor
-/// take few values, mostly of two binades, which is what the low bits of the index tell apart.
+bool is_two_level(const QuantSpec& spec) {
+  return spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
+}
+
+/// The scale of a tile by its amax, with a memory of the last results. The amaxes of BF16 tiles of
+/// one tensor take few values, mostly of two binades, which is what the low bits of the index tell
+/// apart.
 class ScaleMemo {
  public:
-  explicit ScaleMemo(const QuantSpec& spec) : spec_(spec) {}
+  /// `tensor_factor` matters for two-level scales only.
+  ScaleMemo(const QuantSpec& spec, float tensor_factor)
+      : spec_(spec), tensor_factor_(tensor_factor) {}
 
   const TileScale& of(std::uint32_t amax) {
     Entry& entry = entries_[(amax >> 16) % kEntries];
-    if (entry.amax != amax) {
-      entry = {amax, numerics::tile_scale(spec_.scale, spec_.format, bits_float(amax))};
-    }
+    if (entry.amax != amax) entry = {amax, compute(bits_float(amax))};
     return entry.scale;
   }
 
@@ -57,7 +63,14 @@ class ScaleMemo {
     std::uint32_t amax = ~0u;  ///< not the bits of a magnitude
     TileScale scale;
   };
+
+  TileScale compute(float amax) const {
+    return is_two_level(spec_) ? numerics::nv_tile_scale(spec_.format, tensor_factor_, amax)
+                               : numerics::tile_scale(spec_.scale, spec_.format, amax);
+  }
+
   const QuantSpec& spec_;
+  float tensor_factor_;
   std::array<Entry, kEntries> entries_;
 };
 
@@ -72,8 +85,7 @@ class Quantizer {
         spec_(operand.spec),
         kernels_(quantize_kernels()),
         random_{key.seed, key.step, key.tensor, key.orientation},
-        divide_(spec_.has_scale() && spec_.scale.format == numerics::ScaleFormat::fp32 &&
-                spec_.scale.arithmetic == numerics::ScaleArithmetic::dec_div) {
+        divide_(spec_.has_scale() && spec_.scale.divides()) {
     const TileShape& tile = spec_.tile;
     const std::int64_t height = transpose ? tile.cols : tile.rows;
     const std::int64_t width = transpose ? tile.rows : tile.cols;
@@ -83,6 +95,7 @@ class Quantizer {
              spec_.format.mantissa_bits,
              spec_.format.bias,
              static_cast<std::int32_t>(spec_.format.specials),
+             static_cast<std::int32_t>(spec_.format.encoding),
              static_cast<std::int32_t>(spec_.rounding),
              static_cast<std::int32_t>(spec_.overflow),
              divide_};
@@ -119,6 +132,12 @@ class Quantizer {
                      std::vector<float>& factors) const;
   void encode(const Rectangle& area, const Factors& factors) const;
   void encode_transposed(const Rectangle& area, const Factors& factors) const;
+  TileScale better_of_two(const Rectangle& tile, const TileScale& usual, std::uint32_t amax) const;
+  float error_of(const Rectangle& tile, const TileScale& scale) const;
+  float value_at(std::int64_t row, std::int64_t col) const {
+    return source_.dtype == DType::bf16 ? numerics::from_bf16(source_.row<std::uint16_t>(row)[col])
+                                        : source_.row<float>(row)[col];
+  }
   float factor_of(const TileScale& scale) const {
     return divide_ ? scale.decode : scale.multiplier;
   }
@@ -131,6 +150,7 @@ class Quantizer {
   RandomStream random_;
   bool divide_;
   EncodeRule rule_{};
+  float tensor_factor_ = 1.0f;  ///< of two-level scales
   std::int64_t tile_height_ = 0, tile_width_ = 0;
 };
 
@@ -158,11 +178,15 @@ std::vector<Rectangle> Quantizer::units(std::int64_t height, std::int64_t width)
 }
 
 void Quantizer::quantize_tiles() {
+  if (is_two_level(spec_)) {
+    tensor_factor_ =
+        numerics::nv_tensor_factor(spec_.scale, spec_.format, bits_float(tensor_amax()));
+  }
   const std::vector<Rectangle> areas = units(tile_height_, tile_width_);
   const auto count = static_cast<std::int64_t>(areas.size());
 #pragma omp parallel if (count > 1)
   {
-    ScaleMemo scales(spec_);
+    ScaleMemo scales(spec_, tensor_factor_);
     std::vector<std::uint32_t> amax;
     std::vector<float> factors;
 #pragma omp for schedule(static)
@@ -190,7 +214,14 @@ void Quantizer::quantize_unit(const Rectangle& area, ScaleMemo& scales,
   for (std::int64_t i = 0; i < high; ++i) {
     for (std::int64_t j = 0; j < wide; ++j) {
       const auto at = static_cast<std::size_t>(i * wide + j);
-      const TileScale& scale = scales.of(amax[at]);
+      TileScale scale = scales.of(amax[at]);
+      if (spec_.scale.four_over_six != numerics::FourOverSix::none) {
+        const std::int64_t row = area.row_begin + i * tile_height_;
+        const std::int64_t col = area.col_begin + j * tile_width_;
+        scale = better_of_two({row, std::min(row + tile_height_, area.row_end), col,
+                               std::min(col + tile_width_, area.col_end)},
+                              scale, amax[at]);
+      }
       factors[at] = factor_of(scale);
       const std::int64_t row = transpose_ ? first_col + j : first_row + i;
       const std::int64_t col = transpose_ ? first_row + i : first_col + j;
@@ -199,6 +230,27 @@ void Quantizer::quantize_unit(const Rectangle& area, ScaleMemo& scales,
   }
   const bool finite = *std::max_element(amax.begin(), amax.end()) < numerics::kF32Infinity;
   encode(area, {factors.data(), wide, tile_height_, tile_width_, finite});
+}
+
+/// The usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.
+TileScale Quantizer::better_of_two(const Rectangle& tile, const TileScale& usual,
+                                   std::uint32_t amax) const {
+  const TileScale enlarged =
+      numerics::nv_tile_scale(spec_.format, tensor_factor_, bits_float(amax), true);
+  return error_of(tile, enlarged) < error_of(tile, usual) ? enlarged : usual;
+}
+
+float Quantizer::error_of(const Rectangle& tile, const TileScale& scale) const {
+  float sum = 0.0f;
+  for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
+    float row_sum = 0.0f;
+    for (std::int64_t c = tile.col_begin; c < tile.col_end; ++c) {
+      row_sum += numerics::four_over_six_error(spec_.scale.four_over_six, spec_.format, scale,
+                                               value_at(r, c));
+    }
+    sum += row_sum;
+  }
+  return sum;
 }
 
 std::uint32_t Quantizer::amax_of(const Rectangle& area) const {
@@ -290,6 +342,14 @@ TileScale scale_in_force(const TensorView& state) {
   return {values[DelayedState::kScale], values[DelayedState::kMultiplier], false};
 }
 
+/// Counts one more step in the window; after `length` steps starts again from none.
+bool window_is_full(float& steps, int length) {
+  steps += 1.0f;
+  if (steps < static_cast<float>(length)) return false;
+  steps = 0.0f;
+  return true;
+}
+
 void raise_amax(const TensorView& state, std::uint32_t amax) {
   float& running = state.row<float>(0)[DelayedState::kAmax];
   running = bits_float(std::max(float_bits(running), amax));
@@ -301,6 +361,7 @@ void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand) {
   check_quantize(source, transpose, state, operand);
   if (!operand.spec.is_quantized()) return cast_operand(source, transpose, key, operand);
+  if (operand.spec.has_codebooks()) return quantize_logarithm(source, transpose, key, operand);
   Quantizer quantizer(source, transpose, key, operand);
   const QuantSpec& spec = operand.spec;
   switch (spec.scale_source) {
@@ -324,17 +385,19 @@ void quantize(const TensorView& source, bool transpose, const RandomKey& key,
 void update_delayed_scale(const QuantSpec& spec, const TensorView& state) {
   check_delayed_state(spec, state);
   float* const values = state.row<float>(0);
-  if (values[DelayedState::kAmax] == 0.0f) return;
+  const bool window = spec.amax_algorithm == AmaxAlgorithm::window;
+  if (values[DelayedState::kAmax] == 0.0f && !window) return;
   float* const history = values + DelayedState::kHistory;
   std::copy_backward(history, history + spec.history_length - 1, history + spec.history_length);
   history[0] = values[DelayedState::kAmax];
   values[DelayedState::kAmax] = 0.0f;
+  if (window && !window_is_full(history[spec.history_length], spec.history_length)) return;
 
   std::uint32_t amax = float_bits(history[0]);
-  if (spec.amax_algorithm == AmaxAlgorithm::max) {
+  if (spec.amax_algorithm != AmaxAlgorithm::most_recent) {
     for (int i = 1; i < spec.history_length; ++i) amax = std::max(amax, float_bits(history[i]));
   }
-  if (amax == 0 || amax >= numerics::kF32Infinity) return;
+  if ((amax == 0 && !window) || amax >= numerics::kF32Infinity) return;
   const TileScale scale = numerics::tile_scale(spec.scale, spec.format, bits_float(amax));
   values[DelayedState::kScale] = scale.decode;
   values[DelayedState::kMultiplier] = scale.multiplier;

@@ -10,7 +10,9 @@ namespace fp8lab::cpu {
 ///
 /// Scales (recipes.md section 0.3). current: each tile's own amax through numerics::tile_scale.
 /// The amax is a maximum of magnitude bits, so infinity and NaN exceed every number and reach
-/// tile_scale, which gives such a tile scale 1 (e8m0: NaN; see there). delayed: the scale in force
+/// tile_scale, which gives such a tile scale 1 (e8m0: NaN; see there); two-level scales are
+/// numerics::nv_tile_scale with the tensor's amax, and FourOverSix takes the enlarged one where its
+/// four_over_six_error is smaller. delayed: the scale in force
 /// in `state` (DelayedState; zeros stand for 1), and state[kAmax] is raised to the amax of the
 /// tensor. static: spec.static_scale with the multiplier RN(1/scale).
 ///
@@ -19,12 +21,14 @@ namespace fp8lab::cpu {
 /// bits of stochastic rounding are numerics::random_bits(key.., index) with the element's logical
 /// index in the source, r * C + c. An all-zero tile has zero codes with the signs of its zeros.
 ///
-/// A format of more than 8 bits takes no scale: fp32 is stored as f32, and a format whose values
-/// are all bf16 values is rounded once and stored as bf16. Equal types (bf16 to bf16, f32 to f32)
-/// keep their bits, otherwise a NaN becomes the canonical one.
+/// Formats with codebooks: see quantize_logarithm, and dequantize decodes by them.
 ///
-/// Errors: shapes or types that do not fit, an empty tensor, a scale on a wide format, fp16 and
-/// other wide formats that fit neither storage type, an unsigned element format, a delayed tile
+/// A format of more than 8 bits takes no scale; its values are rounded once and stored as bf16
+/// where bf16 holds them all, else as f32. Equal types (bf16 to bf16, f32 to f32) keep their bits,
+/// otherwise a NaN becomes the canonical one.
+///
+/// Errors: shapes or types that do not fit, an empty tensor, a scale on a wide format, an
+/// unsigned element format, a delayed tile
 /// that is not the tensor or comes without its state, a static scale that is not positive.
 void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand);
@@ -39,6 +43,9 @@ void dequantize(const QuantizedOperand& operand, bool transpose, const TensorVie
 /// entry and is cleared, and the largest entry (AmaxAlgorithm::max) or the newest (most_recent), if
 /// finite and positive, gives the next scale by tile_scale with the rule's margin; else the scale
 /// stays. A NaN or infinity thus holds the scale until it leaves the history.
+/// AmaxAlgorithm::window (Intel): a step whose amax is zero counts as well, the scale is taken from
+/// the largest entry once every history_length steps, and a window of zeros gives the rule's scale
+/// of a zero tile.
 void update_delayed_scale(const QuantSpec& spec, const TensorView& state);
 
 /// Empty when this backend can quantize by `spec`, else the reason.

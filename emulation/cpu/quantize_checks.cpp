@@ -17,26 +17,15 @@ std::string shape_of(const TensorView& view) {
   return fmt::format("{} ({}, {})", name_of(view.dtype), view.rows, view.cols);
 }
 
-/// True when every value of the format is a BF16 value.
-bool fits_bf16(const FormatSpec& format) {
-  return format.mantissa_bits <= 7 && format.max_exponent() <= 127 &&
-         format.min_exponent() - format.mantissa_bits >= -133;
-}
-
 std::string unsupported_format(const QuantSpec& spec) {
   const FormatSpec& format = spec.format;
   const std::string name = format_name(format);
-  if (!format.has_sign || !format.has_subnormals) {
+  if (!format.has_sign) {
     return fmt::format("format {} holds scales, not elements", name);
   }
   if (spec.is_quantized()) return "";
   if (spec.has_scale()) {
     return fmt::format("format {} has more than 8 bits and takes no scale", name);
-  }
-  if (format != numerics::kFP32 && !fits_bf16(format)) {
-    return fmt::format(
-        "format {} cannot be stored: a wide format is fp32, or all its values are bf16 values",
-        name);
   }
   return "";
 }
@@ -51,14 +40,23 @@ void check_shape(const char* where, const char* name, const TensorView& view, DT
 
 }  // namespace
 
-DType storage_of(const QuantSpec& spec) {
-  if (spec.is_quantized()) return DType::u8;
-  return spec.format == numerics::kFP32 ? DType::f32 : DType::bf16;
-}
-
 Support supports_quantization(const QuantSpec& spec) {
   if (std::string reason = unsupported_format(spec); !reason.empty()) return {std::move(reason)};
   if (spec.tile.rows < 0 || spec.tile.cols < 0) return {"tile extents must not be negative"};
+  const bool plain_rule = spec.scale == numerics::ScaleRule{};
+  if (spec.has_codebooks() && (spec.scale_source != ScaleSource::current || !plain_rule)) {
+    return {
+        fmt::format("format {} takes its codebooks from the current tiles, without a scale rule",
+                    format_name(spec.format))};
+  }
+  const bool two_level =
+      spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
+  if (two_level && (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
+    return {"two-level scales need current amaxes of tiles smaller than the tensor"};
+  }
+  if (!two_level && spec.scale.four_over_six != numerics::FourOverSix::none) {
+    return {"the choice between 6 and 4 is for two-level scales"};
+  }
   const bool single =
       spec.scale_source == ScaleSource::delayed || spec.scale_source == ScaleSource::static_scale;
   if (single && !spec.tile.is_tensor()) {
@@ -91,10 +89,10 @@ void check_operand(const char* where, const QuantizedOperand& operand) {
   if (operand.rows < 1 || operand.k < 1) {
     throw Error(fmt::format("{}: the operand ({}, {}) is empty", where, operand.rows, operand.k));
   }
-  check_shape(where, "codes", operand.codes, storage_of(operand.spec), operand.rows, operand.k);
+  check_shape(where, "codes", operand.codes, operand.spec.storage(), operand.rows, operand.k);
   if (operand.spec.has_scale()) {
     check_shape(where, "scales", operand.scales, DType::f32, operand.spec.tile_rows(operand.rows),
-                operand.spec.tile_cols(operand.k));
+                operand.spec.scale_cols(operand.k));
   }
 }
 

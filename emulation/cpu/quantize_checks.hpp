@@ -19,7 +19,4 @@ void check_delayed_state(const QuantSpec& spec, const TensorView& state);
 void check_matrix(const char* where, const char* name, const TensorView& view, std::int64_t rows,
                   std::int64_t cols);
 
-/// Type in which the codes of `spec` are stored: u8 for at most 8 bits, f32 for fp32, else bf16.
-DType storage_of(const QuantSpec& spec);
-
 }  // namespace fp8lab::cpu

@@ -124,9 +124,11 @@ class Comparison {
 
 /// Largest FP32 magnitude that does not count as saturated in a tile.
 float Comparison::limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
-  const double qmax = numerics::max_finite(operand_.spec.format);
-  const double limit = qmax * scale_of(tile_row, tile_col) * (1.0 + 0x1p-22);
+  const float scale = scale_of(tile_row, tile_col);
   const float largest = bits_float(numerics::kF32MaxFinite);
+  if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
+  const double qmax = numerics::max_finite(operand_.spec.format);
+  const double limit = qmax * scale * (1.0 + 0x1p-22);
   if (!(limit < largest)) return largest;
   const float rounded = static_cast<float>(limit);
   return rounded > limit ? bits_float(float_bits(rounded) - 1u) : rounded;
@@ -224,12 +226,13 @@ void Comparison::describe_scales(OperandStatistics& result) const {
         continue;
       }
       const float scale = scale_of(i, j);
+      if (scale == 0.0f) continue;
       smallest = std::min(smallest, scale);
       largest = std::max(largest, scale);
     }
   }
   result.zero_tile_fraction = static_cast<double>(zero_tiles) / static_cast<double>(high * wide);
-  if (zero_tiles == high * wide) return;
+  if (largest == 0.0f) return;
   result.scale_min = smallest;
   result.scale_max = largest;
   result.scale_log2_spread = log2_of(result.scale_max) - log2_of(result.scale_min);

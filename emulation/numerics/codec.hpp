@@ -5,6 +5,7 @@
 
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/host_device.hpp"
+#include "emulation/numerics/logarithm.hpp"
 
 FP8LAB_NUMERICS_BEGIN
 
@@ -46,11 +47,12 @@ FP8LAB_HD_INLINE constexpr NormalizedF32 normalize_f32(std::uint32_t magnitude) 
   return {field != 0 ? normal : subnormal, field != 0 ? static_cast<int>(field) - 127 : top - 149};
 }
 
-/// significand * 2^-shift as an integer, rounded once; significand < 2^24, 0 <= shift.
-/// Stochastic adds the low `shift` bits of `random_bits` below the kept bits and truncates; where
-/// more than 32 bits are discarded, probabilities are multiples of 2^-32, rounded down.
+/// significand * 2^-shift as an integer, rounded once; significand < 2^24, 0 <= shift. `negative`
+/// is the sign of the number, which ties_positive asks for. Stochastic adds the low `shift` bits of
+/// `random_bits` below the kept bits and truncates; where more than 32 bits are discarded,
+/// probabilities are multiples of 2^-32, rounded down.
 FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand, int shift,
-                                                       Rounding rounding,
+                                                       Rounding rounding, bool negative,
                                                        std::uint32_t random_bits) {
   if (rounding == Rounding::stochastic) {
     const int bounded = shift < 57 ? shift : 57;                     // 57 and more give 0
@@ -60,9 +62,14 @@ FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand
   }
   const int bounded = shift < 31 ? shift : 31;  // 26 and more give 0
   const std::uint32_t below = (1u << bounded) - 1u;
-  // Just under one half, or one half for an odd quotient, so that ties go to the even one.
-  const std::uint32_t half = ((below >> 1) + ((significand >> bounded) & 1u)) & below;
-  return (significand + (rounding == Rounding::nearest ? half : 0u)) >> bounded;
+  // Just under one half, or one half where a tie goes up: to even for an odd quotient.
+  const std::uint32_t odd = (significand >> bounded) & 1u;
+  const std::uint32_t positive = negative ? 0u : 1u;
+  const std::uint32_t tie = rounding == Rounding::nearest         ? odd
+                            : rounding == Rounding::ties_positive ? positive
+                                                                  : 0u;
+  const std::uint32_t half = ((below >> 1) + tie) & below;
+  return (significand + (rounding == Rounding::toward_zero ? 0u : half)) >> bounded;
 }
 
 /// Magnitude code of a value beyond the largest finite one.
@@ -79,6 +86,7 @@ FP8LAB_HD_INLINE constexpr std::uint32_t overflow_code(FormatSpec format, Overfl
 /// exponent; NaN gives the positive canonical NaN, or the positive maximum where the format has no
 /// NaN; infinity overflows; zero and results that round to zero keep the sign. The same overflow
 /// rule holds for every rounding, so a value truncated to more than the maximum also overflows.
+/// The codes of negative integers are two's complements. Logarithmic formats: see encode_logarithm.
 /// Formats without a sign ignore it; those without subnormals give code 0 for all smaller values
 /// (for e8m0, `toward_zero` equals the CUDA conversion and `encode_e8m0` offers both directions).
 /// `random_bits` matters for stochastic rounding only, see round_shifted.
@@ -90,25 +98,38 @@ FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t
   const std::uint32_t magnitude = f32_bits & 0x7FFFFFFFu;
   const std::uint32_t sign = (f32_bits >> 31) != 0 ? format.sign_mask() : 0u;
   const NormalizedF32 value = normalize_f32(magnitude);
+  if (format.encoding == Encoding::logarithmic) {
+    const std::uint32_t power =
+        encode_logarithm(format, value.significand, value.exponent, rounding, random_bits);
+    return magnitude > kF32Infinity ? format.nan_code() : sign | power;
+  }
   const int distance = value.exponent - format.min_exponent();
   const int above = distance < 0 ? 0 : distance;
   const int below = distance < 0 ? -distance : 0;
   // The hidden bit (or a carry out of the mantissa) adds one to the exponent field.
-  std::uint32_t code =
-      round_shifted(value.significand, 23 - format.mantissa_bits + below, rounding, random_bits) +
-      (static_cast<std::uint32_t>(above) << format.mantissa_bits);
+  std::uint32_t code = round_shifted(value.significand, 23 - format.mantissa_bits + below, rounding,
+                                     (f32_bits >> 31) != 0, random_bits) +
+                       (static_cast<std::uint32_t>(above) << format.mantissa_bits);
   if (!format.has_subnormals) code = distance < 0 ? 0u : code - (1u << format.mantissa_bits);
   code = code > format.max_finite_code() ? overflow_code(format, overflow) : code;
   // nan_code is the maximum where there is no NaN.
-  return magnitude > kF32Infinity ? format.nan_code() : sign | code;
+  const std::uint32_t negated = (2u * format.sign_mask() - code) & (2u * format.sign_mask() - 1u);
+  const bool negate = format.encoding == Encoding::twos_complement && sign != 0;
+  const std::uint32_t signed_code = negate ? negated : sign | code;
+  return magnitude > kF32Infinity ? format.nan_code() : signed_code;
 }
 
-/// FP32 bits of a code; exact. NaN becomes the canonical 0x7FFFFFFF whatever its sign; bits of
-/// `code` above the format's width are ignored.
+/// FP32 bits of a code, for formats whose codes mean the same in every tile; exact. NaN becomes the
+/// canonical 0x7FFFFFFF whatever its sign; bits of `code` above the format's width are ignored. The
+/// most negative integer is itself, although encode never gives it.
 FP8LAB_HD constexpr std::uint32_t decode_bits(FormatSpec format, std::uint32_t code) {
-  const std::uint32_t magnitude = code & format.magnitude_mask();
   const std::uint32_t sign = (code & format.sign_mask()) != 0 ? 0x80000000u : 0u;
-  if (magnitude > format.max_finite_code()) {
+  std::uint32_t magnitude = code & format.magnitude_mask();
+  if (format.encoding == Encoding::logarithmic) return sign | decode_logarithm(format, magnitude);
+  if (format.encoding == Encoding::twos_complement && sign != 0) {
+    magnitude = format.sign_mask() - magnitude;
+  }
+  if (format.specials != SpecialValues::none && magnitude > format.max_finite_code()) {
     const bool infinite =
         format.specials == SpecialValues::ieee && magnitude == format.infinity_code();
     return infinite ? sign | kF32Infinity : kF32NaN;
@@ -212,9 +233,31 @@ FP8LAB_HD constexpr std::uint8_t to_e5m2(float value) {
   return to_fp8_saturating<2, 15>(value, 0x47600000u);  // 57344
 }
 
-/// Largest finite value of a format, Qmax of recipes.md section 0.2 (448 for e4m3fn).
+/// Largest finite value of a format, Qmax of recipes.md section 0.2 (448 for e4m3fn); 1 where it is
+/// the scale of the tile.
 FP8LAB_HD constexpr float max_finite(FormatSpec format) {
+  if (format.encoding == Encoding::tile_logarithm) return 1.0f;
   return decode(format, format.max_finite_code());
+}
+
+/// True when every value of `from`, infinity, NaN and the most negative integer included, is a
+/// value of `to`. A logarithmic or two's complement format holds only itself here,
+/// and no other format holds the values of a tile's own codebook.
+FP8LAB_HD constexpr bool holds_values(FormatSpec to, FormatSpec from) {
+  if (from == to) return true;
+  if (to.encoding != Encoding::floating || !to.has_subnormals) return false;
+  if (from.encoding == Encoding::tile_logarithm) return false;
+  const bool infinities =
+      from.specials != SpecialValues::ieee || to.specials == SpecialValues::ieee;
+  const bool nans = from.specials == SpecialValues::none || to.specials != SpecialValues::none;
+  if (!infinities || !nans || (from.has_sign && !to.has_sign)) return false;
+  const bool powers = from.encoding == Encoding::logarithmic;  // of BF16's significands
+  const int fraction_bits = powers ? 7 : from.fraction_bits();
+  const int lowest_bit = from.min_exponent() - (powers ? 7 : from.mantissa_bits);
+  const bool integer = from.encoding == Encoding::twos_complement;
+  const float largest = integer ? -decode(from, from.sign_mask()) : max_finite(from);
+  return fraction_bits <= to.fraction_bits() &&
+         lowest_bit >= to.min_exponent() - to.mantissa_bits && largest <= max_finite(to);
 }
 
 FP8LAB_NUMERICS_END

@@ -15,20 +15,36 @@ enum class SpecialValues : std::uint8_t {
   ieee,      ///< the top exponent holds infinity and NaN (e5m2, bf16, fp16, fp32)
 };
 
-/// A sign-magnitude binary format of at most 32 bits with at most 8 exponent and 23 mantissa bits,
-/// so that every value is exactly an FP32 value.
+/// How the bits of a code stand for a number.
+enum class Encoding : std::uint8_t {
+  floating,         ///< sign, exponent and mantissa fields; without exponent bits fixed point
+  twos_complement,  ///< fixed point as a signed integer; the most negative code is never produced
+  logarithmic,      ///< sign and k: 0 for k = 0, else 2^(k / 2^mantissa_bits - bias), as BF16
+  tile_logarithm,   ///< sign and k in the codebook of the tile, see tile_logarithm.hpp
+};
+
+/// A binary format of at most 32 bits with at most 8 exponent and 23 mantissa bits, so that every
+/// value is exactly an FP32 value.
+///
+/// Fixed point is the case without exponent bits, in which every number is subnormal: steps of
+/// 2^(1 - bias - mantissa_bits). In a logarithmic format the exponent and mantissa fields together
+/// are the fixed-point logarithm, and its values are the powers rounded to nearest BF16, so that
+/// one table serves every backend (recipes.md section 3.4); there are no subnormals.
 struct FormatSpec {
   int exponent_bits = 8;
   int mantissa_bits = 23;
   int bias = 127;
   SpecialValues specials = SpecialValues::ieee;
   bool has_sign = true;
-  bool has_subnormals = true;  ///< false only for e8m0: code 0 is 2^-bias and there is no zero
+  bool has_subnormals = true;  ///< false for e8m0, where code 0 is 2^-bias, and for logarithms
+  Encoding encoding = Encoding::floating;
 
   constexpr bool operator==(const FormatSpec&) const = default;
 
   /// Width of a code in bits.
-  FP8LAB_HD constexpr int bits() const { return (has_sign ? 1 : 0) + exponent_bits + mantissa_bits; }
+  FP8LAB_HD constexpr int bits() const {
+    return (has_sign ? 1 : 0) + exponent_bits + mantissa_bits;
+  }
   /// Bit of the sign; 0 for an unsigned format.
   FP8LAB_HD constexpr std::uint32_t sign_mask() const {
     return has_sign ? 1u << (exponent_bits + mantissa_bits) : 0u;
@@ -48,6 +64,10 @@ struct FormatSpec {
   /// Canonical NaN, sign positive, all magnitude bits set (numerics.md section 2); formats without
   /// NaN return the largest finite code, as the CUDA conversions do.
   FP8LAB_HD constexpr std::uint32_t nan_code() const { return magnitude_mask(); }
+  /// Bits after the leading one of the largest number.
+  FP8LAB_HD constexpr int fraction_bits() const {
+    return exponent_bits == 0 ? mantissa_bits - 1 : mantissa_bits;
+  }
   /// Exponent of subnormals and of the smallest normal number.
   FP8LAB_HD constexpr int min_exponent() const { return has_subnormals ? 1 - bias : -bias; }
   /// Exponent of the largest finite number (OCP MX: emax of the element format).
@@ -57,11 +77,24 @@ struct FormatSpec {
 };
 
 inline constexpr FormatSpec kE4M3{4, 3, 7, SpecialValues::nan_only};
+inline constexpr FormatSpec kE4M3Ieee{4, 3, 7, SpecialValues::ieee};  ///< Gaudi2, maximum 240
 inline constexpr FormatSpec kE5M2{5, 2, 15, SpecialValues::ieee};
 inline constexpr FormatSpec kE3M4{3, 4, 3, SpecialValues::nan_only};
 inline constexpr FormatSpec kE2M3{2, 3, 1, SpecialValues::none};
 inline constexpr FormatSpec kE3M2{3, 2, 3, SpecialValues::none};
 inline constexpr FormatSpec kE2M1{2, 1, 1, SpecialValues::none};
+/// Integers -127..127 and -7..7 (recipes.md section 0.2).
+inline constexpr FormatSpec kInt8{
+    0, 7, -6, SpecialValues::none, true, true, Encoding::twos_complement};
+inline constexpr FormatSpec kInt4{
+    0, 3, -2, SpecialValues::none, true, true, Encoding::twos_complement};
+/// One integer and six fraction bits, sign and magnitude, largest 127/64 (OCP MX element).
+inline constexpr FormatSpec kMxInt8{0, 7, 0, SpecialValues::none};
+/// Eight bits with eight steps an octave, 2^(1/8) to 2^(127/8) (LNS-Madam).
+inline constexpr FormatSpec kLns8{4, 3, 0, SpecialValues::none, true, false, Encoding::logarithmic};
+/// Eight bits of a tile's own codebook (LogFMT-8).
+inline constexpr FormatSpec kLogFmt8{
+    0, 7, 0, SpecialValues::none, true, true, Encoding::tile_logarithm};
 inline constexpr FormatSpec kE8M0{8, 0, 127, SpecialValues::nan_only, false, false};
 inline constexpr FormatSpec kBF16{8, 7, 127, SpecialValues::ieee};
 inline constexpr FormatSpec kFP16{5, 10, 15, SpecialValues::ieee};
@@ -74,15 +107,19 @@ struct NamedFormat {
 };
 
 inline constexpr NamedFormat kNamedFormats[] = {
-    {"e4m3fn", kE4M3}, {"e5m2", kE5M2}, {"e3m4", kE3M4}, {"e2m3", kE2M3}, {"e3m2", kE3M2},
-    {"e2m1", kE2M1},   {"e8m0", kE8M0}, {"bf16", kBF16}, {"fp16", kFP16}, {"fp32", kFP32},
+    {"e4m3fn", kE4M3}, {"e5m2", kE5M2},     {"e3m4", kE3M4},         {"e2m3", kE2M3},
+    {"e3m2", kE3M2},   {"e2m1", kE2M1},     {"e8m0", kE8M0},         {"bf16", kBF16},
+    {"fp16", kFP16},   {"fp32", kFP32},     {"e4m3_240", kE4M3Ieee}, {"int8", kInt8},
+    {"int4", kInt4},   {"mxint8", kMxInt8}, {"lns8", kLns8},         {"logfmt8", kLogFmt8},
 };
 
 /// How a value between two representable ones is rounded.
 enum class Rounding : std::uint8_t {
-  nearest,      ///< to nearest, ties to the even code
-  toward_zero,  ///< magnitude truncated
-  stochastic,   ///< up with probability (|x|-lo)/(hi-lo), from caller-supplied random bits
+  nearest,        ///< to nearest, ties to the even code
+  ties_down,      ///< to nearest, ties to the smaller magnitude (Quartet, DeepGEMM)
+  ties_positive,  ///< to nearest, ties to the larger number (look-up table of MS-AMP)
+  toward_zero,    ///< magnitude truncated
+  stochastic,     ///< up with probability (|x|-lo)/(hi-lo), from caller-supplied random bits
 };
 
 /// What a rounded magnitude above the largest finite one becomes.

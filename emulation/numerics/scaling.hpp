@@ -45,20 +45,43 @@ FP8LAB_HD constexpr float bounded_quotient(float numerator, float denominator) {
   return float_bits(quotient) == kF32Infinity ? bits_float(kF32MaxFinite) : quotient;
 }
 
+/// The FP32 or BF16 maximum.
+FP8LAB_HD constexpr float limit_of(EncodeLimit limit) {
+  return limit == EncodeLimit::bf16 ? bits_float(0x7F7F0000u) : bits_float(kF32MaxFinite);
+}
+
 /// FP32 scale of a tile with finite nonzero amax. Where the factor applied to x would overflow it
-/// becomes the largest finite value, and the decode scale its rounded reciprocal
-/// (TransformerEngine); a decode scale that would be zero becomes 2^-149.
-FP8LAB_HD constexpr TileScale fp32_scale(ScaleArithmetic arithmetic, float qmax, float amax) {
-  if (arithmetic == ScaleArithmetic::enc_div) {
-    const float encode_factor = bounded_quotient(qmax, amax);
+/// becomes the largest finite value (of rule.encode_limit under enc_div), and the decode scale its
+/// rounded reciprocal (TransformerEngine); a decode scale that would be zero becomes 2^-149.
+FP8LAB_HD constexpr TileScale fp32_scale(const ScaleRule& rule, float qmax, float amax) {
+  if (rule.arithmetic == ScaleArithmetic::enc_div) {
+    const float quotient = qmax / amax;
+    const bool overflows = float_bits(quotient) == kF32Infinity;
+    const float encode_factor = overflows ? limit_of(rule.encode_limit) : quotient;
     return {bounded_quotient(1.0f, encode_factor), encode_factor, false};
   }
   float decode_factor = bounded_quotient(amax, qmax);
   if (float_bits(decode_factor) == 0u) decode_factor = power_of_two(-149);
   const float reciprocal = bounded_quotient(1.0f, decode_factor);
-  if (arithmetic == ScaleArithmetic::dec_div) return {decode_factor, reciprocal, true};
+  if (rule.divides()) return {decode_factor, reciprocal, true};
   if (float_bits(reciprocal) == kF32MaxFinite) decode_factor = 1.0f / reciprocal;
   return {decode_factor, reciprocal, false};
+}
+
+/// The value of `format` nearest to a positive one, saturating; its smallest one instead of zero.
+FP8LAB_HD constexpr float nearest_positive(FormatSpec format, float value) {
+  const std::uint32_t code = encode(format, float_bits(value));
+  return decode(format, code == 0u ? 1u : code);
+}
+
+/// FP32 scale rounded to the nearest value of the format in which it is stored, saturating; zero
+/// becomes the smallest positive value. Values are quantized with what is stored: multiplied by its
+/// rounded reciprocal, or divided by it (recipes.md section 0.3, COAT).
+FP8LAB_HD constexpr TileScale narrow_scale(const ScaleRule& rule, float qmax, float amax) {
+  const float wanted = fp32_scale(rule, qmax, amax).decode;
+  const float scale = rule.format == ScaleFormat::bf16 ? nearest_positive(kBF16, wanted)
+                                                       : nearest_positive(kE4M3, wanted);
+  return {scale, bounded_quotient(1.0f, scale), rule.divides()};
 }
 
 /// Decode exponent of a tile with finite nonzero amax under a power-of-two rule, not yet clamped.
@@ -84,10 +107,10 @@ FP8LAB_HD constexpr int decode_exponent(const ScaleRule& rule, FormatSpec elemen
       return a.exponent - element.max_exponent() + bounded_margin(rule);
     case ScaleRounding::rceil: {
       const float ratio = amax * (1.0f / qmax);
-      return static_cast<int>(encode_e8m0(float_bits(ratio), true, Overflow::saturate)) - 127;
+      return static_cast<int>(encode_e8m0(float_bits(ratio), true, Overflow::special)) - 127;
     }
     case ScaleRounding::even: {
-      const std::uint32_t rounded = float_bits(amax) + (1u << (22 - element.mantissa_bits));
+      const std::uint32_t rounded = float_bits(amax) + (1u << (22 - element.fraction_bits()));
       const int field = static_cast<int>(rounded >> 23);
       return (field == 0 ? -126 : field - 127) - element.max_exponent() + bounded_margin(rule);
     }
@@ -106,33 +129,80 @@ FP8LAB_HD constexpr int zero_tile_exponent(const ScaleRule& rule, FormatSpec ele
   }
 }
 
-/// Scale of a tile whose largest magnitude is `amax` (recipes.md section 0.3).
+/// amax kept away from zero by rule.amax_epsilon.
+FP8LAB_HD constexpr float raised_amax(const ScaleRule& rule, float amax) {
+  if (rule.epsilon_mode == EpsilonMode::add) return amax + rule.amax_epsilon;
+  return amax < rule.amax_epsilon ? rule.amax_epsilon : amax;
+}
+
+/// Scale of a tile with a scale format of one level whose largest magnitude is `amax` (recipes.md
+/// section 0.3).
 ///
-/// amax is first raised to rule.amax_epsilon. FP32 scales follow rule.arithmetic, each operation
-/// rounded to nearest even. Power-of-two scales follow rule.rounding alone: decode = 2^e with e
-/// clamped to [-127, 127], and the multiplier 2^-e is its exact reciprocal, so all three
-/// arithmetics give the same codes. A zero tile gets a finite scale (see zero_tile_exponent; 1 for
-/// FP32). Infinite or NaN amax gives scale 1 in FP32 and pow2 (TransformerEngine); for e8m0 it
-/// gives NaN, which makes the whole tile NaN, except that `rceil` stores 2^127 for infinity.
+/// amax is first raised by rule.amax_epsilon. FP32 scales, and those stored as BF16 or E4M3, follow
+/// rule.arithmetic, each operation rounded to nearest even. Power-of-two scales follow
+/// rule.rounding alone: decode = 2^e with e clamped to [-127, 127], or NaN above under e8m0 with
+/// ScaleOverflow::nan, and the multiplier 2^-e is its exact reciprocal, so all three arithmetics
+/// give the same codes. A zero tile gets a finite scale (see zero_tile_exponent; 1 for the others).
+/// Infinite or NaN amax gives scale 1 (TransformerEngine); for e8m0 it gives NaN, which makes the
+/// whole tile NaN, except that a saturating `rceil` stores 2^127 for infinity.
 FP8LAB_HD constexpr TileScale tile_scale(const ScaleRule& rule, FormatSpec element, float amax) {
   const std::uint32_t magnitude = float_bits(amax) & 0x7FFFFFFFu;
+  const bool saturates =
+      rule.format != ScaleFormat::e8m0 || rule.scale_overflow == ScaleOverflow::saturate;
   if (magnitude >= kF32Infinity) {
     if (rule.format != ScaleFormat::e8m0) return {};
-    if (magnitude == kF32Infinity && rule.rounding == ScaleRounding::rceil) {
+    if (magnitude == kF32Infinity && rule.rounding == ScaleRounding::rceil && saturates) {
       return {power_of_two(127), power_of_two(-127), false};
     }
     return {bits_float(kF32NaN), bits_float(kF32NaN), false};
   }
-  float bounded = bits_float(magnitude);
-  if (bounded < rule.amax_epsilon) bounded = rule.amax_epsilon;
-  if (rule.format == ScaleFormat::fp32) {
-    if (float_bits(bounded) == 0u) return {};
-    return fp32_scale(rule.arithmetic, target_maximum(rule, element), bounded);
+  const float bounded = raised_amax(rule, bits_float(magnitude));
+  const bool zero = float_bits(bounded) == 0u;
+  if (!rule.is_power_of_two()) {
+    if (zero) return {};
+    const float qmax = target_maximum(rule, element);
+    return rule.format == ScaleFormat::fp32 ? fp32_scale(rule, qmax, bounded)
+                                            : narrow_scale(rule, qmax, bounded);
   }
-  int exponent = float_bits(bounded) == 0u ? zero_tile_exponent(rule, element)
-                                           : decode_exponent(rule, element, bounded);
+  int exponent = zero ? zero_tile_exponent(rule, element) : decode_exponent(rule, element, bounded);
+  if (exponent > 127 && !saturates) return {bits_float(kF32NaN), bits_float(kF32NaN), false};
   exponent = exponent < -127 ? -127 : exponent > 127 ? 127 : exponent;
   return {power_of_two(exponent), power_of_two(-exponent), false};
+}
+
+/// Encode factor of a tensor under ScaleFormat::nv_two_level, which brings the largest tile scale
+/// to the largest E4M3 number (to 256 with a choice between 6 and 4, whose scales are 1.5 times as
+/// large): min(448 Qmax / amax, FP32 max), and 1 where that is zero, amax is zero or NaN.
+FP8LAB_HD constexpr float nv_tensor_factor(const ScaleRule& rule, FormatSpec element,
+                                           float tensor_amax) {
+  if (!(tensor_amax > 0.0f)) return 1.0f;
+  const float bound = rule.four_over_six == FourOverSix::none ? 448.0f : 256.0f;
+  const float factor = bounded_quotient(bound * max_finite(element), tensor_amax);
+  return factor == 0.0f ? 1.0f : factor;
+}
+
+/// Scale of a tile under ScaleFormat::nv_two_level in a tensor of encode factor S (recipes.md
+/// section 0.3, TransformerEngine): the stored s = E4M3(amax * RN(S * RN(1/Qmax))), times 1.5
+/// before the cast when `enlarged` (4 over 6), saturating; decode = RN(s * RN(1/S)), and the
+/// multiplier is its reciprocal, at most the largest FP32 number. A tile whose s rounds to zero
+/// becomes zero altogether. NaN amax gives NaN.
+FP8LAB_HD constexpr TileScale nv_tile_scale(FormatSpec element, float tensor_factor, float amax,
+                                            bool enlarged = false) {
+  const float ratio = amax * (tensor_factor * (1.0f / max_finite(element)));
+  const float stored = decode(kE4M3, encode(kE4M3, float_bits(enlarged ? ratio * 1.5f : ratio)));
+  const float scale = canonical_nan(stored * (1.0f / tensor_factor));
+  return {scale, canonical_nan(bounded_quotient(1.0f, scale)), false};
+}
+
+/// One element's part in the error that decides between the two scales of FourOverSix: |x - x'| for
+/// `mae`, its square for `mse`, where x' = decode * q in FP32 and q is cast to nearest. The parts
+/// are added in FP32: within each row of the source tile from left to right, then over the rows.
+FP8LAB_HD constexpr float four_over_six_error(FourOverSix choice, FormatSpec element,
+                                              const TileScale& scale, float x) {
+  const float value = decode(element, encode(element, float_bits(scaled_value(scale, x))));
+  const float difference = x - scale.decode * value;
+  const float magnitude = bits_float(float_bits(difference) & 0x7FFFFFFFu);
+  return choice == FourOverSix::mse ? magnitude * magnitude : magnitude;
 }
 
 FP8LAB_NUMERICS_END

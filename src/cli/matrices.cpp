@@ -51,10 +51,9 @@ QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::
   operand.spec = spec;
   operand.rows = rows;
   operand.k = k;
-  const DType wide = spec.format == numerics::kFP32 ? DType::f32 : DType::bf16;
-  operand.codes = backend.allocate(spec.is_quantized() ? DType::u8 : wide, rows, k);
+  operand.codes = backend.allocate(spec.storage(), rows, k);
   if (spec.has_scale()) {
-    operand.scales = backend.allocate(DType::f32, spec.tile_rows(rows), spec.tile_cols(k));
+    operand.scales = backend.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
   }
   return operand;
 }

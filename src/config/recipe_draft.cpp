@@ -44,33 +44,74 @@ numerics::FormatSpec format_of(DType dtype) {
   return dtype == DType::f32 ? numerics::kFP32 : numerics::kBF16;
 }
 
+bool is_scale_rule_key(const std::string& key) {
+  static const std::vector<std::string> keys = {
+      "scale_rounding", "scale_arithmetic", "amax_epsilon",   "margin",
+      "epsilon_mode",   "encode_limit",     "scale_overflow", "four_over_six"};
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+// Whether a key of the scale rule matters to a scale of this format and arithmetic.
+bool shapes_scale(const std::string& key, const numerics::ScaleRule& rule) {
+  const bool two_level = rule.format == numerics::ScaleFormat::nv_two_level;
+  if (key == "scale_rounding") return rule.is_power_of_two();
+  if (key == "scale_overflow") return rule.format == numerics::ScaleFormat::e8m0;
+  if (key == "four_over_six") return two_level;
+  if (key == "epsilon_mode") return !two_level && rule.amax_epsilon != 0.0f;
+  if (key == "encode_limit") {
+    return !two_level && !rule.is_power_of_two() &&
+           rule.arithmetic == numerics::ScaleArithmetic::enc_div;
+  }
+  return !two_level;
+}
+
+// The rule without fields that have no effect.
+numerics::ScaleRule effective(const numerics::ScaleRule& rule) {
+  const numerics::ScaleRule plain;
+  numerics::ScaleRule result = rule;
+  if (!shapes_scale("scale_rounding", rule)) result.rounding = plain.rounding;
+  if (!shapes_scale("scale_arithmetic", rule)) result.arithmetic = plain.arithmetic;
+  if (!shapes_scale("amax_epsilon", rule)) result.amax_epsilon = plain.amax_epsilon;
+  if (!shapes_scale("margin", rule)) result.margin = plain.margin;
+  if (!shapes_scale("epsilon_mode", rule)) result.epsilon_mode = plain.epsilon_mode;
+  if (!shapes_scale("encode_limit", rule)) result.encode_limit = plain.encode_limit;
+  if (!shapes_scale("scale_overflow", rule)) result.scale_overflow = plain.scale_overflow;
+  if (!shapes_scale("four_over_six", rule)) result.four_over_six = plain.four_over_six;
+  return result;
+}
+
 // Whether a key of a slot table matters to the resolved `spec`; `draft` is what was written.
 bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft) {
-  if (key == "rounding" || key == "overflow") return spec.is_quantized();
+  if (key == "rounding" || key == "overflow") return spec.is_cast();
   if (key == "history" || key == "amax_algorithm") {
     return spec.scale_source == ScaleSource::delayed;
   }
   if (key == "static_scale") return spec.scale_source == ScaleSource::static_scale;
-  if (key == "scale_rounding") {
-    return spec.has_scale() && spec.scale.format != numerics::ScaleFormat::fp32;
-  }
   const bool derived = spec.has_scale() && spec.scale_source != ScaleSource::static_scale;
   if (key == "tile") return derived || (spec.is_quantized() && draft.spec.tile.is_tensor());
   if (key == "scale_source") {
     return spec.is_quantized() || draft.scale_source == ScaleSource::none;
   }
-  if (key == "scale_format" || key == "scale_arithmetic" || key == "amax_epsilon" ||
-      key == "margin") {
-    return derived;
-  }
-  return true;
+  const bool by_rule = derived && !spec.has_codebooks();
+  if (key == "scale_format") return by_rule;
+  return !is_scale_rule_key(key) || (by_rule && shapes_scale(key, spec.scale));
 }
 
 std::string needed_for(const std::string& key) {
   if (key == "history" || key == "amax_algorithm") return "scale_source = \"delayed\"";
   if (key == "static_scale") return "scale_source = \"static\"";
   if (key == "scale_rounding") return "scale_format = \"pow2\" or \"e8m0\"";
-  if (key == "rounding" || key == "overflow") return "a format of at most 8 bits";
+  if (key == "rounding" || key == "overflow") return "a format other than bf16 and fp32";
+  if (key == "epsilon_mode") return "amax_epsilon above 0";
+  if (key == "encode_limit") {
+    return "scale_format = \"fp32\", \"bf16\" or \"e4m3\" and scale_arithmetic = \"enc_div\"";
+  }
+  if (key == "scale_overflow") return "scale_format = \"e8m0\"";
+  if (key == "four_over_six") return "scale_format = \"nv_two_level\"";
+  if (key == "scale_arithmetic" || key == "amax_epsilon" || key == "margin") {
+    return "scale_source = \"current\" or \"delayed\" and a scale_format other than "
+           "\"nv_two_level\"";
+  }
   return "a format of at most 8 bits with scale_source = \"current\" or \"delayed\"";
 }
 
@@ -110,11 +151,13 @@ numerics::FormatSpec parse_format(const TomlReader& reader, const std::string& k
   // Taken for e4m3fn by most readers; as eXmY it would be the IEEE-like format with maximum 240.
   if (name == "e4m3") {
     reader.refuse(key, "the ambiguous 'e4m3'",
-                  "e4m3fn (OCP, maximum 448), e4m3b7 (IEEE-like, maximum 240)");
+                  "e4m3fn (OCP, maximum 448), e4m3_240 (IEEE-like, maximum 240)");
   }
   const std::optional<numerics::FormatSpec> format = format_by_name(name);
   if (!format) {
-    reader.refuse(key, "'" + name + "'", join_names(names) + ", or eXmY such as e5m1");
+    reader.refuse(
+        key, "'" + name + "'",
+        join_names(names) + ", or eXmY such as e5m1, intN, lnsBgG such as lns8g16, logfmtN");
   }
   return *format;
 }
@@ -181,10 +224,11 @@ void RecipeDraft::read_slot_table(TomlReader& table, const std::vector<Slot>& re
 void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& reached) {
   std::optional<TileShape> tile;
   const bool mx = table.text("tile", "") == "mx32";
+  const bool nv = table.text("tile", "") == "nv16";
   if (table.has("tile")) {
     const std::string name = table.text("tile", "");
-    tile = mx ? TileShape{1, 32} : tile_from_name(name);
-    if (!tile) table.refuse("tile", "'" + name + "'", "tensor, row, RxC such as 1x128, mx32");
+    tile = mx ? TileShape{1, 32} : nv ? TileShape{1, 16} : tile_from_name(name);
+    if (!tile) table.refuse("tile", "'" + name + "'", "tensor, row, RxC such as 1x128, mx32, nv16");
   }
   for (const Slot slot : reached) {
     SlotDraft& draft = slots_[static_cast<std::size_t>(slot)];
@@ -192,14 +236,23 @@ void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& re
     numerics::ScaleRule& scale = spec.scale;
     if (tile) spec.tile = *tile;
     if (mx) scale.format = numerics::ScaleFormat::e8m0;
+    if (nv) scale.format = numerics::ScaleFormat::nv_two_level;
     scale.format = table.choice("scale_format", kScaleFormatNames, scale.format);
     if (mx && scale.format != numerics::ScaleFormat::e8m0) {
       table.refuse("scale_format", "not that of tile mx32", "e8m0, or tile = \"1x32\"");
+    }
+    if (nv && scale.format != numerics::ScaleFormat::nv_two_level) {
+      table.refuse("scale_format", "not that of tile nv16", "nv_two_level, or tile = \"1x16\"");
     }
     scale.rounding = table.choice("scale_rounding", kScaleRoundingNames, scale.rounding);
     scale.arithmetic = table.choice("scale_arithmetic", kScaleArithmeticNames, scale.arithmetic);
     scale.amax_epsilon =
         static_cast<float>(table.number("amax_epsilon", scale.amax_epsilon, 0.0, 1.0));
+    scale.epsilon_mode = table.choice("epsilon_mode", kEpsilonModeNames, scale.epsilon_mode);
+    scale.encode_limit = table.choice("encode_limit", kEncodeLimitNames, scale.encode_limit);
+    scale.scale_overflow =
+        table.choice("scale_overflow", kScaleOverflowNames, scale.scale_overflow);
+    scale.four_over_six = table.choice("four_over_six", kFourOverSixNames, scale.four_over_six);
     scale.margin = static_cast<int>(table.integer("margin", scale.margin, 0, 16));
     const ScaleSource source = table.choice("scale_source", kScaleSourceNames,
                                             draft.scale_source.value_or(ScaleSource::current));
@@ -212,8 +265,9 @@ void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& re
         static_cast<float>(table.number("static_scale", spec.static_scale, 0x1p-126, 0x1p127));
   }
   for (const char* key :
-       {"tile", "scale_format", "scale_rounding", "scale_arithmetic", "amax_epsilon", "margin",
-        "scale_source", "rounding", "overflow", "history", "amax_algorithm", "static_scale"}) {
+       {"tile", "scale_format", "scale_rounding", "scale_arithmetic", "amax_epsilon",
+        "epsilon_mode", "encode_limit", "scale_overflow", "four_over_six", "margin", "scale_source",
+        "rounding", "overflow", "history", "amax_algorithm", "static_scale"}) {
     if (table.has(key)) uses_.push_back({table.where(key), table.path_of(key), key, reached});
   }
 }
@@ -297,6 +351,10 @@ QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
   if (!spec.is_quantized()) {
     QuantSpec passed = plain;
     passed.format = spec.format;
+    if (spec.is_cast()) {
+      passed.rounding = spec.rounding;
+      passed.overflow = spec.overflow;
+    }
     passed.orientation_source = spec.orientation_source;
     passed.weight_source = spec.weight_source;
     return passed;
@@ -306,7 +364,7 @@ QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
     spec.tile = plain.tile;
     spec.scale = plain.scale;
   }
-  if (spec.scale.format == numerics::ScaleFormat::fp32) spec.scale.rounding = plain.scale.rounding;
+  spec.scale = spec.has_codebooks() ? plain.scale : effective(spec.scale);
   if (spec.scale_source != ScaleSource::delayed) {
     spec.history_length = plain.history_length;
     spec.amax_algorithm = plain.amax_algorithm;

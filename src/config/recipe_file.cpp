@@ -16,9 +16,28 @@
 namespace fp8lab {
 namespace {
 
+// What recipes written before these choices existed do not say has no words here, so that their
+// hashes stay.
+std::string canonical_additions(const QuantSpec& spec) {
+  std::string text;
+  if (spec.format.encoding != numerics::Encoding::floating) {
+    text += fmt::format("encoding {}\n", static_cast<int>(spec.format.encoding));
+  }
+  const numerics::ScaleRule plain;
+  const numerics::ScaleRule& rule = spec.scale;
+  const auto add = [&](const char* key, const auto& names, auto value, auto usual) {
+    if (value != usual) text += fmt::format("{} {}\n", key, word_for(names, value));
+  };
+  add("epsilon_mode", kEpsilonModeNames, rule.epsilon_mode, plain.epsilon_mode);
+  add("encode_limit", kEncodeLimitNames, rule.encode_limit, plain.encode_limit);
+  add("scale_overflow", kScaleOverflowNames, rule.scale_overflow, plain.scale_overflow);
+  add("four_over_six", kFourOverSixNames, rule.four_over_six, plain.four_over_six);
+  return text;
+}
+
 std::string canonical_text(const QuantSpec& spec) {
   const numerics::FormatSpec& format = spec.format;
-  return fmt::format(
+  const std::string text = fmt::format(
       "format {} {} {} {} {} {} tile {} {} scale {} {} {} eps {} margin {} source {} static {} "
       "history {} {} rounding {} overflow {} orientation {} weight {}\n",
       format.exponent_bits, format.mantissa_bits, format.bias, static_cast<int>(format.specials),
@@ -31,6 +50,7 @@ std::string canonical_text(const QuantSpec& spec) {
       word_for(kRoundingNames, spec.rounding), word_for(kOverflowNames, spec.overflow),
       word_for(kOrientationSourceNames, spec.orientation_source),
       word_for(kWeightSourceNames, spec.weight_source));
+  return text + canonical_additions(spec);
 }
 
 std::string canonical_text(const LinearRecipe& recipe) {

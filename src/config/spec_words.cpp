@@ -52,13 +52,19 @@ bool take_scale_word(const std::string& word, QuantSpec& spec) {
     spec.scale.format = numerics::ScaleFormat::e8m0;
     return true;
   }
+  if (word == "nv16") {
+    spec.tile = {1, 16};
+    spec.scale.format = numerics::ScaleFormat::nv_two_level;
+    return true;
+  }
   if (const std::optional<TileShape> tile = tile_from_name(word)) {
     spec.tile = *tile;
     return true;
   }
   return take(kScaleFormatNames, word, spec.scale.format) ||
          (word != "nearest" && take(kScaleRoundingNames, word, spec.scale.rounding)) ||
-         take(kScaleArithmeticNames, word, spec.scale.arithmetic);
+         take(kScaleArithmeticNames, word, spec.scale.arithmetic) ||
+         (word != "none" && take(kFourOverSixNames, word, spec.scale.four_over_six));
 }
 
 }  // namespace
@@ -68,10 +74,11 @@ QuantSpec parse_quant_spec(const std::string& text) {
   QuantSpec spec;
   const std::optional<numerics::FormatSpec> format = format_by_name(words.front());
   if (!format || words.front() == "e4m3") {
-    throw Error(
-        fmt::format("quantizer '{}': unknown format '{}'; accepted: e4m3fn, e5m2, e3m4, "
-                    "e2m3, e3m2, e2m1, bf16, fp32, or eXmY such as e5m1",
-                    text, words.front()));
+    throw Error(fmt::format(
+        "quantizer '{}': unknown format '{}'; accepted: e4m3fn, e5m2, e3m4, "
+        "e2m3, e3m2, e2m1, e4m3_240, int8, int4, mxint8, lns8, bf16, fp32, or eXmY such "
+        "as e5m1, intN, lnsBgG such as lns8g16, logfmtN",
+        text, words.front()));
   }
   spec.format = *format;
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -88,13 +95,23 @@ QuantSpec parse_quant_spec(const std::string& text) {
     if (word != "nearest" && take(kRoundingNames, word, spec.rounding)) continue;
     throw Error(
         fmt::format("quantizer '{}': unknown word '{}'; accepted: tensor, row, RxC, mx32, "
-                    "fp32, pow2, e8m0, ceil, enc_floor, ocp_floor, rceil, even, enc_div, "
-                    "dec_div_recip, dec_div, static:NUMBER, toward_zero, stochastic",
+                    "nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, enc_floor, "
+                    "ocp_floor, rceil, even, enc_div, "
+                    "dec_div_recip, dec_div, static:NUMBER, ties_down, ties_positive, toward_zero, "
+                    "stochastic",
                     text, word));
   }
-  if (!spec.is_quantized() && words.size() > 1) {
+  if (!spec.is_cast() && words.size() > 1) {
     throw Error(fmt::format("quantizer '{}': {} is passed through; accepted: no further words",
                             text, words.front()));
+  }
+  if (!spec.is_quantized() && spec.has_scale()) {
+    throw Error(fmt::format("quantizer '{}': {} has more than 8 bits and takes no scale", text,
+                            words.front()));
+  }
+  if (spec.scale.four_over_six != numerics::FourOverSix::none &&
+      spec.scale.format != numerics::ScaleFormat::nv_two_level) {
+    throw Error(fmt::format("quantizer '{}': mae and mse are for nv16 or nv_two_level", text));
   }
   const bool usable = spec.static_scale > 0.0f && std::isfinite(spec.static_scale);
   if (spec.scale_source == ScaleSource::static_scale && (!usable || !spec.tile.is_tensor())) {

@@ -11,8 +11,9 @@ namespace fp8lab {
 
 /// "FORMAT[/WORD...]", for example "e4m3fn/1x128/pow2/enc_floor", "e5m2", "e2m1/mx32/stochastic".
 /// Words, in any order: a tile; a scale format; a scale rounding other than nearest, which is the
-/// default; a scale arithmetic; "static:NUMBER"; toward_zero or stochastic. A tile or scale word
-/// asks for current scaling; without one the values are only cast. Throws Error naming the word.
+/// default; a scale arithmetic; mae or mse, the choice between 6 and 4 of two-level scales;
+/// "static:NUMBER"; a rounding other than nearest. A tile or scale word asks for current scaling;
+/// without one the values are only cast. Throws Error naming the word.
 QuantSpec parse_quant_spec(const std::string& words);
 
 /// "ACCUMULATOR[/SCHEDULE][/OUTPUT][/SCALE_ORDER][/split_k:N]", for example

@@ -34,11 +34,6 @@ Slot second_orientation(Slot slot) {
   return kSecond[tensor_of(slot)];
 }
 
-DType code_dtype(const QuantSpec& spec) {
-  if (spec.is_quantized()) return DType::u8;
-  return spec.format == numerics::kFP32 ? DType::f32 : DType::bf16;
-}
-
 }  // namespace
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
@@ -64,8 +59,8 @@ bool Linear::is_kept(Slot slot) const {
   // Weights live for the whole step. x lives until backward when its second orientation is made
   // from the codes of the first.
   return tensor_of(slot) == 1 ||
-         (slot == Slot::fprop_x && recipe_.slot(Slot::wgrad_x).orientation_source !=
-                                       OrientationSource::high_precision);
+         (slot == Slot::fprop_x &&
+          recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision);
 }
 
 std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name(slot); }
@@ -79,17 +74,16 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   target.spec = spec;
   target.rows = rows;
   target.k = k;
-  const DType dtype = backend_.storage(code_dtype(spec));
+  const DType dtype = backend_.storage(spec.storage());
   if (is_kept(slot)) {
     target.codes = backend_.allocate(dtype, rows, k);
   } else {
     workspace_.reserve(buffer_name(slot), dtype, rows, k);
   }
   if (spec.has_scale()) {
-    target.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.tile_cols(k));
+    target.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
   }
-  if (is_second_orientation(slot) &&
-      spec.orientation_source != OrientationSource::high_precision) {
+  if (is_second_orientation(slot) && spec.orientation_source != OrientationSource::high_precision) {
     workspace_.reserve("dequantized", backend_.storage(DType::f32), k, rows);
   }
   if (spec.scale_source == ScaleSource::delayed && states_[tensor_of(slot)].empty()) {
@@ -108,7 +102,7 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
   const QuantizedOperand& first = operand(first_orientation(slot));
   const DType dtype = spec.orientation_source == OrientationSource::requantized
                           ? backend_.storage(DType::f32)
-                          : backend_.storage(code_dtype(spec));
+                          : backend_.storage(spec.storage());
   const TensorView dequantized = workspace_.view("dequantized", dtype, first.rows, first.k);
   backend_.dequantize(first, false, dequantized);
   return dequantized;
@@ -118,8 +112,8 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
   QuantizedOperand& target = operand(slot);
   const bool transpose = is_second_orientation(slot);
   const TensorView source = source_of(slot, original);
-  const DType dtype = backend_.storage(code_dtype(target.spec));
-  if (!target.spec.is_quantized() && !transpose && source.dtype == dtype) {
+  const DType dtype = backend_.storage(target.spec.storage());
+  if (!target.spec.is_cast() && !transpose && source.dtype == dtype) {
     target.codes = source;  // the operand is the tensor itself
   } else {
     if (!is_kept(slot)) {
@@ -140,8 +134,8 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
 
 void Linear::prepare_weights(const StepContext& context) {
   for (const Slot slot : {Slot::fprop_w, Slot::dgrad_w}) {
-    const bool master = recipe_.slot(slot).is_quantized() &&
-                        recipe_.slot(slot).weight_source == WeightSource::master;
+    const bool master =
+        recipe_.slot(slot).is_cast() && recipe_.slot(slot).weight_source == WeightSource::master;
     quantize(context, slot, master ? weight_.master() : weight_.working());
   }
 }

@@ -23,23 +23,21 @@ std::int64_t parameter_count(const ModelConfig& model) {
 }
 
 std::int64_t bytes_per_code(const QuantSpec& spec) {
-  if (spec.is_quantized()) return 1;
-  return spec.format == numerics::kFP32 ? 4 : 2;
+  return static_cast<std::int64_t>(size_of(spec.storage()));
 }
 
 constexpr std::int64_t kCalibrationSize = 384;
 
 /// Multiply-adds a second of one GEMM of the given numerics on this backend.
-double measure_rate(Backend& backend, const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+double measure_rate(Backend& backend, const GemmSpec& spec, const QuantSpec& a,
+                    const QuantSpec& b) {
   const auto operand = [&](const QuantSpec& quant) {
     QuantizedOperand result{quant, kCalibrationSize, kCalibrationSize, {}, {}};
-    const DType dtype = backend.storage(quant.is_quantized() ? DType::u8
-                                        : quant.format == numerics::kFP32 ? DType::f32
-                                                                          : DType::bf16);
+    const DType dtype = backend.storage(quant.storage());
     result.codes = backend.allocate(dtype, kCalibrationSize, kCalibrationSize);
     if (quant.has_scale()) {
       result.scales = backend.allocate(DType::f32, quant.tile_rows(kCalibrationSize),
-                                       quant.tile_cols(kCalibrationSize));
+                                       quant.scale_cols(kCalibrationSize));
     }
     return result;
   };
@@ -90,8 +88,8 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   const std::int64_t qkv = attention + 2 * model.num_key_value_heads * model.head_dim;
   const std::int64_t per_layer =
       4 * model.hidden_size + qkv + attention + 3 * model.intermediate_size;
-  const std::int64_t shared = 5 * model.hidden_size + model.vocab_size + qkv + attention +
-                              3 * model.intermediate_size;
+  const std::int64_t shared =
+      5 * model.hidden_size + model.vocab_size + qkv + attention + 3 * model.intermediate_size;
   plan.activations = tokens * width * (per_layer * model.num_hidden_layers + shared) +
                      tokens * 4 * model.num_hidden_layers * (model.num_attention_heads + 2);
   std::int64_t largest[4] = {};
@@ -120,9 +118,9 @@ WorkPlan plan_work(const RunConfig& config, const StageConfig& stage) {
     work.linear += 3.0 * tokens * static_cast<double>(layer.in * layer.out);
   }
   // Two products forward, seven backward (scores and dP twice); half of the scores are masked.
-  work.attention = 9.0 * tokens * 0.5 * static_cast<double>(stage.sequence_length) *
-                   static_cast<double>(model.num_attention_heads * model.head_dim *
-                                       model.num_hidden_layers);
+  work.attention =
+      9.0 * tokens * 0.5 * static_cast<double>(stage.sequence_length) *
+      static_cast<double>(model.num_attention_heads * model.head_dim * model.num_hidden_layers);
   return work;
 }
 
@@ -140,8 +138,8 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
     text += describe(recipe);
     const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
     for (const LinearShape& layer : linear_shapes(config.model)) {
-      const LinearRecipe& linear = recipe.for_layer(
-          layer.name, static_cast<int>(config.model.num_hidden_layers));
+      const LinearRecipe& linear =
+          recipe.for_layer(layer.name, static_cast<int>(config.model.num_hidden_layers));
       for (const std::string& warning : warnings(linear, tokens, layer.in, layer.out)) {
         text += fmt::format("warning: {}: {}\n", layer.name, warning);
       }

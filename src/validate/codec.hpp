@@ -24,8 +24,9 @@ struct CodecReport {
 /// Always: all 2^32 floats into e4m3 and e5m2 under both overflow policies against the recorded
 /// hardware hashes, the fast conversions against the general one, and every code of every format of
 /// at most 16 bits through decode and encode. With `exhaustive_all_formats` also all 2^32 floats
-/// into each of those formats against the exact boundaries between neighbouring values. `progress`
-/// receives a line now and then on the calling thread; it may be empty.
+/// into each of the floating ones among those formats against the exact boundaries between
+/// neighbouring values. `progress` receives a line now and then on the calling thread; it may be
+/// empty.
 std::vector<CodecReport> validate_codecs(bool exhaustive_all_formats,
                                          const std::function<void(const std::string&)>& progress);
 
@@ -57,7 +58,7 @@ std::uint64_t sweep_boundaries(const numerics::FormatSpec& format,
                                const std::vector<std::uint32_t>& thresholds, std::uint32_t chunk);
 
 /// Codes that decode and encode (nearest; e8m0 toward zero) do not return to themselves, NaN codes
-/// to the canonical one.
+/// to the canonical one and the most negative integer to its neighbour.
 std::uint64_t round_trip_mismatches(const numerics::FormatSpec& format);
 
 }  // namespace fp8lab

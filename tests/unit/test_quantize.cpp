@@ -327,8 +327,6 @@ TEST_CASE("what cannot be quantized is refused by name") {
     }
   };
   QuantSpec spec;
-  spec.format = numerics::kFP16;
-  refused(spec, "fp16");
   spec.format = numerics::kBF16;
   spec.scale_source = ScaleSource::current;
   refused(spec, "bf16");

@@ -131,6 +131,97 @@ TEST_CASE("layer patterns") {
   }
 }
 
+TEST_CASE("every field of a scale rule has a key, and aliases are combinations of them") {
+  const std::string head = "name = \"t\"\n[gemm]\naccumulator = \"ideal_fp32\"\n";
+  const auto slot = [&](const std::string& keys) {
+    return parse_recipe(head + "schedule = \"promote:16\"\n[slots.default]\n" + keys, "r.toml")
+        .linear.slot(Slot::fprop_x);
+  };
+  const QuantSpec coat = slot(
+      "format = \"e4m3fn\"\ntile = \"1x16\"\nscale_format = \"bf16\"\n"
+      "scale_arithmetic = \"dec_div\"\namax_epsilon = 1e-10\nepsilon_mode = \"add\"\n");
+  CHECK(coat.scale.format == ScaleFormat::bf16);
+  CHECK(coat.scale.epsilon_mode == numerics::EpsilonMode::add);
+  CHECK(coat.scale.amax_epsilon == 1e-10f);
+  const QuantSpec limited = slot("format = \"e3m4\"\ntile = \"1x16\"\nencode_limit = \"bf16\"\n");
+  CHECK(limited.scale.encode_limit == numerics::EncodeLimit::bf16);
+  const QuantSpec micro = slot(
+      "format = \"mxint8\"\ntile = \"mx32\"\nscale_rounding = \"even\"\n"
+      "scale_overflow = \"nan\"\nrounding = \"ties_down\"\n");
+  CHECK(micro.format == numerics::kMxInt8);
+  CHECK(micro.scale.scale_overflow == numerics::ScaleOverflow::nan);
+  CHECK(micro.rounding == numerics::Rounding::ties_down);
+  const QuantSpec nv = slot("format = \"e2m1\"\ntile = \"nv16\"\nfour_over_six = \"mae\"\n");
+  CHECK(nv.scale.four_over_six == numerics::FourOverSix::mae);
+  CHECK(nv == slot("format = \"e2m1\"\ntile = \"1x16\"\nscale_format = \"nv_two_level\"\n"
+                   "four_over_six = \"mae\"\n"));
+  CHECK(nv == parse_quant_spec("e2m1/nv16/mae"));
+  const QuantSpec intel =
+      parse_recipe(head +
+                       "[slots.default]\nformat = \"e4m3_240\"\nscale_format = \"pow2\"\n"
+                       "scale_rounding = \"enc_floor\"\nscale_source = \"delayed\"\n"
+                       "history = 1\namax_algorithm = \"window\"\n",
+                   "r.toml")
+          .linear.slot(Slot::wgrad_dy);
+  CHECK(intel.amax_algorithm == AmaxAlgorithm::window);
+  CHECK(intel.format == numerics::kE4M3Ieee);
+}
+
+TEST_CASE("each field of a scale rule changes the hash, and keys left at their defaults do not") {
+  const std::string head =
+      "name = \"t\"\n[gemm]\naccumulator = \"ideal_fp32\"\nschedule = \"promote:16\"\n"
+      "[slots.default]\ntile = \"1x16\"\namax_epsilon = 1e-6\n";
+  const auto hash = [&](const std::string& keys) {
+    return parse_recipe(head + keys, "r.toml").hash;
+  };
+  const std::string plain = hash("format = \"e4m3fn\"\n");
+  CHECK(hash("format = \"e4m3fn\"\nepsilon_mode = \"floor\"\nencode_limit = \"fp32\"\n") == plain);
+  std::vector<std::string> hashes = {plain};
+  for (const char* keys :
+       {"format = \"e4m3fn\"\nepsilon_mode = \"add\"\n",
+        "format = \"e4m3fn\"\nencode_limit = \"bf16\"\n", "format = \"int8\"\n",
+        "format = \"mxint8\"\n", "format = \"lns8\"\n", "format = \"lns8g16\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"bf16\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"e4m3\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"e8m0\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"e8m0\"\nscale_overflow = \"nan\"\n",
+        "format = \"e4m3fn\"\nrounding = \"ties_down\"\n",
+        "format = \"e4m3fn\"\nrounding = \"ties_positive\"\n"}) {
+    hashes.push_back(hash(keys));
+  }
+  std::sort(hashes.begin(), hashes.end());
+  CHECK(std::unique(hashes.begin(), hashes.end()) == hashes.end());
+}
+
+TEST_CASE("keys of a scale rule without effect are refused") {
+  struct Row {
+    const char* keys;
+    const char* needed;
+  };
+  const Row rows[] = {
+      {"epsilon_mode = \"add\"\n", "amax_epsilon above 0"},
+      {"encode_limit = \"bf16\"\nscale_arithmetic = \"dec_div\"\n", "enc_div"},
+      {"scale_overflow = \"nan\"\n", "e8m0"},
+      {"four_over_six = \"mse\"\n", "nv_two_level"},
+      {"tile = \"nv16\"\nscale_arithmetic = \"dec_div\"\n", "other than"},
+      {"tile = \"nv16\"\nmargin = 1\n", "other than"},
+      {"tile = \"nv16\"\nscale_rounding = \"ceil\"\n", "pow2"},
+      {"tile = \"nv16\"\nscale_format = \"e8m0\"\n", "nv_two_level, or tile"},
+      {"scale_format = \"nv_two_level\"\n", "tile other than tensor"},
+      {"tile = \"1x16\"\nscale_format = \"nv_two_level\"\nscale_source = \"static\"\n", "accepted"},
+      {"scale_format = \"bf16\"\nscale_rounding = \"ceil\"\n", "pow2"},
+      {"rounding = \"ties_up\"\n", "ties_down, ties_positive"},
+  };
+  for (const Row& row : rows) {
+    const std::string text =
+        "name = \"t\"\n[gemm]\naccumulator = \"sm90_bf16\"\n"
+        "schedule = \"promote:16\"\n[slots.default]\nformat = \"e2m1\"\n" +
+        std::string(row.keys);
+    INFO(text);
+    CHECK_THROWS_WITH(parse_recipe(text, "r.toml"), Catch::Contains(row.needed));
+  }
+}
+
 TEST_CASE("most specific table wins, nested or quoted") {
   const Recipe recipe = parse_recipe(
       "name = \"t\"\n"
@@ -198,10 +289,12 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {"name = 3\n", {"r.toml:1:1", "'name' is the integer 3", "a string"}},
       {"summary = \"s\"\n", {"'name' is missing"}},
       {"name = \"t\n", {"r.toml:1:", "not TOML"}},
-      {kBase + "[slots.x]\nformat = \"e4m4\"\n", {"slots.fprop.x.format", "3 to 8 bits"}},
+      {kBase + "[slots.x]\nformat = \"e4m4\"\n",
+       {"gemm.fprop.accumulator", "fprop.x, which is e4m4"}},
       {kBase + "[slots.x]\nformat = \"fp9\"\n", {"'slots.x.format' is 'fp9'", "e4m3fn, e5m2"}},
-      {kBase + "[slots.x]\nformat = \"e4m3\"\n", {"ambiguous", "e4m3fn", "e4m3b7"}},
-      {kBase + "[slots.x]\nformat = \"fp16\"\n", {"slots.fprop.x.format", "bf16, fp32"}},
+      {kBase + "[slots.x]\nformat = \"e4m3\"\n", {"ambiguous", "e4m3fn", "e4m3_240"}},
+      {kBase + "[slots.x]\nformat = \"fp16\"\n",
+       {"gemm.fprop.accumulator", "fprop.x, which is fp16"}},
       {kBase + "[slots.x]\nformat = \"e8m0\"\n", {"slots.fprop.x.format", "cannot be an operand"}},
       {kBase + "[slots.x]\ntile = \"128\"\n", {"r.toml:8:1", "'128'", "tensor, row, RxC"}},
       {kBase + "[slots.x]\ntile = \"mx32\"\nscale_format = \"fp32\"\n", {"scale_format", "e8m0"}},
@@ -278,8 +371,10 @@ TEST_CASE("an unknown recipe name lists the known ones") {
 }
 
 TEST_CASE("quantizers and GEMMs in words") {
-  for (const char* words : {"e4m3fn/1x128/pow2", "e5m2/tensor/fp32", "e2m1/1x32/e8m0/stochastic",
-                            "bf16", "e4m3fn", "e4m3fn/row/fp32/toward_zero"}) {
+  for (const char* words :
+       {"e4m3fn/1x128/pow2", "e5m2/tensor/fp32", "e2m1/1x32/e8m0/stochastic", "bf16", "e4m3fn",
+        "e4m3fn/row/fp32/toward_zero", "e2m1/1x16/nv_two_level/ties_down", "int8/row/fp32",
+        "e8m3/stochastic", "lns8/tensor/bf16"}) {
     CHECK(label(parse_quant_spec(words)) == words);
   }
   for (const char* words : {"sm90_wgmma_fp8/promote:128/f32", "sm90_bf16/fast/bf16",
@@ -294,7 +389,8 @@ TEST_CASE("quantizers and GEMMs in words") {
         ScaleOrder::product_first);
   for (const char* bad :
        {"", "fp9", "e4m3", "e4m3fn/", "e4m3fn/1x", "e4m3fn/nearest", "e4m3fn/static:0",
-        "e4m3fn/static:x", "bf16/tensor", "e4m3fn/1x128/static:2"}) {
+        "e4m3fn/static:x", "bf16/tensor", "e4m3fn/1x128/static:2", "e4m3fn/1x128/mae",
+        "e8m3/tensor", "bf16/stochastic"}) {
     INFO(bad);
     CHECK_THROWS_AS(parse_quant_spec(bad), Error);
   }

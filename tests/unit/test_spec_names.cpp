@@ -10,22 +10,32 @@ TEST_CASE("format names are inverse to each other") {
     CHECK(format_name(named.format) == named.name);
     CHECK(format_by_name(named.name) == named.format);
   }
-  for (const char* name :
-       {"e4m3", "e5m6", "e8m3", "e4m3b11", "e4m3fnb11", "e3m2fn", "e5m0f", "e2m1b1", "e3m4b3"}) {
+  for (const char* name : {"e5m6", "e8m3", "e4m3b11", "e4m3fnb11", "e3m2fn", "e5m0f", "e3m4ieee",
+                           "e3m4f", "e3m4ieeeb2", "e3m4fb4", "e2m1ieee", "e4m3fb8", "e5m2fb16",
+                           "int5", "lns8g16", "lns6g1", "logfmt6"}) {
     const auto format = format_by_name(name);
     REQUIRE(format);
     CHECK(format_name(*format) == name);
   }
   CHECK(format_by_name("e4m3fn")->max_finite_code() == 0x7E);
   CHECK(format_by_name("e4m3")->max_finite_code() == 0x77);  // 240
+  CHECK(format_by_name("e4m3") == format_by_name("e4m3_240"));
+  CHECK(format_by_name("e4m3b7") == format_by_name("e4m3_240"));
+  CHECK(format_by_name("e5m2ieee") == numerics::kE5M2);
+  CHECK(format_by_name("int8") == numerics::kInt8);
+  CHECK(format_by_name("lns8g8") == numerics::kLns8);
   CHECK(format_by_name("e5m6")->bias == 15);
   CHECK(format_by_name("e5m6")->specials == numerics::SpecialValues::ieee);
 }
 
 TEST_CASE("other format names are refused") {
   for (const char* name :
-       {"", "e", "e4", "m3", "e0m3", "e9m3", "e4m24", "e4m3x", "e4m3fnb", "e5m0", "e8m23b3",
-        "e1m0f0", "e 4m3", "e-4m3", "fp8", "e99999999999999999999m1", "e2m1b255"}) {
+       {"",           "e",        "e4",       "m3",     "e0m3",    "e9m3",
+        "e4m24",      "e4m3x",    "e4m3fnb",  "e5m0",   "e8m23b3", "e1m0f0",
+        "e4m3ieeefn", "int",      "int2",     "int9",   "int8b",   "lns",
+        "lns8g",      "lns8g3",   "lns8g128", "lns9g8", "lns4g16", "logfmt",
+        "logfmt2",    "logfmt10", "e 4m3",    "e-4m3",  "fp8",     "e99999999999999999999m1",
+        "e2m1b255"}) {
     INFO(name);
     CHECK_FALSE(format_by_name(name).has_value());
   }
@@ -82,6 +92,13 @@ TEST_CASE("labels and the cost of scales") {
   spec.scale.format = numerics::ScaleFormat::e8m0;
   spec.tile = {1, 32};
   CHECK(scale_bits_per_element(spec, 10, 256) == 0.25);
+  spec.scale.format = numerics::ScaleFormat::nv_two_level;
+  spec.tile = {1, 16};
+  CHECK(label(spec) == "e4m3fn/1x16/nv_two_level");
+  CHECK(scale_bits_per_element(spec, 10, 32) == 0.5 + 32.0 / 320);
+  spec.scale.format = numerics::ScaleFormat::bf16;
+  CHECK(scale_bits_per_element(spec, 10, 32) == 1.0);
+  spec.scale.format = numerics::ScaleFormat::e8m0;
   spec.tile = {};
   spec.scale_source = ScaleSource::delayed;
   spec.rounding = numerics::Rounding::stochastic;

@@ -17,6 +17,7 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
+using numerics::Encoding;
 using numerics::float_bits;
 using numerics::FormatSpec;
 using numerics::Overflow;
@@ -185,6 +186,8 @@ struct NearestAny {
   std::uint32_t limit;            ///< FP32 bits; anything above has the same code
   std::uint32_t max_code, overflow_code, nan_code;
   std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
+  std::uint32_t negated;     ///< mask of the bits that a minus sign inverts, all for integers
+  std::uint32_t code_mask;
 
   NearestAny(const FormatSpec& format, Overflow overflow)
       : shift(static_cast<std::uint32_t>(23 - format.mantissa_bits)),
@@ -194,11 +197,13 @@ struct NearestAny {
         overflow_code(numerics::overflow_code(format, overflow)),
         nan_code(format.specials == SpecialValues::none ? format.max_finite_code()
                                                         : format.nan_code()),
-        sign_shift(static_cast<std::uint32_t>(32 - format.bits())) {}
+        sign_shift(static_cast<std::uint32_t>(32 - format.bits())),
+        negated(format.encoding == Encoding::twos_complement ? ~0u : 0u),
+        code_mask(2u * format.sign_mask() - 1u) {}
 
   /// The addends up to 2^(max exponent + 1 + shift) must be normal FP32 values.
   static bool applies(const FormatSpec& format) {
-    return format.min_exponent() >= -126 &&
+    return format.encoding != Encoding::logarithmic && format.min_exponent() >= -126 &&
            format.max_exponent() + 1 + 23 - format.mantissa_bits <= 127;
   }
 
@@ -212,7 +217,10 @@ struct NearestAny {
     const Words steps = (Words)((Floats)clamped + (Floats)addend) - addend;
     Words code = steps + ((grid - smallest_normal) >> shift);
     code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow_code : code;
-    code |= (bits & kSignBit) >> sign_shift;
+    // A negative integer is the complement plus one, and has the sign bit by itself.
+    const Words minus = (Words)((Ints)bits >> 31) & negated;
+    code = ((code ^ minus) - minus) & code_mask;
+    code |= ((bits & kSignBit) & ~minus) >> sign_shift;
     return (Ints)magnitude > static_cast<std::int32_t>(kExponentField) ? Words{} + nan_code : code;
   }
 };
@@ -396,8 +404,14 @@ void encode_fp8(bool divide, const SourceBlock& block, std::uint8_t* codes,
 
 void encode(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
             std::uint8_t* codes, std::int64_t code_stride) {
-  const FormatSpec format{rule->exponent_bits, rule->mantissa_bits, rule->bias,
-                          static_cast<SpecialValues>(rule->specials)};
+  const auto encoding = static_cast<Encoding>(rule->encoding);
+  const FormatSpec format{rule->exponent_bits,
+                          rule->mantissa_bits,
+                          rule->bias,
+                          static_cast<SpecialValues>(rule->specials),
+                          true,
+                          encoding != Encoding::logarithmic,
+                          encoding};
   const auto overflow = static_cast<Overflow>(rule->overflow);
   const bool nearest = static_cast<Rounding>(rule->rounding) == Rounding::nearest;
   const bool saturating = nearest && overflow == Overflow::saturate;

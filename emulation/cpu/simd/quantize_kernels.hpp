@@ -9,6 +9,7 @@ namespace fp8lab::cpu {
 struct EncodeRule {
   std::int32_t exponent_bits, mantissa_bits, bias;
   std::int32_t specials;  ///< numerics::SpecialValues
+  std::int32_t encoding;  ///< numerics::Encoding
   std::int32_t rounding;  ///< numerics::Rounding
   std::int32_t overflow;  ///< numerics::Overflow
   bool divide;            ///< value / factor instead of value * factor
