@@ -1,5 +1,6 @@
 #include <cub/device/device_radix_sort.cuh>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -89,7 +90,8 @@ struct SortedTokens {
 
 SortedTokens sort_tokens(Context& context, const TensorView& tokens, std::int64_t vocabulary) {
   const std::int64_t count = tokens.cols;
-  const int key_bits = std::bit_width(static_cast<std::uint64_t>(vocabulary));
+  const int key_bits =
+      std::max(1, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(vocabulary))));
   cub::DoubleBuffer<std::uint32_t> keys;
   cub::DoubleBuffer<std::int32_t> positions;
   std::size_t scratch_bytes = 0;
