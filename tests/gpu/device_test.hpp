@@ -66,9 +66,12 @@ class Twin {
     std::memcpy(host_.data() + byte_of(row, col), element.bytes().data(), size_of(dtype_));
   }
 
+  /// Waits for the device: a copy from pageable memory may return before it has arrived there, and
+  /// the context's stream does not wait for it.
   void upload() {
     cuda::check(cudaMemcpy(device_->data(), host_.data(), host_.size(), cudaMemcpyHostToDevice),
                 "cudaMemcpy");
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   TensorView host() { return view(host_.data()); }
   TensorView device() { return view(device_->data()); }
