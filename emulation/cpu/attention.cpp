@@ -6,46 +6,23 @@
 #include "emulation/cpu/attention_tiles.hpp"
 #include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "emulation/numerics/exact_math.hpp"
 
 namespace fp8lab::cpu {
 
 AttentionProblem make_attention_problem(std::string_view operation, const AttentionShape& shape,
-                                        const TensorView& q, const TensorView& k,
-                                        const TensorView& v, const TensorView& document_start,
-                                        const TensorView& out, const TensorView& lse) {
-  const Checks checks(operation);
-  checks.require(shape.batch >= 0 && shape.sequence > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
-                     shape.head_dim > 0 && shape.heads % shape.kv_heads == 0,
-                 "batch " + std::to_string(shape.batch) + ", sequence " +
-                     std::to_string(shape.sequence) + ", " + std::to_string(shape.heads) +
-                     " heads over " + std::to_string(shape.kv_heads) + " kv heads of " +
-                     std::to_string(shape.head_dim) +
-                     "; all must be positive and heads a multiple of kv heads");
-  checks.require(shape.kv_tile > 0 && shape.kv_tile % kAttentionGroup == 0 && shape.q_tile > 0 &&
-                     shape.q_tile % kAttentionGroup == 0,
-                 "kv_tile " + std::to_string(shape.kv_tile) + " and q_tile " +
-                     std::to_string(shape.q_tile) + " must be positive multiples of 16");
-  const std::int64_t tokens = shape.batch * shape.sequence;
-  checks.activation("q", q, tokens, shape.heads * shape.head_dim);
-  checks.tensor("k", k, tokens, shape.kv_heads * shape.head_dim, {q.dtype});
-  checks.tensor("v", v, tokens, shape.kv_heads * shape.head_dim, {q.dtype});
-  checks.activation("out", out, tokens, shape.heads * shape.head_dim);
-  checks.tensor("lse", lse, shape.heads, tokens, {DType::f32});
-  checks.vector("document_start", document_start, tokens, {DType::i32});
-
+                                        const TensorView& document_start) {
   AttentionProblem problem;
   problem.shape = shape;
   problem.document_start = document_start.row<std::int32_t>(0);
-  for (std::int64_t t = 0; t < tokens; ++t) {
+  for (std::int64_t t = 0; t < document_start.cols; ++t) {
     const std::int64_t start = problem.document_start[t];
     if (start < 0 || start > t % shape.sequence) {
-      checks.fail("document_start " + std::to_string(start) + " of token " + std::to_string(t) +
-                  " is not in [0, " + std::to_string(t % shape.sequence) + "]");
+      Checks(operation).fail("document_start " + std::to_string(start) + " of token " +
+                             std::to_string(t) + " is not in [0, " +
+                             std::to_string(t % shape.sequence) + "]");
     }
   }
-  problem.inverse_root = 1.0f / __builtin_sqrtf(static_cast<float>(shape.head_dim));
-  problem.scale = problem.inverse_root * numerics::kLog2E;
+  problem.factors = attention_factors(shape.head_dim);
   problem.kernels = &pointwise_kernels();
   return problem;
 }
@@ -124,7 +101,7 @@ class ForwardPass {
     }
     SoftmaxState& state = states_[static_cast<std::size_t>(slot)];
     kernels.softmax_row(scores_.data() + row * shape.kv_tile, first, last, shape.kv_tile,
-                        problem_.scale, &state, probabilities_.data());
+                        problem_.factors.scale, &state, probabilities_.data());
     to_operands(kernels, probabilities_.data(), shape.kv_tile, operands);
     float* accumulator = accumulator_.data() + slot * shape.head_dim;
     kernels.multiply(accumulator, state.alpha, shape.head_dim, accumulator);
@@ -175,8 +152,9 @@ void forward(const AttentionProblem& problem, const TensorView& q, const TensorV
 void attention_forward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
                        const TensorView& v, const TensorView& document_start, const TensorView& out,
                        const TensorView& lse) {
+  check_attention_forward(shape, q, k, v, document_start, out, lse);
   const AttentionProblem problem =
-      make_attention_problem("attention_forward", shape, q, k, v, document_start, out, lse);
+      make_attention_problem("attention_forward", shape, document_start);
   if (q.dtype == DType::f32) {
     forward<float>(problem, q, k, v, out, lse);
   } else {

@@ -5,7 +5,6 @@
 
 #include "emulation/cpu/attention_chain.hpp"
 #include "emulation/cpu/attention_tiles.hpp"
-#include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/operations.hpp"
 
 namespace fp8lab::cpu {
@@ -56,7 +55,7 @@ class BackwardPass {
         }
       }
       if (task.keys) {
-        store(dk_.data(), problem_.inverse_root, t_.dk, task.b, task.kv_head, keys);
+        store(dk_.data(), problem_.factors.inverse_root, t_.dk, task.b, task.kv_head, keys);
         store(dv_.data(), 1.0f, t_.dv, task.b, task.kv_head, keys);
       }
     }
@@ -129,7 +128,7 @@ class BackwardPass {
       arguments.first = std::max(seen.first, keys.first) - keys.first;
       arguments.last = std::min(seen.last, keys.last) - keys.first;
       arguments.tile = tile;
-      arguments.scale = problem_.scale;
+      arguments.scale = problem_.factors.scale;
       arguments.lse = t_.lse.row<float>(head)[token];
       arguments.delta = t_.delta[head * t_.lse.cols + token];
       float* dscores = row_.data() + tile;
@@ -168,8 +167,8 @@ class BackwardPass {
     const Range positions{task.q_tiles.first * shape_.q_tile,
                           std::min(shape_.sequence, task.q_tiles.last * shape_.q_tile)};
     for (std::int64_t head = task.heads.first; head < task.heads.last; ++head) {
-      store(dq_.data() + (head - task.heads.first) * width * shape_.head_dim, problem_.inverse_root,
-            t_.dq, task.b, head, positions);
+      store(dq_.data() + (head - task.heads.first) * width * shape_.head_dim,
+            problem_.factors.inverse_root, t_.dq, task.b, head, positions);
     }
   }
 
@@ -255,15 +254,9 @@ void attention_backward(const AttentionShape& shape, const TensorView& q, const 
                         const TensorView& v, const TensorView& document_start,
                         const TensorView& out, const TensorView& lse, const TensorView& dout,
                         const TensorView& dq, const TensorView& dk, const TensorView& dv) {
+  check_attention_backward(shape, q, k, v, document_start, out, lse, dout, dq, dk, dv);
   const AttentionProblem problem =
-      make_attention_problem("attention_backward", shape, q, k, v, document_start, out, lse);
-  const Checks checks("attention_backward");
-  checks.tensor("dout", dout, q.rows, q.cols, {q.dtype});
-  checks.activation("dq", dq, q.rows, q.cols);
-  checks.activation("dk", dk, k.rows, k.cols);
-  checks.activation("dv", dv, v.rows, v.cols);
-  checks.require(dq.data != q.data && dk.data != k.data && dv.data != v.data,
-                 "the gradients must not overwrite q, k or v");
+      make_attention_problem("attention_backward", shape, document_start);
   const std::vector<float> delta = row_deltas(problem, out, dout);
   const BackwardTensors tensors{q, k, v, lse, dout, dq, dk, dv, delta.data()};
   if (q.dtype == DType::f32) {

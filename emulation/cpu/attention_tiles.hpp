@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "emulation/api/backend.hpp"
+#include "emulation/cpu/attention_checks.hpp"
 #include "emulation/cpu/row_access.hpp"
 
 namespace fp8lab::cpu {
@@ -25,8 +26,7 @@ struct Range {
 struct AttentionProblem {
   AttentionShape shape;
   const std::int32_t* document_start = nullptr;
-  float inverse_root = 0.0f;  ///< 1 / sqrt(D)
-  float scale = 0.0f;         ///< inverse_root * log2(e)
+  AttentionFactors factors;
   const PointwiseKernels* kernels = nullptr;
 
   std::int64_t q_tiles() const { return (shape.sequence + shape.q_tile - 1) / shape.q_tile; }
@@ -53,11 +53,9 @@ struct AttentionProblem {
   }
 };
 
-/// Checks the arguments common to both passes and gathers them; throws Error.
+/// Gathers the checked arguments; throws Error for a document_start after its token.
 AttentionProblem make_attention_problem(std::string_view operation, const AttentionShape& shape,
-                                        const TensorView& q, const TensorView& k,
-                                        const TensorView& v, const TensorView& document_start,
-                                        const TensorView& out, const TensorView& lse);
+                                        const TensorView& document_start);
 
 /// A matrix operand of a chain, any strides: element (i, j) is data[i * row_stride + j *
 /// col_stride].

@@ -1,0 +1,57 @@
+#include "emulation/cpu/attention_checks.hpp"
+
+#include <string>
+
+#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operations.hpp"
+#include "emulation/numerics/exact_math.hpp"
+
+namespace fp8lab::cpu {
+
+AttentionFactors attention_factors(std::int64_t head_dim) {
+  AttentionFactors factors;
+  factors.inverse_root = 1.0f / __builtin_sqrtf(static_cast<float>(head_dim));
+  factors.scale = factors.inverse_root * numerics::kLog2E;
+  return factors;
+}
+
+void check_attention_forward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                             const TensorView& v, const TensorView& document_start,
+                             const TensorView& out, const TensorView& lse,
+                             std::string_view operation) {
+  const Checks checks(operation);
+  checks.require(shape.batch >= 0 && shape.sequence > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
+                     shape.head_dim > 0 && shape.heads % shape.kv_heads == 0,
+                 "batch " + std::to_string(shape.batch) + ", sequence " +
+                     std::to_string(shape.sequence) + ", " + std::to_string(shape.heads) +
+                     " heads over " + std::to_string(shape.kv_heads) + " kv heads of " +
+                     std::to_string(shape.head_dim) +
+                     "; all must be positive and heads a multiple of kv heads");
+  checks.require(shape.kv_tile > 0 && shape.kv_tile % kAttentionGroup == 0 && shape.q_tile > 0 &&
+                     shape.q_tile % kAttentionGroup == 0,
+                 "kv_tile " + std::to_string(shape.kv_tile) + " and q_tile " +
+                     std::to_string(shape.q_tile) + " must be positive multiples of 16");
+  const std::int64_t tokens = shape.batch * shape.sequence;
+  checks.activation("q", q, tokens, shape.heads * shape.head_dim);
+  checks.tensor("k", k, tokens, shape.kv_heads * shape.head_dim, {q.dtype});
+  checks.tensor("v", v, tokens, shape.kv_heads * shape.head_dim, {q.dtype});
+  checks.activation("out", out, tokens, shape.heads * shape.head_dim);
+  checks.tensor("lse", lse, shape.heads, tokens, {DType::f32});
+  checks.vector("document_start", document_start, tokens, {DType::i32});
+}
+
+void check_attention_backward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                              const TensorView& v, const TensorView& document_start,
+                              const TensorView& out, const TensorView& lse, const TensorView& dout,
+                              const TensorView& dq, const TensorView& dk, const TensorView& dv) {
+  check_attention_forward(shape, q, k, v, document_start, out, lse, "attention_backward");
+  const Checks checks("attention_backward");
+  checks.tensor("dout", dout, q.rows, q.cols, {q.dtype});
+  checks.activation("dq", dq, q.rows, q.cols);
+  checks.activation("dk", dk, k.rows, k.cols);
+  checks.activation("dv", dv, v.rows, v.cols);
+  checks.require(dq.data != q.data && dk.data != k.data && dv.data != v.data,
+                 "the gradients must not overwrite q, k or v");
+}
+
+}  // namespace fp8lab::cpu
