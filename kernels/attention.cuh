@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "emulation/cpu/attention_checks.hpp"
 #include "emulation/cpu/operations.hpp"
@@ -25,6 +26,10 @@ namespace fp8lab::cuda {
 inline constexpr int kTileRows = 64;  ///< queries or keys of a tile
 inline constexpr int kAttentionWarps = 4;
 inline constexpr int kAttentionThreads = kWarpSize * kAttentionWarps;
+/// Blocks that an SM is to hold of a kernel with one accumulator of kWidth columns: what its 65536
+/// registers allow almost without spilling.
+template <int kWidth>
+inline constexpr int kBlocksPerSm = kWidth <= 64 ? 3 : 2;
 inline constexpr int kChainGroup = static_cast<int>(cpu::kAttentionGroup);
 inline constexpr int kScoreBlocks = kTileRows / 8;  ///< n8 blocks of a row of scores
 inline constexpr float kMinusInfinity = -__builtin_inff();
@@ -132,22 +137,37 @@ class Tile {
                            static_cast<std::uintptr_t>(stride) * sizeof(T)) %
                           16) == 0;
     constexpr int kVectors = kWidth / kVector;
-    for (int slot = static_cast<int>(threadIdx.x); slot < kTileRows * kVectors;
-         slot += kAttentionThreads) {
-      const int r = slot / kVectors;
-      const int c = slot % kVectors * kVector;
-      const int count = r < source.count ? head_dim - first - c : 0;
-      const T* from = corner + r * stride + c;
-      T* to = row(r) + c;
-      if (aligned && count >= kVector) {
-        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-      } else {
-        for (int e = 0; e < kVector; ++e) to[e] = e < count ? from[e] : T{};
+    constexpr int kBatch = 4;  // loads in flight
+    static_assert(kTileRows * kVectors % (kBatch * kAttentionThreads) == 0);
+    for (int batch = 0; batch < kTileRows * kVectors; batch += kBatch * kAttentionThreads) {
+      uint4 values[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int slot = batch + i * kAttentionThreads + static_cast<int>(threadIdx.x);
+        const int r = slot / kVectors, c = slot % kVectors * kVector;
+        const int count = r < source.count ? head_dim - first - c : 0;
+        values[i] = read(corner + r * stride + c, count, aligned);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int slot = batch + i * kAttentionThreads + static_cast<int>(threadIdx.x);
+        *reinterpret_cast<uint4*>(row(slot / kVectors) + slot % kVectors * kVector) = values[i];
       }
     }
   }
 
  private:
+  /// 16 bytes of operands, those from `count` on zero.
+  __device__ static uint4 read(const T* from, int count, bool aligned) {
+    if (aligned && count >= kVector) return *reinterpret_cast<const uint4*>(from);
+    T values[kVector];
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) values[e] = e < count ? from[e] : T{};
+    uint4 bits;
+    std::memcpy(&bits, values, sizeof bits);
+    return bits;
+  }
+
   T* data_;
   const T* held_ = nullptr;
 };

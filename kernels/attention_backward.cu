@@ -32,17 +32,21 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 /// The tiles of one block, and P and dS of its 64 x 64 pairs.
 template <class T, int kWidth>
-class PairTiles {
- public:
+struct PairTiles {
   using OperandTile = Tile<T, kWidth>;
   using ScoreTile = Tile<T, kTileRows>;
   static constexpr std::size_t bytes(int score_tiles) {
     return (4 * OperandTile::kElements + score_tiles * ScoreTile::kElements) * sizeof(T);
   }
 
-  __device__ PairTiles(const AttentionProblem& problem, const BackwardTensors<T>& tensors)
-      : problem_(problem),
-        t_(tensors),
+  const AttentionProblem& problem;
+  const BackwardTensors<T>& tensors;
+  OperandTile q, dout, k, v;
+  ScoreTile ds, p;  ///< (queries, keys)
+
+  __device__ PairTiles(const AttentionProblem& call, const BackwardTensors<T>& operands)
+      : problem(call),
+        tensors(operands),
         q(shared_memory<T>()),
         dout(q.row(kTileRows)),
         k(dout.row(kTileRows)),
@@ -51,8 +55,8 @@ class PairTiles {
         p(ds.row(kTileRows)) {}
 
   __device__ HeadRows<T> queries(const OperandRows<T>& rows, int b, int head, int query) const {
-    return {rows, problem_.token(b, query), min(kTileRows, problem_.sequence - query),
-            head * problem_.head_dim};
+    return {rows, problem.token(b, query), min(kTileRows, problem.sequence - query),
+            head * problem.head_dim};
   }
   __device__ HeadRows<T> keys(const OperandRows<T>& rows, int b, int kv_head, int key) const {
     return queries(rows, b, kv_head, key);
@@ -62,30 +66,30 @@ class PairTiles {
   /// kTileRows); zeros for masked pairs. Whole block.
   template <bool kProbabilities>
   __device__ void compute(const WarpQueries& rows, int b, int head, int query, int key) {
-    const int kv_head = head / problem_.group();
+    const int kv_head = head / problem.group();
     const unsigned pairs = rows.groups(key, key + kTileRows);
     float score[kScoreBlocks][4], dprob[kScoreBlocks][4];
     clear(score);
     clear(dprob);
-    add_scores(queries(t_.q, b, head, query), keys(t_.k, b, kv_head, key), problem_.head_dim, pairs,
-               q, k, score);
-    add_scores(queries(t_.dout, b, head, query), keys(t_.v, b, kv_head, key), problem_.head_dim,
-               pairs, dout, v, dprob);
+    add_scores(queries(tensors.q, b, head, query), keys(tensors.k, b, kv_head, key),
+               problem.head_dim, pairs, q, k, score);
+    add_scores(queries(tensors.dout, b, head, query), keys(tensors.v, b, kv_head, key),
+               problem.head_dim, pairs, dout, v, dprob);
     const int offset =
         (warp_id() * kChainGroup + fragment_row()) * ScoreTile::kStride + fragment_column();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const bool inside = rows.position[r] >= 0;
-      const std::int64_t token = problem_.token(b, inside ? rows.position[r] : 0);
-      const float lse = inside ? t_.lse.load(head, token) : 0.0f;
-      const float delta = inside ? t_.delta[head * problem_.tokens() + token] : 0.0f;
+      const std::int64_t token = problem.token(b, inside ? rows.position[r] : 0);
+      const float lse = inside ? tensors.lse.load(head, token) : 0.0f;
+      const float delta = inside ? tensors.delta[head * problem.tokens() + token] : 0.0f;
 #pragma unroll
       for (int n = 0; n < kScoreBlocks; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const bool visible = rows.sees(r, key + 8 * n + fragment_column() + e);
           const int i = 2 * r + e;
-          const float weight = numerics::exp2((score[n][i] * problem_.factors.scale) - lse);
+          const float weight = numerics::exp2((score[n][i] * problem.factors.scale) - lse);
           const float gradient = weight * (dprob[n][i] - delta);
           const int at = offset + r * 8 * ScoreTile::kStride + 8 * n + e;
           to_operand(visible ? gradient : 0.0f, ds.row(0) + at);
@@ -94,14 +98,6 @@ class PairTiles {
       }
     }
   }
-
- private:
-  const AttentionProblem& problem_;
-  const BackwardTensors<T>& t_;
-
- public:
-  OperandTile q, dout, k, v;
-  ScoreTile ds, p;  ///< (queries, keys)
 };
 
 /// Stores the warp's 16 rows, from position `first` on, of the columns [column, column + kWidth) of
@@ -145,7 +141,7 @@ struct BackwardTask {
 
 /// Gradient of kTileRows queries of one head: keys ascending. Late tiles, with most keys, first.
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kAttentionThreads)
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
     attention_query_gradients(AttentionProblem problem, BackwardTensors<T> tensors) {
   using Tiles = PairTiles<T, kWidth>;
   const BackwardTask task(problem, problem.heads, kWidth);

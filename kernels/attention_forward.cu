@@ -39,7 +39,7 @@ class RowSums {
 
   /// Sum of row r: of one chunk, or of the chunks ended.
   __device__ float total(int r, bool chunks) const {
-    return combine(chunks ? upper_[r] : lane_[r]);
+    return chunks ? combine(upper_[r]) : combine(lane_[r]);
   }
 
  private:
@@ -259,7 +259,7 @@ class ForwardBlock {
 };
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kAttentionThreads)
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
     attention_forward_kernel(AttentionProblem problem, OperandRows<T> q, OperandRows<T> k,
                              OperandRows<T> v, ResultRows out, ResultRows lse) {
   ForwardBlock<T, kWidth> block(problem, ForwardTask(problem, kWidth), q, k, v);

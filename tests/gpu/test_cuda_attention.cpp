@@ -256,6 +256,30 @@ TEST_CASE("attention on the device with operands of every kind") {
   run_and_compare(c);
 }
 
+TEST_CASE("starts in any order, and infinities in queries between those that see a key") {
+  if (!have_device()) return;
+  const DType storage = GENERATE(DType::bf16, DType::f32);
+  const std::int64_t q_tile = GENERATE(32, 160);
+  Case c({.batch = 1,
+          .sequence = 157,
+          .heads = 2,
+          .kv_heads = 1,
+          .head_dim = 16,
+          .kv_tile = 32,
+          .q_tile = q_tile},
+         storage, DType::f32, 0, 71);
+  // Of the queries after the first kv tile only 48 to 63 see none of its keys. In a q tile of 160
+  // the CPU sums them with the others, and zero times infinity shows in dK and dV; a q tile of 32
+  // ends with them, and they are left out.
+  for (std::int64_t t = 0; t < c.tokens(); ++t) {
+    const bool inside = t >= 48 && t < 64;
+    c.starts.set(t, inside ? 48.0 : static_cast<double>(std::min(t, t * 7 % 5)));
+  }
+  c.dout.set(50, 3, HUGE_VAL);
+  c.qkv.set(51, 4, -HUGE_VAL);
+  run_and_compare(c);
+}
+
 TEST_CASE("an accumulator rescaled to -0 ends as +0 on the device") {
   if (!have_device()) return;
   const DType storage = GENERATE(DType::bf16, DType::f32);
