@@ -43,11 +43,11 @@ AttentionProblem make_attention_problem(const char* operation, const AttentionSh
   const std::int64_t tiles = (shape.sequence + kTileRows - 1) / kTileRows;
   const std::int64_t slices = (shape.head_dim + kTileRows - 1) / kTileRows;
   cpu::Checks(operation).require(
-      shape.sequence <= kMaxSequence && shape.batch * shape.sequence <= kLimit &&
+      shape.sequence <= kMaxSequence && shape.batch * shape.sequence <= kLimit / shape.heads &&
           shape.heads * shape.head_dim <= kLimit &&
           shape.batch * tiles <= kLimit / (shape.heads * slices),
-      "sequences of " + std::to_string(shape.sequence) + " tokens, " + std::to_string(shape.batch) +
-          " of them, are more than the kernels index");
+      std::to_string(shape.batch) + " sequences of " + std::to_string(shape.sequence) +
+          " tokens are more than the kernels index (at most 2^24 tokens a sequence, 2^31 lse)");
   const std::int64_t padded = (shape.sequence + kChainGroup - 1) / kChainGroup * kChainGroup;
   const auto integer = [](std::int64_t value) { return static_cast<int>(value); };
   AttentionProblem problem{};

@@ -293,6 +293,7 @@ __device__ void add_scores(const HeadRows<T>& a, const HeadRows<T>& b, int head_
     a_tile.load(a, first, head_dim);
     b_tile.load(b, first, head_dim);
     __syncthreads();
+    if (pairs == 0) continue;
     chain<Stored::as_is, Stored::transposed>(
         a_tile.row(warp_id() * kChainGroup), Tile<T, kWidth>::kStride, b_tile.row(0),
         Tile<T, kWidth>::kStride, group_bits(min(kWidth, head_dim - first)), pairs, acc);

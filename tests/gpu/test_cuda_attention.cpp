@@ -338,6 +338,21 @@ TEST_CASE("attention on the device refuses what the CPU refuses, in the same wor
         overwriting([](const auto&... a) { cpu::attention_backward(a...); }));
 }
 
+TEST_CASE("attention on the device refuses sequences that its tree sum does not reach") {
+  if (!have_device()) return;
+  cuda::Context context(0);
+  const std::int64_t tokens = (std::int64_t{1} << 24) + 1;
+  float element = 0.0f;  // refused before anything is read
+  const TensorView column{&element, DType::f32, tokens, 1, 1};
+  const TensorView row{&element, DType::f32, 1, tokens, tokens};
+  const TensorView starts{&element, DType::i32, 1, tokens, tokens};
+  const AttentionShape shape{
+      .batch = 1, .sequence = tokens, .heads = 1, .kv_heads = 1, .head_dim = 1};
+  CHECK_THROWS_WITH(
+      cuda::attention_forward(context, shape, column, column, column, starts, column, row),
+      Catch::Contains("more than the kernels index"));
+}
+
 TEST_CASE("a document that starts after its token is reported by the device") {
   if (!have_device()) return;
   cuda::Context context(0);
