@@ -10,7 +10,7 @@
 #include "emulation/cpu/operations.hpp"
 #include "kernels/codec_sweep.hpp"
 #include "kernels/operations.hpp"
-#include "tests/case_generator.hpp"
+#include "src/validate/case_generator.hpp"
 #include "tests/unit/matrix.hpp"
 
 using namespace fp8lab;

@@ -1,0 +1,275 @@
+// Calls of quantization and GEMM.
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "src/validate/kernel_data.hpp"
+#include "src/validate/kernels.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::FormatSpec;
+using numerics::Rounding;
+using numerics::ScaleFormat;
+using Views = std::vector<TensorView>;
+
+QuantSpec quantized(const FormatSpec& format, TileShape tile, ScaleFormat scale) {
+  QuantSpec spec;
+  spec.format = format;
+  spec.tile = tile;
+  spec.scale.format = scale;
+  spec.scale_source = ScaleSource::current;
+  return spec;
+}
+
+std::vector<QuantSpec> quantizations() {
+  using numerics::ScaleRounding;
+  std::vector<QuantSpec> specs;
+  const TileShape tiles[] = {{0, 0}, {1, 0}, {1, 128}, {128, 128}, {1, 32}, {3, 7}};
+  for (const TileShape& tile : tiles) {
+    specs.push_back(quantized(numerics::kE4M3, tile, ScaleFormat::fp32));
+    specs.push_back(quantized(numerics::kE5M2, tile, ScaleFormat::pow2));
+  }
+  for (const FormatSpec& format : {numerics::kE2M1, numerics::kE2M3, numerics::kE3M2, numerics::kE3M4,
+                                   numerics::kInt8, numerics::kMxInt8, numerics::kLns8}) {
+    specs.push_back(quantized(format, {1, 32}, ScaleFormat::fp32));
+  }
+  for (const ScaleRounding rounding : {ScaleRounding::ceil, ScaleRounding::ocp_floor,
+                                       ScaleRounding::rceil, ScaleRounding::even}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0));
+    specs.back().scale.rounding = rounding;
+  }
+  for (const auto arithmetic :
+       {numerics::ScaleArithmetic::dec_div, numerics::ScaleArithmetic::dec_div_recip}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 128}, ScaleFormat::fp32));
+    specs.back().scale.arithmetic = arithmetic;
+  }
+  for (const auto choice : {numerics::FourOverSix::none, numerics::FourOverSix::mse}) {
+    specs.push_back(quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level));
+    specs.back().scale.four_over_six = choice;
+  }
+  for (const Rounding rounding : {Rounding::stochastic, Rounding::toward_zero}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 128}, ScaleFormat::pow2));
+    specs.back().rounding = rounding;
+  }
+  specs.push_back(quantized(numerics::kE5M2, {0, 0}, ScaleFormat::fp32));
+  specs.back().scale_source = ScaleSource::delayed;
+  specs.back().history_length = 20;
+  specs.push_back(quantized(numerics::kE4M3, {0, 0}, ScaleFormat::fp32));
+  specs.back().scale_source = ScaleSource::static_scale;
+  specs.back().static_scale = 0.37f;
+  specs.push_back({});
+  specs.back().format = numerics::kE4M3;  // only cast
+  specs.push_back(quantized(numerics::kLogFmt8, {1, 64}, ScaleFormat::fp32));
+  for (const FormatSpec& format : {numerics::kBF16, numerics::kFP16}) {
+    specs.push_back({});
+    specs.back().format = format;
+  }
+  return specs;
+}
+
+/// `operand` with codes and scales at t[first] and t[first + 1]; no scales when `spec` has none.
+QuantizedOperand operand_at(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+                            const Views& t, std::size_t first) {
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = rows;
+  operand.k = k;
+  operand.codes = t[first];
+  if (spec.has_scale()) operand.scales = t[first + 1];
+  return operand;
+}
+
+HostTensor scales_of(KernelData& data, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  if (!spec.has_scale()) return data.output(DType::f32, 1, 1);
+  return data.output(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
+}
+
+class QuantizationCalls {
+ public:
+  QuantizationCalls(std::uint64_t seed, int round) : data_(seed), round_(round) {}
+
+  std::vector<KernelCall> draw() {
+    for (const QuantSpec& spec : quantizations()) {
+      const DType source = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
+      for (const bool transpose : {false, true}) quantize(spec, source, transpose);
+    }
+    return std::move(calls_);
+  }
+
+ private:
+  void quantize(const QuantSpec& spec, DType source, bool transpose) {
+    const MatrixShape s = matrix_shape(data_, round_);
+    const std::int64_t rows = transpose ? s.cols : s.rows, k = transpose ? s.rows : s.cols;
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    HostTensor state = flat(data_.output(DType::f32, 1, delayed ? DelayedState::length(spec) : 1));
+    for (std::byte& byte : state.data) byte = std::byte{0};
+    const DType out = data_.word() % 2 == 0 ? DType::bf16 : DType::f32;
+    const RandomKey key{7, data_.word(), 3, transpose ? 1u : 0u};
+    calls_.push_back(
+        {fmt::format("quantize {}", label(spec)),
+         fmt::format("{} {}{}", name_of(source), describe(s), transpose ? " transposed" : ""),
+         {data_.values(source, s.rows, s.cols, data_.word() % 4 == 0),
+          data_.output(spec.storage(), rows, k), scales_of(data_, spec, rows, k), state,
+          data_.output(out, s.rows, s.cols)},
+         [spec, rows, k, transpose, delayed, key](Backend& b, const Views& t) {
+           QuantizedOperand operand = operand_at(spec, rows, k, t, 1);
+           const TensorView state_view = delayed ? t[3] : TensorView{};
+           b.quantize(t[0], transpose, key, state_view, operand);
+           if (delayed) {  // a second step uses what the first one learnt
+             b.update_delayed_scale(spec, state_view);
+             b.quantize(t[0], transpose, key, state_view, operand);
+             b.update_delayed_scale(spec, state_view);
+           }
+           b.dequantize(operand, transpose, t[4]);
+         }});
+  }
+
+  KernelData data_;
+  int round_;
+  std::vector<KernelCall> calls_;
+};
+
+struct GemmCase {
+  GemmSpec gemm;
+  QuantSpec a, b;
+};
+
+GemmSpec fp8_gemm(int interval, int split_k = 1) {
+  GemmSpec spec;
+  spec.accumulator = Accumulator::sm90_wgmma_fp8;
+  if (interval > 0) {
+    spec.schedule = Schedule::promote;
+    spec.promote_interval = interval;
+  }
+  spec.split_k = split_k;
+  return spec;
+}
+
+std::vector<GemmCase> gemm_cases() {
+  const auto e4m3 = [](TileShape tile) { return quantized(numerics::kE4M3, tile, ScaleFormat::fp32); };
+  const auto e5m2 = [](TileShape tile) { return quantized(numerics::kE5M2, tile, ScaleFormat::fp32); };
+  const TileShape tensor{0, 0}, row{1, 0}, group{1, 128}, block{128, 128}, mx{1, 32};
+  std::vector<GemmCase> cases = {
+      {fp8_gemm(0), e4m3(tensor), e4m3(tensor)},    {fp8_gemm(128), e4m3(tensor), e5m2(tensor)},
+      {fp8_gemm(0), e5m2(row), e4m3(row)},          {fp8_gemm(128), e4m3(row), e4m3(row)},
+      {fp8_gemm(128), e4m3(group), e4m3(block)},    {fp8_gemm(128), e5m2(block), e4m3(group)},
+      {fp8_gemm(128), e4m3(group), e4m3(group)},    {fp8_gemm(128), e5m2(block), e5m2(block)},
+      {fp8_gemm(32), e4m3(mx), e4m3(mx)},           {fp8_gemm(64), e4m3(group), e4m3(group)},
+      {fp8_gemm(256), e4m3(tensor), e4m3(tensor)},  {fp8_gemm(96), e4m3(row), e4m3(tensor)},
+      {fp8_gemm(128, 2), e4m3(group), e4m3(block)}, {fp8_gemm(0, 3), e4m3(tensor), e4m3(tensor)},
+      {fp8_gemm(0), quantized(numerics::kE2M1, tensor, ScaleFormat::fp32),
+       quantized(numerics::kE3M2, tensor, ScaleFormat::fp32)},
+  };
+  GemmCase ordered{fp8_gemm(128), e4m3(group), e4m3(group)};
+  ordered.gemm.scale_order = ScaleOrder::a_then_b;
+  cases.push_back(ordered);
+  GemmCase bf16{};
+  cases.push_back(bf16);
+  bf16.gemm.split_k = 3;
+  cases.push_back(bf16);
+  GemmCase promoted{};
+  promoted.gemm.schedule = Schedule::promote;
+  promoted.gemm.promote_interval = 64;
+  cases.push_back(promoted);
+  for (const Accumulator accumulator :
+       {Accumulator::sm90_mma_sync_fp8, Accumulator::ideal_fp32, Accumulator::ideal_exact}) {
+    GemmCase scalar{fp8_gemm(0), e4m3(tensor), e5m2(tensor)};
+    scalar.gemm.accumulator = accumulator;
+    cases.push_back(scalar);
+  }
+  return cases;
+}
+
+class GemmCalls {
+ public:
+  GemmCalls(std::uint64_t seed, int round) : data_(seed), round_(round) {}
+
+  std::vector<KernelCall> draw() {
+    for (const GemmCase& gemm_case : gemm_cases()) multiply(gemm_case);
+    return std::move(calls_);
+  }
+
+ private:
+  struct Shape {
+    std::int64_t m, n, k;
+  };
+  Shape shape(const GemmCase& gemm_case) {
+    const bool slow = gemm_case.gemm.accumulator != Accumulator::sm90_wgmma_fp8 &&
+                      gemm_case.gemm.accumulator != Accumulator::sm90_bf16;
+    Shape s{};
+    switch (slow ? round_ % 2 : round_ % 4) {
+      case 0: s = {data_.integer(1, 9), data_.integer(1, 20), data_.integer(1, 300)}; break;
+      case 1: s = {data_.integer(20, 200), data_.integer(20, 200), data_.integer(100, 900)}; break;
+      case 2: s = {data_.integer(1, 150), data_.integer(200, 500), 16 * data_.integer(60, 300)}; break;
+      default: s = {data_.integer(500, 1500), 16 * data_.integer(40, 90), data_.integer(100, 600)};
+    }
+    // Every range of a split needs some of K.
+    if (gemm_case.gemm.split_k > 1) s.k += 512 * gemm_case.gemm.split_k;
+    return s;
+  }
+
+  HostTensor codes(const QuantSpec& spec, std::int64_t rows, std::int64_t k, bool specials) {
+    CaseGenerator generator(data_.word());
+    HostTensor tensor{spec.storage(), rows, k, {}, false, false};
+    tensor.data.resize(static_cast<std::size_t>(rows * k) * size_of(tensor.dtype));
+    if (tensor.dtype == DType::u8) {
+      const auto drawn = generator.codes<std::uint8_t>(spec.format, rows, k, 8, 64, specials);
+      std::memcpy(tensor.data.data(), drawn.data(), tensor.data.size());
+    } else {
+      const auto drawn = generator.codes<std::uint16_t>(spec.format, rows, k, 8, 64, specials);
+      std::memcpy(tensor.data.data(), drawn.data(), tensor.data.size());
+    }
+    return tensor;
+  }
+  HostTensor scales(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+    HostTensor tensor = scales_of(data_, spec, rows, k);
+    tensor.output = false;
+    CaseGenerator generator(data_.word());
+    for (std::size_t i = 0; i < tensor.data.size(); i += 4) {
+      const float scale = generator.scale();
+      std::memcpy(tensor.data.data() + i, &scale, sizeof scale);
+    }
+    return tensor;
+  }
+
+  void multiply(const GemmCase& gemm_case) {
+    const Shape s = shape(gemm_case);
+    const bool wild = data_.word() % 4 == 0;
+    for (const bool accumulate : {false, true}) {
+      GemmSpec spec = gemm_case.gemm;
+      spec.output = accumulate ? DType::f32 : DType::bf16;
+      const QuantSpec a = gemm_case.a, b = gemm_case.b;
+      const bool bias = data_.word() % 2 == 0;
+      calls_.push_back(
+          {fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
+           fmt::format("({}, {}, {}){}{}", s.m, s.n, s.k, bias ? " bias" : "",
+                       accumulate ? " accumulated" : ""),
+           {codes(a, s.m, s.k, wild), scales(a, s.m, s.k), codes(b, s.n, s.k, wild),
+            scales(b, s.n, s.k), flat(data_.ordinary(DType::bf16, 1, s.n)),
+            data_.output(spec.output, s.m, s.n)},
+           [spec, a, b, s, bias, accumulate](Backend& backend, const Views& t) {
+             const QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
+             const QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
+             backend.gemm(spec, left, right, bias ? t[4] : TensorView{}, accumulate, t[5]);
+           }});
+    }
+  }
+
+  KernelData data_;
+  int round_;
+  std::vector<KernelCall> calls_;
+};
+
+}  // namespace
+
+std::vector<KernelCall> quantization_calls(std::uint64_t seed, int round) {
+  return QuantizationCalls(seed, round).draw();
+}
+
+std::vector<KernelCall> gemm_calls(std::uint64_t seed, int round) {
+  return GemmCalls(seed, round).draw();
+}
+
+}  // namespace fp8lab

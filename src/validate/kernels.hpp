@@ -1,0 +1,46 @@
+// Every operation of a backend against another one: the CUDA kernels against the emulator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+#include "src/validate/kernel_call.hpp"
+
+namespace fp8lab {
+
+/// What one kernel's calls came to.
+struct KernelReport {
+  std::string kernel;
+  std::uint64_t calls = 0;
+  std::uint64_t outputs = 0;     ///< compared elements
+  std::uint64_t mismatches = 0;  ///< calls with a difference
+};
+
+struct KernelOptions {
+  std::uint64_t seed = 1;
+  std::uint64_t outputs = 20'000'000;  ///< rounds go on until so many elements were compared
+  int repeats = 2;
+  std::string only;  ///< kernels whose name contains this text; empty: all
+  std::function<void(const std::string&, std::uint64_t outputs)> progress;
+};
+
+struct KernelOutcome {
+  std::vector<KernelReport> kernels;
+  std::vector<KernelMismatch> mismatches;  ///< the first of each kernel
+  std::uint64_t outputs = 0;
+  bool good() const { return mismatches.empty(); }
+};
+
+/// Rounds over all operations with new shapes (one element, odd, K tails, large) and adversarial
+/// data in each (case_generator.hpp). Throws Error when `only` names nothing.
+KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options);
+
+/// The calls of one round, round 0 the smallest shapes; sizes grow and then alternate.
+std::vector<KernelCall> quantization_calls(std::uint64_t seed, int round);
+std::vector<KernelCall> gemm_calls(std::uint64_t seed, int round);
+std::vector<KernelCall> model_calls(std::uint64_t seed, int round);
+
+}  // namespace fp8lab
