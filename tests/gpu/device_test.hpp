@@ -3,12 +3,15 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/api/tensor_view.hpp"
@@ -138,5 +141,18 @@ class Twin {
   std::vector<std::byte> host_;
   std::unique_ptr<cuda::DeviceArray<std::byte>> device_;
 };
+
+using Named = std::pair<const char*, Twin*>;
+
+/// Uploads the tensors, runs the operation on both sides and compares all tensors.
+template <class OnCpu, class OnDevice>
+void compare(cuda::Context& context, std::initializer_list<Named> tensors, const OnCpu& on_cpu,
+             const OnDevice& on_device) {
+  for (const Named& tensor : tensors) tensor.second->upload();
+  on_cpu();
+  on_device();
+  context.synchronize();
+  for (const Named& tensor : tensors) tensor.second->check_equal(tensor.first);
+}
 
 }  // namespace fp8lab::test

@@ -3,9 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
-#include <initializer_list>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "emulation/cpu/operations.hpp"
 #include "kernels/operations.hpp"
@@ -26,19 +25,6 @@ constexpr Shape kShapes[] = {{1, 1},    {3, 7},     {5, 33},   {130, 64}, {4, 40
 constexpr DType kTypes[] = {DType::bf16, DType::f32};
 /// Without gaps; odd row starts; wide rows with gaps; wide rows that start unaligned.
 constexpr Layout kLayouts[] = {{0, 0}, {3, 0}, {8, 8}, {8, 1}};
-
-using Named = std::pair<const char*, Twin*>;
-
-/// Uploads the tensors, runs the operation on both sides and compares all tensors.
-template <class OnCpu, class OnDevice>
-void compare(cuda::Context& context, std::initializer_list<Named> tensors, const OnCpu& on_cpu,
-             const OnDevice& on_device) {
-  for (const Named& tensor : tensors) tensor.second->upload();
-  on_cpu();
-  on_device();
-  context.synchronize();
-  for (const Named& tensor : tensors) tensor.second->check_equal(tensor.first);
-}
 
 /// Calls run(shape, type, other type, layout, seed) for all combinations; `other` for the tensors
 /// whose type may differ.
