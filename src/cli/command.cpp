@@ -97,6 +97,14 @@ std::string required(const po::variables_map& values, const std::string& name,
   return values[name].as<std::string>();
 }
 
+Assignment parse_assignment(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw Error(fmt::format("--set {}: expected KEY=VALUE", text));
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   try {
     const int status = dispatch(commands, arguments);

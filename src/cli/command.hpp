@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/config/config.hpp"
+
 namespace fp8lab::cli {
 
 /// Exit statuses of the program (design.md section 8).
@@ -45,6 +47,9 @@ boost::program_options::variables_map parse_arguments(
 /// The value of a required option. Throws Error that names it.
 std::string required(const boost::program_options::variables_map& values, const std::string& name,
                      const std::string& command);
+
+/// "KEY=VALUE" of --set. Throws Error.
+Assignment parse_assignment(const std::string& text);
 
 /// The whole program without the program's name: dispatches, prints errors, returns the status.
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments);

@@ -48,7 +48,8 @@ class ProgressPrinter {
   void operator()(const Progress& progress) {
     const auto now = std::chrono::steady_clock::now();
     const bool last = progress.step == progress.total_steps;
-    if (!terminal_ && !last && progress.step > 2 && now - printed_ < std::chrono::seconds(1)) return;
+    if (!terminal_ && !last && progress.step > 2 && now - printed_ < std::chrono::seconds(1))
+      return;
     printed_ = now;
     const std::string line = fmt::format(
         "step {}/{} {} loss {:.4f} grad {:.3f} lr {:.2e} {:.0f} tokens/s {:.0f} s left",
@@ -66,14 +67,6 @@ class ProgressPrinter {
   bool terminal_ = isatty(STDOUT_FILENO) == 1;
   std::chrono::steady_clock::time_point printed_;
 };
-
-Assignment parse_assignment(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw Error(fmt::format("--set {}: expected KEY=VALUE", text));
-  }
-  return {text.substr(0, equals), text.substr(equals + 1)};
-}
 
 RunConfig read_config(const po::variables_map& values) {
   if (values.count("config") + values.count("preset") != 1) {

@@ -13,10 +13,13 @@
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/hash.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/golden.hpp"
+#include "src/validate/kernels.hpp"
 #include "src/validate/mutants.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
+#include "src/validate/steps.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/codec_sweep.hpp"
 #include "src/validate/conv_hashes.hpp"
@@ -36,20 +39,49 @@ struct Row {
 };
 
 po::options_description validate_options() {
-  po::options_description options("fp8lab validate codec | golden DIR | mutants [DIR]");
+  po::options_description options(
+      "fp8lab validate codec | golden DIR | mutants [DIR] | kernels | step [FILE...]");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
       "codec: conversions of all 2^32 floats; golden: recorded hardware results; mutants: whether "
-      "the checks notice arithmetic that is wrong in one step");
-  add("directory", po::value<std::string>(), "folder of the golden files");
+      "the checks notice arithmetic that is wrong in one step; kernels: every operation of a "
+      "backend against the CPU emulator; step: whole training steps likewise, or against recorded "
+      "ones");
+  add("directory", po::value<std::vector<std::string>>(),
+      "folder of the golden files; step: files of recorded steps to replay");
   add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
   add("backend", po::value<std::string>()->default_value("cpu"),
-      "codec: cpu, or cuda for the same sweep on the device");
-  add("threads", po::value<int>()->default_value(0), "golden: 0 for all processors");
-  add("seed", po::value<std::uint64_t>()->default_value(1), "mutants: of the generated cases");
+      "codec, kernels, step: the one under test, cpu or cuda");
+  add("threads", po::value<int>()->default_value(0), "0 for all processors");
+  add("seed", po::value<std::uint64_t>()->default_value(1),
+      "mutants, kernels: of the generated cases");
+  add("outputs", po::value<std::uint64_t>()->default_value(20'000'000),
+      "kernels: elements to compare");
+  add("repeats", po::value<int>()->default_value(2), "kernels: calls that must agree");
+  add("only", po::value<std::string>()->default_value(""),
+      "kernels: those whose names contain this text");
+  add("preset", po::value<std::string>()->default_value("quickstart"), "step: configuration");
+  add("recipe", po::value<std::vector<std::string>>(), "step: recipe, repeatable (default: bf16)");
+  add("set", po::value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
+  add("record", po::value<std::string>(),
+      "step: folder for the steps of the backend under test, one file a recipe");
   add("json", po::value<std::string>(), "also write the result to this file");
   add("help", "this text");
   return options;
+}
+
+/// The one folder that was given, or nothing.
+std::string directory_of(const po::variables_map& values) {
+  if (values.count("directory") == 0) return {};
+  const auto& given = values["directory"].as<std::vector<std::string>>();
+  if (given.size() > 1) throw Error("validate: one folder is enough, got " + given[1] + " too");
+  return given.front();
+}
+
+std::string golden_directory(const po::variables_map& values) {
+  const std::string directory = directory_of(values);
+  if (directory.empty()) throw Error("validate golden: the folder of the golden files is missing");
+  return directory;
 }
 
 std::vector<Row> check_codecs(const po::variables_map& values) {
@@ -99,8 +131,7 @@ std::vector<Row> check_golden(const po::variables_map& values,
   };
   options.first_mismatch = [&](const GoldenMismatch& mismatch) { differences.push_back(mismatch); };
   std::vector<Row> rows;
-  for (const GoldenReport& report :
-       validate_golden(required(values, "directory", "validate golden"), options)) {
+  for (const GoldenReport& report : validate_golden(golden_directory(values), options)) {
     rows.push_back({report.file, report.cases, report.mismatches, report.unchecked});
   }
   return rows;
@@ -186,7 +217,7 @@ int check_mutants(const po::variables_map& values) {
     throw Error("validate mutants: --backend: accepted: cpu");
   }
   MutantOptions options;
-  if (values.count("directory") != 0) options.golden = values["directory"].as<std::string>();
+  options.golden = directory_of(values);
   options.seed = values["seed"].as<std::uint64_t>();
   ProgressLine progress;
   options.progress = [&](const std::string& name) { progress.update(name); };
@@ -201,16 +232,156 @@ int check_mutants(const po::variables_map& values) {
   return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
+std::unique_ptr<Backend> tested_backend(const po::variables_map& values) {
+  return make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+}
+
+void write_kernels_json(const std::string& path, const Backend& tested,
+                        const KernelOutcome& outcome) {
+  nlohmann::ordered_json json;
+  json["what"] = "kernels";
+  json["device"] = tested.device();
+  json["good"] = outcome.good();
+  json["outputs"] = outcome.outputs;
+  json["kernels"] = nlohmann::json::array();
+  for (const KernelReport& kernel : outcome.kernels) {
+    json["kernels"].push_back({{"kernel", kernel.kernel},
+                               {"calls", kernel.calls},
+                               {"outputs", kernel.outputs},
+                               {"mismatches", kernel.mismatches}});
+  }
+  json["first_mismatches"] = nlohmann::json::array();
+  for (const KernelMismatch& mismatch : outcome.mismatches) {
+    json["first_mismatches"].push_back({{"kernel", mismatch.kernel},
+                                        {"call", mismatch.what},
+                                        {"tensor", mismatch.tensor},
+                                        {"row", mismatch.row},
+                                        {"col", mismatch.col},
+                                        {"expected", fmt::format("{:#x}", mismatch.expected)},
+                                        {"actual", fmt::format("{:#x}", mismatch.actual)},
+                                        {"elements", mismatch.count},
+                                        {"outside", mismatch.guard}});
+  }
+  write_file_atomically(path, json.dump(2) + "\n");
+}
+
+int check_kernels(const po::variables_map& values) {
+  const std::unique_ptr<Backend> tested = tested_backend(values);
+  const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
+  KernelOptions options;
+  options.seed = values["seed"].as<std::uint64_t>();
+  options.outputs = values["outputs"].as<std::uint64_t>();
+  options.repeats = values["repeats"].as<int>();
+  options.only = values["only"].as<std::string>();
+  ProgressLine progress;
+  options.progress = [&](const std::string& kernel, std::uint64_t outputs) {
+    progress.update(fmt::format("{} outputs; {}", outputs, kernel));
+  };
+  const KernelOutcome outcome = validate_kernels(*expected, *tested, options);
+  progress.clear();
+  for (const KernelReport& kernel : outcome.kernels) {
+    fmt::print("{}: {} calls, {} outputs, {} mismatches\n", kernel.kernel, kernel.calls,
+               kernel.outputs, kernel.mismatches);
+  }
+  for (const KernelMismatch& mismatch : outcome.mismatches) {
+    fmt::print(
+        "first mismatch of {}: {}: tensor {} row {} col {}: expected {:#x}, got {:#x}{}; {} "
+        "elements differ\n",
+        mismatch.kernel, mismatch.what, mismatch.tensor, mismatch.row, mismatch.col,
+        mismatch.expected, mismatch.actual,
+        mismatch.guard ? " (memory that must not be written)" : "", mismatch.count);
+  }
+  fmt::print("{}: {} outputs, {} kernels with mismatches\n", tested->device(), outcome.outputs,
+             outcome.mismatches.size());
+  if (values.count("json") != 0) {
+    write_kernels_json(values["json"].as<std::string>(), *tested, outcome);
+  }
+  return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
+/// Prints the outcome of one comparison of steps; true when they agree.
+bool report_steps(const std::string& name, const StepTrace& expected, const StepTrace& actual) {
+  const StepDifference difference = compare_traces(expected, actual);
+  if (difference.step < 0) {
+    fmt::print(
+        "{}: {} steps, same loss, gradient norm and weights at every one; final weights {}\n", name,
+        actual.weights.size(), actual.weights.empty() ? "none" : hex16(actual.weights.back()));
+    return true;
+  }
+  fmt::print("{}: {} differs first at step {} of {}\n", name, difference.what, difference.step + 1,
+             expected.weights.size());
+  return false;
+}
+
+RunConfig step_config(const std::string& preset, const std::string& recipe,
+                      const std::vector<std::string>& settings) {
+  std::vector<Assignment> assignments;
+  for (const std::string& text : settings) assignments.push_back(parse_assignment(text));
+  assignments.push_back({"recipe", recipe});
+  return load_preset(preset, assignments);
+}
+
+int replay_steps(const po::variables_map& values, Backend& tested) {
+  bool good = true;
+  for (const std::string& file : values["directory"].as<std::vector<std::string>>()) {
+    const GoldenSteps golden = read_golden_steps(file);
+    const RunConfig config = step_config(golden.preset, golden.recipe, golden.settings);
+    if (config.hash != golden.config_hash) {
+      fmt::print("{}: recorded with configuration {}, now it is {}\n", file, golden.config_hash,
+                 config.hash);
+      good = false;
+      continue;
+    }
+    const StepTrace trace = trace_steps(config, tested, {});
+    good = report_steps(fmt::format("{} ({})", file, golden.device), golden.trace, trace) && good;
+  }
+  return good ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
+int check_steps(const po::variables_map& values) {
+  const std::unique_ptr<Backend> tested = tested_backend(values);
+  if (values.count("directory") != 0) return replay_steps(values, *tested);
+  const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
+  const std::string preset = values["preset"].as<std::string>();
+  std::vector<std::string> recipes{"bf16"}, settings;
+  if (values.count("recipe") != 0) recipes = values["recipe"].as<std::vector<std::string>>();
+  if (values.count("set") != 0) settings = values["set"].as<std::vector<std::string>>();
+  ProgressLine progress;
+  bool good = true;
+  for (const std::string& recipe : recipes) {
+    const RunConfig config = step_config(preset, recipe, settings);
+    const auto trace = [&](Backend& backend) {
+      return trace_steps(config, backend, [&](std::int64_t step, std::int64_t total) {
+        progress.update(fmt::format("{} {} {}/{}", recipe, backend.name(), step, total));
+      });
+    };
+    const StepTrace actual = trace(*tested);
+    const StepTrace wanted = trace(*expected);
+    progress.clear();
+    good = report_steps(recipe, wanted, actual) && good;
+    if (values.count("record") != 0) {
+      const GoldenSteps golden{preset, recipe, settings, tested->device(), config.hash, actual};
+      write_file_atomically(values["record"].as<std::string>() + "/" + recipe + ".json",
+                            to_json(golden));
+    }
+  }
+  fmt::print("{} against {}: {}\n", tested->device(), expected->device(),
+             good ? "the same bits" : "different bits");
+  return good ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
 }  // namespace
 
 int validate(const std::vector<std::string>& arguments) {
   po::positional_options_description positional;
-  positional.add("what", 1).add("directory", 1);
+  positional.add("what", 1).add("directory", -1);
   const po::variables_map values =
       parse_arguments("validate", validate_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string what = required(values, "what", "validate");
   if (what == "mutants") return check_mutants(values);
+  if (what == "kernels") return check_kernels(values);
+  if (what == "step") return check_steps(values);
   std::vector<GoldenMismatch> differences;
   std::vector<Row> rows;
   if (what == "codec") {
@@ -222,8 +393,8 @@ int validate(const std::vector<std::string>& arguments) {
   } else if (what == "golden") {
     rows = check_golden(values, differences);
   } else {
-    throw Error(
-        fmt::format("validate: unknown check '{}'; accepted: codec, golden, mutants", what));
+    throw Error(fmt::format(
+        "validate: unknown check '{}'; accepted: codec, golden, mutants, kernels, step", what));
   }
   for (const Row& row : rows) {
     fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,

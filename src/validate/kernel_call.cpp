@@ -70,8 +70,8 @@ void compare_buffer(const KernelCall& call, std::size_t index, const Placed& pla
     if (want == got) continue;
     if (!mismatch) {
       const std::int64_t row = i / stride - kGuardRows, col = i % stride;
-      const bool guard =
-          row < 0 || row >= placed.view.rows || col >= placed.view.cols || !call.tensors[index].output;
+      const bool guard = row < 0 || row >= placed.view.rows || col >= placed.view.cols ||
+                         !call.tensors[index].output;
       mismatch = KernelMismatch{call.kernel, call.what, index, row, col, want, got, 0, guard};
     }
     ++mismatch->count;

@@ -8,7 +8,8 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kDistinct = 1 << 18;  ///< elements drawn; larger tensors repeat them, shifted
+constexpr std::int64_t kDistinct = 1
+                                   << 18;  ///< elements drawn; larger tensors repeat them, shifted
 
 HostTensor from_floats(DType dtype, std::int64_t rows, std::int64_t cols,
                        const std::vector<float>& drawn) {

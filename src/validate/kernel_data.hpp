@@ -13,7 +13,8 @@ namespace fp8lab {
 /// Draws tensors; everything follows from the seed.
 class KernelData {
  public:
-  explicit KernelData(std::uint64_t seed) : generator_(seed), words_(seed ^ 0x9E3779B97F4A7C15ull) {}
+  explicit KernelData(std::uint64_t seed)
+      : generator_(seed), words_(seed ^ 0x9E3779B97F4A7C15ull) {}
 
   std::uint32_t word() { return words_.next(); }
   /// Uniform in [low, high].

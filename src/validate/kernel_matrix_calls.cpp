@@ -31,12 +31,13 @@ std::vector<QuantSpec> quantizations() {
     specs.push_back(quantized(numerics::kE4M3, tile, ScaleFormat::fp32));
     specs.push_back(quantized(numerics::kE5M2, tile, ScaleFormat::pow2));
   }
-  for (const FormatSpec& format : {numerics::kE2M1, numerics::kE2M3, numerics::kE3M2, numerics::kE3M4,
-                                   numerics::kInt8, numerics::kMxInt8, numerics::kLns8}) {
+  for (const FormatSpec& format :
+       {numerics::kE2M1, numerics::kE2M3, numerics::kE3M2, numerics::kE3M4, numerics::kInt8,
+        numerics::kMxInt8, numerics::kLns8}) {
     specs.push_back(quantized(format, {1, 32}, ScaleFormat::fp32));
   }
-  for (const ScaleRounding rounding : {ScaleRounding::ceil, ScaleRounding::ocp_floor,
-                                       ScaleRounding::rceil, ScaleRounding::even}) {
+  for (const ScaleRounding rounding :
+       {ScaleRounding::ceil, ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even}) {
     specs.push_back(quantized(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0));
     specs.back().scale.rounding = rounding;
   }
@@ -148,17 +149,28 @@ GemmSpec fp8_gemm(int interval, int split_k = 1) {
 }
 
 std::vector<GemmCase> gemm_cases() {
-  const auto e4m3 = [](TileShape tile) { return quantized(numerics::kE4M3, tile, ScaleFormat::fp32); };
-  const auto e5m2 = [](TileShape tile) { return quantized(numerics::kE5M2, tile, ScaleFormat::fp32); };
+  const auto e4m3 = [](TileShape tile) {
+    return quantized(numerics::kE4M3, tile, ScaleFormat::fp32);
+  };
+  const auto e5m2 = [](TileShape tile) {
+    return quantized(numerics::kE5M2, tile, ScaleFormat::fp32);
+  };
   const TileShape tensor{0, 0}, row{1, 0}, group{1, 128}, block{128, 128}, mx{1, 32};
   std::vector<GemmCase> cases = {
-      {fp8_gemm(0), e4m3(tensor), e4m3(tensor)},    {fp8_gemm(128), e4m3(tensor), e5m2(tensor)},
-      {fp8_gemm(0), e5m2(row), e4m3(row)},          {fp8_gemm(128), e4m3(row), e4m3(row)},
-      {fp8_gemm(128), e4m3(group), e4m3(block)},    {fp8_gemm(128), e5m2(block), e4m3(group)},
-      {fp8_gemm(128), e4m3(group), e4m3(group)},    {fp8_gemm(128), e5m2(block), e5m2(block)},
-      {fp8_gemm(32), e4m3(mx), e4m3(mx)},           {fp8_gemm(64), e4m3(group), e4m3(group)},
-      {fp8_gemm(256), e4m3(tensor), e4m3(tensor)},  {fp8_gemm(96), e4m3(row), e4m3(tensor)},
-      {fp8_gemm(128, 2), e4m3(group), e4m3(block)}, {fp8_gemm(0, 3), e4m3(tensor), e4m3(tensor)},
+      {fp8_gemm(0), e4m3(tensor), e4m3(tensor)},
+      {fp8_gemm(128), e4m3(tensor), e5m2(tensor)},
+      {fp8_gemm(0), e5m2(row), e4m3(row)},
+      {fp8_gemm(128), e4m3(row), e4m3(row)},
+      {fp8_gemm(128), e4m3(group), e4m3(block)},
+      {fp8_gemm(128), e5m2(block), e4m3(group)},
+      {fp8_gemm(128), e4m3(group), e4m3(group)},
+      {fp8_gemm(128), e5m2(block), e5m2(block)},
+      {fp8_gemm(32), e4m3(mx), e4m3(mx)},
+      {fp8_gemm(64), e4m3(group), e4m3(group)},
+      {fp8_gemm(256), e4m3(tensor), e4m3(tensor)},
+      {fp8_gemm(96), e4m3(row), e4m3(tensor)},
+      {fp8_gemm(128, 2), e4m3(group), e4m3(block)},
+      {fp8_gemm(0, 3), e4m3(tensor), e4m3(tensor)},
       {fp8_gemm(0), quantized(numerics::kE2M1, tensor, ScaleFormat::fp32),
        quantized(numerics::kE3M2, tensor, ScaleFormat::fp32)},
   };
@@ -202,7 +214,9 @@ class GemmCalls {
     switch (slow ? round_ % 2 : round_ % 4) {
       case 0: s = {data_.integer(1, 9), data_.integer(1, 20), data_.integer(1, 300)}; break;
       case 1: s = {data_.integer(20, 200), data_.integer(20, 200), data_.integer(100, 900)}; break;
-      case 2: s = {data_.integer(1, 150), data_.integer(200, 500), 16 * data_.integer(60, 300)}; break;
+      case 2:
+        s = {data_.integer(1, 150), data_.integer(200, 500), 16 * data_.integer(60, 300)};
+        break;
       default: s = {data_.integer(500, 1500), 16 * data_.integer(40, 90), data_.integer(100, 600)};
     }
     // Every range of a split needs some of K.
@@ -242,18 +256,18 @@ class GemmCalls {
       spec.output = accumulate ? DType::f32 : DType::bf16;
       const QuantSpec a = gemm_case.a, b = gemm_case.b;
       const bool bias = data_.word() % 2 == 0;
-      calls_.push_back(
-          {fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
-           fmt::format("({}, {}, {}){}{}", s.m, s.n, s.k, bias ? " bias" : "",
-                       accumulate ? " accumulated" : ""),
-           {codes(a, s.m, s.k, wild), scales(a, s.m, s.k), codes(b, s.n, s.k, wild),
-            scales(b, s.n, s.k), flat(data_.ordinary(DType::bf16, 1, s.n)),
-            data_.output(spec.output, s.m, s.n)},
-           [spec, a, b, s, bias, accumulate](Backend& backend, const Views& t) {
-             const QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
-             const QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
-             backend.gemm(spec, left, right, bias ? t[4] : TensorView{}, accumulate, t[5]);
-           }});
+      calls_.push_back({fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
+                        fmt::format("({}, {}, {}){}{}", s.m, s.n, s.k, bias ? " bias" : "",
+                                    accumulate ? " accumulated" : ""),
+                        {codes(a, s.m, s.k, wild), scales(a, s.m, s.k), codes(b, s.n, s.k, wild),
+                         scales(b, s.n, s.k), flat(data_.ordinary(DType::bf16, 1, s.n)),
+                         data_.output(spec.output, s.m, s.n)},
+                        [spec, a, b, s, bias, accumulate](Backend& backend, const Views& t) {
+                          const QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
+                          const QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
+                          backend.gemm(spec, left, right, bias ? t[4] : TensorView{}, accumulate,
+                                       t[5]);
+                        }});
     }
   }
 

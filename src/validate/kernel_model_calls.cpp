@@ -35,8 +35,8 @@ class ModelCalls {
   template <class Run>
   void add(const std::string& kernel, const MatrixShape& shape, DType dtype,
            std::vector<HostTensor> tensors, Run run) {
-    calls_.push_back({kernel, fmt::format("{} {}", name_of(dtype), describe(shape)),
-                      std::move(tensors), run});
+    calls_.push_back(
+        {kernel, fmt::format("{} {}", name_of(dtype), describe(shape)), std::move(tensors), run});
   }
 
   void pointwise(DType dtype) {
@@ -71,9 +71,7 @@ class ModelCalls {
     add("rmsnorm_backward", s, dtype,
         {input(), input(), weight(), flat(data_.ordinary(DType::f32, 1, s.rows)),
          data_.output(dtype, s.rows, s.cols), flat(data_.output(DType::f32, 1, s.cols))},
-        [](Backend& b, const Views& t) {
-          b.rmsnorm_backward(t[0], t[1], t[2], t[3], t[4], t[5]);
-        });
+        [](Backend& b, const Views& t) { b.rmsnorm_backward(t[0], t[1], t[2], t[3], t[4], t[5]); });
   }
 
   void embedding(DType dtype) {
@@ -147,20 +145,21 @@ class ModelCalls {
         fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{}", name_of(dtype),
                     a.batch, a.sequence, a.heads, a.kv_heads, a.head_dim, a.kv_tile, a.q_tile);
     HostTensor q = queries(), k = keys(), v = keys(), starts = documents(a);
-    calls_.push_back({"attention_forward", what,
+    calls_.push_back({"attention_forward",
+                      what,
                       {q, k, v, starts, data_.output(dtype, tokens, q_cols),
                        data_.output(DType::f32, a.heads, tokens)},
                       forward});
-    calls_.push_back({"attention_backward", what,
-                      {q, k, v, starts, data_.output(dtype, tokens, q_cols),
-                       data_.output(DType::f32, a.heads, tokens), queries(),
-                       data_.output(dtype, tokens, q_cols), data_.output(dtype, tokens, kv_cols),
-                       data_.output(dtype, tokens, kv_cols)},
-                      [a, forward](Backend& b, const Views& t) {
-                        forward(b, t);
-                        b.attention_backward(a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7],
-                                             t[8], t[9]);
-                      }});
+    calls_.push_back(
+        {"attention_backward",
+         what,
+         {q, k, v, starts, data_.output(dtype, tokens, q_cols),
+          data_.output(DType::f32, a.heads, tokens), queries(), data_.output(dtype, tokens, q_cols),
+          data_.output(dtype, tokens, kv_cols), data_.output(dtype, tokens, kv_cols)},
+         [a, forward](Backend& b, const Views& t) {
+           forward(b, t);
+           b.attention_backward(a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]);
+         }});
   }
 
   HostTensor scalars() {

@@ -16,7 +16,8 @@ KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelO
   KernelOutcome outcome;
   for (int round = 0; round < kLeastRounds || outcome.outputs < options.outputs; ++round) {
     for (const auto calls : {quantization_calls, gemm_calls, model_calls}) {
-      for (const KernelCall& call : calls(options.seed + static_cast<std::uint64_t>(round), round)) {
+      for (const KernelCall& call :
+           calls(options.seed + static_cast<std::uint64_t>(round), round)) {
         if (call.kernel.find(options.only) == std::string::npos) continue;
         KernelReport& report = reports[call.kernel];
         report.kernel = call.kernel;
@@ -29,7 +30,8 @@ KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelO
         if (options.progress) options.progress(call.kernel, outcome.outputs);
       }
     }
-    if (reports.empty()) throw Error("validate kernels: no kernel is called '" + options.only + "'");
+    if (reports.empty())
+      throw Error("validate kernels: no kernel is called '" + options.only + "'");
   }
   for (auto& [name, report] : reports) outcome.kernels.push_back(report);
   return outcome;

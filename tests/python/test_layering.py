@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "src/study": {NUMERICS, API, *BASE, "src/model", "src/train"},
     # The factory and the tools that compare backends are the only ones that name a backend.
     "src/backend": {NUMERICS, API, CPU, KERNELS, *BASE},
-    "src/validate": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend"},
+    "src/validate": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend", "src/model", "src/train"},
     "src/bench": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend"},
 }
 PROGRAM = "src/cli"  # with src/main.cpp and the bindings; may include everything
