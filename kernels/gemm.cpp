@@ -93,10 +93,10 @@ void gemm(Context& context, const GemmSpec& spec, const QuantizedOperand& a,
   gemm.d = d.data;
   gemm.d_stride = d.row_stride;
 
-  const std::size_t parts = tensor_cores ? wgmma_workspace(gemm) : 0;
+  const std::size_t own = tensor_cores ? wgmma_workspace(gemm) : 0;
   std::byte* memory = nullptr;
-  if (carried + parts > 0) {
-    memory = static_cast<std::byte*>(context.workspace(carried + parts));
+  if (carried + own > 0) {
+    memory = static_cast<std::byte*>(context.workspace(carried + own));
   }
   const CarriedCodes codes_a = carry_a.run(context, memory);
   const CarriedCodes codes_b = carry_b.run(context, memory + carry_a.bytes);
@@ -104,7 +104,7 @@ void gemm(Context& context, const GemmSpec& spec, const QuantizedOperand& a,
   gemm.b = codes_b.data;
   gemm.a_stride = codes_a.stride;
   gemm.b_stride = codes_b.stride;
-  gemm.parts = reinterpret_cast<float*>(memory + carried);
+  gemm.memory = reinterpret_cast<float*>(memory + carried);
   if (tensor_cores) return gemm_wgmma(context, gemm);
 
   const numerics::ElementGemm element = cpu::element_gemm(plan);

@@ -1,5 +1,7 @@
 #include "kernels/gemm_wgmma.hpp"
 
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 #include "emulation/numerics/codec.hpp"
@@ -25,7 +27,7 @@ struct Stage {
   alignas(1024) unsigned char a[kTileM * kTileBytes];
   alignas(1024) unsigned char b[kTileN * kTileBytes];
 };
-struct StageScales {
+struct alignas(16) StageScales {
   float a[kStepsPerStage][kTileM];
   float b[kStepsPerStage][kTileN];
 };
@@ -37,19 +39,34 @@ struct Shared {
   std::uint64_t empty[kStages];
 };
 
+/// A ScaleGrid with the division left to do in 32 bits.
+struct Grid {
+  const float* data;
+  int stride, rows, cols;
+
+  /// Scales of a row of the operand; 1 where there are none.
+  __device__ const float* row(int index) const {
+    return data + static_cast<std::int64_t>(rows == 1 ? index : index / rows) * stride;
+  }
+  __device__ float at(int index) const { return data == nullptr ? 1.0f : *row(index); }
+};
+
 /// The kernel's view of a WgmmaGemm.
 struct Problem {
   int m, n, k;
   int tiles_m, tiles_n, tiles;
   int chunk_steps;  ///< instructions of one chain
   int splits, range;
-  ScaleGrid step_a, step_b;    ///< scales inside the sum along K
-  ScaleGrid outer_a, outer_b;  ///< scales of the epilogue
+  /// Scales inside the sum along K, laid out by expand_kernel: one row a chunk.
+  const float *step_a, *step_b;
+  int chunk, padded_m, padded_n;
+  Grid outer_a, outer_b;  ///< scales of the epilogue
   numerics::Epilogue epilogue;
   const void* bias;
   bool bias_bf16;
   void* d;
   std::int64_t d_stride;
+  bool paired;   ///< two neighbouring columns of d can be written at once
   float* parts;  ///< (splits, m, n) when split
 };
 
@@ -70,10 +87,6 @@ __device__ Tile tile_of(const Problem& p, int index) {
   tile.k_begin = tile.split * p.range;
   tile.k_end = min(p.k, tile.k_begin + p.range);
   return tile;
-}
-
-__device__ float scale_at(const ScaleGrid& grid, std::int64_t row, std::int64_t k) {
-  return grid.data == nullptr ? 1.0f : grid.data[row / grid.rows * grid.stride + k / grid.cols];
 }
 
 /// Position in the ring of stages.
@@ -98,36 +111,24 @@ __device__ void copy_operands(const Problem& p, const CUtensorMap* map_a, const 
     for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring.advance()) {
       Stage& stage = shared.stages[ring.stage];
       std::uint64_t* full = &shared.full[ring.stage];
+      // Chunks with a part in this stage; ranges of a split begin at multiples of a chunk.
+      const int first = kScaled ? k / p.chunk : 0;
+      const int last = kScaled ? (min(k + kTileK, tile.k_end) - 1) / p.chunk : -1;
+      constexpr std::uint32_t kScaleBytes = kTileM * sizeof(float);
       barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-      barrier_expect(full, sizeof(Stage));
+      barrier_expect(full, sizeof(Stage) + (last - first + 1) * 2 * kScaleBytes);
       copy_box(stage.a, map_a, full, k, tile.m0);
       copy_box(stage.b, map_b, full, k, tile.n0);
-    }
-  }
-}
-
-/// One warp: the scales of every chunk that has a part in a stage.
-template <int kBytes>
-__device__ void copy_scales(const Problem& p, Shared<true>& shared) {
-  constexpr int kTileK = kTileBytes / kBytes;
-  const int lane = threadIdx.x % 32;
-  const int chunk_k = p.chunk_steps * 32 / kBytes;
-  Ring ring;
-  for (int index = blockIdx.x; index < p.tiles * p.splits; index += gridDim.x) {
-    const Tile tile = tile_of(p, index);
-    for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring.advance()) {
-      StageScales& scales = shared.scales[ring.stage];
-      barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-      const int end = min(k + kTileK, tile.k_end);
-      int slot = 0;
-      const int first = tile.k_begin + (k - tile.k_begin) / chunk_k * chunk_k;
-      for (int k0 = first; k0 < end; k0 += chunk_k, ++slot) {
-        for (int i = lane; i < kTileM; i += 32) {
-          scales.a[slot][i] = tile.m0 + i < p.m ? scale_at(p.step_a, tile.m0 + i, k0) : 0.0f;
-          scales.b[slot][i] = tile.n0 + i < p.n ? scale_at(p.step_b, tile.n0 + i, k0) : 0.0f;
+      if constexpr (kScaled) {
+        StageScales& scales = shared.scales[ring.stage];
+        for (int chunk = first; chunk <= last; ++chunk) {
+          const std::int64_t row = chunk;
+          copy_bytes(scales.a[chunk - first], p.step_a + row * p.padded_m + tile.m0, kScaleBytes,
+                     full);
+          copy_bytes(scales.b[chunk - first], p.step_b + row * p.padded_n + tile.n0, kScaleBytes,
+                     full);
         }
       }
-      barrier_arrive(&shared.full[ring.stage]);
     }
   }
 }
@@ -181,37 +182,105 @@ __device__ float bias_at(const Problem& p, int column) {
   return static_cast<const float*>(p.bias)[column];
 }
 
-/// The epilogue of one element (numerics.md section 6.4).
-__device__ void finish(const Problem& p, float value, int row, int column) {
-  const bool narrow = p.epilogue.output.bits() == 16;
-  const std::int64_t at = row * p.d_stride + column;
-  const float sa = scale_at(p.outer_a, row, 0);
-  const float sb = scale_at(p.outer_b, column, 0);
-  const float c = p.epilogue.beta == 0.0f ? 0.0f : static_cast<const float*>(p.d)[at];
-  const float bias = p.bias == nullptr ? 0.0f : bias_at(p, column);
-  const float v =
-      numerics::epilogue_value(p.epilogue, value, sa, sb, c, p.bias == nullptr ? nullptr : &bias);
-  if (narrow) {
-    static_cast<std::uint16_t*>(p.d)[at] = numerics::to_bf16(v);
-  } else {
-    const std::uint32_t bits = numerics::float_bits(v);
-    const bool nan = (bits & 0x7FFFFFFFu) > numerics::kF32Infinity;
-    static_cast<std::uint32_t*>(p.d)[at] = nan ? numerics::kF32NaN : bits;
-  }
+/// The FP32 value of an element after the epilogue of split-K (numerics.md section 6.4).
+__device__ float finished(const Problem& p, float value, float sa, float sb, float c, int column) {
+  if (p.bias == nullptr) return numerics::epilogue_value(p.epilogue, value, sa, sb, c, nullptr);
+  const float bias = bias_at(p, column);
+  return numerics::epilogue_value(p.epilogue, value, sa, sb, c, &bias);
 }
 
-__device__ void write_tile(const Problem& p, const Tile& tile, const float (&sum)[64],
-                           const Fragment& fragment) {
+__device__ void write_parts(const Problem& p, const Tile& tile, const float (&sum)[64],
+                            const Fragment& fragment) {
 #pragma unroll
   for (int i = 0; i < 64; ++i) {
     const int row = tile.m0 + fragment.row + 8 * (i / 2 % 2);
     const int column = tile.n0 + fragment.column + 8 * (i / 4) + i % 2;
     if (row >= p.m || column >= p.n) continue;
-    if (p.splits > 1) {
-      p.parts[(static_cast<std::int64_t>(tile.split) * p.m + row) * p.n + column] = sum[i];
+    p.parts[(static_cast<std::int64_t>(tile.split) * p.m + row) * p.n + column] = sum[i];
+  }
+}
+
+/// One element or two neighbouring ones of d.
+struct Output {
+  const Problem& p;
+  bool pair;  ///< the second one is inside d
+
+  __device__ float2 load(int row, int column) const {
+    const float* at = static_cast<const float*>(p.d) + row * p.d_stride + column;
+    if (pair && p.paired) return *reinterpret_cast<const float2*>(at);
+    return {at[0], pair ? at[1] : 0.0f};
+  }
+  __device__ void store(float2 value, int row, int column) const {
+    const std::int64_t at = row * p.d_stride + column;
+    if (p.epilogue.output.bits() == 16) {
+      auto* d = static_cast<__nv_bfloat16*>(p.d) + at;
+      const __nv_bfloat162 rounded = __float22bfloat162_rn(value);  // NaN becomes 0x7FFF
+      if (pair && p.paired) {
+        *reinterpret_cast<__nv_bfloat162*>(d) = rounded;
+      } else {
+        d[0] = rounded.x;
+        if (pair) d[1] = rounded.y;
+      }
     } else {
-      finish(p, sum[i], row, column);
+      float* d = static_cast<float*>(p.d) + at;
+      value = {numerics::canonical_nan(value.x), numerics::canonical_nan(value.y)};
+      if (pair && p.paired) {
+        *reinterpret_cast<float2*>(d) = value;
+      } else {
+        d[0] = value.x;
+        if (pair) d[1] = value.y;
+      }
     }
+  }
+};
+
+/// The epilogue of a single kernel (numerics.md section 6.4), written out so that the code of 64
+/// elements stays small enough for the instruction cache: v = fma(A, s, beta * c) + bias.
+template <bool kAddC>
+__device__ void write_elements(const Problem& p, const Tile& tile, const float (&sum)[64],
+                               const Fragment& fragment) {
+  const bool outer = p.epilogue.scales == numerics::EpilogueScales::outer;
+  const int row0 = tile.m0 + fragment.row;
+  float s = p.epilogue.alpha;
+  if (!outer) s = __fmul_rn(__fmul_rn(s, p.outer_a.at(0)), p.outer_b.at(0));
+  const float sa[2] = {p.outer_a.at(min(row0, p.m - 1)), p.outer_a.at(min(row0 + 8, p.m - 1))};
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const int column = tile.n0 + fragment.column + 8 * j;
+    if (column >= p.n) break;
+    const Output output{p, column + 1 < p.n};
+    const int second = output.pair ? column + 1 : column;
+    float2 sb{1.0f, 1.0f}, bias{0.0f, 0.0f};
+    if (outer) sb = {p.outer_b.at(column), p.outer_b.at(second)};
+    if (p.bias != nullptr) bias = {bias_at(p, column), bias_at(p, second)};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = row0 + 8 * r;
+      if (row >= p.m) break;
+      float2 v{sum[4 * j + 2 * r], sum[4 * j + 2 * r + 1]};
+      if (outer) {
+        v = {__fmul_rn(__fmul_rn(v.x, sa[r]), sb.x), __fmul_rn(__fmul_rn(v.y, sa[r]), sb.y)};
+      }
+      float2 c{0.0f, 0.0f};
+      if constexpr (kAddC) {
+        c = output.load(row, column);
+        c = {__fmul_rn(p.epilogue.beta, c.x), __fmul_rn(p.epilogue.beta, c.y)};
+      }
+      v = {__fmaf_rn(v.x, s, c.x), __fmaf_rn(v.y, s, c.y)};
+      if (p.bias != nullptr) v = {__fadd_rn(v.x, bias.x), __fadd_rn(v.y, bias.y)};
+      output.store(v, row, column);
+    }
+  }
+}
+
+__device__ void write_tile(const Problem& p, const Tile& tile, const float (&sum)[64],
+                           const Fragment& fragment) {
+  if (p.splits > 1) {
+    write_parts(p, tile, sum, fragment);
+  } else if (p.epilogue.beta != 0.0f) {
+    write_elements<true>(p, tile, sum, fragment);
+  } else {
+    write_elements<false>(p, tile, sum, fragment);
   }
 }
 
@@ -244,6 +313,39 @@ __device__ void multiply_fast(const Tile& tile, Shared<false>& shared, Ring& rin
   wgmma_wait<0>();
   keep(sum);
   if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[previous]);
+}
+
+/// Chains of one stage each, promoted into `sum`: while one warpgroup adds, the other multiplies.
+template <class Multiply, WgmmaStep kStep, bool kScaled>
+__device__ void multiply_stages(const Tile& tile, Shared<kScaled>& shared, Ring& ring,
+                                const Fragment& fragment, float (&sum)[64]) {
+  constexpr int kTileK = kTileBytes / Multiply::kBytes;
+  float partial[64];
+#pragma unroll
+  for (int i = 0; i < 64; ++i) sum[i] = 0.0f;
+  for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring.advance()) {
+    const Stage& stage = shared.stages[ring.stage];
+    barrier_wait(&shared.full[ring.stage], ring.parity);
+    const std::uint64_t a =
+        operand_descriptor(stage.a + threadIdx.x / kWarpgroup * 64 * kTileBytes);
+    const std::uint64_t b = operand_descriptor(stage.b);
+    keep(partial);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < kStepsPerStage; ++s) {  // past the end of K all products are zeros
+      Multiply::run(partial, a + 2 * s, b + 2 * s, s > 0);
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    keep(partial);
+    if (!kScaled && threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
+    const StageScales& scales = shared.scales[kScaled ? ring.stage : 0];
+    promote<kStep>(partial, sum, fragment, scales.a[0], scales.b[0]);
+    if constexpr (kScaled) {
+      __syncwarp();  // every lane has read its scales
+      if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
+    }
+  }
 }
 
 /// Chains of chunk_steps instructions, each promoted into `sum`.
@@ -286,7 +388,10 @@ __device__ void multiply_promoted(const Problem& p, const Tile& tile, Shared<kSc
         ++slot;
       }
     }
-    if (kScaled && threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
+    if constexpr (kScaled) {
+      __syncwarp();  // every lane has read its scales
+      if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
+    }
   }
 }
 
@@ -300,7 +405,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       (reinterpret_cast<std::uintptr_t>(memory) + 1023) & ~std::uintptr_t{1023});
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(&shared.full[s], kScaled ? 1 + 32 : 1);
+      barrier_init(&shared.full[s], 1);
       barrier_init(&shared.empty[s], 2 * kWarpgroup / 32);
     }
     barrier_init_fence();
@@ -314,9 +419,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 2 * kWarpgroup) {
       copy_operands<Multiply::kBytes>(p, &map_a, &map_b, shared);
     }
-    if constexpr (kScaled) {
-      if (threadIdx.x / 32 == 2 * kWarpgroup / 32 + 1) copy_scales<Multiply::kBytes>(p, shared);
-    }
     return;
   }
   raise_registers<232>();
@@ -327,6 +429,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     float sum[64];
     if constexpr (kStep == WgmmaStep::none) {
       multiply_fast<Multiply>(tile, shared, ring, sum);
+    } else if (p.chunk_steps == kStepsPerStage) {
+      multiply_stages<Multiply, kStep>(tile, shared, ring, fragment, sum);
     } else {
       multiply_promoted<Multiply, kStep>(p, tile, shared, ring, fragment, sum);
     }
@@ -343,7 +447,23 @@ __global__ void reduce_kernel(const __grid_constant__ Problem p) {
     for (int s = 1; s < p.splits; ++s) sum = __fadd_rn(sum, p.parts[s * elements + i]);
     const int row = static_cast<int>(i / p.n);
     const int column = static_cast<int>(i % p.n);
-    finish(p, sum, row, column);
+    const Output output{p, false};
+    const float c = p.epilogue.beta == 0.0f ? 0.0f : output.load(row, column).x;
+    const float v = finished(p, sum, p.outer_a.at(row), p.outer_b.at(column), c, column);
+    output.store({v, 0.0f}, row, column);
+  }
+}
+
+/// out[chunk][row] = scale of the row in that chunk of K; zeros in the rows that pad.
+__global__ void expand_kernel(Grid grid, int rows, int padded, int chunk, int chunks, float* out) {
+  const std::int64_t count = static_cast<std::int64_t>(chunks) * padded;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < count;
+       i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
+    const int row = static_cast<int>(i % padded);
+    const int k = static_cast<int>(i / padded) * chunk;
+    float scale = 0.0f;
+    if (row < rows) scale = grid.data == nullptr ? 1.0f : grid.row(row)[k / grid.cols];
+    out[i] = scale;
   }
 }
 
@@ -385,6 +505,40 @@ CUtensorMap tensor_map(const void* data, int bytes, std::int64_t rows, std::int6
   return map;
 }
 
+Grid grid_of(const ScaleGrid& grid) {
+  if (grid.data == nullptr) return {nullptr, 0, 1, 1};
+  return {grid.data, static_cast<int>(grid.stride), static_cast<int>(grid.rows),
+          static_cast<int>(grid.cols)};
+}
+
+bool scaled_steps(const WgmmaGemm& gemm) {
+  return gemm.step != WgmmaStep::none && gemm.step != WgmmaStep::add;
+}
+std::int64_t padded(std::int64_t rows) { return (rows + kTileM - 1) / kTileM * kTileM; }
+std::int64_t chunks_of(const WgmmaGemm& gemm) { return (gemm.k + gemm.chunk - 1) / gemm.chunk; }
+
+/// Partial sums, rounded up so that what follows is 16-byte aligned.
+std::size_t part_elements(const WgmmaGemm& gemm) {
+  return gemm.splits > 1 ? static_cast<std::size_t>((gemm.splits * gemm.m * gemm.n + 3) / 4 * 4)
+                         : 0;
+}
+std::size_t scale_elements(const WgmmaGemm& gemm, std::int64_t rows) {
+  return scaled_steps(gemm) ? static_cast<std::size_t>(chunks_of(gemm) * padded(rows)) : 0;
+}
+
+/// Scales in the order in which the kernel copies them.
+const float* expand(Context& context, const WgmmaGemm& gemm, const ScaleGrid& scales,
+                    std::int64_t rows, float* memory) {
+  const std::int64_t count = chunks_of(gemm) * padded(rows);
+  const auto blocks = static_cast<unsigned>(
+      std::min<std::int64_t>((count + 255) / 256, context.multiprocessors() * 8));
+  expand_kernel<<<blocks, 256, 0, context.stream()>>>(
+      grid_of(scales), static_cast<int>(rows), static_cast<int>(padded(rows)),
+      static_cast<int>(gemm.chunk), static_cast<int>(chunks_of(gemm)), memory);
+  check_launch("gemm scales");
+  return memory;
+}
+
 template <class Multiply, WgmmaStep kStep>
 void launch(Context& context, const WgmmaGemm& gemm, const Problem& problem) {
   constexpr bool kScaled = kStep != WgmmaStep::none && kStep != WgmmaStep::add;
@@ -418,14 +572,15 @@ void launch_step(Context& context, const WgmmaGemm& gemm, const Problem& problem
 }  // namespace
 
 std::size_t wgmma_workspace(const WgmmaGemm& gemm) {
-  return gemm.splits > 1 ? static_cast<std::size_t>(gemm.splits * gemm.m * gemm.n) * sizeof(float)
-                         : 0;
+  return (part_elements(gemm) + scale_elements(gemm, gemm.m) + scale_elements(gemm, gemm.n)) *
+         sizeof(float);
 }
 
 void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;
   const int step_k = gemm.types == WgmmaTypes::bf16 ? 16 : 32;
   Problem p{};
+  p.outer_a = p.outer_b = grid_of({});
   p.m = static_cast<int>(gemm.m);
   p.n = static_cast<int>(gemm.n);
   p.k = static_cast<int>(gemm.k);
@@ -435,15 +590,25 @@ void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
   p.chunk_steps = static_cast<int>(gemm.chunk / step_k);
   p.splits = static_cast<int>(gemm.splits);
   p.range = static_cast<int>(gemm.splits > 1 ? gemm.range : gemm.k);
-  const bool outer = gemm.epilogue.scales != numerics::EpilogueScales::none;
-  (outer ? p.outer_a : p.step_a) = gemm.scale_a;
-  (outer ? p.outer_b : p.step_b) = gemm.scale_b;
+  p.parts = gemm.memory;
+  if (scaled_steps(gemm)) {
+    float* memory = gemm.memory + part_elements(gemm);
+    p.chunk = static_cast<int>(gemm.chunk);
+    p.padded_m = static_cast<int>(padded(gemm.m));
+    p.padded_n = static_cast<int>(padded(gemm.n));
+    p.step_a = expand(context, gemm, gemm.scale_a, gemm.m, memory);
+    p.step_b = expand(context, gemm, gemm.scale_b, gemm.n, memory + scale_elements(gemm, gemm.m));
+  } else {
+    p.outer_a = grid_of(gemm.scale_a);
+    p.outer_b = grid_of(gemm.scale_b);
+  }
   p.epilogue = gemm.epilogue;
   p.bias = gemm.bias;
   p.bias_bf16 = gemm.bias_bf16;
   p.d = gemm.d;
   p.d_stride = gemm.d_stride;
-  p.parts = gemm.parts;
+  const std::size_t pair = gemm.epilogue.output.bits() / 8 * 2;
+  p.paired = reinterpret_cast<std::uintptr_t>(gemm.d) % pair == 0 && gemm.d_stride % 2 == 0;
   switch (gemm.types) {
     case WgmmaTypes::e4m3_e4m3: launch_step<MultiplyE4M3E4M3>(context, gemm, p); break;
     case WgmmaTypes::e4m3_e5m2: launch_step<MultiplyE4M3E5M2>(context, gemm, p); break;

@@ -39,12 +39,13 @@ struct WgmmaGemm {
   bool bias_bf16 = false;
   void* d = nullptr;  ///< (m, n) bf16 or f32 by epilogue.output; read when epilogue.beta is not 0
   std::int64_t d_stride = 0;
-  float* parts = nullptr;  ///< memory for wgmma_workspace bytes
+  float* memory = nullptr;  ///< wgmma_workspace bytes, 16-byte aligned
 };
 
 void gemm_wgmma(Context& context, const WgmmaGemm& gemm);
 
-/// Bytes of partial sums that a GEMM needs: splits * m * n floats when K is split, else 0.
+/// Bytes of device memory that a GEMM needs: partial sums when K is split, and scales inside the
+/// sum along K in the order in which the kernel reads them.
 std::size_t wgmma_workspace(const WgmmaGemm& gemm);
 
 }  // namespace fp8lab::cuda

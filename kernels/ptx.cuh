@@ -57,6 +57,15 @@ __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
+/// `bytes` (a multiple of 16) from global to shared memory, both 16-byte aligned.
+__device__ inline void copy_bytes(void* destination, const void* source, std::uint32_t bytes,
+                                  std::uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(destination)),
+      "l"(source), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

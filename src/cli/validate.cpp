@@ -57,6 +57,8 @@ po::options_description validate_options() {
       "mutants, kernels: of the generated cases");
   add("outputs", po::value<std::uint64_t>()->default_value(20'000'000),
       "kernels: elements to compare");
+  add("rounds", po::value<int>()->default_value(4),
+      "kernels: at least so many; small shapes come first");
   add("repeats", po::value<int>()->default_value(2), "kernels: calls that must agree");
   add("only", po::value<std::string>()->default_value(""),
       "kernels: those whose names contain this text");
@@ -271,6 +273,7 @@ int check_kernels(const po::variables_map& values) {
   KernelOptions options;
   options.seed = values["seed"].as<std::uint64_t>();
   options.outputs = values["outputs"].as<std::uint64_t>();
+  options.rounds = values["rounds"].as<int>();
   options.repeats = values["repeats"].as<int>();
   options.only = values["only"].as<std::string>();
   ProgressLine progress;

@@ -5,16 +5,10 @@
 #include "emulation/api/error.hpp"
 
 namespace fp8lab {
-namespace {
-
-constexpr int kLeastRounds = 4;  ///< so that every size of shape is met
-
-}  // namespace
-
 KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options) {
   std::map<std::string, KernelReport> reports;
   KernelOutcome outcome;
-  for (int round = 0; round < kLeastRounds || outcome.outputs < options.outputs; ++round) {
+  for (int round = 0; round < options.rounds || outcome.outputs < options.outputs; ++round) {
     for (const auto calls : {quantization_calls, gemm_calls, model_calls}) {
       for (const KernelCall& call :
            calls(options.seed + static_cast<std::uint64_t>(round), round)) {

@@ -22,6 +22,7 @@ struct KernelReport {
 struct KernelOptions {
   std::uint64_t seed = 1;
   std::uint64_t outputs = 20'000'000;  ///< rounds go on until so many elements were compared
+  int rounds = 4;  ///< at least so many; from 4 on every size of shape is met
   int repeats = 2;
   std::string only;  ///< kernels whose name contains this text; empty: all
   std::function<void(const std::string&, std::uint64_t outputs)> progress;
