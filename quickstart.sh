@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 packages="g++ cmake ninja-build make libboost-program-options-dev libeigen3-dev libfmt-dev
 libtomlplusplus-dev nlohmann-json3-dev libhdf5-dev libxxhash-dev catch2 libmpfr-dev libopenblas-dev
 python3 python3-numpy python3-h5py python3-matplotlib python3-scipy python3-jinja2 python3-pytest
-python3-nbclient python3-ipykernel"
+python3-nbclient python3-ipykernel python3-dev pybind11-dev"
 
 install_missing() {
   missing=""

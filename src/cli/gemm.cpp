@@ -5,11 +5,9 @@
 #include <string>
 
 #include "emulation/api/error.hpp"
-#include "emulation/api/recipe.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
-#include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
 
 namespace fp8lab::cli {
@@ -44,39 +42,8 @@ po::options_description gemm_options() {
   return options;
 }
 
-/// A GEMM and its two operands.
-struct Problem {
-  GemmSpec gemm;
-  QuantSpec a;
-  QuantSpec b;
-};
-
-Problem problem_of_recipe(const std::string& text, std::size_t colon) {
-  const LinearRecipe recipe = load_recipe(text.substr(0, colon)).linear;
-  const std::string word = text.substr(colon + 1);
-  for (const GemmRole role : kGemmRoles) {
-    if (word != gemm_role_name(role)) continue;
-    const std::size_t slot = 2 * static_cast<std::size_t>(role);
-    return {recipe.gemm(role), recipe.slots[slot], recipe.slots[slot + 1]};
-  }
-  throw Error(fmt::format("gemm: unknown role '{}' in --spec {}; accepted: fprop, dgrad, wgrad",
-                          word, text));
-}
-
-Problem read_problem(const po::variables_map& values) {
-  const std::string text = required(values, "spec", "gemm");
-  // "promote:128" holds a colon as well; a recipe's comes before any slash of a spec.
-  const bool is_words = accumulator_by_name(text.substr(0, text.find('/'))).has_value();
-  const std::size_t colon = text.rfind(':');
-  Problem problem;
-  if (!is_words && colon != std::string::npos) {
-    problem = problem_of_recipe(text, colon);
-  } else {
-    problem.gemm = parse_gemm_spec(text);
-    const bool fp8 = problem.gemm.accumulator == Accumulator::sm90_wgmma_fp8 ||
-                     problem.gemm.accumulator == Accumulator::sm90_mma_sync_fp8;
-    if (fp8) problem.a.format = problem.b.format = numerics::kE4M3;
-  }
+GemmRequest read_problem(const po::variables_map& values) {
+  GemmRequest problem = parse_gemm_problem(required(values, "spec", "gemm"));
   if (values.count("operand-a") != 0) {
     problem.a = parse_quant_spec(values["operand-a"].as<std::string>());
   }
@@ -96,7 +63,7 @@ std::optional<std::string> optional(const po::variables_map& values, const char*
 int gemm(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("gemm", gemm_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const Problem problem = read_problem(values);
+  const GemmRequest problem = read_problem(values);
   const std::string file_a = required(values, "a", "gemm");
   const std::string file_b = required(values, "b", "gemm");
   const std::string out = required(values, "out", "gemm");

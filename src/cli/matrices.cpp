@@ -10,8 +10,8 @@
 namespace fp8lab::cli {
 namespace {
 
-void read_scales(Backend& backend, const std::string& file, QuantizedOperand& operand) {
-  NpyArray scales = read_matrix(file);
+void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
+                   QuantizedOperand& operand) {
   const std::int64_t rows = operand.scales.rows;
   const std::int64_t cols = operand.scales.cols;
   // One scale a row may come as a vector.
@@ -20,7 +20,7 @@ void read_scales(Backend& backend, const std::string& file, QuantizedOperand& op
   if (scales.dtype != DType::f32 || scales.rows != rows || scales.cols != cols) {
     throw Error(
         fmt::format("{}: scales are {} ({}, {}); tile {} of ({}, {}) codes needs f32 ({}, {})",
-                    file, name_of(scales.dtype), scales.rows, scales.cols,
+                    name, name_of(scales.dtype), scales.rows, scales.cols,
                     tile_name(operand.spec.tile), operand.rows, operand.k, rows, cols));
   }
   backend.upload(operand.scales, scales.data.data());
@@ -100,29 +100,37 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
   return operand;
 }
 
+QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+                              const std::optional<NpyArray>& scales, const std::string& scale_name,
+                              const QuantSpec& spec, std::uint64_t seed) {
+  if (values.dtype != DType::u8) {
+    if (scales) {
+      throw Error(fmt::format("{}: scales are for uint8 codes, {} holds {} values", scale_name,
+                              name, name_of(values.dtype)));
+    }
+    return quantize_values(backend, upload(backend, values), false, spec, seed, name);
+  }
+  if (!spec.is_quantized()) {
+    throw Error(fmt::format("{}: holds uint8 codes, but the operand is {}", name,
+                            format_name(spec.format)));
+  }
+  if (scales.has_value() != spec.has_scale()) {
+    throw Error(fmt::format("{}: quantizer {} {}", name, label(spec),
+                            spec.has_scale() ? "needs scales" : "has no scales"));
+  }
+  QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);
+  backend.upload(operand.codes, values.data.data());
+  if (scales) upload_scales(backend, *scales, scale_name, operand);
+  return operand;
+}
+
 QuantizedOperand read_operand(Backend& backend, const std::string& file,
                               const std::optional<std::string>& scale_file, const QuantSpec& spec,
                               std::uint64_t seed) {
-  NpyArray array = read_matrix(file);
-  if (array.dtype != DType::u8) {
-    if (scale_file) {
-      throw Error(fmt::format("{}: scales are for uint8 codes, {} holds {} values", *scale_file,
-                              file, name_of(array.dtype)));
-    }
-    return quantize_values(backend, upload(backend, array), false, spec, seed, file);
-  }
-  if (!spec.is_quantized()) {
-    throw Error(fmt::format("{}: holds uint8 codes, but the operand is {}", file,
-                            format_name(spec.format)));
-  }
-  if (scale_file.has_value() != spec.has_scale()) {
-    throw Error(fmt::format("{}: quantizer {} {}", file, label(spec),
-                            spec.has_scale() ? "needs a file of scales" : "has no scales"));
-  }
-  QuantizedOperand operand = allocate_operand(backend, spec, array.rows, array.cols);
-  backend.upload(operand.codes, array.data.data());
-  if (scale_file) read_scales(backend, *scale_file, operand);
-  return operand;
+  NpyArray values = read_matrix(file);
+  std::optional<NpyArray> scales;
+  if (scale_file) scales = read_matrix(*scale_file);
+  return make_operand(backend, values, file, scales, scale_file.value_or(""), spec, seed);
 }
 
 }  // namespace fp8lab::cli

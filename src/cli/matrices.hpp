@@ -1,4 +1,4 @@
-// Matrices of .npy files as GEMM operands.
+// Matrices of .npy files, or of Python, as GEMM operands.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,14 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
                                  const QuantSpec& spec, std::uint64_t seed,
                                  const std::string& file);
 
-/// An operand from `file`: codes (u8) with the scales of `scale_file`, or values that are
+/// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names stand
+/// for the matrices in messages. Throws Error where scales are missing or superfluous, and for
+/// shapes and types that do not fit.
+QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+                              const std::optional<NpyArray>& scales, const std::string& scale_name,
+                              const QuantSpec& spec, std::uint64_t seed);
+
+/// make_operand of `file`: codes (u8) with the scales of `scale_file`, or values that are
 /// quantized.
 QuantizedOperand read_operand(Backend& backend, const std::string& file,
                               const std::optional<std::string>& scale_file, const QuantSpec& spec,

@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/gemm_rules.hpp"
 #include "emulation/api/recipe_names.hpp"
+#include "src/config/config.hpp"
+#include "src/config/recipe_draft.hpp"
 
 namespace fp8lab {
 namespace {
@@ -67,6 +70,18 @@ bool take_scale_word(const std::string& word, QuantSpec& spec) {
          (word != "none" && take(kFourOverSixNames, word, spec.scale.four_over_six));
 }
 
+GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
+  const LinearRecipe recipe = load_recipe(text.substr(0, colon)).linear;
+  const std::string word = text.substr(colon + 1);
+  for (const GemmRole role : kGemmRoles) {
+    if (word != gemm_role_name(role)) continue;
+    const std::size_t slot = 2 * static_cast<std::size_t>(role);
+    return {recipe.gemm(role), recipe.slots[slot], recipe.slots[slot + 1]};
+  }
+  throw Error(
+      fmt::format("GEMM '{}': unknown role '{}'; accepted: fprop, dgrad, wgrad", text, word));
+}
+
 }  // namespace
 
 QuantSpec parse_quant_spec(const std::string& text) {
@@ -121,6 +136,23 @@ QuantSpec parse_quant_spec(const std::string& text) {
   return spec;
 }
 
+QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys) {
+  toml::table slot;
+  for (const auto& [key, value] : keys) {
+    if (key == "orientation_source" || key == "weight_source") {
+      throw Error(fmt::format("QuantSpec: '{}' does not describe a single operand", key));
+    }
+    std::visit([&slot, &name = key](const auto& plain) { slot.insert_or_assign(name, plain); },
+               value);
+  }
+  if (!slot.contains("format")) throw Error("QuantSpec: 'format' is missing");
+  const toml::table document{{"slots", toml::table{{"default", slot}}}};
+  TomlReader reader(document, "", "QuantSpec");
+  RecipeDraft draft(DType::bf16);
+  draft.read(reader);
+  return draft.resolve().slot(Slot::fprop_x);
+}
+
 GemmSpec parse_gemm_spec(const std::string& text) {
   const std::vector<std::string> words = split_at_slashes(text);
   GemmSpec spec;
@@ -158,6 +190,17 @@ GemmSpec parse_gemm_spec(const std::string& text) {
                     text, word));
   }
   return spec;
+}
+
+GemmRequest parse_gemm_problem(const std::string& text) {
+  // "promote:128" holds a colon as well; a recipe's comes before any slash of a spec.
+  const bool is_words = accumulator_by_name(text.substr(0, text.find('/'))).has_value();
+  const std::size_t colon = text.rfind(':');
+  if (!is_words && colon != std::string::npos) return problem_of_recipe(text, colon);
+  GemmRequest problem;
+  problem.gemm = parse_gemm_spec(text);
+  if (is_fp8(problem.gemm.accumulator)) problem.a.format = problem.b.format = numerics::kE4M3;
+  return problem;
 }
 
 }  // namespace fp8lab

@@ -1,8 +1,12 @@
-// Quantizers and GEMMs in a few words, for the command line: the forms that label() prints, and
-// more.
+// Quantizers and GEMMs in a few words, for the command line and Python: the forms that label()
+// prints, and more.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "emulation/api/gemm_spec.hpp"
 #include "emulation/api/quant_spec.hpp"
@@ -16,8 +20,29 @@ namespace fp8lab {
 /// without one the values are only cast. Throws Error naming the word.
 QuantSpec parse_quant_spec(const std::string& words);
 
+/// A key of a recipe's slot table and its value.
+using SpecKey = std::pair<std::string, std::variant<std::string, std::int64_t, double>>;
+
+/// One operand from the keys of a slot table, with the recipe file's defaults and checks (a format
+/// of at most 8 bits is scaled by its current amax unless the keys say otherwise). Keys that relate
+/// two orientations or name the weights' source do not describe one operand and are refused.
+/// Throws Error naming the key.
+QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys);
+
 /// "ACCUMULATOR[/SCHEDULE][/OUTPUT][/SCALE_ORDER][/split_k:N]", for example
 /// "sm90_wgmma_fp8/promote:128/fp32"; the defaults are fast and bf16. Throws Error naming the word.
 GemmSpec parse_gemm_spec(const std::string& words);
+
+/// A GEMM and the quantizers of its operands.
+struct GemmRequest {
+  GemmSpec gemm;
+  QuantSpec a;
+  QuantSpec b;
+};
+
+/// "RECIPE:ROLE", for example "infir2:fprop", with the recipe's operands, or the words of
+/// parse_gemm_spec with unscaled e4m3fn operands for the FP8 units and bf16 ones else. Throws
+/// Error.
+GemmRequest parse_gemm_problem(const std::string& text);
 
 }  // namespace fp8lab

@@ -1,0 +1,109 @@
+#include "src/python/arrays.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/quant_spec.hpp"
+
+namespace fp8lab::python {
+namespace {
+
+namespace py = pybind11;
+
+/// How the elements of a NumPy type are stored, and what their codes mean.
+struct NumpyType {
+  std::string_view name;
+  DType dtype;
+  std::string_view codes = {};
+};
+
+/// The names of ml_dtypes differ from ours: its e4m3 and e3m4 are the IEEE-like formats.
+constexpr std::array<NumpyType, 12> kNumpyTypes = {{
+    {"float32", DType::f32},
+    {"float16", DType::f32},
+    {"uint16", DType::bf16},
+    {"bfloat16", DType::bf16},
+    {"uint8", DType::u8},
+    {"float8_e4m3fn", DType::u8, "e4m3fn"},
+    {"float8_e5m2", DType::u8, "e5m2"},
+    {"float8_e4m3", DType::u8, "e4m3b7"},
+    {"float8_e3m4", DType::u8, "e3m4b3"},
+    {"float6_e2m3fn", DType::u8, "e2m3"},
+    {"float6_e3m2fn", DType::u8, "e3m2"},
+    {"float4_e2m1fn", DType::u8, "e2m1"},
+}};
+
+const NumpyType& numpy_type(const py::array& array, const std::string& name) {
+  const auto type = array.dtype().attr("name").cast<std::string>();
+  if (!array.dtype().attr("isnative").cast<bool>()) {
+    throw Error(fmt::format("{}: {} of the other byte order; accepted: native", name, type));
+  }
+  for (const NumpyType& known : kNumpyTypes) {
+    if (known.name == type) return known;
+  }
+  throw Error(
+      fmt::format("{}: elements are {}; accepted: float32, float16, bfloat16 or uint16 (bits of "
+                  "bf16), uint8 (codes) or a narrow float of ml_dtypes",
+                  name, type));
+}
+
+std::string shape_text(const std::vector<py::ssize_t>& shape) {
+  std::string text;
+  for (const py::ssize_t extent : shape)
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  return "(" + text + ")";
+}
+
+}  // namespace
+
+Input copy_array(py::handle object, const std::string& name) {
+  if (!py::isinstance<py::array>(object)) {
+    throw Error(fmt::format("{}: a NumPy array is needed, not {}", name,
+                            py::type::handle_of(object).attr("__name__").cast<std::string>()));
+  }
+  auto array = py::reinterpret_borrow<py::array>(object);
+  const NumpyType& type = numpy_type(array, name);
+  const py::module_ numpy = py::module_::import("numpy");
+  Input input;
+  input.shape.assign(array.shape(), array.shape() + array.ndim());
+  if (type.name == "float16") array = array.attr("astype")("float32");
+  array = numpy.attr("ascontiguousarray")(array);
+  input.matrix.dtype = type.dtype;
+  input.matrix.rows = 1;
+  input.matrix.cols = array.size();
+  input.matrix.data.resize(static_cast<std::size_t>(array.nbytes()));
+  if (!input.matrix.data.empty()) {
+    std::memcpy(input.matrix.data.data(), array.data(), input.matrix.data.size());
+  }
+  if (!type.codes.empty()) input.codes = format_by_name(type.codes);
+  return input;
+}
+
+Input copy_matrix(py::handle object, const std::string& name) {
+  Input input = copy_array(object, name);
+  if (input.shape.size() != 2 || input.matrix.cols == 0) {
+    throw Error(fmt::format("{}: shape {}; accepted: (rows, columns) with at least one element",
+                            name, shape_text(input.shape)));
+  }
+  input.matrix.rows = input.shape[0];
+  input.matrix.cols = input.shape[1];
+  return input;
+}
+
+py::array to_numpy(const NpyArray& array, const std::vector<py::ssize_t>& shape) {
+  const bool codes = array.dtype == DType::u8;
+  FP8LAB_ASSERT(codes || array.dtype == DType::f32);
+  py::array result(codes ? py::dtype::of<std::uint8_t>() : py::dtype::of<float>(), shape);
+  if (!array.data.empty()) {
+    std::memcpy(result.mutable_data(), array.data.data(), array.data.size());
+  }
+  return result;
+}
+
+py::array to_numpy(const NpyArray& array) { return to_numpy(array, {array.rows, array.cols}); }
+
+}  // namespace fp8lab::python

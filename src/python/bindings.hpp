@@ -1,0 +1,17 @@
+// The parts of the Python module, one function each.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace fp8lab::python {
+
+/// encode, decode.
+void bind_codec(pybind11::module_& module);
+/// QuantSpec, quantize, dequantize.
+void bind_quantization(pybind11::module_& module);
+/// gemm.
+void bind_gemm(pybind11::module_& module);
+/// read_run, read_statistic, read_samples, statistic_names.
+void bind_runs(pybind11::module_& module);
+
+}  // namespace fp8lab::python

@@ -1,0 +1,119 @@
+// Python: encode and decode.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/recipe_names.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/philox.hpp"
+#include "src/python/arrays.hpp"
+#include "src/python/bindings.hpp"
+
+namespace fp8lab::python {
+namespace {
+
+namespace py = pybind11;
+using numerics::FormatSpec;
+
+FormatSpec known_format(const std::string& name) {
+  const std::optional<FormatSpec> format = format_by_name(name);
+  // Ambiguous, as in recipes: most readers mean e4m3fn.
+  if (!format || name == "e4m3") {
+    throw Error(
+        fmt::format("format '{}' is unknown; accepted: e4m3fn, e5m2, e3m4, e2m3, e3m2, "
+                    "e2m1, e8m0, bf16, fp16, fp32, or eXmY[fn|f][bN] such as e4m3b7",
+                    name));
+  }
+  return *format;
+}
+
+template <class T, std::size_t N>
+T known_word(const std::array<Named<T>, N>& words, const std::string& what,
+             const std::string& word) {
+  std::string names;
+  for (const Named<T>& entry : words) {
+    if (entry.name == word) return entry.value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
+  }
+  throw Error(fmt::format("{} '{}' is unknown; accepted: {}", what, word, names));
+}
+
+struct Cast {
+  FormatSpec format;
+  numerics::Rounding rounding;
+  numerics::Overflow overflow;
+  std::uint64_t seed;
+};
+
+template <class Code>
+py::array encode_values(const Input& input, const Cast& cast) {
+  const auto count = static_cast<std::size_t>(input.matrix.cols);
+  const auto* values = reinterpret_cast<const float*>(input.matrix.data.data());
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(input.matrix.data.data());
+  const bool wide = input.matrix.dtype == DType::f32;
+  const bool stochastic = cast.rounding == numerics::Rounding::stochastic;
+  py::array_t<Code> result(input.shape);
+  Code* const codes = result.mutable_data();
+  const py::gil_scoped_release unlocked;
+  for (std::size_t i = 0; i < count; ++i) {
+    const float value = wide ? values[i] : numerics::from_bf16(halves[i]);
+    const std::uint32_t bits = stochastic ? numerics::random_bits(cast.seed, 0, 0, 0, i) : 0u;
+    codes[i] = static_cast<Code>(numerics::encode(cast.format, numerics::float_bits(value),
+                                                  cast.rounding, cast.overflow, bits));
+  }
+  return result;
+}
+
+py::array encode(const py::object& x, const std::string& format, const std::string& rounding,
+                 const std::string& overflow, std::uint64_t seed) {
+  const Cast cast{known_format(format), known_word(kRoundingNames, "rounding", rounding),
+                  known_word(kOverflowNames, "overflow", overflow), seed};
+  const Input input = copy_array(x, "x");
+  if (input.matrix.dtype == DType::u8) {
+    throw Error("x: holds codes; accepted: float32, float16, bfloat16 or uint16 (bits of bf16)");
+  }
+  if (cast.format.bits() <= 8) return encode_values<std::uint8_t>(input, cast);
+  if (cast.format.bits() <= 16) return encode_values<std::uint16_t>(input, cast);
+  return encode_values<std::uint32_t>(input, cast);
+}
+
+/// Unsigned codes of any width; the signed and the wide types are refused by name.
+template <class Code>
+py::array decode_codes(const py::array& codes, const FormatSpec& format) {
+  const auto contiguous = py::array_t<Code, py::array::c_style>(codes);
+  const Code* const source = contiguous.data();
+  const auto count = static_cast<std::size_t>(contiguous.size());
+  py::array_t<float> result(std::vector<py::ssize_t>(codes.shape(), codes.shape() + codes.ndim()));
+  float* const values = result.mutable_data();
+  const py::gil_scoped_release unlocked;
+  for (std::size_t i = 0; i < count; ++i) values[i] = numerics::decode(format, source[i]);
+  return result;
+}
+
+py::array decode(const py::object& codes, const std::string& format_name_) {
+  const FormatSpec format = known_format(format_name_);
+  if (!py::isinstance<py::array>(codes)) throw Error("codes: a NumPy array is needed");
+  const auto array = py::reinterpret_borrow<py::array>(codes);
+  const auto type = array.dtype().attr("name").cast<std::string>();
+  const char* const expected = format.bits() <= 8    ? "uint8"
+                               : format.bits() <= 16 ? "uint16"
+                                                     : "uint32";
+  if (type != expected || !array.dtype().attr("isnative").cast<bool>()) {
+    throw Error(fmt::format("codes: elements are {}; {} needs {}", type, format_name_, expected));
+  }
+  if (format.bits() <= 8) return decode_codes<std::uint8_t>(array, format);
+  if (format.bits() <= 16) return decode_codes<std::uint16_t>(array, format);
+  return decode_codes<std::uint32_t>(array, format);
+}
+
+}  // namespace
+
+void bind_codec(py::module_& module) {
+  module.def("encode", &encode);
+  module.def("decode", &decode);
+}
+
+}  // namespace fp8lab::python

@@ -1,0 +1,99 @@
+"""The compiled module; `fp8lab` documents what is shown from here."""
+
+from os import PathLike
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+__version__: str
+
+class Error(ValueError):
+    """Bad input, in one line: what was wrong, where, and what is accepted."""
+
+class RuntimeFailure(RuntimeError):
+    """The machine failed: a file could not be read."""
+
+class QuantSpec:
+    """How one matrix is quantized.
+
+    `QuantSpec("e4m3fn/1x128/pow2")` takes the words of the command line: a format, then in any
+    order a tile (`tensor`, `row`, `RxC`, `mx32`), a scale format (`fp32`, `pow2`, `e8m0`), a scale
+    rounding (`ceil`, `enc_floor`, `ocp_floor`, `rceil`, `even`), a scale arithmetic (`enc_div`,
+    `dec_div_recip`, `dec_div`), `static:NUMBER`, `toward_zero` or `stochastic`. A format alone is a
+    cast without a scale.
+
+    The keywords are the keys of a recipe's slot table, with their defaults: a format of at most 8
+    bits is scaled by its current amax unless `scale_source` says otherwise, and a key that has no
+    effect is an error.
+    """
+
+    @overload
+    def __init__(self, words: str, /) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        format: str,
+        tile: str = ...,
+        scale_format: str = ...,
+        scale_rounding: str = ...,
+        scale_arithmetic: str = ...,
+        scale_source: str = ...,
+        static_scale: float = ...,
+        rounding: str = ...,
+        overflow: str = ...,
+        amax_epsilon: float = ...,
+        margin: int = ...,
+    ) -> None: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def tile(self) -> str: ...
+    @property
+    def scale_format(self) -> str: ...
+    @property
+    def scale_rounding(self) -> str: ...
+    @property
+    def scale_arithmetic(self) -> str: ...
+    @property
+    def scale_source(self) -> str: ...
+    @property
+    def static_scale(self) -> float: ...
+    @property
+    def rounding(self) -> str: ...
+    @property
+    def overflow(self) -> str: ...
+    @property
+    def amax_epsilon(self) -> float: ...
+    @property
+    def margin(self) -> int: ...
+
+def encode(x: Any, format: str, rounding: str, overflow: str, seed: int, /) -> NDArray[Any]: ...
+def decode(codes: Any, format: str, /) -> NDArray[np.float32]: ...
+def quantize(
+    x: Any, spec: QuantSpec, transpose: bool, seed: int, statistics: bool, threads: int, /
+) -> tuple[NDArray[Any], NDArray[np.float32] | None, dict[str, Any] | None]: ...
+def dequantize(
+    codes: Any, scales: Any, spec: QuantSpec, threads: int, /
+) -> NDArray[np.float32]: ...
+def gemm(
+    a: Any,
+    b: Any,
+    spec: str,
+    operand_a: QuantSpec | None,
+    operand_b: QuantSpec | None,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any,
+    accumulate: Any,
+    seed: int,
+    threads: int,
+    /,
+) -> NDArray[np.float32]: ...
+def read_run(path: str | PathLike[str], /) -> dict[str, Any]: ...
+def read_statistic(path: str | PathLike[str], name: str, /) -> NDArray[np.float64]: ...
+def read_samples(path: str | PathLike[str], /) -> list[tuple[int, str, NDArray[np.float32]]]: ...
+def statistic_names() -> list[str]: ...

@@ -1,0 +1,125 @@
+"""Conversions, quantizers and GEMMs, bit for bit those of the emulator's CPU backend."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fp8lab import _fp8lab
+from fp8lab._fp8lab import QuantSpec
+
+
+class Quantized(NamedTuple):
+    """A quantized matrix; x ~ scales * decode(codes), each scale over its tile."""
+
+    codes: NDArray[Any]
+    """(rows, K) uint8; float32 values where the format is bf16 or fp32."""
+    scales: NDArray[np.float32] | None
+    """(tile rows, tile columns) decode factors; None for a quantizer without a scale."""
+    statistics: dict[str, Any] | None
+    """Error statistics by their names in a run file, and scale_bits_per_element; None if not asked."""
+
+
+def _spec(spec: str | QuantSpec) -> QuantSpec:
+    return QuantSpec(spec) if isinstance(spec, str) else spec
+
+
+def _operand(spec: str | QuantSpec | None) -> QuantSpec | None:
+    return None if spec is None else _spec(spec)
+
+
+def encode(
+    x: NDArray[Any],
+    format: str = "e4m3fn",
+    *,
+    rounding: str = "nearest",
+    overflow: str = "saturate",
+    seed: int = 0,
+) -> NDArray[Any]:
+    """Codes of `x` in `format`, same shape: uint8, uint16 or uint32 by the width of the format.
+
+    Rounding is `nearest` (ties to even), `toward_zero` or `stochastic` (Philox bits of `seed` and
+    the element's index). Overflow is `saturate` (largest finite magnitude, also for infinity) or
+    `special` (infinity if the format has one, else NaN). NaN becomes the positive canonical NaN, or
+    the maximum where the format has none.
+    """
+    return _fp8lab.encode(x, format, rounding, overflow, seed)
+
+
+def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
+    """Exact float32 values of `codes`, same shape: uint8, uint16 or uint32 by the format's width.
+
+    NaN becomes the canonical 0x7FFFFFFF.
+    """
+    return _fp8lab.decode(codes, format)
+
+
+def quantize(
+    x: NDArray[Any],
+    spec: str | QuantSpec,
+    *,
+    transpose: bool = False,
+    seed: int = 0,
+    statistics: bool = True,
+    threads: int = 0,
+) -> Quantized:
+    """Codes, scales and error statistics of `x` (rows, K), or with `transpose` of its transpose.
+
+    `spec` is a `QuantSpec` or its words. Short tiles at the edges are ordinary tiles. `seed` is for
+    stochastic rounding. Delayed scaling needs the amax history of a run and is refused. `threads` 0
+    means all processors; it never changes a bit.
+    """
+    return Quantized(*_fp8lab.quantize(x, _spec(spec), transpose, seed, statistics, threads))
+
+
+def dequantize(
+    codes: NDArray[Any],
+    scales: NDArray[np.float32] | None,
+    spec: str | QuantSpec,
+    *,
+    threads: int = 0,
+) -> NDArray[np.float32]:
+    """scale * decode(code), rounded to float32, of `codes` (rows, K) quantized by `spec`."""
+    return _fp8lab.dequantize(codes, scales, _spec(spec), threads)
+
+
+def gemm(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    spec: str,
+    *,
+    operand_a: str | QuantSpec | None = None,
+    operand_b: str | QuantSpec | None = None,
+    scale_a: NDArray[np.float32] | None = None,
+    scale_b: NDArray[np.float32] | None = None,
+    bias: NDArray[np.float32] | None = None,
+    accumulate: NDArray[np.float32] | None = None,
+    seed: int = 0,
+    threads: int = 0,
+) -> NDArray[np.float32]:
+    """D (M, N) = A (M, K) B (N, K)^T as the hardware would return it; bf16 results as float32.
+
+    `spec` is `ACCUMULATOR[/SCHEDULE][/OUTPUT]...` such as `sm90_wgmma_fp8/promote:128/fp32`, or
+    `RECIPE:ROLE` such as `infir2:fprop` with that recipe's operands. Without `operand_a` an operand
+    is unscaled, in the format of its ml_dtypes codes, else e4m3fn for FP8 units, bf16 for others.
+    An array of values is quantized by its operand's spec; uint8 codes are taken as they are, with
+    `scale_a` (tile rows, tile columns) where that spec has scales.
+
+    `bias` (N,) is added to every row after scaling, rounded separately. `accumulate` (M, N) is the
+    addend of an fp32 output: fma(acc, scale, accumulate). `threads` 0 means all processors.
+    """
+    return _fp8lab.gemm(
+        a,
+        b,
+        spec,
+        _operand(operand_a),
+        _operand(operand_b),
+        scale_a,
+        scale_b,
+        bias,
+        accumulate,
+        seed,
+        threads,
+    )

@@ -1,0 +1,110 @@
+// Python: gemm.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "emulation/api/error.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/matrices.hpp"
+#include "src/config/spec_words.hpp"
+#include "src/python/arrays.hpp"
+#include "src/python/bindings.hpp"
+
+namespace fp8lab::python {
+namespace {
+
+namespace py = pybind11;
+
+/// One operand as the caller gave it.
+struct Argument {
+  std::string name;
+  Input input;
+  std::optional<NpyArray> scales;
+  QuantSpec spec;
+
+  QuantizedOperand operand(Backend& backend, std::uint64_t seed) {
+    return cli::make_operand(backend, input.matrix, name, scales, "scale_" + name, spec, seed);
+  }
+};
+
+/// `spec` is None for the operand that the GEMM's words imply, with the format of the array where
+/// that has one.
+Argument read_argument(const char* name, const py::object& values, const py::object& scales,
+                       const py::object& spec, const QuantSpec& implied) {
+  Argument argument{name, copy_matrix(values, name), std::nullopt, implied};
+  const std::optional<numerics::FormatSpec>& codes = argument.input.codes;
+  if (!spec.is_none()) {
+    argument.spec = spec.cast<QuantSpec>();
+  } else if (codes) {
+    argument.spec.format = *codes;
+  }
+  if (codes && *codes != argument.spec.format) {
+    throw Error(fmt::format("{}: holds {} codes, but the operand is {}", name, format_name(*codes),
+                            label(argument.spec)));
+  }
+  if (!scales.is_none()) {
+    argument.scales = copy_matrix(scales, std::string("scale_") + name).matrix;
+  }
+  return argument;
+}
+
+/// The FP32 start of an accumulating GEMM, or a bias.
+std::optional<NpyArray> read_floats(const py::object& object, const char* name, std::int64_t rows,
+                                    std::int64_t cols) {
+  if (object.is_none()) return std::nullopt;
+  Input input = copy_array(object, name);
+  const bool vector = rows == 1 && input.shape.size() == 1;
+  const bool matrix = input.shape.size() == 2 && input.shape[0] == rows;
+  if (input.matrix.dtype != DType::f32 || !(vector || matrix) || input.shape.back() != cols) {
+    throw Error(vector || rows == 1
+                    ? fmt::format("{}: accepted: float32 of shape ({},)", name, cols)
+                    : fmt::format("{}: accepted: float32 of shape ({}, {})", name, rows, cols));
+  }
+  input.matrix.rows = rows;
+  input.matrix.cols = cols;
+  return input.matrix;
+}
+
+py::array gemm(const py::object& a_values, const py::object& b_values, const std::string& words,
+               const py::object& spec_a, const py::object& spec_b, const py::object& scale_a,
+               const py::object& scale_b, const py::object& bias_values, const py::object& start,
+               std::uint64_t seed, int threads) {
+  const GemmRequest request = parse_gemm_problem(words);
+  Argument a = read_argument("a", a_values, scale_a, spec_a, request.a);
+  Argument b = read_argument("b", b_values, scale_b, spec_b, request.b);
+  const std::int64_t m = a.input.matrix.rows, n = b.input.matrix.rows;
+  if (a.input.matrix.cols != b.input.matrix.cols) {
+    throw Error(
+        fmt::format("a is ({}, {}) and b is ({}, {}); a (M, K) and b (N, K) must have the same K",
+                    m, a.input.matrix.cols, n, b.input.matrix.cols));
+  }
+  std::optional<NpyArray> bias = read_floats(bias_values, "bias", 1, n);
+  std::optional<NpyArray> addend = read_floats(start, "accumulate", m, n);
+  if (addend && request.gemm.output != DType::f32) {
+    throw Error("accumulate: accepted with an fp32 output only");
+  }
+  const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
+  const Support support = backend->supports(request.gemm, a.spec, b.spec);
+  if (!support) throw Error(support.reason);
+  NpyArray result;
+  {
+    const py::gil_scoped_release unlocked;
+    const QuantizedOperand left = a.operand(*backend, seed);
+    const QuantizedOperand right = b.operand(*backend, seed);
+    const TensorView d = backend->allocate(request.gemm.output, m, n);
+    if (addend) backend->upload(d, addend->data.data());
+    const TensorView bias_view = bias ? bias->view() : TensorView{};
+    backend->gemm(request.gemm, left, right, bias_view, addend.has_value(), d);
+    result = cli::download(*backend, d);
+  }
+  return to_numpy(result);
+}
+
+}  // namespace
+
+void bind_gemm(py::module_& module) { module.def("gemm", &gemm); }
+
+}  // namespace fp8lab::python

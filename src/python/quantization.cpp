@@ -1,0 +1,151 @@
+// Python: QuantSpec, quantize and dequantize.
+#include <fmt/format.h>
+#include <pybind11/operators.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/recipe_names.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/matrices.hpp"
+#include "src/config/spec_words.hpp"
+#include "src/io/run_schema.hpp"
+#include "src/python/arrays.hpp"
+#include "src/python/bindings.hpp"
+
+namespace fp8lab::python {
+namespace {
+
+namespace py = pybind11;
+
+QuantSpec spec_of_keywords(const py::kwargs& keywords) {
+  std::vector<SpecKey> keys;
+  for (const auto& [name, value] : keywords) {
+    SpecKey& key = keys.emplace_back();
+    key.first = name.cast<std::string>();
+    if (py::isinstance<py::str>(value)) {
+      key.second = value.cast<std::string>();
+    } else if (py::isinstance<py::int_>(value) && !py::isinstance<py::bool_>(value)) {
+      key.second = value.cast<std::int64_t>();
+    } else if (py::isinstance<py::float_>(value)) {
+      key.second = value.cast<double>();
+    } else {
+      throw Error(fmt::format("QuantSpec: '{}' is neither a word nor a number", key.first));
+    }
+  }
+  return parse_quant_keys(keys);
+}
+
+py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
+                       const QuantizedOperand& operand) {
+  std::vector<std::byte> record(sizeof(OperandStatistics));
+  {
+    const py::gil_scoped_release unlocked;
+    const TensorView there = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
+    backend.operand_statistics(x, transpose, operand, there);
+    backend.download(record.data(), there);
+  }
+  py::dict result;
+  for (const StatisticField& field : statistic_fields()) {
+    std::vector<double> values(static_cast<std::size_t>(field.width));
+    std::memcpy(values.data(), record.data() + field.offset, values.size() * sizeof(double));
+    if (field.width == 1) {
+      result[field.name] = values.front();
+    } else {
+      result[field.name] = py::array_t<double>(field.width, values.data());
+    }
+  }
+  result["scale_bits_per_element"] = scale_bits_per_element(operand.spec, operand.rows, operand.k);
+  return result;
+}
+
+py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, std::uint64_t seed,
+                   bool statistics, int threads) {
+  Input input = copy_matrix(x, "x");
+  const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
+  const TensorView source = input.matrix.view();
+  QuantizedOperand operand;
+  NpyArray codes, scales;
+  {
+    const py::gil_scoped_release unlocked;
+    const Support support = backend->supports(spec);
+    if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
+    operand = cli::quantize_values(*backend, source, transpose, spec, seed, "x");
+    codes = cli::download(*backend, operand.codes);
+    if (spec.has_scale()) scales = cli::download(*backend, operand.scales);
+  }
+  const py::object scale_array = spec.has_scale() ? py::object(to_numpy(scales)) : py::none();
+  const py::object report =
+      statistics ? py::object(statistics_of(*backend, source, transpose, operand)) : py::none();
+  return py::make_tuple(to_numpy(codes), scale_array, report);
+}
+
+py::array dequantize(const py::object& codes, const py::object& scales, const QuantSpec& spec,
+                     int threads) {
+  Input input = copy_matrix(codes, "codes");
+  if (input.matrix.dtype != DType::u8) throw Error("codes: accepted: uint8");
+  std::optional<NpyArray> scale_matrix;
+  if (!scales.is_none()) scale_matrix = copy_matrix(scales, "scales").matrix;
+  const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
+  NpyArray values;
+  {
+    const py::gil_scoped_release unlocked;
+    const QuantizedOperand operand =
+        cli::make_operand(*backend, input.matrix, "codes", scale_matrix, "scales", spec, 0);
+    const TensorView decoded = backend->allocate(DType::f32, operand.rows, operand.k);
+    backend->dequantize(operand, false, decoded);
+    values = cli::download(*backend, decoded);
+  }
+  return to_numpy(values);
+}
+
+}  // namespace
+
+void bind_quantization(py::module_& module) {
+  const auto word = [](const auto& table, auto value) {
+    return std::string(word_for(table, value));
+  };
+  py::class_<QuantSpec>(module, "QuantSpec",
+                        "How one matrix is quantized: QuantSpec('e4m3fn/1x128/pow2'), or keywords "
+                        "named as the keys of a recipe's slot table.")
+      .def(py::init(&parse_quant_spec), py::arg("words"), py::pos_only())
+      .def(py::init(&spec_of_keywords))
+      .def("__repr__",
+           [](const QuantSpec& spec) { return fmt::format("QuantSpec('{}')", label(spec)); })
+      .def(py::self == py::self)
+      .def_property_readonly("label", [](const QuantSpec& spec) { return label(spec); })
+      .def_property_readonly("format",
+                             [](const QuantSpec& spec) { return format_name(spec.format); })
+      .def_property_readonly("tile", [](const QuantSpec& spec) { return tile_name(spec.tile); })
+      .def_property_readonly(
+          "scale_format",
+          [word](const QuantSpec& spec) { return word(kScaleFormatNames, spec.scale.format); })
+      .def_property_readonly(
+          "scale_rounding",
+          [word](const QuantSpec& spec) { return word(kScaleRoundingNames, spec.scale.rounding); })
+      .def_property_readonly("scale_arithmetic",
+                             [word](const QuantSpec& spec) {
+                               return word(kScaleArithmeticNames, spec.scale.arithmetic);
+                             })
+      .def_property_readonly(
+          "scale_source",
+          [word](const QuantSpec& spec) { return word(kScaleSourceNames, spec.scale_source); })
+      .def_property_readonly(
+          "rounding", [word](const QuantSpec& spec) { return word(kRoundingNames, spec.rounding); })
+      .def_property_readonly(
+          "overflow", [word](const QuantSpec& spec) { return word(kOverflowNames, spec.overflow); })
+      .def_property_readonly("amax_epsilon",
+                             [](const QuantSpec& spec) { return spec.scale.amax_epsilon; })
+      .def_property_readonly("margin", [](const QuantSpec& spec) { return spec.scale.margin; })
+      .def_property_readonly("static_scale",
+                             [](const QuantSpec& spec) { return spec.static_scale; });
+  module.def("quantize", &quantize);
+  module.def("dequantize", &dequantize);
+}
+
+}  // namespace fp8lab::python

@@ -1,0 +1,519 @@
+"""The Python package against the program, NumPy models written from numerics.md, and ml_dtypes.
+
+Run by ctest with PYTHONPATH at the build tree's package and the program in FP8LAB_PROGRAM.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import make_example_run
+import numpy as np
+import pytest
+
+fp8lab = pytest.importorskip("fp8lab", reason="the package fp8lab is not built")
+Array = np.ndarray[Any, Any]
+
+FORMATS = {"e4m3fn": (4, 3, 7), "e5m2": (5, 2, 15)}
+
+
+def generator(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def bits(x: Array) -> Array:
+    return x.view(np.uint32)
+
+
+# --- models written from numerics.md --------------------------------------------------------------
+
+
+def value_of_code(code: int, name: str) -> float:
+    """Section 1, in Python floats; the special codes are left to the caller."""
+    exponent_bits, mantissa_bits, bias = FORMATS[name]
+    sign = -1.0 if code >> 7 else 1.0
+    field, mantissa = (
+        code >> mantissa_bits & (1 << exponent_bits) - 1,
+        code & (1 << mantissa_bits) - 1,
+    )
+    if field == 0:
+        return sign * mantissa * 2.0 ** (1 - bias - mantissa_bits)
+    return sign * ((1 << mantissa_bits) + mantissa) * 2.0 ** (field - bias - mantissa_bits)
+
+
+def split(code: int, name: str) -> tuple[int, int, int]:
+    """(signed significand, exponent, mantissa bits), not normalised."""
+    exponent_bits, mantissa_bits, bias = FORMATS[name]
+    sign = -1 if code >> 7 else 1
+    field, mantissa = (
+        code >> mantissa_bits & (1 << exponent_bits) - 1,
+        code & (1 << mantissa_bits) - 1,
+    )
+    hidden = (1 << mantissa_bits) if field else 0
+    return sign * (hidden + mantissa), max(field, 1) - bias, mantissa_bits
+
+
+def cut(value: int, shift: int) -> int:
+    """value * 2^-shift with the magnitude truncated."""
+    magnitude = abs(value) >> shift if shift >= 0 else abs(value) << -shift
+    return magnitude if value >= 0 else -magnitude
+
+
+def wgmma_group(a: Array, b: Array, names: tuple[str, str], c: np.float32) -> np.float32:
+    """Section 3 with F = 13 and an FP32 output of 13 mantissa bits; finite normal results."""
+    terms = []
+    for x, y in zip(a.tolist(), b.tolist()):
+        (sx, ex, mx), (sy, ey, my) = split(x, names[0]), split(y, names[1])
+        if sx and sy:
+            terms.append((sx * sy, ex + ey, ex + ey - mx - my))
+    if c != 0:
+        field = int(bits(np.array([c]))[0]) >> 23 & 255
+        exponent = max(field, 1) - 127
+        terms.append((int(float(c) * 2.0 ** (23 - exponent)), exponent, exponent - 23))
+    if not terms:
+        return np.float32(0)
+    grid = max(exponent for _, exponent, _ in terms) - 13
+    total = sum(cut(significand, grid - unit) for significand, _, unit in terms)
+    drop = max(abs(total).bit_length() - 14, 0)
+    return np.float32(cut(total, drop) * 2.0 ** (drop + grid))
+
+
+# --- codec ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_decode_follows_the_definition(name: str) -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    values = fp8lab.decode(codes, name)
+    assert values.dtype == np.float32
+    finite = np.isfinite(values)
+    assert finite.sum() == (254 if name == "e4m3fn" else 248)
+    expected = np.array([value_of_code(int(code), name) for code in codes[finite]], np.float32)
+    assert np.array_equal(bits(values[finite]), bits(expected))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_encode_takes_the_nearest_value_and_ties_to_even(name: str) -> None:
+    top = 0x7E if name == "e4m3fn" else 0x7B
+    grid = np.array([value_of_code(code, name) for code in range(top + 1)])
+    middle = ((grid[1:] + grid[:-1]) / 2).astype(np.float32)
+    x = np.concatenate([grid.astype(np.float32), middle, np.nextafter(middle, np.float32(0))])
+    x = np.concatenate([x, generator().normal(0, 30, 2000).astype(np.float32), np.float32([1e9])])
+    magnitude = np.minimum(np.abs(x.astype(np.float64)), grid[-1])
+    upper = np.searchsorted(grid, magnitude)
+    lower = np.maximum(upper - 1, 0)
+    below, above = magnitude - grid[lower], grid[upper] - magnitude
+    expected = np.where((above < below) | ((above == below) & (upper % 2 == 0)), upper, lower)
+    expected = np.where(magnitude == 0, 0, expected) | np.where(np.signbit(x), 128, 0)
+    assert np.array_equal(fp8lab.encode(x, name), expected.astype(np.uint8))
+
+
+def test_encode_policies_widths_and_shapes() -> None:
+    x = np.array([[np.inf, 500.0], [-np.nan, -1e-30]], np.float32)
+    assert fp8lab.encode(x, "e4m3fn").tolist() == [[0x7E, 0x7E], [0x7F, 0x80]]
+    assert fp8lab.encode(x, "e4m3fn", overflow="special").tolist() == [[0x7F, 0x7F], [0x7F, 0x80]]
+    assert fp8lab.encode(x, "e5m2", overflow="special")[0, 0] == 0x7C
+    assert fp8lab.encode(x, "bf16").dtype == np.uint16
+    assert fp8lab.encode(np.float32([1.5]), "fp32").tolist() == [0x3FC00000]
+    assert fp8lab.encode(np.array(1.0, np.float32)).shape == ()
+    assert fp8lab.encode(np.zeros((2, 0, 3), np.float32)).shape == (2, 0, 3)
+
+
+def test_stochastic_rounding_is_unbiased_and_follows_the_seed() -> None:
+    x = np.full(40000, 1.03, np.float32)
+    codes = fp8lab.encode(x, rounding="stochastic", seed=3)
+    assert set(fp8lab.decode(codes).tolist()) == {1.0, 1.125}
+    # The standard error of the mean is 0.125 * sqrt(0.24 * 0.76 / 40000) = 2.7e-4.
+    assert abs(fp8lab.decode(codes).mean() - 1.03) < 4 * 2.7e-4
+    assert np.array_equal(codes, fp8lab.encode(x, rounding="stochastic", seed=3))
+    assert not np.array_equal(codes, fp8lab.encode(x, rounding="stochastic", seed=4))
+
+
+def test_sixteen_bit_sources_are_exact() -> None:
+    x = generator().normal(size=(5, 7)).astype(np.float16)
+    wide = x.astype(np.float32)
+    assert np.array_equal(fp8lab.encode(x), fp8lab.encode(wide))
+    half = fp8lab.encode(wide, "bf16", overflow="special")
+    assert np.array_equal(fp8lab.encode(half), fp8lab.encode(fp8lab.decode(half, "bf16")))
+
+
+# --- quantization ---------------------------------------------------------------------------------
+
+
+def test_quantize_is_the_definition() -> None:
+    x = generator().normal(size=(6, 300)).astype(np.float32)
+    codes, scales, statistics = fp8lab.quantize(x, "e4m3fn/1x128/dec_div")
+    assert codes.shape == (6, 300) and scales.shape == (6, 3)
+    amax = np.stack([np.abs(x[:, i : i + 128]).max(1) for i in (0, 128, 256)], 1)
+    assert np.array_equal(scales, amax / np.float32(448))
+    wide = np.repeat(scales, 128, 1)[:, :300]
+    assert np.array_equal(codes, fp8lab.encode(x / wide))
+    y = fp8lab.decode(codes) * wide
+    assert np.array_equal(y, fp8lab.dequantize(codes, scales, "e4m3fn/1x128/dec_div"))
+    noise = ((x - y).astype(np.float64) ** 2).sum()
+    sqnr = 10 * np.log10((x.astype(np.float64) ** 2).sum() / noise)
+    assert statistics["sqnr_db"] == pytest.approx(sqnr, rel=1e-6)
+    assert statistics["amax"] == np.abs(x).max()
+    assert statistics["exponent_histogram"].shape == (64,)
+    assert statistics["scale_bits_per_element"] == 32 * 18 / 1800
+
+
+def test_spec_by_keywords_is_the_spec_by_words() -> None:
+    spec = fp8lab.QuantSpec(
+        format="e4m3fn", tile="1x128", scale_format="pow2", scale_rounding="enc_floor"
+    )
+    assert spec == fp8lab.QuantSpec("e4m3fn/1x128/pow2/enc_floor")
+    assert spec != fp8lab.QuantSpec("e4m3fn/1x128/pow2")
+    assert (spec.format, spec.tile, spec.scale_rounding) == ("e4m3fn", "1x128", "enc_floor")
+    x = generator().normal(size=(4, 256)).astype(np.float32)
+    first = fp8lab.quantize(x, spec)
+    second = fp8lab.quantize(x, "e4m3fn/1x128/pow2/enc_floor", statistics=False)
+    assert np.array_equal(first.codes, second.codes) and second.statistics is None
+    margin = fp8lab.quantize(x, fp8lab.QuantSpec(format="e4m3fn", margin=1))
+    assert np.array_equal(margin.scales, 2 * fp8lab.quantize(x, "e4m3fn/tensor").scales)
+    assert fp8lab.quantize(x, "e5m2").scales is None
+
+
+def run_program(*arguments: object) -> None:
+    words = [os.environ["FP8LAB_PROGRAM"], *map(str, arguments)]
+    subprocess.run(words, check=True, capture_output=True, timeout=100)
+
+
+@pytest.mark.parametrize(
+    "spec", ["e4m3fn/1x128/pow2", "e5m2/row", "e2m1/mx32/stochastic", "e4m3fn/128x128/ceil"]
+)
+@pytest.mark.parametrize("transpose", [False, True])
+def test_quantize_is_the_program(tmp_path: Path, spec: str, transpose: bool) -> None:
+    x = generator().normal(size=(150, 130)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    flags = ["--transpose"] if transpose else []
+    out = tmp_path / "codes.npy"
+    run_program("quantize", tmp_path / "x.npy", "--spec", spec, "--seed", 5, "--out", out, *flags)
+    result = fp8lab.quantize(x, spec, transpose=transpose, seed=5)
+    assert np.array_equal(result.codes, np.load(out))
+    assert np.array_equal(result.scales, np.load(tmp_path / "codes.scale.npy"))
+
+
+# --- GEMM -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["infir2:fprop", "sm90_wgmma_fp8/fast/fp32", "sm90_bf16"])
+def test_gemm_is_the_program(tmp_path: Path, spec: str) -> None:
+    a = generator(2).normal(size=(24, 256)).astype(np.float32)
+    b = generator(3).normal(size=(40, 256)).astype(np.float32)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    files = ["--a", tmp_path / "a.npy", "--b", tmp_path / "b.npy", "--out", tmp_path / "d.npy"]
+    run_program("gemm", "--spec", spec, *files)
+    assert np.array_equal(fp8lab.gemm(a, b, spec), np.load(tmp_path / "d.npy"))
+
+
+@pytest.mark.parametrize("names", [("e4m3fn", "e4m3fn"), ("e5m2", "e4m3fn")])
+def test_gemm_is_the_group_of_the_specification(names: tuple[str, str]) -> None:
+    draw = generator(4)
+    tops = [0x7E if name == "e4m3fn" else 0x7B for name in names]
+    a, b = (
+        (draw.integers(0, top + 1, (3, 96)) | draw.integers(0, 2, (3, 96)) << 7).astype(np.uint8)
+        for top in tops
+    )
+    a[0] &= 0x87  # subnormals and small numbers
+    operands = {"operand_a": names[0], "operand_b": names[1]}
+    fast = fp8lab.gemm(a, b, "sm90_wgmma_fp8/fast/fp32", **operands)
+    promoted = fp8lab.gemm(a, b, "sm90_wgmma_fp8/promote:32/fp32", **operands)
+    for i in range(3):
+        for j in range(3):
+            chained = separate = np.float32(0)
+            for k in range(0, 96, 32):
+                slices = a[i, k : k + 32], b[j, k : k + 32]
+                chained = wgmma_group(*slices, names, chained)
+                separate += wgmma_group(*slices, names, np.float32(0))
+            assert fast[i, j] == chained
+            assert promoted[i, j] == separate
+    assert not np.array_equal(fast, promoted)
+
+
+def test_gemm_bias_and_accumulate() -> None:
+    a = generator(5).normal(size=(4, 64)).astype(np.float32)
+    b = generator(6).normal(size=(8, 64)).astype(np.float32)
+    start = generator(7).normal(size=(4, 8)).astype(np.float32)
+    bias = generator(8).normal(size=8).astype(np.float32)
+    words = "sm90_wgmma_fp8/promote:32/fp32"
+    plain = fp8lab.gemm(a, b, words)
+    assert np.array_equal(fp8lab.gemm(a, b, words, accumulate=start), plain + start)
+    assert np.array_equal(fp8lab.gemm(a, b, words, bias=bias), plain + bias)
+
+
+def test_arrays_need_not_be_contiguous_or_aligned() -> None:
+    x = generator().normal(size=(64, 96)).astype(np.float32)
+    expected = fp8lab.quantize(x, "e4m3fn/1x32/pow2")
+    padded = np.zeros(x.nbytes + 1, np.uint8)
+    unaligned = padded[1:].view(np.float32).reshape(x.shape)
+    unaligned[:] = x
+    wide = np.zeros((128, 192), np.float32)
+    wide[::2, ::2] = x
+    for other in (np.asfortranarray(x), wide[::2, ::2], unaligned):
+        result = fp8lab.quantize(other, "e4m3fn/1x32/pow2")
+        assert np.array_equal(result.codes, expected.codes)
+        assert np.array_equal(result.scales, expected.scales)
+        assert np.array_equal(fp8lab.encode(other), fp8lab.encode(x))
+    transposed = fp8lab.quantize(x.T, "e4m3fn/1x32/pow2")
+    assert np.array_equal(
+        transposed.codes, fp8lab.quantize(x, "e4m3fn/1x32/pow2", transpose=True).codes
+    )
+
+
+def test_two_threads_at_once() -> None:
+    a = generator(9).normal(size=(96, 1024)).astype(np.float32)
+    b = generator(10).normal(size=(128, 1024)).astype(np.float32)
+    expected = fp8lab.gemm(a, b, "infir2:fprop", threads=1)
+
+    def repeat(_: int) -> bool:
+        same = True
+        for threads in (1, 2, 1):
+            same &= np.array_equal(fp8lab.gemm(a, b, "infir2:fprop", threads=threads), expected)
+        return same
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(repeat, range(4)))
+
+
+# --- torch's argument order -----------------------------------------------------------------------
+
+
+def scaled_operands(m: int, n: int, k: int) -> tuple[Array, Array]:
+    a = fp8lab.encode(generator(11).normal(size=(m, k)).astype(np.float32))
+    b = fp8lab.encode(generator(12).normal(size=(k, n)).astype(np.float32))
+    return a, b
+
+
+def chain(a: Array, b: Array) -> np.float32:
+    acc = np.float32(0)
+    for k in range(0, len(a), 32):
+        acc = wgmma_group(a[k : k + 32], b[k : k + 32], ("e4m3fn", "e4m3fn"), acc)
+    return acc
+
+
+def fma(x: np.float32, y: np.float32, z: np.float32) -> np.float32:
+    """Exact product and sum of these magnitudes in long double, rounded once."""
+    return np.float32(np.longdouble(x) * np.longdouble(y) + np.longdouble(z))
+
+
+@pytest.mark.parametrize("mode", ["tensor", "row", "1x128", "128x128"])
+def test_scaled_mm_follows_the_library(mode: str) -> None:
+    m, n, k = 3, 16, 272
+    a, b = scaled_operands(m, n, k)
+    shapes = {
+        "tensor": ((), ()),
+        "row": ((m, 1), (1, n)),
+        "1x128": ((m, 3), (3, n)),
+        "128x128": ((m, 3), (3, 1)),
+    }
+    draw = generator(13)
+    sa, sb = (np.float32(draw.uniform(0.01, 2, shape)) for shape in shapes[mode])
+    sa, sb = np.asarray(sa), np.asarray(sb)
+    bias = np.float32(draw.normal(size=n))
+    result = fp8lab.scaled_mm(
+        a, b, sa, sb, bias, out_dtype=np.float32, format_a="e4m3fn", format_b="e4m3fn"
+    )
+    wide_a = np.broadcast_to(sa, (m, 3))
+    wide_b = np.broadcast_to(sb, (3, n))
+    for i in range(m):
+        for j in range(n):
+            acc = np.float32(0)
+            for block in range(3):
+                span = slice(128 * block, 128 * block + 128)
+                p, s, t = chain(a[i, span], b[span, j]), wide_a[i, block], wide_b[block, j]
+                # The library's first operand is mat_b: its second scale, mat_a's, comes first.
+                if mode == "1x128":
+                    acc = fma(p * s, t, acc)
+                elif mode == "128x128":
+                    acc = fma(p, s * t, acc)
+                else:
+                    acc = acc + p
+            s, t = wide_a[i, 0], wide_b[0, j]
+            if mode == "tensor":
+                acc = acc * (t * s)
+            elif mode == "row":
+                acc = acc * t * s
+            assert result[i, j] == acc + bias[j], (i, j)
+
+
+def test_scaled_mm_narrow_results() -> None:
+    a, b = scaled_operands(5, 32, 64)
+    one = np.float32([0.3])
+    both = {"format_a": "e4m3fn", "format_b": "e4m3fn"}
+    full = fp8lab.scaled_mm(a, b, one, one, out_dtype=np.float32, **both)
+    half = fp8lab.scaled_mm(a, b, one, one, out_dtype=np.float16, **both)
+    assert half.dtype == np.float16 and np.array_equal(half, full.astype(np.float16))
+    scale = np.float32([200.0])
+    codes = fp8lab.scaled_mm(a, b, one, one, scale_result=scale, **both)
+    assert codes.dtype == np.uint8
+    assert np.array_equal(codes, fp8lab.encode(full * scale))
+    fast = fp8lab.scaled_mm(a, b, one, one, None, None, np.float32, True, **both)
+    words = "sm90_wgmma_fp8/fast/fp32"
+    assert np.array_equal(fast, fp8lab.gemm(a, b.T, words) * (np.float32(0.3) * np.float32(0.3)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mat_b": np.zeros((48, 16), np.uint8)}, "accepted: (M, K), (K, N)"),
+        ({"mat_b": np.zeros((64, 15), np.uint8)}, "multiples of 16"),
+        ({"format_a": None}, "mat_a: accepted"),
+        ({"format_a": "e5m2", "format_b": "e5m2"}, "both e5m2"),
+        ({"scale_a": np.ones((4, 2), np.float32)}, "scale_a is (4, 2)"),
+        ({"scale_a": np.ones((3, 1), np.float32)}, "scale_a is (3, 1)"),
+        ({"scale_a": 1.0}, "scale_a: accepted: a float32 array"),
+        ({"out_dtype": np.float64}, "out_dtype: float64"),
+        ({"bias": np.zeros(5, np.float32)}, "bias: accepted"),
+        ({"scale_result": np.ones(1, np.float32), "out_dtype": np.float32}, "scale_result"),
+    ],
+)
+def test_scaled_mm_refuses(change: dict[str, Any], message: str) -> None:
+    a, b = scaled_operands(4, 16, 64)
+    one = np.ones(1, np.float32)
+    arguments = {"mat_a": a, "mat_b": b, "scale_a": one, "scale_b": one}
+    arguments |= {"format_a": "e4m3fn", "format_b": "e4m3fn"}
+    with pytest.raises(fp8lab.Error) as caught:
+        fp8lab.scaled_mm(**(arguments | change))
+    assert message in str(caught.value)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+X = np.ones((4, 32), np.float32)
+CODES = np.ones((4, 32), np.uint8)
+FAST = "sm90_wgmma_fp8/fast/fp32"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fp8lab.encode(X.astype(np.float64)), "x: elements are float64"),
+        (lambda: fp8lab.encode(X.astype(">f4")), "byte order"),
+        (lambda: fp8lab.encode([1.0]), "a NumPy array is needed, not list"),
+        (lambda: fp8lab.encode(CODES), "x: holds codes"),
+        (lambda: fp8lab.encode(X, "e4m3"), "format 'e4m3' is unknown"),
+        (lambda: fp8lab.encode(X, rounding="up"), "rounding 'up' is unknown"),
+        (lambda: fp8lab.encode(X, overflow="wrap"), "overflow 'wrap' is unknown"),
+        (lambda: fp8lab.decode(X), "codes: elements are float32"),
+        (lambda: fp8lab.decode(CODES, "bf16"), "bf16 needs uint16"),
+        (lambda: fp8lab.quantize(X[0], "e4m3fn"), "x: shape (32)"),
+        (lambda: fp8lab.quantize(X[:0], "e4m3fn"), "x: shape (0, 32)"),
+        (lambda: fp8lab.quantize(CODES, "e4m3fn"), "x: values are u8"),
+        (lambda: fp8lab.quantize(X, "e4m3fn/1x0"), "unknown word '1x0'"),
+        (lambda: fp8lab.quantize(X, "e4m3fn", threads=-1), "thread"),
+        (
+            lambda: fp8lab.quantize(X, fp8lab.QuantSpec(format="e4m3fn", scale_source="delayed")),
+            "delayed scaling needs the amax history",
+        ),
+        (lambda: fp8lab.QuantSpec(tile="row"), "'format' is missing"),
+        (lambda: fp8lab.QuantSpec(format="e4m3fn", tiles="row"), "tiles"),
+        (lambda: fp8lab.QuantSpec(format="e4m3fn", tile=3), "tile"),
+        (lambda: fp8lab.QuantSpec(format="e4m3fn", tile=None), "'tile' is neither a word"),
+        (lambda: fp8lab.QuantSpec(format="e4m3fn", scale_rounding="ceil"), "no effect"),
+        (lambda: fp8lab.QuantSpec(format="e4m3fn", weight_source="bf16"), "weight_source"),
+        (lambda: fp8lab.dequantize(CODES, None, "e4m3fn/row"), "needs scales"),
+        (lambda: fp8lab.dequantize(CODES, X, "e4m3fn/row"), "scales: scales are f32 (4, 32)"),
+        (lambda: fp8lab.gemm(X, X[:, :16], FAST), "must have the same K"),
+        (lambda: fp8lab.gemm(X, X, "sm80/fast"), "unknown accumulator"),
+        (lambda: fp8lab.gemm(X, X, FAST, scale_a=X[:, :1], operand_a="e4m3fn/row"), "uint8 codes"),
+        (lambda: fp8lab.gemm(CODES, X, FAST, operand_a="e4m3fn/row"), "needs scales"),
+        (lambda: fp8lab.gemm(X, X, FAST, bias=np.zeros(3, np.float32)), "shape (4,)"),
+        (lambda: fp8lab.gemm(X, X, FAST, accumulate=np.zeros((4, 3), np.float32)), "shape (4, 4)"),
+        (
+            lambda: fp8lab.gemm(X, X, "sm90_wgmma_fp8", accumulate=np.zeros((4, 4), np.float32)),
+            "an fp32 output",
+        ),
+        (lambda: fp8lab.gemm(X, X, "sm90_wgmma_fp8", operand_a="fp32"), "accumulator"),
+        (lambda: fp8lab.read_run("no/such/run.h5"), "no/such/run.h5"),
+    ],
+)
+def test_bad_input_is_one_line(call: Any, message: str) -> None:
+    with pytest.raises(fp8lab.Error) as caught:
+        call()
+    assert isinstance(caught.value, ValueError)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_everything_shown_is_documented() -> None:
+    for name in fp8lab.__all__:
+        if name != "__version__":
+            assert getattr(fp8lab, name).__doc__, name
+    with pytest.raises(AttributeError):
+        fp8lab.no_such_name  # noqa: B018
+
+
+# --- run files ------------------------------------------------------------------------------------
+
+
+def test_run_files(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    make_example_run.make_example(tmp_path / "study")
+    path = sorted((tmp_path / "study").rglob("run.h5"))[0]
+    run = fp8lab.read_run(path)
+    statistics = {name: fp8lab.read_statistic(path, name) for name in fp8lab.statistic_names()}
+    with h5py.File(path, "r") as file:
+        assert np.array_equal(run.metrics["loss"], file["metrics/loss"][:])
+        assert np.array_equal(run.metrics["step"], file["metrics/step"][:])
+        assert np.array_equal(run.tensors["step"], file["tensors/step"][:])
+        assert run.meta["seed"] == file["meta"].attrs["seed"]
+        for name, values in statistics.items():
+            assert np.array_equal(values, file[f"tensors/{name}"][:]), name
+    assert len(run.tensors["layer"]) == len(run.tensors["slot"])
+    with pytest.raises(fp8lab.Error, match="unknown statistic 'sqnr'"):
+        fp8lab.read_statistic(path, "sqnr")
+    assert fp8lab.read_samples(path) == []
+
+
+# --- ml_dtypes ------------------------------------------------------------------------------------
+
+
+def every_half() -> Array:
+    return np.arange(1 << 16, dtype=np.uint32).astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("e4m3fn", "float8_e4m3fn"), ("e5m2", "float8_e5m2"), ("e3m4b3", "float8_e3m4"),
+     ("e4m3b7", "float8_e4m3"), ("e2m3", "float6_e2m3fn"), ("e2m1", "float4_e2m1fn"),
+     ("bf16", "bfloat16")],
+)  # fmt: skip
+def test_codecs_of_ml_dtypes(name: str, other: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    dtype = np.dtype(getattr(ml_dtypes, other))
+    x = every_half()
+    x = x[np.isfinite(x)]
+    with np.errstate(all="ignore"):
+        theirs = x.astype(dtype)
+        back = theirs.astype(np.float32)
+    ours = fp8lab.encode(x, name, overflow="special")
+    values = fp8lab.decode(ours, name)
+    assert np.array_equal(values, back, equal_nan=True)
+    finite = np.isfinite(back)
+    assert np.array_equal(ours[finite], theirs.view(ours.dtype)[finite])
+
+
+def test_arrays_of_ml_dtypes() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    x = generator(14).normal(size=(16, 64)).astype(np.float32)
+    a = x.astype(ml_dtypes.float8_e4m3fn)
+    b = x.astype(ml_dtypes.float8_e5m2)
+    words = "sm90_wgmma_fp8/fast/fp32"
+    expected = fp8lab.gemm(a.view(np.uint8), b.view(np.uint8), words, operand_b="e5m2")
+    assert np.array_equal(fp8lab.gemm(a, b, words), expected)
+    half = x.astype(ml_dtypes.bfloat16)
+    assert np.array_equal(fp8lab.encode(half), fp8lab.encode(half.astype(np.float32)))
+    assert np.array_equal(fp8lab.encode(half), fp8lab.encode(half.view(np.uint16)))
+    with pytest.raises(fp8lab.Error, match="holds e5m2 codes"):
+        fp8lab.gemm(a, b, words, operand_b="e4m3fn")
+    one = np.ones((), np.float32)
+    product = fp8lab.scaled_mm(a, b.T, one, one, out_dtype=ml_dtypes.bfloat16)
+    assert product.dtype == ml_dtypes.bfloat16
+    full = fp8lab.scaled_mm(a, b.T, one, one, out_dtype=np.float32)
+    assert np.array_equal(product, full.astype(ml_dtypes.bfloat16))
+    assert fp8lab.scaled_mm(a, b.T, one, one).dtype == ml_dtypes.float8_e4m3fn
