@@ -12,9 +12,11 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/version.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
 #include "src/validate/codec.hpp"
+#include "src/validate/export.hpp"
 #include "src/validate/golden.hpp"
 #include "src/validate/kernels.hpp"
 #include "src/validate/mutants.hpp"
@@ -40,21 +42,21 @@ struct Row {
 
 po::options_description validate_options() {
   po::options_description options(
-      "fp8lab validate codec | golden DIR | mutants [DIR] | kernels | step [FILE...]");
+      "fp8lab validate codec | golden DIR | mutants [DIR] | kernels | step [FILE...] | export DIR");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
       "codec: conversions of all 2^32 floats; golden: recorded hardware results; mutants: whether "
       "the checks notice arithmetic that is wrong in one step; kernels: every operation of a "
       "backend against the CPU emulator; step: whole training steps likewise, or against recorded "
-      "ones");
+      "ones; export: vectors with hashes for other implementations");
   add("directory", po::value<std::vector<std::string>>(),
-      "folder of the golden files; step: files of recorded steps to replay");
+      "folder of the golden files, or the new one; step: files of recorded steps to replay");
   add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
   add("backend", po::value<std::string>()->default_value("cpu"),
       "codec, kernels, step: the one under test, cpu or cuda");
   add("threads", po::value<int>()->default_value(0), "0 for all processors");
   add("seed", po::value<std::uint64_t>()->default_value(1),
-      "mutants, kernels: of the generated cases");
+      "mutants, kernels, export: of the generated cases");
   add("outputs", po::value<std::uint64_t>()->default_value(20'000'000),
       "kernels: elements to compare");
   add("rounds", po::value<int>()->default_value(4),
@@ -212,23 +214,52 @@ void write_mutants_json(const std::string& path, const MutantOutcome& outcome) {
   write_file_atomically(path, json.dump(2) + "\n");
 }
 
-/// The expected results are those of the shipped CPU backend; what it does not offer alone
-/// (single casts, scales, instructions and elements) comes from the scalar reference.
-int check_mutants(const po::variables_map& values) {
-  if (values["backend"].as<std::string>() != "cpu") {
-    throw Error("validate mutants: --backend: accepted: cpu");
+/// The shipped CPU backend; what it does not offer alone (single casts, scales, instructions and
+/// elements) comes from the scalar reference.
+Implementation shipped_implementation(Backend& backend) {
+  Implementation implementation = scalar_implementation();
+  Implementation shipped = backend_implementation(backend);
+  implementation.quantize = std::move(shipped.quantize);
+  implementation.gemm = std::move(shipped.gemm);
+  return implementation;
+}
+
+void require_cpu(const po::variables_map& values, const std::string& what) {
+  if (values["backend"].as<std::string>() == "cpu") return;
+  throw Error(fmt::format("validate {}: --backend: accepted: cpu", what));
+}
+
+int export_pack(const po::variables_map& values) {
+  require_cpu(values, "export");
+  const std::string directory = directory_of(values);
+  if (directory.empty()) throw Error("validate export: the folder to be made is missing");
+  const auto seed = values["seed"].as<std::uint64_t>();
+  const std::unique_ptr<Backend> backend = make_backend("cpu", values["threads"].as<int>());
+  const ExportReport report =
+      export_vectors(shipped_implementation(*backend), directory, seed, code_version());
+  fmt::print("{}: {} results in {} files, {} bytes, seed {}\n", directory, report.results,
+             report.files, report.bytes, seed);
+  if (values.count("json") != 0) {
+    const nlohmann::ordered_json json = {{"what", "export"},
+                                         {"results", report.results},
+                                         {"files", report.files},
+                                         {"bytes", report.bytes},
+                                         {"seed", seed}};
+    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
   }
+  return ExitCode::kSuccess;
+}
+
+int check_mutants(const po::variables_map& values) {
+  require_cpu(values, "mutants");
   MutantOptions options;
   options.golden = directory_of(values);
   options.seed = values["seed"].as<std::uint64_t>();
   ProgressLine progress;
   options.progress = [&](const std::string& name) { progress.update(name); };
   const std::unique_ptr<Backend> backend = make_backend("cpu", values["threads"].as<int>());
-  Implementation expected = scalar_implementation();
-  Implementation shipped = backend_implementation(*backend);
-  expected.quantize = std::move(shipped.quantize);
-  expected.gemm = std::move(shipped.gemm);
-  const MutantOutcome outcome = validate_mutants(expected, all_mutants(), options);
+  const MutantOutcome outcome =
+      validate_mutants(shipped_implementation(*backend), all_mutants(), options);
   print_mutants(outcome);
   if (values.count("json") != 0) write_mutants_json(values["json"].as<std::string>(), outcome);
   return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
@@ -385,6 +416,7 @@ int validate(const std::vector<std::string>& arguments) {
   if (what == "mutants") return check_mutants(values);
   if (what == "kernels") return check_kernels(values);
   if (what == "step") return check_steps(values);
+  if (what == "export") return export_pack(values);
   std::vector<GoldenMismatch> differences;
   std::vector<Row> rows;
   if (what == "codec") {
@@ -397,7 +429,8 @@ int validate(const std::vector<std::string>& arguments) {
     rows = check_golden(values, differences);
   } else {
     throw Error(fmt::format(
-        "validate: unknown check '{}'; accepted: codec, golden, mutants, kernels, step", what));
+        "validate: unknown check '{}'; accepted: codec, golden, mutants, kernels, step, export",
+        what));
   }
   for (const Row& row : rows) {
     fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,

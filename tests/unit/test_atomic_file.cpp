@@ -13,6 +13,7 @@
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/sha256.hpp"
 #include "tests/unit/scratch_directory.hpp"
 
 using namespace fp8lab;
@@ -123,6 +124,18 @@ TEST_CASE("file lock: a killed holder leaves no lock") {
         }) == -1);
   CHECK(fs::exists(scratch / "run.h5.lock"));
   CHECK(FileLock::try_acquire(path));
+}
+
+TEST_CASE("sha256 gives the digests of FIPS 180-4 and of every length of padding") {
+  CHECK(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(sha256(std::string(1000000, 'a')) ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  std::string chained;
+  for (std::size_t size = 0; size < 130; ++size) chained += sha256(std::string(size, 'x'));
+  CHECK(sha256(chained) == "199af942eba7fa5d1e16d475169eb24018b14e69339c93d26a9ea6d873b4ace6");
 }
 
 TEST_CASE("hash: published XXH3-64 values, streaming, hexadecimal digits") {

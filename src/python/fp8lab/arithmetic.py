@@ -19,7 +19,7 @@ class Quantized(NamedTuple):
     scales: NDArray[np.float32] | None
     """(tile rows, tile columns) decode factors; None for a quantizer without a scale."""
     statistics: dict[str, Any] | None
-    """Error statistics by their names in a run file, and scale_bits_per_element; None if not asked."""
+    """Error statistics as in a run file, and scale_bits_per_element; None if not asked for."""
 
 
 def _spec(spec: str | QuantSpec) -> QuantSpec:

@@ -1,0 +1,400 @@
+#include "src/validate/export.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "emulation/api/recipe_names.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/philox.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/npy.hpp"
+#include "src/io/sha256.hpp"
+#include "src/validate/gemm_cases.hpp"
+#include "src/validate/quantization_cases.hpp"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using numerics::FormatSpec;
+
+constexpr std::int64_t kValuesPerKind = 160;
+constexpr int kQuantizations = 40;
+constexpr int kGemmsPerPair = 3;
+
+/// The folder while it is written.
+class Pack {
+ public:
+  explicit Pack(fs::path directory) : directory_(std::move(directory)) {
+    make_directories(directory_);
+    if (!fs::is_empty(directory_)) {
+      throw Error(fmt::format("{}: the folder is not empty; accepted: a new or an empty one",
+                              directory_.string()));
+    }
+  }
+
+  /// Writes rows x (elements / rows) elements as NAME.npy; the name goes into the manifest.
+  template <class T>
+  std::string add(const std::string& name, DType dtype, const std::vector<T>& elements,
+                  std::int64_t rows = 1) {
+    FP8LAB_ASSERT(sizeof(T) == size_of(dtype) && rows > 0);
+    NpyArray array;
+    array.dtype = dtype;
+    array.rows = rows;
+    array.cols = static_cast<std::int64_t>(elements.size()) / rows;
+    array.data.resize(elements.size() * sizeof(T));
+    std::memcpy(array.data.data(), elements.data(), array.data.size());
+    return write(name + ".npy", format_npy(array));
+  }
+
+  /// Counts the elements as results.
+  template <class T>
+  std::string add_result(const std::string& name, DType dtype, const std::vector<T>& elements,
+                         std::int64_t rows = 1) {
+    report_.results += elements.size();
+    return add(name, dtype, elements, rows);
+  }
+
+  /// A named list of cases of the manifest.
+  ordered_json& section(const char* name) { return sections_[name]; }
+
+  ExportReport finish(ordered_json manifest) {
+    manifest["sections"] = sections_;
+    manifest["files"] = files_;
+    write_file_atomically(directory_ / "manifest.json", manifest.dump(1) + "\n");
+    return report_;
+  }
+
+ private:
+  std::string write(const std::string& name, const std::string& bytes) {
+    const fs::path path = directory_ / name;
+    make_directories(path.parent_path());
+    write_file_atomically(path, bytes);
+    files_[name] = sha256(bytes);
+    ++report_.files;
+    report_.bytes += bytes.size();
+    return name;
+  }
+
+  fs::path directory_;
+  ordered_json sections_ = ordered_json::object();
+  ordered_json files_ = ordered_json::object();
+  ExportReport report_;
+};
+
+/// Codes of a format in the narrowest type: u8, or u16 in the place of bf16.
+template <class Code>
+std::vector<Code> narrowed(const std::vector<std::uint32_t>& wide) {
+  std::vector<Code> codes;
+  for (const std::uint32_t code : wide) codes.push_back(static_cast<Code>(code));
+  return codes;
+}
+
+std::string add_codes(Pack& pack, const std::string& name, const FormatSpec& format,
+                      const std::vector<std::uint32_t>& codes, std::int64_t rows, bool result) {
+  const auto put = [&](DType dtype, const auto& elements) {
+    return result ? pack.add_result(name, dtype, elements, rows)
+                  : pack.add(name, dtype, elements, rows);
+  };
+  if (format.bits() <= 8) return put(DType::u8, narrowed<std::uint8_t>(codes));
+  if (format.bits() <= 16) return put(DType::bf16, narrowed<std::uint16_t>(codes));
+  std::vector<float> values;
+  for (const std::uint32_t bits : codes) values.push_back(numerics::bits_float(bits));
+  return put(DType::f32, values);
+}
+
+// --- descriptions -------------------------------------------------------------------------------
+
+ordered_json describe(const FormatSpec& format) {
+  constexpr const char* kSpecials[] = {"none", "nan_only", "ieee"};
+  return {{"bits", format.bits()},
+          {"exponent_bits", format.exponent_bits},
+          {"mantissa_bits", format.mantissa_bits},
+          {"bias", format.bias},
+          {"specials", kSpecials[static_cast<int>(format.specials)]},
+          {"has_sign", format.has_sign},
+          {"has_subnormals", format.has_subnormals}};
+}
+
+ordered_json describe(const numerics::ScaleRule& rule) {
+  return {{"scale_format", word_for(kScaleFormatNames, rule.format)},
+          {"scale_rounding", word_for(kScaleRoundingNames, rule.rounding)},
+          {"scale_arithmetic", word_for(kScaleArithmeticNames, rule.arithmetic)},
+          {"amax_epsilon", rule.amax_epsilon},
+          {"margin", rule.margin}};
+}
+
+ordered_json describe(const QuantSpec& spec) {
+  ordered_json json{{"format", format_name(spec.format)},
+                    {"tile", tile_name(spec.tile)},
+                    {"scale_source", word_for(kScaleSourceNames, spec.scale_source)},
+                    {"rounding", word_for(kRoundingNames, spec.rounding)},
+                    {"overflow", word_for(kOverflowNames, spec.overflow)}};
+  json.update(describe(spec.scale));
+  return json;
+}
+
+ordered_json describe(const GemmSpec& spec) {
+  return {{"accumulator", accumulator_name(spec.accumulator)},
+          {"schedule", schedule_name(spec)},
+          {"scale_order", word_for(kScaleOrderNames, spec.scale_order)},
+          {"split_k", spec.split_k},
+          {"output", word_for(kStorageNames, spec.output)}};
+}
+
+// --- codec --------------------------------------------------------------------------------------
+
+void export_decoding(Pack& pack) {
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    const FormatSpec& format = named.format;
+    if (format.bits() > 16) continue;
+    std::vector<std::uint32_t> codes(std::size_t{1} << format.bits());
+    std::vector<float> values;
+    for (std::uint32_t code = 0; code < codes.size(); ++code) {
+      codes[code] = code;
+      values.push_back(numerics::decode(format, code));
+    }
+    const std::string name = fmt::format("decode/{}_", named.name);
+    pack.section("decode").push_back(
+        {{"format", named.name},
+         {"codes", add_codes(pack, name + "codes", format, codes, 1, false)},
+         {"values", pack.add_result(name + "values", DType::f32, values)}});
+  }
+}
+
+/// Every code, every midpoint of neighbours and the next FP32 values on both sides, the overflow
+/// limit, infinities, NaNs, zeros, subnormals; then generated values of every kind.
+std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
+  std::vector<std::uint32_t> magnitudes = {0u,
+                                           1u,
+                                           0x400000u,
+                                           0x7FFFFFu,
+                                           0x800000u,
+                                           numerics::kF32MaxFinite,
+                                           numerics::kF32Infinity,
+                                           numerics::kF32Infinity + 1u,
+                                           0x7FC00000u,
+                                           numerics::kF32NaN};
+  if (format.bits() <= 8) {
+    for (std::uint32_t code = 0; code <= format.max_finite_code(); ++code) {
+      // Above the largest code the grid goes on by one step: the limit of overflow.
+      const float low = numerics::decode(format, code);
+      const float below = code == 0 ? 0.0f : numerics::decode(format, code - 1);
+      const float high = code < format.max_finite_code() ? numerics::decode(format, code + 1)
+                                                         : low + (low - below);
+      for (const float anchor : {low, low + (high - low) * 0.5f}) {
+        const std::uint32_t bits = numerics::float_bits(anchor);
+        for (const std::uint32_t beside : {bits == 0 ? 0u : bits - 1u, bits, bits + 1u}) {
+          magnitudes.push_back(beside);
+        }
+      }
+    }
+  }
+  std::vector<float> values;
+  for (const std::uint32_t magnitude : magnitudes) {
+    values.push_back(numerics::bits_float(magnitude));
+    values.push_back(numerics::bits_float(magnitude | 0x80000000u));
+  }
+  for (int kind = 0; kind < kValueKinds; ++kind) {
+    for (const float x : cases.values(format, static_cast<ValueKind>(kind), kValuesPerKind)) {
+      values.push_back(x);
+    }
+  }
+  return values;
+}
+
+void export_encoding(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+  for (const FormatSpec& format : kCastFormats) {
+    const std::string format_word = format_name(format);
+    const std::string folder = fmt::format("encode/{}_", format_word);
+    const std::vector<float> values = hard_values(format, cases);
+    std::vector<std::uint32_t> random(values.size());
+    std::generate(random.begin(), random.end(), [&] { return cases.bits(); });
+    const std::string x = pack.add(folder + "x", DType::f32, values);
+    const std::string bits = pack.add(folder + "random_bits", DType::i32, random);
+    for (const numerics::Rounding rounding : kRoundings) {
+      for (const auto overflow : {numerics::Overflow::saturate, numerics::Overflow::special}) {
+        std::vector<std::uint32_t> codes;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          codes.push_back(expected.cast(
+              {format, numerics::float_bits(values[i]), rounding, overflow, random[i]}));
+        }
+        const std::string_view rounding_word = word_for(kRoundingNames, rounding);
+        const std::string_view overflow_word = word_for(kOverflowNames, overflow);
+        const std::string name = fmt::format("{}{}_{}", folder, rounding_word, overflow_word);
+        pack.section("encode").push_back(
+            {{"format", format_word},
+             {"rounding", rounding_word},
+             {"overflow", overflow_word},
+             {"x", x},
+             {"random_bits", bits},
+             {"codes", add_codes(pack, name, format, codes, 1, true)}});
+      }
+    }
+  }
+}
+
+// --- scales and tiles ---------------------------------------------------------------------------
+
+void export_scales(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+  for (const FormatSpec& format : kElementFormats) {
+    const std::vector<float> list = amaxes(format, cases);
+    const std::string folder = fmt::format("scale/{}_", format_name(format));
+    const std::string amax = pack.add(folder + "amax", DType::f32, list);
+    for (int index = 0; index < 2 * kScaleRules; ++index) {
+      numerics::ScaleRule rule = scale_rule(index % kScaleRules);
+      if (index >= kScaleRules) {  // once more, with the two numbers of a rule
+        rule.margin = 1 + index % 3;
+        rule.amax_epsilon = 1e-4f;
+      }
+      std::vector<float> decode, multiplier;
+      std::vector<std::uint8_t> divide;
+      for (const float value : list) {
+        const numerics::TileScale scale = expected.scale(rule, format, value);
+        decode.push_back(scale.decode);
+        multiplier.push_back(scale.multiplier);
+        divide.push_back(scale.divide ? 1 : 0);
+      }
+      const std::string name = fmt::format("{}{}_", folder, index);
+      pack.section("scale").push_back(
+          {{"format", format_name(format)},
+           {"rule", describe(rule)},
+           {"amax", amax},
+           {"decode", pack.add_result(name + "decode", DType::f32, decode)},
+           {"multiplier", pack.add_result(name + "multiplier", DType::f32, multiplier)},
+           {"divide", pack.add_result(name + "divide", DType::u8, divide)}});
+    }
+  }
+}
+
+void export_quantizations(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+  for (int index = 0; index < kQuantizations; ++index) {
+    QuantizeProblem problem = draw_quantization(cases);
+    problem.run(expected);
+    const QuantSpec& spec = problem.spec;
+    const std::int64_t rows = problem.transpose ? problem.cols : problem.rows;
+    const std::string name = fmt::format("quantize/{}_", index);
+    ordered_json entry{{"spec", describe(spec)}, {"transpose", problem.transpose}};
+    entry["x"] = problem.bf16.empty()
+                     ? pack.add(name + "x", DType::f32, problem.f32, problem.rows)
+                     : pack.add(name + "x", DType::bf16, problem.bf16, problem.rows);
+    if (spec.rounding == numerics::Rounding::stochastic) {
+      const RandomKey& key = problem.key;
+      std::vector<std::uint32_t> random(problem.f32.size());
+      for (std::size_t i = 0; i < random.size(); ++i) {
+        random[i] = numerics::random_bits(key.seed, key.step, key.tensor, key.orientation, i);
+      }
+      entry["random_bits"] = pack.add(name + "random_bits", DType::i32, random, problem.rows);
+    }
+    entry["codes"] = pack.add_result(name + "codes", DType::u8, problem.codes, rows);
+    if (spec.has_scale()) {
+      entry["scales"] =
+          pack.add_result(name + "scales", DType::f32, problem.scales, spec.tile_rows(rows));
+    }
+    pack.section("quantize").push_back(entry);
+  }
+}
+
+// --- dot products and GEMMs ---------------------------------------------------------------------
+
+void export_dots(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+  for (const Instruction& instruction : kInstructions) {
+    std::vector<std::uint32_t> a, b, c, d;
+    const std::vector<ExpectedGroup> groups = draw_groups(instruction, expected, cases);
+    for (const ExpectedGroup& one : groups) {
+      a.insert(a.end(), one.a.begin(), one.a.end());
+      b.insert(b.end(), one.b.begin(), one.b.end());
+      c.push_back(one.c_bits);
+      d.push_back(one.result);
+    }
+    const auto rows = static_cast<std::int64_t>(groups.size());
+    const FormatSpec sum = numerics::accumulator_format(instruction.group.output);
+    ordered_json& section = pack.section("dot");
+    const std::string name = fmt::format("dot/{}_", section.size());
+    section.push_back({{"instruction", instruction.name},
+                       {"mma_sync_fp8", instruction.mma_sync_fp8},
+                       {"products", static_cast<std::int64_t>(a.size()) / rows},
+                       {"fraction_bits", instruction.group.fraction_bits},
+                       {"format_a", format_name(instruction.format_a)},
+                       {"format_b", format_name(instruction.format_b)},
+                       {"format_c", format_name(sum)},
+                       {"a", add_codes(pack, name + "a", instruction.format_a, a, rows, false)},
+                       {"b", add_codes(pack, name + "b", instruction.format_b, b, rows, false)},
+                       {"c", add_codes(pack, name + "c", sum, c, 1, false)},
+                       {"d", add_codes(pack, name + "d", sum, d, 1, true)}});
+  }
+}
+
+ordered_json add_operand(Pack& pack, const std::string& name, const SuiteOperand& operand) {
+  ordered_json entry{{"spec", describe(operand.spec)}};
+  entry["codes"] = operand.bf16.empty() ? pack.add(name, DType::u8, operand.codes, operand.rows)
+                                        : pack.add(name, DType::bf16, operand.bf16, operand.rows);
+  if (operand.spec.has_scale()) {
+    entry["scales"] = pack.add(name + "_scales", DType::f32, operand.scales,
+                               operand.spec.tile_rows(operand.rows));
+  }
+  return entry;
+}
+
+void export_gemms(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
+  for (const OperandPair& pair : kPairs) {
+    for (int i = 0; i < kGemmsPerPair; ++i) {
+      GemmProblem problem = draw_gemm(pair, cases);
+      ordered_json& section = pack.section("gemm");
+      const std::string name = fmt::format("gemm/{}_", section.size());
+      ordered_json entry{{"spec", describe(problem.spec)},
+                         {"a", add_operand(pack, name + "a", problem.a)},
+                         {"b", add_operand(pack, name + "b", problem.b)}};
+      const std::int64_t rows = problem.a.rows;
+      if (!problem.bias.empty()) {
+        entry["bias"] = pack.add(name + "bias", DType::f32, problem.bias);
+      }
+      if (problem.accumulate) {
+        entry["accumulate"] = pack.add(name + "accumulate", DType::f32, problem.d, rows);
+      }
+      problem.run(expected);
+      entry["d"] = problem.spec.output == DType::f32
+                       ? pack.add_result(name + "d", DType::f32, problem.d, rows)
+                       : pack.add_result(name + "d", DType::bf16, problem.d_bf16, rows);
+      section.push_back(entry);
+    }
+  }
+}
+
+}  // namespace
+
+ExportReport export_vectors(const Implementation& expected, const fs::path& directory,
+                            std::uint64_t seed, const std::string& code_version) {
+  Pack pack(directory);
+  CaseGenerator cases(seed);
+  export_decoding(pack);
+  export_encoding(pack, expected, cases);
+  export_scales(pack, expected, cases);
+  export_quantizations(pack, expected, cases);
+  export_dots(pack, expected, cases);
+  export_gemms(pack, expected, cases);
+  ordered_json manifest{{"schema", kConformanceSchema},
+                        {"version", code_version},
+                        {"seed", seed},
+                        {"hash", "sha256"}};
+  manifest["conventions"] = {
+      "Arrays are .npy, row-major, little-endian: uint8 codes, uint16 codes or bits of bf16 and "
+      "fp16, float32, int32 holding unsigned random bits.",
+      "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
+      "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
+      "NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code.",
+      "Stochastic rounding adds the low bits of the random word below the kept bits."};
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    manifest["formats"][std::string(named.name)] = describe(named.format);
+  }
+  return pack.finish(std::move(manifest));
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,110 @@
+#include "src/validate/quantization_cases.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "emulation/numerics/codec.hpp"
+
+namespace fp8lab {
+
+using numerics::bits_float;
+using numerics::float_bits;
+using numerics::FormatSpec;
+using numerics::Overflow;
+using numerics::ScaleFormat;
+using numerics::ScaleRule;
+
+ScaleRule scale_rule(int index) {
+  ScaleRule rule;
+  if (index < 3) {
+    rule.arithmetic = static_cast<numerics::ScaleArithmetic>(index);
+    return rule;
+  }
+  rule.format = index < 9 ? ScaleFormat::pow2 : ScaleFormat::e8m0;
+  rule.rounding = static_cast<numerics::ScaleRounding>((index - 3) % 6);
+  return rule;
+}
+
+std::vector<float> amaxes(const FormatSpec& format, CaseGenerator& cases) {
+  std::vector<float> list;
+  for (const std::uint32_t bits : {0u, 1u, 2u, 0x400000u, 0x7FFFFFu, 0x800000u, 0x7F7FFFFFu,
+                                   numerics::kF32Infinity, numerics::kF32NaN}) {
+    list.push_back(bits_float(bits));
+  }
+  // The largest code, and powers of two, times powers of two; and their neighbours.
+  for (const float anchor : {numerics::max_finite(format), 1.0f, 1.41421356f, 1.75f}) {
+    for (int i = 0; i < 12; ++i) {
+      const float power = bits_float((64u + cases.bits() % 110u) << 23);
+      const std::uint32_t bits = float_bits(anchor * power);
+      for (const std::uint32_t step : {0u, 1u, 2u}) list.push_back(bits_float(bits - 1u + step));
+    }
+  }
+  for (int i = 0; i < 60; ++i) list.push_back(bits_float(cases.bits() % numerics::kF32Infinity));
+  return list;
+}
+
+namespace {
+
+QuantSpec draw_spec(CaseGenerator& cases) {
+  constexpr TileShape kTiles[] = {{0, 0}, {1, 0}, {1, 128}, {128, 128}, {1, 32}, {1, 16}, {3, 5}};
+  QuantSpec spec;
+  spec.format = kElementFormats[cases.bits() % std::size(kElementFormats)];
+  spec.scale_source = cases.bits() % 8 == 0 ? ScaleSource::none : ScaleSource::current;
+  if (spec.has_scale()) {
+    spec.tile = kTiles[cases.bits() % std::size(kTiles)];
+    spec.scale = scale_rule(static_cast<int>(cases.bits() % kScaleRules));
+  }
+  spec.rounding = kRoundings[cases.bits() % 4 % 3];  // nearest twice as often
+  spec.overflow = cases.bits() % 2 == 0 ? Overflow::saturate : Overflow::special;
+  return spec;
+}
+
+}  // namespace
+
+QuantizeProblem draw_quantization(CaseGenerator& cases) {
+  QuantizeProblem problem;
+  problem.spec = draw_spec(cases);
+  problem.rows = 1 + cases.bits() % 40;
+  problem.cols = 1 + cases.bits() % 300;
+  problem.transpose = cases.bits() % 2 == 0;
+  problem.key = {cases.bits(), cases.bits() % 1000, cases.bits() % 100,
+                 problem.transpose ? 1u : 0u};
+  const TileShape& tile = problem.spec.tile;
+  const std::int64_t height = problem.transpose ? tile.cols : tile.rows;
+  const std::int64_t width = problem.transpose ? tile.rows : tile.cols;
+  problem.f32 = cases.matrix(problem.spec.format, problem.rows, problem.cols,
+                             height == 0 ? problem.rows : height, width == 0 ? problem.cols : width,
+                             cases.bits() % 4 == 0);
+  if (cases.bits() % 2 == 0) {
+    for (const float value : problem.f32) problem.bf16.push_back(numerics::to_bf16(value));
+  }
+  return problem;
+}
+
+TensorView QuantizeProblem::source() {
+  if (bf16.empty()) return {f32.data(), DType::f32, rows, cols, cols};
+  return {bf16.data(), DType::bf16, rows, cols, cols};
+}
+
+void QuantizeProblem::run(const Implementation& implementation) {
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = transpose ? cols : rows;
+  operand.k = transpose ? rows : cols;
+  codes.assign(static_cast<std::size_t>(rows * cols), 0xEE);
+  operand.codes = {codes.data(), DType::u8, operand.rows, operand.k, operand.k};
+  if (spec.has_scale()) {
+    const std::int64_t high = spec.tile_rows(operand.rows), wide = spec.tile_cols(operand.k);
+    scales.assign(static_cast<std::size_t>(high * wide), -1.0f);
+    operand.scales = {scales.data(), DType::f32, high, wide, wide};
+  }
+  implementation.quantize(source(), transpose, key, operand);
+}
+
+std::string QuantizeProblem::describe() const {
+  return fmt::format("{} of a {} x {} {} matrix{}", label(spec), rows, cols,
+                     bf16.empty() ? "f32" : "bf16", transpose ? ", transposed" : "");
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,170 @@
+"""Tensor-core instructions in Python integers, from numerics.md sections 1, 3 and 5 alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# (exponent bits, mantissa bits, bias, has infinity)
+FORMATS = {
+    "e4m3fn": (4, 3, 7, False),
+    "e5m2": (5, 2, 15, True),
+    "bf16": (8, 7, 127, True),
+    "fp16": (5, 10, 15, True),
+    "fp32": (8, 23, 127, True),
+}
+
+
+@dataclass
+class Number:
+    """significand * 2^unit, counted at `exponent`; `special` is "", "inf" or "nan"."""
+
+    significand: int  # signed
+    exponent: int
+    unit: int
+    special: str = ""
+    negative: bool = False
+
+
+def unpack(code: int, name: str) -> Number:
+    """Section 1: nothing is normalised."""
+    exponent_bits, mantissa_bits, bias, has_infinity = FORMATS[name]
+    negative = bool(code >> exponent_bits + mantissa_bits)
+    field = code >> mantissa_bits & (1 << exponent_bits) - 1
+    mantissa = code & (1 << mantissa_bits) - 1
+    top = (1 << exponent_bits) - 1
+    if field == top and (has_infinity or mantissa == (1 << mantissa_bits) - 1):
+        special = "inf" if has_infinity and mantissa == 0 else "nan"
+        return Number(1, 0, 0, special, negative)
+    significand = mantissa + ((1 << mantissa_bits) if field else 0)
+    exponent = max(field, 1) - bias
+    return Number(
+        -significand if negative else significand,
+        exponent,
+        exponent - mantissa_bits,
+        negative=negative,
+    )
+
+
+def widen(code: int, name: str) -> Number:
+    """Section 5: as f16, where e4m3 subnormals are normal and those of e5m2 are not."""
+    number = unpack(code, name)
+    if name == "e4m3fn" and not number.special and number.significand:
+        number.exponent = number.unit + abs(number.significand).bit_length() - 1
+    return number
+
+
+def truncate(value: int, shift: int) -> int:
+    """value * 2^-shift, the magnitude truncated."""
+    magnitude = abs(value) >> shift if shift >= 0 else abs(value) << -shift
+    return -magnitude if value < 0 else magnitude
+
+
+def nearest(value: int, shift: int) -> int:
+    """value * 2^-shift, ties to even."""
+    if shift <= 0:
+        return value << -shift
+    magnitude, rest = divmod(abs(value), 1 << shift)
+    half = 1 << shift - 1
+    magnitude += rest > half or (rest == half and magnitude % 2 == 1)
+    return -magnitude if value < 0 else magnitude
+
+
+def pack(value: int, unit: int, name: str, kept: int, to_nearest: bool) -> int:
+    """Code of value * 2^unit with `kept` mantissa bits; too large is infinity, zero is +0."""
+    exponent_bits, mantissa_bits, bias, _ = FORMATS[name]
+    if value == 0:
+        return 0
+    exponent = max(abs(value).bit_length() - 1 + unit, 1 - bias)
+    shift = exponent - kept - unit
+    rounded = nearest(value, shift) if to_nearest else truncate(value, shift)
+    if rounded == 0:
+        return 0
+    sign = (1 << exponent_bits + mantissa_bits) if rounded < 0 else 0
+    # The hidden bit, or a carry out of the mantissa, counts into the exponent field.
+    code = (exponent + bias - 1 << mantissa_bits) + (abs(rounded) << mantissa_bits - kept)
+    infinity = (1 << exponent_bits) - 1 << mantissa_bits
+    return sign | min(code, infinity)
+
+
+def group(
+    products: list[tuple[Number, Number]],
+    c: Number,
+    output: str,
+    fraction_bits: int,
+    floor: int | None,
+    alignment: Any = truncate,
+) -> int:
+    """Section 3: bits of the accumulator `output` ("fp32" or "fp16")."""
+    exponent_bits, mantissa_bits, _, _ = FORMATS[output]
+    infinity = (1 << exponent_bits) - 1 << mantissa_bits
+    nan, infinities, terms = c.special == "nan", set[bool](), []
+    if c.special == "inf":
+        infinities.add(c.negative)
+    for x, y in products:
+        zero = not (x.significand and y.significand)
+        if "nan" in (x.special, y.special) or ((x.special or y.special) and zero):
+            nan = True
+        elif x.special or y.special:
+            infinities.add(x.negative != y.negative)
+        elif not zero:
+            terms.append((x.significand * y.significand, x.exponent + y.exponent, x.unit + y.unit))
+    if nan or len(infinities) == 2:
+        return infinity | (1 << mantissa_bits) - 1
+    if infinities:
+        return infinity | (1 << exponent_bits + mantissa_bits if infinities.pop() else 0)
+    if c.significand:
+        terms.append((c.significand, c.exponent, c.unit))
+    if not terms:
+        return 0
+    emax = max(exponent for _, exponent, _ in terms)
+    if floor is not None:
+        emax = max(emax, floor)
+    grid = emax - fraction_bits
+    total = sum(alignment(significand, grid - unit) for significand, _, unit in terms)
+    kept = 13 if fraction_bits < 25 and output == "fp32" else mantissa_bits
+    return pack(total, grid, output, kept, output == "fp16")
+
+
+def instruction(
+    a: list[int], b: list[int], c: int, case: dict[str, Any], fraction_bits: int | None = None
+) -> int:
+    """One instruction as manifest.json describes it; another `fraction_bits` makes it wrong."""
+    output = case["format_c"]
+    bits = case["fraction_bits"] if fraction_bits is None else fraction_bits
+    floor = -133 if bits == 25 and output == "fp32" else None
+    read = widen if case["mma_sync_fp8"] else unpack
+    products = [
+        (read(x, case["format_a"]), read(y, case["format_b"])) for x, y in zip(a, b, strict=True)
+    ]
+    if not case["mma_sync_fp8"]:
+        return group(products, unpack(c, output), output, bits, floor)
+    first = [p for k, p in enumerate(products) if k % 4 < 2]
+    second = [p for k, p in enumerate(products) if k % 4 >= 2]
+    partial = group(first, unpack(0, output), output, bits, floor)
+    partial = group(second, unpack(partial, output), output, bits, floor)
+    return add(partial, c, output)
+
+
+def add(x: int, y: int, name: str) -> int:
+    """IEEE addition, to nearest even, NaN canonical."""
+    code, value = (np.uint32, np.float32) if name == "fp32" else (np.uint16, np.float16)
+    with np.errstate(all="ignore"):
+        total = np.array([x], code).view(value) + np.array([y], code).view(value)
+    if np.isnan(total[0]):
+        return 0x7FFFFFFF if name == "fp32" else 0x7FFF
+    return int(total.view(code)[0])
+
+
+def dot(a: Array, b: Array, c: Array, case: dict[str, Any], **wrong: int) -> Array:
+    """The function that fp8lab.conformance.check takes as `dot`."""
+    code = np.uint32 if c.dtype == np.float32 else np.uint16
+    results = [
+        instruction(x, y, z, case, **wrong)
+        for x, y, z in zip(a.tolist(), b.tolist(), c.view(code).tolist(), strict=True)
+    ]
+    return np.array(results, code).view(c.dtype)
