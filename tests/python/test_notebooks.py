@@ -13,6 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 TIME_LIMIT = 300  # seconds per cell
+# Notebooks that compute instead of reading runs need the compiled package; what a notebook leaves.
+COMPUTED = {"03_formats_and_accumulation": "errors"}
+
+
+def need_packages(path: Path) -> None:
+    if path.stem in COMPUTED:
+        pytest.importorskip("fp8lab", reason="the package fp8lab is not built")
 
 
 def code_cells(path: Path) -> list[dict[str, Any]]:
@@ -36,6 +43,7 @@ def test_notebook_is_short_and_carries_no_outputs(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_packages(path)
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
     nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
@@ -51,6 +59,7 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
 def test_cells_run_as_a_script(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same cells in a plain interpreter, so that they are checked without Jupyter too."""
+    need_packages(path)
     make_example_run.make_example(tmp_path / "study")
     monkeypatch.setenv("FP8LAB_RUNS", str(tmp_path / "study"))
     monkeypatch.chdir(path.parent)
@@ -59,4 +68,4 @@ def test_cells_run_as_a_script(path: Path, tmp_path: Path, monkeypatch: pytest.M
     for cell in code_cells(path):
         source = "".join(cell["source"]).replace("from IPython.display import display\n", "")
         exec(compile(source, str(path), "exec"), names)  # noqa: S102
-    assert "study" in names
+    assert COMPUTED.get(path.stem, "study") in names
