@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,25 @@ def test_two_threads_at_once() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(repeat, range(4)))
+
+
+def test_other_threads_run_while_the_emulator_computes() -> None:
+    a = generator(15).normal(size=(512, 4096)).astype(np.float32)
+    call: list[float] = []
+
+    def multiply() -> None:
+        call.append(time.perf_counter())
+        fp8lab.gemm(a, a, "infir2:fprop", threads=1)
+        call.append(time.perf_counter())
+
+    ticks = []
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(multiply)
+        while not work.done():
+            ticks.append(time.perf_counter())
+    begin, end = call
+    third = (end - begin) / 3
+    assert any(begin + third < tick < end - third for tick in ticks)
 
 
 # --- torch's argument order -----------------------------------------------------------------------
