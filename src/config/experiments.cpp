@@ -1,5 +1,6 @@
 #include "src/config/experiments.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,10 +27,20 @@ bool is_path(const std::string& name) {
          (name.size() > 5 && name.compare(name.size() - 5, 5, ".toml") == 0);
 }
 
+// The shared object that holds this code, by its full path; for a program, what it was called by.
+fs::path containing_file() {
+  Dl_info info{};
+  const bool found = ::dladdr(reinterpret_cast<const void*>(&is_path), &info) != 0;
+  return found && info.dli_fname != nullptr ? fs::path(info.dli_fname) : fs::path();
+}
+
 }  // namespace
 
 fs::path experiments_directory() {
   std::error_code error;
+  const fs::path package = containing_file();
+  const fs::path beside = package.parent_path() / "experiments";
+  if (package.is_absolute() && fs::is_directory(beside, error)) return beside;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";

@@ -6,7 +6,9 @@ Run by ctest with PYTHONPATH at the build tree's package and the program in FP8L
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -197,6 +199,21 @@ def test_gemm_is_the_group_of_the_specification(names: tuple[str, str]) -> None:
             assert fast[i, j] == chained
             assert promoted[i, j] == separate
     assert not np.array_equal(fast, promoted)
+
+
+def test_recipes_beside_an_installed_package(tmp_path: Path) -> None:
+    shutil.copytree(Path(fp8lab.__file__).parent, tmp_path / "fp8lab")
+    recipes = tmp_path / "fp8lab" / "experiments" / "recipes"
+    recipes.mkdir(parents=True)
+    built_in = Path(__file__).resolve().parents[2] / "experiments" / "recipes" / "infir2.toml"
+    text = built_in.read_text().replace('name = "infir2"', 'name = "mine"')
+    (recipes / "mine.toml").write_text(text)
+    code = "import fp8lab, numpy as np; x = np.ones((16, 128), np.float32); "
+    code += "print(fp8lab.gemm(x, x, 'mine:fprop')[0, 0])"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == "128.0\n", done.stderr
 
 
 def test_gemm_bias_and_accumulate() -> None:
