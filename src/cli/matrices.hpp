@@ -28,9 +28,9 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
                                  const QuantSpec& spec, std::uint64_t seed,
                                  const std::string& file);
 
-/// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names stand
-/// for the matrices in messages. Throws Error where scales are missing or superfluous, and for
-/// shapes and types that do not fit.
+/// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names
+/// stand for the matrices in messages. Throws Error where scales are missing or superfluous, and
+/// for shapes and types that do not fit.
 QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
                               const std::optional<NpyArray>& scales, const std::string& scale_name,
                               const QuantSpec& spec, std::uint64_t seed);

@@ -385,8 +385,8 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
                         {"seed", seed},
                         {"hash", "sha256"}};
   manifest["conventions"] = {
-      "Arrays are .npy, row-major, little-endian: uint8 codes, uint16 codes or bits of bf16 and "
-      "fp16, float32, int32 holding unsigned random bits.",
+      "Arrays are .npy, row-major, little-endian.",
+      "uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits.",
       "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
       "NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code.",

@@ -168,3 +168,10 @@ def dot(a: Array, b: Array, c: Array, case: dict[str, Any], **wrong: int) -> Arr
         for x, y, z in zip(a.tolist(), b.tolist(), c.view(code).tolist(), strict=True)
     ]
     return np.array(results, code).view(c.dtype)
+
+
+def wgmma_fp8(a: Array, b: Array, names: tuple[str, str], c: np.float32) -> np.float32:
+    """One wgmma on up to 32 FP8 codes with an FP32 accumulator (section 4.1)."""
+    case: dict[str, Any] = {"format_a": names[0], "format_b": names[1], "format_c": "fp32"}
+    case |= {"fraction_bits": 13, "mma_sync_fp8": False}
+    return np.float32(dot(a[None], b[None], np.array([c]), case)[0])

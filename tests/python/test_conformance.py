@@ -119,7 +119,7 @@ def scale(amax: Array, format: str, rule: dict[str, Any]) -> Any:
 
 def _bounded(numerator: Any, denominator: Any) -> np.float32:
     with np.errstate(all="ignore"):
-        return np.float32(min(np.float32(numerator) / np.float32(denominator), LARGEST))
+        return np.float32(min(float(np.float32(numerator) / np.float32(denominator)), LARGEST))
 
 
 def _scale(amax: np.float32, qmax: np.float32, format: str, rule: dict[str, Any]) -> Any:
@@ -134,7 +134,7 @@ def _scale(amax: np.float32, qmax: np.float32, format: str, rule: dict[str, Any]
         if rule["scale_arithmetic"] == "enc_div":
             multiplier = _bounded(qmax, amax)
             return _bounded(1, multiplier), multiplier, 0
-        factor = np.float32(max(_bounded(amax, qmax), 2.0**-149))
+        factor = np.float32(max(float(_bounded(amax, qmax)), 2.0**-149))
         reciprocal = _bounded(1, factor)
         if rule["scale_arithmetic"] == "dec_div":
             return factor, reciprocal, 1
@@ -282,7 +282,7 @@ def off_by(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callab
     "functions",
     [
         {"decode": off_by(decode, lambda values: np.where(values == 1, np.float32(1.5), values))},
-        {"encode": lambda *arguments: encode(*arguments, ties=1)},
+        {"encode": lambda x, f, r, o, bits: encode(x, f, r, o, bits, ties=1)},
         {"encode": lambda x, f, r, o, bits: encode(x, f, "toward_zero", o, bits)},
         {"scale": off_by(scale, lambda parts: (parts[0], parts[0], parts[2]))},
         {"dot": lambda a, b, c, case: tensor_core_model.dot(a, b, c, case, fraction_bits=12)},
@@ -340,7 +340,7 @@ def test_damaged_packs_are_refused(copied: Path) -> None:
 def test_manifests_are_checked(copied: Path, tmp_path: Path) -> None:
     path = copied / "manifest.json"
     manifest = json.loads(path.read_text())
-    outside = {**manifest, "files": {"../x.npy": "0"}}
+    outside: dict[str, Any] = {**manifest, "files": {"../x.npy": "0"}}
     outside["sections"] = {"decode": [{"format": "e5m2", "codes": "../x.npy", "values": "a"}]}
     for content, message in (
         (json.dumps({**manifest, "schema": "other"}), "not one of schema"),

@@ -40,13 +40,6 @@ def value_of_code(code: int, name: str) -> float:
     return -value if number.negative and value == 0 else value
 
 
-def wgmma_group(a: Array, b: Array, names: tuple[str, str], c: np.float32) -> np.float32:
-    """One wgmma on FP8 codes."""
-    case = {"format_a": names[0], "format_b": names[1], "format_c": "fp32"}
-    case |= {"fraction_bits": 13, "mma_sync_fp8": False}
-    return np.float32(tensor_core_model.dot(a[None], b[None], np.array([c]), case)[0])
-
-
 # --- codec ----------------------------------------------------------------------------------------
 
 
@@ -67,7 +60,9 @@ def test_encode_takes_the_nearest_value_and_ties_to_even(name: str) -> None:
     grid = np.array([value_of_code(code, name) for code in range(top + 1)])
     middle = ((grid[1:] + grid[:-1]) / 2).astype(np.float32)
     x = np.concatenate([grid.astype(np.float32), middle, np.nextafter(middle, np.float32(0))])
-    x = np.concatenate([x, generator().normal(0, 30, 2000).astype(np.float32), np.float32([1e9])])
+    x = np.concatenate(
+        [x, generator().normal(0, 30, 2000).astype(np.float32), np.array([1e9], np.float32)]
+    )
     magnitude = np.minimum(np.abs(x.astype(np.float64)), grid[-1])
     upper = np.searchsorted(grid, magnitude)
     lower = np.maximum(upper - 1, 0)
@@ -83,7 +78,7 @@ def test_encode_policies_widths_and_shapes() -> None:
     assert fp8lab.encode(x, "e4m3fn", overflow="special").tolist() == [[0x7F, 0x7F], [0x7F, 0x80]]
     assert fp8lab.encode(x, "e5m2", overflow="special")[0, 0] == 0x7C
     assert fp8lab.encode(x, "bf16").dtype == np.uint16
-    assert fp8lab.encode(np.float32([1.5]), "fp32").tolist() == [0x3FC00000]
+    assert fp8lab.encode(np.array([1.5], np.float32), "fp32").tolist() == [0x3FC00000]
     assert fp8lab.encode(np.array(1.0, np.float32)).shape == ()
     assert fp8lab.encode(np.zeros((2, 0, 3), np.float32)).shape == (2, 0, 3)
 
@@ -194,8 +189,8 @@ def test_gemm_is_the_group_of_the_specification(names: tuple[str, str]) -> None:
             chained = separate = np.float32(0)
             for k in range(0, 96, 32):
                 slices = a[i, k : k + 32], b[j, k : k + 32]
-                chained = wgmma_group(*slices, names, chained)
-                separate += wgmma_group(*slices, names, np.float32(0))
+                chained = tensor_core_model.wgmma_fp8(*slices, names, chained)
+                separate += tensor_core_model.wgmma_fp8(*slices, names, np.float32(0))
             assert fast[i, j] == chained
             assert promoted[i, j] == separate
     assert not np.array_equal(fast, promoted)
@@ -278,108 +273,6 @@ def test_other_threads_run_while_the_emulator_computes() -> None:
     begin, end = call
     third = (end - begin) / 3
     assert any(begin + third < tick < end - third for tick in ticks)
-
-
-# --- torch's argument order -----------------------------------------------------------------------
-
-
-def scaled_operands(m: int, n: int, k: int) -> tuple[Array, Array]:
-    a = fp8lab.encode(generator(11).normal(size=(m, k)).astype(np.float32))
-    b = fp8lab.encode(generator(12).normal(size=(k, n)).astype(np.float32))
-    return a, b
-
-
-def chain(a: Array, b: Array) -> np.float32:
-    acc = np.float32(0)
-    for k in range(0, len(a), 32):
-        acc = wgmma_group(a[k : k + 32], b[k : k + 32], ("e4m3fn", "e4m3fn"), acc)
-    return acc
-
-
-def fma(x: np.float32, y: np.float32, z: np.float32) -> np.float32:
-    """Exact product and sum of these magnitudes in long double, rounded once."""
-    return np.float32(np.longdouble(x) * np.longdouble(y) + np.longdouble(z))
-
-
-@pytest.mark.parametrize("mode", ["tensor", "row", "1x128", "128x128"])
-def test_scaled_mm_follows_the_library(mode: str) -> None:
-    m, n, k = 3, 16, 272
-    a, b = scaled_operands(m, n, k)
-    shapes = {
-        "tensor": ((), ()),
-        "row": ((m, 1), (1, n)),
-        "1x128": ((m, 3), (3, n)),
-        "128x128": ((m, 3), (3, 1)),
-    }
-    draw = generator(13)
-    sa, sb = (np.float32(draw.uniform(0.01, 2, shape)) for shape in shapes[mode])
-    sa, sb = np.asarray(sa), np.asarray(sb)
-    bias = np.float32(draw.normal(size=n))
-    result = fp8lab.scaled_mm(
-        a, b, sa, sb, bias, out_dtype=np.float32, format_a="e4m3fn", format_b="e4m3fn"
-    )
-    wide_a = np.broadcast_to(sa, (m, 3))
-    wide_b = np.broadcast_to(sb, (3, n))
-    for i in range(m):
-        for j in range(n):
-            acc = np.float32(0)
-            for block in range(3):
-                span = slice(128 * block, 128 * block + 128)
-                p, s, t = chain(a[i, span], b[span, j]), wide_a[i, block], wide_b[block, j]
-                # The library's first operand is mat_b: its second scale, mat_a's, comes first.
-                if mode == "1x128":
-                    acc = fma(p * s, t, acc)
-                elif mode == "128x128":
-                    acc = fma(p, s * t, acc)
-                else:
-                    acc = acc + p
-            s, t = wide_a[i, 0], wide_b[0, j]
-            if mode == "tensor":
-                acc = acc * (t * s)
-            elif mode == "row":
-                acc = acc * t * s
-            assert result[i, j] == acc + bias[j], (i, j)
-
-
-def test_scaled_mm_narrow_results() -> None:
-    a, b = scaled_operands(5, 32, 64)
-    one = np.float32([0.3])
-    both = {"format_a": "e4m3fn", "format_b": "e4m3fn"}
-    full = fp8lab.scaled_mm(a, b, one, one, out_dtype=np.float32, **both)
-    half = fp8lab.scaled_mm(a, b, one, one, out_dtype=np.float16, **both)
-    assert half.dtype == np.float16 and np.array_equal(half, full.astype(np.float16))
-    scale = np.float32([200.0])
-    codes = fp8lab.scaled_mm(a, b, one, one, scale_result=scale, **both)
-    assert codes.dtype == np.uint8
-    assert np.array_equal(codes, fp8lab.encode(full * scale))
-    fast = fp8lab.scaled_mm(a, b, one, one, None, None, np.float32, True, **both)
-    words = "sm90_wgmma_fp8/fast/fp32"
-    assert np.array_equal(fast, fp8lab.gemm(a, b.T, words) * (np.float32(0.3) * np.float32(0.3)))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"mat_b": np.zeros((48, 16), np.uint8)}, "accepted: (M, K), (K, N)"),
-        ({"mat_b": np.zeros((64, 15), np.uint8)}, "multiples of 16"),
-        ({"format_a": None}, "mat_a: accepted"),
-        ({"format_a": "e5m2", "format_b": "e5m2"}, "both e5m2"),
-        ({"scale_a": np.ones((4, 2), np.float32)}, "scale_a is (4, 2)"),
-        ({"scale_a": np.ones((3, 1), np.float32)}, "scale_a is (3, 1)"),
-        ({"scale_a": 1.0}, "scale_a: accepted: a float32 array"),
-        ({"out_dtype": np.float64}, "out_dtype: float64"),
-        ({"bias": np.zeros(5, np.float32)}, "bias: accepted"),
-        ({"scale_result": np.ones(1, np.float32), "out_dtype": np.float32}, "scale_result"),
-    ],
-)
-def test_scaled_mm_refuses(change: dict[str, Any], message: str) -> None:
-    a, b = scaled_operands(4, 16, 64)
-    one = np.ones(1, np.float32)
-    arguments = {"mat_a": a, "mat_b": b, "scale_a": one, "scale_b": one}
-    arguments |= {"format_a": "e4m3fn", "format_b": "e4m3fn"}
-    with pytest.raises(fp8lab.Error) as caught:
-        fp8lab.scaled_mm(**(arguments | change))
-    assert message in str(caught.value)
 
 
 # --- refusals -------------------------------------------------------------------------------------
