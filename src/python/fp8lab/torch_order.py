@@ -97,9 +97,10 @@ def scaled_mm(
     Operands are ml_dtypes.float8_e4m3fn or float8_e5m2, or uint8 codes whose `format_a` or
     `format_b` is "e4m3fn" or "e5m2"; not both e5m2. K and N are multiples of 16.
     Scales: one number each; (M, 1) and (1, N); (M, K/128) and (K/128, N); or (K/128, N/128) blocks
-    on one side. `bias` (N,) is added after scaling. The result has `out_dtype` (float32, float16,
-    ml_dtypes.bfloat16, float8_e4m3fn or float8_e5m2; default: that of mat_a); FP8 results are for
-    single scales, are multiplied by `scale_result` (1 if None) and saturate.
+    on one side, the first of these that the shapes fit. `bias` (N,) is added after scaling. The
+    result has `out_dtype` (float32, float16, ml_dtypes.bfloat16, float8_e4m3fn or float8_e5m2;
+    default: that of mat_a); FP8 results are for single scales, are multiplied by `scale_result` (1
+    if None) and saturate.
 
     The arithmetic is the one measured for cuBLASLt 13.1 on an H200 without split-K, which the
     library uses for small outputs with large K. The library is column-major: it computes the
