@@ -341,10 +341,7 @@ __device__ void multiply_stages(const Tile& tile, Shared<kScaled>& shared, Ring&
     if (!kScaled && threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
     const StageScales& scales = shared.scales[kScaled ? ring.stage : 0];
     promote<kStep>(partial, sum, fragment, scales.a[0], scales.b[0]);
-    if constexpr (kScaled) {
-      __syncwarp();  // every lane has read its scales
-      if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
-    }
+    if constexpr (kScaled) barrier_arrive(&shared.empty[ring.stage]);  // after its own scales
   }
 }
 
@@ -388,10 +385,7 @@ __device__ void multiply_promoted(const Problem& p, const Tile& tile, Shared<kSc
         ++slot;
       }
     }
-    if constexpr (kScaled) {
-      __syncwarp();  // every lane has read its scales
-      if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[ring.stage]);
-    }
+    if constexpr (kScaled) barrier_arrive(&shared.empty[ring.stage]);  // after its own scales
   }
 }
 
@@ -406,7 +400,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], 2 * kWarpgroup / 32);
+      // Scales are read lane by lane, operands by whole warpgroups.
+      barrier_init(&shared.empty[s], kScaled ? 2 * kWarpgroup : 2 * kWarpgroup / 32);
     }
     barrier_init_fence();
     prefetch_map(&map_a);

@@ -22,7 +22,7 @@ std::vector<char> valid_file() {
     meta.recipe_text = "name = \"infir2\"\n";
     const auto log = RunLog::create(path, meta, example_tensors());
     for (std::int64_t step = 1; step <= 3; ++step) log->append(example_step(step));
-    log->append_tensors(2, {3, example_statistics(2, 0)}, {1, 2, 3});
+    log->append_tensors(2, {3, example_statistics(2, 0)});
     log->complete(17);
   }
   std::ifstream stream(path, std::ios::binary);
