@@ -35,13 +35,22 @@ class HostCopy {
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device) : context_(device) {}
+CudaBackend::CudaBackend(int device, GemmImplementation implementation) : context_(device) {
+  if (implementation == GemmImplementation::cublaslt) cublaslt_ = std::make_unique<CublasLt>();
+}
+
 CudaBackend::~CudaBackend() = default;
 
-std::unique_ptr<Backend> make_cuda_backend() { return std::make_unique<CudaBackend>(0); }
+std::unique_ptr<Backend> make_cuda_backend(GemmImplementation implementation) {
+  return std::make_unique<CudaBackend>(0, implementation);
+}
+
+std::string CudaBackend::device() const {
+  return context_.description() + (cublaslt_ ? ", GEMM by " + cublaslt_version() : "");
+}
 
 Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
-  return {cpu::gemm_refusal(spec, a, b)};
+  return {cublaslt_ ? cublaslt_refusal(spec, a, b) : cpu::gemm_refusal(spec, a, b)};
 }
 
 Support CudaBackend::supports(const QuantSpec& spec) const {
@@ -120,7 +129,17 @@ void CudaBackend::update_delayed_scale(const QuantSpec& spec, const TensorView& 
 
 void CudaBackend::gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                        const TensorView& bias, bool accumulate, const TensorView& d) {
+  if (cublaslt_) return gemm_cublaslt({spec, a, b, bias, accumulate, d});
   cuda::gemm(context_, spec, a, b, bias, accumulate, d);
+}
+
+void CudaBackend::gemm_cublaslt(const GemmCall& call) {
+  const cpu::GemmPlan plan = cpu::plan_gemm(call.spec, call.a.spec, call.b.spec, call.a.k);
+  CublasLtGemm gemm(*cublaslt_, call, library_a(plan));
+  gemm.prepare(context_, static_cast<std::byte*>(context_.workspace(gemm.scratch_bytes())),
+               call.spec.split_k);
+  gemm.run(context_);
+  gemm_algorithm_ = cublaslt_version() + ": " + gemm.algorithm();
 }
 
 void CudaBackend::operand_statistics(const TensorView& source, bool transpose,

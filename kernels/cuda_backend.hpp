@@ -7,19 +7,23 @@
 
 #include "emulation/api/backend.hpp"
 #include "kernels/context.hpp"
+#include "kernels/gemm_cublaslt.hpp"
 
 namespace fp8lab::cuda {
+
+/// What multiplies. Both give the bits of the CPU emulator; cuBLASLt refuses more.
+enum class GemmImplementation : std::uint8_t { own, cublaslt };
 
 /// Enqueues every operation on one stream of one device. Statistics of logged operands are computed
 /// by the CPU emulator from downloaded copies, so that they have its bits.
 class CudaBackend final : public Backend {
  public:
   /// Throws Error where the device is missing or not of compute capability 9.0.
-  explicit CudaBackend(int device);
+  explicit CudaBackend(int device, GemmImplementation implementation = GemmImplementation::own);
   ~CudaBackend() override;
 
   std::string name() const override { return "cuda"; }
-  std::string device() const override { return context_.description(); }
+  std::string device() const override;
   DType storage(DType wanted) const override { return wanted; }
   Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const override;
   Support supports(const QuantSpec& spec) const override;
@@ -77,12 +81,20 @@ class CudaBackend final : public Backend {
   void adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
              const AdamWTensors& tensors) override;
 
+  /// The library and its algorithm for the last gemm(); empty for our own kernels.
+  const std::string& gemm_algorithm() const { return gemm_algorithm_; }
+
  private:
+  void gemm_cublaslt(const GemmCall& call);
+
   Context context_;
+  std::unique_ptr<CublasLt> cublaslt_;  ///< null: our own kernels
+  std::string gemm_algorithm_;
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> memory_;
 };
 
 /// A CudaBackend on device 0.
-std::unique_ptr<Backend> make_cuda_backend();
+std::unique_ptr<Backend> make_cuda_backend(
+    GemmImplementation implementation = GemmImplementation::own);
 
 }  // namespace fp8lab::cuda

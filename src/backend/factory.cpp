@@ -9,17 +9,35 @@
 
 namespace fp8lab {
 
-std::unique_ptr<Backend> make_backend(const std::string& name, int threads) {
+std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
+                                      const std::string& gemm) {
+  if (gemm != "own" && gemm != "cublaslt") {
+    throw Error("unknown GEMM implementation '" + gemm + "'; accepted are own and cublaslt");
+  }
+  if (gemm == "cublaslt" && name != "cuda") {
+    throw Error("GEMM implementation cublaslt needs backend 'cuda', found '" + name + "'");
+  }
   if (name == "cpu") return cpu::make_cpu_backend(threads);
   if (name == "truth") return cpu::make_truth_backend(threads);
   if (name == "cuda") {
 #if defined(FP8LAB_HAVE_CUDA)
-    return cuda::make_cuda_backend();
+    using cuda::GemmImplementation;
+    return cuda::make_cuda_backend(gemm == "own" ? GemmImplementation::own
+                                                 : GemmImplementation::cublaslt);
 #else
     throw Error("backend 'cuda' is not available: this build has no CUDA backend; use 'cpu'");
 #endif
   }
   throw Error("unknown backend '" + name + "'; accepted are cpu, truth and cuda");
+}
+
+std::string gemm_algorithm([[maybe_unused]] const Backend& backend) {
+#if defined(FP8LAB_HAVE_CUDA)
+  if (const auto* cuda = dynamic_cast<const cuda::CudaBackend*>(&backend)) {
+    return cuda->gemm_algorithm();
+  }
+#endif
+  return {};
 }
 
 }  // namespace fp8lab

@@ -9,7 +9,12 @@
 namespace fp8lab {
 
 /// "cpu", "truth" or "cuda". `threads` 0 means all processors. Throws Error for an unknown name and
-/// for "cuda" where no CUDA backend or no device is present.
-std::unique_ptr<Backend> make_backend(const std::string& name, int threads);
+/// for "cuda" where no CUDA backend or no device is present. `gemm` says what multiplies: "own", or
+/// with "cuda" also "cublaslt".
+std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
+                                      const std::string& gemm = "own");
+
+/// The library and algorithm of the backend's last GEMM; empty for our own implementations.
+std::string gemm_algorithm(const Backend& backend);
 
 }  // namespace fp8lab

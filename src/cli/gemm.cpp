@@ -37,6 +37,8 @@ po::options_description gemm_options() {
   add("out", po::value<std::string>(), "D.npy");
   add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
   add("backend", po::value<std::string>()->default_value("cpu"), "cpu, truth or cuda");
+  add("implementation", po::value<std::string>()->default_value("own"),
+      "own, or with --backend cuda also cublaslt: the library, held to the spec's split_k");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
   add("help", "this text");
   return options;
@@ -68,7 +70,8 @@ int gemm(const std::vector<std::string>& arguments) {
   const std::string file_b = required(values, "b", "gemm");
   const std::string out = required(values, "out", "gemm");
   const auto backend =
-      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>(),
+                   values["implementation"].as<std::string>());
   const Support support = backend->supports(problem.gemm, problem.a, problem.b);
   if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));
 
@@ -88,6 +91,8 @@ int gemm(const std::vector<std::string>& arguments) {
   write_npy(out, download(*backend, d));
   fmt::print("{}: ({}, {}) from K = {}, {}, A {}, B {}\n", out, a.rows, b.rows, a.k,
              label(problem.gemm), label(problem.a), label(problem.b));
+  const std::string algorithm = gemm_algorithm(*backend);
+  if (!algorithm.empty()) fmt::print("  {}\n", algorithm);
   return ExitCode::kSuccess;
 }
 
