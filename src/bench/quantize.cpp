@@ -7,23 +7,10 @@
 
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/simd/target.hpp"
-#include "emulation/numerics/codec.hpp"
-#include "emulation/numerics/philox.hpp"
+#include "src/bench/bell_values.hpp"
 
 namespace fp8lab {
 namespace {
-
-/// Sum of four uniform values: bell-shaped, and enough for a benchmark.
-std::vector<std::uint16_t> bell_values(std::int64_t count) {
-  std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const numerics::PhiloxCounter bits = numerics::random_block(1, 0, 0, 0, i);
-    float sum = -2.0f;
-    for (const std::uint32_t word : bits.word) sum += static_cast<float>(word >> 8) * 0x1p-24f;
-    values[i] = numerics::to_bf16(sum);
-  }
-  return values;
-}
 
 template <class Action>
 double seconds_of(const Action& action) {

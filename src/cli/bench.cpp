@@ -1,4 +1,4 @@
-// fp8lab bench: speed of the emulator beside what this machine does best.
+// fp8lab bench: speed of the emulator and of the CUDA kernels beside what this machine does best.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -8,6 +8,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "src/bench/device_gemm.hpp"
 #include "src/bench/emulation.hpp"
 #include "src/bench/quantize.hpp"
 #include "src/cli/command.hpp"
@@ -19,9 +20,11 @@ namespace {
 namespace po = boost::program_options;
 
 po::options_description bench_options() {
-  po::options_description options("fp8lab bench emulation");
+  po::options_description options("fp8lab bench emulation|gemm");
   auto add = options.add_options();
-  add("what", po::value<std::string>(), "emulation: GEMM and quantization of the CPU backend");
+  add("what", po::value<std::string>(),
+      "emulation: GEMM and quantization of the CPU backend; gemm: our CUDA kernels beside "
+      "cuBLASLt");
   add("all-targets", "every instruction set of this processor, not only the fastest");
   add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
   add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
@@ -78,6 +81,45 @@ nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
   return rows;
 }
 
+#if defined(FP8LAB_HAVE_CUDA)
+nlohmann::ordered_json bench_on_device(const po::variables_map& values) {
+  const DeviceGemmBench bench = bench_device_gemm(values["repeats"].as<int>());
+  nlohmann::ordered_json json = {{"device", bench.device}, {"library", bench.library}};
+  fmt::print("GEMM on {}: TFLOP/s of our kernel beside {}, output bf16\n", bench.device,
+             bench.library);
+  std::string mode;
+  for (const DeviceGemmRow& row : bench.rows) {
+    if (row.mode != mode) {
+      mode = row.mode;
+      const double mean = mean_ratio(bench, mode);
+      fmt::print("{}: geometric mean of the ratios {:.3f}\n", mode, mean);
+      fmt::print("  {:<20} {:<6} {:>18} {:>7} {:>8} {:>6} {:>7}\n", "layer", "pass", "M x N x K",
+                 "own", "cuBLASLt", "ratio", "split_k");
+      json["geometric_mean_ratio"][mode] = mean;
+    }
+    fmt::print("  {:<20} {:<6} {:>18} {:>7.1f} {:>8.1f} {:>6.3f} {:>7}\n", row.layer, row.pass,
+               fmt::format("{}x{}x{}", row.m, row.n, row.k), row.own, row.library, row.ratio,
+               row.split_k);
+    json["rows"].push_back({{"mode", row.mode},
+                            {"layer", row.layer},
+                            {"pass", row.pass},
+                            {"m", row.m},
+                            {"n", row.n},
+                            {"k", row.k},
+                            {"own_tflops", row.own},
+                            {"library_tflops", row.library},
+                            {"ratio", row.ratio},
+                            {"library_split_k", row.split_k},
+                            {"library_algorithm", row.algorithm}});
+  }
+  return json;
+}
+#else
+nlohmann::ordered_json bench_on_device(const po::variables_map&) {
+  throw Error("bench gemm is not available: this build has no CUDA backend");
+}
+#endif
+
 }  // namespace
 
 int bench(const std::vector<std::string>& arguments) {
@@ -86,13 +128,17 @@ int bench(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string what = required(values, "what", "bench");
-  if (what != "emulation") {
-    throw Error(fmt::format("bench: unknown bench '{}'; accepted: emulation", what));
+  if (what != "emulation" && what != "gemm") {
+    throw Error(fmt::format("bench: unknown bench '{}'; accepted: emulation, gemm", what));
   }
   if (values["repeats"].as<int>() < 1) throw Error("bench: --repeats must be at least 1");
   nlohmann::ordered_json json;
-  json["gemm"] = bench_gemms(values);
-  json["quantize"] = bench_quantizers(values);
+  if (what == "gemm") {
+    json = bench_on_device(values);
+  } else {
+    json["gemm"] = bench_gemms(values);
+    json["quantize"] = bench_quantizers(values);
+  }
   if (values.count("json") != 0) {
     write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
   }

@@ -1,0 +1,255 @@
+#include "src/bench/device_gemm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "kernels/context.hpp"
+#include "kernels/gemm.hpp"
+#include "kernels/gemm_cublaslt.hpp"
+#include "kernels/quantize.hpp"
+#include "src/bench/bell_values.hpp"
+
+namespace fp8lab {
+namespace {
+
+using cuda::DeviceArray;
+using Bytes = DeviceArray<std::byte>;
+
+constexpr int kWarmUps = 2;
+constexpr std::size_t kFlushBytes = std::size_t{256} << 20;
+constexpr std::int64_t kPoolValues = std::int64_t{1} << 22;
+
+struct Shape {
+  std::string layer;
+  std::string pass;
+  std::int64_t m, n, k;
+};
+
+struct Mode {
+  const char* name;
+  GemmSpec gemm;
+  QuantSpec a, b;
+  bool wgrad;  ///< whether a weight gradient is computed so
+};
+
+QuantSpec e4m3(TileShape tile) {
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.tile = tile;
+  spec.scale.format = numerics::ScaleFormat::fp32;
+  spec.scale_source = ScaleSource::current;
+  return spec;
+}
+
+GemmSpec fp8(Schedule schedule) {
+  GemmSpec spec;
+  spec.accumulator = Accumulator::sm90_wgmma_fp8;
+  spec.schedule = schedule;
+  return spec;
+}
+
+std::vector<Mode> modes() {
+  const QuantSpec tensor = e4m3({0, 0}), row = e4m3({1, 0});
+  const QuantSpec vector = e4m3({1, 128}), block = e4m3({128, 128});
+  const GemmSpec fast = fp8(Schedule::fast), promote = fp8(Schedule::promote);
+  return {{"bf16", {}, {}, {}, true},
+          {"tensor fast", fast, tensor, tensor, true},
+          {"tensor promote", promote, tensor, tensor, true},
+          {"row fast", fast, row, row, true},
+          {"row promote", promote, row, row, true},
+          {"1x128 by 128x128", promote, vector, block, false},
+          {"1x128 by 1x128", promote, vector, vector, true}};
+}
+
+std::vector<Shape> shapes() {
+  struct Layer {
+    const char* name;
+    std::int64_t out, in;
+    bool long_batch;  ///< with 16384 tokens as well
+  };
+  const Layer layers[] = {{"1.5B.qkv", 2048, 1536, false},     {"1.5B.o", 1536, 1536, false},
+                          {"1.5B.gate_up", 17920, 1536, true}, {"1.5B.down", 1536, 8960, true},
+                          {"7B.qkv", 4608, 3584, false},       {"7B.o", 3584, 3584, false},
+                          {"7B.gate_up", 37888, 3584, true},   {"7B.down", 3584, 18944, true}};
+  std::vector<Shape> result = {{"8192", "square", 8192, 8192, 8192},
+                               {"4096", "square", 4096, 4096, 4096}};
+  for (const Layer& layer : layers) {
+    for (const std::int64_t tokens : {8192, 16384}) {
+      if (tokens == 16384 && !layer.long_batch) continue;
+      const std::string name = std::string(layer.name) + ".T" + std::to_string(tokens);
+      result.push_back({name, "fprop", tokens, layer.out, layer.in});
+      result.push_back({name, "dgrad", tokens, layer.in, layer.out});
+      result.push_back({name, "wgrad", layer.out, layer.in, tokens});
+    }
+  }
+  return result;
+}
+
+/// An event of the CUDA stream.
+class Event {
+ public:
+  Event() { cuda::check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream) {
+    cuda::check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  double seconds_since(const Event& start) const {
+    float milliseconds = 0;
+    cuda::check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+std::size_t bytes_of(const TensorView& view) {
+  return static_cast<std::size_t>(view.size()) * size_of(view.dtype);
+}
+
+/// A BF16 tensor filled with the pool over and over, and its quantized form.
+class Operand {
+ public:
+  Operand(cuda::Context& context, std::int64_t rows, std::int64_t k,
+          const DeviceArray<std::uint16_t>& pool)
+      : source_view_{nullptr, DType::bf16, rows, k, k},
+        source_(bytes_of(source_view_)),
+        codes_(static_cast<std::size_t>(rows * k)),
+        scales_(static_cast<std::size_t>(rows * ((k + 127) / 128)) * sizeof(float)) {
+    source_view_.data = source_.data();
+    const std::size_t chunk = pool.size() * sizeof(std::uint16_t);
+    for (std::size_t at = 0; at < source_.size(); at += chunk) {
+      cuda::check(
+          cudaMemcpyAsync(source_.data() + at, pool.data(), std::min(chunk, source_.size() - at),
+                          cudaMemcpyDeviceToDevice, context.stream()),
+          "cudaMemcpyAsync");
+    }
+  }
+
+  QuantizedOperand quantized(cuda::Context& context, const QuantSpec& spec) {
+    const std::int64_t rows = source_view_.rows, k = source_view_.cols;
+    QuantizedOperand operand{spec, rows, k, source_view_, {}};
+    if (!spec.is_quantized()) return operand;
+    const std::int64_t tiles = spec.tile_cols(k);
+    operand.codes = {codes_.data(), DType::u8, rows, k, k};
+    operand.scales = {scales_.data(), DType::f32, spec.tile_rows(rows), tiles, tiles};
+    cuda::quantize(context, source_view_, false, {}, {}, operand);
+    return operand;
+  }
+
+ private:
+  TensorView source_view_;
+  Bytes source_, codes_, scales_;
+};
+
+/// The tensors of one shape.
+class Bench {
+ public:
+  Bench(cuda::Context& context, const cuda::CublasLt& library, Bytes& flush,
+        const DeviceArray<std::uint16_t>& pool, const Shape& shape, int repeats)
+      : context_(context),
+        library_(library),
+        flush_(flush),
+        shape_(shape),
+        repeats_(repeats),
+        a_(context, shape.m, shape.k, pool),
+        b_(context, shape.n, shape.k, pool),
+        d_(static_cast<std::size_t>(shape.m * shape.n) * size_of(DType::bf16)) {}
+
+  DeviceGemmRow measure(const Mode& mode) {
+    const QuantizedOperand a = a_.quantized(context_, mode.a), b = b_.quantized(context_, mode.b);
+    const TensorView d{d_.data(), DType::bf16, shape_.m, shape_.n, shape_.n};
+    cuda::CublasLtGemm library(library_, {mode.gemm, a, b, {}, false, d}, cuda::LibraryA::ours_b);
+    const Bytes scratch(library.scratch_bytes());
+    library.prepare(context_, scratch.data(), std::nullopt);
+    const auto run_library = [&] { library.run(context_); };
+    const auto run_own = [&] { cuda::gemm(context_, mode.gemm, a, b, {}, false, d); };
+    std::vector<double> own, theirs;
+    for (int i = -kWarmUps; i < repeats_; ++i) {
+      const double own_seconds = seconds_of(run_own), library_seconds = seconds_of(run_library);
+      if (i < 0) continue;
+      own.push_back(own_seconds);
+      theirs.push_back(library_seconds);
+    }
+    const double own_speed = speed(own), library_speed = speed(theirs);
+    return {mode.name,         shape_.layer,       shape_.pass,
+            shape_.m,          shape_.n,           shape_.k,
+            own_speed,         library_speed,      own_speed / library_speed,
+            library.split_k(), library.algorithm()};
+  }
+
+ private:
+  /// The flush also hides the time of the launch.
+  template <class Action>
+  double seconds_of(const Action& action) {
+    cuda::check(cudaMemsetAsync(flush_.data(), 0, flush_.size(), context_.stream()),
+                "cudaMemsetAsync");
+    start_.record(context_.stream());
+    action();
+    stop_.record(context_.stream());
+    context_.synchronize();
+    return stop_.seconds_since(start_);
+  }
+
+  double speed(std::vector<double> seconds) const {
+    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+    std::nth_element(seconds.begin(), middle, seconds.end());
+    return 2e-12 * static_cast<double>(shape_.m * shape_.n) * static_cast<double>(shape_.k) /
+           *middle;
+  }
+
+  cuda::Context& context_;
+  const cuda::CublasLt& library_;
+  Bytes& flush_;
+  Shape shape_;
+  int repeats_;
+  Operand a_, b_;
+  Bytes d_;
+  Event start_, stop_;
+};
+
+}  // namespace
+
+DeviceGemmBench bench_device_gemm(int repeats) {
+  cuda::Context context(0);
+  const cuda::CublasLt library;
+  Bytes flush(kFlushBytes);
+  const std::vector<std::uint16_t> values = bell_values(kPoolValues);
+  DeviceArray<std::uint16_t> pool(values.size());
+  cuda::check(cudaMemcpyAsync(pool.data(), values.data(), values.size() * sizeof(std::uint16_t),
+                              cudaMemcpyHostToDevice, context.stream()),
+              "cudaMemcpyAsync");
+  DeviceGemmBench result{context.description(), cuda::cublaslt_version(), {}};
+  const std::vector<Mode> all = modes();
+  for (const Shape& shape : shapes()) {
+    Bench bench(context, library, flush, pool, shape, repeats);
+    for (const Mode& mode : all) {
+      if (shape.pass != "wgrad" || mode.wgrad) result.rows.push_back(bench.measure(mode));
+    }
+  }
+  std::stable_sort(result.rows.begin(), result.rows.end(), [&](const auto& x, const auto& y) {
+    const auto place = [&](const DeviceGemmRow& row) {
+      return std::find_if(all.begin(), all.end(),
+                          [&](const Mode& mode) { return mode.name == row.mode; });
+    };
+    return place(x) < place(y);
+  });
+  return result;
+}
+
+double mean_ratio(const DeviceGemmBench& bench, const std::string& mode) {
+  double sum = 0;
+  int count = 0;
+  for (const DeviceGemmRow& row : bench.rows) {
+    if (row.mode != mode) continue;
+    sum += std::log(row.ratio);
+    ++count;
+  }
+  return std::exp(sum / count);
+}
+
+}  // namespace fp8lab
