@@ -76,7 +76,7 @@ def test_unknown_words() -> None:
     assert "too many arguments" in refused("recipes", "show", "bf16", "more")
     assert "accepted: list, show, check" in refused("recipes", "paint")
     assert "accepted: codec, golden" in refused("validate", "everything")
-    assert "accepted: emulation" in refused("bench", "everything")
+    assert "accepted: emulation, gemm" in refused("bench", "everything")
     assert "--what is missing" in refused("validate")
     assert "--a is missing" in refused("gemm", "--spec", "sm90_bf16")
 
@@ -138,14 +138,24 @@ def test_train_refusals(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [file]
 
 
+def test_gemm_implementation(matrices: Path) -> None:
+    words = ["gemm", "--spec", "sm90_bf16", "--out", matrices / "d.npy"]
+    words += ["--a", matrices / "a.npy", "--b", matrices / "b.npy", "--implementation"]
+    assert "accepted are own and cublaslt" in refused(*words, "cutlass")
+    assert "cublaslt needs backend 'cuda', found 'cpu'" in refused(*words, "cublaslt")
+    succeeded(*words, "own")
+
+
 def test_missing_gpu(matrices: Path) -> None:
     if json.loads(succeeded("info", "--json"))["cuda"] == "compiled in":
         pytest.skip("this build has CUDA")
     words = ["--spec", "infir2:fprop", "--a", matrices / "a.npy", "--b", matrices / "b.npy"]
     out = matrices / "d.npy"
-    message = refused("gemm", *words, "--out", out, "--backend", "cuda")
-    assert "cuda" in message
-    assert "unknown backend" in refused("gemm", *words, "--out", out, "--backend", "tpu")
+    words += ["--out", out, "--backend"]
+    assert "cuda" in refused("gemm", *words, "cuda")
+    assert "cuda" in refused("gemm", *words, "cuda", "--implementation", "cublaslt")
+    assert "no CUDA backend" in refused("bench", "gemm")
+    assert "unknown backend" in refused("gemm", *words, "tpu")
     assert "cuda" in refused("train", "--preset", "quickstart", "--backend", "cuda", cwd=matrices)
     assert not out.exists() and not (matrices / "runs").exists()
 
