@@ -118,6 +118,15 @@ void CudaBackend::quantize(const TensorView& source, bool transpose, const Rando
   cuda::quantize(context_, source, transpose, key, state, operand);
 }
 
+void CudaBackend::quantize_both(const TensorView& source, const RandomKey& key,
+                                const TensorView& state, QuantizedOperand& first,
+                                QuantizedOperand& second) {
+  if (!can_quantize_both(first.spec, second.spec)) {
+    return Backend::quantize_both(source, key, state, first, second);
+  }
+  cuda::quantize_both(context_, source, state, first, second);
+}
+
 void CudaBackend::dequantize(const QuantizedOperand& operand, bool transpose,
                              const TensorView& destination) {
   cuda::dequantize(context_, operand, transpose, destination);

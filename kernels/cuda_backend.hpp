@@ -39,6 +39,8 @@ class CudaBackend final : public Backend {
 
   void quantize(const TensorView& source, bool transpose, const RandomKey& key,
                 const TensorView& state, QuantizedOperand& operand) override;
+  void quantize_both(const TensorView& source, const RandomKey& key, const TensorView& state,
+                     QuantizedOperand& first, QuantizedOperand& second) override;
   void dequantize(const QuantizedOperand& operand, bool transpose,
                   const TensorView& destination) override;
   void update_delayed_scale(const QuantSpec& spec, const TensorView& state) override;

@@ -9,6 +9,7 @@
 #include "emulation/numerics/philox.hpp"
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
+#include "kernels/quantize_blocks.hpp"
 #include "kernels/rows.cuh"
 
 namespace fp8lab::cuda {
@@ -452,7 +453,7 @@ class Quantizer {
                                                         operand_.spec, tensor_amax_, tile_amax_,
                                                         factors_, scales_);
     check_launch("quantize: scales");
-    encode();
+    if (!encode_in_blocks(nullptr)) encode();
   }
 
   /// The delayed scale of `state`, which also learns the amax; or `scale` where state is empty.
@@ -461,17 +462,33 @@ class Quantizer {
     known_scale_kernel<<<1, 1, 0, context_.stream()>>>(values, scale.decode, scale.multiplier,
                                                        cast_.divide, factors_, scales_);
     check_launch("quantize: scale");
-    if (values != nullptr) {
-      measure(grid_, reinterpret_cast<std::uint32_t*>(values + DelayedState::kAmax));
-    }
+    std::uint32_t* const amax =
+        values == nullptr ? nullptr
+                          : reinterpret_cast<std::uint32_t*>(values + DelayedState::kAmax);
+    if (encode_in_blocks(amax)) return;
+    if (amax != nullptr) measure(grid_, amax);
     encode();
   }
 
  private:
   void measure(const TileGrid& grid, std::uint32_t* amax) {
+    if (grid.count() == 1) return quantize_blocks(context_, source_, false, {}, {}, amax);
+    if (grid.high == 1 && grid.width == 1) return measure_columns(context_, source_, amax);
     amax_kernel<<<blocks_for(source_.rows, source_.cols), kThreads, 0, context_.stream()>>>(
         rows_, source_.rows, source_.cols, grid, amax);
     check_launch("quantize: amax");
+  }
+
+  /// Writes the codes, and raises *amax, in one reading of the source where the block kernels can:
+  /// with one factor for the tensor, or one for each row of the operand.
+  bool encode_in_blocks(std::uint32_t* amax) {
+    const bool one_a_row =
+        transpose_ ? grid_.high == 1 && grid_.width == 1 : grid_.wide == 1 && grid_.height == 1;
+    if (!has_instruction(operand_.spec) || !(grid_.count() == 1 || one_a_row)) return false;
+    const BlockOperand codes = block_factors(operand_, factors_, one_a_row ? 1 : 0);
+    quantize_blocks(context_, source_, cast_.divide, transpose_ ? BlockOperand{} : codes,
+                    transpose_ ? codes : BlockOperand{}, amax);
+    return true;
   }
 
   void encode() {
@@ -533,6 +550,12 @@ void quantize_from(Context& context, const TensorView& source, bool transpose, c
   if (spec.has_codebooks()) {
     return quantize_codebooks<T>(context, source, transpose, cast, operand);
   }
+  if (has_block_tiles(spec)) {
+    const BlockOperand tiles = block_tiles(operand, transpose);
+    return quantize_blocks(context, source, cast.divide, transpose ? BlockOperand{} : tiles,
+                           transpose ? tiles : BlockOperand{}, nullptr);
+  }
+  if (!transpose && has_row_scales(spec)) return quantize_rows(context, source, operand);
   Quantizer<T> quantizer(context, source, transpose, cast, operand);
   switch (spec.scale_source) {
     case ScaleSource::none: return quantizer.known({}, {});
@@ -544,7 +567,87 @@ void quantize_from(Context& context, const TensorView& source, bool transpose, c
   }
 }
 
+/// True when one reading of a source can write both operands.
+bool share_blocks(const QuantSpec& first, const QuantSpec& second) {
+  return has_instruction(first) && has_instruction(second) && first.format == second.format &&
+         (first.has_scale() && first.scale.divides()) ==
+             (second.has_scale() && second.scale.divides());
+}
+
+/// One factor of a whole tensor for each of two operands, whatever its source.
+class TensorFactors {
+ public:
+  TensorFactors(Context& context, const TensorView& source, const TensorView& state)
+      : context_(context), source_(source), state_(state) {
+    auto* memory = static_cast<std::byte*>(context.workspace(2 * kAlignment));
+    amax_ = reinterpret_cast<std::uint32_t*>(memory);
+    next_ = reinterpret_cast<float*>(memory + kAlignment);
+  }
+
+  /// The operand as quantize_blocks takes it, with its scale written where that is due here.
+  BlockOperand block(const QuantizedOperand& operand, bool transpose) {
+    const QuantSpec& spec = operand.spec;
+    if (has_block_tiles(spec)) return block_tiles(operand, transpose);
+    const Scales scales{static_cast<float*>(operand.scales.data), 1, false};
+    const bool divide = spec.has_scale() && spec.scale.divides();
+    float* const factor = next_++;
+    if (spec.scale_source == ScaleSource::current) {
+      measure_once();
+      scale_kernel<<<1, 1, 0, context_.stream()>>>(
+          rows_of<float>(source_), source_.rows, source_.cols,
+          tile_grid(source_, spec.tile, transpose), spec, amax_, amax_, factor, scales);
+    } else {
+      const float given = spec.scale_source == ScaleSource::static_scale ? spec.static_scale : 1.0f;
+      auto* state =
+          spec.scale_source == ScaleSource::delayed ? static_cast<float*>(state_.data) : nullptr;
+      known_scale_kernel<<<1, 1, 0, context_.stream()>>>(
+          state, given, numerics::bounded_quotient(1.0f, given), divide, factor, scales);
+    }
+    check_launch("quantize: scale");
+    return block_factors(operand, factor, 0);
+  }
+
+ private:
+  void measure_once() {
+    if (measured_) return;
+    check(cudaMemsetAsync(amax_, 0, sizeof *amax_, context_.stream()), "cudaMemsetAsync");
+    quantize_blocks(context_, source_, false, {}, {}, amax_);
+    measured_ = true;
+  }
+
+  Context& context_;
+  const TensorView& source_;
+  const TensorView& state_;
+  std::uint32_t* amax_ = nullptr;
+  float* next_ = nullptr;
+  bool measured_ = false;
+};
+
 }  // namespace
+
+bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
+  const auto fits = [](const QuantSpec& spec) {
+    return has_block_tiles(spec) || spec.scale_tile().is_tensor();
+  };
+  return share_blocks(first, second) && fits(first) && fits(second);
+}
+
+void quantize_both(Context& context, const TensorView& source, const TensorView& state,
+                   QuantizedOperand& first, QuantizedOperand& second) {
+  cpu::check_quantize(source, false, state, first);
+  cpu::check_quantize(source, true, state, second);
+  TensorFactors factors(context, source, state);
+  const BlockOperand row = factors.block(first, false);
+  const BlockOperand turned = factors.block(second, true);
+  const bool delayed = first.spec.scale_source == ScaleSource::delayed ||
+                       second.spec.scale_source == ScaleSource::delayed;
+  auto* amax =
+      delayed
+          ? reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax)
+          : nullptr;
+  quantize_blocks(context, source, first.spec.has_scale() && first.spec.scale.divides(), row,
+                  turned, amax);
+}
 
 void quantize(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand) {

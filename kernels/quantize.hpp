@@ -10,6 +10,13 @@ namespace fp8lab::cuda {
 void quantize(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand);
 
+/// True when quantize_both reads a source once for operands by these specs.
+bool can_quantize_both(const QuantSpec& first, const QuantSpec& second);
+
+/// Backend::quantize_both for specs of can_quantize_both, none of which takes random bits.
+void quantize_both(Context& context, const TensorView& source, const TensorView& state,
+                   QuantizedOperand& first, QuantizedOperand& second);
+
 /// Backend::dequantize.
 void dequantize(Context& context, const QuantizedOperand& operand, bool transpose,
                 const TensorView& destination);

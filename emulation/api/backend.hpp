@@ -154,6 +154,17 @@ class Backend {
   /// DelayedState of the tensor, else empty; a delayed quantization raises state[kAmax].
   virtual void quantize(const TensorView& source, bool transpose, const RandomKey& key,
                         const TensorView& state, QuantizedOperand& operand) = 0;
+  /// Quantizes `source` into `first` and its transpose into `second`: quantize with key.orientation
+  /// 0 and 1, which a backend may do in one reading.
+  virtual void quantize_both(const TensorView& source, const RandomKey& key,
+                             const TensorView& state, QuantizedOperand& first,
+                             QuantizedOperand& second) {
+    RandomKey oriented = key;
+    oriented.orientation = 0;
+    quantize(source, false, oriented, state, first);
+    oriented.orientation = 1;
+    quantize(source, true, oriented, state, second);
+  }
   /// destination (rows, k), or (k, rows) when `transpose`, = scale * decode(code), rounded to the
   /// destination's type.
   virtual void dequantize(const QuantizedOperand& operand, bool transpose,

@@ -88,7 +88,101 @@ class Bench {
   TensorView source_;
 };
 
+/// One tensor in the memory of a backend, and operands of both orientations.
+class BackendBench {
+ public:
+  BackendBench(Backend& backend, std::int64_t rows, std::int64_t cols)
+      : backend_(backend), source_(backend.allocate(DType::bf16, rows, cols)) {
+    backend_.upload(source_, bell_values(rows * cols).data());
+    copy_ = backend_.allocate(DType::bf16, rows, cols);
+  }
+
+  QuantizeBenchRow measure(const QuantSpec& spec, bool row, bool turned, int repetitions) {
+    const std::size_t mark = backend_.memory_mark();
+    QuantizedOperand first = operand_for(spec, source_.rows, source_.cols, row);
+    QuantizedOperand second = operand_for(spec, source_.cols, source_.rows, turned);
+    TensorView state;
+    if (spec.scale_source == ScaleSource::delayed) {
+      state = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
+    }
+    const auto work = [&] {
+      if (row && turned) return backend_.quantize_both(source_, {}, state, first, second);
+      backend_.quantize(source_, turned, {}, state, row ? first : second);
+    };
+    double quantize_seconds = std::numeric_limits<double>::infinity();
+    double copy_seconds = quantize_seconds;
+    for (int i = 0; i < repetitions; ++i) {
+      quantize_seconds = std::min(quantize_seconds, seconds_of_calls(work));
+      copy_seconds =
+          std::min(copy_seconds, seconds_of_calls([this] { backend_.copy(source_, copy_); }));
+    }
+    const double elements = static_cast<double>(source_.size());
+    const double written = static_cast<double>(first.codes.size() + second.codes.size() +
+                                               4 * (first.scales.size() + second.scales.size()));
+    QuantizeBenchRow result;
+    result.operation = label(spec) + (row && turned ? " both" : turned ? " transposed" : "");
+    result.target = backend_.name();
+    result.gigabytes_per_second = (2.0 * elements + written) / quantize_seconds * 1e-9;
+    result.copy_gigabytes_per_second = 4.0 * elements / copy_seconds * 1e-9;
+    result.ratio = result.gigabytes_per_second / result.copy_gigabytes_per_second;
+    backend_.release_to(mark);
+    return result;
+  }
+
+ private:
+  QuantizedOperand operand_for(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+                               bool wanted) {
+    QuantizedOperand operand;
+    if (!wanted) return operand;
+    operand.spec = spec;
+    operand.rows = rows;
+    operand.k = k;
+    operand.codes = backend_.allocate(DType::u8, rows, k);
+    operand.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.tile_cols(k));
+    return operand;
+  }
+
+  template <class Action>
+  double seconds_of_calls(const Action& action) {
+    constexpr int kCalls = 10;
+    backend_.synchronize();
+    return seconds_of([&] {
+             for (int i = 0; i < kCalls; ++i) action();
+             backend_.synchronize();
+           }) /
+           kCalls;
+  }
+
+  Backend& backend_;
+  TensorView source_, copy_;
+};
+
 }  // namespace
+
+std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows, std::int64_t cols,
+                                             int repetitions) {
+  using numerics::ScaleFormat;
+  QuantSpec delayed = spec_of(numerics::kE4M3, {}, ScaleFormat::fp32);
+  delayed.scale_source = ScaleSource::delayed;
+  const QuantSpec specs[] = {
+      delayed,
+      spec_of(numerics::kE4M3, {}, ScaleFormat::fp32),
+      spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
+      spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
+      spec_of(numerics::kE5M2, {1, 128}, ScaleFormat::pow2),
+      spec_of(numerics::kE4M3, {128, 128}, ScaleFormat::fp32),
+      spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0),
+      spec_of(numerics::kE4M3, {1, 16}, ScaleFormat::fp32),
+  };
+  BackendBench bench(backend, rows, cols);
+  std::vector<QuantizeBenchRow> results;
+  for (const QuantSpec& spec : specs) {
+    results.push_back(bench.measure(spec, true, false, repetitions));
+    results.push_back(bench.measure(spec, false, true, repetitions));
+    results.push_back(bench.measure(spec, true, true, repetitions));
+  }
+  return results;
+}
 
 std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t cols,
                                              int repetitions) {

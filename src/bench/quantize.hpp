@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "emulation/api/backend.hpp"
+
 namespace fp8lab {
 
 /// Rates count the fewest bytes of the operation: each input read once, each code and scale
@@ -20,5 +22,11 @@ struct QuantizeBenchRow {
 /// Quantizes a BF16 Gaussian tensor of (rows, cols) in the usual ways on every SIMD target, with
 /// the threads of the moment; the memory copy uses as many.
 std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t cols, int repetitions);
+
+/// The same for the quantizers of `backend`, its copy and both orientations from one reading; its
+/// name stands for the target. A repetition is several calls in a row, so that the start of a
+/// kernel does not count.
+std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows, std::int64_t cols,
+                                             int repetitions);
 
 }  // namespace fp8lab

@@ -8,6 +8,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "src/backend/factory.hpp"
 #include "src/bench/device_gemm.hpp"
 #include "src/bench/emulation.hpp"
 #include "src/bench/quantize.hpp"
@@ -20,11 +21,12 @@ namespace {
 namespace po = boost::program_options;
 
 po::options_description bench_options() {
-  po::options_description options("fp8lab bench emulation|gemm");
+  po::options_description options("fp8lab bench emulation|gemm|quantize");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
-      "emulation: GEMM and quantization of the CPU backend; gemm: our CUDA kernels beside "
-      "cuBLASLt");
+      "emulation: GEMM and quantization of the CPU emulator; gemm: our CUDA kernels beside "
+      "cuBLASLt; quantize: quantization of a backend");
+  add("backend", po::value<std::string>()->default_value("cpu"), "quantize: cpu or cuda");
   add("all-targets", "every instruction set of this processor, not only the fastest");
   add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
   add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
@@ -59,17 +61,10 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
   return rows;
 }
 
-nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
-  const auto tensor_rows = values["rows"].as<std::int64_t>();
-  const auto tensor_cols = values["cols"].as<std::int64_t>();
-  if (tensor_rows < 1 || tensor_cols < 1)
-    throw Error("bench: --rows and --cols must be at least 1");
+nlohmann::ordered_json print_quantizers(const std::vector<QuantizeBenchRow>& results) {
   nlohmann::ordered_json rows = nlohmann::json::array();
-  fmt::print("quantization of bf16 ({}, {}), {} threads: bytes beside a memory copy\n", tensor_rows,
-             tensor_cols, omp_get_max_threads());
   fmt::print("  {:<36} {:<12} {:>8} {:>8} {:>6}\n", "operation", "target", "GB/s", "copy", "ratio");
-  for (const QuantizeBenchRow& row :
-       bench_quantize(tensor_rows, tensor_cols, values["repeats"].as<int>())) {
+  for (const QuantizeBenchRow& row : results) {
     fmt::print("  {:<36} {:<12} {:>8.2f} {:>8.2f} {:>6.3f}\n", row.operation, row.target,
                row.gigabytes_per_second, row.copy_gigabytes_per_second, row.ratio);
     rows.push_back({{"operation", row.operation},
@@ -120,6 +115,29 @@ nlohmann::ordered_json bench_on_device(const po::variables_map&) {
 }
 #endif
 
+nlohmann::ordered_json bench_backend(const po::variables_map& values) {
+  const auto name = values["backend"].as<std::string>();
+  if (name != "cpu" && name != "cuda") {
+    throw Error(fmt::format("bench: unknown backend '{}'; accepted: cpu, cuda", name));
+  }
+  const auto rows = values["rows"].as<std::int64_t>(), cols = values["cols"].as<std::int64_t>();
+  if (rows < 1 || cols < 1) throw Error("bench: --rows and --cols must be at least 1");
+  const std::unique_ptr<Backend> backend = make_backend(name, 0);
+  fmt::print("quantization of bf16 ({}, {}) on {}: bytes beside a copy\n", rows, cols,
+             backend->device());
+  return print_quantizers(bench_quantize(*backend, rows, cols, values["repeats"].as<int>()));
+}
+
+nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
+  const auto tensor_rows = values["rows"].as<std::int64_t>();
+  const auto tensor_cols = values["cols"].as<std::int64_t>();
+  if (tensor_rows < 1 || tensor_cols < 1)
+    throw Error("bench: --rows and --cols must be at least 1");
+  fmt::print("quantization of bf16 ({}, {}), {} threads: bytes beside a memory copy\n", tensor_rows,
+             tensor_cols, omp_get_max_threads());
+  return print_quantizers(bench_quantize(tensor_rows, tensor_cols, values["repeats"].as<int>()));
+}
+
 }  // namespace
 
 int bench(const std::vector<std::string>& arguments) {
@@ -128,16 +146,22 @@ int bench(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string what = required(values, "what", "bench");
-  if (what != "emulation" && what != "gemm") {
-    throw Error(fmt::format("bench: unknown bench '{}'; accepted: emulation, gemm", what));
+  if (what != "emulation" && what != "gemm" && what != "quantize") {
+    throw Error(
+        fmt::format("bench: unknown bench '{}'; accepted: emulation, gemm, quantize", what));
+  }
+  if (what != "quantize" && !values["backend"].defaulted()) {
+    throw Error(fmt::format("bench {}: --backend is for bench quantize", what));
   }
   if (values["repeats"].as<int>() < 1) throw Error("bench: --repeats must be at least 1");
   nlohmann::ordered_json json;
   if (what == "gemm") {
     json = bench_on_device(values);
-  } else {
+  } else if (what == "emulation") {
     json["gemm"] = bench_gemms(values);
     json["quantize"] = bench_quantizers(values);
+  } else {
+    json["quantize"] = bench_backend(values);
   }
   if (values.count("json") != 0) {
     write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");

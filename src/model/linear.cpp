@@ -108,36 +108,68 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
   return dequantized;
 }
 
-void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {
+bool Linear::bind(Slot slot, const TensorView& source) {
   QuantizedOperand& target = operand(slot);
-  const bool transpose = is_second_orientation(slot);
-  const TensorView source = source_of(slot, original);
   const DType dtype = backend_.storage(target.spec.storage());
-  if (!target.spec.is_cast() && !transpose && source.dtype == dtype) {
-    target.codes = source;  // the operand is the tensor itself
-  } else {
-    if (!is_kept(slot)) {
-      target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
-    }
-    RandomKey key;
-    key.seed = context.seed;
-    key.step = context.step;
-    key.tensor = (context.micro_batch << 20) + index_ * 3 + tensor_of(slot);
-    key.orientation = transpose ? 1 : 0;
-    backend_.quantize(source, transpose, key, states_[tensor_of(slot)], target);
+  if (!target.spec.is_cast() && !is_second_orientation(slot) && source.dtype == dtype) {
+    target.codes = source;
+    return false;
   }
-  if (context.log_statistics) {
-    backend_.operand_statistics(original, transpose, target,
-                                statistics_[static_cast<std::size_t>(slot)]);
+  if (!is_kept(slot)) {
+    target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
   }
+  return true;
+}
+
+RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
+  RandomKey key;
+  key.seed = context.seed;
+  key.step = context.step;
+  key.tensor = (context.micro_batch << 20) + index_ * 3 + tensor_of(slot);
+  key.orientation = is_second_orientation(slot) ? 1 : 0;
+  return key;
+}
+
+void Linear::measure(const StepContext& context, Slot slot, const TensorView& original) {
+  if (!context.log_statistics) return;
+  backend_.operand_statistics(original, is_second_orientation(slot), operand(slot),
+                              statistics_[static_cast<std::size_t>(slot)]);
+}
+
+void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {
+  const TensorView source = source_of(slot, original);
+  if (bind(slot, source)) {
+    backend_.quantize(source, is_second_orientation(slot), key_of(context, slot),
+                      states_[tensor_of(slot)], operand(slot));
+  }
+  measure(context, slot, original);
+}
+
+void Linear::quantize_both(const StepContext& context, Slot first, const TensorView& original) {
+  const Slot second = second_orientation(first);
+  const bool same_source =
+      recipe_.slot(second).orientation_source == OrientationSource::high_precision;
+  if (!same_source || !bind(first, original) || !bind(second, original)) {
+    quantize(context, first, original);
+    quantize(context, second, original);
+    return;
+  }
+  backend_.quantize_both(original, key_of(context, first), states_[tensor_of(first)],
+                         operand(first), operand(second));
+  measure(context, first, original);
+  measure(context, second, original);
 }
 
 void Linear::prepare_weights(const StepContext& context) {
-  for (const Slot slot : {Slot::fprop_w, Slot::dgrad_w}) {
-    const bool master =
-        recipe_.slot(slot).is_cast() && recipe_.slot(slot).weight_source == WeightSource::master;
-    quantize(context, slot, master ? weight_.master() : weight_.working());
-  }
+  const auto source = [this](Slot slot) {
+    const QuantSpec& spec = recipe_.slot(slot);
+    return spec.is_cast() && spec.weight_source == WeightSource::master ? weight_.master()
+                                                                        : weight_.working();
+  };
+  const TensorView first = source(Slot::fprop_w), second = source(Slot::dgrad_w);
+  if (first.data == second.data) return quantize_both(context, Slot::fprop_w, first);
+  quantize(context, Slot::fprop_w, first);
+  quantize(context, Slot::dgrad_w, second);
 }
 
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
@@ -148,10 +180,9 @@ void Linear::forward(const StepContext& context, const TensorView& x, const Tens
 
 void Linear::backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                       const TensorView& dx) {
-  quantize(context, Slot::dgrad_dy, dy);
+  quantize_both(context, Slot::dgrad_dy, dy);
   backend_.gemm(recipe_.gemm(GemmRole::dgrad), operand(Slot::dgrad_dy), operand(Slot::dgrad_w), {},
                 false, dx);
-  quantize(context, Slot::wgrad_dy, dy);
   quantize(context, Slot::wgrad_x, x);
   backend_.gemm(recipe_.gemm(GemmRole::wgrad), operand(Slot::wgrad_dy), operand(Slot::wgrad_x), {},
                 true, weight_.gradient());

@@ -22,8 +22,8 @@ struct StepContext {
 
 class Linear {
  public:
-  /// `tokens` is the T of a micro-batch; `index` identifies the layer in random keys. Buffers shared
-  /// between layers are reserved in `workspace`.
+  /// `tokens` is the T of a micro-batch; `index` identifies the layer in random keys. Buffers
+  /// shared between layers are reserved in `workspace`.
   Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
          const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
          std::int64_t tokens);
@@ -34,7 +34,8 @@ class Linear {
   /// y (T, out) from x (T, in). x is read again by backward.
   void forward(const StepContext& context, const TensorView& x, const TensorView& y);
 
-  /// dx (T, in) from dy (T, out) and the x of the last forward; weight and bias gradients accumulate.
+  /// dx (T, in) from dy (T, out) and the x of the last forward; weight and bias gradients
+  /// accumulate.
   void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                 const TensorView& dx);
 
@@ -66,9 +67,14 @@ class Linear {
   bool is_kept(Slot slot) const;
   std::string buffer_name(Slot slot) const;
   void reserve(Slot slot, std::int64_t rows, std::int64_t k);
-  void bind(Slot slot);
+  /// Gives the operand in `slot` its memory; false where it is the source itself.
+  bool bind(Slot slot, const TensorView& source);
+  RandomKey key_of(const StepContext& context, Slot slot) const;
+  void measure(const StepContext& context, Slot slot, const TensorView& original);
   /// `original` is the unquantized tensor, in its natural orientation.
   void quantize(const StepContext& context, Slot slot, const TensorView& original);
+  /// Quantizes `original` into `first` and into the second orientation of its tensor.
+  void quantize_both(const StepContext& context, Slot first, const TensorView& original);
   /// The tensor that `slot` is quantized from (OrientationSource).
   TensorView source_of(Slot slot, const TensorView& original);
 
