@@ -244,6 +244,23 @@ __device__ bool is_aligned(const BlockOperand& operand, int bytes) {
          0;
 }
 
+/// Writes the first `count` of the eight codes of a group; `wide`: all of them at once.
+template <class Cast, class T>
+__device__ void write_group(const Group<T>& group, float factor, bool wide, int count,
+                            std::uint8_t* line) {
+  float x[kGroup];
+#pragma unroll
+  for (int c = 0; c < kGroup; ++c) x[c] = Cast::scaled(group.value(c), factor);
+  const uint2 codes{Cast::four(x[0], x[1], x[2], x[3]), Cast::four(x[4], x[5], x[6], x[7])};
+  if (wide) {
+    *reinterpret_cast<uint2*>(line) = codes;
+    return;
+  }
+  for (int c = 0; c < count; ++c) {
+    line[c] = static_cast<std::uint8_t>((c < 4 ? codes.x : codes.y) >> c % 4 * 8);
+  }
+}
+
 template <class Cast, class T>
 __device__ void write_row_codes(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
                                 const float (&factors)[kGroup]) {
@@ -251,17 +268,8 @@ __device__ void write_row_codes(const BlockOperand& operand, const Patch<T>& pat
   std::uint8_t* line = operand.codes + (at.row0 + at.row) * operand.stride + at.col0 + at.col;
 #pragma unroll
   for (int r = 0; r < kGroup; ++r, line += operand.stride) {
-    float x[kGroup];
-#pragma unroll
-    for (int c = 0; c < kGroup; ++c) x[c] = Cast::scaled(patch.row[r].value(c), factors[r]);
-    const uint2 codes{Cast::four(x[0], x[1], x[2], x[3]), Cast::four(x[4], x[5], x[6], x[7])};
-    if (wide) {
-      *reinterpret_cast<uint2*>(line) = codes;
-    } else if (at.row0 + at.row + r < at.rows) {
-      for (int c = 0; c < at.count(); ++c) {
-        line[c] = static_cast<std::uint8_t>((c < 4 ? codes.x : codes.y) >> c % 4 * 8);
-      }
-    }
+    const int count = at.row0 + at.row + r < at.rows ? at.count() : 0;
+    write_group<Cast>(patch.row[r], factors[r], wide, count, line);
   }
 }
 
@@ -452,19 +460,9 @@ __global__ void row_kernel(Rows<T> source, std::int64_t cols,
   const bool wide = is_aligned(operand, sizeof(uint2));
 #pragma unroll 4
   for (std::int64_t col = first; col < cols; col += step) {
-    const Group<T> group = load(col);
-    float x[kGroup];
-#pragma unroll
-    for (int c = 0; c < kGroup; ++c) x[c] = Cast::scaled(group.value(c), factor);
-    const uint2 codes{Cast::four(x[0], x[1], x[2], x[3]), Cast::four(x[4], x[5], x[6], x[7])};
-    std::uint8_t* line = operand.codes + row * operand.stride + col;
-    if (wide && col + kGroup <= cols) {
-      *reinterpret_cast<uint2*>(line) = codes;
-    } else {
-      for (int c = 0; c < kGroup && col + c < cols; ++c) {
-        line[c] = static_cast<std::uint8_t>((c < 4 ? codes.x : codes.y) >> c % 4 * 8);
-      }
-    }
+    const auto count = static_cast<int>(min(cols - col, std::int64_t{kGroup}));
+    write_group<Cast>(load(col), factor, wide && count == kGroup, count,
+                      operand.codes + row * operand.stride + col);
   }
 }
 
