@@ -71,3 +71,37 @@ TEST_CASE("a product of identity and a matrix passes through quantize and gemm")
   backend->download(result.data(), d);
   CHECK(result == values);
 }
+
+TEST_CASE("quantize_both is quantize in both orientations, each with its own random bits") {
+  const std::unique_ptr<Backend> backend = cpu::make_cpu_backend(1);
+  const std::int64_t rows = 24, cols = 40;
+  std::vector<float> values(static_cast<std::size_t>(rows * cols));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 101) - 50;
+  const TensorView source = backend->allocate(DType::f32, rows, cols);
+  backend->upload(source, values.data());
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.tile = {1, 16};
+  spec.scale_source = ScaleSource::current;
+  spec.rounding = numerics::Rounding::stochastic;
+  const auto operand = [&](std::int64_t n, std::int64_t k) {
+    return QuantizedOperand{spec, n, k, backend->allocate(DType::u8, n, k),
+                            backend->allocate(DType::f32, n, spec.tile_cols(k))};
+  };
+  QuantizedOperand both[] = {operand(rows, cols), operand(cols, rows)};
+  QuantizedOperand single[] = {operand(rows, cols), operand(cols, rows)};
+  backend->quantize_both(source, {.seed = 3, .step = 4, .tensor = 5}, {}, both[0], both[1]);
+  for (const std::uint32_t turned : {0u, 1u}) {
+    const RandomKey key{.seed = 3, .step = 4, .tensor = 5, .orientation = turned};
+    backend->quantize(source, turned == 1, key, {}, single[turned]);
+    std::vector<std::uint8_t> codes(values.size()), expected(values.size());
+    backend->download(codes.data(), both[turned].codes);
+    backend->download(expected.data(), single[turned].codes);
+    CHECK(codes == expected);
+    std::vector<float> scales(static_cast<std::size_t>(single[turned].scales.size()));
+    std::vector<float> expected_scales(scales.size());
+    backend->download(scales.data(), both[turned].scales);
+    backend->download(expected_scales.data(), single[turned].scales);
+    CHECK(scales == expected_scales);
+  }
+}
