@@ -275,6 +275,10 @@ CublasLtGemm::CublasLtGemm(const CublasLt& library, const GemmCall& call, Librar
   refuse_shape(call);
   refuse_bias(call.bias, library_a);
   if (!swapped_) d_ = {nullptr, call.d.dtype, call.d.cols, call.d.rows, call.d.rows};
+  // With C and D the same memory the last bits were not those of fma(A, s, C) on an H200.
+  separate_c_ = swapped_ && call.accumulate && (call.a.spec.has_scale() || call.b.spec.has_scale());
+  c_ = d_;
+  if (separate_c_) c_.row_stride = c_.cols;
   set_operation();
   set_layouts();
   place_scratch();
@@ -308,6 +312,7 @@ void CublasLtGemm::set_layouts() {
   }
   const cudaDataType_t type = d_.dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
   d_layout_.reset(make_layout(type, d_.cols, d_.rows, d_.row_stride));
+  c_layout_.reset(make_layout(type, c_.cols, c_.rows, c_.row_stride));
 }
 
 void CublasLtGemm::place_scratch() {
@@ -316,7 +321,9 @@ void CublasLtGemm::place_scratch() {
     scale_bytes_[static_cast<std::size_t>(i)] =
         padded(static_cast<std::size_t>(scales.rows * scales.row_stride) * sizeof(float));
   }
-  d_bytes_ = swapped_ ? 0 : padded(static_cast<std::size_t>(d_.size()) * size_of(d_.dtype));
+  d_bytes_ = swapped_ && !separate_c_
+                 ? 0
+                 : padded(static_cast<std::size_t>(d_.size()) * size_of(d_.dtype));
   scratch_bytes_ = scale_bytes_[0] + scale_bytes_[1] + d_bytes_ + kWorkspaceBytes;
 }
 
@@ -348,34 +355,24 @@ void CublasLtGemm::prepare(Context& context, std::byte* scratch, std::optional<i
   copy_scales(context, 1, scratch + scale_bytes_[0]);
   std::byte* place = scratch + scale_bytes_[0] + scale_bytes_[1];
   if (!swapped_) d_.data = place;
+  c_.data = separate_c_ ? place : d_.data;
   workspace_ = place + d_bytes_;
   choose_algorithm(split_k);
 }
 
 void CublasLtGemm::choose_algorithm(std::optional<int> split_k) {
-  Preference preference;
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(operand(0).codes.data));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(operand(1).codes.data));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(d_.data));
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(d_.data));
-  std::vector<cublasLtMatmulHeuristicResult_t> results(kAlgorithms);
-  int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      library_.handle(), operation_.get(), operand_layouts_[0].get(), operand_layouts_[1].get(),
-      d_layout_.get(), d_layout_.get(), preference.handle(), kAlgorithms, results.data(), &count);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic");
   std::set<int> found;
-  for (int i = 0; i < (status == CUBLAS_STATUS_SUCCESS ? count : 0); ++i) {
-    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
-    if (result.state != CUBLAS_STATUS_SUCCESS || !known_reduction(result.algo)) continue;
-    split_k_ = split_of(result.algo);
-    if (!split_k || *split_k == split_k_) {
-      algorithm_ = result.algo;
-      algorithm_name_ = describe(result);
-      return;
+  // Where the library would rather split K, only a workspace of 0 brings out what does not.
+  for (const std::size_t workspace : {kWorkspaceBytes, std::size_t{0}}) {
+    for (const cublasLtMatmulHeuristicResult_t& result : algorithms(workspace)) {
+      split_k_ = split_of(result.algo);
+      if (!split_k || *split_k == split_k_) {
+        algorithm_ = result.algo;
+        algorithm_name_ = describe(result);
+        return;
+      }
+      found.insert(split_k_);
     }
-    found.insert(split_k_);
   }
   std::string accepted;
   for (const int split : found) {
@@ -386,13 +383,42 @@ void CublasLtGemm::choose_algorithm(std::optional<int> split_k) {
               accepted);
 }
 
+std::vector<cublasLtMatmulHeuristicResult_t> CublasLtGemm::algorithms(std::size_t workspace) const {
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{workspace});
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(operand(0).codes.data));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(operand(1).codes.data));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c_.data));
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(d_.data));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kAlgorithms);
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      library_.handle(), operation_.get(), operand_layouts_[0].get(), operand_layouts_[1].get(),
+      c_layout_.get(), d_layout_.get(), preference.handle(), kAlgorithms, results.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  results.resize(static_cast<std::size_t>(count));
+  std::erase_if(results, [](const auto& result) {
+    return result.state != CUBLAS_STATUS_SUCCESS || !known_reduction(result.algo);
+  });
+  return results;
+}
+
 void CublasLtGemm::run(Context& context) const {
   const float alpha = 1.0f;
   const float beta = call_.accumulate ? 1.0f : 0.0f;
   if (!swapped_ && call_.accumulate) transpose(context, call_.d, d_);
+  if (separate_c_) {
+    const std::size_t size = size_of(d_.dtype);
+    const auto width = static_cast<std::size_t>(d_.cols) * size;
+    cuda::check(cudaMemcpy2DAsync(
+                    c_.data, width, d_.data, static_cast<std::size_t>(d_.row_stride) * size, width,
+                    static_cast<std::size_t>(d_.rows), cudaMemcpyDeviceToDevice, context.stream()),
+                "cudaMemcpy2DAsync");
+  }
   check(cublasLtMatmul(library_.handle(), operation_.get(), &alpha, operand(0).codes.data,
                        operand_layouts_[0].get(), operand(1).codes.data, operand_layouts_[1].get(),
-                       &beta, d_.data, d_layout_.get(), d_.data, d_layout_.get(), &algorithm_,
+                       &beta, c_.data, c_layout_.get(), d_.data, d_layout_.get(), &algorithm_,
                        workspace_, kWorkspaceBytes, context.stream()),
         "cublasLtMatmul");
   if (!swapped_) transpose(context, d_, call_.d);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "emulation/api/backend.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
@@ -98,14 +99,16 @@ class CublasLtGemm {
   void place_scratch();
   void copy_scales(Context& context, int i, std::byte* scratch);
   void choose_algorithm(std::optional<int> split_k);
+  std::vector<cublasLtMatmulHeuristicResult_t> algorithms(std::size_t workspace) const;
 
   const CublasLt& library_;
   GemmCall call_;
   bool swapped_;  ///< the library's A is our B
   Operation operation_;
   std::array<Layout, 2> operand_layouts_;
-  Layout d_layout_;
-  TensorView d_;                              ///< the library's D as rows: (N', M')
+  Layout c_layout_, d_layout_;
+  bool separate_c_ = false;                   ///< C is a copy of D
+  TensorView c_, d_;                          ///< the library's C and D as rows: (N', M')
   std::array<std::size_t, 2> scale_bytes_{};  ///< in scratch, in order: scales, D, workspace
   std::size_t d_bytes_ = 0, scratch_bytes_ = 0;
   std::byte* workspace_ = nullptr;
