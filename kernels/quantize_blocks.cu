@@ -189,13 +189,15 @@ __device__ void write_parts(const TileMap& map, const Patch<T>& patch, const Pla
   }
 }
 
-/// Scales of the block's tiles; one thread a tile.
+/// Scales of the block's tiles; one thread a tile, from the first thread on or from the last, so
+/// that two orientations with few tiles keep different warps busy.
 template <bool kTurned>
 __device__ void find_scales(const TileMap& map, const BlockOperand& operand, const Place& at,
                             std::uint32_t* parts) {
   const int width = map.width();
   const int count = (kSide >> map.row_shift) * width;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlockThreads) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = kTurned ? kBlockThreads - 1 - thread : thread; i < count; i += kBlockThreads) {
     const int row = i / width << map.row_shift, col = i % width << map.col_shift;
     if (at.row0 + row >= at.rows || at.col0 + col >= at.cols) continue;
     const int first = map.first(row, col);
@@ -389,7 +391,9 @@ __global__ void __launch_bounds__(kBlockThreads, 3)
 }
 
 template <class T, class Cast, bool kRow, bool kTurned>
-__global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 3 : 2)
+__global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2    ? 2
+                                                 : kRow && kTurned ? 3
+                                                                   : 4)
     block_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols,
                  const __grid_constant__ BlockOperand row,
                  const __grid_constant__ BlockOperand turned, std::uint32_t* amax) {

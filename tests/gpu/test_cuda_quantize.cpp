@@ -171,7 +171,8 @@ TEST_CASE("cuda quantize both orientations") {
              {"scales", &first.scales},
              {"codes of the transpose", &second.codes},
              {"scales of the transpose", &second.scales},
-             {"state", &state}},
+             {"state", &state},
+             {"source", &source}},
             [&] {
               cpu::quantize(source.host(), false, {}, state.host(), host[0]);
               cpu::quantize(source.host(), true, {}, state.host(), host[1]);
