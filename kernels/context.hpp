@@ -12,7 +12,7 @@
 namespace fp8lab::cuda {
 
 /// Bits that kernels set for data that the CPU backend refuses with an Error. A launch cannot
-/// throw for what only the device sees; Context::raise_faults does, once the stream is drained.
+/// throw for what only the device sees; Context::synchronize does, once the stream is drained.
 enum class Fault : std::uint32_t {
   token_outside_table = 1u << 0,
   target_outside_vocabulary = 1u << 1,
