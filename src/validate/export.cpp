@@ -114,7 +114,10 @@ std::string add_codes(Pack& pack, const std::string& name, const FormatSpec& for
 
 ordered_json describe(const FormatSpec& format) {
   constexpr const char* kSpecials[] = {"none", "nan_only", "ieee"};
+  constexpr const char* kEncodings[] = {"floating", "twos_complement", "logarithmic",
+                                        "tile_logarithm"};
   return {{"bits", format.bits()},
+          {"encoding", kEncodings[static_cast<int>(format.encoding)]},
           {"exponent_bits", format.exponent_bits},
           {"mantissa_bits", format.mantissa_bits},
           {"bias", format.bias},
@@ -154,7 +157,8 @@ ordered_json describe(const GemmSpec& spec) {
 void export_decoding(Pack& pack) {
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     const FormatSpec& format = named.format;
-    if (format.bits() > 16) continue;
+    // A code of a codebook means nothing without its tile.
+    if (format.bits() > 16 || format.encoding == numerics::Encoding::tile_logarithm) continue;
     std::vector<std::uint32_t> codes(std::size_t{1} << format.bits());
     std::vector<float> values;
     for (std::uint32_t code = 0; code < codes.size(); ++code) {

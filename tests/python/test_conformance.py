@@ -54,10 +54,16 @@ def total(reports: list[conformance.Report]) -> int:
 # --- implementations ------------------------------------------------------------------------------
 
 
-def decode(codes: Array, format: str) -> Array:
-    """By the definition of a format, in float64."""
+def decode(codes: Array, format: str) -> Any:
+    """By the definition of a format, in float64; 2^(k/m) is left to others."""
     spec = FORMATS[format]
     mantissa_bits = spec["mantissa_bits"]
+    if spec["encoding"] == "logarithmic":
+        return NotImplemented
+    if spec["encoding"] == "twos_complement":
+        bits = spec["bits"]
+        number = (codes.astype(np.int64) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+        return (number * 2.0 ** (1 - spec["bias"] - mantissa_bits)).astype(np.float32)
     magnitude = codes.astype(np.int64) & (1 << spec["exponent_bits"] + mantissa_bits) - 1
     negative = codes.astype(np.int64) != magnitude
     field, mantissa = magnitude >> mantissa_bits, magnitude & (1 << mantissa_bits) - 1
@@ -81,7 +87,7 @@ def encode(
 ) -> Any:
     """By search among all values of a format of at most 8 bits. `ties` 1 sends ties to odd."""
     spec = FORMATS[format]
-    if spec["bits"] > 8 or rounding == "stochastic":
+    if spec["bits"] > 8 or rounding == "stochastic" or spec["encoding"] != "floating":
         return NotImplemented
     values = decode(np.arange(1 << spec["bits"] - 1, dtype=np.uint8), format).astype(float)
     grid = values[np.isfinite(values)]
