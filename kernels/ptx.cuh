@@ -1,5 +1,6 @@
-// The instructions of sm_90a that C++ has no name for: barriers, bulk tensor copies and wgmma.
-// PTX ISA 8.x, sections "mbarrier", "cp.async.bulk.tensor" and "wgmma".
+// Instructions of sm_90a that C++ has no name for: barriers, clusters and bulk copies.
+// PTX ISA 8.x, sections "mbarrier", "barrier", "cp.async.bulk" and "setmaxnreg"; wgmma.cuh has the
+// tensor core's.
 #pragma once
 
 #include <cuda.h>
@@ -33,6 +34,17 @@ __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t byte
                "r"(bytes)
                : "memory");
 }
+/// Arrives on the barrier at the same place in the shared memory of another block of the cluster.
+__device__ inline void barrier_arrive_at(std::uint64_t* barrier, std::uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
 /// Waits until the phase of the given parity is complete.
 __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
   asm volatile(
@@ -46,6 +58,29 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
+// --- named barriers and clusters ----------------------------------------------------------------
+
+/// Waits at a named barrier for `threads` arrivals, this warp's included.
+__device__ inline void named_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+/// Arrives without waiting.
+__device__ inline void named_arrive(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline std::uint32_t cluster_rank() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// Waits for every thread of the cluster; what they wrote before is visible after.
+__device__ inline void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;\n" ::
+          : "memory");
+}
+
 // --- bulk tensor copy ---------------------------------------------------------------------------
 
 /// Box at (x, y) of a two-dimensional tensor map into shared memory; elements outside are zeros.
@@ -57,6 +92,16 @@ __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
+/// The same into every block of the cluster whose bit is set in `blocks`, at the same place there;
+/// the bytes complete on the barrier at the same place.
+__device__ inline void copy_box_to(void* destination, const CUtensorMap* map,
+                                   std::uint64_t* barrier, int x, int y, std::uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
 /// `bytes` (a multiple of 16) from global to shared memory, both 16-byte aligned.
 __device__ inline void copy_bytes(void* destination, const void* source, std::uint32_t bytes,
                                   std::uint64_t* barrier) {
@@ -66,8 +111,42 @@ __device__ inline void copy_bytes(void* destination, const void* source, std::ui
       "l"(source), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
+/// Shared memory into the box at (x, y); elements outside the tensor are not written. Belongs to
+/// the calling thread's next store_commit. The L2 may drop the box first: nobody reads it soon.
+__device__ inline void store_box(const void* source, const CUtensorMap* map, int x, int y) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1],"
+      " policy;\n"
+      "}\n" ::"l"(map),
+      "r"(shared_address(source)), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until at most `kPending` of the thread's stores still read their shared memory.
+template <int kPending>
+__device__ inline void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+__device__ inline void store_wait_all() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+/// Makes this thread's ordinary writes to shared memory visible to bulk copies.
+__device__ inline void async_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// --- the grid -----------------------------------------------------------------------------------
+
+/// Waits until the kernels before this one in the stream are done and their writes visible: a
+/// kernel launched with programmatic stream serialization may begin before that.
+__device__ inline void wait_for_earlier_kernels() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // --- registers of a warpgroup -------------------------------------------------------------------
@@ -80,91 +159,5 @@ template <int kRegisters>
 __device__ inline void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-
-// --- wgmma --------------------------------------------------------------------------------------
-
-/// Descriptor of a K-major operand tile with rows of 128 bytes in the 128-byte swizzle: groups of 8
-/// rows are 1024 bytes apart. Adding 2 moves 32 bytes along K.
-__device__ inline std::uint64_t operand_descriptor(const void* tile) {
-  constexpr std::uint64_t kStrideOffset = 1024 >> 4;
-  constexpr std::uint64_t kSwizzle128 = 1;
-  return ((shared_address(tile) & 0x3FFFFu) >> 4) | kStrideOffset << 32 | kSwizzle128 << 62;
-}
-
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-/// Waits until at most `kPending` committed groups are unfinished.
-template <int kPending>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-/// Keeps the compiler from moving accesses of an accumulator across wgmma instructions.
-template <int kCount>
-__device__ inline void keep(float (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-
-#define FP8LAB_R8(d, i)                                                                       \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define FP8LAB_R64(d)                                                                     \
-  FP8LAB_R8(d, 0), FP8LAB_R8(d, 8), FP8LAB_R8(d, 16), FP8LAB_R8(d, 24), FP8LAB_R8(d, 32), \
-      FP8LAB_R8(d, 40), FP8LAB_R8(d, 48), FP8LAB_R8(d, 56)
-#define FP8LAB_WGMMA_N128(shape_and_types, tail)                                          \
-  asm volatile(                                                                           \
-      "{\n"                                                                               \
-      ".reg .pred add;\n"                                                                 \
-      "setp.ne.b32 add, %66, 0;\n"                                                        \
-      "wgmma.mma_async.sync.aligned." shape_and_types                                     \
-      " {"                                                                                \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
-      "%64, %65, add, 1, 1" tail                                                          \
-      ";\n"                                                                               \
-      "}\n"                                                                               \
-      : FP8LAB_R64(d)                                                                     \
-      : "l"(a), "l"(b), "r"(add ? 1 : 0))
-
-/// Element types of one wgmma: bytes, products of one instruction, and the instruction itself:
-/// d (64, 128) = a (64, K) b (128, K)^T + (add ? d : 0).
-struct MultiplyE4M3E4M3 {
-  static constexpr int kBytes = 1;
-  __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-    FP8LAB_WGMMA_N128("m64n128k32.f32.e4m3.e4m3", "");
-  }
-};
-struct MultiplyE4M3E5M2 {
-  static constexpr int kBytes = 1;
-  __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-    FP8LAB_WGMMA_N128("m64n128k32.f32.e4m3.e5m2", "");
-  }
-};
-struct MultiplyE5M2E4M3 {
-  static constexpr int kBytes = 1;
-  __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-    FP8LAB_WGMMA_N128("m64n128k32.f32.e5m2.e4m3", "");
-  }
-};
-struct MultiplyE5M2E5M2 {
-  static constexpr int kBytes = 1;
-  __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-    FP8LAB_WGMMA_N128("m64n128k32.f32.e5m2.e5m2", "");
-  }
-};
-struct MultiplyBf16 {
-  static constexpr int kBytes = 2;
-  __device__ static void run(float (&d)[64], std::uint64_t a, std::uint64_t b, bool add) {
-    FP8LAB_WGMMA_N128("m64n128k16.f32.bf16.bf16", ", 0, 0");
-  }
-};
-
-#undef FP8LAB_WGMMA_N128
-#undef FP8LAB_R64
-#undef FP8LAB_R8
 
 }  // namespace fp8lab::cuda

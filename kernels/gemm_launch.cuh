@@ -1,0 +1,26 @@
+// The seam between the choice of a wgmma kernel and the files that hold the kernels of one pair of
+// operand types each.
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/gemm_problem.cuh"
+
+namespace fp8lab::cuda {
+
+/// Whether a pair of types has the tiles wider than 128; E5M2 by E5M2 trains nothing.
+constexpr bool wide_tiles(WgmmaTypes types) { return types != WgmmaTypes::e5m2_e5m2; }
+
+/// Launches the kernel for gemm.step with tiles of 128 x problem.tile_n in clusters of
+/// problem.cluster blocks.
+template <WgmmaTypes kTypes>
+void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& problem);
+
+/// Tensor map of an operand (rows, k) of `bytes` per element: boxes of 128 bytes of K by `box_rows`
+/// rows in the 128-byte swizzle.
+CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int64_t k,
+                        std::int64_t stride, int box_rows);
+/// Tensor map of a bf16 d: boxes of 64 x 64 elements, likewise. Empty unless problem.boxed.
+CUtensorMap output_map(const Problem& problem);
+
+}  // namespace fp8lab::cuda

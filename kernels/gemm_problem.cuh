@@ -1,0 +1,139 @@
+// What the device code of the wgmma GEMM works on: the problem, its tiles and the place of a thread
+// in a tile.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/schedule.hpp"
+#include "kernels/gemm_wgmma.hpp"
+#include "kernels/ptx.cuh"
+
+namespace fp8lab::cuda {
+
+// One block computes tiles of 128 x kTileN: two warpgroups of 64 rows each multiply what a third
+// one copies. Each block walks over its share of the tiles, so that the copies of the next tile run
+// while the last one is written. Two blocks may form a cluster: they take tiles below each other
+// and copy half of B each for both.
+constexpr int kTileM = 128;
+constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
+constexpr int kWarpgroup = 128;
+constexpr int kConsumers = 2;  ///< warpgroups that multiply
+constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
+constexpr int kMaxCluster = 2;
+constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales
+
+/// The scale of every element where an operand has none.
+static __device__ const float kUnitScale = 1.0f;
+
+/// A ScaleGrid with the division left to do in 32 bits.
+struct Grid {
+  const float* data;
+  int stride, rows, cols;
+
+  /// Scales of a row of the operand, one for each `cols` elements of K.
+  __device__ const float* row(int index) const {
+    if (data == nullptr) return &kUnitScale;
+    return data + static_cast<std::int64_t>(rows == 1 ? index : index / rows) * stride;
+  }
+  __device__ float at(int index) const { return *row(index); }
+};
+
+/// Scales of a tile's columns lie so that those of one thread (Fragment) are side by side, and
+/// those of the four threads of a row begin in different banks.
+__host__ __device__ constexpr int scale_thread_stride(int tile_n) { return tile_n / 4 + 4; }
+/// Scales of one chunk of K that a tile copies for its columns, in whole 16 bytes: one for each
+/// `columns`.
+__host__ __device__ constexpr int scale_places(int tile_n, int columns) {
+  return columns > 1 ? (tile_n / columns + 3) / 4 * 4 : 4 * scale_thread_stride(tile_n);
+}
+/// The column of a tile that a place belongs to; at least tile_n where it only fills up.
+__host__ __device__ constexpr int scale_column(int place, int tile_n, int columns) {
+  if (columns > 1) return place * columns;
+  const int stride = scale_thread_stride(tile_n);
+  const int thread = place / stride, own = place % stride;
+  return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + own % 2 : tile_n;
+}
+
+/// The kernel's view of a WgmmaGemm.
+struct Problem {
+  int m, n, k;
+  int tiles_m, tiles_n;  ///< tiles_m in whole clusters
+  int cluster;
+  int group;  ///< clusters of tile rows that are walked together, so that their A stays in the L2
+  int tile_n;
+  bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
+  int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
+  int splits, range;
+  /// Scales inside the sum along K in the order in which the kernel copies them: for each chunk,
+  /// those of the rows of A, and scale_places for each tile along N.
+  const float *step_a, *step_b;
+  Grid outer_a, outer_b;  ///< scales of the epilogue
+  numerics::Epilogue epilogue;
+  const void* bias;
+  bool bias_bf16;
+  void* d;
+  std::int64_t d_stride;
+  bool paired;   ///< two neighbouring columns of d can be written at once
+  bool boxed;    ///< d is written in boxes through shared memory
+  float* parts;  ///< (splits, m, n) when split
+};
+
+struct Tile {
+  int m0, n0, k_begin, k_end, split;
+};
+
+/// The block's share of the tiles, in order, and within each the stages along K.
+class Walk {
+ public:
+  __device__ explicit Walk(const Problem& p)
+      : p_(p), rank_(p.cluster == 1 ? 0 : static_cast<int>(cluster_rank())) {
+    index_ = static_cast<int>(blockIdx.x) / p.cluster;
+    find();
+  }
+  __device__ bool done() const {
+    return index_ >= p_.tiles_m / p_.cluster * p_.tiles_n * p_.splits;
+  }
+  __device__ const Tile& tile() const { return tile_; }
+  __device__ int rank() const { return rank_; }
+  __device__ void next() {
+    index_ += static_cast<int>(gridDim.x) / p_.cluster;
+    find();
+  }
+
+ private:
+  __device__ void find() {
+    const int high = p_.tiles_m / p_.cluster;  // in clusters
+    const int tiles = high * p_.tiles_n;
+    tile_.split = index_ / tiles;
+    const int i = index_ % tiles;
+    const int first = i / (p_.group * p_.tiles_n) * p_.group;
+    const int height = min(p_.group, high - first);
+    const int in_group = i - first * p_.tiles_n;
+    tile_.m0 = ((first + in_group % height) * p_.cluster + rank_) * kTileM;
+    tile_.n0 = in_group / height * p_.tile_n;
+    tile_.k_begin = tile_.split * p_.range;
+    tile_.k_end = min(p_.k, tile_.k_begin + p_.range);
+  }
+
+  const Problem& p_;
+  int rank_;
+  int index_;
+  Tile tile_;
+};
+
+/// A consumer thread's part of a (64, n) accumulator: element i lies in row `row` + 8 * (i / 2 % 2)
+/// of the tile and column `column` + 8 * (i / 4) + i % 2 (PTX ISA, wgmma register fragment of D).
+struct Fragment {
+  int row, column;
+  __device__ Fragment() {
+    const int thread = threadIdx.x % kWarpgroup;
+    row = (threadIdx.x / kWarpgroup) * 64 + thread / 32 * 16 + thread % 32 / 4;
+    column = thread % 4 * 2;
+  }
+};
+
+}  // namespace fp8lab::cuda
