@@ -50,7 +50,7 @@ std::string CudaBackend::device() const {
 }
 
 Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
-  return {cublaslt_ ? cublaslt_refusal(spec, a, b) : cpu::gemm_refusal(spec, a, b)};
+  return {cublaslt_ ? cublaslt_refusal(spec, a, b) : gemm_refusal(spec, a, b)};
 }
 
 Support CudaBackend::supports(const QuantSpec& spec) const {

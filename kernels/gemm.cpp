@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "emulation/api/error.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
 #include "emulation/cpu/gemm_reference.hpp"
 #include "kernels/carry.hpp"
@@ -26,7 +28,7 @@ ScaleGrid scale_grid(const QuantizedOperand& operand) {
 }
 
 WgmmaTypes wgmma_types(const GemmPlan& plan) {
-  if (plan.carrier == cpu::Carrier::bf16) return WgmmaTypes::bf16;
+  if (plan.format_a == numerics::kBF16) return WgmmaTypes::bf16;
   const bool a = plan.format_a == numerics::kE5M2;
   const bool b = plan.format_b == numerics::kE5M2;
   return a ? (b ? WgmmaTypes::e5m2_e5m2 : WgmmaTypes::e5m2_e4m3)
@@ -40,7 +42,8 @@ WgmmaStep wgmma_step(const GemmPlan& plan) {
     case ScaleOrder::a_then_b: return WgmmaStep::a_then_b;
     case ScaleOrder::product_first: return WgmmaStep::product_first;
     case ScaleOrder::automatic:
-    case ScaleOrder::epilogue: break;
+    case ScaleOrder::epilogue:
+    case ScaleOrder::in_instruction: break;
   }
   return WgmmaStep::add;
 }
@@ -66,8 +69,20 @@ struct Carry {
 
 }  // namespace
 
+std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+  const std::string reason = cpu::gemm_refusal(spec, a, b);
+  if (!reason.empty()) return reason;
+  const TensorCoreProfile& profile = profile_of(spec.accumulator);
+  const bool carried = profile.takes_codes() || profile.operand == numerics::kBF16 ||
+                       profile.operand == numerics::kFP32;
+  if (carried && !profile.group.block_scales) return {};
+  return "GEMM accumulator: " + std::string(profile.name) + " is emulated by backend cpu only";
+}
+
 void gemm(Context& context, const GemmSpec& spec, const QuantizedOperand& a,
           const QuantizedOperand& b, const TensorView& bias, bool accumulate, const TensorView& d) {
+  const std::string reason = gemm_refusal(spec, a.spec, b.spec);
+  if (!reason.empty()) throw Error(reason);
   const GemmPlan plan = cpu::plan_gemm(spec, a.spec, b.spec, a.k);
   cpu::check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   if (a.rows == 0 || b.rows == 0) return;

@@ -1,9 +1,10 @@
 #include "emulation/api/gemm_rules.hpp"
 
 #include <numeric>
+#include <utility>
 
 #include "emulation/api/recipe_names.hpp"
-#include "emulation/numerics/codec.hpp"
+#include "emulation/api/tensor_core.hpp"
 
 namespace fp8lab {
 namespace {
@@ -11,28 +12,51 @@ namespace {
 using numerics::FormatSpec;
 using Refusal = std::optional<GemmRefusal>;
 
-// Products that one instruction sums exactly (numerics.md section 3): a chunk must be whole ones.
-int group_size(Accumulator accumulator) {
-  if (is_fp8(accumulator)) return 32;
-  return accumulator == Accumulator::sm90_bf16 ? 16 : 1;
+Refusal refuse_format(Accumulator accumulator, const FormatSpec& format, const std::string& name) {
+  if (profile_of(accumulator).carrier(format)) return {};
+  std::string accepted;
+  for (const TensorCoreProfile& other : tensor_core_profiles()) {
+    if (other.group.block_scales || !other.carrier(format)) continue;
+    accepted += (accepted.empty() ? "" : ", ") + std::string(other.name);
+  }
+  return GemmRefusal{"accumulator", accumulator_name(accumulator) + " cannot multiply " + name +
+                                        ", which is " + format_name(format) +
+                                        "; accepted with it: " + accepted};
 }
 
-Refusal refuse_format(Accumulator accumulator, const FormatSpec& format, const std::string& name) {
-  const std::string found = accumulator_name(accumulator) + " cannot multiply " + name +
-                            ", which is " + format_name(format) + "; accepted with it: ";
-  if (is_fp8(accumulator) && format != numerics::kE5M2 &&
-      !numerics::holds_values(numerics::kE4M3, format)) {
-    return GemmRefusal{"accumulator",
-                       found + "sm90_bf16 (formats bf16 holds), ideal_fp32, ideal_exact"};
+// Scales inside the instruction: those it takes, of one kind on both sides.
+Refusal refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
+                            const std::string& name_a, const std::string& name_b) {
+  const TensorCoreProfile& profile = profile_of(spec.accumulator);
+  std::string accepted;
+  for (const BlockScale& scale : profile.block_scales) {
+    if (scale.width == 0) continue;
+    accepted += accepted.empty() ? "" : " or ";
+    accepted += "tiles of " + std::to_string(scale.width) + " along K with " +
+                std::string(word_for(kScaleFormatNames, scale.format)) + " scales";
   }
-  if (accumulator == Accumulator::sm90_bf16 && !numerics::holds_values(numerics::kBF16, format)) {
-    return GemmRefusal{"accumulator", found + "ideal_fp32, ideal_exact"};
+  accepted += "; a factor of the whole tensor belongs into alpha";
+  for (const auto& [operand, name] : {std::pair(&a, &name_a), std::pair(&b, &name_b)}) {
+    if (profile.takes_scales(*operand)) continue;
+    return GemmRefusal{"accumulator", std::string(profile.name) + " takes block scales and " +
+                                          *name + " is " + label(*operand) +
+                                          "; accepted: " + accepted};
+  }
+  if (a.tile.cols != b.tile.cols) {
+    return GemmRefusal{"accumulator", std::string(profile.name) + " takes one kind of scales, " +
+                                          name_a + " is " + label(a) + ", " + name_b + " is " +
+                                          label(b) + "; accepted on both sides: " + accepted};
+  }
+  if (spec.scale_order != ScaleOrder::automatic && spec.scale_order != ScaleOrder::in_instruction) {
+    return GemmRefusal{"scale_order", std::string(word_for(kScaleOrderNames, spec.scale_order)) +
+                                          " with " + std::string(profile.name) +
+                                          "; accepted: automatic, in_instruction"};
   }
   return {};
 }
 
 Refusal refuse_interval(const GemmSpec& spec) {
-  const int group = group_size(spec.accumulator);
+  const int group = profile_of(spec.accumulator).products();
   if (spec.schedule == Schedule::fast) return {};
   if (spec.promote_interval >= group && spec.promote_interval % group == 0) return {};
   return GemmRefusal{"schedule", schedule_name(spec) + " with " +
@@ -43,7 +67,7 @@ Refusal refuse_interval(const GemmSpec& spec) {
 
 // `common`: the largest interval in which no scale changes.
 std::string accepted_intervals(Accumulator accumulator, std::int64_t common) {
-  const int group = group_size(accumulator);
+  const int group = profile_of(accumulator).products();
   const std::string width = std::to_string(common);
   if (common % group != 0) {
     return "no interval is a divisor of " + width + " and a multiple of " + std::to_string(group) +
@@ -66,6 +90,10 @@ Refusal refuse_width(const GemmSpec& spec, const QuantSpec& operand, const std::
 
 Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
   if (spec.scale_order == ScaleOrder::automatic) return {};
+  if (spec.scale_order == ScaleOrder::in_instruction) {
+    return GemmRefusal{"scale_order", "in_instruction with " + accumulator_name(spec.accumulator) +
+                                          ", which takes no block scales; accepted: automatic"};
+  }
   if (spec.scale_order == ScaleOrder::epilogue) {
     if (!scales_vary_along_k) return {};
     return GemmRefusal{"scale_order",
@@ -91,17 +119,18 @@ Refusal refuse_rest(const GemmSpec& spec) {
 
 }  // namespace
 
-bool is_fp8(Accumulator accumulator) {
-  return accumulator == Accumulator::sm90_wgmma_fp8 ||
-         accumulator == Accumulator::sm90_mma_sync_fp8;
-}
-
 std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                                        const std::string& name_a, const std::string& name_b) {
   const QuantSpec x = multiplied_form(spec.accumulator, a);
   const QuantSpec y = multiplied_form(spec.accumulator, b);
   const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
   Refusal refusal = refuse_interval(spec);
+  if (!refusal && profile_of(spec.accumulator).group.block_scales) {
+    refusal = refuse_format(spec.accumulator, x.format, name_a);
+    if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);
+    if (!refusal) refusal = refuse_block_scales(spec, x, y, name_a, name_b);
+    return refusal ? refusal : refuse_rest(spec);
+  }
   if (!refusal) refusal = refuse_format(spec.accumulator, x.format, name_a);
   if (!refusal) refusal = refuse_width(spec, x, name_a, common);
   if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);

@@ -17,17 +17,16 @@ struct GemmRefusal {
 
 /// Nothing when `spec` can multiply operands quantized by `a` and `b`, which messages call `name_a`
 /// and `name_b`. Checks what does not depend on shapes:
-/// - the accumulator holds every value of both formats, in their multiplied_form;
+/// - the accumulator multiplies every value of both formats, in their multiplied_form;
+/// - a block-scaled accumulator finds the scales its instruction takes, the same kind on both
+/// sides;
 /// - a promotion interval is a positive multiple of the products that one instruction sums;
-/// - where scales change along K the schedule promotes, and its interval divides the width of
+/// - where other scales change along K the schedule promotes, and its interval divides the width of
 ///   both tiles: a chunk then has one scale a row, and the chunks of a tile share the tile's;
 /// - scales enter at promotion only when there is one, and in the epilogue only when they are
 ///   constant along K (numerics.md sections 6.2 and 6.4);
 /// - split_k is 1 to 64 and the output bf16 or f32.
 std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                                        const std::string& name_a, const std::string& name_b);
-
-/// True for the accumulators that take FP8 codes.
-bool is_fp8(Accumulator accumulator);
 
 }  // namespace fp8lab

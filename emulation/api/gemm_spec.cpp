@@ -1,40 +1,25 @@
 #include "emulation/api/gemm_spec.hpp"
 
-#include <array>
 #include <charconv>
 
 #include <fmt/format.h>
 
+#include "emulation/api/tensor_core.hpp"
+
 namespace fp8lab {
 namespace {
-
-struct NamedAccumulator {
-  std::string_view name;
-  Accumulator accumulator;
-};
-
-constexpr std::array<NamedAccumulator, 5> kAccumulators = {{
-    {"sm90_wgmma_fp8", Accumulator::sm90_wgmma_fp8},
-    {"sm90_mma_sync_fp8", Accumulator::sm90_mma_sync_fp8},
-    {"sm90_bf16", Accumulator::sm90_bf16},
-    {"ideal_fp32", Accumulator::ideal_fp32},
-    {"ideal_exact", Accumulator::ideal_exact},
-}};
 
 constexpr std::string_view kPromote = "promote";
 
 }  // namespace
 
 std::string accumulator_name(Accumulator accumulator) {
-  for (const NamedAccumulator& named : kAccumulators) {
-    if (named.accumulator == accumulator) return std::string(named.name);
-  }
-  return "?";
+  return std::string(profile_of(accumulator).name);
 }
 
 std::optional<Accumulator> accumulator_by_name(std::string_view name) {
-  for (const NamedAccumulator& named : kAccumulators) {
-    if (named.name == name) return named.accumulator;
+  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
+    if (profile.name == name) return profile.accumulator;
   }
   return std::nullopt;
 }
@@ -61,14 +46,10 @@ std::optional<ScheduleChoice> schedule_from_name(std::string_view name) {
 
 QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand) {
   if (!operand.has_codebooks()) return operand;
+  const numerics::FormatSpec& multiplied = profile_of(accumulator).operand;
+  if (multiplied != numerics::kBF16 && multiplied != numerics::kFP32) return operand;
   QuantSpec values;
-  switch (accumulator) {
-    case Accumulator::sm90_wgmma_fp8:
-    case Accumulator::sm90_mma_sync_fp8: return operand;
-    case Accumulator::sm90_bf16: values.format = numerics::kBF16; break;
-    case Accumulator::ideal_fp32:
-    case Accumulator::ideal_exact: values.format = numerics::kFP32; break;
-  }
+  values.format = multiplied;
   return values;
 }
 

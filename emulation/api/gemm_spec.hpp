@@ -11,12 +11,23 @@
 
 namespace fp8lab {
 
-/// The unit that multiplies and adds (numerics.md sections 3 to 5).
+/// The unit that multiplies and adds (numerics.md sections 3 to 5); tensor_core.hpp has the
+/// parameters and the evidence. Accumulators are FP32 unless said otherwise.
 enum class Accumulator : std::uint8_t {
-  sm90_wgmma_fp8,     ///< groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits
-  sm90_mma_sync_fp8,  ///< FP8 widened to FP16, two groups of 16, C added last
-  sm90_bf16,          ///< groups of 16, 25 fraction bits, FP32 truncated
-  ideal_fp32,         ///< FP32 fused multiply-add, k ascending, round to nearest even
+  sm90_wgmma_fp8,         ///< groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits
+  sm90_wgmma_fp8_f16,     ///< the same groups, FP16 accumulator
+  sm90_mma_sync_fp8,      ///< FP8 widened to FP16, two groups of 16, C added last
+  sm90_mma_sync_fp8_f16,  ///< the same with an FP16 accumulator
+  sm90_bf16,              ///< groups of 16, 25 fraction bits, FP32 truncated
+  sm90_f16,               ///< the same for FP16 operands
+  sm90_f16_f16acc,        ///< the same with an FP16 accumulator
+  sm90_tf32,              ///< groups of 8, 25 fraction bits, FP32 truncated
+  sm89_mma_fp8,           ///< groups of 16, 13 fraction bits, FP32 cut to 13 mantissa bits
+  sm89_mma_fp8_f16,       ///< the same groups, FP16 accumulator
+  sm100_f8f6f4,           ///< groups of 32, 25 fraction bits, FP32 truncated
+  sm100_mxf8f6f4,         ///< the same with an E8M0 scale per 32 elements inside
+  sm100_mxf4nvf4,         ///< groups of 64 E2M1, E8M0 scales per 32 or E4M3 scales per 16 inside
+  ideal_fp32,             ///< FP32 fused multiply-add, k ascending, round to nearest even
   /// Exact sum, one rounding to FP32 (to nearest even). For integer codes that is the int32
   /// accumulation of integer tensor cores and its conversion, while |sum| < 2^31 (int8: K <
   /// 133153).
@@ -31,11 +42,12 @@ enum class Schedule : std::uint8_t {
 
 /// Where scales enter (numerics.md sections 6.2 and 6.4).
 enum class ScaleOrder : std::uint8_t {
-  automatic,      ///< as measured for cuBLASLt: by the tiles of the two operands
-  epilogue,       ///< scales constant along K, applied once to the whole sum
-  b_then_a,       ///< acc = fma(p * sB, sA, acc)          (1x128 by 1x128)
-  a_then_b,       ///< acc = fma(p * sA, sB, acc)
-  product_first,  ///< acc = fma(p, sA * sB, acc)          (one operand in square blocks)
+  automatic,       ///< as measured for cuBLASLt: by the tiles of the two operands
+  epilogue,        ///< scales constant along K, applied once to the whole sum
+  b_then_a,        ///< acc = fma(p * sB, sA, acc)          (1x128 by 1x128)
+  a_then_b,        ///< acc = fma(p * sA, sB, acc)
+  product_first,   ///< acc = fma(p, sA * sB, acc)          (one operand in square blocks)
+  in_instruction,  ///< the block scales of sm100, part of each group
 };
 
 struct GemmSpec {

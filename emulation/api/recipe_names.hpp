@@ -98,17 +98,13 @@ inline constexpr std::array<Named<WeightSource>, 2> kWeightSourceNames = {{
     {"master", WeightSource::master},
 }};
 
-/// Every accumulator; accumulator_name() has their words.
-inline constexpr std::array<Accumulator, 5> kAccumulators = {
-    Accumulator::sm90_wgmma_fp8, Accumulator::sm90_mma_sync_fp8, Accumulator::sm90_bf16,
-    Accumulator::ideal_fp32, Accumulator::ideal_exact};
-
-inline constexpr std::array<Named<ScaleOrder>, 5> kScaleOrderNames = {{
+inline constexpr std::array<Named<ScaleOrder>, 6> kScaleOrderNames = {{
     {"automatic", ScaleOrder::automatic},
     {"epilogue", ScaleOrder::epilogue},
     {"b_then_a", ScaleOrder::b_then_a},
     {"a_then_b", ScaleOrder::a_then_b},
     {"product_first", ScaleOrder::product_first},
+    {"in_instruction", ScaleOrder::in_instruction},
 }};
 
 /// Storage types that configuration files may name.

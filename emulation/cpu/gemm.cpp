@@ -52,19 +52,29 @@ struct Scratch {
   AlignedBuffer rows, partial, accumulator, total, scale_a, scale_b;
 };
 
+Carrier carrier_of(const GemmPlan& plan) {
+  if (plan.format_a.bits() <= 8) return Carrier::fp8;
+  return plan.format_a == numerics::kBF16 ? Carrier::bf16 : Carrier::f32;
+}
+
+// What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
+enum class Store : std::uint8_t { output, accumulator };
+
 class FastGemm {
  public:
-  FastGemm(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+  FastGemm(Store store, const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
            const TensorView& bias, bool accumulate, const TensorView& d)
-      : plan_(plan),
+      : store_(store),
+        plan_(plan),
+        carrier_(carrier_of(plan)),
         a_(a),
         b_(b),
         accumulate_(accumulate),
         d_(d),
         kernels_(gemm_kernels()),
-        sizes_(packed_sizes(plan.carrier, kernels_)),
-        codes_a_(plan.carrier, a, plan.format_a),
-        codes_b_(plan.carrier, b, plan.format_b),
+        sizes_(packed_sizes(carrier_, kernels_)),
+        codes_a_(carrier_, a, plan.format_a),
+        codes_b_(carrier_, b, plan.format_b),
         chunks_(list_chunks(plan, sizes_.group)),
         threads_(a.rows * b.rows * plan.k < kSerialProducts ? 1 : omp_get_max_threads()) {
     const Chunk& last = chunks_.back();
@@ -72,7 +82,7 @@ class FastGemm {
     const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
     row_block_ = std::clamp(fitting, kSmallRowBlock, kRowBlock);
     // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
-    const bool plain = plan.carrier == Carrier::f32;
+    const bool plain = carrier_ == Carrier::f32;
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
     group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
     if (!bias.empty()) widen_bias(bias);
@@ -162,7 +172,16 @@ class FastGemm {
         kernels_.promote(&sum);
       }
     }
+    if (store_ == Store::accumulator) return store_tile(row, rows, column, total);
     finish_tile(row, rows, column, total, scratch);
+  }
+
+  void store_tile(std::int64_t row, std::int64_t rows, std::int64_t column,
+                  const float* tile) const {
+    const std::int64_t columns = std::min(sizes_.columns, b_.rows - column);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::copy_n(tile + r * sizes_.columns, columns, d_.row<float>(row + r) + column);
+    }
   }
 
   void run_chain(const Chunk& chunk, std::int64_t rows, const std::byte* panel, float* c,
@@ -179,9 +198,9 @@ class FastGemm {
     tile.last_column = sizes_.columns;
     tile.format_a = codes_a_.fp8_format();
     tile.format_b = codes_b_.fp8_format();
-    if (plan_.carrier == Carrier::f32) return kernels_.f32_chain(&tile);
+    if (carrier_ == Carrier::f32) return kernels_.f32_chain(&tile);
     const TowardZero rounding;
-    (plan_.carrier == Carrier::fp8 ? kernels_.fp8_chain : kernels_.bf16_chain)(&tile);
+    (carrier_ == Carrier::fp8 ? kernels_.fp8_chain : kernels_.bf16_chain)(&tile);
   }
 
   void add_partial(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
@@ -239,7 +258,9 @@ class FastGemm {
     }
   }
 
+  Store store_;
   const GemmPlan& plan_;
+  Carrier carrier_;
   const QuantizedOperand& a_;
   const QuantizedOperand& b_;
   bool accumulate_;
@@ -276,7 +297,14 @@ void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperan
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   if (a.rows == 0 || b.rows == 0) return;
-  FastGemm(plan, a, b, bias, accumulate, d).run();
+  FastGemm(Store::output, plan, a, b, bias, accumulate, d).run();
+}
+
+void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+                       const TensorView& accumulators) {
+  if (!vectorised(plan.accumulator)) return reference_accumulators(plan, a, b, accumulators);
+  if (a.rows == 0 || b.rows == 0) return;
+  FastGemm(Store::accumulator, plan, a, b, {}, false, accumulators).run();
 }
 
 }  // namespace fp8lab::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulation/api/backend.hpp"
+#include "emulation/cpu/gemm_plan.hpp"
 
 namespace fp8lab::cpu {
 
@@ -12,5 +13,10 @@ namespace fp8lab::cpu {
 /// check_gemm_operands refuse.
 void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
           const TensorView& bias, bool accumulate, const TensorView& d);
+
+/// accumulators (a.rows, b.rows) f32 = the sums of `plan` before any epilogue, as fast as gemm and
+/// with its bits. The operands have passed check_gemm_operands. A NaN may have any bits.
+void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+                       const TensorView& accumulators);
 
 }  // namespace fp8lab::cpu

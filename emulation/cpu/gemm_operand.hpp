@@ -9,6 +9,13 @@
 
 namespace fp8lab::cpu {
 
+/// The form in which element codes enter the multiplier of the fast GEMM.
+enum class Carrier : std::uint8_t {
+  fp8,   ///< e4m3fn or e5m2 codes, one byte (narrower formats are carried exactly into e4m3fn)
+  bf16,  ///< bf16 codes (every format of at most 8 bits is carried exactly)
+  f32,   ///< decoded FP32 values: the ideal accumulators
+};
+
 /// The codes of one operand carried into the plan's format: the operand's own memory where it
 /// already has that format, else a copy. Every carried value is exact.
 class CarriedCodes {

@@ -6,6 +6,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/api/gemm_rules.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/numerics/schedule.hpp"
 
 namespace fp8lab::cpu {
@@ -19,28 +20,20 @@ bool in_blocks(const QuantSpec& spec) {
   return varies_along_k(spec) && spec.scale_tile().rows != 1;
 }
 
-bool is_ideal(Accumulator accumulator) {
-  return accumulator == Accumulator::ideal_fp32 || accumulator == Accumulator::ideal_exact;
-}
-
-// The FP8 format that holds every value of `format`, or `format` itself when there is none.
-FormatSpec fp8_carrier(const FormatSpec& format) {
-  if (format == numerics::kE5M2) return format;
-  return numerics::holds_values(numerics::kE4M3, format) ? numerics::kE4M3 : format;
-}
-
 ScaleOrder resolve_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   if (spec.scale_order != ScaleOrder::automatic) return spec.scale_order;
+  if (profile_of(spec.accumulator).group.block_scales) return ScaleOrder::in_instruction;
   if (in_blocks(a) || in_blocks(b)) return ScaleOrder::product_first;
   if (varies_along_k(a) || varies_along_k(b)) return ScaleOrder::b_then_a;
   return ScaleOrder::epilogue;
 }
 
-// numerics.md section 6.3 (blocks of 128) and section 7 (blocks of 64 for bf16). A promotion
-// interval that does not divide the block widens it, so that no chunk straddles two ranges.
+// numerics.md section 6.3 (blocks of 128) and section 7 (blocks of 64 for bf16, and by analogy for
+// FP16). A promotion interval that does not divide the block widens it, so that no chunk straddles
+// two ranges.
 std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std::int64_t k) {
   if (spec.split_k == 1) return {{0, k}};
-  std::int64_t block = spec.accumulator == Accumulator::sm90_bf16 ? 64 : 128;
+  std::int64_t block = profile_of(spec.accumulator).operand.bits() == 16 ? 64 : 128;
   if (spec.schedule == Schedule::promote) {
     block = std::lcm(block, static_cast<std::int64_t>(spec.promote_interval));
   }
@@ -58,7 +51,16 @@ std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std:
   return ranges;
 }
 
-void check_codes(const GemmPlan& plan, const QuantizedOperand& operand, const char* name) {
+// True when values stored as `dtype` enter a multiplier of format `carrier` exactly.
+bool fits(const QuantSpec& spec, DType dtype, const FormatSpec& carrier) {
+  if (spec.is_quantized()) return dtype == DType::u8;
+  if (dtype != DType::bf16 && dtype != DType::f32) return false;
+  const FormatSpec stored = dtype == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
+  return dtype == spec.storage() || numerics::holds_values(carrier, stored);
+}
+
+void check_codes(const GemmPlan& plan, const FormatSpec& carrier, const QuantizedOperand& operand,
+                 const char* name) {
   const std::string prefix = std::string("GEMM operand ") + name + ": ";
   const TensorView& codes = operand.codes;
   if (operand.k != plan.k || codes.rows != operand.rows || codes.cols != operand.k) {
@@ -66,11 +68,7 @@ void check_codes(const GemmPlan& plan, const QuantizedOperand& operand, const ch
                 std::to_string(codes.cols) + ", expected " + std::to_string(operand.rows) + "x" +
                 std::to_string(plan.k));
   }
-  const bool fits = operand.spec.is_quantized()
-                        ? codes.dtype == DType::u8
-                        : codes.dtype == DType::bf16 ||
-                              (codes.dtype == DType::f32 && plan.carrier == Carrier::f32);
-  if (!fits) {
+  if (!fits(operand.spec, codes.dtype, carrier)) {
     throw Error(prefix + "codes of format " + format_name(operand.spec.format) + " stored as " +
                 std::string(name_of(codes.dtype)) + " cannot enter accumulator " +
                 accumulator_name(plan.accumulator));
@@ -105,14 +103,11 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
   plan.order = resolve_order(spec, a, b);
   plan.promoted = spec.schedule == Schedule::promote;
   plan.scalar_scales = a.scale_tile().rows == 0 && b.scale_tile().rows == 0;
-  if (is_fp8(spec.accumulator)) {
-    plan.carrier = Carrier::fp8;
-    plan.format_a = fp8_carrier(a.format);
-    plan.format_b = fp8_carrier(b.format);
-  } else {
-    plan.carrier = is_ideal(spec.accumulator) ? Carrier::f32 : Carrier::bf16;
-    plan.format_a = plan.format_b =
-        plan.carrier == Carrier::f32 ? numerics::kFP32 : numerics::kBF16;
+  const TensorCoreProfile& profile = profile_of(spec.accumulator);
+  plan.format_a = profile.carrier(a.format).value_or(profile.operand);
+  plan.format_b = profile.carrier(b.format).value_or(profile.operand);
+  if (plan.order == ScaleOrder::in_instruction) {
+    plan.scale_format = block_scale_format(a.scale.format);
   }
   plan.k = k;
   plan.chunk = plan.promoted ? spec.promote_interval : k;
@@ -125,8 +120,8 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
 void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const QuantizedOperand& a,
                          const QuantizedOperand& b, const TensorView& bias, bool accumulate,
                          const TensorView& d) {
-  check_codes(plan, a, "a");
-  check_codes(plan, b, "b");
+  check_codes(plan, plan.format_a, a, "a");
+  check_codes(plan, plan.format_b, b, "b");
   if (!bias.empty()) {
     const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
     if (bias.rows != 1 || bias.cols != b.rows || !typed) {

@@ -12,13 +12,6 @@
 
 namespace fp8lab::cpu {
 
-/// The form in which element codes enter the multiplier.
-enum class Carrier : std::uint8_t {
-  fp8,   ///< e4m3fn or e5m2 codes, one byte (narrower formats are carried exactly into e4m3fn)
-  bf16,  ///< bf16 codes (every format of at most 8 bits is carried exactly)
-  f32,   ///< decoded FP32 values: the ideal accumulators
-};
-
 /// Half-open range of K.
 struct KRange {
   std::int64_t begin = 0;
@@ -31,6 +24,7 @@ struct KRange {
 ///   range.begin on, p = chain(chunk) from accumulator +0, and acc becomes
 ///     promoted == false               p                        (the range is one chunk)
 ///     ScaleOrder::epilogue            acc + p
+///     ScaleOrder::in_instruction      acc + p                  (the scales are inside the chain)
 ///     ScaleOrder::b_then_a            fma(p * sB, sA, acc)
 ///     ScaleOrder::a_then_b            fma(p * sA, sB, acc)
 ///     ScaleOrder::product_first       fma(p, sA * sB, acc)
@@ -42,9 +36,10 @@ struct GemmPlan {
   /// Order epilogue only. True: s = sA * sB, v = fma(acc, s, c). False, some scale is per row:
   /// A = (acc * sA[m]) * sB[n], s = 1.
   bool scalar_scales = true;
-  Carrier carrier = Carrier::bf16;
-  numerics::FormatSpec format_a;  ///< of the carried codes
+  /// Of the codes that enter the multiplier; every value of the operand is carried exactly.
+  numerics::FormatSpec format_a;
   numerics::FormatSpec format_b;
+  numerics::FormatSpec scale_format;  ///< ScaleOrder::in_instruction only
   std::int64_t k = 0;
   std::int64_t chunk = 0;          ///< K of one chain; k itself when !promoted && no split
   std::int64_t scale_width_a = 0;  ///< K that shares one scale; 0: constant along K

@@ -1,9 +1,13 @@
 #include "emulation/cpu/gemm_reference.hpp"
 
 #include <array>
+#include <cmath>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "emulation/api/error.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/gemm_operand.hpp"
 
 namespace fp8lab::cpu {
@@ -62,13 +66,13 @@ float bias_at(const TensorView& bias, std::int64_t n) {
                                    : bias.row<const float>(0)[n];
 }
 
-template <class Code>
-void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
-              const TensorView& bias, bool accumulate, const TensorView& d) {
+// Calls finish(m, n, accumulator, first scale of row m, first scale of column n) for each element.
+template <class Code, class Finish>
+void multiply_codes(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+                    const Finish& finish) {
   const CarriedOperand<Code> x = carry_operand<Code>(a, plan.format_a);
   const CarriedOperand<Code> y = carry_operand<Code>(b, plan.format_b);
   const numerics::ElementGemm element = element_gemm(plan);
-  const numerics::Epilogue epilogue = element_epilogue(plan, accumulate, d.dtype);
 #pragma omp parallel for schedule(static)
   for (std::int64_t m = 0; m < a.rows; ++m) {
     for (std::int64_t n = 0; n < b.rows; ++n) {
@@ -76,15 +80,35 @@ void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOp
       const float* sb = y.scales.data() + n * y.scale_columns;
       const float acc = numerics::accumulate_element(element, x.codes.data() + m * plan.k,
                                                      y.codes.data() + n * plan.k, plan.k, sa, sb);
-      const float c = accumulate ? d.row<const float>(m)[n] : 0.0f;
-      const float added = bias.empty() ? 0.0f : bias_at(bias, n);
-      const std::uint32_t code =
-          numerics::finish_element(epilogue, acc, *sa, *sb, c, bias.empty() ? nullptr : &added);
-      if (d.dtype == DType::bf16) {
-        d.row<std::uint16_t>(m)[n] = static_cast<std::uint16_t>(code);
-      } else {
-        d.row<float>(m)[n] = numerics::bits_float(code);
+      finish(m, n, acc, *sa, *sb);
+    }
+  }
+}
+
+template <class Finish>
+void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+              const Finish& finish) {
+  const int bits = plan.format_a.bits();
+  if (bits <= 8) return multiply_codes<std::uint8_t>(plan, a, b, finish);
+  if (bits <= 16) return multiply_codes<std::uint16_t>(plan, a, b, finish);
+  return multiply_codes<std::uint32_t>(plan, a, b, finish);
+}
+
+// An instruction reads scales as codes: other values cannot get there.
+void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, const char* name) {
+  if (plan.order != ScaleOrder::in_instruction) return;
+  for (std::int64_t r = 0; r < operand.scales.rows; ++r) {
+    for (std::int64_t j = 0; j < operand.scales.cols; ++j) {
+      const float scale = operand.scales.row<const float>(r)[j];
+      const std::uint32_t code = numerics::encode(plan.scale_format, numerics::float_bits(scale));
+      if (std::isnan(scale) ||
+          (!std::signbit(scale) && numerics::decode(plan.scale_format, code) == scale)) {
+        continue;
       }
+      throw Error(fmt::format(
+          "GEMM operand {}: scale {} of tile ({}, {}) is not an unsigned {} "
+          "number, as {} reads them",
+          name, scale, r, j, format_name(plan.scale_format), accumulator_name(plan.accumulator)));
     }
   }
 }
@@ -92,20 +116,17 @@ void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOp
 }  // namespace
 
 numerics::ElementGemm element_gemm(const GemmPlan& plan) {
-  using numerics::ChainUnit;
+  const TensorCoreProfile& profile = profile_of(plan.accumulator);
   numerics::ElementGemm element;
-  switch (plan.accumulator) {
-    case Accumulator::sm90_wgmma_fp8: element.group = numerics::kSm90WgmmaFp8F32; break;
-    case Accumulator::sm90_mma_sync_fp8: element.unit = ChainUnit::mma_sync_fp8; break;
-    case Accumulator::sm90_bf16: element.group = numerics::kSm90Bf16F32; break;
-    case Accumulator::ideal_fp32: element.unit = ChainUnit::ideal_fp32; break;
-    case Accumulator::ideal_exact: element.unit = ChainUnit::ideal_exact; break;
-  }
+  element.unit = profile.unit;
+  element.group = profile.group;
+  element.scale_format = plan.scale_format;
   element.format_a = plan.format_a;
   element.format_b = plan.format_b;
   element.promote_interval = plan.promoted ? plan.chunk : 0;
   switch (plan.order) {
     case ScaleOrder::automatic: FP8LAB_ASSERT(plan.order != ScaleOrder::automatic); break;
+    case ScaleOrder::in_instruction:
     case ScaleOrder::epilogue: element.promotion = numerics::Promotion::add; break;
     case ScaleOrder::b_then_a: element.promotion = numerics::Promotion::b_then_a; break;
     case ScaleOrder::a_then_b: element.promotion = numerics::Promotion::a_then_b; break;
@@ -139,11 +160,29 @@ void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const Quant
   }
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
-  switch (plan.carrier) {
-    case Carrier::fp8: return multiply<std::uint8_t>(plan, a, b, bias, accumulate, d);
-    case Carrier::bf16: return multiply<std::uint16_t>(plan, a, b, bias, accumulate, d);
-    case Carrier::f32: return multiply<std::uint32_t>(plan, a, b, bias, accumulate, d);
-  }
+  check_block_scales(plan, a, "a");
+  check_block_scales(plan, b, "b");
+  const numerics::Epilogue epilogue = element_epilogue(plan, accumulate, d.dtype);
+  multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float sa, float sb) {
+    const float c = accumulate ? d.row<const float>(m)[n] : 0.0f;
+    const float added = bias.empty() ? 0.0f : bias_at(bias, n);
+    const std::uint32_t code =
+        numerics::finish_element(epilogue, acc, sa, sb, c, bias.empty() ? nullptr : &added);
+    if (d.dtype == DType::bf16) {
+      d.row<std::uint16_t>(m)[n] = static_cast<std::uint16_t>(code);
+    } else {
+      d.row<float>(m)[n] = numerics::bits_float(code);
+    }
+  });
+}
+
+void reference_accumulators(const GemmPlan& plan, const QuantizedOperand& a,
+                            const QuantizedOperand& b, const TensorView& accumulators) {
+  check_block_scales(plan, a, "a");
+  check_block_scales(plan, b, "b");
+  multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float, float) {
+    accumulators.row<float>(m)[n] = acc;
+  });
 }
 
 }  // namespace fp8lab::cpu

@@ -98,6 +98,7 @@ inline constexpr FormatSpec kLogFmt8{
 inline constexpr FormatSpec kE8M0{8, 0, 127, SpecialValues::nan_only, false, false};
 inline constexpr FormatSpec kBF16{8, 7, 127, SpecialValues::ieee};
 inline constexpr FormatSpec kFP16{5, 10, 15, SpecialValues::ieee};
+inline constexpr FormatSpec kTF32{8, 10, 127, SpecialValues::ieee};  ///< recipes write e8m10
 inline constexpr FormatSpec kFP32{8, 23, 127, SpecialValues::ieee};
 
 /// A format and the name by which recipes call it.

@@ -39,6 +39,12 @@ struct GroupModel {
   bool normalize_products = false;   ///< hypothesis refuted for Hopper: emax of normalised products
   bool zero_products_count = false;  ///< hypothesis refuted for Hopper: a zero product raises emax
   Alignment output_rounding = Alignment::truncate;  ///< f32_truncated only
+  /// Scales of both operands enter the instruction: a product counts in emax at the exponents of
+  /// its factors and of their two scales, see scaled_group.
+  bool block_scales = false;
+  /// block_scales only. Above 0: this many neighbouring products are summed exactly and form one
+  /// term, which counts in emax at the exponents of its two scales alone.
+  int exact_products = 0;
 
   constexpr bool operator==(const GroupModel&) const = default;
 };
@@ -62,6 +68,41 @@ inline constexpr GroupModel kSm90Fp16F32{16, 25, OutputKind::f32_truncated, 23, 
 /// wgmma k16 and mma.sync m16n8k16, f16, FP16 accumulator. Measured: 2 x 4.30e9 outputs on an
 /// H200, 0 differences (section 4.3).
 inline constexpr GroupModel kSm90Fp16F16{16, 25, OutputKind::f16_nearest, 10};
+
+/// wgmma k8, tf32, FP32 accumulator. Published (MMA-Sim); the floor is the one measured for the
+/// 16-bit formats on the same unit.
+inline constexpr GroupModel kSm90Tf32F32{8, 25, OutputKind::f32_truncated, 23, -133};
+
+/// mma.sync m16n8k32 on sm_89, any pair of e4m3/e5m2, FP32 accumulator: two groups in k order.
+/// Published (MMA-Sim).
+inline constexpr GroupModel kSm89MmaFp8F32{16, 13, OutputKind::f32_truncated, 13};
+
+/// The same with an FP16 accumulator. Published (MMA-Sim).
+inline constexpr GroupModel kSm89MmaFp8F16{16, 13, OutputKind::f16_nearest, 10};
+
+/// tcgen05.mma kind::f8f6f4 without block scales, FP32 accumulator. Published (MMA-Sim).
+inline constexpr GroupModel kSm100F8f6f4F32{32, 25, OutputKind::f32_truncated, 23};
+
+/// tcgen05.mma and mma.sync kind::mxf8f6f4, one E8M0 scale per 32 elements, FP32 accumulator.
+/// Published (MMA-Sim), where zero terms count at -126, which acts as a floor.
+inline constexpr GroupModel kSm100Mxf8f6f4{
+    .products = 32,
+    .fraction_bits = 25,
+    .output_mantissa_bits = 23,
+    .min_exponent = -126,
+    .block_scales = true,
+};
+
+/// tcgen05.mma and mma.sync kind::mxf4nvf4, E2M1 elements with one E8M0 scale per 32 or one E4M3
+/// scale per 16, FP32 accumulator. Published (MMA-Sim), floor as above.
+inline constexpr GroupModel kSm100Mxf4nvf4{
+    .products = 64,
+    .fraction_bits = 35,
+    .output_mantissa_bits = 23,
+    .min_exponent = -126,
+    .block_scales = true,
+    .exact_products = 16,
+};
 
 /// An operand as the multiplier sees it: (-1)^negative * significand * 2^(exponent -
 /// mantissa_bits), not normalised. A subnormal keeps exponent 1 - bias.
@@ -195,6 +236,25 @@ FP8LAB_HD constexpr GroupTerm product_term(const GroupModel& model, FormatSpec f
   return term;
 }
 
+/// Steps 3 and 4 of numerics.md section 3: `count` terms cut to the grid 2^(emax - fraction_bits),
+/// summed exactly, normalised and rounded once to the accumulator's format.
+FP8LAB_HD constexpr std::uint32_t sum_terms(const GroupModel& model, const GroupTerm* terms,
+                                            int count, int emax) {
+  const int grid = emax - model.fraction_bits;
+  std::int64_t sum = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto units = static_cast<std::int64_t>(
+        shift_right(terms[i].significand, grid - terms[i].unit, model.alignment));
+    sum += terms[i].negative ? -units : units;
+  }
+  const bool negative = sum < 0;
+  const auto magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
+  return model.output == OutputKind::f16_nearest
+             ? f16_nearest(negative, magnitude, grid)
+             : f32_truncated(negative, magnitude, grid, model.output_mantissa_bits,
+                             model.output_rounding);
+}
+
 /// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: accumulator bits in and
 /// out (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at most 32 bits;
 /// products beyond n are zero. Special values, alignment, truncation and the single rounding follow
@@ -226,20 +286,75 @@ FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpe
     if (c.exponent > emax) emax = c.exponent;
     terms[count++] = {c.significand, c.exponent - fc.mantissa_bits, c.exponent, c.negative};
   }
+  return sum_terms(model, terms, count, emax);
+}
 
-  const int grid = emax - model.fraction_bits;
-  std::int64_t sum = 0;
-  for (int i = 0; i < count; ++i) {
-    const auto units = static_cast<std::int64_t>(
-        shift_right(terms[i].significand, grid - terms[i].unit, model.alignment));
-    sum += terms[i].negative ? -units : units;
+/// Scales of one group: element i of A has the scale a[i / width], a value of `format`.
+struct GroupScales {
+  FormatSpec format = kE8M0;
+  int width = 32;
+  const float* a = nullptr;
+  const float* b = nullptr;
+};
+
+/// A scale as the multiplier sees it. The scale must be a value of `format` or NaN.
+FP8LAB_HD constexpr Unpacked unpack_scale(FormatSpec format, float scale) {
+  return unpack(format, encode(format, float_bits(scale), Rounding::nearest, Overflow::saturate));
+}
+
+/// The fused group of a block-scaled instruction over n <= model.products products
+/// a[i] sA b[i] sB and the FP32 accumulator c (MMA-Sim: fdpa with scales). With
+/// model.exact_products = 0 each product is a term of exponent e(a) + e(b) + e(sA) + e(sB), nothing
+/// normalised; otherwise that many products, which share their scales, are first summed exactly and
+/// the sum is a term of exponent e(sA) + e(sB). Zero terms raise emax only to model.min_exponent; a
+/// NaN scale makes the result NaN. Alignment, sum and rounding are those of fused_group.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr std::uint32_t scaled_group(const GroupModel& model, FormatSpec fa,
+                                               FormatSpec fb, const CodeA* a, const CodeB* b, int n,
+                                               const GroupScales& scales, std::uint32_t c_bits) {
+  const Unpacked c = unpack(kFP32, c_bits);
+  GroupSpecials specials;
+  specials.nan = c.nan;
+  if (c.infinite) specials.add_infinity(c.negative);
+
+  const bool exact = model.exact_products > 0;
+  const int step = exact ? model.exact_products : 1;
+  // The finest unit of a product; every product is a whole number of it.
+  const int finest = fa.min_exponent() - fa.mantissa_bits + fb.min_exponent() - fb.mantissa_bits;
+  GroupTerm terms[33] = {};
+  int count = 0;
+  int emax = model.min_exponent;
+  for (int first = 0; first < n; first += step) {
+    const Unpacked sa = unpack_scale(scales.format, scales.a[first / scales.width]);
+    const Unpacked sb = unpack_scale(scales.format, scales.b[first / scales.width]);
+    specials.nan = specials.nan || sa.nan || sb.nan;
+    GroupTerm term;
+    std::int64_t sum = 0;
+    for (int i = first; i < n && i < first + step; ++i) {
+      const Unpacked x = unpack(fa, a[i]);
+      const Unpacked y = unpack(fb, b[i]);
+      if (specials.add_product(x, y)) continue;
+      term = product_term(model, fa, fb, x, y);
+      if (!exact) continue;
+      const auto units = static_cast<std::int64_t>(term.significand << (term.unit - finest));
+      sum += term.negative ? -units : units;
+    }
+    if (exact) {
+      term = {static_cast<std::uint64_t>(sum < 0 ? -sum : sum), finest, 0, sum < 0};
+    }
+    term.significand *= std::uint64_t{sa.significand} * sb.significand;
+    if (term.significand == 0) continue;
+    term.exponent += sa.exponent + sb.exponent;
+    term.unit += sa.exponent + sb.exponent - 2 * scales.format.mantissa_bits;
+    if (term.exponent > emax) emax = term.exponent;
+    terms[count++] = term;
   }
-  const bool negative = sum < 0;
-  const auto magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
-  return model.output == OutputKind::f16_nearest
-             ? f16_nearest(negative, magnitude, grid)
-             : f32_truncated(negative, magnitude, grid, model.output_mantissa_bits,
-                             model.output_rounding);
+  if (specials.any()) return specials.result(kFP32);
+  if (c.significand != 0) {
+    if (c.exponent > emax) emax = c.exponent;
+    terms[count++] = {c.significand, c.exponent - kFP32.mantissa_bits, c.exponent, c.negative};
+  }
+  return sum_terms(model, terms, count, emax);
 }
 
 /// IEEE sum of two FP16 values, round to nearest even, signed zeros kept, canonical NaN.

@@ -15,7 +15,7 @@ FP8LAB_NUMERICS_BEGIN
 /// What multiplies and adds inside one chain.
 enum class ChainUnit : std::uint8_t {
   fused_group,   ///< tensor-core groups of ElementGemm::group.products
-  mma_sync_fp8,  ///< mma.sync m16n8k32 on FP8 codes, FP32 accumulator
+  mma_sync_fp8,  ///< mma.sync m16n8k32 of sm_90 on FP8 codes, accumulator ElementGemm::group.output
   ideal_fp32,    ///< FP32 fused multiply-add, k ascending from +0, round to nearest even
   ideal_exact,   ///< exact sum, rounded once to FP32, to nearest even
 };
@@ -33,6 +33,7 @@ enum class Promotion : std::uint8_t {
 struct ElementGemm {
   ChainUnit unit = ChainUnit::fused_group;
   GroupModel group = kSm90WgmmaFp8F32;  ///< for ChainUnit::fused_group
+  FormatSpec scale_format = kE8M0;      ///< of the scales, for group.block_scales
   FormatSpec format_a = kE4M3;
   FormatSpec format_b = kE4M3;
   std::int64_t promote_interval = 0;  ///< K of one chain; 0: one chain over the whole range
@@ -62,36 +63,55 @@ FP8LAB_HD constexpr std::int64_t split_range_width(std::int64_t k, std::int64_t 
   return share * block;
 }
 
-/// Sum of a[i] * b[i] over i in [0, n) from accumulator +0: the tensor-core chain in issue order,
-/// or one of the ideal sums. The last group may be short; missing products are zeros.
+/// One instruction of a tensor-core chain: `count` products from element i on.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr std::uint32_t chain_step(const ElementGemm& spec, const CodeA* a,
+                                             const CodeB* b, std::int64_t i, int count,
+                                             const float* sa, const float* sb,
+                                             std::uint32_t accumulator) {
+  if (spec.unit == ChainUnit::mma_sync_fp8) {
+    return mma_sync_fp8(spec.group.output, spec.format_a, spec.format_b, a + i, b + i, count,
+                        accumulator);
+  }
+  if (!spec.group.block_scales) {
+    return fused_group(spec.group, spec.format_a, spec.format_b, a + i, b + i, count, accumulator);
+  }
+  const std::int64_t tile = i / spec.scale_width_a;
+  const GroupScales scales{spec.scale_format, static_cast<int>(spec.scale_width_a), sa + tile,
+                           sb + tile};
+  return scaled_group(spec.group, spec.format_a, spec.format_b, a + i, b + i, count, scales,
+                      accumulator);
+}
+
+/// Sum of a[i] * b[i] over i in [begin, end) from accumulator +0: the tensor-core chain in issue
+/// order, or one of the ideal sums. The last group may be short; missing products are zeros. sa and
+/// sb, scales along K, are read for group.block_scales only, where `begin` is a multiple of
+/// group.products. An FP16 accumulator is widened exactly at the end.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float chain(const ElementGemm& spec, const CodeA* a, const CodeB* b,
-                                std::int64_t n) {
+                                std::int64_t begin, std::int64_t end, const float* sa,
+                                const float* sb) {
   if (spec.unit == ChainUnit::ideal_fp32) {
     float sum = 0.0f;
-    for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t i = begin; i < end; ++i) {
       sum = fma_f32(decode(spec.format_a, a[i]), decode(spec.format_b, b[i]), sum);
     }
     return sum;
   }
   if (spec.unit == ChainUnit::ideal_exact) {
     ExactSum sum;
-    for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t i = begin; i < end; ++i) {
       sum.add_product(decode(spec.format_a, a[i]), decode(spec.format_b, b[i]));
     }
     return bits_float(sum.rounded());
   }
-  const bool fused = spec.unit == ChainUnit::fused_group;
-  const std::int64_t step = fused ? spec.group.products : 32;
+  const std::int64_t step = spec.unit == ChainUnit::fused_group ? spec.group.products : 32;
   std::uint32_t accumulator = 0;
-  for (std::int64_t i = 0; i < n; i += step) {
-    const int count = static_cast<int>(n - i < step ? n - i : step);
-    accumulator = fused ? fused_group(spec.group, spec.format_a, spec.format_b, a + i, b + i, count,
-                                      accumulator)
-                        : mma_sync_fp8(OutputKind::f32_truncated, spec.format_a, spec.format_b,
-                                       a + i, b + i, count, accumulator);
+  for (std::int64_t i = begin; i < end; i += step) {
+    const int count = static_cast<int>(end - i < step ? end - i : step);
+    accumulator = chain_step(spec, a, b, i, count, sa, sb, accumulator);
   }
-  return bits_float(accumulator);
+  return bits_float(decode_bits(accumulator_format(spec.group.output), accumulator));
 }
 
 /// acc combined with one promoted partial sum.
@@ -111,12 +131,12 @@ template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA* a, const CodeB* b,
                                            std::int64_t begin, std::int64_t end, const float* sa,
                                            const float* sb) {
-  if (spec.promote_interval == 0) return chain(spec, a + begin, b + begin, end - begin);
+  if (spec.promote_interval == 0) return chain(spec, a, b, begin, end, sa, sb);
   float acc = 0.0f;
   for (std::int64_t k0 = begin; k0 < end; k0 += spec.promote_interval) {
     const std::int64_t left = end - k0;
-    const float p =
-        chain(spec, a + k0, b + k0, left < spec.promote_interval ? left : spec.promote_interval);
+    const std::int64_t length = left < spec.promote_interval ? left : spec.promote_interval;
+    const float p = chain(spec, a, b, k0, k0 + length, sa, sb);
     if (spec.promotion == Promotion::add) {
       acc = acc + p;
       continue;
@@ -130,8 +150,8 @@ FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA*
 
 /// The accumulator of one output element before its epilogue: a[k], b[k] are codes of
 /// spec.format_a and spec.format_b, k < `k`; sa, sb the scales of this row and column along K (not
-/// read for Promotion::add). All additions are FP32, round to nearest even (numerics.md 6.2, 6.3).
-/// A NaN may have any bits; the epilogue makes it canonical.
+/// read for Promotion::add without group.block_scales). All additions are FP32, round to nearest
+/// even (numerics.md 6.2, 6.3). A NaN may have any bits; the epilogue makes it canonical.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const CodeA* a,
                                              const CodeB* b, std::int64_t k, const float* sa,

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "emulation/api/recipe_names.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/version.hpp"
@@ -57,21 +59,69 @@ std::string words(const nlohmann::ordered_json& value) {
   return text;
 }
 
+nlohmann::ordered_json parameters(const TensorCoreProfile& profile) {
+  const numerics::GroupModel& group = profile.group;
+  nlohmann::ordered_json facts = {{"products", profile.products()}};
+  const bool ideal = profile.unit == numerics::ChainUnit::ideal_fp32 ||
+                     profile.unit == numerics::ChainUnit::ideal_exact;
+  if (ideal) return facts;
+  facts["fraction_bits"] = group.fraction_bits;
+  facts["accumulator"] = group.output == numerics::OutputKind::f16_nearest ? "fp16" : "fp32";
+  facts["mantissa_bits"] = group.output_mantissa_bits;
+  if (group.min_exponent != numerics::kNoExponentFloor) {
+    facts["exponent_floor"] = group.min_exponent;
+  }
+  if (group.exact_products > 0) facts["exact_products"] = group.exact_products;
+  for (const BlockScale& scale : profile.block_scales) {
+    if (scale.width == 0) continue;
+    facts["block_scales"].push_back(
+        {{"format", word_for(kScaleFormatNames, scale.format)}, {"width", scale.width}});
+  }
+  return facts;
+}
+
+nlohmann::ordered_json profiles() {
+  auto rows = nlohmann::ordered_json::array();
+  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
+    rows.push_back({{"name", profile.name},
+                    {"operands", operand_names(profile)},
+                    {"arithmetic", describe(profile)},
+                    {"parameters", parameters(profile)},
+                    {"evidence", evidence_name(profile.evidence)},
+                    {"source", profile.source},
+                    {"checked", profile.checked}});
+  }
+  return rows;
+}
+
+void print_profiles() {
+  fmt::print("\naccumulators of recipes and gemm --spec, their arithmetic and its evidence:\n");
+  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
+    fmt::print("{:<22} {}: {}\n{:<22} {}: {}; {}\n", profile.name, operand_names(profile),
+               describe(profile), "", evidence_name(profile.evidence), profile.source,
+               profile.checked);
+  }
+}
+
 }  // namespace
 
 std::string code_version() { return FP8LAB_VERSION; }
 
 int info(const std::vector<std::string>& arguments) {
-  po::options_description options("fp8lab info");
+  po::options_description options(
+      "fp8lab info\n"
+      "What this build is, and the tensor cores it emulates with the evidence for each");
   options.add_options()("json", "machine-readable")("help", "this text");
   const po::variables_map values = parse_arguments("info", options, arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const nlohmann::ordered_json facts = collect();
+  nlohmann::ordered_json facts = collect();
   if (values.count("json") != 0) {
+    facts["profiles"] = profiles();
     fmt::print("{}\n", facts.dump(2));
     return ExitCode::kSuccess;
   }
   for (const auto& [name, value] : facts.items()) fmt::print("{:<12} {}\n", name, words(value));
+  print_profiles();
   return ExitCode::kSuccess;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/tensor_core.hpp"
 
 namespace fp8lab {
 namespace {
@@ -310,7 +311,7 @@ void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>
     const std::string name = table.text("accumulator", "");
     accumulator = accumulator_by_name(name);
     std::vector<std::string> names;
-    for (const Accumulator known : kAccumulators) names.push_back(accumulator_name(known));
+    for (const TensorCoreProfile& known : tensor_core_profiles()) names.emplace_back(known.name);
     if (!accumulator) table.refuse("accumulator", "'" + name + "'", join_names(names));
   }
   std::optional<ScheduleChoice> schedule;
@@ -379,10 +380,9 @@ GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const Quan
   const bool quantized = a.is_quantized() || b.is_quantized();
   const bool needs_fp32 = a.format == numerics::kFP32 || b.format == numerics::kFP32;
   const GemmSpec plain = high_precision_gemm(needs_fp32 ? DType::f32 : DType::bf16, output);
-  const bool fp8_unit = !draft.accumulator || *draft.accumulator == Accumulator::sm90_wgmma_fp8 ||
-                        *draft.accumulator == Accumulator::sm90_mma_sync_fp8;
+  const bool codes_unit = !draft.accumulator || profile_of(*draft.accumulator).takes_codes();
   // An override that takes a layer out of FP8 need not repeat that its GEMMs leave the FP8 unit.
-  if (!quantized && fp8_unit && draft.is_inherited) return plain;
+  if (!quantized && codes_unit && draft.is_inherited) return plain;
   GemmSpec spec = draft.spec;
   spec.output = output;
   const bool both = a.is_quantized() && b.is_quantized();

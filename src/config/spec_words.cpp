@@ -11,22 +11,12 @@
 #include "emulation/api/error.hpp"
 #include "emulation/api/gemm_rules.hpp"
 #include "emulation/api/recipe_names.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "src/config/config.hpp"
 #include "src/config/recipe_draft.hpp"
 
 namespace fp8lab {
 namespace {
-
-std::vector<std::string> split_at_slashes(const std::string& text) {
-  std::vector<std::string> words;
-  std::size_t begin = 0;
-  while (true) {
-    const std::size_t slash = text.find('/', begin);
-    words.push_back(text.substr(begin, slash - begin));
-    if (slash == std::string::npos) return words;
-    begin = slash + 1;
-  }
-}
 
 template <class T, std::size_t N>
 bool take(const std::array<Named<T>, N>& words, const std::string& word, T& value) {
@@ -82,7 +72,37 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
       fmt::format("GEMM '{}': unknown role '{}'; accepted: fprop, dgrad, wgrad", text, word));
 }
 
+// The multiplier's own format, with the finest of the scales that its instruction takes; bf16 for
+// the ideal sums.
+QuantSpec default_operand(const TensorCoreProfile& profile) {
+  QuantSpec spec;
+  if (profile.operand != numerics::kFP32) spec.format = profile.operand;
+  if (!profile.group.block_scales) return spec;
+  const BlockScale scale = profile.finest_scale();
+  spec.scale_source = ScaleSource::current;
+  spec.tile = {1, scale.width};
+  spec.scale.format = scale.format;
+  return spec;
+}
+
 }  // namespace
+
+std::vector<std::string> split_at_slashes(const std::string& text) {
+  std::vector<std::string> words;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t slash = text.find('/', begin);
+    words.push_back(text.substr(begin, slash - begin));
+    if (slash == std::string::npos) return words;
+    begin = slash + 1;
+  }
+}
+
+std::optional<int> split_k_from_word(const std::string& word) {
+  std::optional<int> split = number_after<int>(word, "split_k:");
+  if (!split) split = number_after<int>(word, "split_k=");
+  return split && *split >= 1 && *split <= 64 ? split : std::nullopt;
+}
 
 QuantSpec parse_quant_spec(const std::string& text) {
   const std::vector<std::string> words = split_at_slashes(text);
@@ -159,7 +179,9 @@ GemmSpec parse_gemm_spec(const std::string& text) {
   const std::optional<Accumulator> accumulator = accumulator_by_name(words.front());
   if (!accumulator) {
     std::string names;
-    for (const Accumulator known : kAccumulators) names += ", " + accumulator_name(known);
+    for (const TensorCoreProfile& known : tensor_core_profiles()) {
+      names += ", " + std::string(known.name);
+    }
     throw Error(
         fmt::format("GEMM '{}': unknown accumulator '{}'; accepted: {}, or RECIPE:ROLE such "
                     "as infir2:fprop",
@@ -173,8 +195,7 @@ GemmSpec parse_gemm_spec(const std::string& text) {
       spec.promote_interval = schedule->promote_interval;
       continue;
     }
-    const std::optional<int> split = number_after<int>(word, "split_k:");
-    if (split && *split >= 1 && *split <= 64) {
+    if (const std::optional<int> split = split_k_from_word(word)) {
       spec.split_k = *split;
       continue;
     }
@@ -186,7 +207,8 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     if (take(kScaleOrderNames, word, spec.scale_order)) continue;
     throw Error(
         fmt::format("GEMM '{}': unknown word '{}'; accepted: fast, promote:G, bf16, fp32, "
-                    "automatic, epilogue, b_then_a, a_then_b, product_first, split_k:N",
+                    "automatic, epilogue, b_then_a, a_then_b, product_first, in_instruction, "
+                    "split_k:N",
                     text, word));
   }
   return spec;
@@ -199,7 +221,7 @@ GemmRequest parse_gemm_problem(const std::string& text) {
   if (!is_words && colon != std::string::npos) return problem_of_recipe(text, colon);
   GemmRequest problem;
   problem.gemm = parse_gemm_spec(text);
-  if (is_fp8(problem.gemm.accumulator)) problem.a.format = problem.b.format = numerics::kE4M3;
+  problem.a = problem.b = default_operand(profile_of(problem.gemm.accumulator));
   return problem;
 }
 

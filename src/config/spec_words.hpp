@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -41,8 +42,14 @@ struct GemmRequest {
 };
 
 /// "RECIPE:ROLE", for example "infir2:fprop", with the recipe's operands, or the words of
-/// parse_gemm_spec with unscaled e4m3fn operands for the FP8 units and bf16 ones else. Throws
-/// Error.
+/// parse_gemm_spec with operands of the multiplier's own format (bf16 for the ideal sums), unscaled
+/// unless the instruction takes block scales. Throws Error.
 GemmRequest parse_gemm_problem(const std::string& text);
+
+/// The words between the slashes of "A/B/C".
+std::vector<std::string> split_at_slashes(const std::string& text);
+
+/// N of "split_k:N", as label() prints it, or of "split_k=N", with 1 <= N <= 64; nothing otherwise.
+std::optional<int> split_k_from_word(const std::string& word);
 
 }  // namespace fp8lab

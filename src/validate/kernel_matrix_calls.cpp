@@ -186,7 +186,10 @@ std::vector<GemmCase> gemm_cases() {
   promoted.gemm.promote_interval = 64;
   cases.push_back(promoted);
   for (const Accumulator accumulator :
-       {Accumulator::sm90_mma_sync_fp8, Accumulator::ideal_fp32, Accumulator::ideal_exact}) {
+       {Accumulator::sm90_wgmma_fp8_f16, Accumulator::sm90_mma_sync_fp8,
+        Accumulator::sm90_mma_sync_fp8_f16, Accumulator::sm89_mma_fp8,
+        Accumulator::sm89_mma_fp8_f16, Accumulator::sm100_f8f6f4, Accumulator::ideal_fp32,
+        Accumulator::ideal_exact}) {
     GemmCase scalar{fp8_gemm(0), e4m3(tensor), e5m2(tensor)};
     scalar.gemm.accumulator = accumulator;
     cases.push_back(scalar);
