@@ -5,9 +5,11 @@
 #include <string>
 
 #include "emulation/api/error.hpp"
+#include "emulation/cpu/library_gemm.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
+#include "src/config/library_call.hpp"
 #include "src/config/spec_words.hpp"
 
 namespace fp8lab::cli {
@@ -18,7 +20,8 @@ namespace po = boost::program_options;
 po::options_description gemm_options() {
   po::options_description options(
       "fp8lab gemm --a A.npy --b B.npy --spec SPEC --out D.npy\n"
-      "D (M, N) = A (M, K) B (N, K)^T; bf16 results are written as float32.\n"
+      "D (M, N) = alpha A (M, K) B (N, K)^T + beta C + bias; bf16 and fp16 results are written as\n"
+      "float32, FP8 results as uint8 codes.\n"
       "A file holds uint8 codes (with --scale-a, --scale-b where the operand has scales), or "
       "float32\n"
       "or bf16 (uint16 bits) values, which are quantized first");
@@ -28,12 +31,20 @@ po::options_description gemm_options() {
   add("scale-a", po::value<std::string>(), "decode scales of A, float32, one a tile");
   add("scale-b", po::value<std::string>(), "decode scales of B");
   add("spec", po::value<std::string>(),
-      "RECIPE:ROLE such as infir2:fprop, or ACCUMULATOR[/SCHEDULE][/OUTPUT] such as "
-      "sm90_wgmma_fp8/promote:128/fp32");
+      "RECIPE:ROLE such as infir2:fprop, ACCUMULATOR[/SCHEDULE][/OUTPUT] such as "
+      "sm90_wgmma_fp8/promote:128/fp32 (fp8lab info lists them), or a library call "
+      "cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N] with MODE tensor, row, 1x128x1x128, "
+      "1x128x128x128, 128x128x1x128 or bf16");
   add("operand-a", po::value<std::string>(),
-      "quantizer of A such as e4m3fn/1x128/pow2 (default: the recipe's, else e4m3fn or bf16 "
-      "unscaled)");
+      "quantizer of A such as e4m3fn/1x128/pow2 (default: the recipe's or the mode's, else the "
+      "accumulator's format, unscaled unless it takes block scales)");
   add("operand-b", po::value<std::string>(), "quantizer of B");
+  add("alpha", po::value<float>()->default_value(1.0f), "factor of the product");
+  add("beta", po::value<float>()->default_value(0.0f), "factor of C");
+  add("c", po::value<std::string>(), "C.npy, (M, N), float32 or the bits of bf16 as uint16");
+  add("bias", po::value<std::string>(),
+      "bias.npy, one a row of A, as the library adds it; types as C");
+  add("d-scale", po::value<float>()->default_value(1.0f), "factor of FP8 results");
   add("out", po::value<std::string>(), "D.npy");
   add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
   add("backend", po::value<std::string>()->default_value("cpu"), "cpu, truth or cuda");
@@ -44,8 +55,21 @@ po::options_description gemm_options() {
   return options;
 }
 
-GemmRequest read_problem(const po::variables_map& values) {
-  GemmRequest problem = parse_gemm_problem(required(values, "spec", "gemm"));
+/// What to multiply: a GEMM of Backend::gemm, or a library call.
+using Problem = LibraryCall;
+
+Problem read_problem(const po::variables_map& values) {
+  const std::string text = required(values, "spec", "gemm");
+  Problem problem;
+  if (is_library_call(text)) {
+    problem = parse_library_call(text);
+  } else {
+    const GemmRequest request = parse_gemm_problem(text);
+    problem.gemm = request.gemm;
+    problem.a = request.a;
+    problem.b = request.b;
+    problem.output = request.gemm.output == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
+  }
   if (values.count("operand-a") != 0) {
     problem.a = parse_quant_spec(values["operand-a"].as<std::string>());
   }
@@ -60,12 +84,53 @@ std::optional<std::string> optional(const po::variables_map& values, const char*
   return values[name].as<std::string>();
 }
 
+bool wants_epilogue(const po::variables_map& values) {
+  return !values["alpha"].defaulted() || !values["beta"].defaulted() ||
+         !values["d-scale"].defaulted() || values.count("c") != 0 || values.count("bias") != 0;
+}
+
+/// The epilogue that the options ask for, with its tensors in memory of `backend`. Throws Error for
+/// options that would have no effect.
+cpu::LibraryEpilogue read_epilogue(const po::variables_map& values, Backend& backend,
+                                   const numerics::FormatSpec& output) {
+  cpu::LibraryEpilogue epilogue;
+  epilogue.alpha = values["alpha"].as<float>();
+  epilogue.beta = values["beta"].as<float>();
+  epilogue.output = output;
+  epilogue.output_scale = values["d-scale"].as<float>();
+  const bool has_c = values.count("c") != 0;
+  if (has_c != (epilogue.beta != 0.0f)) {
+    throw Error(has_c ? "gemm: --c has no effect without --beta; accepted: a --beta other than 0"
+                      : "gemm: --beta needs --c C.npy");
+  }
+  if (!values["d-scale"].defaulted() && output.bits() > 8) {
+    throw Error(fmt::format("gemm: --d-scale is for outputs e4m3fn and e5m2, this one is {}",
+                            format_name(output)));
+  }
+  const auto read = [&](const char* name) {
+    NpyArray array = read_matrix(values[name].as<std::string>());
+    return upload(backend, array);
+  };
+  if (has_c) epilogue.c = read("c");
+  if (values.count("bias") != 0) epilogue.bias = read("bias");
+  return epilogue;
+}
+
+/// D of a library call, computed by the CPU backend.
+TensorView call_library(const po::variables_map& values, Backend& backend, const Problem& problem,
+                        const QuantizedOperand& a, const QuantizedOperand& b) {
+  const cpu::LibraryEpilogue epilogue = read_epilogue(values, backend, problem.output);
+  const TensorView d = backend.allocate(cpu::library_storage(problem.output), a.rows, b.rows);
+  cpu::library_gemm(problem.gemm, a, b, epilogue, d);
+  return d;
+}
+
 }  // namespace
 
 int gemm(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("gemm", gemm_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const GemmRequest problem = read_problem(values);
+  const Problem problem = read_problem(values);
   const std::string file_a = required(values, "a", "gemm");
   const std::string file_b = required(values, "b", "gemm");
   const std::string out = required(values, "out", "gemm");
@@ -75,6 +140,13 @@ int gemm(const std::vector<std::string>& arguments) {
   const Support support = backend->supports(problem.gemm, problem.a, problem.b);
   if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));
 
+  const bool library = is_library_call(values["spec"].as<std::string>());
+  if ((library || wants_epilogue(values)) && backend->name() != "cpu") {
+    throw Error(
+        fmt::format("gemm: library calls, --alpha, --beta, --c, --bias and --d-scale are "
+                    "for --backend cpu, not {}",
+                    backend->name()));
+  }
   const auto seed = values["seed"].as<std::uint64_t>();
   const QuantizedOperand a =
       read_operand(*backend, file_a, optional(values, "scale-a"), problem.a, seed);
@@ -86,11 +158,18 @@ int gemm(const std::vector<std::string>& arguments) {
                     "same K",
                     file_a, a.rows, a.k, file_b, b.rows, b.k));
   }
-  const TensorView d = backend->allocate(backend->storage(problem.gemm.output), a.rows, b.rows);
-  backend->gemm(problem.gemm, a, b, TensorView{}, false, d);
+  if (library) check_library_call(problem, a.k);
+  TensorView d;
+  if (library || wants_epilogue(values)) {
+    d = call_library(values, *backend, problem, a, b);
+  } else {
+    d = backend->allocate(backend->storage(problem.gemm.output), a.rows, b.rows);
+    backend->gemm(problem.gemm, a, b, TensorView{}, false, d);
+  }
   write_npy(out, download(*backend, d));
   fmt::print("{}: ({}, {}) from K = {}, {}, A {}, B {}\n", out, a.rows, b.rows, a.k,
-             label(problem.gemm), label(problem.a), label(problem.b));
+             library ? values["spec"].as<std::string>() : label(problem.gemm), label(problem.a),
+             label(problem.b));
   const std::string algorithm = gemm_algorithm(*backend);
   if (!algorithm.empty()) fmt::print("  {}\n", algorithm);
   return ExitCode::kSuccess;

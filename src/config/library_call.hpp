@@ -1,0 +1,37 @@
+// "cublaslt_h200:MODE": a call of cuBLASLt as measured on the H200, in a few words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "emulation/api/gemm_spec.hpp"
+#include "emulation/api/quant_spec.hpp"
+
+namespace fp8lab {
+
+/// A library GEMM D (M, N) = A (M, K) B (N, K)^T: accumulation, the operands, and the output
+/// format, which gemm.output cannot always name.
+struct LibraryCall {
+  GemmSpec gemm;
+  QuantSpec a;
+  QuantSpec b;
+  numerics::FormatSpec output = numerics::kBF16;
+  TileShape scales_a{};  ///< tiles of the mode; the operands must have these
+  TileShape scales_b{};
+};
+
+/// True for texts that parse_library_call reads.
+bool is_library_call(const std::string& text);
+
+/// "cublaslt_h200:MODE[/fast|/promote][/OUTPUT][/split_k=N]" with MODE tensor, row, 1x128x1x128,
+/// 1x128x128x128, 128x128x1x128 (scales of A, then of B) or bf16, and OUTPUT bf16, fp32, fp16,
+/// e4m3fn or e5m2. The defaults are promote (FAST_ACCUM off) for FP8, bf16 output and no split;
+/// operands are e4m3fn with current fp32 scales of the mode's tiles. Throws Error naming the word.
+LibraryCall parse_library_call(const std::string& text);
+
+/// Throws Error for what the library refused on the H200 (numerics.md section 6.1): types and
+/// scales other than the mode's, e5m2 by e5m2, FP8 outputs of modes that have none, an FP8 GEMM
+/// whose K is not a multiple of 16; and for split-K with scales by row, which never occurred.
+void check_library_call(const LibraryCall& call, std::int64_t k);
+
+}  // namespace fp8lab
