@@ -62,7 +62,7 @@ void Bf16Chain::multiply(const Bf16Matrix& a, std::int64_t m, const Bf16Panel& b
     tile.c = accumulators;
     tile.start = c_panel;
     tile.start_stride = ldc;
-    kernels.bf16_chain(&tile);
+    kernels.chain(ChainKind::wide_16, tile);
     for (std::int64_t i = 0; i < m; ++i) {
       std::copy_n(inside + i * width, columns, c_panel + i * ldc);
     }

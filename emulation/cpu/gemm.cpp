@@ -33,14 +33,16 @@ struct Chunk {
   bool ends_range = false;
 };
 
-std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t group) {
+// `k`: of the packed operands.
+std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_t group) {
   std::vector<Chunk> chunks;
   std::int64_t groups = 0;
   for (const KRange& range : plan.ranges) {
-    const std::int64_t step = plan.promoted ? plan.chunk : range.end - range.begin;
-    for (std::int64_t begin = range.begin; begin < range.end; begin += step) {
-      const std::int64_t length = std::min(step, range.end - begin);
-      chunks.push_back({begin, length, groups, begin + length == range.end});
+    const std::int64_t range_end = range.end == plan.k ? k : range.end;
+    const std::int64_t step = plan.promoted ? plan.chunk : range_end - range.begin;
+    for (std::int64_t begin = range.begin; begin < range_end; begin += step) {
+      const std::int64_t length = std::min(step, range_end - begin);
+      chunks.push_back({begin, length, groups, begin + length == range_end});
       groups += (length + group - 1) / group;
     }
   }
@@ -49,40 +51,35 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t group) {
 
 // One thread's memory.
 struct Scratch {
-  AlignedBuffer rows, partial, accumulator, total, scale_a, scale_b;
+  AlignedBuffer rows, step, partial, accumulator, total, scale_a, scale_b;
 };
-
-Carrier carrier_of(const GemmPlan& plan) {
-  if (plan.format_a.bits() <= 8) return Carrier::fp8;
-  return plan.format_a == numerics::kBF16 ? Carrier::bf16 : Carrier::f32;
-}
 
 // What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
 enum class Store : std::uint8_t { output, accumulator };
 
 class FastGemm {
  public:
-  FastGemm(Store store, const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
-           const TensorView& bias, bool accumulate, const TensorView& d)
+  FastGemm(Store store, const FastMethod& method, const GemmPlan& plan, const QuantizedOperand& a,
+           const QuantizedOperand& b, const TensorView& bias, bool accumulate, const TensorView& d)
       : store_(store),
+        method_(method),
         plan_(plan),
-        carrier_(carrier_of(plan)),
         a_(a),
         b_(b),
         accumulate_(accumulate),
         d_(d),
         kernels_(gemm_kernels()),
-        sizes_(packed_sizes(carrier_, kernels_)),
-        codes_a_(carrier_, a, plan.format_a),
-        codes_b_(carrier_, b, plan.format_b),
-        chunks_(list_chunks(plan, sizes_.group)),
+        sizes_(packed_sizes(method, kernels_)),
+        codes_a_(method, a, plan.format_a),
+        codes_b_(method, b, plan.format_b),
+        chunks_(list_chunks(plan, codes_a_.k(), sizes_.group)),
         threads_(a.rows * b.rows * plan.k < kSerialProducts ? 1 : omp_get_max_threads()) {
     const Chunk& last = chunks_.back();
     groups_ = last.group + (last.length + sizes_.group - 1) / sizes_.group;
     const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
     row_block_ = std::clamp(fitting, kSmallRowBlock, kRowBlock);
     // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
-    const bool plain = carrier_ == Carrier::f32;
+    const bool plain = method.carrier == Carrier::f32;
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
     group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
     if (!bias.empty()) widen_bias(bias);
@@ -90,7 +87,7 @@ class FastGemm {
 
   void run() {
     const std::int64_t panels = (b_.rows + sizes_.columns - 1) / sizes_.columns;
-    const std::int64_t bytes = plan_.k * sizes_.step_bytes;
+    const std::int64_t bytes = codes_b_.k() * sizes_.step_bytes;
     const std::int64_t at_once = std::clamp<std::int64_t>(kPackedPanelBytes / bytes, 1, panels);
     auto* packed = packed_b_.reserve_as<std::byte>(static_cast<std::size_t>(at_once * bytes));
     for (std::int64_t first = 0; first < panels; first += at_once) {
@@ -129,7 +126,7 @@ class FastGemm {
         const std::int64_t piece = task % pieces;
         pack_rows(row, rows, scratch);
         for (std::int64_t p = count * piece / pieces; p < count * (piece + 1) / pieces; ++p) {
-          multiply_tile(row, rows, packed + p * plan_.k * sizes_.step_bytes,
+          multiply_tile(row, rows, packed + p * codes_b_.k() * sizes_.step_bytes,
                         (first + p) * sizes_.columns, scratch);
         }
       }
@@ -157,7 +154,8 @@ class FastGemm {
     bool first_range = true;
     for (const Chunk& chunk : chunks_) {
       // A partial sum is never -0, so it starts its range without the addition to +0.
-      const bool direct = range_begins && plan_.order == ScaleOrder::epilogue;
+      const bool direct = range_begins && (plan_.order == ScaleOrder::epilogue ||
+                                           plan_.order == ScaleOrder::in_instruction);
       run_chain(chunk, rows, panel, direct ? accumulator : partial, scratch);
       if (range_begins && !direct) std::fill_n(accumulator, elements, 0.0f);
       if (!direct) add_partial(chunk, row, rows, column, partial, accumulator, scratch);
@@ -196,11 +194,31 @@ class FastGemm {
     tile.c = c;
     tile.from_zero = true;
     tile.last_column = sizes_.columns;
-    tile.format_a = codes_a_.fp8_format();
-    tile.format_b = codes_b_.fp8_format();
-    if (carrier_ == Carrier::f32) return kernels_.f32_chain(&tile);
+    if (method_.carrier == Carrier::f32) return kernels_.f32_chain(&tile);
+    if (method_.mma_sync) return run_mma_sync(tile, scratch);
     const TowardZero rounding;
-    (carrier_ == Carrier::fp8 ? kernels_.fp8_chain : kernels_.bf16_chain)(&tile);
+    kernels_.chain(method_.kind, tile);
+  }
+
+  // A chain of mma.sync instructions: each is a chain of two groups from zero, then added.
+  void run_mma_sync(const ChainTile& tile, Scratch& scratch) const {
+    ChainTile step = tile;
+    step.k = 2 * method_.group;
+    auto* sums =
+        scratch.step.reserve_as<float>(static_cast<std::size_t>(tile.rows * sizes_.columns));
+    for (std::int64_t k = 0; k < tile.k; k += step.k) {
+      step.c = k == 0 ? tile.c : sums;
+      step.a = tile.a + k / method_.group * tile.a_group_bytes;
+      step.b = tile.b + k * sizes_.step_bytes;
+      {
+        const TowardZero rounding;
+        kernels_.chain(method_.kind, step);
+      }
+      if (k == 0) continue;
+      const PromotionTile sum{method_.promotion, tile.rows, sizes_.columns, sums, tile.c,
+                              nullptr,           nullptr};
+      kernels_.promote(&sum);
+    }
   }
 
   void add_partial(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
@@ -259,8 +277,8 @@ class FastGemm {
   }
 
   Store store_;
+  FastMethod method_;
   const GemmPlan& plan_;
-  Carrier carrier_;
   const QuantizedOperand& a_;
   const QuantizedOperand& b_;
   bool accumulate_;
@@ -278,11 +296,6 @@ class FastGemm {
   AlignedBuffer packed_b_;
 };
 
-bool vectorised(Accumulator accumulator) {
-  return accumulator == Accumulator::sm90_wgmma_fp8 || accumulator == Accumulator::sm90_bf16 ||
-         accumulator == Accumulator::ideal_fp32;
-}
-
 }  // namespace
 
 void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
@@ -293,18 +306,20 @@ void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperan
     const MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);
     return gemm(spec, x.get(), y.get(), bias, accumulate, d);
   }
-  if (!vectorised(spec.accumulator)) return gemm_reference(spec, a, b, bias, accumulate, d);
+  const std::optional<FastMethod> method = fast_method(spec.accumulator);
+  if (!method) return gemm_reference(spec, a, b, bias, accumulate, d);
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   if (a.rows == 0 || b.rows == 0) return;
-  FastGemm(Store::output, plan, a, b, bias, accumulate, d).run();
+  FastGemm(Store::output, *method, plan, a, b, bias, accumulate, d).run();
 }
 
 void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
                        const TensorView& accumulators) {
-  if (!vectorised(plan.accumulator)) return reference_accumulators(plan, a, b, accumulators);
+  const std::optional<FastMethod> method = fast_method(plan.accumulator);
+  if (!method) return reference_accumulators(plan, a, b, accumulators);
   if (a.rows == 0 || b.rows == 0) return;
-  FastGemm(Store::accumulator, plan, a, b, {}, false, accumulators).run();
+  FastGemm(Store::accumulator, *method, plan, a, b, {}, false, accumulators).run();
 }
 
 }  // namespace fp8lab::cpu

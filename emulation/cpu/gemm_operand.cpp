@@ -2,8 +2,10 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
 
@@ -45,18 +47,57 @@ std::vector<std::byte> convert(const QuantizedOperand& operand, const FormatSpec
   return bytes;
 }
 
+/// A group that a kernel evaluates.
+struct FastGroup {
+  numerics::GroupModel model;
+  Carrier carrier;
+  ChainKind kind;
+};
+constexpr FastGroup kFastGroups[] = {
+    {numerics::kSm90WgmmaFp8F32, Carrier::fp8, ChainKind::fp8_32},
+    {numerics::kSm90WgmmaFp8F16, Carrier::fp8, ChainKind::fp8_32_f16},
+    {numerics::kSm89MmaFp8F32, Carrier::fp8, ChainKind::fp8_16},
+    {numerics::kSm89MmaFp8F16, Carrier::fp8, ChainKind::fp8_16_f16},
+    {numerics::kSm90Fp16F32, Carrier::wide, ChainKind::wide_16},
+    {numerics::kSm90Fp16F16, Carrier::wide, ChainKind::wide_16_f16},
+    {numerics::kSm90Tf32F32, Carrier::wide, ChainKind::wide_8},
+    {numerics::kSm100F8f6f4F32, Carrier::wide, ChainKind::wide_32},
+    {numerics::kSm100Mxf8f6f4, Carrier::wide, ChainKind::wide_32},
+};
+constexpr std::int64_t kMmaSyncProducts = 32;
+
 }  // namespace
 
-CarriedCodes::CarriedCodes(Carrier carrier, const QuantizedOperand& operand,
+std::optional<FastMethod> fast_method(Accumulator accumulator) {
+  const TensorCoreProfile& profile = profile_of(accumulator);
+  if (profile.unit == numerics::ChainUnit::ideal_fp32) return FastMethod{};
+  if (profile.unit == numerics::ChainUnit::ideal_exact) return std::nullopt;
+  for (const FastGroup& fast : kFastGroups) {
+    if (fast.model != profile.group) continue;
+    FastMethod method{fast.carrier, fast.model.products, fast.kind};
+    if (profile.operand == numerics::kBF16) method.carrier = Carrier::bf16;
+    method.block_scales = profile.group.block_scales;
+    method.mma_sync = profile.unit == numerics::ChainUnit::mma_sync_fp8;
+    if (fast.model.output == numerics::OutputKind::f16_nearest) {
+      method.promotion = PromotionStep::add_f16;
+    }
+    return method;
+  }
+  return std::nullopt;
+}
+
+CarriedCodes::CarriedCodes(const FastMethod& method, const QuantizedOperand& operand,
                            const FormatSpec& format)
-    : carrier_(carrier),
+    : method_(method),
+      operand_(operand),
       fp8_format_(format == numerics::kE5M2 ? Fp8Format::e5m2 : Fp8Format::e4m3),
+      min_exponent_(method.mma_sync ? numerics::kFP16.min_exponent() : format.min_exponent()),
       data_(operand.codes.data),
       row_stride_(operand.codes.row_stride),
       rows_(operand.rows),
       k_(operand.k) {
   const DType stored = operand.codes.dtype;
-  switch (carrier) {
+  switch (method.carrier) {
     case Carrier::fp8:
       if (operand.spec.format == format) return;
       copy_ = convert<std::uint8_t>(operand, format);
@@ -65,13 +106,45 @@ CarriedCodes::CarriedCodes(Carrier carrier, const QuantizedOperand& operand,
       if (stored == DType::bf16) return;
       copy_ = convert<std::uint16_t>(operand, format);
       break;
+    case Carrier::wide:
     case Carrier::f32:
-      if (stored == DType::f32) return;
-      copy_ = convert<std::uint32_t>(operand, format);
+      if (stored == DType::f32 && !method.mma_sync) return;
+      copy_ = convert<std::uint32_t>(operand, numerics::kFP32);
       break;
   }
+  if (method.mma_sync) pair_up();
   data_ = copy_.data();
   row_stride_ = k_;
+}
+
+// The copied floats in the order in which mma.sync sums them.
+void CarriedCodes::pair_up() {
+  const std::int64_t steps = (k_ + kMmaSyncProducts - 1) / kMmaSyncProducts;
+  const std::int64_t k = steps * kMmaSyncProducts;
+  std::vector<std::byte> paired(static_cast<std::size_t>(rows_ * k) * sizeof(float));
+  const auto* from = reinterpret_cast<const float*>(copy_.data());
+  auto* to = reinterpret_cast<float*>(paired.data());
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    for (std::int64_t i = 0; i < k_; ++i) {
+      const std::int64_t l = i % kMmaSyncProducts;
+      const std::int64_t half = l % 4 < 2 ? 0 : kMmaSyncProducts / 2;
+      to[r * k + (i - l) + half + l / 4 * 2 + l % 2] = from[r * k_ + i];
+    }
+  }
+  copy_ = std::move(paired);
+  k_ = k;
+}
+
+WideSource CarriedCodes::wide_source(std::int64_t begin) const {
+  WideSource source{
+      static_cast<const float*>(data_) + begin, row_stride_, min_exponent_, nullptr, 0, 1};
+  if (!method_.block_scales) return source;
+  const TensorView& scales = operand_.scales;
+  const TileShape& tile = operand_.spec.tile;
+  source.scales = scales.row<const float>(0) + begin / tile.cols;
+  source.scale_stride = scales.row_stride;
+  source.scale_rows = tile.rows == 0 ? rows_ : tile.rows;
+  return source;
 }
 
 MultipliedOperand::MultipliedOperand(Accumulator accumulator, const QuantizedOperand& operand)
@@ -88,11 +161,15 @@ MultipliedOperand::MultipliedOperand(Accumulator accumulator, const QuantizedOpe
 
 void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::int64_t begin,
                             std::int64_t length, std::byte* out, std::int64_t group_bytes) const {
-  switch (carrier_) {
+  switch (method_.carrier) {
     case Carrier::fp8: {
       const Fp8Source source{static_cast<const std::uint8_t*>(data_) + begin, row_stride_,
                              fp8_format_};
-      return kernels.pack_fp8_row(&source, row, length, out, group_bytes);
+      return kernels.pack_fp8_row(&source, row, length, method_.group, out, group_bytes);
+    }
+    case Carrier::wide: {
+      const WideSource source = wide_source(begin);
+      return kernels.pack_wide_row(&source, row, length, method_.group, out, group_bytes);
     }
     case Carrier::bf16: {
       const Bf16Source source{static_cast<const std::uint16_t*>(data_) + begin, row_stride_, 1};
@@ -106,10 +183,14 @@ void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::i
 
 void CarriedCodes::pack_panel(const GemmKernels& kernels, std::int64_t first,
                               std::byte* out) const {
-  switch (carrier_) {
+  switch (method_.carrier) {
     case Carrier::fp8: {
       const Fp8Source source{static_cast<const std::uint8_t*>(data_), row_stride_, fp8_format_};
       return kernels.pack_fp8_panel(&source, first, rows_, k_, out);
+    }
+    case Carrier::wide: {
+      const WideSource source = wide_source(0);
+      return kernels.pack_wide_panel(&source, first, rows_, k_, out);
     }
     case Carrier::bf16: {
       const Bf16Source source{static_cast<const std::uint16_t*>(data_), row_stride_, 1};
@@ -122,13 +203,16 @@ void CarriedCodes::pack_panel(const GemmKernels& kernels, std::int64_t first,
   }
 }
 
-PackedSizes packed_sizes(Carrier carrier, const GemmKernels& kernels) {
-  switch (carrier) {
+PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels) {
+  const std::int64_t group = method.group;
+  switch (method.carrier) {
     case Carrier::fp8:
-      return {kernels.fp8_columns, kernels.fp8_columns * kFp8PanelBytes, kFp8Group, kFp8GroupBytes};
+      return {kernels.fp8_columns, kernels.fp8_columns * kFp8PanelBytes, group,
+              group * kFp8ProductBytes};
     case Carrier::bf16:
-      return {kernels.bf16_columns, kernels.bf16_columns * kBf16PanelBytes, kBf16Group,
-              kBf16GroupBytes};
+    case Carrier::wide:
+      return {kernels.bf16_columns, kernels.bf16_columns * kBf16PanelBytes, group,
+              group * kWideProductBytes};
     case Carrier::f32: return {kernels.f32_columns, kernels.f32_columns * 4, 1, 4};
   }
   FP8LAB_ASSERT(false);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "emulation/cpu/gemm_plan.hpp"
@@ -13,18 +14,35 @@ namespace fp8lab::cpu {
 enum class Carrier : std::uint8_t {
   fp8,   ///< e4m3fn or e5m2 codes, one byte (narrower formats are carried exactly into e4m3fn)
   bf16,  ///< bf16 codes (every format of at most 8 bits is carried exactly)
+  wide,  ///< decoded FP32 values with the exponents of their format, and block scales
   f32,   ///< decoded FP32 values: the ideal accumulators
 };
 
+/// How the fast GEMM evaluates the chains of an accumulator.
+struct FastMethod {
+  Carrier carrier = Carrier::f32;
+  std::int64_t group = 1;  ///< products that are summed at a time
+  ChainKind kind{};        ///< of all but Carrier::f32
+  /// mma.sync of sm_90: every 32 products, those with k % 4 < 2 first, make a chain of their own,
+  /// which is added by `promotion`.
+  bool mma_sync = false;
+  PromotionStep promotion = PromotionStep::add;
+  bool block_scales = false;  ///< scales of 32 elements enter the chain
+};
+
+/// The method for an accumulator; nothing where only the reference evaluates it.
+std::optional<FastMethod> fast_method(Accumulator accumulator);
+
 /// The codes of one operand carried into the plan's format: the operand's own memory where it
-/// already has that format, else a copy. Every carried value is exact.
+/// already has that form, else a copy. Every carried value is exact.
 class CarriedCodes {
  public:
-  CarriedCodes(Carrier carrier, const QuantizedOperand& operand,
+  /// `format` is the plan's; `operand` outlives this.
+  CarriedCodes(const FastMethod& method, const QuantizedOperand& operand,
                const numerics::FormatSpec& format);
 
-  Carrier carrier() const { return carrier_; }
-  Fp8Format fp8_format() const { return fp8_format_; }
+  /// Elements along K: those of the operand, for mma.sync with zeros up to a multiple of 32.
+  std::int64_t k() const { return k_; }
 
   /// Packs `length` elements of `row` from k = `begin` on as a left operand, groups `group_bytes`
   /// apart.
@@ -34,8 +52,13 @@ class CarriedCodes {
   void pack_panel(const GemmKernels& kernels, std::int64_t first, std::byte* out) const;
 
  private:
-  Carrier carrier_;
+  void pair_up();
+  WideSource wide_source(std::int64_t begin) const;
+
+  FastMethod method_;
+  const QuantizedOperand& operand_;
   Fp8Format fp8_format_ = Fp8Format::e4m3;
+  int min_exponent_ = 0;
   const void* data_ = nullptr;
   std::int64_t row_stride_ = 0;
   std::int64_t rows_ = 0;
@@ -57,13 +80,13 @@ class MultipliedOperand {
   std::vector<std::byte> values_;
 };
 
-/// Sizes of packed operands for one carrier and kernel table.
+/// Sizes of packed operands for one method and kernel table.
 struct PackedSizes {
   std::int64_t columns = 0;     ///< panel width W
   std::int64_t step_bytes = 0;  ///< of one k of a panel
   std::int64_t group = 0;       ///< products of one group of a left-operand row
   std::int64_t group_bytes = 0;
 };
-PackedSizes packed_sizes(Carrier carrier, const GemmKernels& kernels);
+PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels);
 
 }  // namespace fp8lab::cpu

@@ -1,12 +1,16 @@
 #include "emulation/cpu/gemm_plan.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
 #include "emulation/api/error.hpp"
 #include "emulation/api/gemm_rules.hpp"
 #include "emulation/api/tensor_core.hpp"
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/schedule.hpp"
 
 namespace fp8lab::cpu {
@@ -87,6 +91,25 @@ void check_codes(const GemmPlan& plan, const FormatSpec& carrier, const Quantize
   }
 }
 
+// An instruction reads scales as codes: other values cannot get there.
+void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, const char* name) {
+  if (plan.order != ScaleOrder::in_instruction) return;
+  for (std::int64_t r = 0; r < operand.scales.rows; ++r) {
+    for (std::int64_t j = 0; j < operand.scales.cols; ++j) {
+      const float scale = operand.scales.row<const float>(r)[j];
+      const std::uint32_t code = numerics::encode(plan.scale_format, numerics::float_bits(scale));
+      if (std::isnan(scale) ||
+          (!std::signbit(scale) && numerics::decode(plan.scale_format, code) == scale)) {
+        continue;
+      }
+      throw Error(fmt::format(
+          "GEMM operand {}: scale {} of tile ({}, {}) is not an unsigned {} "
+          "number, as {} reads them",
+          name, scale, r, j, format_name(plan.scale_format), accumulator_name(plan.accumulator)));
+    }
+  }
+}
+
 }  // namespace
 
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
@@ -122,6 +145,8 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
                          const TensorView& d) {
   check_codes(plan, plan.format_a, a, "a");
   check_codes(plan, plan.format_b, b, "b");
+  check_block_scales(plan, a, "a");
+  check_block_scales(plan, b, "b");
   if (!bias.empty()) {
     const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
     if (bias.rows != 1 || bias.cols != b.rows || !typed) {

@@ -58,7 +58,7 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
 
 /// Throws Error unless shapes and types fit: codes (rows, k), scales (tile_rows, tile_cols) f32 or
 /// empty without a scale, bias empty or (1, b.rows) bf16 or f32, d (a.rows, b.rows) of
-/// spec.output, f32 when `accumulate`.
+/// spec.output, f32 when `accumulate`; and unless a block-scaled instruction can read the scales.
 void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const QuantizedOperand& a,
                          const QuantizedOperand& b, const TensorView& bias, bool accumulate,
                          const TensorView& d);

@@ -1,10 +1,7 @@
 #include "emulation/cpu/gemm_reference.hpp"
 
 #include <array>
-#include <cmath>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "emulation/api/error.hpp"
 #include "emulation/api/tensor_core.hpp"
@@ -94,25 +91,6 @@ void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOp
   return multiply_codes<std::uint32_t>(plan, a, b, finish);
 }
 
-// An instruction reads scales as codes: other values cannot get there.
-void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, const char* name) {
-  if (plan.order != ScaleOrder::in_instruction) return;
-  for (std::int64_t r = 0; r < operand.scales.rows; ++r) {
-    for (std::int64_t j = 0; j < operand.scales.cols; ++j) {
-      const float scale = operand.scales.row<const float>(r)[j];
-      const std::uint32_t code = numerics::encode(plan.scale_format, numerics::float_bits(scale));
-      if (std::isnan(scale) ||
-          (!std::signbit(scale) && numerics::decode(plan.scale_format, code) == scale)) {
-        continue;
-      }
-      throw Error(fmt::format(
-          "GEMM operand {}: scale {} of tile ({}, {}) is not an unsigned {} "
-          "number, as {} reads them",
-          name, scale, r, j, format_name(plan.scale_format), accumulator_name(plan.accumulator)));
-    }
-  }
-}
-
 }  // namespace
 
 numerics::ElementGemm element_gemm(const GemmPlan& plan) {
@@ -160,8 +138,6 @@ void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const Quant
   }
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
-  check_block_scales(plan, a, "a");
-  check_block_scales(plan, b, "b");
   const numerics::Epilogue epilogue = element_epilogue(plan, accumulate, d.dtype);
   multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float sa, float sb) {
     const float c = accumulate ? d.row<const float>(m)[n] : 0.0f;
@@ -178,8 +154,6 @@ void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const Quant
 
 void reference_accumulators(const GemmPlan& plan, const QuantizedOperand& a,
                             const QuantizedOperand& b, const TensorView& accumulators) {
-  check_block_scales(plan, a, "a");
-  check_block_scales(plan, b, "b");
   multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float, float) {
     accumulators.row<float>(m)[n] = acc;
   });

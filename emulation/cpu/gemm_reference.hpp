@@ -17,7 +17,7 @@ numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType
 /// split_k; the contract of Backend::gemm (numerics.md sections 6 and 7). Bias is added after the
 /// scales, separately rounded; `accumulate` reads d as C with beta = 1. Each element is rounded
 /// once, to nearest even, to the type of d. Throws Error for what plan_gemm and
-/// check_gemm_operands refuse, and for scales that a block-scaled instruction cannot read.
+/// check_gemm_operands refuse.
 void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                     const TensorView& bias, bool accumulate, const TensorView& d);
 

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/bf16_chain.hpp"
 #include "emulation/cpu/gemm.hpp"
+#include "emulation/cpu/gemm_operand.hpp"
 #include "emulation/cpu/gemm_reference.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/numerics/mma.hpp"
@@ -47,8 +49,8 @@ class TestOperand {
     operand_.rows = rows;
     operand_.k = k;
     const std::int64_t stride = k + 3;
-    const bool narrow = spec.is_quantized();
-    const std::size_t size = narrow ? 1 : 2;
+    const DType stored = spec.storage();
+    const std::size_t size = size_of(stored);
     codes_.resize(static_cast<std::size_t>(rows * stride) * size, std::byte{0x7F});
     const auto fill = [&](const auto& values) {
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -56,17 +58,23 @@ class TestOperand {
                     values.data() + r * k, static_cast<std::size_t>(k) * size);
       }
     };
-    if (narrow) {
+    if (stored == DType::u8) {
       fill(cases.codes<std::uint8_t>(spec.format, rows, k, 3, 16, specials));
-    } else {
+    } else if (stored == DType::bf16) {
       fill(cases.codes<std::uint16_t>(spec.format, rows, k, 3, 16, specials));
+    } else {
+      std::vector<float> values;
+      for (const auto code : cases.codes<std::uint32_t>(spec.format, rows, k, 3, 16, specials)) {
+        values.push_back(numerics::decode(spec.format, code));
+      }
+      fill(values);
     }
-    operand_.codes = {codes_.data(), narrow ? DType::u8 : DType::bf16, rows, k, stride};
+    operand_.codes = {codes_.data(), stored, rows, k, stride};
     if (!spec.has_scale()) return;
     const std::int64_t scale_rows = spec.tile_rows(rows);
     const std::int64_t scale_cols = spec.tile_cols(k);
     for (std::int64_t i = 0; i < scale_rows * scale_cols; ++i) {
-      scales_.push_back(fixed_scale == 0.0f ? cases.scale() : fixed_scale);
+      scales_.push_back(fixed_scale == 0.0f ? draw_scale(cases, spec) : fixed_scale);
     }
     operand_.scales = {scales_.data(), DType::f32, scale_rows, scale_cols, scale_cols};
   }
@@ -75,6 +83,19 @@ class TestOperand {
   const QuantizedOperand& get() const { return operand_; }
 
  private:
+  // Half of the E8M0 scales lie near 1, so that groups of several terms meet; one in 64 is NaN.
+  static float draw_scale(CaseGenerator& cases, const QuantSpec& spec) {
+    const std::uint32_t bits = cases.bits();
+    switch (spec.scale.format) {
+      case numerics::ScaleFormat::e8m0:
+        if (bits % 64 == 0) return numerics::decode(numerics::kE8M0, 255);
+        return numerics::decode(numerics::kE8M0,
+                                bits % 2 == 0 ? 120 + (bits >> 8) % 15 : (bits >> 8) % 255);
+      case numerics::ScaleFormat::e4m3: return numerics::decode(numerics::kE4M3, (bits >> 8) % 128);
+      default: return cases.scale();
+    }
+  }
+
   QuantizedOperand operand_;
   std::vector<std::byte> codes_;
   std::vector<float> scales_;
@@ -319,13 +340,50 @@ TEST_CASE("Ideal FP32 GEMM equals the reference") {
   }
 }
 
-TEST_CASE("Accumulators without a fast path go through the reference") {
+TEST_CASE("Every accumulator equals the reference, with every schedule and operand it takes") {
   CaseGenerator cases(17);
-  for (const Accumulator accumulator : {Accumulator::sm90_mma_sync_fp8, Accumulator::ideal_exact}) {
-    GemmSpec spec = fp8_spec(Schedule::promote, 64);
-    spec.accumulator = accumulator;
-    check(cases, random_problem(cases, spec, quantized(numerics::kE4M3, {}),
-                                quantized(numerics::kE5M2, {}), 70));
+  const auto operand = [&](const TensorCoreProfile& profile, const BlockScale& scale, int i) {
+    QuantSpec spec;
+    spec.format = profile.operand;
+    if (profile.takes_e5m2 && i % 3 == 1) spec.format = numerics::kE5M2;
+    if (profile.takes_codes() && i % 5 == 2) spec.format = numerics::kE2M1;
+    if (profile.operand == numerics::kE4M3 && i % 5 == 3) spec.format = numerics::kE3M2;
+    if (profile.operand == numerics::kTF32 && i % 5 == 3) spec.format = numerics::kBF16;
+    if (scale.width > 0) {
+      spec.scale_source = ScaleSource::current;
+      spec.scale.format = scale.format;
+      spec.tile = {i % 4 == 0 ? 3 : 1, scale.width};
+    } else if (spec.is_quantized()) {
+      spec = quantized(spec.format, {i % 2, 0});
+    }
+    return spec;
+  };
+  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
+    const auto& scales = profile.block_scales;
+    for (int i = 0; i < 24; ++i) {
+      GemmSpec spec;
+      spec.accumulator = profile.accumulator;
+      const int products = profile.products() == 1 ? 32 : profile.products();
+      spec.schedule = i % 3 == 0 ? Schedule::promote : Schedule::fast;
+      spec.promote_interval = products * (1 + i / 3 % 4);
+      const BlockScale scale = scales[1].width > 0 && i % 2 == 1 ? scales[1] : scales[0];
+      Problem p = random_problem(cases, spec, operand(profile, scale, i),
+                                 operand(profile, scale, i + cases.bits() % 7), 200);
+      if (i % 8 == 7) {
+        p.k = draw(cases, 600, 1100);
+        p.spec.split_k = spec.schedule == Schedule::fast ? 2 : 1;
+      }
+      check(cases, p);
+    }
+  }
+}
+
+TEST_CASE("One accumulator alone has no fast path") {
+  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
+    INFO(profile.name);
+    const bool fast = profile.accumulator != Accumulator::ideal_exact &&
+                      profile.accumulator != Accumulator::sm100_mxf4nvf4;
+    CHECK(cpu::fast_method(profile.accumulator).has_value() == fast);
   }
 }
 

@@ -1,11 +1,13 @@
 // Chains of fused groups over vector lanes; see gemm_kernels.hpp for the method.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "emulation/cpu/simd/gemm_kernels.hpp"
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/mma.hpp"
 
 #if defined(FP8LAB_ISA_avx512) || defined(FP8LAB_ISA_avx512_fp16)
@@ -23,13 +25,24 @@ namespace {
 using numerics::bits_float;
 using numerics::float_bits;
 
-/// Where the parts of packed operands lie.
-template <class Lanes, std::int64_t kGroupSize>
+/// Format of a chain's accumulator.
+enum class ChainOutput { f32, f16 };
+
+/// Where the parts of packed operands lie, and what a group of them does besides summing: emax is
+/// at least kEmaxFloor, and results are rounded to kOutput.
+template <class LanesT, std::int64_t kGroupSize, ChainOutput kOutputFormat = ChainOutput::f32,
+          int kEmaxFloor = LanesT::Codes::kFloor - LanesT::Codes::kExponentBias>
 struct Layout {
+  using Lanes = LanesT;
   using Real = typename Lanes::Real;
   using Lane = typename Lanes::Codes::Lane;
   static constexpr int kColumns = 4 * Lanes::kFloatLanes;
   static constexpr std::int64_t kGroup = kGroupSize;
+  static constexpr ChainOutput kOutput = kOutputFormat;
+  /// Codes of the common exponent: its floor, and the least of an FP16 addend (a subnormal one
+  /// counts at -14).
+  static constexpr int kFloor = kEmaxFloor + Lanes::Codes::kExponentBias;
+  static constexpr int kLeastF16 = -14 + Lanes::Codes::kExponentBias;
 
   // One group of a left-operand row.
   static constexpr std::int64_t kGaps = kGroup * std::int64_t{sizeof(Real)};
@@ -43,8 +56,8 @@ struct Layout {
 
 using Fp8Layout = Layout<Fp8Lanes, kFp8Group>;
 using Bf16Layout = Layout<Bf16Lanes, kBf16Group>;
-static_assert(Fp8Layout::kGroupBytes == kFp8GroupBytes);
-static_assert(Bf16Layout::kGroupBytes == kBf16GroupBytes);
+static_assert(Fp8Layout::kGroupBytes == kFp8Group * kFp8ProductBytes);
+static_assert(Bf16Layout::kGroupBytes == kBf16Group * kWideProductBytes);
 static_assert(Fp8Layout::kStep == Fp8Layout::kColumns * kFp8PanelBytes);
 static_assert(Bf16Layout::kStep == Bf16Layout::kColumns * kBf16PanelBytes);
 
@@ -54,10 +67,30 @@ inline std::uint32_t load_u32(const std::byte* p) {
   return value;
 }
 
+/// The FP16 number nearest to x, ties to even, as a float; the zero is +0, NaN stays NaN. In any
+/// rounding mode.
+inline float nearest_f16(float x) {
+  const std::uint32_t bits = float_bits(x);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const std::uint32_t rounded = (magnitude + 0xFFFu + ((magnitude >> 13) & 1u)) & ~0x1FFFu;
+  const std::uint32_t large = magnitude > 0x7F800000u ? magnitude : 0x7F800000u;
+  const std::uint32_t normal = rounded < 0x47800000u ? rounded : large;
+  // Below 2^-14 the unit is 2^-24.
+  const float units = bits_float(magnitude < 0x38800000u ? magnitude : 0u) * 0x1p24f;
+  const auto whole = static_cast<std::int32_t>(units);
+  const float rest = units - static_cast<float>(whole);
+  const bool up = rest > 0.5f || (rest == 0.5f && (whole & 1) != 0);
+  const std::uint32_t small = float_bits(static_cast<float>(whole + (up ? 1 : 0)) * 0x1p-24f);
+  const std::uint32_t result = magnitude < 0x38800000u ? small : normal;
+  return bits_float(result | (result == 0 ? 0u : bits & 0x80000000u));
+}
+
 /// One group of `count` > 0 products for kRows rows: c (kRows, W) in and out.
-template <class Lanes, class L, int kRows, bool kFromZero>
+template <class L, int kRows, bool kFromZero>
 [[gnu::always_inline]] inline void run_group(const std::byte* a, std::int64_t a_row_bytes,
                                              const std::byte* b, int count, float* c) {
+  using Lanes = typename L::Lanes;
+  constexpr bool kToF16 = L::kOutput == ChainOutput::f16;
   using Code = typename Lanes::Code;
   using Float = typename Lanes::Float;
   using Real = typename Lanes::Real;
@@ -65,8 +98,12 @@ template <class Lanes, class L, int kRows, bool kFromZero>
 
   Code top[kRows];
   for (int r = 0; r < kRows; ++r) {
-    top[r] = kFromZero ? Lanes::floor()
-                       : Lanes::max(Lanes::exponents(c + r * L::kColumns), Lanes::floor());
+    top[r] = Lanes::all(L::kFloor);
+    if constexpr (!kFromZero) {
+      Code addend = Lanes::exponents(c + r * L::kColumns);
+      if constexpr (kToF16) addend = Lanes::at_least(addend, L::kLeastF16);
+      top[r] = Lanes::max(addend, top[r]);
+    }
   }
   const std::byte* step = b;
 #pragma GCC unroll 4
@@ -106,7 +143,12 @@ template <class Lanes, class L, int kRows, bool kFromZero>
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < 4; ++v) {
-      Lanes::finish(y[r][v], anchor[r][v], counted[r], c + r * L::kColumns, v);
+      Lanes::template finish<!kToF16>(y[r][v], anchor[r][v], counted[r], c + r * L::kColumns, v);
+    }
+    if constexpr (kToF16) {
+      for (int j = 0; j < L::kColumns; ++j) {
+        c[r * L::kColumns + j] = nearest_f16(c[r * L::kColumns + j]);
+      }
     }
   }
 }
@@ -123,8 +165,9 @@ inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_
 }
 
 /// One group of all rows of a tile; kCount products, or `count` of them for kCount = 0.
-template <class Lanes, class L, bool kFromZero, int kCount>
+template <class L, bool kFromZero, int kCount>
 void run_group_rows(const ChainTile& tile, std::int64_t group, int count) {
+  using Lanes = typename L::Lanes;
   if (kCount > 0) count = kCount;
   const std::byte* a = tile.a + group * tile.a_group_bytes;
   const std::byte* b = tile.b + group * L::kGroup * L::kStep;
@@ -132,53 +175,97 @@ void run_group_rows(const ChainTile& tile, std::int64_t group, int count) {
   for (std::int64_t i = 0; i < pairs; ++i) {
     const std::int64_t r = i * Lanes::kRows;
     prefetch_part<L>(b + L::kGroup * L::kStep, i, pairs);
-    run_group<Lanes, L, Lanes::kRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b,
-                                                 count, tile.c + r * L::kColumns);
+    run_group<L, Lanes::kRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
+                                          tile.c + r * L::kColumns);
   }
   for (std::int64_t r = pairs * Lanes::kRows; r < tile.rows; ++r) {
-    run_group<Lanes, L, 1, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
-                                      tile.c + r * L::kColumns);
+    run_group<L, 1, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
+                               tile.c + r * L::kColumns);
   }
 }
 
-/// Format and model of the scalar reference for one kind of chain.
-struct ScalarModel {
-  numerics::GroupModel group;
-  numerics::FormatSpec format_a, format_b;
-};
+/// A packed value as the scalar reference unpacks operands. Its exponent is packed apart.
+inline numerics::Unpacked unpack_real(double value) {
+  numerics::Unpacked parts;
+  parts.negative = std::signbit(value);
+  parts.nan = std::isnan(value);
+  parts.infinite = std::isinf(value);
+  parts.significand = value != 0.0 ? 1u : 0u;
+  return parts;
+}
 
-/// Recomputes one lane with the scalar reference, from codes regained from the packed values.
+/// |a * b| as a term that counts at `exponent`; the product is exact.
+inline numerics::GroupTerm real_term(double a, double b, int exponent) {
+  constexpr int kMantissaBits = 52;
+  const double product = a * b;
+  const std::uint64_t bits = numerics::double_bits(product);
+  const int field = static_cast<int>(bits >> kMantissaBits & 0x7FFu);
+  const std::uint64_t mantissa = bits & ((std::uint64_t{1} << kMantissaBits) - 1u);
+  return {mantissa | std::uint64_t{1} << kMantissaBits, field - 1023 - kMantissaBits, exponent,
+          std::signbit(product)};
+}
+
+/// One group of one lane by the scalar reference, from the packed values and exponents: c is the
+/// accumulator's bits in and out.
 template <class L>
-[[gnu::noinline]] float recompute(const ChainTile& tile, const ScalarModel& model, std::int64_t row,
-                                  std::int64_t column, std::uint32_t accumulator) {
-  using Real = typename L::Real;
-  const auto code = [](const numerics::FormatSpec& format, const std::byte* p) {
-    Real value;
-    std::memcpy(&value, p, sizeof value);
-    return numerics::encode(format, float_bits(static_cast<float>(value)),
-                            numerics::Rounding::nearest, numerics::Overflow::special);
+std::uint32_t recompute_group(const numerics::GroupModel& model, const std::byte* a,
+                              const std::byte* b, std::int64_t column, int count, std::uint32_t c) {
+  using Codes = typename L::Lanes::Codes;
+  const numerics::FormatSpec format = numerics::accumulator_format(model.output);
+  const numerics::Unpacked addend = numerics::unpack(format, c);
+  numerics::GroupSpecials specials;
+  specials.nan = addend.nan;
+  if (addend.infinite) specials.add_infinity(addend.negative);
+  numerics::GroupTerm terms[L::kGroup + 1] = {};
+  int filled = 0;
+  int emax = model.min_exponent;
+  const auto add = [&](const numerics::GroupTerm& term) {
+    emax = term.exponent > emax ? term.exponent : emax;
+    terms[filled++] = term;
   };
+  for (int k = 0; k < count; ++k) {
+    const std::byte* step = b + k * L::kStep;
+    typename L::Real x, y;
+    std::memcpy(&x, a + k * std::int64_t{sizeof x}, sizeof x);
+    std::memcpy(&y, step + column * std::int64_t{sizeof y}, sizeof y);
+    if (specials.add_product(unpack_real(x), unpack_real(y)) || x == 0 || y == 0) continue;
+    typename L::Lane gap, exponent;
+    std::memcpy(&gap, a + L::kGaps + 4 * k, sizeof gap);
+    const std::int64_t lane = L::Lanes::position(static_cast<int>(column));
+    std::memcpy(&exponent, step + L::kExponents + lane * std::int64_t{sizeof exponent},
+                sizeof exponent);
+    add(real_term(x, y, exponent - gap - Codes::kExponentBias));
+  }
+  if (specials.any()) return specials.result(format);
+  if (addend.significand != 0) {
+    add({addend.significand, addend.exponent - format.mantissa_bits, addend.exponent,
+         addend.negative});
+  }
+  return numerics::sum_terms(model, terms, filled, emax);
+}
+
+/// Recomputes one lane with the scalar reference.
+template <class L>
+[[gnu::noinline]] float recompute(const ChainTile& tile, const numerics::GroupModel& model,
+                                  std::int64_t row, std::int64_t column, float start) {
+  const numerics::FormatSpec format = numerics::accumulator_format(model.output);
+  std::uint32_t accumulator = numerics::encode(
+      format, float_bits(start), numerics::Rounding::nearest, numerics::Overflow::special);
   for (std::int64_t begin = 0; begin < tile.k; begin += L::kGroup) {
     const std::byte* a = tile.a + row * tile.a_row_bytes + begin / L::kGroup * tile.a_group_bytes;
-    const std::byte* b = tile.b + begin * L::kStep;
     const std::int64_t left = tile.k - begin;
     const int count = static_cast<int>(left < L::kGroup ? left : L::kGroup);
-    std::uint32_t x[L::kGroup], y[L::kGroup];
-    for (int k = 0; k < count; ++k) {
-      x[k] = code(model.format_a, a + k * std::int64_t{sizeof(Real)});
-      y[k] = code(model.format_b, b + k * L::kStep + column * std::int64_t{sizeof(Real)});
-    }
-    accumulator = numerics::fused_group(model.group, model.format_a, model.format_b, x, y, count,
-                                        accumulator);
-    if (accumulator == numerics::kF32NaN) break;  // nothing leads back from NaN
+    accumulator =
+        recompute_group<L>(model, a, tile.b + begin * L::kStep, column, count, accumulator);
+    if (accumulator == format.nan_code()) break;  // nothing leads back from NaN
   }
-  return bits_float(accumulator);
+  return bits_float(numerics::decode_bits(format, accumulator));
 }
 
 /// Replaces every infinity and NaN of the tile: each marks a lane whose operands, addend or sum
 /// left the range of the vector arithmetic.
 template <class L>
-void recompute_special(const ChainTile& tile, const ScalarModel& model) {
+void recompute_special(const ChainTile& tile, const numerics::GroupModel& model) {
   constexpr std::uint32_t kExponentMask = 0x7F800000u;
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
@@ -190,26 +277,26 @@ void recompute_special(const ChainTile& tile, const ScalarModel& model) {
     float* c = tile.c + r * L::kColumns;
     for (std::int64_t j = tile.first_column; j < tile.last_column; ++j) {
       if ((float_bits(c[j]) & kExponentMask) != kExponentMask) continue;
-      const std::uint32_t start =
-          tile.from_zero ? 0u
-                         : float_bits(tile.start[r * tile.start_stride + j - tile.first_column]);
+      const float start =
+          tile.from_zero ? 0.0f : tile.start[r * tile.start_stride + j - tile.first_column];
       c[j] = recompute<L>(tile, model, r, j, start);
     }
   }
 }
 
-template <class Lanes, class L>
-void run_chain(const ChainTile& tile, const ScalarModel& model) {
+/// The chain of a tile, every group summed as `model` says.
+template <class L>
+void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {
     const std::int64_t left = tile.k - group * L::kGroup;
     const bool from_zero = group == 0 && tile.from_zero;
     if (left < L::kGroup) {
       const int count = static_cast<int>(left);
-      from_zero ? run_group_rows<Lanes, L, true, 0>(tile, group, count)
-                : run_group_rows<Lanes, L, false, 0>(tile, group, count);
+      from_zero ? run_group_rows<L, true, 0>(tile, group, count)
+                : run_group_rows<L, false, 0>(tile, group, count);
     } else {
-      from_zero ? run_group_rows<Lanes, L, true, L::kGroup>(tile, group, 0)
-                : run_group_rows<Lanes, L, false, L::kGroup>(tile, group, 0);
+      from_zero ? run_group_rows<L, true, L::kGroup>(tile, group, 0)
+                : run_group_rows<L, false, L::kGroup>(tile, group, 0);
     }
   }
   recompute_special<L>(tile, model);

@@ -38,7 +38,11 @@ struct Fp8Lanes {
   static Code subtract(Code x, Code y) { return _mm256_subs_epu8(x, y); }
   static Code max(Code x, Code y) { return _mm256_max_epu8(x, y); }
 
-  static Code floor() { return _mm256_set1_epi8(Codes::kFloor); }
+  static Code all(int code) { return _mm256_set1_epi8(static_cast<char>(code)); }
+  /// Addends other than zero at `least` or above: two codes of FP16 numbers exceed any least.
+  static Code at_least(Code code, int least) {
+    return max(code, _mm256_min_epu8(_mm256_adds_epu8(code, code), all(least)));
+  }
   static Code exponents(const float* c) {
     __m256i field[4];
     for (int v = 0; v < 4; ++v) {
@@ -76,10 +80,13 @@ struct Fp8Lanes {
     const Float units = _mm256_sub_ps(_mm256_add_ps(anchor, magnitude), anchor);
     return _mm256_add_ps(anchor, _mm256_or_ps(units, sign));
   }
+  /// c = y - anchor with the counted units: cut to the 13 mantissa bits of the FP32 accumulator, or
+  /// left whole (at most 24 bits) for rounding to FP16.
+  template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m256i units = _mm256_shuffle_epi8(counted, bytes_to(v, 0));
     const Float sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), units));
-    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(~0x3FF));
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(kCut ? ~0x3FF : ~0));
     _mm256_storeu_ps(c + 8 * v, _mm256_and_ps(_mm256_sub_ps(sum, anchor), mask));
   }
 
@@ -119,7 +126,10 @@ struct Bf16Lanes {
   static Code subtract(Code x, Code y) { return _mm256_subs_epu16(x, y); }
   static Code max(Code x, Code y) { return _mm256_max_epi16(x, y); }
 
-  static Code floor() { return _mm256_set1_epi16(Codes::kFloor); }
+  static Code all(int code) { return _mm256_set1_epi16(static_cast<short>(code)); }
+  static Code at_least(Code code, int least) {
+    return max(code, _mm256_min_epi16(_mm256_slli_epi16(code, 4), all(least)));
+  }
   static Code exponents(const float* c) {
     __m256i field[2];
     for (int z = 0; z < 2; ++z) {
@@ -159,11 +169,23 @@ struct Bf16Lanes {
     const Float units = _mm256_sub_pd(_mm256_add_pd(anchor, magnitude), anchor);
     return _mm256_add_pd(anchor, _mm256_or_pd(units, sign));
   }
+  /// Likewise, cut to FP32, or rounded to odd for a second rounding to FP16.
+  template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m256i units = words_of(counted, v);
     const Float sum = _mm256_castsi256_pd(_mm256_add_epi64(_mm256_castpd_si256(y), units));
-    const __m128 narrow = _mm256_cvtpd_ps(_mm256_sub_pd(sum, anchor));
-    _mm_storeu_ps(c + 4 * v, _mm_add_ps(narrow, _mm_setzero_ps()));  // -0 becomes +0
+    const Float exact = _mm256_sub_pd(sum, anchor);
+    const __m128 narrow = _mm256_cvtpd_ps(exact);
+    if constexpr (kCut) {
+      _mm_storeu_ps(c + 4 * v, _mm_add_ps(narrow, _mm_setzero_ps()));  // -0 becomes +0
+    } else {
+      const __m256d inexact = _mm256_cmp_pd(_mm256_cvtps_pd(narrow), exact, _CMP_NEQ_OQ);
+      // The lower halves of the four 64-bit masks.
+      const __m256i words = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(inexact),
+                                                        _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+      const __m128i odd = _mm_and_si128(_mm256_castsi256_si128(words), _mm_set1_epi32(1));
+      _mm_storeu_ps(c + 4 * v, _mm_or_ps(narrow, _mm_castsi128_ps(odd)));
+    }
   }
 
  private:

@@ -37,6 +37,11 @@ struct Fp8Lanes {
   static constexpr int kFloatLanes = 16;
   static constexpr int kRows = 3;
 
+  static constexpr int position(int column) {
+    const int v = column / 16;
+    return 4 * (column % 16) + (v == 1 ? 2 : v == 2 ? 1 : v);
+  }
+
   /// Codes from column order to lane order: 32-bit element i holds columns i, 32 + i, 16 + i and
   /// 48 + i, lowest byte first, so that shifts within it reach all four vectors of floats.
   static void arrange(const Codes::Lane* columns, std::byte* lanes) {
@@ -61,7 +66,11 @@ struct Fp8Lanes {
   static Code subtract(Code x, Code y) { return _mm512_subs_epu8(x, y); }
   static Code max(Code x, Code y) { return _mm512_max_epu8(x, y); }
 
-  static Code floor() { return _mm512_set1_epi8(Codes::kFloor); }
+  static Code all(int code) { return _mm512_set1_epi8(static_cast<char>(code)); }
+  /// Addends other than zero at `least` or above: two codes of FP16 numbers exceed any least.
+  static Code at_least(Code code, int least) {
+    return max(code, _mm512_min_epu8(_mm512_adds_epu8(code, code), all(least)));
+  }
   static Code exponents(const float* c) {
     // The upper halves of two vectors side by side: sign, exponent, 7 bits of the mantissa.
     const auto upper = [c](int first, int second) {
@@ -112,13 +121,16 @@ struct Fp8Lanes {
             : "v"(anchor), "v"(term), "Yk"(negative));
     return sum;
   }
+  /// c = y - anchor with the counted units: cut to the 13 mantissa bits of the FP32 accumulator, or
+  /// left whole (at most 24 bits) for rounding to FP16.
+  template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
-    const int byte = v == 1 ? 2 : v == 2 ? 1 : v;
-    const __m512i pick = _mm512_set1_epi32(1 << 8 * byte);  // the byte of vector v
+    const __m512i pick = _mm512_set1_epi32(1 << 8 * position(16 * v));  // the byte of vector v
     const Float sum =
         _mm512_castsi512_ps(_mm512_dpbusd_epi32(_mm512_castps_si512(y), counted, pick));
     const __m512i bits = _mm512_castps_si512(_mm512_sub_ps(sum, anchor));
-    _mm512_storeu_si512(c + 16 * v, _mm512_and_si512(bits, _mm512_set1_epi32(~0x3FF)));
+    const int kept = kCut ? ~0x3FF : ~0;
+    _mm512_storeu_si512(c + 16 * v, _mm512_and_si512(bits, _mm512_set1_epi32(kept)));
   }
 };
 
@@ -145,7 +157,10 @@ struct Bf16Lanes {
   static Code subtract(Code x, Code y) { return _mm512_subs_epu16(x, y); }
   static Code max(Code x, Code y) { return _mm512_max_epi16(x, y); }
 
-  static Code floor() { return _mm512_set1_epi16(Codes::kFloor); }
+  static Code all(int code) { return _mm512_set1_epi16(static_cast<short>(code)); }
+  static Code at_least(Code code, int least) {
+    return max(code, _mm512_min_epi16(_mm512_slli_epi16(code, 4), all(least)));
+  }
   static Code exponents(const float* c) {
     __m512i field[2];
     for (int z = 0; z < 2; ++z) {
@@ -191,11 +206,21 @@ struct Bf16Lanes {
             : "v"(anchor), "v"(term), "Yk"(negative));
     return sum;
   }
+  /// Likewise, cut to FP32, or rounded to odd for a second rounding to FP16.
+  template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m512i units = _mm512_maskz_permutexvar_epi16(0x11111111u, words_of(v), counted);
     const Float sum = _mm512_castsi512_pd(_mm512_add_epi64(_mm512_castpd_si512(y), units));
-    const __m256 narrow = _mm512_cvtpd_ps(_mm512_sub_pd(sum, anchor));
-    _mm256_storeu_ps(c + 8 * v, _mm256_add_ps(narrow, _mm256_setzero_ps()));  // -0 becomes +0
+    const Float exact = _mm512_sub_pd(sum, anchor);
+    const __m256 narrow = _mm512_cvtpd_ps(exact);
+    if constexpr (kCut) {
+      _mm256_storeu_ps(c + 8 * v, _mm256_add_ps(narrow, _mm256_setzero_ps()));  // -0 becomes +0
+    } else {
+      const __mmask8 inexact = _mm512_cmp_pd_mask(_mm512_cvtps_pd(narrow), exact, _CMP_NEQ_OQ);
+      const __m256i bits = _mm256_castps_si256(narrow);
+      const __m256i odd = _mm256_mask_or_epi32(bits, inexact, bits, _mm256_set1_epi32(1));
+      _mm256_storeu_ps(c + 8 * v, _mm256_castsi256_ps(odd));
+    }
   }
 
  private:

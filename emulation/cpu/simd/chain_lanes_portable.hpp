@@ -31,6 +31,8 @@ struct PortableLanes {
   static constexpr int kRows = 1;
   static constexpr int kColumns = 4 * kFloatLanes;
 
+  static constexpr int position(int column) { return column; }
+
   static void arrange(const Lane* columns, std::byte* lanes) {
     std::memcpy(lanes, columns, kColumns * sizeof(Lane));
   }
@@ -45,7 +47,10 @@ struct PortableLanes {
   static Code splat(std::uint32_t code) { return all(static_cast<Lane>(code)); }
   static Code subtract(Code x, Code y) { return x > y ? x - y : zero(); }
   static Code max(Code x, Code y) { return x > y ? x : y; }
-  static Code floor() { return all(Codes::kFloor); }
+  /// Addends other than zero at `least` or above.
+  static Code at_least(Code code, int least) {
+    return max(code, code != zero() ? all(least) : zero());
+  }
 
   /// count + 1 where the product is negative and has bits below the grid.
   static Code count(Code counted, Code low_a, Code low_b, Code limits) {
@@ -101,10 +106,14 @@ struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
     }
     return anchors;
   }
+  /// c = y - anchor with the counted units: cut to the 13 mantissa bits of the FP32 accumulator, or
+  /// left whole (at most 24 bits) for rounding to FP16.
+  template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const Float result = sum(y, anchor, counted, v);
     for (int j = 0; j < kFloatLanes; ++j) {
-      c[v * kFloatLanes + j] = numerics::bits_float(numerics::float_bits(result[j]) & ~0x3FFu);
+      const std::uint32_t kept = kCut ? ~0x3FFu : ~0u;
+      c[v * kFloatLanes + j] = numerics::bits_float(numerics::float_bits(result[j]) & kept);
     }
   }
 };
@@ -132,10 +141,15 @@ struct Bf16Lanes : PortableLanes<Bf16Codes, double, std::uint64_t, std::int16_t>
     }
     return anchors;
   }
+  /// Likewise, cut to FP32, or rounded to odd for a second rounding to FP16.
+  template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const Float result = sum(y, anchor, counted, v);
     for (int j = 0; j < kFloatLanes; ++j) {
-      c[v * kFloatLanes + j] = static_cast<float>(result[j]) + 0.0f;  // -0 becomes +0
+      const float narrow = static_cast<float>(result[j]);
+      const bool odd = !kCut && static_cast<double>(narrow) != result[j];
+      c[v * kFloatLanes + j] =
+          odd ? numerics::bits_float(numerics::float_bits(narrow) | 1u) : narrow + 0.0f;  // no -0
     }
   }
 };

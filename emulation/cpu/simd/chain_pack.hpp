@@ -12,6 +12,9 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
+/// Elements along K that share a block scale of WideSource.
+inline constexpr std::int64_t kScaledElements = 32;
+
 /// An element as the kernels see it: value, un-normalised exponent, exponent of its lowest set bit.
 struct Parts {
   std::uint32_t value_bits;  ///< FP32; NaN is quiet with a small payload
@@ -82,6 +85,34 @@ inline std::int32_t low_code(const Parts& p, std::int32_t zero) {
   return select(p.magnitude != 0, (p.low + Codes::kLow) | p.sign, zero);
 }
 
+/// Splits the FP32 bits of a wide operand; see WideSource. Numbers that are not finite have values
+/// that show in every result.
+struct SplitWide {
+  static constexpr std::int32_t kSign = 1 << 15;
+
+  static Parts split(std::uint32_t bits, std::int32_t min_exponent) {
+    const auto magnitude = static_cast<std::int32_t>(bits & 0x7FFFFFFFu);
+    const std::int32_t field = magnitude >> 23;
+    const std::int32_t significand = (magnitude & 0x7FFFFF) | select(field != 0, 1 << 23, 0);
+    const std::int32_t exponent = (field | select(field == 0, 1, 0)) - 127;
+    const std::int32_t lowest = significand & -significand;
+    const auto lowest_bits = static_cast<std::int32_t>(float_bits(static_cast<float>(lowest)));
+    Parts parts;
+    parts.value_bits = bits;
+    parts.exponent = select(exponent > min_exponent, exponent, min_exponent);
+    parts.low = exponent - 23 + (lowest_bits >> 23) - 127;
+    parts.magnitude = magnitude;
+    parts.sign = static_cast<std::int32_t>(bits >> 16) & kSign;
+    return parts;
+  }
+};
+
+/// The exponent of a block scale: a positive power of two, or anything for NaN.
+inline std::int32_t scale_exponent(float scale) {
+  const std::uint32_t bits = float_bits(scale);
+  return bits >> 23 != 0 ? static_cast<std::int32_t>(bits >> 23) - 127 : -127;  // 2^-127
+}
+
 /// One group of a left-operand row from its codes.
 template <class Split, class L, class Codes, class T>
 inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
@@ -94,6 +125,30 @@ inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
     gaps[k] = left_gap<Codes>(p);
     const std::int32_t low = low_code<Split, Codes>(p, Codes::kLeftZeroLow);
     lows[k] = Codes::kSplat * static_cast<std::uint32_t>(low);
+  }
+}
+
+/// A row of wide values, K contiguous, in groups with one scale for each 32 elements.
+template <class L>
+inline void pack_wide_groups(const float* data, const float* scales, int min_exponent,
+                             std::int64_t k, std::byte* out, std::int64_t group_bytes) {
+  using Codes = typename L::Lanes::Codes;
+  for (std::int64_t begin = 0; begin < k; begin += L::kGroup, out += group_bytes) {
+    const float scale = scales == nullptr ? 1.0f : scales[begin / kScaledElements];
+    const std::int32_t shift = scale_exponent(scale);
+    auto* values = reinterpret_cast<double*>(out);
+    auto* gaps = reinterpret_cast<std::uint32_t*>(out + L::kGaps);
+    auto* lows = reinterpret_cast<std::uint32_t*>(out + L::kLeftLows);
+    const std::int64_t count = k - begin < L::kGroup ? k - begin : L::kGroup;
+    for (std::int64_t l = 0; l < count; ++l) {
+      Parts p = SplitWide::split(float_bits(data[begin + l]), min_exponent);
+      p.exponent += shift;
+      p.low += shift;
+      values[l] = static_cast<double>(data[begin + l]) * static_cast<double>(scale);
+      gaps[l] = left_gap<Codes>(p);
+      const std::int32_t low = low_code<SplitWide, Codes>(p, Codes::kLeftZeroLow);
+      lows[l] = Codes::kSplat * static_cast<std::uint32_t>(low);
+    }
   }
 }
 
@@ -116,8 +171,9 @@ inline void pack_row(const T* codes, std::int64_t stride, std::int64_t k, std::b
 }
 
 /// One k of a right-operand panel from the codes of its columns.
-template <class Split, class Lanes, class L, class T>
+template <class Split, class L, class T>
 inline void pack_step(const T* __restrict column_codes, std::byte* __restrict out) {
+  using Lanes = typename L::Lanes;
   using Codes = typename Lanes::Codes;
   using Lane = typename Codes::Lane;
   auto* values = reinterpret_cast<typename L::Real*>(out);
@@ -134,7 +190,7 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
 }
 
 /// A right-operand panel. `element(i, l)` is the code of row i, absolute, at k = l.
-template <class Split, class Lanes, class L, class T>
+template <class Split, class L, class T>
 inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_stride,
                        std::int64_t first, std::int64_t rows, std::int64_t k, std::byte* out) {
   constexpr std::int64_t kBlock = 16;  // k transposed at a time
@@ -154,7 +210,50 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
       }
     }
     for (std::int64_t l = 0; l < count; ++l) {
-      pack_step<Split, Lanes, L>(block[l], out + (begin + l) * L::kStep);
+      pack_step<Split, L>(block[l], out + (begin + l) * L::kStep);
+    }
+  }
+}
+
+/// A right-operand panel of wide values.
+template <class L>
+inline void pack_wide_steps(const WideSource& source, std::int64_t first, std::int64_t rows,
+                            std::int64_t k, std::byte* out) {
+  using Codes = typename L::Lanes::Codes;
+  using Lane = typename L::Lane;
+  const std::int64_t present = rows - first < L::kColumns ? rows - first : L::kColumns;
+  float block[kScaledElements][L::kColumns] = {};
+  float scales[L::kColumns];
+  std::int32_t shifts[L::kColumns];
+  for (std::int64_t begin = 0; begin < k; begin += kScaledElements) {
+    const std::int64_t left = k - begin;
+    const std::int64_t count = left < kScaledElements ? left : kScaledElements;
+    for (std::int64_t j = 0; j < L::kColumns; ++j) {
+      const bool scaled = source.scales != nullptr && j < present;
+      scales[j] = scaled ? source.scales[(first + j) / source.scale_rows * source.scale_stride +
+                                         begin / kScaledElements]
+                         : 1.0f;
+      shifts[j] = scale_exponent(scales[j]);
+    }
+    for (std::int64_t j = 0; j < present; ++j) {
+      const float* row = source.data + (first + j) * source.row_stride + begin;
+      for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l];
+    }
+    for (std::int64_t l = 0; l < count; ++l) {
+      std::byte* step = out + (begin + l) * L::kStep;
+      auto* values = reinterpret_cast<double*>(step);
+      Lane exponents[L::kColumns], lows[L::kColumns];
+      for (int j = 0; j < L::kColumns; ++j) {
+        Parts p = SplitWide::split(float_bits(block[l][j]), source.min_exponent);
+        p.exponent += shifts[j];
+        p.low += shifts[j];
+        values[j] = static_cast<double>(block[l][j]) * static_cast<double>(scales[j]);
+        exponents[j] =
+            static_cast<Lane>(select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0));
+        lows[j] = static_cast<Lane>(low_code<SplitWide, Codes>(p, Codes::kRightZeroLow));
+      }
+      L::Lanes::arrange(exponents, step + L::kExponents);
+      L::Lanes::arrange(lows, step + L::kRightLows);
     }
   }
 }

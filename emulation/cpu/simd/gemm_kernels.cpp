@@ -10,15 +10,39 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
+using HalfFp8Layout = Layout<Fp8Lanes, 16>;
+using Tf32Layout = Layout<Bf16Lanes, 8>;
+using Sm100Layout = Layout<Bf16Lanes, 32, ChainOutput::f32, -126>;
+
 // --- packing ------------------------------------------------------------------------------------
 
-void pack_fp8_row(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
-                  std::int64_t group_bytes) {
-  const std::uint8_t* codes = source->data + row * source->row_stride;
-  if (source->format == Fp8Format::e4m3) {
-    pack_row<SplitE4M3, Fp8Layout, Fp8Codes>(codes, 1, k, out, group_bytes);
+template <class L>
+void pack_fp8_groups(const Fp8Source& source, std::int64_t row, std::int64_t k, std::byte* out,
+                     std::int64_t group_bytes) {
+  const std::uint8_t* codes = source.data + row * source.row_stride;
+  if (source.format == Fp8Format::e4m3) {
+    pack_row<SplitE4M3, L, Fp8Codes>(codes, 1, k, out, group_bytes);
   } else {
-    pack_row<SplitE5M2, Fp8Layout, Fp8Codes>(codes, 1, k, out, group_bytes);
+    pack_row<SplitE5M2, L, Fp8Codes>(codes, 1, k, out, group_bytes);
+  }
+}
+
+void pack_fp8_row(const Fp8Source* source, std::int64_t row, std::int64_t k, std::int64_t group,
+                  std::byte* out, std::int64_t group_bytes) {
+  if (group == kFp8Group) return pack_fp8_groups<Fp8Layout>(*source, row, k, out, group_bytes);
+  pack_fp8_groups<HalfFp8Layout>(*source, row, k, out, group_bytes);
+}
+
+void pack_wide_row(const WideSource* source, std::int64_t row, std::int64_t k, std::int64_t group,
+                   std::byte* out, std::int64_t group_bytes) {
+  const float* data = source->data + row * source->row_stride;
+  const float* scales = source->scales;
+  if (scales != nullptr) scales += row / source->scale_rows * source->scale_stride;
+  const int least = source->min_exponent;
+  switch (group) {
+    case 8: return pack_wide_groups<Tf32Layout>(data, scales, least, k, out, group_bytes);
+    case 16: return pack_wide_groups<Bf16Layout>(data, scales, least, k, out, group_bytes);
+    default: return pack_wide_groups<Sm100Layout>(data, scales, least, k, out, group_bytes);
   }
 }
 
@@ -31,18 +55,21 @@ void pack_bf16_row(const Bf16Source* source, std::int64_t row, std::int64_t k, s
 void pack_fp8_panel(const Fp8Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
                     std::byte* out) {
   if (source->format == Fp8Format::e4m3) {
-    pack_panel<SplitE4M3, Fp8Lanes, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k,
-                                               out);
+    pack_panel<SplitE4M3, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k, out);
   } else {
-    pack_panel<SplitE5M2, Fp8Lanes, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k,
-                                               out);
+    pack_panel<SplitE5M2, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k, out);
   }
 }
 
 void pack_bf16_panel(const Bf16Source* source, std::int64_t first, std::int64_t rows,
                      std::int64_t k, std::byte* out) {
-  pack_panel<SplitBf16, Bf16Lanes, Bf16Layout>(source->data, source->row_stride, source->k_stride,
-                                               first, rows, k, out);
+  pack_panel<SplitBf16, Bf16Layout>(source->data, source->row_stride, source->k_stride, first, rows,
+                                    k, out);
+}
+
+void pack_wide_panel(const WideSource* source, std::int64_t first, std::int64_t rows,
+                     std::int64_t k, std::byte* out) {
+  pack_wide_steps<Bf16Layout>(*source, first, rows, k, out);
 }
 
 constexpr std::int64_t kF32Columns = 64;
@@ -58,18 +85,9 @@ void pack_f32_panel(const F32Source* source, std::int64_t first, std::int64_t ro
 
 // --- chains -------------------------------------------------------------------------------------
 
-constexpr numerics::FormatSpec format_of(Fp8Format format) {
-  return format == Fp8Format::e4m3 ? numerics::kE4M3 : numerics::kE5M2;
-}
-
-void fp8_chain(const ChainTile* tile) {
-  run_chain<Fp8Lanes, Fp8Layout>(
-      *tile, {numerics::kSm90WgmmaFp8F32, format_of(tile->format_a), format_of(tile->format_b)});
-}
-
-void bf16_chain(const ChainTile* tile) {
-  run_chain<Bf16Lanes, Bf16Layout>(*tile,
-                                   {numerics::kSm90Bf16F32, numerics::kBF16, numerics::kBF16});
+template <class L, numerics::GroupModel kModel>
+void group_chain(const ChainTile* tile) {
+  run_chain<L>(*tile, kModel);
 }
 
 template <int kRows>
@@ -123,10 +141,13 @@ void promote(const PromotionTile* tile) {
     const float* p = tile->partial + r * tile->columns;
     float* acc = tile->accumulator + r * tile->columns;
     const float* sb = tile->scale_b;
-    const float sa = tile->step == PromotionStep::add ? 1.0f : tile->scale_a[r];
+    const float sa = tile->scale_a == nullptr ? 1.0f : tile->scale_a[r];
     switch (tile->step) {
       case PromotionStep::add:
         for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = acc[j] + p[j];
+        break;
+      case PromotionStep::add_f16:
+        for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = nearest_f16(acc[j] + p[j]);
         break;
       case PromotionStep::b_then_a:
         for (std::int64_t j = 0; j < tile->columns; ++j) {
@@ -189,10 +210,30 @@ void finish_row(const EpilogueRow* row) {
 
 extern const GemmKernels kGemm;
 const GemmKernels kGemm = {
-    Fp8Layout::kColumns, Bf16Layout::kColumns, kF32Columns,     pack_fp8_row,
-    pack_bf16_row,       pack_fp8_panel,       pack_bf16_panel, pack_f32_panel,
-    fp8_chain,           bf16_chain,           f32_chain,       promote,
-    finish_row,
+    .fp8_columns = Fp8Layout::kColumns,
+    .bf16_columns = Bf16Layout::kColumns,
+    .f32_columns = kF32Columns,
+    .pack_fp8_row = pack_fp8_row,
+    .pack_bf16_row = pack_bf16_row,
+    .pack_wide_row = pack_wide_row,
+    .pack_fp8_panel = pack_fp8_panel,
+    .pack_bf16_panel = pack_bf16_panel,
+    .pack_wide_panel = pack_wide_panel,
+    .pack_f32_panel = pack_f32_panel,
+    .chains =
+        {
+            group_chain<Fp8Layout, numerics::kSm90WgmmaFp8F32>,
+            group_chain<Layout<Fp8Lanes, 32, ChainOutput::f16>, numerics::kSm90WgmmaFp8F16>,
+            group_chain<HalfFp8Layout, numerics::kSm89MmaFp8F32>,
+            group_chain<Layout<Fp8Lanes, 16, ChainOutput::f16>, numerics::kSm89MmaFp8F16>,
+            group_chain<Bf16Layout, numerics::kSm90Bf16F32>,
+            group_chain<Layout<Bf16Lanes, 16, ChainOutput::f16>, numerics::kSm90Fp16F16>,
+            group_chain<Tf32Layout, numerics::kSm90Tf32F32>,
+            group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
+        },
+    .f32_chain = f32_chain,
+    .promote = promote,
+    .finish_row = finish_row,
 };
 
 }  // namespace FP8LAB_ISA

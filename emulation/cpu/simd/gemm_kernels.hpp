@@ -6,8 +6,9 @@
 // that rounds toward zero onto a positive accumulator Y whose unit in the last place is the group's
 // grid 2^(emax - F): Y starts at 1.5 * 2^23 (2^52) units, so every addition floors one term onto
 // the grid and the sum itself is exact. A negative term off the grid was floored one unit too far;
-// pass 2 counts those by comparing exponents of lowest set bits, and the count is added back. FP8
-// uses FP32 lanes and byte exponents, BF16 uses FP64 lanes and 16-bit exponents.
+// pass 2 counts those by comparing exponents of lowest set bits, and the count is added back. With
+// 13 fraction bits, FP8 uses FP32 lanes and byte exponents; with 25, every format uses FP64 lanes
+// and 16-bit exponents ("wide"), and block scales that are powers of two join the packed values.
 //
 // Callers of the chain functions must have set the rounding mode to toward zero (TowardZero) and
 // must use no other floating-point arithmetic meanwhile; all other kernels need round to nearest.
@@ -26,10 +27,11 @@ enum class Fp8Format : std::int32_t { e4m3, e5m2 };
 inline constexpr std::int64_t kFp8Group = 32;
 inline constexpr std::int64_t kBf16Group = 16;
 
-/// Bytes of one packed group of a left-operand row: values, exponents, lowest bits, each broadcast
-/// to 32 bits or more.
-inline constexpr std::int64_t kFp8GroupBytes = kFp8Group * (4 + 4 + 4);
-inline constexpr std::int64_t kBf16GroupBytes = kBf16Group * (8 + 4 + 4);
+/// Bytes of one element of a left-operand row: value, exponent, lowest bit, each broadcast to 32
+/// bits or more.
+inline constexpr std::int64_t kFp8ProductBytes = 4 + 4 + 4;
+inline constexpr std::int64_t kWideProductBytes = 8 + 4 + 4;
+inline constexpr std::int64_t kBf16GroupBytes = kBf16Group * kWideProductBytes;
 
 /// Bytes per column and k of a packed right-operand panel: value, exponent, lowest bit.
 inline constexpr std::int64_t kFp8PanelBytes = 4 + 1 + 1;
@@ -49,6 +51,15 @@ struct F32Source {
   const float* data;
   std::int64_t row_stride;  ///< K is contiguous
 };
+/// Values of a narrow format, which no FP32 significand below 2^min_exponent has normalised.
+struct WideSource {
+  const float* data;
+  std::int64_t row_stride;  ///< K is contiguous
+  int min_exponent;         ///< of the format: its subnormals count at this exponent
+  const float* scales;      ///< one for 32 elements, powers of two or NaN; nullptr: none
+  std::int64_t scale_stride,
+      scale_rows;  ///< scales of row i begin at i / scale_rows * scale_stride
+};
 
 /// One tile of chains: c (rows, W), W the panel width, contiguous, is the accumulator in and out.
 struct ChainTile {
@@ -66,11 +77,29 @@ struct ChainTile {
   const float* start;
   std::int64_t start_stride;
   std::int64_t first_column, last_column;
-  Fp8Format format_a, format_b;  ///< fp8 only
 };
 
-/// How partial sums enter the accumulator; values of numerics::Promotion.
-enum class PromotionStep : std::int32_t { add, b_then_a, a_then_b, product_first };
+/// Chains by packing, products of a group and, where it is FP16, accumulator.
+enum class ChainKind : std::int32_t {
+  fp8_32,       ///< numerics::kSm90WgmmaFp8F32
+  fp8_32_f16,   ///< numerics::kSm90WgmmaFp8F16
+  fp8_16,       ///< numerics::kSm89MmaFp8F32
+  fp8_16_f16,   ///< numerics::kSm89MmaFp8F16
+  wide_16,      ///< numerics::kSm90Bf16F32 and kSm90Fp16F32
+  wide_16_f16,  ///< numerics::kSm90Fp16F16
+  wide_8,       ///< numerics::kSm90Tf32F32
+  wide_32,      ///< numerics::kSm100Mxf8f6f4 and kSm100F8f6f4F32
+};
+inline constexpr int kChainKinds = 8;
+
+/// How partial sums enter the accumulator; the first are values of numerics::Promotion.
+enum class PromotionStep : std::int32_t {
+  add,
+  b_then_a,
+  a_then_b,
+  product_first,
+  add_f16,  ///< acc + p of FP16 numbers, rounded to FP16
+};
 
 /// acc[r][j] = promote(acc[r][j], p[r][j], scale_a[r], scale_b[j]); all tiles (rows, columns)
 /// contiguous.
@@ -79,8 +108,8 @@ struct PromotionTile {
   std::int64_t rows, columns;
   const float* partial;
   float* accumulator;
-  const float* scale_a;  ///< one a row; unused by `add`
-  const float* scale_b;  ///< one a column; unused by `add`
+  const float* scale_a;  ///< one a row; unused by `add` and `add_f16`
+  const float* scale_b;  ///< one a column; likewise
 };
 
 /// The epilogue of one row (numerics.md section 6.4), numerics::finish_element for each column.
@@ -102,26 +131,32 @@ struct GemmKernels {
   std::int64_t fp8_columns, bf16_columns, f32_columns;  ///< panel widths W
 
   /// Left operand: ceil(k / group) packed groups of a row, written `group_bytes` apart. What
-  /// follows the elements of a short last group has no meaning.
-  void (*pack_fp8_row)(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
-                       std::int64_t group_bytes);
+  /// follows the elements of a short last group has no meaning. FP8: group 16 or 32, BF16: 16,
+  /// wide: 8, 16 or 32.
+  void (*pack_fp8_row)(const Fp8Source* source, std::int64_t row, std::int64_t k,
+                       std::int64_t group, std::byte* out, std::int64_t group_bytes);
   void (*pack_bf16_row)(const Bf16Source* source, std::int64_t row, std::int64_t k, std::byte* out,
                         std::int64_t group_bytes);
+  void (*pack_wide_row)(const WideSource* source, std::int64_t row, std::int64_t k,
+                        std::int64_t group, std::byte* out, std::int64_t group_bytes);
   /// Right operand: W columns from `first` on (those at and beyond `rows` become zeros), k entries
   /// of W * PanelBytes (f32: W floats).
   void (*pack_fp8_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
   void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,
                           std::int64_t k, std::byte* out);
+  void (*pack_wide_panel)(const WideSource* source, std::int64_t first, std::int64_t rows,
+                          std::int64_t k, std::byte* out);
   void (*pack_f32_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
 
-  void (*fp8_chain)(const ChainTile* tile);   ///< numerics::kSm90WgmmaFp8F32
-  void (*bf16_chain)(const ChainTile* tile);  ///< numerics::kSm90Bf16F32
+  void (*chains[kChainKinds])(const ChainTile* tile);  ///< by ChainKind
   /// FP32 fused multiply-adds, k ascending, to nearest; not under TowardZero.
   void (*f32_chain)(const ChainTile* tile);
   void (*promote)(const PromotionTile* tile);
   void (*finish_row)(const EpilogueRow* row);
+
+  void chain(ChainKind kind, const ChainTile& tile) const { chains[static_cast<int>(kind)](&tile); }
 };
 
 /// The table of active_target().
