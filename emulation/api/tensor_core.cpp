@@ -207,12 +207,18 @@ std::optional<numerics::FormatSpec> TensorCoreProfile::carrier(
   return std::nullopt;
 }
 
-BlockScale TensorCoreProfile::finest_scale() const {
+QuantSpec TensorCoreProfile::default_operand() const {
+  QuantSpec spec;
+  if (operand != numerics::kFP32) spec.format = operand;
+  if (!group.block_scales) return spec;
   BlockScale finest = block_scales[0];
   for (const BlockScale& scale : block_scales) {
     if (scale.width > 0 && scale.width < finest.width) finest = scale;
   }
-  return finest;
+  spec.scale_source = ScaleSource::current;
+  spec.tile = {1, finest.width};
+  spec.scale.format = finest.format;
+  return spec;
 }
 
 bool TensorCoreProfile::takes_scales(const QuantSpec& spec) const {

@@ -46,8 +46,9 @@ struct TensorCoreProfile {
   bool takes_codes() const { return operand.bits() <= 8; }
   /// The format that carries every value of `format` into the multiplier; nothing when none does.
   std::optional<numerics::FormatSpec> carrier(const numerics::FormatSpec& format) const;
-  /// Of block_scales the one with the fewest elements; width 0 when there is none.
-  BlockScale finest_scale() const;
+  /// The multiplier's own format (bf16 for the ideal sums), unscaled unless the instruction takes
+  /// block scales: then with the finest of them.
+  QuantSpec default_operand() const;
   /// True when the instruction takes the scales that `spec` gives.
   bool takes_scales(const QuantSpec& spec) const;
 };

@@ -8,7 +8,10 @@
 #include <random>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/gemm.hpp"
+#include "emulation/cpu/gemm_operand.hpp"
+#include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
 
@@ -117,19 +120,40 @@ double seconds_of(const std::function<void()>& work) {
   return thread_seconds() - begin;
 }
 
-GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
+/// A matrix quantized as an accumulator takes it, with its memory; the first `rows` rows of it.
+struct ProfileOperand {
+  QuantizedOperand operand;
+  std::vector<std::byte> codes;
+  std::vector<float> scales;
+
+  ProfileOperand(Matrix& matrix, const QuantSpec& spec, std::int64_t rows)
+      : codes(static_cast<std::size_t>(rows * matrix.k) * size_of(spec.storage())) {
+    operand.spec = spec;
+    operand.rows = rows;
+    operand.k = matrix.k;
+    operand.codes = {codes.data(), spec.storage(), rows, matrix.k, matrix.k};
+    if (spec.has_scale()) {
+      const std::int64_t columns = spec.tile_cols(matrix.k);
+      scales.resize(static_cast<std::size_t>(rows * columns));
+      operand.scales = {scales.data(), DType::f32, rows, columns, columns};
+    }
+    const TensorView values{matrix.values.data(), DType::f32, rows, matrix.k, matrix.k};
+    cpu::quantize(values, false, RandomKey{}, TensorView{}, operand);
+  }
+};
+
+/// Times `spec` on the operands, and FP32 on the matrices that they come from.
+GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const QuantizedOperand& left,
+                     const QuantizedOperand& right, const Matrix& a, const Matrix& b, int repeats) {
   GemmBenchRow row;
-  row.operation = name_of(operation);
+  row.operation = name;
   row.target = cpu::name_of(cpu::active_target());
-  row.m = a.rows;
-  row.n = b.rows;
+  row.path = cpu::fast_method(spec.accumulator) ? "vector" : "reference";
+  row.m = left.rows;
+  row.n = right.rows;
   row.k = a.k;
-  const GemmSpec spec = specification(operation);
-  const QuantizedOperand left = operand(a, operation, {1, 128});
-  const QuantizedOperand right = operand(b, operation, {128, 128});
-  const auto outputs = static_cast<std::size_t>(row.m * row.n);
-  std::vector<std::uint16_t> d(outputs);
-  std::vector<float> c(outputs);
+  std::vector<std::uint16_t> d(static_cast<std::size_t>(row.m * row.n));
+  std::vector<float> c(static_cast<std::size_t>(a.rows * b.rows));
   const TensorView view{d.data(), DType::bf16, row.m, row.n, row.n};
   const PeerGemm peers[] = {eigen_gemm(), openblas_gemm()};
   const char* const peer_names[] = {"eigen", "openblas"};
@@ -141,15 +165,17 @@ GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
     for (int p = 0; p < 2; ++p) {
       if (peers[p] == nullptr) continue;
       const double peer_time = seconds_of(
-          [&] { peers[p](a.values.data(), b.values.data(), c.data(), row.m, row.n, row.k); });
+          [&] { peers[p](a.values.data(), b.values.data(), c.data(), a.rows, b.rows, a.k); });
       if (i >= 0) other[p].push_back(peer_time);
     }
   }
-  const double gigamacs = 1e-9 * static_cast<double>(row.m * row.n) * static_cast<double>(row.k);
-  row.gigamac_per_second = gigamacs / median(own);
+  const auto gigamacs = [k = row.k](std::int64_t m, std::int64_t n) {
+    return 1e-9 * static_cast<double>(m * n) * static_cast<double>(k);
+  };
+  row.gigamac_per_second = gigamacs(row.m, row.n) / median(own);
   for (int p = 0; p < 2; ++p) {
     if (other[p].empty()) continue;
-    const double speed = gigamacs / median(other[p]);
+    const double speed = gigamacs(a.rows, b.rows) / median(other[p]);
     if (speed <= row.peer_gigamac_per_second) continue;
     row.peer_gigamac_per_second = speed;
     row.peer = peer_names[p];
@@ -158,12 +184,31 @@ GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
   return row;
 }
 
+GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
+  return measure(name_of(operation), specification(operation), operand(a, operation, {1, 128}),
+                 operand(b, operation, {128, 128}), a, b, repeats);
+}
+
+GemmBenchRow measure(const TensorCoreProfile& profile, Matrix& a, Matrix& b, int repeats) {
+  constexpr std::int64_t kReferenceRows = 16;
+  const bool fast = cpu::fast_method(profile.accumulator).has_value();
+  const auto rows = [&](const Matrix& matrix) {
+    return fast ? matrix.rows : std::min(matrix.rows, kReferenceRows);
+  };
+  const QuantSpec own = profile.default_operand();
+  const ProfileOperand left(a, own, rows(a)), right(b, own, rows(b));
+  GemmSpec spec;
+  spec.accumulator = profile.accumulator;
+  return measure(std::string(profile.name), spec, left.operand, right.operand, a, b, repeats);
+}
+
 }  // namespace
 
 std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options) {
   if (options.repeats < 1) throw Error("bench: repeats must be positive");
   std::vector<GemmBenchRow> rows;
-  for (const auto& [m, n, k] : options.shapes) {
+  for (const auto& shape : options.shapes) {
+    const auto [m, n, k] = shape;
     if (m < 1 || n < 1 || k < 1) throw Error("bench: shapes must be positive");
     Matrix a = make_matrix(m, k, 1);
     Matrix b = make_matrix(n, k, 2);
@@ -171,6 +216,10 @@ std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options) {
       const Environment environment(target);
       for (const Operation operation : kOperations) {
         rows.push_back(measure(operation, a, b, options.repeats));
+      }
+      if (&shape != options.shapes.data()) continue;
+      for (const TensorCoreProfile& profile : tensor_core_profiles()) {
+        rows.push_back(measure(profile, a, b, options.repeats));
       }
     }
   }

@@ -12,13 +12,14 @@ namespace fp8lab {
 
 /// One measurement on one thread. Speeds are medians in 1e9 multiply-adds a second.
 struct GemmBenchRow {
-  std::string operation;  ///< "fp8 promote:128", "fp8 1x128", "bf16"
+  std::string operation;  ///< "fp8 promote:128", "fp8 1x128", "bf16" or an accumulator's name
   std::string target;     ///< SIMD target of the emulation
   std::int64_t m = 0, n = 0, k = 0;
   double gigamac_per_second = 0;
   double peer_gigamac_per_second = 0;
   double ratio = 0;  ///< emulation over peer
   std::string peer;  ///< the faster of the FP32 libraries: "eigen" or "openblas"
+  std::string path;  ///< what computed it: "vector" kernels or the scalar "reference"
 };
 
 struct GemmBenchOptions {
@@ -33,9 +34,10 @@ struct GemmBenchOptions {
 };
 
 /// Measures FP8 (tensor scales with promote:128, and 1x128 by 128x128 scales) and BF16 GEMMs,
-/// packing and epilogue included, on Gaussian data. The peers are Eigen, compiled for the
-/// processor's own instruction set, and OpenBLAS when the shared library is installed; they run in
-/// turn with the emulation in the same process, one thread each.
+/// packing and epilogue included, on Gaussian data; on the first shape also every accumulator with
+/// its own operands and the schedule fast, for the reference a corner of 16 x 16 outputs. The peers
+/// are Eigen, compiled for the processor's own instruction set, and OpenBLAS when the shared
+/// library is installed; they run in turn with the emulation in the same process, one thread each.
 std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options);
 
 }  // namespace fp8lab

@@ -42,12 +42,12 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
   if (values.count("all-targets") != 0) options.targets = cpu::available_targets();
   nlohmann::ordered_json rows = nlohmann::json::array();
   fmt::print("GEMM, one thread: multiply-adds beside the best FP32 GEMM\n");
-  fmt::print("  {:<16} {:<12} {:>16} {:>9} {:>9} {:>6}  {}\n", "operation", "target", "M x N x K",
-             "GMAC/s", "FP32", "ratio", "peer");
+  fmt::print("  {:<22} {:<12} {:>16} {:>9} {:>9} {:>6}  {:<9} {}\n", "operation", "target",
+             "M x N x K", "GMAC/s", "FP32", "ratio", "peer", "path");
   for (const GemmBenchRow& row : bench_gemm(options)) {
-    fmt::print("  {:<16} {:<12} {:>16} {:>9.2f} {:>9.2f} {:>6.3f}  {}\n", row.operation, row.target,
-               fmt::format("{}x{}x{}", row.m, row.n, row.k), row.gigamac_per_second,
-               row.peer_gigamac_per_second, row.ratio, row.peer);
+    fmt::print("  {:<22} {:<12} {:>16} {:>9.2f} {:>9.2f} {:>6.3f}  {:<9} {}\n", row.operation,
+               row.target, fmt::format("{}x{}x{}", row.m, row.n, row.k), row.gigamac_per_second,
+               row.peer_gigamac_per_second, row.ratio, row.peer, row.path);
     rows.push_back({{"operation", row.operation},
                     {"target", row.target},
                     {"m", row.m},
@@ -56,7 +56,8 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
                     {"gigamac_per_second", row.gigamac_per_second},
                     {"peer_gigamac_per_second", row.peer_gigamac_per_second},
                     {"ratio", row.ratio},
-                    {"peer", row.peer}});
+                    {"peer", row.peer},
+                    {"path", row.path}});
   }
   return rows;
 }

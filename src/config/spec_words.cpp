@@ -72,19 +72,6 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
       fmt::format("GEMM '{}': unknown role '{}'; accepted: fprop, dgrad, wgrad", text, word));
 }
 
-// The multiplier's own format, with the finest of the scales that its instruction takes; bf16 for
-// the ideal sums.
-QuantSpec default_operand(const TensorCoreProfile& profile) {
-  QuantSpec spec;
-  if (profile.operand != numerics::kFP32) spec.format = profile.operand;
-  if (!profile.group.block_scales) return spec;
-  const BlockScale scale = profile.finest_scale();
-  spec.scale_source = ScaleSource::current;
-  spec.tile = {1, scale.width};
-  spec.scale.format = scale.format;
-  return spec;
-}
-
 }  // namespace
 
 std::vector<std::string> split_at_slashes(const std::string& text) {
@@ -221,7 +208,7 @@ GemmRequest parse_gemm_problem(const std::string& text) {
   if (!is_words && colon != std::string::npos) return problem_of_recipe(text, colon);
   GemmRequest problem;
   problem.gemm = parse_gemm_spec(text);
-  problem.a = problem.b = default_operand(profile_of(problem.gemm.accumulator));
+  problem.a = problem.b = profile_of(problem.gemm.accumulator).default_operand();
   return problem;
 }
 

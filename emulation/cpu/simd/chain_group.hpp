@@ -28,6 +28,10 @@ using numerics::float_bits;
 /// Format of a chain's accumulator.
 enum class ChainOutput { f32, f16 };
 
+/// 2^100 stands for an infinity that finite products made of an FP16 accumulator: it absorbs all
+/// later products, keeps its sign, and is no reason to recompute the lane.
+inline constexpr std::uint32_t kOverflowedF16 = 0x71800000u;
+
 /// Where the parts of packed operands lie, and what a group of them does besides summing: emax is
 /// at least kEmaxFloor, and results are rounded to kOutput.
 template <class LanesT, std::int64_t kGroupSize, ChainOutput kOutputFormat = ChainOutput::f32,
@@ -65,24 +69,6 @@ inline std::uint32_t load_u32(const std::byte* p) {
   std::uint32_t value;
   std::memcpy(&value, p, sizeof value);
   return value;
-}
-
-/// The FP16 number nearest to x, ties to even, as a float; the zero is +0, NaN stays NaN. In any
-/// rounding mode.
-inline float nearest_f16(float x) {
-  const std::uint32_t bits = float_bits(x);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  const std::uint32_t rounded = (magnitude + 0xFFFu + ((magnitude >> 13) & 1u)) & ~0x1FFFu;
-  const std::uint32_t large = magnitude > 0x7F800000u ? magnitude : 0x7F800000u;
-  const std::uint32_t normal = rounded < 0x47800000u ? rounded : large;
-  // Below 2^-14 the unit is 2^-24.
-  const float units = bits_float(magnitude < 0x38800000u ? magnitude : 0u) * 0x1p24f;
-  const auto whole = static_cast<std::int32_t>(units);
-  const float rest = units - static_cast<float>(whole);
-  const bool up = rest > 0.5f || (rest == 0.5f && (whole & 1) != 0);
-  const std::uint32_t small = float_bits(static_cast<float>(whole + (up ? 1 : 0)) * 0x1p-24f);
-  const std::uint32_t result = magnitude < 0x38800000u ? small : normal;
-  return bits_float(result | (result == 0 ? 0u : bits & 0x80000000u));
 }
 
 /// One group of `count` > 0 products for kRows rows: c (kRows, W) in and out.
@@ -146,8 +132,8 @@ template <class L, int kRows, bool kFromZero>
       Lanes::template finish<!kToF16>(y[r][v], anchor[r][v], counted[r], c + r * L::kColumns, v);
     }
     if constexpr (kToF16) {
-      for (int j = 0; j < L::kColumns; ++j) {
-        c[r * L::kColumns + j] = nearest_f16(c[r * L::kColumns + j]);
+      for (int j = 0; j < L::kColumns; j += F16Rounding::kLanes) {
+        F16Rounding::round(c + r * L::kColumns + j, bits_float(kOverflowedF16));
       }
     }
   }
@@ -284,6 +270,16 @@ void recompute_special(const ChainTile& tile, const numerics::GroupModel& model)
   }
 }
 
+/// Makes the infinities of FP16 accumulators that kOverflowedF16 stands for.
+template <class L>
+void finish_f16(const ChainTile& tile) {
+  for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
+    const std::uint32_t bits = float_bits(tile.c[i]);
+    const bool overflowed = (bits & 0x7FFFFFFFu) == kOverflowedF16;
+    tile.c[i] = bits_float(overflowed ? (bits & 0x80000000u) | numerics::kF32Infinity : bits);
+  }
+}
+
 /// The chain of a tile, every group summed as `model` says.
 template <class L>
 void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
@@ -300,6 +296,7 @@ void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
     }
   }
   recompute_special<L>(tile, model);
+  if constexpr (L::kOutput == ChainOutput::f16) finish_f16<L>(tile);
 }
 
 }  // namespace

@@ -208,6 +208,24 @@ struct F32Lanes {
   static void store(float* p, Float x) { _mm256_storeu_ps(p, x); }
 };
 
+/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too
+/// large by `overflow` with their sign. Zeros become +0; infinity and NaN stay.
+struct F16Rounding {
+  static constexpr int kLanes = 8;
+  static void round(float* x, float overflow) {
+    const __m256 values = _mm256_loadu_ps(x);
+    const __m128i halves = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 rounded = _mm256_add_ps(_mm256_cvtph_ps(halves), _mm256_setzero_ps());
+    const __m256 sign = _mm256_and_ps(values, _mm256_set1_ps(-0.0f));
+    const __m256 magnitude = _mm256_xor_ps(values, sign);
+    const __m256 large =
+        _mm256_and_ps(_mm256_cmp_ps(magnitude, _mm256_set1_ps(65520.0f), _CMP_GE_OQ),
+                      _mm256_cmp_ps(magnitude, _mm256_set1_ps(__builtin_inff()), _CMP_LT_OQ));
+    const __m256 replaced = _mm256_or_ps(sign, _mm256_set1_ps(overflow));
+    _mm256_storeu_ps(x, _mm256_blendv_ps(rounded, replaced, large));
+  }
+};
+
 }  // namespace
 }  // namespace FP8LAB_ISA
 }  // namespace fp8lab::cpu

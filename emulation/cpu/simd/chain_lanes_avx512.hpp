@@ -246,6 +246,26 @@ struct F32Lanes {
   static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
 };
 
+/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too
+/// large by `overflow` with their sign. Zeros become +0; infinity and NaN stay.
+struct F16Rounding {
+  static constexpr int kLanes = 16;
+  static void round(float* x, float overflow) {
+    const __m512 values = _mm512_loadu_ps(x);
+    const __m256i halves = _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m512 rounded = _mm512_add_ps(_mm512_cvtph_ps(halves), _mm512_setzero_ps());
+    const __m512 magnitude = _mm512_abs_ps(values);
+    const __mmask16 finite =
+        _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ);
+    const __mmask16 large =
+        _mm512_mask_cmp_ps_mask(finite, magnitude, _mm512_set1_ps(65520.0f), _CMP_GE_OQ);
+    const __m512i sign =
+        _mm512_and_si512(_mm512_castps_si512(values), _mm512_set1_epi32(INT32_MIN));
+    const __m512i replaced = _mm512_or_si512(sign, _mm512_castps_si512(_mm512_set1_ps(overflow)));
+    _mm512_storeu_ps(x, _mm512_mask_blend_ps(large, rounded, _mm512_castsi512_ps(replaced)));
+  }
+};
+
 }  // namespace
 }  // namespace FP8LAB_ISA
 }  // namespace fp8lab::cpu

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "emulation/cpu/simd/chain_codes.hpp"
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/host_device.hpp"
 
 namespace fp8lab::cpu {
@@ -163,6 +164,22 @@ struct F32Lanes {
   static Float splat(float x) { return x; }
   static Float fused(Float a, Float b, Float y) { return __builtin_fmaf(a, b, y); }
   static void store(float* p, Float x) { *p = x; }
+};
+
+/// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too
+/// large by `overflow` with their sign. Zeros become +0; infinity and NaN stay.
+struct F16Rounding {
+  static constexpr int kLanes = 1;
+  static void round(float* x, float overflow) {
+    const std::uint32_t bits = numerics::float_bits(*x);
+    const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude >= numerics::kF32Infinity) return;
+    const std::uint32_t code = numerics::encode(
+        numerics::kFP16, magnitude, numerics::Rounding::nearest, numerics::Overflow::special);
+    const float rounded =
+        code < numerics::kFP16.infinity_code() ? numerics::decode(numerics::kFP16, code) : overflow;
+    *x = code == 0 ? 0.0f : __builtin_copysignf(rounded, *x);
+  }
 };
 
 }  // namespace

@@ -147,7 +147,10 @@ void promote(const PromotionTile* tile) {
         for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = acc[j] + p[j];
         break;
       case PromotionStep::add_f16:
-        for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = nearest_f16(acc[j] + p[j]);
+        for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = acc[j] + p[j];
+        for (std::int64_t j = 0; j < tile->columns; j += F16Rounding::kLanes) {
+          F16Rounding::round(acc + j, __builtin_inff());
+        }
         break;
       case PromotionStep::b_then_a:
         for (std::int64_t j = 0; j < tile->columns; ++j) {
