@@ -218,6 +218,7 @@ QuantSpec TensorCoreProfile::default_operand() const {
   spec.scale_source = ScaleSource::current;
   spec.tile = {1, finest.width};
   spec.scale.format = finest.format;
+  if (finest.format == ScaleFormat::e8m0) spec.scale.rounding = numerics::ScaleRounding::rceil;
   return spec;
 }
 

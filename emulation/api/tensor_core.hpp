@@ -47,7 +47,8 @@ struct TensorCoreProfile {
   /// The format that carries every value of `format` into the multiplier; nothing when none does.
   std::optional<numerics::FormatSpec> carrier(const numerics::FormatSpec& format) const;
   /// The multiplier's own format (bf16 for the ideal sums), unscaled unless the instruction takes
-  /// block scales: then with the finest of them.
+  /// block scales: then with the finest of them, powers of two rounded up so that nothing
+  /// saturates.
   QuantSpec default_operand() const;
   /// True when the instruction takes the scales that `spec` gives.
   bool takes_scales(const QuantSpec& spec) const;

@@ -88,7 +88,24 @@ def test_info() -> None:
     assert facts["threads"] >= 1
     assert "infir2" in facts["recipes"]
     assert facts["hdf5"].count(".") == 2
-    assert "hdf5" in succeeded("info")
+    text = succeeded("info")
+    assert "hdf5" in text
+    profiles = {row["name"]: row for row in facts["profiles"]}
+    assert len(profiles) == 15
+    for name, row in profiles.items():
+        assert name in text and row["arithmetic"] in text and row["source"] in text
+        assert row["evidence"] in {"measured", "published", "definition"}
+        assert row["path"] in {"vector", "reference"}
+    assert profiles["sm90_wgmma_fp8"]["parameters"] == {
+        "products": 32,
+        "fraction_bits": 13,
+        "accumulator": "fp32",
+        "mantissa_bits": 13,
+    }
+    assert profiles["sm100_mxf4nvf4"]["evidence"] == "published"
+    assert {"format": "e4m3", "width": 16} in profiles["sm100_mxf4nvf4"]["parameters"][
+        "block_scales"
+    ]
 
 
 def test_recipes() -> None:
@@ -309,6 +326,75 @@ def test_gemm_of_values(matrices: Path) -> None:
         assert 0 < relative < error, (spec, relative)
 
 
+def test_gemm_with_every_accumulator(matrices: Path, tmp_path: Path) -> None:
+    files = ["--a", matrices / "a.npy", "--b", matrices / "b.npy", "--out", matrices / "d.npy"]
+    reference = np.load(matrices / "a.npy") @ np.load(matrices / "b.npy").T
+    results = {}
+    for row in json.loads(succeeded("info", "--json"))["profiles"]:
+        succeeded("gemm", "--spec", row["name"] + "/fp32", *files)
+        results[row["name"]] = np.load(matrices / "d.npy")
+        relative = np.linalg.norm(results[row["name"]] - reference) / np.linalg.norm(reference)
+        # e2m1 elements have one mantissa bit, e4m3 three, and the rest seven or more.
+        operands = row["operands"].split()[0]
+        limit = {"e2m1": 0.2, "e4m3fn": 0.06}.get(operands, 0.005)
+        assert relative < limit, (row["name"], relative)
+        recipe = RECIPE.replace("sm90_wgmma_fp8", row["name"])
+        if operands == "e4m3fn" and "block_scales" not in row["parameters"]:
+            (tmp_path / "mine.toml").write_text(recipe)
+            succeeded("gemm", "--spec", f"{tmp_path / 'mine.toml'}:fprop", *files)
+    bits = {name: result.tobytes() for name, result in results.items()}
+    assert bits["sm90_wgmma_fp8"] != bits["sm90_mma_sync_fp8"]
+    assert bits["sm90_wgmma_fp8"] != bits["sm89_mma_fp8"]
+
+
+def test_gemm_alpha_beta_and_bias(matrices: Path) -> None:
+    files = ["--a", matrices / "a.npy", "--b", matrices / "b.npy", "--out", matrices / "d.npy"]
+    spec = ["--spec", "sm90_bf16/fp32"]
+    succeeded("gemm", *spec, *files)
+    product = np.load(matrices / "d.npy")
+    c = np.arange(24 * 40, dtype=np.float32).reshape(24, 40)
+    bias = np.arange(24, dtype=np.float32)
+    np.save(matrices / "c.npy", c)
+    np.save(matrices / "bias.npy", bias)
+    more = ["--c", matrices / "c.npy", "--bias", matrices / "bias.npy", "--alpha", 2, "--beta", 0.5]
+    succeeded("gemm", *spec, *files, *more)
+    expected = 2.0 * product.astype(np.float64) + 0.5 * c  # exact; rounded to FP32, then the bias
+    expected = expected.astype(np.float32) + bias[:, np.newaxis]
+    assert np.array_equal(np.load(matrices / "d.npy"), expected)
+
+
+def test_library_call_refusals(matrices: Path) -> None:
+    a, b, out = matrices / "a.npy", matrices / "b.npy", matrices / "d.npy"
+
+    def call(mode: str, *more: object) -> str:
+        spec = f"cublaslt_h200:{mode}"
+        message = refused("gemm", "--spec", spec, "--a", a, "--b", b, "--out", out, *more)
+        assert not out.exists()
+        return message
+
+    assert "unknown mode 'mx'" in call("mx")
+    assert "unknown word 'slow'" in call("tensor/slow")
+    assert "no fast accumulation" in call("1x128x1x128/fast")
+    assert "one schedule" in call("bf16/fast")
+    assert "output e4m3fn is for scales by tensor" in call("row/e4m3fn")
+    assert "needs an e5m2 operand" in call("tensor/e5m2")
+    both = ["--operand-a", "e5m2/tensor", "--operand-b", "e5m2/tensor"]
+    assert "refuses e5m2 by e5m2" in call("tensor", *both)
+    assert "scales by 1x128" in call("1x128x128x128", "--operand-a", "e4m3fn/row")
+    assert "never splits K" in call("row/split_k=2")
+    assert "leaves range" in call("tensor/split_k=9")
+    assert "--d-scale is for outputs" in call("tensor", "--d-scale", 2)
+    assert "--beta needs --c" in call("tensor", "--beta", 2)
+    np.save(matrices / "c.npy", np.zeros((24, 41), np.float32))
+    assert "no effect without --beta" in call("tensor", "--c", matrices / "c.npy")
+    assert "expected (24, 40)" in call("tensor", "--c", matrices / "c.npy", "--beta", 2)
+    assert "expected (1, 24)" in call("tensor", "--bias", matrices / "c.npy")
+    assert "for --backend cpu" in call("tensor", "--backend", "truth")
+    np.save(matrices / "a.npy", np.zeros((24, 250), np.float32))
+    np.save(matrices / "b.npy", np.zeros((40, 250), np.float32))
+    assert "multiples of 16" in call("tensor")
+
+
 def test_gemm_refusals(matrices: Path) -> None:
     out = matrices / "d.npy"
     a, b = matrices / "a.npy", matrices / "b.npy"
@@ -326,6 +412,12 @@ def test_gemm_refusals(matrices: Path) -> None:
     assert "unknown word '1x'" in gemm("sm90_wgmma_fp8", a, b, "--operand-a", "e4m3fn/1x")
     assert "accepted" in gemm("sm90_wgmma_fp8/fast", a, b, "--operand-a", "e4m3fn/1x128")
     assert "delayed scaling" in gemm("te_delayed:fprop", a, b)
+    assert "takes block scales and a is e4m3fn" in gemm(
+        "sm100_mxf8f6f4", a, b, "--operand-a", "e4m3fn"
+    )
+    assert "cannot multiply a" in gemm("sm90_f16", a, b, "--operand-a", "bf16")
+    assert "cannot multiply b" in gemm("sm100_mxf4nvf4", a, b, "--operand-b", "e4m3fn/mx32")
+    assert "takes no block scales" in gemm("sm90_f16/in_instruction", a, b)
     assert "cannot open" in gemm("infir2:fprop", a, matrices / "none.npy")
     np.save(matrices / "double.npy", np.zeros((40, 256)))
     assert "float32" in gemm("infir2:fprop", a, matrices / "double.npy")
