@@ -51,7 +51,7 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_
 
 // One thread's memory.
 struct Scratch {
-  AlignedBuffer rows, step, partial, accumulator, total, scale_a, scale_b;
+  AlignedBuffer rows, step, block_a, block_b, partial, accumulator, total, scale_a, scale_b;
 };
 
 // What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
@@ -156,7 +156,7 @@ class FastGemm {
       // A partial sum is never -0, so it starts its range without the addition to +0.
       const bool direct = range_begins && (plan_.order == ScaleOrder::epilogue ||
                                            plan_.order == ScaleOrder::in_instruction);
-      run_chain(chunk, rows, panel, direct ? accumulator : partial, scratch);
+      run_chain(chunk, row, rows, column, panel, direct ? accumulator : partial, scratch);
       if (range_begins && !direct) std::fill_n(accumulator, elements, 0.0f);
       if (!direct) add_partial(chunk, row, rows, column, partial, accumulator, scratch);
       range_begins = chunk.ends_range;
@@ -182,8 +182,8 @@ class FastGemm {
     }
   }
 
-  void run_chain(const Chunk& chunk, std::int64_t rows, const std::byte* panel, float* c,
-                 Scratch& scratch) const {
+  void run_chain(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
+                 const std::byte* panel, float* c, Scratch& scratch) const {
     ChainTile tile{};
     tile.a = static_cast<const std::byte*>(scratch.rows.data()) + chunk.group * group_bytes_;
     tile.a_row_bytes = row_bytes_;
@@ -194,10 +194,42 @@ class FastGemm {
     tile.c = c;
     tile.from_zero = true;
     tile.last_column = sizes_.columns;
+    if (method_.exact_products > 0) return run_block_sums(chunk, tile, row, column, scratch);
     if (method_.carrier == Carrier::f32) return kernels_.f32_chain(&tile);
     if (method_.mma_sync) return run_mma_sync(tile, scratch);
     const TowardZero rounding;
     kernels_.chain(method_.kind, tile);
+  }
+
+  // A chain of groups of kBlockSums exact sums.
+  void run_block_sums(const Chunk& chunk, const ChainTile& tile, std::int64_t row,
+                      std::int64_t column, Scratch& scratch) const {
+    const std::int64_t width = method_.exact_products, elements = tile.rows * sizes_.columns;
+    auto* sums = scratch.step.reserve_as<float>(static_cast<std::size_t>(kBlockSums * elements));
+    auto* scale_a =
+        scratch.block_a.reserve_as<float>(static_cast<std::size_t>(kBlockSums * tile.rows));
+    auto* scale_b =
+        scratch.block_b.reserve_as<float>(static_cast<std::size_t>(kBlockSums * sizes_.columns));
+    BlockSumTile group{0, tile.rows, sizes_.columns, sums, scale_a, scale_b, 0, tile.c, true};
+    group.scale_exponent = plan_.scale_format.min_exponent();
+    for (std::int64_t k = 0; k < tile.k; k += width) {
+      ChainTile block = tile;
+      block.a = tile.a + k * tile.a_group_bytes;
+      block.b = tile.b + k * sizes_.step_bytes;
+      block.k = std::min(width, tile.k - k);
+      block.c = sums + group.blocks * elements;
+      kernels_.f32_chain(&block);
+      const std::int64_t i = group.blocks++, k0 = chunk.begin + k;
+      for (std::int64_t r = 0; r < tile.rows; ++r) {
+        scale_a[i * tile.rows + r] = scale_at(a_, row + r, k0);
+      }
+      std::copy_n(column_scales(column, k0, scratch), sizes_.columns, scale_b + i * sizes_.columns);
+      if (group.blocks < kBlockSums && k + width < tile.k) continue;
+      const TowardZero rounding;
+      kernels_.add_block_sums(&group);
+      group.blocks = 0;
+      group.from_zero = false;
+    }
   }
 
   // A chain of mma.sync instructions: each is a chain of two groups from zero, then added.

@@ -72,6 +72,11 @@ std::optional<FastMethod> fast_method(Accumulator accumulator) {
   const TensorCoreProfile& profile = profile_of(accumulator);
   if (profile.unit == numerics::ChainUnit::ideal_fp32) return FastMethod{};
   if (profile.unit == numerics::ChainUnit::ideal_exact) return std::nullopt;
+  if (profile.group == numerics::kSm100Mxf4nvf4) {
+    FastMethod method;
+    method.exact_products = profile.group.exact_products;
+    return method;
+  }
   for (const FastGroup& fast : kFastGroups) {
     if (fast.model != profile.group) continue;
     FastMethod method{fast.carrier, fast.model.products, fast.kind};

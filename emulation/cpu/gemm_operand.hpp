@@ -28,6 +28,9 @@ struct FastMethod {
   bool mma_sync = false;
   PromotionStep promotion = PromotionStep::add;
   bool block_scales = false;  ///< scales of 32 elements enter the chain
+  /// Above 0, with Carrier::f32: every so many products are summed exactly, and groups add such
+  /// sums times their scales, see BlockSumTile.
+  std::int64_t exact_products = 0;
 };
 
 /// The method for an accumulator; nothing where only the reference evaluates it.

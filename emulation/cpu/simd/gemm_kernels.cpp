@@ -1,5 +1,6 @@
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "emulation/cpu/simd/chain_group.hpp"
@@ -134,6 +135,51 @@ void f32_chain(const ChainTile* tile) {
   }
 }
 
+/// The row of BlockSumTile: terms are exact in FP64, and so is their sum in units of the grid.
+void add_block_row(const BlockSumTile& tile, std::int64_t row) {
+  constexpr numerics::GroupModel kModel = numerics::kSm100Mxf4nvf4;
+  constexpr double kTooLarge = 0x1p128;
+  float* c = tile.accumulator + row * kF32Columns;
+  const auto power = [](std::int64_t exponent) {
+    return numerics::bits_double(static_cast<std::uint64_t>(exponent + 1023) << 52);
+  };
+  double terms[kBlockSums][kF32Columns];
+  std::int64_t emax[kF32Columns];
+  for (std::int64_t j = 0; j < kF32Columns; ++j) {
+    if (tile.from_zero) c[j] = 0.0f;
+    const auto field = static_cast<std::int64_t>(float_bits(c[j]) >> 23 & 0xFFu);
+    emax[j] = (field > 1 ? field : 1) - 127;  // of zero the floor
+  }
+  static_assert(kModel.min_exponent == 1 - 127);
+  for (std::int64_t i = 0; i < tile.blocks; ++i) {
+    const float* sums = tile.sums + (i * tile.rows + row) * kF32Columns;
+    const float* scale_b = tile.scale_b + i * kF32Columns;
+    const float scale_a = tile.scale_a[i * tile.rows + row];
+    const std::int32_t least = tile.scale_exponent;
+    const std::int32_t exponent_a = std::max(scale_exponent(scale_a), least);
+    for (std::int64_t j = 0; j < kF32Columns; ++j) {
+      const double scale = static_cast<double>(scale_a) * static_cast<double>(scale_b[j]);
+      terms[i][j] = static_cast<double>(sums[j]) * scale;
+      const std::int64_t exponent = exponent_a + std::max(scale_exponent(scale_b[j]), least);
+      const bool counts = terms[i][j] != 0.0 && exponent > emax[j];
+      emax[j] = counts ? exponent : emax[j];
+    }
+  }
+  for (std::int64_t j = 0; j < kF32Columns; ++j) {
+    const double units = power(kModel.fraction_bits - emax[j]);
+    double sum = __builtin_trunc(static_cast<double>(c[j]) * units);
+    for (std::int64_t i = 0; i < tile.blocks; ++i) sum += __builtin_trunc(terms[i][j] * units);
+    const double result = sum * power(emax[j] - kModel.fraction_bits);
+    const double infinity = __builtin_copysign(__builtin_inf(), result);
+    const double bounded = __builtin_fabs(result) >= kTooLarge ? infinity : result;
+    c[j] = static_cast<float>(bounded) + 0.0f;  // -0 becomes +0
+  }
+}
+
+void add_block_sums(const BlockSumTile* tile) {
+  for (std::int64_t r = 0; r < tile->rows; ++r) add_block_row(*tile, r);
+}
+
 // --- promotion and epilogue ---------------------------------------------------------------------
 
 void promote(const PromotionTile* tile) {
@@ -235,6 +281,7 @@ const GemmKernels kGemm = {
             group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
         },
     .f32_chain = f32_chain,
+    .add_block_sums = add_block_sums,
     .promote = promote,
     .finish_row = finish_row,
 };

@@ -92,6 +92,19 @@ enum class ChainKind : std::int32_t {
 };
 inline constexpr int kChainKinds = 8;
 
+/// Exact sums of up to kBlockSums neighbouring blocks of products, which a group adds as one term
+/// each: numerics::scaled_group with exact_products (numerics::kSm100Mxf4nvf4).
+struct BlockSumTile {
+  std::int64_t blocks, rows, columns;
+  const float* sums;     ///< (blocks, rows, columns)
+  const float* scale_a;  ///< (blocks, rows)
+  const float* scale_b;  ///< (blocks, columns)
+  int scale_exponent;    ///< least exponent of a scale: its subnormals count there
+  float* accumulator;    ///< (rows, columns), in and out
+  bool from_zero;        ///< the accumulator is taken as +0 and need not be initialised
+};
+inline constexpr std::int64_t kBlockSums = 4;
+
 /// How partial sums enter the accumulator; the first are values of numerics::Promotion.
 enum class PromotionStep : std::int32_t {
   add,
@@ -153,6 +166,7 @@ struct GemmKernels {
   void (*chains[kChainKinds])(const ChainTile* tile);  ///< by ChainKind
   /// FP32 fused multiply-adds, k ascending, to nearest; not under TowardZero.
   void (*f32_chain)(const ChainTile* tile);
+  void (*add_block_sums)(const BlockSumTile* tile);  ///< columns = f32_columns; under TowardZero
   void (*promote)(const PromotionTile* tile);
   void (*finish_row)(const EpilogueRow* row);
 
