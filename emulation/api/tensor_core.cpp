@@ -16,8 +16,12 @@ using numerics::ScaleFormat;
 constexpr BlockScale kMx32{ScaleFormat::e8m0, 32};
 constexpr BlockScale kNv16{ScaleFormat::e4m3, 16};
 
-constexpr std::string_view kSimulator =
-    "MMA-Sim (bit-accurate tensor-core simulator, microsoft/MMA-Sim)";
+// The simulator's class for the instruction, in mmasim/simulator/nv_ptx.py.
+constexpr std::string_view kSimulatedWgmma = "MMA-Sim (arXiv:2511.10909), wgmma";
+constexpr std::string_view kSimulatedAda = "MMA-Sim (arXiv:2511.10909), mma on Ada Lovelace";
+constexpr std::string_view kSimulatedTcgen05 = "MMA-Sim (arXiv:2511.10909), tcgen05mma";
+constexpr std::string_view kSimulatedBlockScale =
+    "MMA-Sim (arXiv:2511.10909), tcgen05mma_block_scale";
 
 // mma.sync on FP8 with an accumulator of the given kind.
 constexpr numerics::GroupModel lowered(OutputKind output) {
@@ -103,7 +107,7 @@ constexpr TensorCoreProfile kProfiles[] = {
      false,
      {},
      Evidence::published,
-     kSimulator,
+     kSimulatedWgmma,
      "not on hardware; the floor -133 is that measured for bf16, the simulator's -126 was refuted "
      "there"},
     {Accumulator::sm89_mma_fp8,
@@ -114,7 +118,7 @@ constexpr TensorCoreProfile kProfiles[] = {
      true,
      {},
      Evidence::published,
-     kSimulator,
+     kSimulatedAda,
      "not on hardware"},
     {Accumulator::sm89_mma_fp8_f16,
      "sm89_mma_fp8_f16",
@@ -124,7 +128,7 @@ constexpr TensorCoreProfile kProfiles[] = {
      true,
      {},
      Evidence::published,
-     kSimulator,
+     kSimulatedAda,
      "not on hardware"},
     {Accumulator::sm100_f8f6f4,
      "sm100_f8f6f4",
@@ -134,7 +138,7 @@ constexpr TensorCoreProfile kProfiles[] = {
      true,
      {},
      Evidence::published,
-     kSimulator,
+     kSimulatedTcgen05,
      "not on hardware; 6-bit and 4-bit elements are assumed to act as their e4m3 values"},
     {Accumulator::sm100_mxf8f6f4,
      "sm100_mxf8f6f4",
@@ -144,7 +148,7 @@ constexpr TensorCoreProfile kProfiles[] = {
      true,
      {{kMx32}},
      Evidence::published,
-     kSimulator,
+     kSimulatedBlockScale,
      "not on hardware; 6-bit and 4-bit elements are assumed to act as their e4m3 values, zero "
      "terms "
      "as a floor of -126"},
@@ -156,7 +160,7 @@ constexpr TensorCoreProfile kProfiles[] = {
      false,
      {{kMx32, kNv16}},
      Evidence::published,
-     kSimulator,
+     kSimulatedBlockScale,
      "not on hardware; zero terms are assumed to act as a floor of -126"},
     {Accumulator::ideal_fp32,
      "ideal_fp32",
