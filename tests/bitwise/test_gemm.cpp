@@ -378,6 +378,72 @@ TEST_CASE("Every accumulator equals the reference, with every schedule and opera
   }
 }
 
+TEST_CASE("Block scales that put every product below the floor of the common exponent") {
+  CaseGenerator cases(24);
+  for (const Accumulator accumulator : {Accumulator::sm100_mxf8f6f4, Accumulator::sm100_mxf4nvf4}) {
+    const TensorCoreProfile& profile = profile_of(accumulator);
+    GemmSpec spec;
+    spec.accumulator = accumulator;
+    QuantSpec operand = quantized(profile.operand, {1, 32});
+    operand.scale.format = numerics::ScaleFormat::e8m0;
+    for (const float scale : {0x1p-60f, 0x1p-64f, 0x1p-67f, 0x1p-70f, 0x1p-73f}) {
+      Problem p = random_problem(cases, spec, operand, operand, 200);
+      p.spec.output = DType::f32;
+      p.accumulate = p.specials = false;
+      p.bias = DType::u8;
+      p.fixed_scale = scale;
+      check(cases, p);
+    }
+  }
+}
+
+TEST_CASE("A subnormal FP16 accumulator counts at -14") {
+  // Products of 2^-14 times 2^-14 and more lie below it, and those that are cut decide ties.
+  CaseGenerator cases(25);
+  const std::int64_t m = 20, n = 70, k = 200;
+  for (const Accumulator accumulator :
+       {Accumulator::sm90_wgmma_fp8_f16, Accumulator::sm89_mma_fp8_f16,
+        Accumulator::sm90_mma_sync_fp8_f16, Accumulator::sm90_f16_f16acc}) {
+    const bool wide = accumulator == Accumulator::sm90_f16_f16acc;
+    QuantizedOperand x, y;
+    x.spec = y.spec = quantized(wide ? numerics::kFP16 : numerics::kE5M2, {}, false);
+    std::vector<float> values_x, values_y;
+    std::vector<std::uint8_t> codes_x, codes_y;
+    const auto fill = [&](QuantizedOperand& operand, std::int64_t rows, std::vector<float>& values,
+                          std::vector<std::uint8_t>& codes) {
+      for (std::int64_t i = 0; i < rows * k; ++i) {
+        const int exponent = wide && i % 2 == 0 ? -20 - static_cast<int>(cases.bits() % 2)
+                                                : -11 - static_cast<int>(cases.bits() % 4);
+        const float magnitude =
+            numerics::bits_float(static_cast<std::uint32_t>(exponent + 127) << 23);
+        values.push_back(cases.bits() % 2 == 0 ? magnitude : -magnitude);
+        codes.push_back(numerics::to_e5m2(values.back()));
+      }
+      operand.rows = rows;
+      operand.k = k;
+      if (wide) {
+        operand.codes = {values.data(), DType::f32, rows, k, k};
+      } else {
+        operand.codes = {codes.data(), DType::u8, rows, k, k};
+      }
+    };
+    fill(x, m, values_x, codes_x);
+    fill(y, n, values_y, codes_y);
+    GemmSpec spec;
+    spec.accumulator = accumulator;
+    spec.output = DType::f32;
+    std::vector<float> got(static_cast<std::size_t>(m * n)), want(got.size());
+    cpu::gemm_reference(spec, x, y, {}, false, {want.data(), DType::f32, m, n, n});
+    const Restore restore;
+    for (const cpu::SimdTarget target : cpu::available_targets()) {
+      cpu::set_active_target(target);
+      cpu::gemm(spec, x, y, {}, false, {got.data(), DType::f32, m, n, n});
+      INFO(accumulator_name(accumulator) << " " << name_of(target));
+      REQUIRE(std::memcmp(got.data(), want.data(), got.size() * 4) == 0);
+    }
+  }
+}
+
 TEST_CASE("One accumulator alone has no fast path") {
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     INFO(profile.name);
