@@ -444,6 +444,37 @@ TEST_CASE("A subnormal FP16 accumulator counts at -14") {
   }
 }
 
+TEST_CASE("What FP32 cannot hold still decides ties of an FP16 accumulator") {
+  // Sums of 1, 2^-11 and 2^-24: ties of FP16 but for the last, which is below FP32's unit.
+  CaseGenerator cases(26);
+  const std::int64_t m = 8, n = 70, k = 64;
+  std::vector<float> a, b;
+  for (std::int64_t i = 0; i < m * k; ++i) a.push_back(cases.bits() % 4 == 0 ? -1.0f : 1.0f);
+  for (std::int64_t i = 0; i < n * k; ++i) {
+    const float values[] = {0.0f, i % 16 == 0 ? 1.0f : 0.0f, 0x1p-11f, 0x1p-24f};
+    b.push_back(values[cases.bits() % 4]);
+  }
+  QuantizedOperand x, y;
+  x.spec = y.spec = quantized(numerics::kFP16, {}, false);
+  x.rows = m;
+  y.rows = n;
+  x.k = y.k = k;
+  x.codes = {a.data(), DType::f32, m, k, k};
+  y.codes = {b.data(), DType::f32, n, k, k};
+  GemmSpec spec;
+  spec.accumulator = Accumulator::sm90_f16_f16acc;
+  spec.output = DType::f32;
+  std::vector<float> got(static_cast<std::size_t>(m * n)), want(got.size());
+  cpu::gemm_reference(spec, x, y, {}, false, {want.data(), DType::f32, m, n, n});
+  const Restore restore;
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    cpu::set_active_target(target);
+    cpu::gemm(spec, x, y, {}, false, {got.data(), DType::f32, m, n, n});
+    INFO(name_of(target));
+    REQUIRE(std::memcmp(got.data(), want.data(), got.size() * 4) == 0);
+  }
+}
+
 TEST_CASE("One accumulator alone has no fast path") {
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     INFO(profile.name);
