@@ -39,7 +39,7 @@ struct Fp8Lanes {
   static Code max(Code x, Code y) { return _mm256_max_epu8(x, y); }
 
   static Code all(int code) { return _mm256_set1_epi8(static_cast<char>(code)); }
-  /// Addends other than zero at `least` or above: two codes of FP16 numbers exceed any least.
+  /// Codes other than zero raised to `least`: twice the code of any FP16 number exceeds it.
   static Code at_least(Code code, int least) {
     return max(code, _mm256_min_epu8(_mm256_adds_epu8(code, code), all(least)));
   }

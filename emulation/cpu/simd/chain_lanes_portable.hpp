@@ -48,7 +48,7 @@ struct PortableLanes {
   static Code splat(std::uint32_t code) { return all(static_cast<Lane>(code)); }
   static Code subtract(Code x, Code y) { return x > y ? x - y : zero(); }
   static Code max(Code x, Code y) { return x > y ? x : y; }
-  /// Addends other than zero at `least` or above.
+  /// Codes other than zero raised to `least`.
   static Code at_least(Code code, int least) {
     return max(code, code != zero() ? all(least) : zero());
   }
