@@ -79,6 +79,16 @@ Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
                                         "\"promote:G\""};
 }
 
+// A rotation of K cancels in the product only when both operands have it.
+Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
+                         const std::string& name_b) {
+  if (a.transform == b.transform) return {};
+  return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
+                                      name_b + " has " + transform_name(b.transform) +
+                                      ", which do not cancel in their product; accepted: the same "
+                                      "for both"};
+}
+
 Refusal refuse_rest(const GemmSpec& spec) {
   if (spec.split_k < 1 || spec.split_k > 64) {
     return GemmRefusal{"split_k", std::to_string(spec.split_k) + "; accepted: 1 to 64"};
@@ -106,6 +116,7 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
   if (!refusal) refusal = refuse_width(spec, x, name_a, common);
   if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);
   if (!refusal) refusal = refuse_width(spec, y, name_b, common);
+  if (!refusal) refusal = refuse_transform(a, b, name_a, name_b);
   if (!refusal) refusal = refuse_order(spec, common > 0);
   if (!refusal) refusal = refuse_rest(spec);
   return refusal;

@@ -181,6 +181,7 @@ std::string label(const QuantSpec& spec) {
   if (spec.rounding != numerics::Rounding::nearest) {
     text += fmt::format("/{}", word_for(kRoundingNames, spec.rounding));
   }
+  if (spec.transform) text += "/" + transform_name(spec.transform);
   return text;
 }
 

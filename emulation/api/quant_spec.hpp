@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "emulation/api/tensor_view.hpp"
+#include "emulation/api/transform.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/scale_rule.hpp"
 
@@ -63,6 +64,7 @@ struct QuantSpec {
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
+  Transform transform{};  ///< along K, before everything else; scales are those of its result
 
   bool operator==(const QuantSpec&) const = default;
 
@@ -111,13 +113,13 @@ std::string tile_name(const TileShape& tile);
 std::optional<TileShape> tile_from_name(std::string_view name);
 
 /// Short form for tables and figures: format, tile and scale format, for example
-/// "e4m3fn/1x128/pow2"; "/delayed", "/static" and a rounding other than nearest follow where they
-/// apply, and a spec without a scale is its format alone.
+/// "e4m3fn/1x128/pow2"; "/delayed", "/static", a rounding other than nearest and a transform follow
+/// where they apply, and a spec without a scale is its format alone.
 std::string label(const QuantSpec& spec);
 
-/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16 for
-/// bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more for the step of
-/// a codebook, none without a scale.
+/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16
+/// for bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more for the step
+/// of a codebook, none without a scale.
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

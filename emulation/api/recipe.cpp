@@ -188,6 +188,11 @@ void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::s
         "delayed scaling keeps one history a tensor; accepted: the format, scale and history of " +
             slot_name(first) + ", or scale_source = \"current\"");
   }
+  if (spec.transform || other.transform) {
+    refuse(where, "slots." + slot_name(spec.transform ? slot : first) + ".transform",
+           "changes the amax of the history that both orientations share; accepted: none, or "
+           "scale_source = \"current\" in one of them");
+  }
 }
 
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
@@ -197,7 +202,12 @@ void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string&
   const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
   const std::optional<GemmRefusal> refusal =
       refuse_gemm(gemm, recipe.slot(a), recipe.slot(b), slot_name(a), slot_name(b));
-  if (refusal) refuse(where, key + "." + refusal->key, refusal->reason);
+  if (refusal) {
+    const bool of_slots = refusal->key == "transform";
+    const std::string table =
+        of_slots ? "slots." + slot_name(recipe.slot(a).transform ? a : b) : key;
+    refuse(where, table + "." + refusal->key, refusal->reason);
+  }
   if (role == GemmRole::wgrad && gemm.output != DType::f32) {
     refuse(where, key + ".output",
            "weight gradients accumulate over micro-batches in FP32; accepted: fp32");

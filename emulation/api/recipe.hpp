@@ -28,6 +28,9 @@ inline constexpr std::array<GemmRole, 3> kGemmRoles = {GemmRole::fprop, GemmRole
 std::string slot_name(Slot slot);
 std::string gemm_role_name(GemmRole role);
 
+/// The GEMM whose operand the slot is.
+constexpr GemmRole gemm_role(Slot slot) { return kGemmRoles[static_cast<std::size_t>(slot) / 2]; }
+
 /// Complete numerics of one linear layer.
 struct LinearRecipe {
   std::array<QuantSpec, 6> slots{};

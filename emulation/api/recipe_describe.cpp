@@ -70,17 +70,17 @@ std::string describe_origin(Slot slot, const QuantSpec& spec) {
 }
 
 std::string describe(const LinearRecipe& recipe) {
-  std::vector<Row> slots = {
-      {"operand", "format", "tile", "scale", "source", "rounding", "overflow", "made from"}};
+  std::vector<Row> slots = {{"operand", "format", "tile", "scale", "source", "rounding", "overflow",
+                             "transform", "made from"}};
   for (const Slot slot : kSlots) {
     const QuantSpec& spec = recipe.slot(slot);
     const bool cast = spec.is_cast();
-    slots.push_back({slot_name(slot), format_name(spec.format),
-                     spec.has_scale() ? tile_name(spec.tile) : "-", describe_scale(spec),
-                     describe_source(spec),
-                     cast ? std::string(word_for(kRoundingNames, spec.rounding)) : "-",
-                     cast ? std::string(word_for(kOverflowNames, spec.overflow)) : "-",
-                     describe_origin(slot, spec)});
+    slots.push_back(
+        {slot_name(slot), format_name(spec.format), spec.has_scale() ? tile_name(spec.tile) : "-",
+         describe_scale(spec), describe_source(spec),
+         cast ? std::string(word_for(kRoundingNames, spec.rounding)) : "-",
+         cast ? std::string(word_for(kOverflowNames, spec.overflow)) : "-",
+         spec.transform ? transform_name(spec.transform) : "-", describe_origin(slot, spec)});
   }
   std::vector<Row> gemms = {
       {"gemm", "accumulator", "schedule", "scale order", "split K", "output"}};

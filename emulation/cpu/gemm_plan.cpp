@@ -89,6 +89,16 @@ void check_codes(const GemmPlan& plan, const QuantizedOperand& operand, const ch
   }
 }
 
+// Drawn signs of the two operands cancel only when they are the same ones.
+void check_signs(const QuantizedOperand& a, const QuantizedOperand& b) {
+  if (a.spec.transform.signs != SignSource::drawn) return;
+  if (a.key.seed == b.key.seed && a.key.step == b.key.step && a.key.rotation == b.key.rotation) {
+    return;
+  }
+  throw Error("GEMM operands: transform " + transform_name(a.spec.transform) +
+              " of a and b with different signs; accepted: the same seed, step and rotation");
+}
+
 }  // namespace
 
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
@@ -127,6 +137,7 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
                          const TensorView& d) {
   check_codes(plan, a, "a");
   check_codes(plan, b, "b");
+  check_signs(a, b);
   if (!bias.empty()) {
     const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
     if (bias.rows != 1 || bias.cols != b.rows || !typed) {

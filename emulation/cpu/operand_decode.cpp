@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
+#include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
@@ -201,16 +203,25 @@ void cast_operand(const TensorView& source, bool transpose, const RandomKey& key
   }
 }
 
-void dequantize(const QuantizedOperand& operand, bool transpose, const TensorView& destination) {
-  check_operand("dequantize", operand);
-  check_matrix("dequantize", "destination", destination, transpose ? operand.k : operand.rows,
-               transpose ? operand.rows : operand.k);
+void decode_operand(const QuantizedOperand& operand, bool transpose,
+                    const TensorView& destination) {
   const OperandDecoder decoder(operand);
   if (destination.dtype == DType::bf16) {
     dequantize_to<std::uint16_t>(decoder, operand.rows, operand.k, transpose, destination);
   } else {
     dequantize_to<float>(decoder, operand.rows, operand.k, transpose, destination);
   }
+}
+
+void dequantize(const QuantizedOperand& operand, bool transpose, const TensorView& destination) {
+  check_operand("dequantize", operand);
+  check_matrix("dequantize", "destination", destination, transpose ? operand.k : operand.rows,
+               transpose ? operand.rows : operand.k);
+  if (!operand.spec.transform) return decode_operand(operand, transpose, destination);
+  FloatMatrix values(destination.rows, destination.cols);
+  decode_operand(operand, transpose, values.view());
+  undo_transform(values.view(), transpose, operand.spec.transform, operand.key);
+  copy(values.view(), destination);
 }
 
 }  // namespace fp8lab::cpu

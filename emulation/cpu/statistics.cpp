@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "emulation/cpu/operand_decode.hpp"
@@ -11,6 +12,7 @@
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/simd/statistics_kernels.hpp"
+#include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab::cpu {
@@ -289,11 +291,16 @@ void describe_channels(const std::vector<std::uint32_t>& amax, OperandStatistics
 
 }  // namespace
 
-OperandStatistics operand_statistics(const TensorView& source, bool transpose,
+OperandStatistics operand_statistics(const TensorView& original, bool transpose,
                                      const QuantizedOperand& operand) {
   check_operand("operand_statistics", operand);
-  check_matrix("operand_statistics", "source", source, transpose ? operand.k : operand.rows,
+  check_matrix("operand_statistics", "source", original, transpose ? operand.k : operand.rows,
                transpose ? operand.rows : operand.k);
+  std::optional<FloatMatrix> values;
+  if (operand.spec.transform) {
+    values = transformed(original, transpose, operand.spec.transform, operand.key);
+  }
+  const TensorView source = values ? values->view() : original;
   const Comparison comparison(source, transpose, operand);
   Totals sums;
   Seen seen(source.cols);

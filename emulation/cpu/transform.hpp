@@ -1,0 +1,36 @@
+// Transforms of operands along K: what is quantized, and the way back.
+#pragma once
+
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+
+namespace fp8lab::cpu {
+
+/// An f32 matrix with its memory.
+class FloatMatrix {
+ public:
+  FloatMatrix(std::int64_t rows, std::int64_t cols)
+      : values_(static_cast<std::size_t>(rows * cols)), rows_(rows), cols_(cols) {}
+  TensorView view() { return {values_.data(), DType::f32, rows_, cols_, cols_}; }
+
+ private:
+  std::vector<float> values_;
+  std::int64_t rows_, cols_;
+};
+
+/// `source` (R, C), bf16 or f32, transformed along its columns' index, or along that of its rows
+/// with `transpose`, so that its operand is quantized from the result as it would be from `source`.
+/// K is cut into blocks of transform.block elements, each multiplied as numerics::hadamard_multiply
+/// writes down, with signs before or after it. A drawn sign is minus where the low bit of
+/// numerics::random_bits(key.seed, key.step, key.rotation, 2, position along K) is set. NaN is
+/// canonical. Throws Error when the transform does not fit K.
+FloatMatrix transformed(const TensorView& source, bool transpose, const Transform& transform,
+                        const RandomKey& key);
+
+/// The way back: `values` (f32), laid out as the source, become the untransformed values, signs and
+/// transposed matrix in reverse order.
+void undo_transform(const TensorView& values, bool transpose, const Transform& transform,
+                    const RandomKey& key);
+
+}  // namespace fp8lab::cpu
