@@ -119,6 +119,7 @@ QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::str
                             spec.has_scale() ? "needs scales" : "has no scales"));
   }
   QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);
+  operand.key.seed = seed;
   backend.upload(operand.codes, values.data.data());
   if (scales) upload_scales(backend, *scales, scale_name, operand);
   return operand;

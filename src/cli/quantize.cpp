@@ -34,7 +34,8 @@ po::options_description quantize_options() {
   add("slot", po::value<std::string>(), "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
   add("transpose", "with --spec: quantize X transposed");
   add("out", po::value<std::string>(), "CODES.npy; scales go to CODES.scale.npy beside it");
-  add("dequantized", po::value<std::string>(), "write scale * decode(code), float32, to this file");
+  add("dequantized", po::value<std::string>(),
+      "write scale * decode(code), transforms undone, float32, to this file");
   add("report", "print the error statistics (always done without --out and --dequantized)");
   add("json", "statistics as JSON");
   add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");

@@ -71,6 +71,9 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   if (const Support support = backend_.supports(spec); !support) {
     throw Error(fmt::format("{}/{}: {}", name_, slot_name(slot), support.reason));
   }
+  if (const std::string refusal = transform_refusal(spec.transform, k); !refusal.empty()) {
+    throw Error(fmt::format("{}/{}: {}", name_, slot_name(slot), refusal));
+  }
   target.spec = spec;
   target.rows = rows;
   target.k = k;
@@ -111,7 +114,8 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
 bool Linear::bind(Slot slot, const TensorView& source) {
   QuantizedOperand& target = operand(slot);
   const DType dtype = backend_.storage(target.spec.storage());
-  if (!target.spec.is_cast() && !is_second_orientation(slot) && source.dtype == dtype) {
+  if (!target.spec.is_cast() && !target.spec.transform && !is_second_orientation(slot) &&
+      source.dtype == dtype) {
     target.codes = source;
     return false;
   }
@@ -127,6 +131,7 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
   key.step = context.step;
   key.tensor = (context.micro_batch << 20) + index_ * 3 + tensor_of(slot);
   key.orientation = is_second_orientation(slot) ? 1 : 0;
+  key.rotation = index_ * 3 + static_cast<std::uint32_t>(gemm_role(slot));
   return key;
 }
 
@@ -149,7 +154,9 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
   const Slot second = second_orientation(first);
   const bool same_source =
       recipe_.slot(second).orientation_source == OrientationSource::high_precision;
-  if (!same_source || !bind(first, original) || !bind(second, original)) {
+  // The two copies belong to different GEMMs, whose drawn signs differ.
+  const bool transforms = recipe_.slot(first).transform || recipe_.slot(second).transform;
+  if (!same_source || transforms || !bind(first, original) || !bind(second, original)) {
     quantize(context, first, original);
     quantize(context, second, original);
     return;
