@@ -279,4 +279,14 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }
 
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where) {
+  const std::array<std::int64_t, 3> k_of_role = {in, out, tokens};
+  for (const Slot slot : kSlots) {
+    const std::int64_t k = k_of_role[static_cast<std::size_t>(gemm_role(slot))];
+    const std::string refusal = transform_refusal(recipe.slot(slot).transform, k);
+    if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
+  }
+}
+
 }  // namespace fp8lab

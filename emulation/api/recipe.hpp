@@ -87,6 +87,11 @@ class RecipeError : public Error {
 /// FP8 accumulator over a 16-bit format, ...
 void validate(const LinearRecipe& recipe, const std::string& where);
 
+/// Throws RecipeError naming `where` and the key when a layer y(tokens, out) = x(tokens, in) W^T
+/// cannot run: a transform that does not fit the K of its GEMM.
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where);
+
 /// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
 std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                                   std::int64_t out);

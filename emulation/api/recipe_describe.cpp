@@ -171,6 +171,12 @@ void warn_of_tiles(Slot slot, const QuantSpec& spec, std::int64_t rows, std::int
   }
 }
 
+void warn_of_transform(Slot slot, const QuantSpec& spec, std::int64_t k,
+                       std::vector<std::string>& out) {
+  const std::string refusal = transform_refusal(spec.transform, k);
+  if (!refusal.empty()) out.push_back(fmt::format("{}: {}", slot_name(slot), refusal));
+}
+
 void warn_of_accumulation(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
                           std::vector<std::string>& out) {
   const GemmSpec& gemm = recipe.gemm(role);
@@ -215,6 +221,7 @@ std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t token
       const Slot slot = kSlots[2 * static_cast<std::size_t>(role) + operand];
       const QuantSpec& spec = recipe.slot(slot);
       warn_of_range(slot, spec, found);
+      warn_of_transform(slot, spec, shape.k, found);
       warn_of_tiles(slot, spec, operand == 0 ? shape.rows_a : shape.rows_b, shape.k, found);
     }
     warn_of_accumulation(recipe, role, shape.k, found);

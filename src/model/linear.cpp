@@ -47,6 +47,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
       weight_(weight),
       bias_(bias) {
   validate(recipe_, name_);
+  validate_shape(recipe_, tokens, in(), out(), name_);
   reserve(Slot::fprop_x, tokens, in());
   reserve(Slot::fprop_w, out(), in());
   reserve(Slot::dgrad_dy, tokens, out());
@@ -70,9 +71,6 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   const QuantSpec& spec = recipe_.slot(slot);
   if (const Support support = backend_.supports(spec); !support) {
     throw Error(fmt::format("{}/{}: {}", name_, slot_name(slot), support.reason));
-  }
-  if (const std::string refusal = transform_refusal(spec.transform, k); !refusal.empty()) {
-    throw Error(fmt::format("{}/{}: {}", name_, slot_name(slot), refusal));
   }
   target.spec = spec;
   target.rows = rows;
