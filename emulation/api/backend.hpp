@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 
+#include "emulation/api/error.hpp"
 #include "emulation/api/gemm_spec.hpp"
 #include "emulation/api/quant_spec.hpp"
 #include "emulation/api/tensor_view.hpp"
@@ -42,6 +43,10 @@ struct QuantizedOperand {
   TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
   /// Of the quantization that filled it; from it come the drawn signs of a transform.
   RandomKey key{};
+  /// Of a smoothing, by Backend::smoothing_factors: (1, k) f32, the same for both operands.
+  TensorView channel_factors{};
+  /// B of A B^T. Its elements are multiplied by the factors, those of A divided.
+  bool is_right = false;
 };
 
 /// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4). A zeroed
@@ -171,6 +176,14 @@ class Backend {
     oriented.orientation = 1;
     quantize(source, true, oriented, state, second);
   }
+  /// factors (1, K) f32 = numerics::smoothing_factor of the amaxes of A and B at each position
+  /// along K, where A is `a`, or its transpose with `transpose_a`, and B likewise. A factor that is
+  /// not 0 stays as it is if the transform is static. For backends that support smoothing.
+  virtual void smoothing_factors(const Transform& transform, const TensorView& /*a*/,
+                                 bool /*transpose_a*/, const TensorView& /*b*/,
+                                 bool /*transpose_b*/, const TensorView& /*factors*/) {
+    throw Error("backend " + name() + " has no transform " + transform_name(transform));
+  }
   /// destination (rows, k), or (k, rows) when `transpose`, = scale * decode(code), with the
   /// operand's transform undone, rounded to the destination's type.
   virtual void dequantize(const QuantizedOperand& operand, bool transpose,
@@ -185,8 +198,9 @@ class Backend {
   /// Writes an OperandStatistics of how well `operand` represents `source` (or its transpose) into
   /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only. With a transform, the
   /// transformed source is compared with the operand's scale * decode(code): errors, ranges and
-  /// channels (positions along K) are of what was quantized, and because the transform is
-  /// orthonormal, mse, sqnr_db and rms are also those of the untransformed tensor up to rounding.
+  /// channels (positions along K) are of what was quantized. Where the transform is orthonormal
+  /// (all but smoothing), mse, sqnr_db and rms are also those of the untransformed tensor up to
+  /// rounding.
   virtual void operand_statistics(const TensorView& source, bool transpose,
                                   const QuantizedOperand& operand, const TensorView& record) = 0;
 

@@ -195,6 +195,21 @@ void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::s
   }
 }
 
+// Factors come from the unquantized tensors of a GEMM, when both are at hand; a weight copy made
+// from the codes of a smoothed one would be made before these.
+void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  const Slot first = first_orientation(slot);
+  for (const Slot smoothed : {slot, first}) {
+    if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
+    refuse(where, "slots." + slot_name(slot) + ".orientation_source",
+           std::string(word_for(kOrientationSourceNames, spec.orientation_source)) + ", but " +
+               slot_name(smoothed) + " has the transform " +
+               transform_name(recipe.slot(smoothed).transform) + "; accepted: high_precision");
+  }
+}
+
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
@@ -275,6 +290,7 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     validate_scale(recipe.slot(slot), where, key);
     validate_orientation(recipe, slot, where);
     validate_shared_history(recipe, slot, where);
+    validate_smoothing(recipe, slot, where);
   }
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }

@@ -41,10 +41,36 @@ bool read_signs(std::string_view text, Transform& transform) {
   return true;
 }
 
+std::optional<Transform> read_hadamard(std::string_view text) {
+  Transform transform;
+  transform.kind = TransformKind::hadamard;
+  if (!read_block(take_part(text), transform)) return std::nullopt;
+  if (text.empty()) return transform;
+  if (!read_signs(take_part(text), transform)) return std::nullopt;
+  if (text.empty()) return transform;
+  transform.side = SignSide::after;
+  return text == "after" ? std::optional(transform) : std::nullopt;
+}
+
+std::optional<Transform> read_smoothing(std::string_view text) {
+  Transform transform;
+  transform.kind = TransformKind::smoothing;
+  const std::string_view number = take_part(text);
+  const char* const last = number.data() + number.size();
+  const auto [end, error] = std::from_chars(number.data(), last, transform.strength);
+  const bool read = error == std::errc{} && end == last;
+  if (!read || !(transform.strength >= 0.0f && transform.strength <= 1.0f)) return std::nullopt;
+  transform.is_static = text == "static";
+  return text.empty() || transform.is_static ? std::optional(transform) : std::nullopt;
+}
+
 }  // namespace
 
 std::string transform_name(const Transform& transform) {
   if (!transform) return "none";
+  if (transform.is_smoothing()) {
+    return fmt::format("smooth:{}{}", transform.strength, transform.is_static ? ":static" : "");
+  }
   std::string name =
       transform.block == 0 ? "hadamard:full" : fmt::format("hadamard:{}", transform.block);
   if (transform.signs == SignSource::none) return name;
@@ -54,20 +80,15 @@ std::string transform_name(const Transform& transform) {
 }
 
 std::optional<Transform> transform_from_name(std::string_view name) {
-  Transform transform;
-  if (name == "none") return transform;
-  if (take_part(name) != "hadamard" || name.empty() || name.back() == ':') return std::nullopt;
-  transform.kind = TransformKind::hadamard;
-  if (!read_block(take_part(name), transform)) return std::nullopt;
-  if (name.empty()) return transform;
-  if (!read_signs(take_part(name), transform)) return std::nullopt;
-  if (name.empty()) return transform;
-  transform.side = SignSide::after;
-  return name == "after" ? std::optional(transform) : std::nullopt;
+  if (name == "none") return Transform{};
+  if (name.empty() || name.back() == ':') return std::nullopt;
+  const std::string_view kind = take_part(name);
+  if (kind == "hadamard") return read_hadamard(name);
+  return kind == "smooth" ? read_smoothing(name) : std::nullopt;
 }
 
 std::string transform_refusal(const Transform& transform, std::int64_t k) {
-  if (!transform) return "";
+  if (transform.kind != TransformKind::hadamard) return "";
   const std::string name = transform_name(transform);
   if (transform.block > 0) {
     if (k % transform.block == 0) return "";

@@ -11,7 +11,8 @@ namespace fp8lab {
 
 enum class TransformKind : std::uint8_t {
   none,
-  hadamard,  ///< the vectors along K are multiplied by an orthonormal Hadamard matrix
+  hadamard,   ///< the vectors along K are multiplied by an orthonormal Hadamard matrix
+  smoothing,  ///< position j of K is divided by s_j in A and multiplied by s_j in B
 };
 
 /// The random signs of a randomised Hadamard transform.
@@ -39,28 +40,33 @@ struct Transform {
   SignSide side = SignSide::before;
   int pattern_length = 0;                         ///< signs of a fixed pattern
   std::array<std::uint64_t, 4> negative_signs{};  ///< bit i of the pattern: sign i is minus
+  float strength = 0.0f;   ///< smoothing: s_j = amax_j(A)^strength / amax_j(B)^(1 - strength)
+  bool is_static = false;  ///< smoothing: s of the first micro-batch of a stage, else of each
 
   bool operator==(const Transform&) const = default;
   explicit operator bool() const { return kind != TransformKind::none; }
+  bool is_smoothing() const { return kind == TransformKind::smoothing; }
   bool is_negative(std::int64_t position) const {
     const auto i = static_cast<std::size_t>(position % pattern_length);
     return (negative_signs[i / 64] >> (i % 64) & 1u) != 0;
   }
 };
 
-/// "none" or "hadamard:BLOCK[:SIGNS[:after]]": BLOCK elements of K are transformed together, "full"
-/// for all of K; SIGNS is "drawn" or the pattern itself, such as "+-+-".
+/// "none", "hadamard:BLOCK[:SIGNS[:after]]" or "smooth:STRENGTH[:static]". BLOCK elements of K are
+/// transformed together, "full" for all of K; SIGNS is "drawn" or the pattern itself, such as
+/// "+-+-".
 std::string transform_name(const Transform& transform);
 
 /// Inverse of transform_name. Nothing for other names, for a block that is not the order of a
 /// Hadamard matrix from 2 to kMaxBlock, and for patterns of more than kMaxPattern signs or of a
-/// length that does not divide the block.
+/// length that does not divide the block, and for strengths outside 0 to 1.
 std::optional<Transform> transform_from_name(std::string_view name);
 
 /// What transform_from_name accepts, for messages.
 inline constexpr std::string_view kTransformNames =
     "none, hadamard:BLOCK[:SIGNS[:after]] with BLOCK full or the order of a Hadamard matrix from 2 "
-    "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block";
+    "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; "
+    "smooth:STRENGTH[:static] with STRENGTH from 0 to 1";
 
 /// Why `transform` cannot be applied along this K; empty when it can.
 std::string transform_refusal(const Transform& transform, std::int64_t k);

@@ -220,7 +220,7 @@ void dequantize(const QuantizedOperand& operand, bool transpose, const TensorVie
   if (!operand.spec.transform) return decode_operand(operand, transpose, destination);
   FloatMatrix values(destination.rows, destination.cols);
   decode_operand(operand, transpose, values.view());
-  undo_transform(values.view(), transpose, operand.spec.transform, operand.key);
+  undo_transform(values.view(), transpose, operand);
   copy(values.view(), destination);
 }
 

@@ -388,7 +388,7 @@ void quantize(const TensorView& source, bool transpose, const RandomKey& key,
   check_quantize(source, transpose, state, operand);
   operand.key = key;
   if (!operand.spec.transform) return quantize_as_is(source, transpose, key, state, operand);
-  FloatMatrix values = transformed(source, transpose, operand.spec.transform, key);
+  FloatMatrix values = transformed(source, transpose, operand);
   quantize_as_is(values.view(), transpose, key, state, operand);
 }
 

@@ -33,7 +33,7 @@ namespace fp8lab::cpu {
 /// Errors: shapes or types that do not fit, an empty tensor, a scale on a wide format, an
 /// unsigned element format, a delayed tile
 /// that is not the tensor or comes without its state, a static scale that is not positive, a
-/// transform that does not fit K.
+/// transform that does not fit K or lacks its factors.
 void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand);
 

@@ -298,7 +298,7 @@ OperandStatistics operand_statistics(const TensorView& original, bool transpose,
                transpose ? operand.rows : operand.k);
   std::optional<FloatMatrix> values;
   if (operand.spec.transform) {
-    values = transformed(original, transpose, operand.spec.transform, operand.key);
+    values = transformed(original, transpose, operand);
   }
   const TensorView source = values ? values->view() : original;
   const Comparison comparison(source, transpose, operand);

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "emulation/api/error.hpp"
+#include "emulation/cpu/checks.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/hadamard.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/smoothing.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -100,9 +102,49 @@ void rotate_columns(const TensorView& values, const Rotation& rotation) {
   }
 }
 
-void rotate(const TensorView& values, bool transpose, const Rotation& rotation) {
-  if (transpose) return rotate_columns(values, rotation);
-  rotate_rows(values, rotation);
+/// Divides by the factors along K, or multiplies.
+void rescale(const TensorView& values, bool transpose, const float* factors, bool multiply) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < values.rows; ++r) {
+    float* const row = values.row<float>(r);
+    for (std::int64_t c = 0; c < values.cols; ++c) {
+      const float factor = factors[transpose ? r : c];
+      row[c] = numerics::canonical_nan(multiply ? row[c] * factor : row[c] / factor);
+    }
+  }
+}
+
+/// The operand's transform in place, or the way back.
+void transform_values(const TensorView& values, bool transpose, const QuantizedOperand& operand,
+                      bool back) {
+  const Transform& transform = operand.spec.transform;
+  const std::int64_t k = transpose ? values.rows : values.cols;
+  if (!transform.is_smoothing()) {
+    const Rotation rotation(transform, k, operand.key, back);
+    return transpose ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
+  }
+  const TensorView& factors = operand.channel_factors;
+  if (factors.empty() || factors.dtype != DType::f32 || factors.rows != 1 || factors.cols != k) {
+    throw Error("transform " + transform_name(transform) +
+                " needs the factors of both operands of a product, f32 (1, " + std::to_string(k) +
+                ")");
+  }
+  rescale(values, transpose, factors.row<float>(0), operand.is_right != back);
+}
+
+/// Bits of the largest magnitude at each position along K.
+std::vector<std::uint32_t> amax_along_k(const TensorView& source, bool transpose) {
+  std::vector<std::uint32_t> amax(static_cast<std::size_t>(transpose ? source.rows : source.cols));
+  for (std::int64_t r = 0; r < source.rows; ++r) {
+    for (std::int64_t c = 0; c < source.cols; ++c) {
+      const float value = source.dtype == DType::f32
+                              ? source.row<float>(r)[c]
+                              : numerics::from_bf16(source.row<std::uint16_t>(r)[c]);
+      std::uint32_t& largest = amax[static_cast<std::size_t>(transpose ? r : c)];
+      largest = std::max(largest, numerics::float_bits(value) & 0x7FFFFFFFu);
+    }
+  }
+  return amax;
 }
 
 void widen(const TensorView& source, const TensorView& destination) {
@@ -120,18 +162,34 @@ void widen(const TensorView& source, const TensorView& destination) {
 
 }  // namespace
 
-FloatMatrix transformed(const TensorView& source, bool transpose, const Transform& transform,
-                        const RandomKey& key) {
-  const Rotation rotation(transform, transpose ? source.rows : source.cols, key, false);
+FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   FloatMatrix values(source.rows, source.cols);
   widen(source, values.view());
-  rotate(values.view(), transpose, rotation);
+  transform_values(values.view(), transpose, operand, false);
   return values;
 }
 
-void undo_transform(const TensorView& values, bool transpose, const Transform& transform,
-                    const RandomKey& key) {
-  rotate(values, transpose, Rotation(transform, transpose ? values.rows : values.cols, key, true));
+void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand) {
+  transform_values(values, transpose, operand, true);
+}
+
+void smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
+                       const TensorView& b, bool transpose_b, const TensorView& factors) {
+  const Checks checks("smoothing_factors");
+  const std::int64_t k = transpose_a ? a.rows : a.cols;
+  checks.require(transform.is_smoothing(), "transform " + transform_name(transform));
+  checks.activation("A", a, a.rows, a.cols);
+  checks.activation("B", b, transpose_b ? k : b.rows, transpose_b ? b.cols : k);
+  checks.vector("factors", factors, k, {DType::f32});
+  const std::vector<std::uint32_t> amax_a = amax_along_k(a, transpose_a);
+  const std::vector<std::uint32_t> amax_b = amax_along_k(b, transpose_b);
+  for (std::int64_t j = 0; j < k; ++j) {
+    float& factor = factors.row<float>(0)[j];
+    if (transform.is_static && factor != 0.0f) continue;
+    const auto i = static_cast<std::size_t>(j);
+    factor = numerics::smoothing_factor(transform.strength, numerics::bits_float(amax_a[i]),
+                                        numerics::bits_float(amax_b[i]));
+  }
 }
 
 }  // namespace fp8lab::cpu

@@ -33,6 +33,7 @@ double measure_rate(Backend& backend, const GemmSpec& spec, const QuantSpec& a,
                     const QuantSpec& b) {
   const auto operand = [&](const QuantSpec& quant) {
     QuantizedOperand result{quant, kCalibrationSize, kCalibrationSize, {}, {}};
+    result.spec.transform = {};  // of the operands, which are made before the GEMM
     const DType dtype = backend.storage(quant.storage());
     result.codes = backend.allocate(dtype, kCalibrationSize, kCalibrationSize);
     if (quant.has_scale()) {

@@ -310,6 +310,13 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
        {"has no effect", "other than bf16"}},
       {kBase + "[slots.x]\nscale_source = \"delayed\"\ntransform = \"hadamard:16\"\n",
        {"transform", "history that both orientations share"}},
+      {kBase + "[slots.x]\ntransform = \"smooth:2\"\n", {"'smooth:2'", "STRENGTH from 0 to 1"}},
+      {kBase + "[slots.fprop.x]\ntransform = \"smooth:0.5\"\n", {"do not cancel"}},
+      {kBase + "[slots.w]\ntransform = \"smooth:0.5\"\norientation_source = \"requantized\"\n",
+       {"r.toml:9:1", "slots.dgrad.w.orientation_source", "dgrad.w has the transform smooth:0.5"}},
+      {kBase + "[slots.fprop.w]\ntransform = \"smooth:0.5\"\n"
+               "[slots.dgrad.w]\norientation_source = \"requantized\"\n",
+       {"r.toml:10:1", "slots.dgrad.w.orientation_source", "but fprop.w has the transform"}},
       {kBase + "[slots.x]\nmargin = 17\n", {"slots.x.margin", "an integer from 0 to 16"}},
       {kBase + "[slots.x]\nmargin = 0.5\n", {"the number 0.5", "an integer from 0 to 16"}},
       {kBase + "[slots.x]\namax_epsilon = -1\n", {"amax_epsilon", "from 0 to 1"}},

@@ -1,6 +1,7 @@
 // Transforms along K: Hadamard matrices, their written product, and operands quantized after one.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "emulation/cpu/statistics.hpp"
 #include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/hadamard.hpp"
+#include "emulation/numerics/smoothing.hpp"
 #include "tests/unit/quantize_reference.hpp"
 
 namespace fp8lab {
@@ -31,6 +33,22 @@ Transform named(const std::string& name) {
   const std::optional<Transform> transform = transform_from_name(name);
   REQUIRE(transform);
   return *transform;
+}
+
+/// transformed and undo_transform of an operand that has nothing but a transform and a key.
+QuantizedOperand only(const Transform& transform, const RandomKey& key) {
+  QuantizedOperand operand;
+  operand.spec.transform = transform;
+  operand.key = key;
+  return operand;
+}
+cpu::FloatMatrix transformed(const TensorView& source, bool transpose, const Transform& transform,
+                             const RandomKey& key) {
+  return cpu::transformed(source, transpose, only(transform, key));
+}
+void undo_transform(const TensorView& values, bool transpose, const Transform& transform,
+                    const RandomKey& key) {
+  cpu::undo_transform(values, transpose, only(transform, key));
 }
 
 float at(const TensorView& view, std::int64_t r, std::int64_t c) { return view.row<float>(r)[c]; }
@@ -177,8 +195,8 @@ TEST_CASE("with factors that are powers of two the product of whole numbers is i
     INFO(name);
     const Transform transform = named(name);
     Matrix x = first, w = second;
-    cpu::FloatMatrix xh = cpu::transformed(x.view(), false, transform, kKey);
-    cpu::FloatMatrix wh = cpu::transformed(w.view(), false, transform, kKey);
+    cpu::FloatMatrix xh = transformed(x.view(), false, transform, kKey);
+    cpu::FloatMatrix wh = transformed(w.view(), false, transform, kKey);
     int wrong = 0;
     for (std::int64_t i = 0; i < 5; ++i) {
       for (std::int64_t j = 0; j < 4; ++j) {
@@ -191,7 +209,7 @@ TEST_CASE("with factors that are powers of two the product of whole numbers is i
       }
     }
     CHECK(wrong == 0);
-    cpu::undo_transform(xh.view(), false, transform, kKey);
+    undo_transform(xh.view(), false, transform, kKey);
     for (std::int64_t k = 0; k < 256; ++k) wrong += at(xh.view(), 2, k) != x.at(2, k);
     CHECK(wrong == 0);
   }
@@ -219,8 +237,8 @@ TEST_CASE("the product and the way back stay within the bound of their roundings
     Matrix x(DType::f32, 3, row.k), w(DType::bf16, 2, row.k);
     test::fill_wide(x, 3);
     test::fill_wide(w, 4);
-    cpu::FloatMatrix xh = cpu::transformed(x.view(), false, transform, kKey);
-    cpu::FloatMatrix wh = cpu::transformed(w.view(), false, transform, kKey);
+    cpu::FloatMatrix xh = transformed(x.view(), false, transform, kKey);
+    cpu::FloatMatrix wh = transformed(w.view(), false, transform, kKey);
     const auto norm = [n](const Matrix& m, std::int64_t r, std::int64_t begin) {
       double sum = 0.0;
       for (std::int64_t k = begin; k < begin + n; ++k) sum += std::fabs(m.at(r, k));
@@ -239,7 +257,7 @@ TEST_CASE("the product and the way back stay within the bound of their roundings
       }
     }
     const Matrix before = x;
-    cpu::undo_transform(xh.view(), false, transform, kKey);
+    undo_transform(xh.view(), false, transform, kKey);
     int outside = 0;
     for (std::int64_t i = 0; i < 3; ++i) {
       for (std::int64_t k = 0; k < row.k; ++k) {
@@ -258,8 +276,8 @@ TEST_CASE("rows and columns are transformed alike, whatever the type and the num
       test::fill_wide(x, 9);
       Matrix turned = transpose_of(x);
       const Transform transform = named(name);
-      cpu::FloatMatrix rows = cpu::transformed(x.view(), false, transform, kKey);
-      cpu::FloatMatrix columns = cpu::transformed(turned.view(), true, transform, kKey);
+      cpu::FloatMatrix rows = transformed(x.view(), false, transform, kKey);
+      cpu::FloatMatrix columns = transformed(turned.view(), true, transform, kKey);
       int wrong = 0;
       const auto compare = [&] {
         for (std::int64_t r = 0; r < vectors; ++r) {
@@ -269,8 +287,8 @@ TEST_CASE("rows and columns are transformed alike, whatever the type and the num
         }
       };
       compare();
-      cpu::undo_transform(rows.view(), false, transform, kKey);
-      cpu::undo_transform(columns.view(), true, transform, kKey);
+      undo_transform(rows.view(), false, transform, kKey);
+      undo_transform(columns.view(), true, transform, kKey);
       compare();
       INFO(name << " " << vectors);
       CHECK(wrong == 0);
@@ -285,14 +303,13 @@ TEST_CASE("signs: fixed ones are the pattern, drawn ones change with seed, step 
   ones.set(0, 16, 4.0f);
   const std::string pattern = "+++-+------+-+--";
   cpu::FloatMatrix fixed =
-      cpu::transformed(ones.view(), false, named("hadamard:16:" + pattern + ":after"), kKey);
+      transformed(ones.view(), false, named("hadamard:16:" + pattern + ":after"), kKey);
   for (std::int64_t k = 0; k < 32; ++k) {
     CHECK(at(fixed.view(), 0, k) ==
           (pattern[static_cast<std::size_t>(k % 16)] == '+' ? 1.0f : -1.0f));
   }
   const auto signs_of = [&](RandomKey key) {
-    cpu::FloatMatrix drawn =
-        cpu::transformed(ones.view(), false, named("hadamard:16:drawn:after"), key);
+    cpu::FloatMatrix drawn = transformed(ones.view(), false, named("hadamard:16:drawn:after"), key);
     std::uint32_t bits = 0;
     for (std::int64_t k = 0; k < 32; ++k) {
       bits |= std::uint32_t{at(drawn.view(), 0, k) < 0.0f} << k;
@@ -335,7 +352,7 @@ TEST_CASE("an operand is quantized from the transformed tensor, in both orientat
       const std::int64_t rows = transpose ? 64 : 48, k = transpose ? 48 : 64;
       Operand found(spec, rows, k), expected(plain, rows, k);
       cpu::quantize(x.view(), transpose, kKey, {}, found);
-      cpu::FloatMatrix values = cpu::transformed(x.view(), transpose, spec.transform, kKey);
+      cpu::FloatMatrix values = transformed(x.view(), transpose, spec.transform, kKey);
       cpu::quantize(values.view(), transpose, kKey, {}, expected);
       INFO(label(spec) << " transpose " << transpose);
       CHECK(found.memory == expected.memory);
@@ -345,7 +362,7 @@ TEST_CASE("an operand is quantized from the transformed tensor, in both orientat
       cpu::FloatMatrix back(rows, k), undone(rows, k);
       cpu::dequantize(found, false, back.view());
       cpu::decode_operand(expected, false, undone.view());
-      cpu::undo_transform(undone.view(), false, spec.transform, kKey);
+      undo_transform(undone.view(), false, spec.transform, kKey);
       int wrong = 0;
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t c = 0; c < k; ++c) {
@@ -458,11 +475,175 @@ TEST_CASE("a GEMM of rotated operands approximates the product; others are refus
                     Catch::Contains("GEMM transform: a has hadamard:16:drawn and b has none"));
 }
 
+/// Both sides of a smoothing between a (M, K) and b (N, K).
+struct Smoothed {
+  Smoothed(Matrix& a, Matrix& b, const QuantSpec& spec)
+      : left(spec, a.rows(), a.cols()), right(spec, b.rows(), b.cols()), factors(1, a.cols()) {
+    cpu::smoothing_factors(spec.transform, a.view(), false, b.view(), false, factors.view());
+    left.channel_factors = right.channel_factors = factors.view();
+    right.is_right = true;
+  }
+  Operand left, right;
+  cpu::FloatMatrix factors;
+};
+
+QuantSpec smoothed_int8(const std::string& name) {
+  QuantSpec spec;
+  spec.format = numerics::kInt8;
+  spec.scale_source = ScaleSource::current;
+  spec.transform = named(name);
+  return spec;
+}
+
+TEST_CASE("smoothing factors are amax_a^s / amax_b^(1-s), and 1 where that says nothing") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float strength : {0.0f, 0.25f, 0.5f, 0.8f, 1.0f}) {
+    for (const float a : {1.0f, 3.7f, 1e-20f, 5e18f}) {
+      for (const float b : {1.0f, 0.3f, 7e-12f, 9e11f}) {
+        const double expected = std::pow(static_cast<double>(a), strength) /
+                                std::pow(static_cast<double>(b), 1.0 - strength);
+        // t has an error of at most (|terms| + |t|) 2^-23, exp2 one of an ulp.
+        const double terms = std::fabs(std::log2(a)) + std::fabs(std::log2(b));
+        CHECK(numerics::smoothing_factor(strength, a, b) ==
+              Approx(expected).epsilon((3.0 * terms + 2.0) * 0x1p-23));
+      }
+    }
+  }
+  for (const float bad : {0.0f, infinity, std::nanf("")}) {
+    CHECK(numerics::smoothing_factor(0.5f, bad, 2.0f) == 1.0f);
+    CHECK(numerics::smoothing_factor(0.5f, 2.0f, bad) == 1.0f);
+  }
+  CHECK(numerics::smoothing_factor(1.0f, 0x1p-149f, 1.0f) == 0x1p-126f);
+  CHECK(numerics::smoothing_factor(1.0f, 0x1p127f, 1.0f) == 0x1p126f);
+  CHECK(numerics::smoothing_factor(0.0f, 1.0f, 0x1p-149f) == 0x1p126f);
+}
+
+TEST_CASE("smoothing leaves the product as it was") {
+  // Exactly where the factors are powers of two, else each product carries two roundings.
+  Matrix a = whole_numbers(4, 48, 1, 60), b = whole_numbers(3, 48, 2, 60);
+  for (std::int64_t k = 0; k < 48; ++k) {
+    a.set(0, k, std::ldexp(1.0f, 6 + static_cast<int>(k % 5)));
+    b.set(1, k, 64.0f);
+  }
+  for (const char* name : {"smooth:1", "smooth:0", "smooth:0.5", "smooth:0.3"}) {
+    const QuantSpec spec = smoothed_int8(name);
+    Smoothed operands(a, b, spec);
+    cpu::FloatMatrix x = cpu::transformed(a.view(), false, operands.left);
+    cpu::FloatMatrix w = cpu::transformed(b.view(), false, operands.right);
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < 4; ++i) {
+      for (std::int64_t j = 0; j < 3; ++j) {
+        double difference = 0.0, terms = 0.0;
+        for (std::int64_t k = 0; k < 48; ++k) {
+          const double product = static_cast<double>(a.at(i, k)) * b.at(j, k);
+          difference += static_cast<double>(at(x.view(), i, k)) * at(w.view(), j, k) - product;
+          terms += std::fabs(product);
+        }
+        CHECK(std::fabs(difference) <= terms * (0x1p-23 + 0x1p-48));
+        largest = std::max(largest, std::fabs(difference));
+      }
+    }
+    INFO(name);
+    const bool exact = std::string(name) == "smooth:1" || std::string(name) == "smooth:0";
+    CHECK((largest == 0.0) == exact);
+    int wrong = 0;
+    for (std::int64_t k = 0; k < 48; ++k) {
+      const float factor = at(operands.factors.view(), 0, k);
+      CHECK(factor == numerics::smoothing_factor(spec.transform.strength,
+                                                 std::ldexp(1.0f, 6 + static_cast<int>(k % 5)),
+                                                 64.0f));
+      wrong += at(x.view(), 2, k) != a.at(2, k) / factor;
+      wrong += at(w.view(), 2, k) != b.at(2, k) * factor;
+    }
+    cpu::undo_transform(x.view(), false, operands.left);
+    cpu::undo_transform(w.view(), false, operands.right);
+    for (std::int64_t k = 0; k < 48; ++k) {
+      wrong += std::fabs(at(x.view(), 2, k) - a.at(2, k)) > std::fabs(a.at(2, k)) * 0x1.01p-23f;
+      wrong += std::fabs(at(w.view(), 2, k) - b.at(2, k)) > std::fabs(b.at(2, k)) * 0x1.01p-23f;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("smoothing works on turned tensors, and static factors stay") {
+  Matrix a = with_outliers(6, 40, 3), b = with_outliers(5, 40, 4);
+  Matrix a_turned = transpose_of(a), b_turned = transpose_of(b);
+  const QuantSpec spec = smoothed_int8("smooth:0.5");
+  Smoothed operands(a, b, spec), turned(a, b, spec);
+  cpu::FloatMatrix factors(1, 40);
+  cpu::smoothing_factors(spec.transform, a_turned.view(), true, b_turned.view(), true,
+                         factors.view());
+  cpu::quantize(a.view(), false, kKey, {}, operands.left);
+  cpu::quantize(a_turned.view(), true, kKey, {}, turned.left);
+  CHECK(operands.left.memory == turned.left.memory);
+  cpu::quantize(b.view(), false, kKey, {}, operands.right);
+  cpu::quantize(b_turned.view(), true, kKey, {}, turned.right);
+  CHECK(operands.right.memory == turned.right.memory);
+  for (std::int64_t k = 0; k < 40; ++k) {
+    CHECK(at(factors.view(), 0, k) == at(operands.factors.view(), 0, k));
+  }
+  const auto changes = [&](const char* name) {
+    cpu::FloatMatrix kept(1, 40);
+    cpu::smoothing_factors(named(name), a.view(), false, b.view(), false, kept.view());
+    cpu::smoothing_factors(named(name), b.view(), false, a.view(), false, kept.view());
+    int changed = 0;
+    for (std::int64_t k = 0; k < 40; ++k) {
+      changed += at(kept.view(), 0, k) != at(operands.factors.view(), 0, k);
+    }
+    return changed;
+  };
+  CHECK(changes("smooth:0.5:static") == 0);
+  CHECK(changes("smooth:0.5") > 30);
+}
+
+TEST_CASE("smoothing recovers outlier channels in a product; unmatched operands are refused") {
+  Matrix x = with_outliers(32, 128, 1), w = whole_numbers(16, 128, 2, 20);
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_fp32;
+  gemm.output = DType::f32;
+  const auto error_of = [&](const char* name) {
+    Smoothed operands(x, w, smoothed_int8(name));
+    cpu::quantize(x.view(), false, kKey, {}, operands.left);
+    cpu::quantize(w.view(), false, kKey, {}, operands.right);
+    cpu::FloatMatrix d(32, 16);
+    cpu::gemm(gemm, operands.left, operands.right, {}, false, d.view());
+    double error = 0.0;
+    for (std::int64_t i = 0; i < 32; ++i) {
+      for (std::int64_t j = 0; j < 16; ++j) {
+        double exact = 0.0;
+        for (std::int64_t k = 0; k < 128; ++k) {
+          exact += static_cast<double>(x.at(i, k)) * w.at(j, k);
+        }
+        error += std::pow(at(d.view(), i, j) - exact, 2);
+      }
+    }
+    return std::sqrt(error);
+  };
+  // Strength 0 divides both by their range in w, which hardly varies: no better than nothing.
+  CHECK(error_of("smooth:0.5") < 0.4 * error_of("smooth:0"));
+
+  const QuantSpec spec = smoothed_int8("smooth:0.5");
+  Smoothed operands(x, w, spec), others(x, w, spec);
+  cpu::quantize(x.view(), false, kKey, {}, operands.left);
+  cpu::quantize(w.view(), false, kKey, {}, operands.right);
+  cpu::quantize(w.view(), false, kKey, {}, others.right);
+  cpu::FloatMatrix d(32, 16);
+  CHECK_NOTHROW(cpu::gemm(gemm, operands.left, operands.right, {}, false, d.view()));
+  CHECK_THROWS_WITH(cpu::gemm(gemm, operands.left, others.right, {}, false, d.view()),
+                    Catch::Contains("different factors"));
+  operands.right.is_right = false;
+  CHECK_THROWS_WITH(cpu::gemm(gemm, operands.left, operands.right, {}, false, d.view()),
+                    Catch::Contains("b the right operand"));
+  operands.left.channel_factors = {};
+  CHECK_THROWS_WITH(cpu::quantize(x.view(), false, kKey, {}, operands.left),
+                    Catch::Contains("needs the factors of both operands"));
+}
+
 TEST_CASE("infinity and NaN stay within their block and come out canonical") {
   Matrix x = whole_numbers(1, 32, 3, 5);
   x.set(0, 3, std::numeric_limits<float>::infinity());
   x.set(0, 4, -std::numeric_limits<float>::infinity());
-  cpu::FloatMatrix values = cpu::transformed(x.view(), false, named("hadamard:16"), kKey);
+  cpu::FloatMatrix values = transformed(x.view(), false, named("hadamard:16"), kKey);
   int nan = 0;
   for (std::int64_t k = 0; k < 16; ++k)
     nan += float_bits(at(values.view(), 0, k)) == numerics::kF32NaN;
@@ -474,17 +655,40 @@ TEST_CASE("infinity and NaN stay within their block and come out canonical") {
 TEST_CASE("names of transforms read back, others are refused") {
   for (const char* name :
        {"none", "hadamard:2", "hadamard:16", "hadamard:full", "hadamard:full:drawn", kNvSigns,
-        "hadamard:12:+--", "hadamard:1024:drawn:after", "hadamard:full:+-:after"}) {
+        "hadamard:12:+--", "hadamard:1024:drawn:after", "hadamard:full:+-:after", "smooth:0.5",
+        "smooth:0", "smooth:1:static"}) {
     INFO(name);
     const std::optional<Transform> transform = transform_from_name(name);
     REQUIRE(transform);
     CHECK(transform_name(*transform) == name);
   }
-  for (const char* name :
-       {"", "hadamard", "hadamard:", "hadamard:0", "hadamard:1", "hadamard:7", "hadamard:92",
-        "hadamard:2048", "hadamard:-16", "hadamard:16x", "hadamard:16:", "hadamard:16:+-+",
-        "hadamard:16:drawn:", "hadamard:16:drawn:before", "hadamard:16:after", "hadamard:16:+0",
-        "hadamard:16:drawn:after:after", "Hadamard:16", "none:16"}) {
+  for (const char* name : {"",
+                           "hadamard",
+                           "hadamard:",
+                           "hadamard:0",
+                           "hadamard:1",
+                           "hadamard:7",
+                           "hadamard:92",
+                           "hadamard:2048",
+                           "hadamard:-16",
+                           "hadamard:16x",
+                           "hadamard:16:",
+                           "hadamard:16:+-+",
+                           "hadamard:16:drawn:",
+                           "hadamard:16:drawn:before",
+                           "hadamard:16:after",
+                           "hadamard:16:+0",
+                           "hadamard:16:drawn:after:after",
+                           "Hadamard:16",
+                           "none:16",
+                           "smooth",
+                           "smooth:",
+                           "smooth:1.5",
+                           "smooth:-0.5",
+                           "smooth:nan",
+                           "smooth:0.5:",
+                           "smooth:0.5:current",
+                           "smooth:0.5:static:1"}) {
     INFO(name);
     CHECK_FALSE(transform_from_name(name));
   }
