@@ -321,7 +321,7 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
 // --- logarithmic codebooks
 // ------------------------------------------------------------------------
 
-/// One block a tile, in the orientation of the operand (cpu::quantize_logarithm).
+/// One block a tile, in the orientation of the operand (cpu::quantize_codebooks).
 template <class T>
 __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose,
                                 std::int64_t rows, std::int64_t k, std::int64_t height,

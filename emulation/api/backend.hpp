@@ -196,7 +196,7 @@ class Backend {
   virtual void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                     const TensorView& bias, bool accumulate, const TensorView& d) = 0;
   /// Writes an OperandStatistics of how well `operand` represents `source` (or its transpose) into
-  /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only. With a transform, the
+  /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only. With a transform along K, the
   /// transformed source is compared with the operand's scale * decode(code): errors, ranges and
   /// channels (positions along K) are of what was quantized. Where the transform is orthonormal
   /// (all but smoothing), mse, sqnr_db and rms are also those of the untransformed tensor up to

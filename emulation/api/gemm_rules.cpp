@@ -17,11 +17,15 @@ int group_size(Accumulator accumulator) {
   return accumulator == Accumulator::sm90_bf16 ? 16 : 1;
 }
 
-Refusal refuse_format(Accumulator accumulator, const FormatSpec& format, const std::string& name) {
+Refusal refuse_format(Accumulator accumulator, const QuantSpec& operand, const std::string& name) {
+  const FormatSpec& format = operand.format;
   const std::string found = accumulator_name(accumulator) + " cannot multiply " + name +
-                            ", which is " + format_name(format) + "; accepted with it: ";
-  if (is_fp8(accumulator) && format != numerics::kE5M2 &&
-      !numerics::holds_values(numerics::kE4M3, format)) {
+                            ", which is " + format_name(format) +
+                            (operand.transform.is_expansion() ? " expanded" : "") +
+                            "; accepted with it: ";
+  const bool is_carried =
+      format == numerics::kE5M2 || numerics::holds_values(numerics::kE4M3, format);
+  if (is_fp8(accumulator) && (!is_carried || operand.transform.is_expansion())) {
     return GemmRefusal{"accumulator",
                        found + "sm90_bf16 (formats bf16 holds), ideal_fp32, ideal_exact"};
   }
@@ -112,11 +116,11 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
   const QuantSpec y = multiplied_form(spec.accumulator, b);
   const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
   Refusal refusal = refuse_interval(spec);
-  if (!refusal) refusal = refuse_format(spec.accumulator, x.format, name_a);
+  if (!refusal) refusal = refuse_format(spec.accumulator, x, name_a);
   if (!refusal) refusal = refuse_width(spec, x, name_a, common);
-  if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);
+  if (!refusal) refusal = refuse_format(spec.accumulator, y, name_b);
   if (!refusal) refusal = refuse_width(spec, y, name_b, common);
-  if (!refusal) refusal = refuse_transform(a, b, name_a, name_b);
+  if (!refusal) refusal = refuse_transform(x, y, name_a, name_b);
   if (!refusal) refusal = refuse_order(spec, common > 0);
   if (!refusal) refusal = refuse_rest(spec);
   return refusal;

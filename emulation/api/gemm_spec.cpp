@@ -62,7 +62,7 @@ std::optional<ScheduleChoice> schedule_from_name(std::string_view name) {
 QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand) {
   if (!operand.has_codebooks()) return operand;
   QuantSpec values;
-  values.transform = operand.transform;
+  if (operand.transform.is_along_k()) values.transform = operand.transform;
   switch (accumulator) {
     case Accumulator::sm90_wgmma_fp8:
     case Accumulator::sm90_mma_sync_fp8: return operand;

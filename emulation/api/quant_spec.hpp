@@ -64,7 +64,7 @@ struct QuantSpec {
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
-  Transform transform{};  ///< along K, before everything else; scales are those of its result
+  Transform transform{};  ///< before everything else; scales are those of its result
 
   bool operator==(const QuantSpec&) const = default;
 
@@ -75,8 +75,12 @@ struct QuantSpec {
   bool is_cast() const { return format != numerics::kBF16 && format != numerics::kFP32; }
   /// Type of the operand's codes: u8, or the narrowest of bf16 and f32 that holds all values.
   DType storage() const;
-  /// True when the codes mean nothing without the codebook of their tile (LogFMT).
-  bool has_codebooks() const { return format.encoding == numerics::Encoding::tile_logarithm; }
+  /// True when the codes mean nothing without the codebook of their tile (LogFMT, expansion).
+  bool has_codebooks() const {
+    return format.encoding == numerics::Encoding::tile_logarithm || transform.is_expansion();
+  }
+  /// Numbers stored for each tile: its scale, LogFMT's step, an expansion's exponent and center.
+  int tile_numbers() const { return transform.is_expansion() ? 3 : has_codebooks() ? 2 : 1; }
   bool has_scale() const { return scale_source != ScaleSource::none; }
   /// The elements that share one scale: without a scale the whole tensor does.
   TileShape scale_tile() const { return has_scale() ? tile : TileShape{}; }
@@ -88,9 +92,9 @@ struct QuantSpec {
   std::int64_t tile_cols(std::int64_t k) const {
     return tile.cols == 0 ? 1 : (k + tile.cols - 1) / tile.cols;
   }
-  /// Columns of the operand's scales: one a tile, and where tiles have codebooks, their steps after
-  /// all the scales of the row.
-  std::int64_t scale_cols(std::int64_t k) const { return tile_cols(k) * (has_codebooks() ? 2 : 1); }
+  /// Columns of the operand's scales: one a tile, and where tiles have codebooks, their further
+  /// numbers after all the scales of the row.
+  std::int64_t scale_cols(std::int64_t k) const { return tile_cols(k) * tile_numbers(); }
 };
 
 /// Name of a format as recipes write it ("e4m3fn"). An unnamed floating one is "eXmY" when its bias

@@ -122,7 +122,14 @@ void validate_scale(const QuantSpec& spec, const std::string& where, const std::
   }
   if (spec.has_codebooks() && spec.scale_source != ScaleSource::current) {
     refuse(where, key + ".scale_source",
-           format_name(spec.format) + " has the codebook of each tile; accepted: current");
+           (spec.transform.is_expansion() ? transform_name(spec.transform)
+                                          : format_name(spec.format)) +
+               " has the codebook of each tile; accepted: current");
+  }
+  if (spec.transform.is_expansion() && spec.format != numerics::kE4M3) {
+    refuse(where, key + ".transform",
+           "expand fits values to the range of e4m3fn, format is " + format_name(spec.format) +
+               "; accepted: none, or format = \"e4m3fn\"");
   }
   if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level &&
       (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {

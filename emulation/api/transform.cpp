@@ -68,6 +68,7 @@ std::optional<Transform> read_smoothing(std::string_view text) {
 
 std::string transform_name(const Transform& transform) {
   if (!transform) return "none";
+  if (transform.is_expansion()) return "expand";
   if (transform.is_smoothing()) {
     return fmt::format("smooth:{}{}", transform.strength, transform.is_static ? ":static" : "");
   }
@@ -81,6 +82,7 @@ std::string transform_name(const Transform& transform) {
 
 std::optional<Transform> transform_from_name(std::string_view name) {
   if (name == "none") return Transform{};
+  if (name == "expand") return Transform{.kind = TransformKind::expansion};
   if (name.empty() || name.back() == ':') return std::nullopt;
   const std::string_view kind = take_part(name);
   if (kind == "hadamard") return read_hadamard(name);

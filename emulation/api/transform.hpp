@@ -13,6 +13,9 @@ enum class TransformKind : std::uint8_t {
   none,
   hadamard,   ///< the vectors along K are multiplied by an orthonormal Hadamard matrix
   smoothing,  ///< position j of K is divided by s_j in A and multiplied by s_j in B
+  /// Each tile is raised to the power that fits its range to the format (numerics::ExpandedGroup).
+  /// Undone before the operand is multiplied, and so no concern of the other operand.
+  expansion,
 };
 
 /// The random signs of a randomised Hadamard transform.
@@ -28,8 +31,9 @@ enum class SignSide : std::uint8_t {
   after,   ///< x H D
 };
 
-/// A map of the vectors along K, the same for both operands A and B of A B^T, whose product it
-/// leaves as it was but for rounding.
+/// What an operand goes through before it is quantized. All but the expansion map the vectors along
+/// K, the same for both operands A and B of A B^T, and leave their product as it was but for
+/// rounding.
 struct Transform {
   static constexpr int kMaxBlock = 1024;
   static constexpr int kMaxPattern = 256;
@@ -46,14 +50,17 @@ struct Transform {
   bool operator==(const Transform&) const = default;
   explicit operator bool() const { return kind != TransformKind::none; }
   bool is_smoothing() const { return kind == TransformKind::smoothing; }
+  bool is_expansion() const { return kind == TransformKind::expansion; }
+  bool is_along_k() const { return *this && !is_expansion(); }
   bool is_negative(std::int64_t position) const {
     const auto i = static_cast<std::size_t>(position % pattern_length);
     return (negative_signs[i / 64] >> (i % 64) & 1u) != 0;
   }
 };
 
-/// "none", "hadamard:BLOCK[:SIGNS[:after]]" or "smooth:STRENGTH[:static]". BLOCK elements of K are
-/// transformed together, "full" for all of K; SIGNS is "drawn" or the pattern itself, such as
+/// "none", "hadamard:BLOCK[:SIGNS[:after]]", "smooth:STRENGTH[:static]" or "expand". BLOCK elements
+/// of K are transformed together, "full" for all of K; SIGNS is "drawn" or the pattern itself, such
+/// as
 /// "+-+-".
 std::string transform_name(const Transform& transform);
 
@@ -66,7 +73,7 @@ std::optional<Transform> transform_from_name(std::string_view name);
 inline constexpr std::string_view kTransformNames =
     "none, hadamard:BLOCK[:SIGNS[:after]] with BLOCK full or the order of a Hadamard matrix from 2 "
     "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; "
-    "smooth:STRENGTH[:static] with STRENGTH from 0 to 1";
+    "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand";
 
 /// Why `transform` cannot be applied along this K; empty when it can.
 std::string transform_refusal(const Transform& transform, std::int64_t k);

@@ -21,10 +21,10 @@ namespace fp8lab::cpu {
 /// bits of stochastic rounding are numerics::random_bits(key.., index) with the element's logical
 /// index in the source, r * C + c. An all-zero tile has zero codes with the signs of its zeros.
 ///
-/// With a transform, the tensor above is `transformed` of the source, in FP32; the logical index of
-/// an element is that of its place in it.
+/// With a transform along K, the tensor above is `transformed` of the source, in FP32; the logical
+/// index of an element is that of its place in it.
 ///
-/// Formats with codebooks: see quantize_logarithm, and dequantize decodes by them.
+/// Formats with codebooks and expansions: see quantize_codebooks, and dequantize decodes by them.
 ///
 /// A format of more than 8 bits takes no scale; its values are rounded once and stored as bf16
 /// where bf16 holds them all, else as f32. Equal types (bf16 to bf16, f32 to f32) keep their bits,

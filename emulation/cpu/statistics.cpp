@@ -129,6 +129,8 @@ float Comparison::limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
   const float scale = scale_of(tile_row, tile_col);
   const float largest = bits_float(numerics::kF32MaxFinite);
   if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
+  // The scale of an expanded tile is that of its powers, and its largest value the code Qmax.
+  if (operand_.spec.transform.is_expansion()) return largest;
   const double qmax = numerics::max_finite(operand_.spec.format);
   const double limit = qmax * scale * (1.0 + 0x1p-22);
   if (!(limit < largest)) return largest;
@@ -297,7 +299,7 @@ OperandStatistics operand_statistics(const TensorView& original, bool transpose,
   check_matrix("operand_statistics", "source", original, transpose ? operand.k : operand.rows,
                transpose ? operand.rows : operand.k);
   std::optional<FloatMatrix> values;
-  if (operand.spec.transform) {
+  if (operand.spec.transform.is_along_k()) {
     values = transformed(original, transpose, operand);
   }
   const TensorView source = values ? values->view() : original;

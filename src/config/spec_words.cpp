@@ -111,6 +111,7 @@ QuantSpec parse_quant_spec(const std::string& text) {
     const std::optional<Transform> transform = transform_from_name(word);
     if (transform && *transform) {
       spec.transform = *transform;
+      if (spec.has_codebooks()) spec.scale_source = ScaleSource::current;
       continue;
     }
     throw Error(
@@ -118,7 +119,7 @@ QuantSpec parse_quant_spec(const std::string& text) {
                     "nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, enc_floor, "
                     "ocp_floor, rceil, even, enc_div, "
                     "dec_div_recip, dec_div, static:NUMBER, ties_down, ties_positive, toward_zero, "
-                    "stochastic, hadamard:BLOCK[:SIGNS[:after]]",
+                    "stochastic, hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH, expand",
                     text, word));
   }
   if (!spec.is_cast() && words.size() > 1) {
