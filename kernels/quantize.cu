@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "emulation/api/error.hpp"
+#include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
@@ -319,7 +321,7 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
 // --- logarithmic codebooks
 // ------------------------------------------------------------------------
 
-/// One block a tile, in the orientation of the operand (cpu::quantize_logarithm).
+/// One block a tile, in the orientation of the operand (cpu::quantize_codebooks).
 template <class T>
 __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose,
                                 std::int64_t rows, std::int64_t k, std::int64_t height,
@@ -623,7 +625,19 @@ class TensorFactors {
   bool measured_ = false;
 };
 
+void check_supported(const char* where, const QuantizedOperand& operand) {
+  const Support support = supports_quantization(operand.spec);
+  if (!support) throw Error(std::string(where) + ": " + support.reason);
+}
+
 }  // namespace
+
+Support supports_quantization(const QuantSpec& spec) {
+  if (Support support = cpu::supports_quantization(spec); !support) return support;
+  if (!spec.transform) return {};
+  return {"the cuda backend has no transforms, the operand asks for " +
+          transform_name(spec.transform) + "; accepted: transform none, or backend cpu"};
+}
 
 bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
   const auto fits = [](const QuantSpec& spec) {
@@ -636,6 +650,8 @@ void quantize_both(Context& context, const TensorView& source, const TensorView&
                    QuantizedOperand& first, QuantizedOperand& second) {
   cpu::check_quantize(source, false, state, first);
   cpu::check_quantize(source, true, state, second);
+  check_supported("quantize", first);
+  check_supported("quantize", second);
   TensorFactors factors(context, source, state);
   const BlockOperand row = factors.block(first, false);
   const BlockOperand turned = factors.block(second, true);
@@ -652,6 +668,7 @@ void quantize_both(Context& context, const TensorView& source, const TensorView&
 void quantize(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand) {
   cpu::check_quantize(source, transpose, state, operand);
+  check_supported("quantize", operand);
   if (source.size() == 0) return;
   const QuantSpec& spec = operand.spec;
   const Cast cast{spec.format, spec.rounding, spec.overflow,
@@ -677,6 +694,7 @@ void quantize(Context& context, const TensorView& source, bool transpose, const 
 void dequantize(Context& context, const QuantizedOperand& operand, bool transpose,
                 const TensorView& destination) {
   cpu::check_operand("dequantize", operand);
+  check_supported("dequantize", operand);
   cpu::check_matrix("dequantize", "destination", destination, transpose ? operand.k : operand.rows,
                     transpose ? operand.rows : operand.k);
   if (destination.size() == 0) return;

@@ -15,20 +15,12 @@
 #include <memory>
 #include <string>
 
+#include "emulation/api/error.hpp"
 #include "emulation/api/gemm_spec.hpp"
 #include "emulation/api/quant_spec.hpp"
 #include "emulation/api/tensor_view.hpp"
 
 namespace fp8lab {
-
-/// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`, K contiguous.
-struct QuantizedOperand {
-  QuantSpec spec;
-  std::int64_t rows = 0;
-  std::int64_t k = 0;
-  TensorView codes;   ///< (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized
-  TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
-};
 
 /// Identity of the random bits of one quantization: Philox key (seed, step, tensor, orientation),
 /// counter the logical element index in the source tensor.
@@ -37,6 +29,24 @@ struct RandomKey {
   std::uint32_t step = 0;
   std::uint32_t tensor = 0;
   std::uint32_t orientation = 0;  ///< 0: first orientation, 1: transposed
+  /// Identity of the drawn signs of a transform within seed and step: that of the GEMM, so that its
+  /// two operands share them.
+  std::uint32_t rotation = 0;
+};
+
+/// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`, K contiguous.
+struct QuantizedOperand {
+  QuantSpec spec;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  TensorView codes;   ///< (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized
+  TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
+  /// Of the quantization that filled it; from it come the drawn signs of a transform.
+  RandomKey key{};
+  /// Of a smoothing, by Backend::smoothing_factors: (1, k) f32, the same for both operands.
+  TensorView channel_factors{};
+  /// B of A B^T. Its elements are multiplied by the factors, those of A divided.
+  bool is_right = false;
 };
 
 /// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4). A zeroed
@@ -151,11 +161,12 @@ class Backend {
 
   // --- quantization and GEMM --------------------------------------------------------------------
   /// Quantizes `source` (R, C), or its transpose, into `operand` by operand.spec. `state` is the
-  /// DelayedState of the tensor, else empty; a delayed quantization raises state[kAmax].
+  /// DelayedState of the tensor, else empty; a delayed quantization raises state[kAmax]. With a
+  /// transform the codes and scales are those of the transformed tensor, and operand.key = key.
   virtual void quantize(const TensorView& source, bool transpose, const RandomKey& key,
                         const TensorView& state, QuantizedOperand& operand) = 0;
   /// Quantizes `source` into `first` and its transpose into `second`: quantize with key.orientation
-  /// 0 and 1, which a backend may do in one reading.
+  /// 0 and 1, which a backend may do in one reading. Both have the key's rotation.
   virtual void quantize_both(const TensorView& source, const RandomKey& key,
                              const TensorView& state, QuantizedOperand& first,
                              QuantizedOperand& second) {
@@ -165,8 +176,16 @@ class Backend {
     oriented.orientation = 1;
     quantize(source, true, oriented, state, second);
   }
-  /// destination (rows, k), or (k, rows) when `transpose`, = scale * decode(code), rounded to the
-  /// destination's type.
+  /// factors (1, K) f32 = numerics::smoothing_factor of the amaxes of A and B at each position
+  /// along K, where A is `a`, or its transpose with `transpose_a`, and B likewise. A factor that is
+  /// not 0 stays as it is if the transform is static. For backends that support smoothing.
+  virtual void smoothing_factors(const Transform& transform, const TensorView& /*a*/,
+                                 bool /*transpose_a*/, const TensorView& /*b*/,
+                                 bool /*transpose_b*/, const TensorView& /*factors*/) {
+    throw Error("backend " + name() + " has no transform " + transform_name(transform));
+  }
+  /// destination (rows, k), or (k, rows) when `transpose`, = scale * decode(code), with the
+  /// operand's transform undone, rounded to the destination's type.
   virtual void dequantize(const QuantizedOperand& operand, bool transpose,
                           const TensorView& destination) = 0;
   /// Rolls the history, takes a new scale from it and clears state[kAmax]. Once a step.
@@ -177,7 +196,11 @@ class Backend {
   virtual void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                     const TensorView& bias, bool accumulate, const TensorView& d) = 0;
   /// Writes an OperandStatistics of how well `operand` represents `source` (or its transpose) into
-  /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only.
+  /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only. With a transform along K, the
+  /// transformed source is compared with the operand's scale * decode(code): errors, ranges and
+  /// channels (positions along K) are of what was quantized. Where the transform is orthonormal
+  /// (all but smoothing), mse, sqnr_db and rms are also those of the untransformed tensor up to
+  /// rounding.
   virtual void operand_statistics(const TensorView& source, bool transpose,
                                   const QuantizedOperand& operand, const TensorView& record) = 0;
 

@@ -26,7 +26,7 @@ namespace detail {
 }  // namespace fp8lab
 
 /// Internal invariant, checked in every build; never inside a hot loop.
-#define FP8LAB_ASSERT(condition)                                                 \
-  do {                                                                           \
+#define FP8LAB_ASSERT(condition)                                                          \
+  do {                                                                                    \
     if (!(condition)) ::fp8lab::detail::assertion_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -12,15 +12,23 @@ namespace {
 using numerics::FormatSpec;
 using Refusal = std::optional<GemmRefusal>;
 
-Refusal refuse_format(Accumulator accumulator, const FormatSpec& format, const std::string& name) {
-  if (profile_of(accumulator).carrier(format)) return {};
+Refusal refuse_format(Accumulator accumulator, const QuantSpec& operand, const std::string& name) {
+  const FormatSpec& format = operand.format;
+  const bool expanded = operand.transform.is_expansion();
+  // Expanded values are contracted first, and multiplied as the accumulator's own.
+  const auto takes = [&](const TensorCoreProfile& profile) {
+    return profile.carrier(format) &&
+           (!expanded || profile.operand == numerics::kBF16 || profile.operand == numerics::kFP32);
+  };
+  if (!expanded && takes(profile_of(accumulator))) return {};
   std::string accepted;
   for (const TensorCoreProfile& other : tensor_core_profiles()) {
-    if (other.group.block_scales || !other.carrier(format)) continue;
+    if (other.group.block_scales || !takes(other)) continue;
     accepted += (accepted.empty() ? "" : ", ") + std::string(other.name);
   }
   return GemmRefusal{"accumulator", accumulator_name(accumulator) + " cannot multiply " + name +
                                         ", which is " + format_name(format) +
+                                        (expanded ? " expanded" : "") +
                                         "; accepted with it: " + accepted};
 }
 
@@ -107,6 +115,16 @@ Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
                                         "\"promote:G\""};
 }
 
+// A rotation of K cancels in the product only when both operands have it.
+Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
+                         const std::string& name_b) {
+  if (a.transform == b.transform) return {};
+  return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
+                                      name_b + " has " + transform_name(b.transform) +
+                                      ", which do not cancel in their product; accepted: the same "
+                                      "for both"};
+}
+
 Refusal refuse_rest(const GemmSpec& spec) {
   if (spec.split_k < 1 || spec.split_k > 64) {
     return GemmRefusal{"split_k", std::to_string(spec.split_k) + "; accepted: 1 to 64"};
@@ -126,15 +144,16 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
   const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
   Refusal refusal = refuse_interval(spec);
   if (!refusal && profile_of(spec.accumulator).group.block_scales) {
-    refusal = refuse_format(spec.accumulator, x.format, name_a);
-    if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);
+    refusal = refuse_format(spec.accumulator, x, name_a);
+    if (!refusal) refusal = refuse_format(spec.accumulator, y, name_b);
     if (!refusal) refusal = refuse_block_scales(spec, x, y, name_a, name_b);
     return refusal ? refusal : refuse_rest(spec);
   }
-  if (!refusal) refusal = refuse_format(spec.accumulator, x.format, name_a);
+  if (!refusal) refusal = refuse_format(spec.accumulator, x, name_a);
   if (!refusal) refusal = refuse_width(spec, x, name_a, common);
-  if (!refusal) refusal = refuse_format(spec.accumulator, y.format, name_b);
+  if (!refusal) refusal = refuse_format(spec.accumulator, y, name_b);
   if (!refusal) refusal = refuse_width(spec, y, name_b, common);
+  if (!refusal) refusal = refuse_transform(x, y, name_a, name_b);
   if (!refusal) refusal = refuse_order(spec, common > 0);
   if (!refusal) refusal = refuse_rest(spec);
   return refusal;

@@ -181,6 +181,7 @@ std::string label(const QuantSpec& spec) {
   if (spec.rounding != numerics::Rounding::nearest) {
     text += fmt::format("/{}", word_for(kRoundingNames, spec.rounding));
   }
+  if (spec.transform) text += "/" + transform_name(spec.transform);
   return text;
 }
 
@@ -188,7 +189,7 @@ double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int
   if (!spec.has_scale() || rows <= 0 || k <= 0) return 0.0;
   const double tiles = static_cast<double>(spec.tile_rows(rows) * spec.tile_cols(k));
   const double tensor_bits = spec.scale.format == numerics::ScaleFormat::nv_two_level ? 32.0 : 0.0;
-  const double tile_bits = bits_of(spec.scale.format) + (spec.has_codebooks() ? 32.0 : 0.0);
+  const double tile_bits = bits_of(spec.scale.format) + 32.0 * (spec.tile_numbers() - 1);
   return (tile_bits * tiles + tensor_bits) / (static_cast<double>(rows) * static_cast<double>(k));
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "emulation/api/tensor_view.hpp"
+#include "emulation/api/transform.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/scale_rule.hpp"
 
@@ -63,6 +64,7 @@ struct QuantSpec {
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
+  Transform transform{};  ///< before everything else; scales are those of its result
 
   bool operator==(const QuantSpec&) const = default;
 
@@ -73,8 +75,12 @@ struct QuantSpec {
   bool is_cast() const { return format != numerics::kBF16 && format != numerics::kFP32; }
   /// Type of the operand's codes: u8, or the narrowest of bf16 and f32 that holds all values.
   DType storage() const;
-  /// True when the codes mean nothing without the codebook of their tile (LogFMT).
-  bool has_codebooks() const { return format.encoding == numerics::Encoding::tile_logarithm; }
+  /// True when the codes mean nothing without the codebook of their tile (LogFMT, expansion).
+  bool has_codebooks() const {
+    return format.encoding == numerics::Encoding::tile_logarithm || transform.is_expansion();
+  }
+  /// Numbers stored for each tile: its scale, LogFMT's step, an expansion's exponent and center.
+  int tile_numbers() const { return transform.is_expansion() ? 3 : has_codebooks() ? 2 : 1; }
   bool has_scale() const { return scale_source != ScaleSource::none; }
   /// The elements that share one scale: without a scale the whole tensor does.
   TileShape scale_tile() const { return has_scale() ? tile : TileShape{}; }
@@ -86,9 +92,9 @@ struct QuantSpec {
   std::int64_t tile_cols(std::int64_t k) const {
     return tile.cols == 0 ? 1 : (k + tile.cols - 1) / tile.cols;
   }
-  /// Columns of the operand's scales: one a tile, and where tiles have codebooks, their steps after
-  /// all the scales of the row.
-  std::int64_t scale_cols(std::int64_t k) const { return tile_cols(k) * (has_codebooks() ? 2 : 1); }
+  /// Columns of the operand's scales: one a tile, and where tiles have codebooks, their further
+  /// numbers after all the scales of the row.
+  std::int64_t scale_cols(std::int64_t k) const { return tile_cols(k) * tile_numbers(); }
 };
 
 /// Name of a format as recipes write it ("e4m3fn"). An unnamed floating one is "eXmY" when its bias
@@ -111,13 +117,13 @@ std::string tile_name(const TileShape& tile);
 std::optional<TileShape> tile_from_name(std::string_view name);
 
 /// Short form for tables and figures: format, tile and scale format, for example
-/// "e4m3fn/1x128/pow2"; "/delayed", "/static" and a rounding other than nearest follow where they
-/// apply, and a spec without a scale is its format alone.
+/// "e4m3fn/1x128/pow2"; "/delayed", "/static", a rounding other than nearest and a transform follow
+/// where they apply, and a spec without a scale is its format alone.
 std::string label(const QuantSpec& spec);
 
-/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16 for
-/// bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more for the step of
-/// a codebook, none without a scale.
+/// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16
+/// for bf16, 8 for e8m0, e4m3 and nv_two_level (which adds 32 for the tensor), 32 more for the step
+/// of a codebook, none without a scale.
 double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

@@ -122,7 +122,14 @@ void validate_scale(const QuantSpec& spec, const std::string& where, const std::
   }
   if (spec.has_codebooks() && spec.scale_source != ScaleSource::current) {
     refuse(where, key + ".scale_source",
-           format_name(spec.format) + " has the codebook of each tile; accepted: current");
+           (spec.transform.is_expansion() ? transform_name(spec.transform)
+                                          : format_name(spec.format)) +
+               " has the codebook of each tile; accepted: current");
+  }
+  if (spec.transform.is_expansion() && spec.format != numerics::kE4M3) {
+    refuse(where, key + ".transform",
+           "expand fits values to the range of e4m3fn, format is " + format_name(spec.format) +
+               "; accepted: none, or format = \"e4m3fn\"");
   }
   if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level &&
       (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
@@ -188,6 +195,26 @@ void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::s
         "delayed scaling keeps one history a tensor; accepted: the format, scale and history of " +
             slot_name(first) + ", or scale_source = \"current\"");
   }
+  if (spec.transform || other.transform) {
+    refuse(where, "slots." + slot_name(spec.transform ? slot : first) + ".transform",
+           "changes the amax of the history that both orientations share; accepted: none, or "
+           "scale_source = \"current\" in one of them");
+  }
+}
+
+// Factors come from the unquantized tensors of a GEMM, when both are at hand; a weight copy made
+// from the codes of a smoothed one would be made before these.
+void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  const Slot first = first_orientation(slot);
+  for (const Slot smoothed : {slot, first}) {
+    if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
+    refuse(where, "slots." + slot_name(slot) + ".orientation_source",
+           std::string(word_for(kOrientationSourceNames, spec.orientation_source)) + ", but " +
+               slot_name(smoothed) + " has the transform " +
+               transform_name(recipe.slot(smoothed).transform) + "; accepted: high_precision");
+  }
 }
 
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
@@ -197,7 +224,12 @@ void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string&
   const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
   const std::optional<GemmRefusal> refusal =
       refuse_gemm(gemm, recipe.slot(a), recipe.slot(b), slot_name(a), slot_name(b));
-  if (refusal) refuse(where, key + "." + refusal->key, refusal->reason);
+  if (refusal) {
+    const bool of_slots = refusal->key == "transform";
+    const std::string table =
+        of_slots ? "slots." + slot_name(recipe.slot(a).transform ? a : b) : key;
+    refuse(where, table + "." + refusal->key, refusal->reason);
+  }
   if (role == GemmRole::wgrad && gemm.output != DType::f32) {
     refuse(where, key + ".output",
            "weight gradients accumulate over micro-batches in FP32; accepted: fp32");
@@ -265,8 +297,19 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     validate_scale(recipe.slot(slot), where, key);
     validate_orientation(recipe, slot, where);
     validate_shared_history(recipe, slot, where);
+    validate_smoothing(recipe, slot, where);
   }
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
+}
+
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where) {
+  const std::array<std::int64_t, 3> k_of_role = {in, out, tokens};
+  for (const Slot slot : kSlots) {
+    const std::int64_t k = k_of_role[static_cast<std::size_t>(gemm_role(slot))];
+    const std::string refusal = transform_refusal(recipe.slot(slot).transform, k);
+    if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
+  }
 }
 
 }  // namespace fp8lab

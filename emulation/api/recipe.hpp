@@ -28,6 +28,9 @@ inline constexpr std::array<GemmRole, 3> kGemmRoles = {GemmRole::fprop, GemmRole
 std::string slot_name(Slot slot);
 std::string gemm_role_name(GemmRole role);
 
+/// The GEMM whose operand the slot is.
+constexpr GemmRole gemm_role(Slot slot) { return kGemmRoles[static_cast<std::size_t>(slot) / 2]; }
+
 /// Complete numerics of one linear layer.
 struct LinearRecipe {
   std::array<QuantSpec, 6> slots{};
@@ -83,6 +86,11 @@ class RecipeError : public Error {
 /// scaling of a tile other than the tensor, a scale that changes inside an accumulation chunk, an
 /// FP8 accumulator over a 16-bit format, ...
 void validate(const LinearRecipe& recipe, const std::string& where);
+
+/// Throws RecipeError naming `where` and the key when a layer y(tokens, out) = x(tokens, in) W^T
+/// cannot run: a transform that does not fit the K of its GEMM.
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where);
 
 /// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
 std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,

@@ -70,17 +70,17 @@ std::string describe_origin(Slot slot, const QuantSpec& spec) {
 }
 
 std::string describe(const LinearRecipe& recipe) {
-  std::vector<Row> slots = {
-      {"operand", "format", "tile", "scale", "source", "rounding", "overflow", "made from"}};
+  std::vector<Row> slots = {{"operand", "format", "tile", "scale", "source", "rounding", "overflow",
+                             "transform", "made from"}};
   for (const Slot slot : kSlots) {
     const QuantSpec& spec = recipe.slot(slot);
     const bool cast = spec.is_cast();
-    slots.push_back({slot_name(slot), format_name(spec.format),
-                     spec.has_scale() ? tile_name(spec.tile) : "-", describe_scale(spec),
-                     describe_source(spec),
-                     cast ? std::string(word_for(kRoundingNames, spec.rounding)) : "-",
-                     cast ? std::string(word_for(kOverflowNames, spec.overflow)) : "-",
-                     describe_origin(slot, spec)});
+    slots.push_back(
+        {slot_name(slot), format_name(spec.format), spec.has_scale() ? tile_name(spec.tile) : "-",
+         describe_scale(spec), describe_source(spec),
+         cast ? std::string(word_for(kRoundingNames, spec.rounding)) : "-",
+         cast ? std::string(word_for(kOverflowNames, spec.overflow)) : "-",
+         spec.transform ? transform_name(spec.transform) : "-", describe_origin(slot, spec)});
   }
   std::vector<Row> gemms = {
       {"gemm", "accumulator", "schedule", "scale order", "split K", "output"}};
@@ -171,6 +171,12 @@ void warn_of_tiles(Slot slot, const QuantSpec& spec, std::int64_t rows, std::int
   }
 }
 
+void warn_of_transform(Slot slot, const QuantSpec& spec, std::int64_t k,
+                       std::vector<std::string>& out) {
+  const std::string refusal = transform_refusal(spec.transform, k);
+  if (!refusal.empty()) out.push_back(fmt::format("{}: {}", slot_name(slot), refusal));
+}
+
 void warn_of_accumulation(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
                           std::vector<std::string>& out) {
   const GemmSpec& gemm = recipe.gemm(role);
@@ -215,6 +221,7 @@ std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t token
       const Slot slot = kSlots[2 * static_cast<std::size_t>(role) + operand];
       const QuantSpec& spec = recipe.slot(slot);
       warn_of_range(slot, spec, found);
+      warn_of_transform(slot, spec, shape.k, found);
       warn_of_tiles(slot, spec, operand == 0 ? shape.rows_a : shape.rows_b, shape.k, found);
     }
     warn_of_accumulation(recipe, role, shape.k, found);

@@ -15,6 +15,7 @@
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/cpu/statistics.hpp"
+#include "emulation/cpu/transform.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -124,6 +125,12 @@ void CpuBackend::quantize(const TensorView& source, bool transpose, const Random
                           const TensorView& state, QuantizedOperand& operand) {
   use_threads();
   cpu::quantize(source, transpose, key, state, operand);
+}
+
+void CpuBackend::smoothing_factors(const Transform& transform, const TensorView& a,
+                                   bool transpose_a, const TensorView& b, bool transpose_b,
+                                   const TensorView& factors) {
+  cpu::smoothing_factors(transform, a, transpose_a, b, transpose_b, factors);
 }
 
 void CpuBackend::dequantize(const QuantizedOperand& operand, bool transpose,

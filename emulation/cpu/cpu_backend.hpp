@@ -34,6 +34,8 @@ class CpuBackend final : public Backend {
 
   void quantize(const TensorView& source, bool transpose, const RandomKey& key,
                 const TensorView& state, QuantizedOperand& operand) override;
+  void smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
+                         const TensorView& b, bool transpose_b, const TensorView& factors) override;
   void dequantize(const QuantizedOperand& operand, bool transpose,
                   const TensorView& destination) override;
   void update_delayed_scale(const QuantSpec& spec, const TensorView& state) override;

@@ -6,7 +6,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/api/tensor_core.hpp"
-#include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/operand_decode.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab::cpu {
@@ -161,7 +161,7 @@ MultipliedOperand::MultipliedOperand(Accumulator accumulator, const QuantizedOpe
   operand_.spec = form;
   operand_.scales = {};
   operand_.codes = {values_.data(), dtype, operand.rows, operand.k, operand.k};
-  dequantize(operand, false, operand_.codes);
+  decode_operand(operand, false, operand_.codes);
 }
 
 void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::int64_t begin,

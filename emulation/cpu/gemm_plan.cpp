@@ -110,6 +110,23 @@ void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, c
   }
 }
 
+// Drawn signs and factors of the two operands cancel only when they are the same ones.
+void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
+  const bool matched =
+      !a.is_right && b.is_right && a.channel_factors.data == b.channel_factors.data;
+  if (a.spec.transform.is_smoothing() && !matched) {
+    throw Error("GEMM operands: transform " + transform_name(a.spec.transform) +
+                " of a and b with different factors; accepted: those of smoothing_factors for "
+                "both, b the right operand");
+  }
+  if (a.spec.transform.signs != SignSource::drawn) return;
+  if (a.key.seed == b.key.seed && a.key.step == b.key.step && a.key.rotation == b.key.rotation) {
+    return;
+  }
+  throw Error("GEMM operands: transform " + transform_name(a.spec.transform) +
+              " of a and b with different signs; accepted: the same seed, step and rotation");
+}
+
 }  // namespace
 
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
@@ -147,6 +164,7 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
   check_codes(plan, plan.format_b, b, "b");
   check_block_scales(plan, a, "a");
   check_block_scales(plan, b, "b");
+  check_transforms(a, b);
   if (!bias.empty()) {
     const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
     if (bias.rows != 1 || bias.cols != b.rows || !typed) {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
+#include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 
 namespace fp8lab::cpu {
@@ -142,7 +145,8 @@ OperandDecoder::OperandDecoder(const QuantizedOperand& operand) : operand_(opera
   const TileShape& tile = operand.spec.tile;
   tile_height_ = tile.rows == 0 ? operand.rows : tile.rows;
   tile_width_ = tile.cols == 0 ? operand.k : tile.cols;
-  if (!operand.spec.is_quantized() || operand.spec.has_codebooks()) return;
+  const bool logarithm = operand.spec.format.encoding == numerics::Encoding::tile_logarithm;
+  if (!operand.spec.is_quantized() || logarithm) return;
   for (std::uint32_t code = 0; code < 256; ++code) {
     values_[code] = numerics::decode(operand.spec.format, code);
   }
@@ -184,7 +188,16 @@ void OperandDecoder::codebook_row(std::int64_t row, std::int64_t col, std::int64
                                   float* out) const {
   const std::uint8_t* codes = operand_.codes.row<std::uint8_t>(row) + col;
   const float* scales = operand_.scales.row<float>(row / tile_height_);
-  const float* steps = scales + operand_.spec.tile_cols(operand_.k);
+  const std::int64_t wide = operand_.spec.tile_cols(operand_.k);
+  const float* steps = scales + wide;
+  if (operand_.spec.transform.is_expansion()) {
+    for (std::int64_t j = 0; j < cols; ++j) {
+      const std::int64_t tile = (col + j) / tile_width_;
+      const numerics::ExpandedGroup group{scales[tile], steps[tile], steps[wide + tile]};
+      out[j] = numerics::contract(group, values_[codes[j]]);
+    }
+    return;
+  }
   for (std::int64_t j = 0; j < cols; ++j) {
     const std::int64_t tile = (col + j) / tile_width_;
     out[j] =
@@ -201,16 +214,25 @@ void cast_operand(const TensorView& source, bool transpose, const RandomKey& key
   }
 }
 
-void dequantize(const QuantizedOperand& operand, bool transpose, const TensorView& destination) {
-  check_operand("dequantize", operand);
-  check_matrix("dequantize", "destination", destination, transpose ? operand.k : operand.rows,
-               transpose ? operand.rows : operand.k);
+void decode_operand(const QuantizedOperand& operand, bool transpose,
+                    const TensorView& destination) {
   const OperandDecoder decoder(operand);
   if (destination.dtype == DType::bf16) {
     dequantize_to<std::uint16_t>(decoder, operand.rows, operand.k, transpose, destination);
   } else {
     dequantize_to<float>(decoder, operand.rows, operand.k, transpose, destination);
   }
+}
+
+void dequantize(const QuantizedOperand& operand, bool transpose, const TensorView& destination) {
+  check_operand("dequantize", operand);
+  check_matrix("dequantize", "destination", destination, transpose ? operand.k : operand.rows,
+               transpose ? operand.rows : operand.k);
+  if (!operand.spec.transform.is_along_k()) return decode_operand(operand, transpose, destination);
+  FloatMatrix values(destination.rows, destination.cols);
+  decode_operand(operand, transpose, values.view());
+  undo_transform(values.view(), transpose, operand);
+  copy(values.view(), destination);
 }
 
 }  // namespace fp8lab::cpu

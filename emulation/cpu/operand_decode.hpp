@@ -28,6 +28,10 @@ class OperandDecoder {
   std::array<float, 256> values_{};  ///< of the codes
 };
 
+/// dequantize before a transform is undone: the values that a GEMM multiplies. The arguments have
+/// been checked.
+void decode_operand(const QuantizedOperand& operand, bool transpose, const TensorView& destination);
+
 /// quantize for formats of more than 8 bits, see there. The arguments have been checked.
 void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
                   QuantizedOperand& operand);

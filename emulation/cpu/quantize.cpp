@@ -6,8 +6,9 @@
 
 #include "emulation/cpu/operand_decode.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
-#include "emulation/cpu/quantize_logarithm.hpp"
+#include "emulation/cpu/quantize_codebook.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
+#include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/scaling.hpp"
 
@@ -355,13 +356,11 @@ void raise_amax(const TensorView& state, std::uint32_t amax) {
   running = bits_float(std::max(float_bits(running), amax));
 }
 
-}  // namespace
-
-void quantize(const TensorView& source, bool transpose, const RandomKey& key,
-              const TensorView& state, QuantizedOperand& operand) {
-  check_quantize(source, transpose, state, operand);
+/// quantize without a transform along K.
+void quantize_as_is(const TensorView& source, bool transpose, const RandomKey& key,
+                    const TensorView& state, QuantizedOperand& operand) {
   if (!operand.spec.is_quantized()) return cast_operand(source, transpose, key, operand);
-  if (operand.spec.has_codebooks()) return quantize_logarithm(source, transpose, key, operand);
+  if (operand.spec.has_codebooks()) return quantize_codebooks(source, transpose, key, operand);
   Quantizer quantizer(source, transpose, key, operand);
   const QuantSpec& spec = operand.spec;
   switch (spec.scale_source) {
@@ -380,6 +379,18 @@ void quantize(const TensorView& source, bool transpose, const RandomKey& key,
                               amax < numerics::kF32Infinity);
       return;
   }
+}
+
+}  // namespace
+
+void quantize(const TensorView& source, bool transpose, const RandomKey& key,
+              const TensorView& state, QuantizedOperand& operand) {
+  check_quantize(source, transpose, state, operand);
+  operand.key = key;
+  if (!operand.spec.transform.is_along_k())
+    return quantize_as_is(source, transpose, key, state, operand);
+  FloatMatrix values = transformed(source, transpose, operand);
+  quantize_as_is(values.view(), transpose, key, state, operand);
 }
 
 void update_delayed_scale(const QuantSpec& spec, const TensorView& state) {

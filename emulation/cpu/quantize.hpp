@@ -21,7 +21,10 @@ namespace fp8lab::cpu {
 /// bits of stochastic rounding are numerics::random_bits(key.., index) with the element's logical
 /// index in the source, r * C + c. An all-zero tile has zero codes with the signs of its zeros.
 ///
-/// Formats with codebooks: see quantize_logarithm, and dequantize decodes by them.
+/// With a transform along K, the tensor above is `transformed` of the source, in FP32; the logical
+/// index of an element is that of its place in it.
+///
+/// Formats with codebooks and expansions: see quantize_codebooks, and dequantize decodes by them.
 ///
 /// A format of more than 8 bits takes no scale; its values are rounded once and stored as bf16
 /// where bf16 holds them all, else as f32. Equal types (bf16 to bf16, f32 to f32) keep their bits,
@@ -29,13 +32,15 @@ namespace fp8lab::cpu {
 ///
 /// Errors: shapes or types that do not fit, an empty tensor, a scale on a wide format, an
 /// unsigned element format, a delayed tile
-/// that is not the tensor or comes without its state, a static scale that is not positive.
+/// that is not the tensor or comes without its state, a static scale that is not positive, a
+/// transform that does not fit K or lacks its factors.
 void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand);
 
 /// destination (rows, k), or (k, rows) when `transpose`, bf16 or f32, = the FP32 product
 /// scale * decode(code), rounded to nearest even to the destination's type; NaN canonical. Without
-/// a scale the decoded or stored value itself.
+/// a scale the decoded or stored value itself. A transform is undone in FP32 (undo_transform)
+/// before the rounding.
 void dequantize(const QuantizedOperand& operand, bool transpose, const TensorView& destination);
 
 /// End of a step (recipes.md section 0.4). A running amax of zero means that the tensor was not

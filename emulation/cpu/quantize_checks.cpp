@@ -45,9 +45,13 @@ Support supports_quantization(const QuantSpec& spec) {
   if (spec.tile.rows < 0 || spec.tile.cols < 0) return {"tile extents must not be negative"};
   const bool plain_rule = spec.scale == numerics::ScaleRule{};
   if (spec.has_codebooks() && (spec.scale_source != ScaleSource::current || !plain_rule)) {
-    return {
-        fmt::format("format {} takes its codebooks from the current tiles, without a scale rule",
-                    format_name(spec.format))};
+    return {fmt::format(
+        "{} takes its codebooks from the current tiles, without a scale rule",
+        spec.transform.is_expansion() ? "transform expand" : "format " + format_name(spec.format))};
+  }
+  if (spec.transform.is_expansion() && spec.format != numerics::kE4M3) {
+    return {fmt::format("transform expand fits values to e4m3fn, the format is {}",
+                        format_name(spec.format))};
   }
   const bool two_level =
       spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;

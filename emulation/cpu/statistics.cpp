@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "emulation/cpu/operand_decode.hpp"
@@ -11,6 +12,7 @@
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/simd/statistics_kernels.hpp"
+#include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab::cpu {
@@ -127,6 +129,8 @@ float Comparison::limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
   const float scale = scale_of(tile_row, tile_col);
   const float largest = bits_float(numerics::kF32MaxFinite);
   if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
+  // The scale of an expanded tile is that of its powers, and its largest value the code Qmax.
+  if (operand_.spec.transform.is_expansion()) return largest;
   const double qmax = numerics::max_finite(operand_.spec.format);
   const double limit = qmax * scale * (1.0 + 0x1p-22);
   if (!(limit < largest)) return largest;
@@ -289,11 +293,16 @@ void describe_channels(const std::vector<std::uint32_t>& amax, OperandStatistics
 
 }  // namespace
 
-OperandStatistics operand_statistics(const TensorView& source, bool transpose,
+OperandStatistics operand_statistics(const TensorView& original, bool transpose,
                                      const QuantizedOperand& operand) {
   check_operand("operand_statistics", operand);
-  check_matrix("operand_statistics", "source", source, transpose ? operand.k : operand.rows,
+  check_matrix("operand_statistics", "source", original, transpose ? operand.k : operand.rows,
                transpose ? operand.rows : operand.k);
+  std::optional<FloatMatrix> values;
+  if (operand.spec.transform.is_along_k()) {
+    values = transformed(original, transpose, operand);
+  }
+  const TensorView source = values ? values->view() : original;
   const Comparison comparison(source, transpose, operand);
   Totals sums;
   Seen seen(source.cols);

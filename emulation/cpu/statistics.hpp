@@ -6,7 +6,9 @@
 namespace fp8lab::cpu {
 
 /// Statistics of `operand` against `source` (R, C), bf16 or f32; with `transpose` the operand is
-/// (C, R). Definitions of recipes.md section 8, with x the source and y its dequantized value:
+/// (C, R). Definitions of recipes.md section 8, with x the source and y the operand's value, scale
+/// * decode(code); of an operand with a transform along K, x is the transformed source (see
+/// Backend::operand_statistics), whose columns are the channels:
 ///
 /// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
 /// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2), at most 200 (exact); cosine = sum xy / sqrt(sum x^2
@@ -17,12 +19,13 @@ namespace fp8lab::cpu {
 /// underflow_fraction: x != 0 and y = 0 (either sign), of all elements. saturation_fraction:
 /// |x| > Qmax * scale * (1 + 2^-22), of all elements; the allowance is for the rounding of the
 /// scale itself (two roundings of at most 2^-24), so that current scaling of an unclipped tile
-/// counts 0; a tile flushed by a zero scale counts as underflow alone. Channels are source columns:
-/// channel_outlier_ratio = largest / median channel amax, the median of an even number being the
-/// mean of the middle two; infinite when the median alone is 0. top_channel entries beyond the
-/// number of columns are -1. scale_min, scale_max and scale_log2_spread run over the tiles that are
-/// neither all zero nor flushed by a zero scale (0 if there are none; an operand without scales
-/// counts as one tile of scale 1). exponent_histogram: see OperandStatistics.
+/// counts 0; a tile flushed by a zero scale counts as underflow alone, and an expanded tile, whose
+/// largest value is a code, never saturates. Channels are source columns: channel_outlier_ratio =
+/// largest / median channel amax, the median of an even number being the mean of the middle two;
+/// infinite when the median alone is 0. top_channel entries beyond the number of columns are -1.
+/// scale_min, scale_max and scale_log2_spread run over the tiles that are neither all zero nor
+/// flushed by a zero scale (0 if there are none; an operand without scales counts as one tile of
+/// scale 1). exponent_histogram: see OperandStatistics.
 ///
 /// Sums are FP64 in a fixed order: bands of 64 source rows, in which element (r, c) goes to lane
 /// c mod 8 by ascending (c / 64, r, c); the lanes l and l + 4, l + 2, l + 1 are added, then the

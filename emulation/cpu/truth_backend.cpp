@@ -85,6 +85,9 @@ class TruthBackend final : public Backend {
     }
   }
   void update_delayed_scale(const QuantSpec&, const TensorView&) override {}
+  // A transform cancels in the product without roundings, so operands are not transformed.
+  void smoothing_factors(const Transform&, const TensorView&, bool, const TensorView&, bool,
+                         const TensorView&) override {}
   void gemm(const GemmSpec&, const QuantizedOperand& a, const QuantizedOperand& b,
             const TensorView& bias, bool accumulate, const TensorView& d) override {
     Matrix product = matrix(a.codes) * matrix(b.codes).transpose();
@@ -116,8 +119,7 @@ class TruthBackend final : public Backend {
                        const TensorView& y, const TensorView& rstd) override {
     for (std::int64_t t = 0; t < x.rows; ++t) {
       const auto row = matrix(x).row(t).array();
-      const double scale =
-          1.0 / std::sqrt(row.square().mean() + static_cast<double>(epsilon));
+      const double scale = 1.0 / std::sqrt(row.square().mean() + static_cast<double>(epsilon));
       element(rstd, t) = scale;
       matrix(y).row(t) = (row * scale * matrix(weight).row(0).array()).matrix();
     }
@@ -216,9 +218,9 @@ class TruthBackend final : public Backend {
     matrix(dgate_up.columns(0, dout.cols)) = dgate.matrix();
     matrix(dgate_up.columns(dout.cols, dout.cols)) = dup.matrix();
   }
-  void cross_entropy(const TensorView& logits, const TensorView& targets,
-                     const TensorView& weights, const TensorView& scalars,
-                     const TensorView& token_loss, const TensorView& dlogits) override {
+  void cross_entropy(const TensorView& logits, const TensorView& targets, const TensorView& weights,
+                     const TensorView& scalars, const TensorView& token_loss,
+                     const TensorView& dlogits) override {
     double sum = 0;
     for (std::int64_t t = 0; t < logits.rows; ++t) {
       const Eigen::ArrayXXd row = matrix(logits).row(t).array();

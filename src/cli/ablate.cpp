@@ -40,9 +40,10 @@ int ablate(const std::vector<std::string>& arguments) {
   if (values.count("help") != 0) return 0;
   if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
   if (values["launcher"].as<std::string>() != "local") {
-    throw Error(fmt::format("ablate: launcher '{}' is not available; accepted is local, and --index "
-                            "runs one arm under any scheduler",
-                            values["launcher"].as<std::string>()));
+    throw Error(
+        fmt::format("ablate: launcher '{}' is not available; accepted is local, and --index "
+                    "runs one arm under any scheduler",
+                    values["launcher"].as<std::string>()));
   }
   StudyConfig study = load_study_config(values["study"].as<std::string>());
   if (values.count("set") != 0) {

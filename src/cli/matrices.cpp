@@ -79,8 +79,8 @@ NpyArray download(Backend& backend, const TensorView& view) {
 }
 
 QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
-                                 const QuantSpec& spec, std::uint64_t seed,
-                                 const std::string& file) {
+                                 const QuantSpec& spec, std::uint64_t seed, const std::string& file,
+                                 const std::optional<Partner>& partner) {
   if (values.dtype != DType::f32 && values.dtype != DType::bf16) {
     throw Error(fmt::format("{}: values are {}; accepted: float32, or uint16 with the bits of bf16",
                             file, name_of(values.dtype)));
@@ -93,6 +93,15 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
   }
   QuantizedOperand operand = allocate_operand(backend, spec, transpose ? values.cols : values.rows,
                                               transpose ? values.rows : values.cols);
+  if (partner) {
+    operand.is_right = partner->is_left;
+    operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
+    const bool swapped = operand.is_right;
+    backend.smoothing_factors(spec.transform, swapped ? partner->values : values,
+                              swapped ? partner->transpose : transpose,
+                              swapped ? values : partner->values,
+                              swapped ? transpose : partner->transpose, operand.channel_factors);
+  }
   RandomKey key;
   key.seed = seed;
   key.orientation = transpose ? 1 : 0;
@@ -119,6 +128,7 @@ QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::str
                             spec.has_scale() ? "needs scales" : "has no scales"));
   }
   QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);
+  operand.key.seed = seed;
   backend.upload(operand.codes, values.data.data());
   if (scales) upload_scales(backend, *scales, scale_name, operand);
   return operand;

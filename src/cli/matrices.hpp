@@ -22,11 +22,19 @@ QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::
 /// The contents of a tensor, bf16 widened to f32.
 NpyArray download(Backend& backend, const TensorView& view);
 
+/// The tensor behind the other operand of a product, for transforms that look at both.
+struct Partner {
+  TensorView values;
+  bool transpose = false;  ///< its operand is the transposed tensor
+  bool is_left = false;    ///< it is A of A B^T
+};
+
 /// Quantizes FP32 or BF16 values (rows, k), or their transpose, by `spec`. Throws Error for other
-/// types and for delayed scaling, which needs the history of a run.
+/// types, for delayed scaling, which needs the history of a run, and for a smoothing without its
+/// partner.
 QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
-                                 const QuantSpec& spec, std::uint64_t seed,
-                                 const std::string& file);
+                                 const QuantSpec& spec, std::uint64_t seed, const std::string& file,
+                                 const std::optional<Partner>& partner = std::nullopt);
 
 /// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names
 /// stand for the matrices in messages. Throws Error where scales are missing or superfluous, and

@@ -33,8 +33,12 @@ po::options_description quantize_options() {
   add("recipe", po::value<std::string>(), "recipe by name or file");
   add("slot", po::value<std::string>(), "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
   add("transpose", "with --spec: quantize X transposed");
+  add("partner", po::value<std::string>(),
+      "Y.npy, for a smooth transform: the tensor of the other operand of the product. With --spec\n"
+      "X is the left one, and Y (rows, K) holds the right one");
   add("out", po::value<std::string>(), "CODES.npy; scales go to CODES.scale.npy beside it");
-  add("dequantized", po::value<std::string>(), "write scale * decode(code), float32, to this file");
+  add("dequantized", po::value<std::string>(),
+      "write scale * decode(code), transforms undone, float32, to this file");
   add("report", "print the error statistics (always done without --out and --dequantized)");
   add("json", "statistics as JSON");
   add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
@@ -49,7 +53,13 @@ struct Plan {
   QuantSpec spec;
   bool transpose = false;
   std::optional<QuantSpec> first;  ///< quantized by this and dequantized before
+  bool is_right = false;           ///< B of the product
+  bool partner_transpose = false;  ///< how the other tensor becomes the other operand
 };
+
+bool is_second_orientation(Slot slot) {
+  return slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
+}
 
 Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
   std::string names;
@@ -58,7 +68,10 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
     if (name != slot_name(slot)) continue;
     Plan plan;
     plan.spec = recipe.slot(slot);
-    plan.transpose = slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
+    plan.transpose = is_second_orientation(slot);
+    const auto index = static_cast<std::size_t>(slot);
+    plan.is_right = index % 2 == 1;
+    plan.partner_transpose = is_second_orientation(kSlots[index ^ 1u]);
     if (plan.spec.orientation_source != OrientationSource::high_precision) {
       plan.first = recipe.slot(slot == Slot::wgrad_x    ? Slot::fprop_x
                                : slot == Slot::wgrad_dy ? Slot::dgrad_dy
@@ -171,8 +184,17 @@ int quantize(const std::vector<std::string>& arguments) {
     source = backend->allocate(DType::f32, x.rows, x.cols);
     backend->dequantize(first, false, source);
   }
+  std::optional<NpyArray> partner_array;
+  std::optional<Partner> partner;
+  if (values.count("partner") != 0) {
+    if (!plan.spec.transform.is_smoothing()) {
+      throw Error("quantize: --partner is for smooth transforms");
+    }
+    partner_array = read_matrix(values["partner"].as<std::string>());
+    partner = Partner{upload(*backend, *partner_array), plan.partner_transpose, plan.is_right};
+  }
   const QuantizedOperand operand =
-      quantize_values(*backend, source, plan.transpose, plan.spec, seed, file);
+      quantize_values(*backend, source, plan.transpose, plan.spec, seed, file, partner);
   const bool json = values.count("json") != 0;
   const bool wanted = values.count("report") != 0 || json ||
                       (values.count("out") == 0 && values.count("dequantized") == 0);

@@ -52,6 +52,7 @@ Json to_json(const LinearRecipe& recipe) {
         {"amax_algorithm", word_for(kAmaxAlgorithmNames, spec.amax_algorithm)},
         {"rounding", word_for(kRoundingNames, spec.rounding)},
         {"overflow", word_for(kOverflowNames, spec.overflow)},
+        {"transform", transform_name(spec.transform)},
         {"orientation_source", word_for(kOrientationSourceNames, spec.orientation_source)},
         {"weight_source", word_for(kWeightSourceNames, spec.weight_source)}};
   }

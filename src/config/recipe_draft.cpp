@@ -83,7 +83,7 @@ numerics::ScaleRule effective(const numerics::ScaleRule& rule) {
 
 // Whether a key of a slot table matters to the resolved `spec`; `draft` is what was written.
 bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft) {
-  if (key == "rounding" || key == "overflow") return spec.is_cast();
+  if (key == "rounding" || key == "overflow" || key == "transform") return spec.is_cast();
   if (key == "history" || key == "amax_algorithm") {
     return spec.scale_source == ScaleSource::delayed;
   }
@@ -102,7 +102,9 @@ std::string needed_for(const std::string& key) {
   if (key == "history" || key == "amax_algorithm") return "scale_source = \"delayed\"";
   if (key == "static_scale") return "scale_source = \"static\"";
   if (key == "scale_rounding") return "scale_format = \"pow2\" or \"e8m0\"";
-  if (key == "rounding" || key == "overflow") return "a format other than bf16 and fp32";
+  if (key == "rounding" || key == "overflow" || key == "transform") {
+    return "a format other than bf16 and fp32";
+  }
   if (key == "epsilon_mode") return "amax_epsilon above 0";
   if (key == "encode_limit") {
     return "scale_format = \"fp32\", \"bf16\" or \"e4m3\" and scale_arithmetic = \"enc_div\"";
@@ -217,8 +219,7 @@ void RecipeDraft::read_slot_table(TomlReader& table, const std::vector<Slot>& re
   }
   read_scale_keys(table, reached);
   read_orientation_keys(table, reached);
-  static constexpr std::array<Named<int>, 1> kTransforms = {{{"none", 0}}};
-  table.choice("transform", kTransforms, 0);
+  read_transform(table, reached);
   table.finish();
 }
 
@@ -270,6 +271,19 @@ void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& re
         "epsilon_mode", "encode_limit", "scale_overflow", "four_over_six", "margin", "scale_source",
         "rounding", "overflow", "history", "amax_algorithm", "static_scale"}) {
     if (table.has(key)) uses_.push_back({table.where(key), table.path_of(key), key, reached});
+  }
+}
+
+void RecipeDraft::read_transform(TomlReader& table, const std::vector<Slot>& reached) {
+  if (table.node("transform") == nullptr) return;
+  const std::string name = table.text("transform", "");
+  const std::optional<Transform> transform = transform_from_name(name);
+  if (!transform) table.refuse("transform", "'" + name + "'", std::string(kTransformNames));
+  for (const Slot slot : reached) {
+    slots_[static_cast<std::size_t>(slot)].spec.transform = *transform;
+  }
+  if (*transform) {
+    uses_.push_back({table.where("transform"), table.path_of("transform"), "transform", reached});
   }
 }
 
@@ -355,6 +369,7 @@ QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
     if (spec.is_cast()) {
       passed.rounding = spec.rounding;
       passed.overflow = spec.overflow;
+      passed.transform = spec.transform;
     }
     passed.orientation_source = spec.orientation_source;
     passed.weight_source = spec.weight_source;

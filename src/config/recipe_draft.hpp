@@ -55,6 +55,7 @@ class RecipeDraft {
   void read_slot_table(TomlReader& table, const std::vector<Slot>& reached);
   void read_scale_keys(TomlReader& table, const std::vector<Slot>& reached);
   void read_orientation_keys(TomlReader& table, const std::vector<Slot>& reached);
+  void read_transform(TomlReader& table, const std::vector<Slot>& reached);
   void read_gemm_table(TomlReader& table, const std::vector<GemmRole>& reached);
   QuantSpec resolve_slot(Slot slot) const;
   GemmSpec resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const;

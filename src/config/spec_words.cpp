@@ -115,12 +115,18 @@ QuantSpec parse_quant_spec(const std::string& text) {
       continue;
     }
     if (word != "nearest" && take(kRoundingNames, word, spec.rounding)) continue;
+    const std::optional<Transform> transform = transform_from_name(word);
+    if (transform && *transform) {
+      spec.transform = *transform;
+      if (spec.has_codebooks()) spec.scale_source = ScaleSource::current;
+      continue;
+    }
     throw Error(
         fmt::format("quantizer '{}': unknown word '{}'; accepted: tensor, row, RxC, mx32, "
                     "nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, enc_floor, "
                     "ocp_floor, rceil, even, enc_div, "
                     "dec_div_recip, dec_div, static:NUMBER, ties_down, ties_positive, toward_zero, "
-                    "stochastic",
+                    "stochastic, hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH, expand",
                     text, word));
   }
   if (!spec.is_cast() && words.size() > 1) {

@@ -17,8 +17,8 @@ namespace fp8lab {
 /// "FORMAT[/WORD...]", for example "e4m3fn/1x128/pow2/enc_floor", "e5m2", "e2m1/mx32/stochastic".
 /// Words, in any order: a tile; a scale format; a scale rounding other than nearest, which is the
 /// default; a scale arithmetic; mae or mse, the choice between 6 and 4 of two-level scales;
-/// "static:NUMBER"; a rounding other than nearest. A tile or scale word asks for current scaling;
-/// without one the values are only cast. Throws Error naming the word.
+/// "static:NUMBER"; a rounding other than nearest; a transform. A tile or scale word asks for
+/// current scaling; without one the values are only cast. Throws Error naming the word.
 QuantSpec parse_quant_spec(const std::string& words);
 
 /// A key of a recipe's slot table and its value.

@@ -34,6 +34,9 @@ Slot second_orientation(Slot slot) {
   return kSecond[tensor_of(slot)];
 }
 
+Slot a_slot(GemmRole role) { return kSlots[2 * static_cast<std::size_t>(role)]; }
+Slot b_slot(GemmRole role) { return kSlots[2 * static_cast<std::size_t>(role) + 1]; }
+
 }  // namespace
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
@@ -47,6 +50,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
       weight_(weight),
       bias_(bias) {
   validate(recipe_, name_);
+  validate_shape(recipe_, tokens, in(), out(), name_);
   reserve(Slot::fprop_x, tokens, in());
   reserve(Slot::fprop_w, out(), in());
   reserve(Slot::dgrad_dy, tokens, out());
@@ -80,6 +84,12 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   } else {
     workspace_.reserve(buffer_name(slot), dtype, rows, k);
   }
+  target.is_right = slot == b_slot(gemm_role(slot));
+  if (spec.transform.is_smoothing()) {
+    TensorView& factors = factors_[static_cast<std::size_t>(gemm_role(slot))];
+    if (factors.empty()) factors = backend_.allocate(DType::f32, 1, k);
+    target.channel_factors = factors;
+  }
   if (spec.has_scale()) {
     target.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
   }
@@ -111,7 +121,8 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
 bool Linear::bind(Slot slot, const TensorView& source) {
   QuantizedOperand& target = operand(slot);
   const DType dtype = backend_.storage(target.spec.storage());
-  if (!target.spec.is_cast() && !is_second_orientation(slot) && source.dtype == dtype) {
+  if (!target.spec.is_cast() && !target.spec.transform && !is_second_orientation(slot) &&
+      source.dtype == dtype) {
     target.codes = source;
     return false;
   }
@@ -127,6 +138,7 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
   key.step = context.step;
   key.tensor = (context.micro_batch << 20) + index_ * 3 + tensor_of(slot);
   key.orientation = is_second_orientation(slot) ? 1 : 0;
+  key.rotation = index_ * 3 + static_cast<std::uint32_t>(gemm_role(slot));
   return key;
 }
 
@@ -149,7 +161,9 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
   const Slot second = second_orientation(first);
   const bool same_source =
       recipe_.slot(second).orientation_source == OrientationSource::high_precision;
-  if (!same_source || !bind(first, original) || !bind(second, original)) {
+  // The two copies belong to different GEMMs, whose drawn signs differ.
+  const bool transforms = recipe_.slot(first).transform || recipe_.slot(second).transform;
+  if (!same_source || transforms || !bind(first, original) || !bind(second, original)) {
     quantize(context, first, original);
     quantize(context, second, original);
     return;
@@ -160,19 +174,38 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
   measure(context, second, original);
 }
 
+bool Linear::is_smoothed(GemmRole role) const {
+  return recipe_.slot(a_slot(role)).transform.is_smoothing();
+}
+
+void Linear::smooth(GemmRole role, const TensorView& a, const TensorView& b) {
+  if (!is_smoothed(role)) return;
+  backend_.smoothing_factors(
+      recipe_.slot(a_slot(role)).transform, a, is_second_orientation(a_slot(role)), b,
+      is_second_orientation(b_slot(role)), factors_[static_cast<std::size_t>(role)]);
+}
+
+TensorView Linear::weight_source(Slot slot) const {
+  const QuantSpec& spec = recipe_.slot(slot);
+  return spec.is_cast() && spec.weight_source == WeightSource::master ? weight_.master()
+                                                                      : weight_.working();
+}
+
 void Linear::prepare_weights(const StepContext& context) {
-  const auto source = [this](Slot slot) {
-    const QuantSpec& spec = recipe_.slot(slot);
-    return spec.is_cast() && spec.weight_source == WeightSource::master ? weight_.master()
-                                                                        : weight_.working();
-  };
-  const TensorView first = source(Slot::fprop_w), second = source(Slot::dgrad_w);
-  if (first.data == second.data) return quantize_both(context, Slot::fprop_w, first);
-  quantize(context, Slot::fprop_w, first);
-  quantize(context, Slot::dgrad_w, second);
+  const TensorView first = weight_source(Slot::fprop_w), second = weight_source(Slot::dgrad_w);
+  const bool smoothed = is_smoothed(GemmRole::fprop) || is_smoothed(GemmRole::dgrad);
+  if (!smoothed && first.data == second.data) {
+    return quantize_both(context, Slot::fprop_w, first);
+  }
+  // A smoothed weight waits for the operand it is multiplied with.
+  if (!is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, first);
+  if (!is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, second);
 }
 
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
+  const TensorView w = weight_source(Slot::fprop_w);
+  smooth(GemmRole::fprop, x, w);
+  if (is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, w);
   quantize(context, Slot::fprop_x, x);
   backend_.gemm(recipe_.gemm(GemmRole::fprop), operand(Slot::fprop_x), operand(Slot::fprop_w),
                 bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
@@ -180,6 +213,10 @@ void Linear::forward(const StepContext& context, const TensorView& x, const Tens
 
 void Linear::backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                       const TensorView& dx) {
+  const TensorView w = weight_source(Slot::dgrad_w);
+  smooth(GemmRole::dgrad, dy, w);
+  smooth(GemmRole::wgrad, dy, x);
+  if (is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, w);
   quantize_both(context, Slot::dgrad_dy, dy);
   backend_.gemm(recipe_.gemm(GemmRole::dgrad), operand(Slot::dgrad_dy), operand(Slot::dgrad_w), {},
                 false, dx);

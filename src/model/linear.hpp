@@ -28,7 +28,8 @@ class Linear {
          const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
          std::int64_t tokens);
 
-  /// Quantizes the weights. Once a step, and before an evaluation that follows an update.
+  /// Quantizes the weights, but for smoothed ones, which forward and backward quantize. Once a
+  /// step, and before an evaluation that follows an update.
   void prepare_weights(const StepContext& context);
 
   /// y (T, out) from x (T, in). x is read again by backward.
@@ -58,6 +59,8 @@ class Linear {
   }
   /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
   const std::array<TensorView, 3>& delayed_states() const { return states_; }
+  /// Smoothing factors of fprop, dgrad and wgrad, part of a checkpoint; empty without smoothing.
+  const std::array<TensorView, 3>& smoothing_factors() const { return factors_; }
 
  private:
   const QuantizedOperand& operand(Slot slot) const {
@@ -75,6 +78,10 @@ class Linear {
   void quantize(const StepContext& context, Slot slot, const TensorView& original);
   /// Quantizes `original` into `first` and into the second orientation of its tensor.
   void quantize_both(const StepContext& context, Slot first, const TensorView& original);
+  bool is_smoothed(GemmRole role) const;
+  /// Takes the factors of a smoothed GEMM from the unquantized tensors of its operands.
+  void smooth(GemmRole role, const TensorView& a, const TensorView& b);
+  TensorView weight_source(Slot slot) const;
   /// The tensor that `slot` is quantized from (OrientationSource).
   TensorView source_of(Slot slot, const TensorView& original);
 
@@ -88,6 +95,7 @@ class Linear {
   std::array<QuantizedOperand, 6> operands_;
   std::array<TensorView, 6> statistics_;
   std::array<TensorView, 3> states_;
+  std::array<TensorView, 3> factors_;
 };
 
 }  // namespace fp8lab

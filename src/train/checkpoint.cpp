@@ -43,6 +43,11 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
       const TensorView& state = linear->delayed_states()[i];
       if (!state.empty()) visit(fmt::format("delayed/{}/{}", linear->name(), kOperands[i]), state);
     }
+    for (const GemmRole role : kGemmRoles) {
+      const TensorView& factors = linear->smoothing_factors()[static_cast<std::size_t>(role)];
+      if (factors.empty()) continue;
+      visit(fmt::format("smoothing/{}/{}", linear->name(), gemm_role_name(role)), factors);
+    }
   }
 }
 

@@ -100,8 +100,8 @@ void Evaluator::extend(const StepContext& context, std::vector<Problem*>& group,
   for (std::size_t i = 0; i < group.size(); ++i) {
     const std::int32_t token = best[last[i]];
     group[i]->tokens.push_back(token);
-    const auto generated = static_cast<std::int64_t>(group[i]->tokens.size()) -
-                           group[i]->document->prompt_length;
+    const auto generated =
+        static_cast<std::int64_t>(group[i]->tokens.size()) - group[i]->document->prompt_length;
     group[i]->finished = token == ByteTokenizer::kEnd || generated >= config_.max_new_tokens;
   }
   group.erase(std::remove_if(group.begin(), group.end(),
@@ -113,8 +113,7 @@ Evaluator::ExactMatch Evaluator::exact_match(const StepContext& context) {
   std::vector<Problem> problems;
   const std::int64_t slot = slot_length(problems);
   const BatchShape& shape = transformer_.shape();
-  const auto capacity =
-      static_cast<std::size_t>(shape.sequence_length / slot * shape.sequences);
+  const auto capacity = static_cast<std::size_t>(shape.sequence_length / slot * shape.sequences);
   transformer_.prepare_weights(context);
   std::vector<Problem*> group;
   std::size_t next = 0;

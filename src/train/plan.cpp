@@ -33,6 +33,7 @@ double measure_rate(Backend& backend, const GemmSpec& spec, const QuantSpec& a,
                     const QuantSpec& b) {
   const auto operand = [&](const QuantSpec& quant) {
     QuantizedOperand result{quant, kCalibrationSize, kCalibrationSize, {}, {}};
+    result.spec.transform = {};  // of the operands, which are made before the GEMM
     const DType dtype = backend.storage(quant.storage());
     result.codes = backend.allocate(dtype, kCalibrationSize, kCalibrationSize);
     if (quant.has_scale()) {
@@ -124,6 +125,23 @@ WorkPlan plan_work(const RunConfig& config, const StageConfig& stage) {
   return work;
 }
 
+void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                    const Backend& backend) {
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  for (const LinearShape& layer : linear_shapes(config.model)) {
+    const LinearRecipe& linear =
+        recipe.for_layer(layer.name, static_cast<int>(config.model.num_hidden_layers));
+    const std::string where =
+        fmt::format("stage {}, recipe {}, {}", stage.name, recipe.name, layer.name);
+    validate_shape(linear, tokens, layer.in, layer.out, where);
+    for (const Slot slot : kSlots) {
+      if (const Support support = backend.supports(linear.slot(slot)); !support) {
+        throw Error(fmt::format("{}: {}: {}", where, slot_name(slot), support.reason));
+      }
+    }
+  }
+}
+
 std::string describe_plan(const RunConfig& config, Backend& backend) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
@@ -136,6 +154,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
                         stage.steps, stage.batch_sequences, stage.sequence_length, recipe.name,
                         recipe.hash);
     text += describe(recipe);
+    validate_stage(config, stage, recipe, backend);
     const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
     for (const LinearShape& layer : linear_shapes(config.model)) {
       const LinearRecipe& linear =

@@ -26,6 +26,11 @@ struct WorkPlan {
 
 WorkPlan plan_work(const RunConfig& config, const StageConfig& stage);
 
+/// Throws Error when a layer of the model cannot run under the stage's recipe: a transform that
+/// does not fit, or a quantization that `backend` lacks.
+void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                    const Backend& backend);
+
 /// The text of `train --dry-run`: recipe table, warnings, parameters, memory, and a time estimate
 /// from GEMMs timed on `backend`.
 std::string describe_plan(const RunConfig& config, Backend& backend);

@@ -26,8 +26,8 @@ double learning_rate(const LearningRateSchedule& schedule, std::int64_t step, st
   switch (schedule.kind) {
     case ScheduleKind::constant: return schedule.peak;
     case ScheduleKind::linear:
-      return schedule.peak + (schedule.final - schedule.peak) *
-                                 progress_of(step, schedule.warmup_steps, steps);
+      return schedule.peak +
+             (schedule.final - schedule.peak) * progress_of(step, schedule.warmup_steps, steps);
     case ScheduleKind::cosine:
       return cosine_between(schedule.peak, schedule.final,
                             progress_of(step, schedule.warmup_steps, steps));

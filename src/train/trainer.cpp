@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/io/hash.hpp"
+#include "src/train/plan.hpp"
 #include "src/train/schedule.hpp"
 
 namespace fp8lab {
@@ -26,7 +27,7 @@ struct Trainer::Stage {
   const StageConfig* config = nullptr;
   std::unique_ptr<Transformer> transformer;
   std::unique_ptr<Evaluator> evaluator;
-  double began = 0;            ///< when its first step of this process began
+  double began = 0;  ///< when its first step of this process began
   std::int64_t began_step = 0;
 };
 
@@ -41,6 +42,7 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     const StageConfig& stage = config_.stages[i];
     stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
+    validate_stage(config_, stage, stage_recipes_.back(), backend_);
     datasets_.emplace_back(load_documents(stage.data), stage.data.form, config_.seed,
                            kDataStream + static_cast<std::uint32_t>(stage.kind));
     total_steps_ += stage.steps;
@@ -125,8 +127,8 @@ std::vector<TensorName> Trainer::tensor_names() const {
     for (const Slot slot : kSlots) {
       const QuantSpec& spec = recipe.slot(slot);
       const auto i = static_cast<std::size_t>(slot);
-      names.push_back({layer.name, slot_name(slot), label(spec),
-                       scale_bits_per_element(spec, rows[i], k[i])});
+      names.push_back(
+          {layer.name, slot_name(slot), label(spec), scale_bits_per_element(spec, rows[i], k[i])});
     }
   }
   return names;
@@ -146,9 +148,10 @@ void Trainer::open_log() {
   if (std::filesystem::exists(checkpoint_file())) {
     position_ = read_position(checkpoint_file(), config_.hash);
   } else if (read_run_status(run_file()).config_hash != config_.hash) {
-    throw Error(fmt::format("{}: the run was started under another configuration; start a new "
-                            "output directory",
-                            run_file().string()));
+    throw Error(
+        fmt::format("{}: the run was started under another configuration; start a new "
+                    "output directory",
+                    run_file().string()));
   }
   log_ = RunLog::resume(run_file(), position_.step, config_.logging.every_steps);
 }
@@ -163,8 +166,7 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
       backend_, *parameters_, config_.model, stage_recipes_[i],
       BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
   if (config.eval.has_value()) {
-    stage->evaluator =
-        std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval);
+    stage->evaluator = std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval);
   }
   if (position_.stage_step > 0) {
     load_checkpoint(checkpoint_file(),
@@ -252,11 +254,11 @@ void Trainer::record_nonfinite(const StepRecord& record) {
     backend_.download(values.data(), gradient);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::isfinite(values[i])) continue;
-      log_->append(EventRecord{record.step, "nan",
-                               fmt::format("gradient of {} is not finite at row {}, column {}",
-                                           parameter.name,
-                                           static_cast<std::int64_t>(i) / gradient.cols,
-                                           static_cast<std::int64_t>(i) % gradient.cols)});
+      log_->append(
+          EventRecord{record.step, "nan",
+                      fmt::format("gradient of {} is not finite at row {}, column {}",
+                                  parameter.name, static_cast<std::int64_t>(i) / gradient.cols,
+                                  static_cast<std::int64_t>(i) % gradient.cols)});
       const std::size_t first = i < kSampleLength / 2 ? 0 : i - kSampleLength / 2;
       const std::size_t last = std::min(values.size(), first + kSampleLength);
       log_->append_sample(record.step, "gradient/" + parameter.name,
@@ -265,9 +267,9 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       return;
     }
   }
-  log_->append(EventRecord{record.step, "nan",
-                           fmt::format("loss {} or gradient norm {} is not finite", record.loss,
-                                       record.grad_norm)});
+  log_->append(EventRecord{
+      record.step, "nan",
+      fmt::format("loss {} or gradient norm {} is not finite", record.loss, record.grad_norm)});
 }
 
 void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t tokens) {
@@ -335,9 +337,9 @@ void Trainer::evaluate(Stage& stage) {
   if (last && config.eval->exact_match > 0) {
     const Evaluator::ExactMatch match = stage.evaluator->exact_match(context);
     record.exact_match_count = match.asked;
-    record.exact_match = match.asked > 0 ? static_cast<double>(match.correct) /
-                                               static_cast<double>(match.asked)
-                                         : -1.0;
+    record.exact_match = match.asked > 0
+                             ? static_cast<double>(match.correct) / static_cast<double>(match.asked)
+                             : -1.0;
   }
   log_->append(record);
 }
@@ -356,8 +358,8 @@ RunOutcome Trainer::run() {
   if (options_.resume && std::filesystem::exists(run_file()) &&
       read_run_status(run_file()).complete) {
     if (read_run_status(run_file()).config_hash != config_.hash) {
-      throw Error(fmt::format("{}: complete, but under another configuration",
-                              run_file().string()));
+      throw Error(
+          fmt::format("{}: complete, but under another configuration", run_file().string()));
     }
     return RunOutcome::complete;
   }

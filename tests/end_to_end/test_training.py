@@ -244,5 +244,94 @@ def test_loss_falls_and_prompts_do_not_count(tmp_path: Path) -> None:
     assert 0 < tokens[26] - tokens[24] < 2 * 2 * 192, "prompts and padding are not trained on"
 
 
+ROTATED = """
+name = "{name}"
+[slots.default]
+format = "int8"
+tile = "tensor"
+{transform}
+[gemm]
+accumulator = "sm90_bf16"
+"""
+
+
+def fprop_x_quality(out: Path, layer: str) -> float:
+    """Signal to noise in decibels of the x of one layer, a mean over the logged steps."""
+    with open_run(out) as run:
+        slots = [text.decode() for text in run["/tensors/slot"][:]]
+        layers = [text.decode() for text in run["/tensors/layer"][:]]
+        column = list(zip(layers, slots)).index((layer, "fprop.x"))
+        return float(run["/tensors/sqnr_db"][:, column].mean())
+
+
+def test_hadamard_transforms_train_and_recover_planted_outliers(tmp_path: Path) -> None:
+    losses, quality = {}, {}
+    planted = ["--set", "stages.cpt.planted_outliers={channels=1, gain=64.0}"]
+    for name, transform in (
+        ("plain", ""),
+        ("rotated", 'transform = "hadamard:full"'),
+        ("drawn", 'transform = "hadamard:full:drawn"'),
+        ("smoothed", 'transform = "smooth:0.5"'),
+    ):
+        recipe = tmp_path / f"{name}.toml"
+        recipe.write_text(ROTATED.format(name=name, transform=transform))
+        config = write_config(tmp_path, str(recipe), cpt=6, sft=2)
+        shapes = ["--set", "model.vocab_size=288"]  # 272 = 16 * 17 has no Hadamard matrix
+        result = train(config, tmp_path / name, *planted, *shapes)
+        assert result.returncode == 0, result.stderr
+        with open_run(tmp_path / name) as run:
+            losses[name] = list(run["/metrics/loss"][:])
+        for layer in ("layers.0.attention.qkv", "layers.0.mlp.gate_up"):
+            quality[name, layer] = fprop_x_quality(tmp_path / name, layer)
+    assert len({tuple(values) for values in losses.values()}) == len(losses)
+    for name, layer in quality:
+        if name != "plain":
+            gain = 3.0 if name == "smoothed" else 12.0
+            assert quality[name, layer] > quality["plain", layer] + gain, quality
+    for name in losses:
+        assert losses[name][5] < losses[name][0] - 0.2, losses
+
+
+def test_static_smoothing_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    recipe = tmp_path / "static.toml"
+    recipe.write_text(ROTATED.format(name="static", transform='transform = "smooth:0.5:static"'))
+    config = write_config(tmp_path, str(recipe), cpt=5, sft=2)
+    assert train(config, tmp_path / "whole").returncode == 0
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(tmp_path / "killed")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert kill_after(process, tmp_path / "killed", 1, 0)
+    result = train(config, tmp_path / "killed", "--resume")
+    assert result.returncode == 0, result.stderr
+    assert step_hashes(tmp_path / "killed") == step_hashes(tmp_path / "whole")
+    current = tmp_path / "current.toml"
+    current.write_text(recipe.read_text().replace(":static", ""))
+    config.write_text(config.read_text().replace(str(recipe), str(current)))
+    assert train(config, tmp_path / "current").returncode == 0
+    assert step_hashes(tmp_path / "current") != step_hashes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4", "halo1_fp8"])
+def test_recipes_with_transforms_run_to_the_same_bits(tmp_path: Path, recipe: str) -> None:
+    config = write_config(tmp_path, recipe, cpt=3, sft=2)
+    layers = ["--set", "model.num_hidden_layers=2"]
+    assert train(config, tmp_path / "one", "--threads", "1", *layers).returncode == 0
+    result = train(config, tmp_path / "three", "--threads", "3", *layers)
+    assert result.returncode == 0, result.stderr
+    hashes = step_hashes(tmp_path / "one")
+    assert len(set(hashes)) == 5 and hashes == step_hashes(tmp_path / "three")
+
+
+def test_a_transform_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "odd.toml"
+    recipe.write_text(ROTATED.format(name="odd", transform='transform = "hadamard:28"'))
+    result = train(write_config(tmp_path, str(recipe)), tmp_path / "run")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "fprop.x" in result.stderr and "multiple of 28, K = 128" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__, "-q"]))

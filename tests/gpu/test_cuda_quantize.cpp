@@ -149,6 +149,32 @@ TEST_CASE("cuda quantize") {
   });
 }
 
+TEST_CASE("cuda refuses transforms by name and never leaves them out") {
+  for (const char* name : {"hadamard:16:drawn", "hadamard:full", "smooth:0.5", "expand"}) {
+    QuantSpec spec;
+    spec.format = numerics::kE4M3;
+    spec.scale_source = ScaleSource::current;
+    spec.transform = *transform_from_name(name);
+    CHECK(cpu::supports_quantization(spec));
+    CHECK_THAT(cuda::supports_quantization(spec).reason,
+               Catch::Contains("no transforms") && Catch::Contains(name));
+    spec.transform = {};
+    CHECK(cuda::supports_quantization(spec));
+  }
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  float value = 1.0f;
+  std::uint8_t code = 0xEE;
+  QuantizedOperand operand;
+  operand.spec.format = numerics::kE4M3;
+  operand.spec.transform = *transform_from_name("smooth:0.5");
+  operand.rows = operand.k = 1;
+  operand.codes = {&code, DType::u8, 1, 1, 1};
+  const TensorView source{&value, DType::f32, 1, 1, 1};
+  CHECK_THROWS_AS(cuda::quantize(*context, source, false, {}, {}, operand), Error);
+  CHECK_THROWS_AS(cuda::dequantize(*context, operand, false, source), Error);
+}
+
 TEST_CASE("cuda quantize both orientations") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;

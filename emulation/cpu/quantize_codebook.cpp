@@ -1,25 +1,58 @@
-#include "emulation/cpu/quantize_logarithm.hpp"
+#include "emulation/cpu/quantize_codebook.hpp"
 
 #include <algorithm>
 
 #include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 
 namespace fp8lab::cpu {
 namespace {
 
 using numerics::float_bits;
-using numerics::LogCodebook;
+
+/// LogFMT's codebook and its place among the scales.
+struct Logarithm {
+  numerics::LogCodebook book;
+
+  Logarithm(const QuantSpec& spec, float amax, float amin)
+      : book(numerics::log_codebook(spec.format, amax, amin)) {}
+  void store(float* scales, std::int64_t wide) const {
+    scales[0] = book.scale;
+    scales[wide] = book.step;
+  }
+  std::uint32_t encode(const QuantSpec& spec, float value, std::uint32_t random) const {
+    return numerics::encode_log_codebook(spec.format, book, value, spec.rounding, random);
+  }
+};
+
+/// The same of an expanded tile.
+struct Expansion {
+  numerics::ExpandedGroup group;
+
+  Expansion(const QuantSpec&, float amax, float amin)
+      : group(numerics::expanded_group(amax, amin)) {}
+  void store(float* scales, std::int64_t wide) const {
+    scales[0] = group.scale;
+    scales[wide] = group.exponent;
+    scales[2 * wide] = group.center;
+  }
+  std::uint32_t encode(const QuantSpec& spec, float value, std::uint32_t random) const {
+    return numerics::encode(spec.format, float_bits(numerics::expand(group, value)), spec.rounding,
+                            spec.overflow, random);
+  }
+};
 
 /// One tile in the orientation of the operand: rows [row_begin, row_end), columns of K likewise.
 struct Tile {
   std::int64_t row_begin, row_end, col_begin, col_end;
 };
 
-class LogarithmQuantizer {
+template <class Book>
+class CodebookQuantizer {
  public:
-  LogarithmQuantizer(const TensorView& source, bool transpose, const RandomKey& key,
-                     QuantizedOperand& operand)
+  CodebookQuantizer(const TensorView& source, bool transpose, const RandomKey& key,
+                    QuantizedOperand& operand)
       : source_(source), transpose_(transpose), key_(key), operand_(operand) {}
 
   void run() {
@@ -33,9 +66,8 @@ class LogarithmQuantizer {
       for (std::int64_t j = 0; j < wide; ++j) {
         const Tile tile{i * height, std::min((i + 1) * height, operand_.rows), j * width,
                         std::min((j + 1) * width, operand_.k)};
-        const LogCodebook book = codebook_of(tile);
-        operand_.scales.row<float>(i)[j] = book.scale;
-        operand_.scales.row<float>(i)[wide + j] = book.step;
+        const Book book = codebook_of(tile);
+        book.store(operand_.scales.row<float>(i) + j, wide);
         encode(tile, book);
       }
     }
@@ -48,7 +80,7 @@ class LogarithmQuantizer {
                                         : source_.row<float>(row)[col];
   }
 
-  LogCodebook codebook_of(const Tile& tile) const {
+  Book codebook_of(const Tile& tile) const {
     std::uint32_t largest = 0, smallest = ~0u;
     for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
       for (std::int64_t c = tile.col_begin; c < tile.col_end; ++c) {
@@ -57,11 +89,10 @@ class LogarithmQuantizer {
         if (magnitude != 0) smallest = std::min(smallest, magnitude);
       }
     }
-    return numerics::log_codebook(operand_.spec.format, numerics::bits_float(largest),
-                                  numerics::bits_float(smallest));
+    return Book(operand_.spec, numerics::bits_float(largest), numerics::bits_float(smallest));
   }
 
-  void encode(const Tile& tile, const LogCodebook& book) {
+  void encode(const Tile& tile, const Book& book) {
     const QuantSpec& spec = operand_.spec;
     for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
       std::uint8_t* codes = operand_.codes.row<std::uint8_t>(r);
@@ -72,8 +103,7 @@ class LogarithmQuantizer {
           random = numerics::random_bits(key_.seed, key_.step, key_.tensor, key_.orientation,
                                          static_cast<std::uint64_t>(index));
         }
-        codes[c] = static_cast<std::uint8_t>(numerics::encode_log_codebook(
-            spec.format, book, value_at(r, c), spec.rounding, random));
+        codes[c] = static_cast<std::uint8_t>(book.encode(spec, value_at(r, c), random));
       }
     }
   }
@@ -86,9 +116,13 @@ class LogarithmQuantizer {
 
 }  // namespace
 
-void quantize_logarithm(const TensorView& source, bool transpose, const RandomKey& key,
+void quantize_codebooks(const TensorView& source, bool transpose, const RandomKey& key,
                         QuantizedOperand& operand) {
-  LogarithmQuantizer(source, transpose, key, operand).run();
+  if (operand.spec.transform.is_expansion()) {
+    CodebookQuantizer<Expansion>(source, transpose, key, operand).run();
+  } else {
+    CodebookQuantizer<Logarithm>(source, transpose, key, operand).run();
+  }
 }
 
 }  // namespace fp8lab::cpu

@@ -1,0 +1,886 @@
+// Transforms along K: Hadamard matrices, their written product, and operands quantized after one.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/cpu/gemm.hpp"
+#include "emulation/cpu/operand_decode.hpp"
+#include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/statistics.hpp"
+#include "emulation/cpu/transform.hpp"
+#include "emulation/numerics/hadamard.hpp"
+#include "emulation/numerics/range_expansion.hpp"
+#include "emulation/numerics/smoothing.hpp"
+#include "tests/unit/quantize_reference.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::float_bits;
+using test::Matrix;
+using test::Operand;
+
+constexpr RandomKey kKey{11, 22, 33, 0, 44};
+constexpr const char* kNvSigns = "hadamard:16:+++-+------+-+--";
+
+Transform named(const std::string& name) {
+  const std::optional<Transform> transform = transform_from_name(name);
+  REQUIRE(transform);
+  return *transform;
+}
+
+/// transformed and undo_transform of an operand that has nothing but a transform and a key.
+QuantizedOperand only(const Transform& transform, const RandomKey& key) {
+  QuantizedOperand operand;
+  operand.spec.transform = transform;
+  operand.key = key;
+  return operand;
+}
+cpu::FloatMatrix transformed(const TensorView& source, bool transpose, const Transform& transform,
+                             const RandomKey& key) {
+  return cpu::transformed(source, transpose, only(transform, key));
+}
+void undo_transform(const TensorView& values, bool transpose, const Transform& transform,
+                    const RandomKey& key) {
+  cpu::undo_transform(values, transpose, only(transform, key));
+}
+
+float at(const TensorView& view, std::int64_t r, std::int64_t c) { return view.row<float>(r)[c]; }
+
+/// Whole numbers of magnitude up to `limit`.
+Matrix whole_numbers(std::int64_t rows, std::int64_t cols, std::uint64_t seed, int limit) {
+  Matrix matrix(DType::f32, rows, cols);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::uint32_t bits =
+          numerics::random_bits(seed, 0, 0, 0, static_cast<std::uint64_t>(r * cols + c));
+      matrix.set(r, c, static_cast<float>(static_cast<int>(bits % (2u * limit + 1u)) - limit));
+    }
+  }
+  return matrix;
+}
+
+Matrix transpose_of(const Matrix& matrix) {
+  Matrix result(DType::f32, matrix.cols(), matrix.rows());
+  for (std::int64_t r = 0; r < matrix.rows(); ++r) {
+    for (std::int64_t c = 0; c < matrix.cols(); ++c) result.set(c, r, matrix.at(r, c));
+  }
+  return result;
+}
+
+/// Entry of H_n by its definition, the core given.
+int entry(const std::vector<int>& core, std::int64_t order, std::int64_t i, std::int64_t j) {
+  const auto common = static_cast<std::uint64_t>((i / order) & (j / order));
+  const int sylvester = std::popcount(common) % 2 == 0 ? 1 : -1;
+  return sylvester * core[static_cast<std::size_t>(i % order * order + j % order)];
+}
+
+std::vector<int> core_of(int order) {
+  std::vector<int> core(static_cast<std::size_t>(order) * static_cast<std::size_t>(order));
+  numerics::write_hadamard_core(order, core.data());
+  return core;
+}
+
+TEST_CASE("every core up to the limit is a Hadamard matrix: H H^T = n I in integers") {
+  int cores = 0;
+  for (int n = 4; n <= numerics::kMaxHadamardCore; n += 4) {
+    if (numerics::paley_construction(n) == 0) continue;
+    ++cores;
+    const std::vector<int> core = core_of(n);
+    const int words = (n + 63) / 64;
+    std::vector<std::uint64_t> minus(static_cast<std::size_t>(n * words));
+    bool signs = true;
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) {
+        const int value = core[static_cast<std::size_t>(i * n + j)];
+        signs = signs && (value == 1 || value == -1);
+        const std::uint64_t bit = std::uint64_t{value < 0} << (j % 64);
+        minus[static_cast<std::size_t>(i * words + j / 64)] |= bit;
+      }
+    }
+    int wrong = 0;
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j <= i; ++j) {
+        int differing = 0;
+        for (int w = 0; w < words; ++w) {
+          differing += std::popcount(minus[static_cast<std::size_t>(i * words + w)] ^
+                                     minus[static_cast<std::size_t>(j * words + w)]);
+        }
+        if (n - 2 * differing != (i == j ? n : 0)) ++wrong;
+      }
+    }
+    INFO("order " << n);
+    CHECK(signs);
+    CHECK(wrong == 0);
+  }
+  CHECK(cores > 120);
+}
+
+TEST_CASE("the orders of model dimensions have a core, others have none") {
+  struct Row {
+    std::int64_t n;
+    int core;
+  };
+  const Row rows[] = {
+      {1, 1},      {2, 1},      {16, 1},     {4096, 1},  {12, 12},     {20, 20},     {28, 28},
+      {36, 36},    {40, 20},    {52, 52},    {60, 60},   {108, 108},   {140, 140},   {896, 28},
+      {4864, 76},  {1536, 12},  {8960, 140}, {3584, 28}, {18944, 148}, {11008, 344}, {13824, 108},
+      {14336, 28}, {28672, 28}, {0, 0},      {3, 0},     {6, 0},       {14, 0},      {92, 0}};
+  for (const Row& row : rows) {
+    INFO(row.n);
+    CHECK(numerics::hadamard_core(row.n) == row.core);
+  }
+}
+
+TEST_CASE("the written product is x H / sqrt(n), H the Kronecker product of Sylvester and core") {
+  for (const std::int64_t n : {2, 16, 12, 28, 36, 40, 52, 56, 112, 344}) {
+    for (const bool transposed : {false, true}) {
+      INFO("n " << n << " transposed " << transposed);
+      const int order = numerics::hadamard_core(n);
+      const std::vector<int> core = core_of(order);
+      const std::vector<float> signs(core.begin(), core.end());
+      const std::int64_t width = 3;
+      const Matrix x = whole_numbers(n, width, 5, 100);
+      std::vector<float> values, scratch(static_cast<std::size_t>(order * width));
+      for (std::int64_t i = 0; i < n * width; ++i) values.push_back(x.at(i / width, i % width));
+      numerics::hadamard_multiply(values.data(), n, width, signs.data(), order, transposed,
+                                  scratch.data());
+      int wrong = 0;
+      for (std::int64_t j = 0; j < n; ++j) {
+        for (std::int64_t w = 0; w < width; ++w) {
+          std::int64_t sum = 0;
+          for (std::int64_t i = 0; i < n; ++i) {
+            sum += static_cast<std::int64_t>(x.at(i, w)) *
+                   (transposed ? entry(core, order, j, i) : entry(core, order, i, j));
+          }
+          const float expected = static_cast<float>(sum) * numerics::hadamard_factor(n);
+          if (values[static_cast<std::size_t>(j * width + w)] != expected) ++wrong;
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("butterflies and core sums add in the written order") {
+  // (a + b) + (c + d) with a + b = 2^24 + 1 rounded to even, and the core's sum term by term.
+  const float big = 0x1p24f;
+  std::vector<float> butterfly = {big, 1.0f, 1.0f, 1.0f};
+  const float one = 1.0f;
+  numerics::hadamard_multiply(butterfly.data(), 4, 1, &one, 1, false, nullptr);
+  CHECK(butterfly[0] == (big + 2.0f) * 0.5f);
+  CHECK(butterfly[2] == (big - 2.0f) * 0.5f);
+  std::vector<float> core(144), scratch(12), sum(12, 1.0f);
+  numerics::write_hadamard_core(12, core.data());
+  sum[0] = big;
+  numerics::hadamard_multiply(sum.data(), 12, 1, core.data(), 12, false, scratch.data());
+  float expected = big;
+  for (std::size_t i = 1; i < 12; ++i) expected += core[12 * i + 3];
+  CHECK(sum[3] == expected * numerics::hadamard_factor(12));
+}
+
+const char* const kTransforms[] = {
+    "hadamard:16",           kNvSigns,        "hadamard:64:drawn",  "hadamard:64:drawn:after",
+    "hadamard:256:+-:after", "hadamard:full", "hadamard:full:drawn"};
+
+TEST_CASE("with factors that are powers of two the product of whole numbers is invariant exactly") {
+  const Matrix first = whole_numbers(5, 256, 1, 60), second = whole_numbers(4, 256, 2, 60);
+  for (const char* name : kTransforms) {
+    INFO(name);
+    const Transform transform = named(name);
+    Matrix x = first, w = second;
+    cpu::FloatMatrix xh = transformed(x.view(), false, transform, kKey);
+    cpu::FloatMatrix wh = transformed(w.view(), false, transform, kKey);
+    int wrong = 0;
+    for (std::int64_t i = 0; i < 5; ++i) {
+      for (std::int64_t j = 0; j < 4; ++j) {
+        double plain = 0.0, rotated = 0.0;
+        for (std::int64_t k = 0; k < 256; ++k) {
+          plain += static_cast<double>(x.at(i, k)) * w.at(j, k);
+          rotated += static_cast<double>(at(xh.view(), i, k)) * at(wh.view(), j, k);
+        }
+        if (plain != rotated) ++wrong;
+      }
+    }
+    CHECK(wrong == 0);
+    undo_transform(xh.view(), false, transform, kKey);
+    for (std::int64_t k = 0; k < 256; ++k) wrong += at(xh.view(), 2, k) != x.at(2, k);
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("the product and the way back stay within the bound of their roundings") {
+  // A value is a sum of n terms, each through at most depth additions, times a factor that is
+  // within 1.5 ulp, rounded: |y - exact| <= (depth + 4) 2^-24 * |x|_1 / sqrt(n) (1 + small), where
+  // |y_j| is itself at most |x|_1 / sqrt(n). So a block of the product is off by (2 g + g^2) |x|_1
+  // |w|_1.
+  struct Row {
+    const char* name;
+    std::int64_t k;
+  };
+  const Row rows[] = {{"hadamard:28", 896},         {"hadamard:full", 896},
+                      {"hadamard:full:drawn", 152}, {"hadamard:12:drawn:after", 240},
+                      {"hadamard:128", 896},        {"hadamard:full", 344}};
+  for (const Row& row : rows) {
+    INFO(row.name << " K " << row.k);
+    const Transform transform = named(row.name);
+    const std::int64_t n = transform.block == 0 ? row.k : transform.block;
+    const int order = numerics::hadamard_core(n);
+    const double depth = order - 1 + std::log2(static_cast<double>(n / order));
+    const double g = (depth + 4.0) * 0x1p-24 * 1.01;
+    Matrix x(DType::f32, 3, row.k), w(DType::bf16, 2, row.k);
+    test::fill_wide(x, 3);
+    test::fill_wide(w, 4);
+    cpu::FloatMatrix xh = transformed(x.view(), false, transform, kKey);
+    cpu::FloatMatrix wh = transformed(w.view(), false, transform, kKey);
+    const auto norm = [n](const Matrix& m, std::int64_t r, std::int64_t begin) {
+      double sum = 0.0;
+      for (std::int64_t k = begin; k < begin + n; ++k) sum += std::fabs(m.at(r, k));
+      return sum;
+    };
+    for (std::int64_t i = 0; i < 3; ++i) {
+      for (std::int64_t j = 0; j < 2; ++j) {
+        double difference = 0.0, bound = 0.0;
+        for (std::int64_t k = 0; k < row.k; ++k) {
+          difference += static_cast<double>(at(xh.view(), i, k)) * at(wh.view(), j, k) -
+                        static_cast<double>(x.at(i, k)) * w.at(j, k);
+          if (k % n == 0) bound += (2 * g + g * g) * norm(x, i, k) * norm(w, j, k);
+        }
+        CHECK(std::fabs(difference) <= bound);
+        CHECK(bound > 0.0);
+      }
+    }
+    const Matrix before = x;
+    undo_transform(xh.view(), false, transform, kKey);
+    int outside = 0;
+    for (std::int64_t i = 0; i < 3; ++i) {
+      for (std::int64_t k = 0; k < row.k; ++k) {
+        const double error = std::fabs(static_cast<double>(at(xh.view(), i, k)) - before.at(i, k));
+        if (error > (2 * g + g * g) * norm(before, i, k / n * n) * std::sqrt(n)) ++outside;
+      }
+    }
+    CHECK(outside == 0);
+  }
+}
+
+TEST_CASE("rows and columns are transformed alike, whatever the type and the number of columns") {
+  for (const char* name : {kNvSigns, "hadamard:full", "hadamard:28:drawn:after"}) {
+    for (const std::int64_t vectors : {1, 16, 37}) {
+      Matrix x(DType::f32, vectors, 112);
+      test::fill_wide(x, 9);
+      Matrix turned = transpose_of(x);
+      const Transform transform = named(name);
+      cpu::FloatMatrix rows = transformed(x.view(), false, transform, kKey);
+      cpu::FloatMatrix columns = transformed(turned.view(), true, transform, kKey);
+      int wrong = 0;
+      const auto compare = [&] {
+        for (std::int64_t r = 0; r < vectors; ++r) {
+          for (std::int64_t c = 0; c < 112; ++c) {
+            wrong += float_bits(at(rows.view(), r, c)) != float_bits(at(columns.view(), c, r));
+          }
+        }
+      };
+      compare();
+      undo_transform(rows.view(), false, transform, kKey);
+      undo_transform(columns.view(), true, transform, kKey);
+      compare();
+      INFO(name << " " << vectors);
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("signs: fixed ones are the pattern, drawn ones change with seed, step and rotation") {
+  // e_0 becomes +-1/4 in all of a block of 16: its sign is sign 0; x H D shows all signs.
+  Matrix ones(DType::f32, 1, 32);
+  ones.set(0, 0, 4.0f);
+  ones.set(0, 16, 4.0f);
+  const std::string pattern = "+++-+------+-+--";
+  cpu::FloatMatrix fixed =
+      transformed(ones.view(), false, named("hadamard:16:" + pattern + ":after"), kKey);
+  for (std::int64_t k = 0; k < 32; ++k) {
+    CHECK(at(fixed.view(), 0, k) ==
+          (pattern[static_cast<std::size_t>(k % 16)] == '+' ? 1.0f : -1.0f));
+  }
+  const auto signs_of = [&](RandomKey key) {
+    cpu::FloatMatrix drawn = transformed(ones.view(), false, named("hadamard:16:drawn:after"), key);
+    std::uint32_t bits = 0;
+    for (std::int64_t k = 0; k < 32; ++k) {
+      bits |= std::uint32_t{at(drawn.view(), 0, k) < 0.0f} << k;
+      const bool negative = (numerics::random_bits(key.seed, key.step, key.rotation, 2,
+                                                   static_cast<std::uint64_t>(k)) &
+                             1u) != 0;
+      CHECK((at(drawn.view(), 0, k) < 0.0f) == negative);
+    }
+    return bits;
+  };
+  const std::uint32_t signs = signs_of(kKey);
+  CHECK((signs & 0xFFFFu) != (signs >> 16));  // one a position, not one a place in the block
+  CHECK(signs_of({12, 22, 33, 0, 44}) != signs);
+  CHECK(signs_of({11, 23, 33, 0, 44}) != signs);
+  CHECK(signs_of({11, 22, 33, 0, 45}) != signs);
+  CHECK(signs_of({11, 22, 99, 1, 44}) == signs);
+}
+
+TEST_CASE("an operand is quantized from the transformed tensor, in both orientations") {
+  Matrix x(DType::bf16, 48, 64);
+  test::fill_wide(x, 21);
+  QuantSpec base;
+  base.format = numerics::kE4M3;
+  base.scale_source = ScaleSource::current;
+  QuantSpec stochastic = base;
+  stochastic.tile = {1, 16};
+  stochastic.rounding = numerics::Rounding::stochastic;
+  QuantSpec blocks = base;
+  blocks.tile = {16, 16};
+  QuantSpec codebook;
+  codebook.format = numerics::kLogFmt8;
+  codebook.tile = {1, 16};
+  codebook.scale_source = ScaleSource::current;
+  QuantSpec wide;
+  wide.format = numerics::kFP16;
+  for (const QuantSpec& plain : {base, stochastic, blocks, codebook, wide}) {
+    for (const bool transpose : {false, true}) {
+      QuantSpec spec = plain;
+      spec.transform = named(kNvSigns);
+      const std::int64_t rows = transpose ? 64 : 48, k = transpose ? 48 : 64;
+      Operand found(spec, rows, k), expected(plain, rows, k);
+      cpu::quantize(x.view(), transpose, kKey, {}, found);
+      cpu::FloatMatrix values = transformed(x.view(), transpose, spec.transform, kKey);
+      cpu::quantize(values.view(), transpose, kKey, {}, expected);
+      INFO(label(spec) << " transpose " << transpose);
+      CHECK(found.memory == expected.memory);
+      CHECK(found.scale_memory == expected.scale_memory);
+      CHECK(found.key.rotation == kKey.rotation);
+
+      cpu::FloatMatrix back(rows, k), undone(rows, k);
+      cpu::dequantize(found, false, back.view());
+      cpu::decode_operand(expected, false, undone.view());
+      undo_transform(undone.view(), false, spec.transform, kKey);
+      int wrong = 0;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t c = 0; c < k; ++c) {
+          wrong += float_bits(at(back.view(), r, c)) != float_bits(at(undone.view(), r, c));
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+/// Gaussian-like values, every 32nd channel 60 times as large.
+Matrix with_outliers(std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+  Matrix x(DType::f32, rows, cols);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      float sum = 0.0f;
+      for (std::uint64_t i = 0; i < 8; ++i) {
+        const auto index = static_cast<std::uint64_t>(r * cols + c) * 8 + i;
+        sum += static_cast<float>(numerics::random_bits(seed, 1, 0, 0, index)) * 0x1p-32f - 0.5f;
+      }
+      x.set(r, c, c % 32 == 5 ? 60.0f * sum : sum);
+    }
+  }
+  return x;
+}
+
+TEST_CASE("a transform spreads planted outliers; statistics tell the error of the tensor itself") {
+  Matrix x = with_outliers(64, 896, 8);
+  QuantSpec plain;
+  plain.format = *format_by_name("int4");
+  plain.tile = {1, 0};
+  plain.scale_source = ScaleSource::current;
+  QuantSpec rotated = plain;
+  rotated.transform = named("hadamard:full:drawn");
+  const auto statistics = [&](const QuantSpec& spec, double& mse) {
+    Operand operand(spec, 64, 896);
+    cpu::quantize(x.view(), false, kKey, {}, operand);
+    cpu::FloatMatrix back(64, 896);
+    cpu::dequantize(operand, false, back.view());
+    mse = 0.0;
+    for (std::int64_t r = 0; r < 64; ++r) {
+      for (std::int64_t c = 0; c < 896; ++c) {
+        const double error = static_cast<double>(at(back.view(), r, c)) - x.at(r, c);
+        mse += error * error / (64 * 896);
+      }
+    }
+    return cpu::operand_statistics(x.view(), false, operand);
+  };
+  double plain_mse = 0.0, rotated_mse = 0.0;
+  const OperandStatistics before = statistics(plain, plain_mse);
+  const OperandStatistics after = statistics(rotated, rotated_mse);
+  CHECK(after.mse == Approx(rotated_mse).epsilon(1e-4));
+  CHECK(before.mse == Approx(plain_mse).epsilon(1e-9));
+  CHECK(after.rms == Approx(before.rms).epsilon(1e-5));
+  CHECK(before.kurtosis > 20.0);
+  CHECK(after.kurtosis < 5.0);
+  CHECK(before.underflow_fraction > 0.9);  // all but the outlier channels vanish
+  CHECK(after.underflow_fraction < 0.3);
+  CHECK(after.channel_outlier_ratio < 3.0);
+}
+
+TEST_CASE("a GEMM of rotated operands approximates the product; others are refused") {
+  Matrix x = with_outliers(32, 128, 1), w = with_outliers(16, 128, 2);
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_fp32;
+  gemm.output = DType::f32;
+  const auto product_error = [&](const QuantSpec& left, const QuantSpec& right) {
+    Operand a(left, 32, 128), b(right, 16, 128);
+    cpu::quantize(x.view(), false, kKey, {}, a);
+    cpu::quantize(w.view(), false, kKey, {}, b);
+    cpu::FloatMatrix d(32, 16);
+    cpu::gemm(gemm, a, b, {}, false, d.view());
+    double error = 0.0, norm = 0.0;
+    for (std::int64_t i = 0; i < 32; ++i) {
+      for (std::int64_t j = 0; j < 16; ++j) {
+        double exact = 0.0;
+        for (std::int64_t k = 0; k < 128; ++k) {
+          exact += static_cast<double>(x.at(i, k)) * w.at(j, k);
+        }
+        error += std::pow(at(d.view(), i, j) - exact, 2);
+        norm += exact * exact;
+      }
+    }
+    return std::sqrt(error / norm);
+  };
+  QuantSpec spec;
+  spec.format = numerics::kInt8;
+  spec.scale_source = ScaleSource::current;
+  for (const char* name : kTransforms) {
+    if (std::string(name) == "hadamard:256:+-:after") continue;  // longer than this K
+    spec.transform = named(name);
+    INFO(name);
+    CHECK(product_error(spec, spec) < 0.03);
+  }
+  QuantSpec decoded = spec;  // before it is multiplied, and not rotated back there
+  decoded.format = numerics::kLogFmt8;
+  decoded.tile = {1, 16};
+  CHECK(product_error(decoded, spec) < 0.1);
+  CHECK(product_error(spec, decoded) < 0.1);
+
+  spec = {};
+  spec.format = numerics::kInt8;
+  spec.transform = named("hadamard:16:drawn");
+  Operand a(spec, 32, 128), b(spec, 16, 128);
+  cpu::FloatMatrix d(32, 16);
+  cpu::quantize(x.view(), false, kKey, {}, a);
+  cpu::quantize(w.view(), false, {11, 22, 33, 0, 45}, {}, b);
+  CHECK_THROWS_WITH(cpu::gemm(gemm, a, b, {}, false, d.view()), Catch::Contains("different signs"));
+  b.spec.transform = {};
+  CHECK_THROWS_WITH(cpu::gemm(gemm, a, b, {}, false, d.view()),
+                    Catch::Contains("GEMM transform: a has hadamard:16:drawn and b has none"));
+}
+
+/// Both sides of a smoothing between a (M, K) and b (N, K).
+struct Smoothed {
+  Smoothed(Matrix& a, Matrix& b, const QuantSpec& spec)
+      : left(spec, a.rows(), a.cols()), right(spec, b.rows(), b.cols()), factors(1, a.cols()) {
+    cpu::smoothing_factors(spec.transform, a.view(), false, b.view(), false, factors.view());
+    left.channel_factors = right.channel_factors = factors.view();
+    right.is_right = true;
+  }
+  Operand left, right;
+  cpu::FloatMatrix factors;
+};
+
+QuantSpec smoothed_int8(const std::string& name) {
+  QuantSpec spec;
+  spec.format = numerics::kInt8;
+  spec.scale_source = ScaleSource::current;
+  spec.transform = named(name);
+  return spec;
+}
+
+TEST_CASE("smoothing factors are amax_a^s / amax_b^(1-s), and 1 where that says nothing") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float strength : {0.0f, 0.25f, 0.5f, 0.8f, 1.0f}) {
+    for (const float a : {1.0f, 3.7f, 1e-20f, 5e18f}) {
+      for (const float b : {1.0f, 0.3f, 7e-12f, 9e11f}) {
+        const double expected = std::pow(static_cast<double>(a), strength) /
+                                std::pow(static_cast<double>(b), 1.0 - strength);
+        // t has an error of at most (|terms| + |t|) 2^-23, exp2 one of an ulp.
+        const double terms = std::fabs(std::log2(a)) + std::fabs(std::log2(b));
+        CHECK(numerics::smoothing_factor(strength, a, b) ==
+              Approx(expected).epsilon((3.0 * terms + 2.0) * 0x1p-23));
+      }
+    }
+  }
+  for (const float bad : {0.0f, infinity, std::nanf("")}) {
+    CHECK(numerics::smoothing_factor(0.5f, bad, 2.0f) == 1.0f);
+    CHECK(numerics::smoothing_factor(0.5f, 2.0f, bad) == 1.0f);
+  }
+  CHECK(numerics::smoothing_factor(1.0f, 0x1p-149f, 1.0f) == 0x1p-126f);
+  CHECK(numerics::smoothing_factor(1.0f, 0x1p127f, 1.0f) == 0x1p126f);
+  CHECK(numerics::smoothing_factor(0.0f, 1.0f, 0x1p-149f) == 0x1p126f);
+}
+
+TEST_CASE("smoothing leaves the product as it was") {
+  // Exactly where the factors are powers of two, else each product carries two roundings.
+  Matrix a = whole_numbers(4, 48, 1, 60), b = whole_numbers(3, 48, 2, 60);
+  for (std::int64_t k = 0; k < 48; ++k) {
+    a.set(0, k, std::ldexp(1.0f, 6 + static_cast<int>(k % 5)));
+    b.set(1, k, 64.0f);
+  }
+  for (const char* name : {"smooth:1", "smooth:0", "smooth:0.5", "smooth:0.3"}) {
+    const QuantSpec spec = smoothed_int8(name);
+    Smoothed operands(a, b, spec);
+    cpu::FloatMatrix x = cpu::transformed(a.view(), false, operands.left);
+    cpu::FloatMatrix w = cpu::transformed(b.view(), false, operands.right);
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < 4; ++i) {
+      for (std::int64_t j = 0; j < 3; ++j) {
+        double difference = 0.0, terms = 0.0;
+        for (std::int64_t k = 0; k < 48; ++k) {
+          const double product = static_cast<double>(a.at(i, k)) * b.at(j, k);
+          difference += static_cast<double>(at(x.view(), i, k)) * at(w.view(), j, k) - product;
+          terms += std::fabs(product);
+        }
+        CHECK(std::fabs(difference) <= terms * (0x1p-23 + 0x1p-48));
+        largest = std::max(largest, std::fabs(difference));
+      }
+    }
+    INFO(name);
+    const bool exact = std::string(name) == "smooth:1" || std::string(name) == "smooth:0";
+    CHECK((largest == 0.0) == exact);
+    int wrong = 0;
+    for (std::int64_t k = 0; k < 48; ++k) {
+      const float factor = at(operands.factors.view(), 0, k);
+      CHECK(factor == numerics::smoothing_factor(spec.transform.strength,
+                                                 std::ldexp(1.0f, 6 + static_cast<int>(k % 5)),
+                                                 64.0f));
+      wrong += at(x.view(), 2, k) != a.at(2, k) / factor;
+      wrong += at(w.view(), 2, k) != b.at(2, k) * factor;
+    }
+    cpu::undo_transform(x.view(), false, operands.left);
+    cpu::undo_transform(w.view(), false, operands.right);
+    for (std::int64_t k = 0; k < 48; ++k) {
+      wrong += std::fabs(at(x.view(), 2, k) - a.at(2, k)) > std::fabs(a.at(2, k)) * 0x1.01p-23f;
+      wrong += std::fabs(at(w.view(), 2, k) - b.at(2, k)) > std::fabs(b.at(2, k)) * 0x1.01p-23f;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("smoothing works on turned tensors, and static factors stay") {
+  Matrix a = with_outliers(6, 40, 3), b = with_outliers(5, 40, 4);
+  Matrix a_turned = transpose_of(a), b_turned = transpose_of(b);
+  const QuantSpec spec = smoothed_int8("smooth:0.5");
+  Smoothed operands(a, b, spec), turned(a, b, spec);
+  cpu::FloatMatrix factors(1, 40);
+  cpu::smoothing_factors(spec.transform, a_turned.view(), true, b_turned.view(), true,
+                         factors.view());
+  cpu::quantize(a.view(), false, kKey, {}, operands.left);
+  cpu::quantize(a_turned.view(), true, kKey, {}, turned.left);
+  CHECK(operands.left.memory == turned.left.memory);
+  cpu::quantize(b.view(), false, kKey, {}, operands.right);
+  cpu::quantize(b_turned.view(), true, kKey, {}, turned.right);
+  CHECK(operands.right.memory == turned.right.memory);
+  for (std::int64_t k = 0; k < 40; ++k) {
+    CHECK(at(factors.view(), 0, k) == at(operands.factors.view(), 0, k));
+  }
+  const auto changes = [&](const char* name) {
+    cpu::FloatMatrix kept(1, 40);
+    cpu::smoothing_factors(named(name), a.view(), false, b.view(), false, kept.view());
+    cpu::smoothing_factors(named(name), b.view(), false, a.view(), false, kept.view());
+    int changed = 0;
+    for (std::int64_t k = 0; k < 40; ++k) {
+      changed += at(kept.view(), 0, k) != at(operands.factors.view(), 0, k);
+    }
+    return changed;
+  };
+  CHECK(changes("smooth:0.5:static") == 0);
+  CHECK(changes("smooth:0.5") > 30);
+}
+
+TEST_CASE("smoothing recovers outlier channels in a product; unmatched operands are refused") {
+  Matrix x = with_outliers(32, 128, 1), w = whole_numbers(16, 128, 2, 20);
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_fp32;
+  gemm.output = DType::f32;
+  const auto error_of = [&](const char* name) {
+    Smoothed operands(x, w, smoothed_int8(name));
+    cpu::quantize(x.view(), false, kKey, {}, operands.left);
+    cpu::quantize(w.view(), false, kKey, {}, operands.right);
+    cpu::FloatMatrix d(32, 16);
+    cpu::gemm(gemm, operands.left, operands.right, {}, false, d.view());
+    double error = 0.0;
+    for (std::int64_t i = 0; i < 32; ++i) {
+      for (std::int64_t j = 0; j < 16; ++j) {
+        double exact = 0.0;
+        for (std::int64_t k = 0; k < 128; ++k) {
+          exact += static_cast<double>(x.at(i, k)) * w.at(j, k);
+        }
+        error += std::pow(at(d.view(), i, j) - exact, 2);
+      }
+    }
+    return std::sqrt(error);
+  };
+  // Strength 0 divides both by their range in w, which hardly varies: no better than nothing.
+  CHECK(error_of("smooth:0.5") < 0.4 * error_of("smooth:0"));
+
+  const QuantSpec spec = smoothed_int8("smooth:0.5");
+  Smoothed operands(x, w, spec), others(x, w, spec);
+  cpu::quantize(x.view(), false, kKey, {}, operands.left);
+  cpu::quantize(w.view(), false, kKey, {}, operands.right);
+  cpu::quantize(w.view(), false, kKey, {}, others.right);
+  cpu::FloatMatrix d(32, 16);
+  CHECK_NOTHROW(cpu::gemm(gemm, operands.left, operands.right, {}, false, d.view()));
+  CHECK_THROWS_WITH(cpu::gemm(gemm, operands.left, others.right, {}, false, d.view()),
+                    Catch::Contains("different factors"));
+  operands.right.is_right = false;
+  CHECK_THROWS_WITH(cpu::gemm(gemm, operands.left, operands.right, {}, false, d.view()),
+                    Catch::Contains("b the right operand"));
+  operands.left.channel_factors = {};
+  CHECK_THROWS_WITH(cpu::quantize(x.view(), false, kKey, {}, operands.left),
+                    Catch::Contains("needs the factors of both operands"));
+}
+
+TEST_CASE("an expanded group has the power and center of COAT's rule, guarded at its edges") {
+  struct Row {
+    float amax, amin;
+  };
+  const Row rows[] = {{1.0f, 0.5f},   {3e-4f, 2e-7f}, {900.0f, 1e-2f},  {1e-8f, 3e-12f},
+                      {2.0f, 1e-20f}, {7.0f, 6.0f},   {1e-25f, 1e-30f}, {1e20f, 1e-18f}};
+  for (const Row& row : rows) {
+    const numerics::ExpandedGroup group = numerics::expanded_group(row.amax, row.amin);
+    const double max = row.amax + 1e-30, min = row.amin + 1e-30;
+    const double k =
+        std::floor(16.0 * std::log2(448.0 * 448.0 / 2.0) / std::log2(max / min)) / 16.0;
+    INFO(row.amax << " " << row.amin);
+    CHECK(group.exponent == static_cast<float>(std::clamp(k, 0.0625, 16.0)));
+    CHECK(group.center == Approx(std::sqrt(max) * std::sqrt(min)).epsilon(1e-6));
+    CHECK(group.scale ==
+          Approx(std::pow(max / group.center, group.exponent) / 448.0).epsilon(1e-5));
+    // The largest value becomes Qmax, the smallest one 2 / Qmax or more; 1e-30 moves tiny groups.
+    if (k >= 0.0625 && k <= 16.0 && row.amin > 1e-28f) {
+      CHECK(numerics::expand(group, -row.amax) == Approx(-448.0).epsilon(1e-4));
+      CHECK(numerics::expand(group, row.amin) > 0.0044);
+    }
+  }
+  CHECK(numerics::expanded_group(2.0f, 2.0f).exponent == 16.0f);
+  CHECK(numerics::expanded_group(0x1p126f, 0x1p-140f).exponent == 0.0625f);
+  for (const float bad : {0.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    const numerics::ExpandedGroup group = numerics::expanded_group(bad, 1.0f);
+    CHECK((group.scale == 1.0f && group.exponent == 1.0f && group.center == 1.0f));
+  }
+}
+
+TEST_CASE("contracting undoes expanding") {
+  for (const float ratio : {1.5f, 20.0f, 4e3f, 1e6f, 1e12f}) {
+    const numerics::ExpandedGroup group = numerics::expanded_group(3.0f, 3.0f / ratio);
+    for (int i = 0; i <= 100; ++i) {
+      const float x = -3.0f * std::pow(ratio, -static_cast<float>(i) / 100.0f);
+      // The logarithm l of x / c has an error of |l| 2^-23 and a few roundings, once on each way.
+      const double l = std::fabs(std::log2(std::fabs(x) / group.center));
+      const double bound = 0.7 * (l * 0x1p-21 + 0x1p-21 / group.exponent) + 0x1p-21;
+      INFO(ratio << " " << x);
+      CHECK(numerics::contract(group, numerics::expand(group, x)) == Approx(x).epsilon(bound));
+    }
+    CHECK(float_bits(numerics::contract(group, numerics::expand(group, -0.0f))) == 0x80000000u);
+  }
+}
+
+/// Values of random sign whose magnitudes spread evenly over `octaves` in each row.
+Matrix log_uniform(std::int64_t rows, std::int64_t cols, float octaves) {
+  Matrix x(DType::f32, rows, cols);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::uint32_t bits =
+          numerics::random_bits(6, 0, 0, 0, static_cast<std::uint64_t>(r * cols + c));
+      const float power = static_cast<float>(bits >> 8) * 0x1p-24f * octaves;
+      x.set(r, c, (bits & 1u ? -1e-3f : 1e-3f) * std::exp2(power));
+    }
+  }
+  return x;
+}
+
+TEST_CASE("expanded operands are quantized by the definition, in both orientations") {
+  Matrix x = log_uniform(20, 72, 5.0f);
+  x.set(3, 7, 0.0f);
+  for (std::int64_t c = 0; c < 32; ++c) x.set(1, c, 0.0f);
+  Matrix turned = transpose_of(x);
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.tile = {1, 32};
+  spec.scale_source = ScaleSource::current;
+  spec.transform = named("expand");
+  Operand operand(spec, 20, 72), other(spec, 20, 72);
+  REQUIRE(operand.scales.cols == 9);
+  cpu::quantize(x.view(), false, kKey, {}, operand);
+  cpu::quantize(turned.view(), true, kKey, {}, other);
+  CHECK(operand.memory == other.memory);
+  CHECK(operand.scale_memory == other.scale_memory);
+  cpu::FloatMatrix back(20, 72);
+  cpu::dequantize(operand, false, back.view());
+  int wrong = 0;
+  for (std::int64_t r = 0; r < 20; ++r) {
+    for (std::int64_t tile = 0; tile < 3; ++tile) {
+      const std::int64_t end = std::min<std::int64_t>(72, tile * 32 + 32);
+      float amax = 0.0f, amin = std::numeric_limits<float>::infinity();
+      for (std::int64_t c = tile * 32; c < end; ++c) {
+        const float magnitude = std::fabs(x.at(r, c));
+        amax = std::max(amax, magnitude);
+        if (magnitude > 0.0f) amin = std::min(amin, magnitude);
+      }
+      const numerics::ExpandedGroup group = numerics::expanded_group(amax, amin);
+      wrong += operand.scale(r, tile) != group.scale;
+      wrong += operand.scale(r, 3 + tile) != group.exponent;
+      wrong += operand.scale(r, 6 + tile) != group.center;
+      for (std::int64_t c = tile * 32; c < end; ++c) {
+        const std::uint32_t code =
+            numerics::encode(spec.format, float_bits(numerics::expand(group, x.at(r, c))),
+                             spec.rounding, spec.overflow, 0);
+        wrong += operand.code(r, c) != code;
+        wrong +=
+            at(back.view(), r, c) != numerics::contract(group, numerics::decode(spec.format, code));
+      }
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(operand.scale(1, 3) == 1.0f);  // the group of zeros
+  CHECK(scale_bits_per_element(spec, 20, 64) == 3.0);
+}
+
+TEST_CASE("expansion sharpens narrow groups and rescues wide ones") {
+  QuantSpec plain;
+  plain.format = numerics::kE4M3;
+  plain.tile = {1, 128};
+  plain.scale_source = ScaleSource::current;
+  QuantSpec expanded = plain;
+  expanded.transform = named("expand");
+  const auto statistics = [](Matrix& x, const QuantSpec& spec) {
+    Operand operand(spec, 16, 256);
+    cpu::quantize(x.view(), false, kKey, {}, operand);
+    return cpu::operand_statistics(x.view(), false, operand);
+  };
+  Matrix narrow = log_uniform(16, 256, 3.0f), wide = log_uniform(16, 256, 30.0f);
+  CHECK(statistics(narrow, expanded).sqnr_db > statistics(narrow, plain).sqnr_db + 12.0);
+  CHECK(statistics(wide, plain).underflow_fraction > 0.2);
+  CHECK(statistics(wide, expanded).underflow_fraction == 0.0);
+  CHECK(statistics(wide, expanded).saturation_fraction == 0.0);
+  CHECK(statistics(wide, expanded).amax == statistics(wide, plain).amax);
+}
+
+TEST_CASE("expanded operands are decoded before they are multiplied, and need no partner") {
+  Matrix x = log_uniform(12, 64, 4.0f), w = whole_numbers(8, 64, 2, 20);
+  QuantSpec expanded, plain;
+  expanded.format = plain.format = numerics::kE4M3;
+  expanded.tile = {1, 32};
+  expanded.scale_source = plain.scale_source = ScaleSource::current;
+  expanded.transform = named("expand");
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_fp32;
+  gemm.output = DType::f32;
+  Operand a(expanded, 12, 64), b(plain, 8, 64);
+  cpu::quantize(x.view(), false, kKey, {}, a);
+  cpu::quantize(w.view(), false, kKey, {}, b);
+  cpu::FloatMatrix d(12, 8), values(12, 64), expected(12, 8);
+  cpu::gemm(gemm, a, b, {}, false, d.view());
+  cpu::dequantize(a, false, values.view());
+  QuantSpec wide;
+  wide.format = numerics::kFP32;
+  QuantizedOperand decoded{wide, 12, 64, values.view(), {}};
+  cpu::gemm(gemm, decoded, b, {}, false, expected.view());
+  for (std::int64_t i = 0; i < 12; ++i) {
+    for (std::int64_t j = 0; j < 8; ++j) {
+      CHECK(at(d.view(), i, j) == at(expected.view(), i, j));
+    }
+  }
+  gemm.accumulator = Accumulator::sm90_wgmma_fp8;
+  CHECK_THROWS_WITH(cpu::gemm(gemm, a, b, {}, false, d.view()),
+                    Catch::Contains("a, which is e4m3fn expanded"));
+  Operand e5m2(expanded, 12, 64);
+  e5m2.spec.format = numerics::kE5M2;
+  CHECK_THROWS_WITH(cpu::quantize(x.view(), false, kKey, {}, e5m2),
+                    Catch::Contains("expand fits values to e4m3fn"));
+}
+
+TEST_CASE("infinity and NaN stay within their block and come out canonical") {
+  Matrix x = whole_numbers(1, 32, 3, 5);
+  x.set(0, 3, std::numeric_limits<float>::infinity());
+  x.set(0, 4, -std::numeric_limits<float>::infinity());
+  cpu::FloatMatrix values = transformed(x.view(), false, named("hadamard:16"), kKey);
+  int nan = 0;
+  for (std::int64_t k = 0; k < 16; ++k)
+    nan += float_bits(at(values.view(), 0, k)) == numerics::kF32NaN;
+  CHECK(nan > 0);
+  for (std::int64_t k = 0; k < 16; ++k) CHECK_FALSE(std::isfinite(at(values.view(), 0, k)));
+  for (std::int64_t k = 16; k < 32; ++k) CHECK(std::isfinite(at(values.view(), 0, k)));
+}
+
+TEST_CASE("names of transforms read back, others are refused") {
+  for (const char* name :
+       {"none", "hadamard:2", "hadamard:16", "hadamard:full", "hadamard:full:drawn", kNvSigns,
+        "hadamard:12:+--", "hadamard:1024:drawn:after", "hadamard:full:+-:after", "smooth:0.5",
+        "smooth:0", "smooth:1:static", "expand"}) {
+    INFO(name);
+    const std::optional<Transform> transform = transform_from_name(name);
+    REQUIRE(transform);
+    CHECK(transform_name(*transform) == name);
+  }
+  for (const char* name : {"",
+                           "hadamard",
+                           "hadamard:",
+                           "hadamard:0",
+                           "hadamard:1",
+                           "hadamard:7",
+                           "hadamard:92",
+                           "hadamard:2048",
+                           "hadamard:-16",
+                           "hadamard:16x",
+                           "hadamard:16:",
+                           "hadamard:16:+-+",
+                           "hadamard:16:drawn:",
+                           "hadamard:16:drawn:before",
+                           "hadamard:16:after",
+                           "hadamard:16:+0",
+                           "hadamard:16:drawn:after:after",
+                           "Hadamard:16",
+                           "none:16",
+                           "smooth",
+                           "smooth:",
+                           "smooth:1.5",
+                           "smooth:-0.5",
+                           "smooth:nan",
+                           "smooth:0.5:",
+                           "smooth:0.5:current",
+                           "smooth:0.5:static:1",
+                           "expand:2"}) {
+    INFO(name);
+    CHECK_FALSE(transform_from_name(name));
+  }
+  std::string longest = "hadamard:512:" + std::string(256, '-');
+  CHECK(transform_name(named(longest)) == longest);
+  CHECK_FALSE(transform_from_name(longest + std::string(256, '+')));
+}
+
+TEST_CASE("a transform that does not fit K is refused before anything is written") {
+  const auto refusal = [](const char* name, std::int64_t k) {
+    Matrix x(DType::f32, 2, k);
+    QuantSpec spec;
+    spec.format = numerics::kE4M3;
+    spec.transform = named(name);
+    Operand operand(spec, 2, k);
+    try {
+      cpu::quantize(x.view(), false, kKey, {}, operand);
+    } catch (const Error& error) {
+      for (const std::uint8_t byte : operand.memory) CHECK(byte == 0xEE);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refusal("hadamard:16", 48) == "accepted");
+  CHECK_THAT(refusal("hadamard:16", 40), Catch::Contains("K to be a multiple of 16, K = 40"));
+  CHECK_THAT(refusal("hadamard:full", 184 / 2), Catch::Contains("order K = 92"));
+  CHECK_THAT(refusal("hadamard:full:+-+", 16), Catch::Contains("3 signs do not divide K = 16"));
+}
+
+}  // namespace
+}  // namespace fp8lab
