@@ -114,24 +114,30 @@ class TileScales {
 };
 
 /// Elements (row + 8 r, column) and (row + 8 r, column + 1) of a single kernel: v = fma(A, s, c) +
-/// bias, written out so that the code of many elements stays small.
-template <int kTileN>
-__device__ inline float2 finish(const TileScales<kTileN>& scales, float2 sb, bool has_bias,
-                                float2 bias, float2 v, int r, float2 c) {
-  if (scales.outer()) {
+/// bias, in straight code, because it runs for every element of a tile.
+template <bool kOuter, bool kBias, int kTileN>
+__device__ inline float2 finish(const TileScales<kTileN>& scales, float2 sb, float2 bias, float2 v,
+                                int r, float2 c) {
+  if constexpr (kOuter) {
     v = {__fmul_rn(__fmul_rn(v.x, scales.sa[r]), sb.x),
          __fmul_rn(__fmul_rn(v.y, scales.sa[r]), sb.y)};
   }
   v = {__fmaf_rn(v.x, scales.s, c.x), __fmaf_rn(v.y, scales.s, c.y)};
-  if (has_bias) v = {__fadd_rn(v.x, bias.x), __fadd_rn(v.y, bias.y)};
+  if constexpr (kBias) v = {__fadd_rn(v.x, bias.x), __fadd_rn(v.y, bias.y)};
   return v;
 }
 
-template <int kTileN>
-__device__ inline float2 column_scales(const TileScales<kTileN>& scales,
-                                       const ColumnScales<kTileN>& columns, int column) {
-  if (!scales.outer()) return {1.0f, 1.0f};
-  return *reinterpret_cast<const float2*>(columns.values + column);
+/// Scales of a column of the tile and the one beside it.
+template <bool kOuter, int kTileN>
+__device__ inline float2 column_scales(const ColumnScales<kTileN>& columns, int column) {
+  if constexpr (kOuter) return *reinterpret_cast<const float2*>(columns.values + column);
+  return {1.0f, 1.0f};
+}
+template <bool kBias>
+__device__ inline float2 column_bias(const Problem& p, int column) {
+  if constexpr (kBias)
+    return {bias_at(p, min(column, p.n - 1)), bias_at(p, min(column + 1, p.n - 1))};
+  return {0.0f, 0.0f};
 }
 
 /// Partial sums of one split.
@@ -148,7 +154,7 @@ __device__ void write_parts(const Problem& p, const Tile& tile, const float (&su
 }
 
 /// Straight from registers: any address, any output type.
-template <int kTileN>
+template <bool kOuter, bool kBias, int kTileN>
 __device__ void write_elements(const Problem& p, const Tile& tile, const float (&sum)[kTileN / 2],
                                const Fragment& fragment, const TileScales<kTileN>& scales,
                                const ColumnScales<kTileN>& columns) {
@@ -158,11 +164,8 @@ __device__ void write_elements(const Problem& p, const Tile& tile, const float (
     const int column = tile.n0 + fragment.column + 8 * j;
     if (column >= p.n) break;
     const Output output{p, column + 1 < p.n};
-    const float2 sb = column_scales(scales, columns, fragment.column + 8 * j);
-    float2 bias{0.0f, 0.0f};
-    if (p.bias != nullptr) {
-      bias = {bias_at(p, column), bias_at(p, output.pair ? column + 1 : column)};
-    }
+    const float2 sb = column_scales<kOuter>(columns, fragment.column + 8 * j);
+    const float2 bias = column_bias<kBias>(p, column);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = row0 + 8 * r;
@@ -173,52 +176,69 @@ __device__ void write_elements(const Problem& p, const Tile& tile, const float (
         c = {__fmul_rn(p.epilogue.beta, c.x), __fmul_rn(p.epilogue.beta, c.y)};
       }
       const float2 v{sum[4 * j + 2 * r], sum[4 * j + 2 * r + 1]};
-      output.store(finish(scales, sb, p.bias != nullptr, bias, v, r, c), row, column);
+      output.store(finish<kOuter, kBias>(scales, sb, bias, v, r, c), row, column);
     }
   }
 }
 
-/// bf16 without C: box by box through shared memory, in the 128-byte swizzle, so that a warp's
-/// stores touch every bank once; the copies to d run on while the next tile is multiplied.
-template <int kTileN, int kBoxes>
+/// bf16 without C: as many boxes at a time as the staging holds, in the 128-byte swizzle, so that a
+/// warp's stores touch every bank once; their copies to d run on while the next tile is multiplied.
+template <bool kOuter, bool kBias, int kTileN, int kBoxes>
 __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                             const float (&sum)[kTileN / 2], const Fragment& fragment,
                             const TileScales<kTileN>& scales, const ColumnScales<kTileN>& columns,
                             Staging<kBoxes>& staging, int barrier) {
+  constexpr int kRounds = kTileN / kBoxColumns / kBoxes;
+  constexpr int kPieces = kBoxes * kBoxColumns / 8;  // 16 bytes of a row each
   const bool leader = threadIdx.x % kWarpgroup == 0;
   const int row = fragment.row % 64;
-  const int column0 = tile.n0 + fragment.column;
+  // 16-byte piece j of row q of a box lies at piece j ^ (q % 8).
+  const int place = row * 128 + row % 8 * 16 + fragment.column * 2;
 #pragma unroll
-  for (int box = 0; box < kTileN / kBoxColumns; ++box) {
-    unsigned char* memory = staging.boxes[box % kBoxes];
-    if (leader) store_wait_read<kBoxes - 1>();
-    named_sync(barrier, kWarpgroup);
+  for (int round = 0; round < kRounds; ++round) {
+    __nv_bfloat162 rounded[2 * kPieces];
 #pragma unroll
-    for (int j = 0; j < kBoxColumns / 8; ++j) {
-      const int in_tile = 8 * (8 * box + j);
-      const float2 sb = column_scales(scales, columns, fragment.column + in_tile);
-      float2 bias{0.0f, 0.0f};
-      if (p.bias != nullptr) {
-        bias = {bias_at(p, min(column0 + in_tile, p.n - 1)),
-                bias_at(p, min(column0 + in_tile + 1, p.n - 1))};
-      }
+    for (int j = 0; j < kPieces; ++j) {
+      const int in_tile = fragment.column + 8 * (round * kPieces + j);
+      const float2 sb = column_scales<kOuter>(columns, in_tile);
+      const float2 bias = column_bias<kBias>(p, tile.n0 + in_tile);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int i = 4 * (8 * box + j) + 2 * r;
-        const float2 v =
-            finish(scales, sb, p.bias != nullptr, bias, {sum[i], sum[i + 1]}, r, {0.0f, 0.0f});
-        // 16-byte piece j of row q of a box lies at piece j ^ (q % 8).
-        *reinterpret_cast<__nv_bfloat162*>(memory + (row + 8 * r) * 128 + (j ^ row % 8) * 16 +
-                                           fragment.column * 2) = __float22bfloat162_rn(v);
+        const int i = 4 * (round * kPieces + j) + 2 * r;
+        rounded[2 * j + r] = __float22bfloat162_rn(
+            finish<kOuter, kBias>(scales, sb, bias, {sum[i], sum[i + 1]}, r, {0.0f, 0.0f}));
       }
+    }
+    if (leader) store_wait_read<0>();
+    named_sync(barrier, kWarpgroup);
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      unsigned char* piece = staging.boxes[j / 8] + (place ^ j % 8 * 16);
+      *reinterpret_cast<__nv_bfloat162*>(piece) = rounded[2 * j];
+      *reinterpret_cast<__nv_bfloat162*>(piece + 8 * 128) = rounded[2 * j + 1];
     }
     async_fence();
     named_sync(barrier, kWarpgroup);
     if (leader) {
-      store_box(memory, map_d, tile.n0 + box * kBoxColumns,
-                tile.m0 + static_cast<int>(threadIdx.x) / kWarpgroup * 64);
+      for (int box = 0; box < kBoxes; ++box) {
+        store_box(staging.boxes[box], map_d, tile.n0 + (round * kBoxes + box) * kBoxColumns,
+                  tile.m0 + static_cast<int>(threadIdx.x) / kWarpgroup * 64);
+      }
       store_commit();
     }
+  }
+}
+
+template <bool kOuter, bool kBias, int kTileN, int kBoxes>
+__device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
+                               const float (&sum)[kTileN / 2], const Fragment& fragment,
+                               const TileScales<kTileN>& scales,
+                               const ColumnScales<kTileN>& columns, Staging<kBoxes>& staging,
+                               int barrier) {
+  if (p.boxed) {
+    write_boxes<kOuter, kBias>(p, map_d, tile, sum, fragment, scales, columns, staging, barrier);
+  } else {
+    write_elements<kOuter, kBias>(p, tile, sum, fragment, scales, columns);
   }
 }
 
@@ -230,11 +250,15 @@ __device__ void write_tile(const Problem& p, const CUtensorMap* map_d, const Til
   const int barrier = 1 + static_cast<int>(threadIdx.x) / kWarpgroup;
   if (p.splits > 1) return write_parts<kTileN>(p, tile, sum, fragment);
   scales.share(columns, barrier);
-  if (p.boxed) {
-    write_boxes(p, map_d, tile, sum, fragment, scales, columns, staging, barrier);
-  } else {
-    write_elements(p, tile, sum, fragment, scales, columns);
+  const auto write = [&]<bool kOuter, bool kBias>() {
+    write_finished<kOuter, kBias>(p, map_d, tile, sum, fragment, scales, columns, staging, barrier);
+  };
+  if (scales.outer()) {
+    if (p.bias != nullptr) return write.template operator()<true, true>();
+    return write.template operator()<true, false>();
   }
+  if (p.bias != nullptr) return write.template operator()<false, true>();
+  write.template operator()<false, false>();
 }
 
 }  // namespace fp8lab::cuda
