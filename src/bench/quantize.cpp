@@ -88,6 +88,12 @@ class Bench {
   TensorView source_;
 };
 
+/// Readings of the source that quantization by `spec` needs at least, see bench_quantize.
+int readings(const QuantSpec& spec, bool turned) {
+  const bool late = spec.tile.is_tensor() || (spec.tile.is_row() && turned);
+  return spec.scale_source == ScaleSource::current && late ? 2 : 1;
+}
+
 /// One tensor in the memory of a backend, and operands of both orientations.
 class BackendBench {
  public:
@@ -122,7 +128,9 @@ class BackendBench {
     QuantizeBenchRow result;
     result.operation = label(spec) + (row && turned ? " both" : turned ? " transposed" : "");
     result.target = backend_.name();
-    result.gigabytes_per_second = (2.0 * elements + written) / quantize_seconds * 1e-9;
+    result.readings = readings(spec, turned);
+    const double read = 2.0 * elements * result.readings;
+    result.gigabytes_per_second = (read + written) / quantize_seconds * 1e-9;
     result.copy_gigabytes_per_second = 4.0 * elements / copy_seconds * 1e-9;
     result.ratio = result.gigabytes_per_second / result.copy_gigabytes_per_second;
     backend_.release_to(mark);

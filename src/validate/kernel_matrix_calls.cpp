@@ -95,6 +95,7 @@ class QuantizationCalls {
     for (const QuantSpec& spec : quantizations()) {
       const DType source = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
       for (const bool transpose : {false, true}) quantize(spec, source, transpose);
+      quantize_both(spec, source);
     }
     return std::move(calls_);
   }
@@ -124,6 +125,26 @@ class QuantizationCalls {
              b.update_delayed_scale(spec, state_view);
            }
            b.dequantize(operand, transpose, t[4]);
+         }});
+  }
+
+  void quantize_both(const QuantSpec& spec, DType source) {
+    const MatrixShape s = matrix_shape(data_, round_);
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    HostTensor state = flat(data_.output(DType::f32, 1, delayed ? DelayedState::length(spec) : 1));
+    for (std::byte& byte : state.data) byte = std::byte{0};
+    const RandomKey key{7, data_.word(), 3, 0};
+    calls_.push_back(
+        {fmt::format("quantize_both {}", label(spec)),
+         fmt::format("{} {}", name_of(source), describe(s)),
+         {data_.values(source, s.rows, s.cols, data_.word() % 4 == 0),
+          data_.output(spec.storage(), s.rows, s.cols), scales_of(data_, spec, s.rows, s.cols),
+          data_.output(spec.storage(), s.cols, s.rows), scales_of(data_, spec, s.cols, s.rows),
+          state},
+         [spec, s, delayed, key](Backend& b, const Views& t) {
+           QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
+           QuantizedOperand second = operand_at(spec, s.cols, s.rows, t, 3);
+           b.quantize_both(t[0], key, delayed ? t[5] : TensorView{}, first, second);
          }});
   }
 
