@@ -6,8 +6,8 @@
 #include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
 #include "emulation/cpu/quantize.hpp"
-#include "emulation/cpu/statistics.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/operand_statistics.hpp"
 #include "kernels/operations.hpp"
 #include "kernels/quantize.hpp"
 
@@ -15,23 +15,6 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-
-/// A host copy of a view, contiguous.
-class HostCopy {
- public:
-  HostCopy(Backend& backend, const TensorView& view)
-      : bytes_(static_cast<std::size_t>(view.size()) * size_of(view.dtype)), view_(view) {
-    if (view.empty()) return;
-    view_.data = bytes_.data();
-    view_.row_stride = view.cols;
-    backend.download(bytes_.data(), view);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  std::vector<std::byte> bytes_;
-  TensorView view_;
-};
 
 }  // namespace
 
@@ -155,12 +138,8 @@ void CudaBackend::operand_statistics(const TensorView& source, bool transpose,
                                      const QuantizedOperand& operand, const TensorView& record) {
   cpu::Checks("operand_statistics")
       .vector("record", record, sizeof(OperandStatistics), {DType::u8});
-  const HostCopy host_source(*this, source), codes(*this, operand.codes),
-      scales(*this, operand.scales);
-  QuantizedOperand host = operand;
-  host.codes = codes.view();
-  host.scales = scales.view();
-  const OperandStatistics statistics = cpu::operand_statistics(host_source.view(), transpose, host);
+  const OperandStatistics statistics =
+      cuda::operand_statistics(context_, source, transpose, operand);
   upload(record, &statistics);
 }
 

@@ -14,8 +14,8 @@ namespace fp8lab::cuda {
 /// What multiplies. Both give the bits of the CPU emulator; cuBLASLt refuses more.
 enum class GemmImplementation : std::uint8_t { own, cublaslt };
 
-/// Enqueues every operation on one stream of one device. Statistics of logged operands are computed
-/// by the CPU emulator from downloaded copies, so that they have its bits.
+/// Enqueues every operation on one stream of one device. Statistics of logged operands wait for it:
+/// their last part, from sums and column amaxes, is computed by the CPU emulator's code.
 class CudaBackend final : public Backend {
  public:
   /// Throws Error where the device is missing or not of compute capability 9.0.

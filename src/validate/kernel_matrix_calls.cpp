@@ -94,7 +94,10 @@ class QuantizationCalls {
   std::vector<KernelCall> draw() {
     for (const QuantSpec& spec : quantizations()) {
       const DType source = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
-      for (const bool transpose : {false, true}) quantize(spec, source, transpose);
+      for (const bool transpose : {false, true}) {
+        quantize(spec, source, transpose);
+        statistics(spec, source, transpose);
+      }
       quantize_both(spec, source);
     }
     return std::move(calls_);
@@ -125,6 +128,27 @@ class QuantizationCalls {
              b.update_delayed_scale(spec, state_view);
            }
            b.dequantize(operand, transpose, t[4]);
+         }});
+  }
+
+  /// An operand compared with another source than its own, so that some of it saturates.
+  void statistics(const QuantSpec& spec, DType source, bool transpose) {
+    const MatrixShape s = matrix_shape(data_, round_);
+    const std::int64_t rows = transpose ? s.cols : s.rows, k = transpose ? s.rows : s.cols;
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    HostTensor state = flat(data_.output(DType::f32, 1, delayed ? DelayedState::length(spec) : 1));
+    for (std::byte& byte : state.data) byte = std::byte{0};
+    const bool wild = data_.word() % 4 == 0;
+    calls_.push_back(
+        {fmt::format("operand_statistics {}", label(spec)),
+         fmt::format("{} {}{}", name_of(source), describe(s), transpose ? " transposed" : ""),
+         {data_.values(source, s.rows, s.cols, wild), data_.values(source, s.rows, s.cols, wild),
+          data_.output(spec.storage(), rows, k), scales_of(data_, spec, rows, k), state,
+          flat(data_.output(DType::u8, 1, sizeof(OperandStatistics)))},
+         [spec, rows, k, transpose, delayed](Backend& b, const Views& t) {
+           QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
+           b.quantize(t[1], transpose, {}, delayed ? t[4] : TensorView{}, operand);
+           b.operand_statistics(t[0], transpose, operand, t[5]);
          }});
   }
 
