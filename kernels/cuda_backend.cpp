@@ -10,6 +10,7 @@
 #include "kernels/operand_statistics.hpp"
 #include "kernels/operations.hpp"
 #include "kernels/quantize.hpp"
+#include "kernels/quantize_fused.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -200,6 +201,25 @@ void CudaBackend::swiglu_forward(const TensorView& gate_up, const TensorView& ou
 void CudaBackend::swiglu_backward(const TensorView& gate_up, const TensorView& dout,
                                   const TensorView& dgate_up) {
   cuda::swiglu_backward(context_, gate_up, dout, dgate_up);
+}
+
+void CudaBackend::rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
+                                   const TensorView& y, const TensorView& rstd,
+                                   const RandomKey& key, const TensorView& state,
+                                   QuantizedOperand& operand) {
+  if (!can_quantize_norm(x, weight, y, operand.spec)) {
+    return Backend::rmsnorm_quantize(x, weight, epsilon, y, rstd, key, state, operand);
+  }
+  cuda::rmsnorm_quantize(context_, x, weight, epsilon, y, rstd, state, operand);
+}
+
+void CudaBackend::swiglu_quantize(const TensorView& gate_up, const TensorView& out,
+                                  const RandomKey& key, const TensorView& state,
+                                  QuantizedOperand& operand) {
+  if (!can_quantize_swiglu(gate_up, out, operand.spec)) {
+    return Backend::swiglu_quantize(gate_up, out, key, state, operand);
+  }
+  cuda::swiglu_quantize(context_, gate_up, out, state, operand);
 }
 
 void CudaBackend::cross_entropy(const TensorView& logits, const TensorView& targets,

@@ -73,6 +73,11 @@ class CudaBackend final : public Backend {
   void swiglu_forward(const TensorView& gate_up, const TensorView& out) override;
   void swiglu_backward(const TensorView& gate_up, const TensorView& dout,
                        const TensorView& dgate_up) override;
+  void rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
+                        const TensorView& y, const TensorView& rstd, const RandomKey& key,
+                        const TensorView& state, QuantizedOperand& operand) override;
+  void swiglu_quantize(const TensorView& gate_up, const TensorView& out, const RandomKey& key,
+                       const TensorView& state, QuantizedOperand& operand) override;
   void cross_entropy(const TensorView& logits, const TensorView& targets, const TensorView& weights,
                      const TensorView& scalars, const TensorView& token_loss,
                      const TensorView& dlogits) override;

@@ -384,63 +384,25 @@ __device__ inline void write_turned_codes(const BlockOperand& operand, const Pla
 
 // --- kernel -------------------------------------------------------------------------------------
 
-/// The elements of a source as they lie in memory.
-template <class T>
-struct StoredSource {
-  using Element = T;
-  static constexpr bool kProduces = false;
-  Rows<T> rows;
-  __device__ static unsigned block_across(unsigned i, unsigned) { return i; }
-};
-
-/// Source::kProduces: the elements do not exist yet; produce(row, col, count, bits) makes a group
-/// of them and stores it where later readers find it.
-template <class Source, class T>
-__device__ void load_patch(const Source& source, const Place& at, void* shared, Patch<T>& patch) {
-  if constexpr (Source::kProduces) {
-    // A loop that is not unrolled cannot write into registers: through this thread's own part of
-    // shared memory.
-    auto* own = reinterpret_cast<Group<T>*>(shared) + at.row * (kSide / kGroup) + at.col / kGroup;
-    const int count = at.count();
-#pragma unroll 1
-    for (int r = 0; r < kGroup; ++r) {
-      T bits[kGroup] = {};
-      if (count > 0 && at.row0 + at.row + r < at.rows) {
-        source.produce(at.row0 + at.row + r, at.col0 + at.col, count, bits);
-      }
-      own[r * (kSide / kGroup)].set(bits);
-    }
-#pragma unroll
-    for (int r = 0; r < kGroup; ++r) patch.row[r] = own[r * (kSide / kGroup)];
-    __syncthreads();
-  } else {
-    patch.load(source.rows, at);
-  }
-}
-
-template <class Source, class Cast, bool kRow, bool kTurned>
-__global__ void __launch_bounds__(kBlockThreads, sizeof(typename Source::Element) != 2 ? 2
-                                                 : kRow && kTurned                     ? 3
-                                                                                       : 4)
-    block_kernel(const __grid_constant__ Source source, std::int64_t rows, std::int64_t cols,
+template <class T, class Cast, bool kRow, bool kTurned>
+__global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2    ? 2
+                                                 : kRow && kTurned ? 3
+                                                                   : 4)
+    block_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols,
                  const __grid_constant__ BlockOperand row,
                  const __grid_constant__ BlockOperand turned, std::uint32_t* amax) {
-  using T = typename Source::Element;
-  constexpr std::size_t kCodes = kTurned ? sizeof(Turned) : 0;
-  constexpr std::size_t kElements = Source::kProduces ? kSide * kSide * sizeof(T) : 0;
-  constexpr std::size_t kShared = kCodes > kElements ? kCodes : kElements;
-  __shared__ alignas(16) std::byte shared[kShared > 0 ? kShared : 16];
+  __shared__ alignas(16) std::byte codes[kTurned ? sizeof(Turned) : 16];
   __shared__ alignas(16) std::uint32_t row_parts[kRow ? TileMap<false>::kParts : 4];
   __shared__ alignas(16) std::uint32_t turned_parts[kTurned ? TileMap<true>::kParts : 4];
   const auto across = static_cast<unsigned>((cols + kSide - 1) / kSide);
-  const Place at(rows, cols, blockIdx.x / across, source.block_across(blockIdx.x % across, across));
+  const Place at(rows, cols, blockIdx.x / across, blockIdx.x % across);
   const TileMap<false> row_map(row);
   const TileMap<true> turned_map(turned);
   const bool share_row = kRow && row.factors == nullptr && !row_map.in_warp();
   const bool share_turned = kTurned && turned.factors == nullptr && !turned_map.in_warp();
 
   Patch<T> patch;
-  load_patch(source, at, shared, patch);
+  patch.load(source, at);
   if (amax != nullptr) raise(amax, patch.amax());
   if (share_row) write_parts(row_map, patch, at, row_parts);
   if (share_turned) write_parts(turned_map, patch, at, turned_parts);
@@ -453,7 +415,7 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(typename Source::Element
   float factors[kGroup];
   if constexpr (kTurned) {
     find_factors(turned_map, turned, patch, at, turned_parts, factors);
-    turn_codes<Cast>(patch, at, factors, *reinterpret_cast<Turned*>(shared));
+    turn_codes<Cast>(patch, at, factors, *reinterpret_cast<Turned*>(codes));
     patch.forget_results();
   }
   if constexpr (kRow) {
@@ -462,24 +424,24 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(typename Source::Element
   }
   if constexpr (kTurned) {
     __syncthreads();
-    write_turned_codes(turned, at, *reinterpret_cast<const Turned*>(shared));
+    write_turned_codes(turned, at, *reinterpret_cast<const Turned*>(codes));
   }
 }
 
 /// Runs block_kernel for the orientations that have codes; Cast is a Fp8Cast.
-template <class Cast, class Source>
-void launch_blocks(Context& context, const Source& source, const TensorView& shape,
+template <class Cast, class T>
+void launch_blocks(Context& context, const Rows<T>& source, const TensorView& shape,
                    const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax) {
   const auto launch = [&](auto kernel) {
     kernel<<<blocks_of(shape), kBlockThreads, 0, context.stream()>>>(source, shape.rows, shape.cols,
                                                                      row, turned, amax);
   };
   if (turned.codes == nullptr) {
-    launch(block_kernel<Source, Cast, true, false>);
+    launch(block_kernel<T, Cast, true, false>);
   } else if (row.codes == nullptr) {
-    launch(block_kernel<Source, Cast, false, true>);
+    launch(block_kernel<T, Cast, false, true>);
   } else {
-    launch(block_kernel<Source, Cast, true, true>);
+    launch(block_kernel<T, Cast, true, true>);
   }
   check_launch("quantize: blocks");
 }

@@ -31,20 +31,22 @@ struct Fp8Cast {
   }
 };
 
+/// Calls launch(Fp8Cast) with the one that fits.
+template <class Launch>
+void with_cast(const numerics::FormatSpec& format, bool divide, const Launch& launch) {
+  if (format == numerics::kE4M3) {
+    divide ? launch(Fp8Cast<Fp8Codec::e4m3, true>{}) : launch(Fp8Cast<Fp8Codec::e4m3, false>{});
+  } else {
+    divide ? launch(Fp8Cast<Fp8Codec::e5m2, true>{}) : launch(Fp8Cast<Fp8Codec::e5m2, false>{});
+  }
+}
+
 /// Calls launch(rows of the source, Fp8Cast) with the types that fit.
 template <class Launch>
 void with_cast(const TensorView& source, const numerics::FormatSpec& format, bool divide,
                const Launch& launch) {
   with_rows(
-      [&](const auto& rows) {
-        if (format == numerics::kE4M3) {
-          divide ? launch(rows, Fp8Cast<Fp8Codec::e4m3, true>{})
-                 : launch(rows, Fp8Cast<Fp8Codec::e4m3, false>{});
-        } else {
-          divide ? launch(rows, Fp8Cast<Fp8Codec::e5m2, true>{})
-                 : launch(rows, Fp8Cast<Fp8Codec::e5m2, false>{});
-        }
-      },
+      [&](const auto& rows) { with_cast(format, divide, [&](auto cast) { launch(rows, cast); }); },
       source);
 }
 
