@@ -5,32 +5,17 @@
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
-#include "emulation/cpu/statistics.hpp"
+#include "emulation/cpu/quantize.hpp"
 #include "kernels/gemm.hpp"
+#include "kernels/operand_statistics.hpp"
 #include "kernels/operations.hpp"
 #include "kernels/quantize.hpp"
+#include "kernels/quantize_fused.hpp"
 
 namespace fp8lab::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-
-/// A host copy of a view, contiguous.
-class HostCopy {
- public:
-  HostCopy(Backend& backend, const TensorView& view)
-      : bytes_(static_cast<std::size_t>(view.size()) * size_of(view.dtype)), view_(view) {
-    if (view.empty()) return;
-    view_.data = bytes_.data();
-    view_.row_stride = view.cols;
-    backend.download(bytes_.data(), view);
-  }
-  const TensorView& view() const { return view_; }
-
- private:
-  std::vector<std::byte> bytes_;
-  TensorView view_;
-};
 
 }  // namespace
 
@@ -152,12 +137,8 @@ void CudaBackend::operand_statistics(const TensorView& source, bool transpose,
                                      const QuantizedOperand& operand, const TensorView& record) {
   cpu::Checks("operand_statistics")
       .vector("record", record, sizeof(OperandStatistics), {DType::u8});
-  const HostCopy host_source(*this, source), codes(*this, operand.codes),
-      scales(*this, operand.scales);
-  QuantizedOperand host = operand;
-  host.codes = codes.view();
-  host.scales = scales.view();
-  const OperandStatistics statistics = cpu::operand_statistics(host_source.view(), transpose, host);
+  const OperandStatistics statistics =
+      cuda::operand_statistics(context_, source, transpose, operand);
   upload(record, &statistics);
 }
 
@@ -218,6 +199,25 @@ void CudaBackend::swiglu_forward(const TensorView& gate_up, const TensorView& ou
 void CudaBackend::swiglu_backward(const TensorView& gate_up, const TensorView& dout,
                                   const TensorView& dgate_up) {
   cuda::swiglu_backward(context_, gate_up, dout, dgate_up);
+}
+
+void CudaBackend::rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
+                                   const TensorView& y, const TensorView& rstd,
+                                   const RandomKey& key, const TensorView& state,
+                                   QuantizedOperand& operand) {
+  if (!can_quantize_norm(x, weight, y, operand.spec)) {
+    return Backend::rmsnorm_quantize(x, weight, epsilon, y, rstd, key, state, operand);
+  }
+  cuda::rmsnorm_quantize(context_, x, weight, epsilon, y, rstd, state, operand);
+}
+
+void CudaBackend::swiglu_quantize(const TensorView& gate_up, const TensorView& out,
+                                  const RandomKey& key, const TensorView& state,
+                                  QuantizedOperand& operand) {
+  if (!can_quantize_swiglu(gate_up, out, operand.spec)) {
+    return Backend::swiglu_quantize(gate_up, out, key, state, operand);
+  }
+  cuda::swiglu_quantize(context_, gate_up, out, state, operand);
 }
 
 void CudaBackend::cross_entropy(const TensorView& logits, const TensorView& targets,

@@ -14,8 +14,8 @@ namespace fp8lab::cuda {
 /// What multiplies. Both give the bits of the CPU emulator; cuBLASLt refuses more.
 enum class GemmImplementation : std::uint8_t { own, cublaslt };
 
-/// Enqueues every operation on one stream of one device. Statistics of logged operands are computed
-/// by the CPU emulator from downloaded copies, so that they have its bits.
+/// Enqueues every operation on one stream of one device. Statistics of logged operands wait for it:
+/// their last part, from sums and column amaxes, is computed by the CPU emulator's code.
 class CudaBackend final : public Backend {
  public:
   /// Throws Error where the device is missing or not of compute capability 9.0.
@@ -73,6 +73,11 @@ class CudaBackend final : public Backend {
   void swiglu_forward(const TensorView& gate_up, const TensorView& out) override;
   void swiglu_backward(const TensorView& gate_up, const TensorView& dout,
                        const TensorView& dgate_up) override;
+  void rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
+                        const TensorView& y, const TensorView& rstd, const RandomKey& key,
+                        const TensorView& state, QuantizedOperand& operand) override;
+  void swiglu_quantize(const TensorView& gate_up, const TensorView& out, const RandomKey& key,
+                       const TensorView& state, QuantizedOperand& operand) override;
   void cross_entropy(const TensorView& logits, const TensorView& targets, const TensorView& weights,
                      const TensorView& scalars, const TensorView& token_loss,
                      const TensorView& dlogits) override;

@@ -2,10 +2,10 @@
 #include <type_traits>
 
 #include "emulation/cpu/operation_checks.hpp"
-#include "emulation/numerics/exact_math.hpp"
 #include "kernels/cuda_handles.hpp"
 #include "kernels/operations.hpp"
 #include "kernels/rows.cuh"
+#include "kernels/swiglu.cuh"
 
 namespace fp8lab::cuda {
 namespace {
@@ -34,7 +34,7 @@ struct Swiglu {
     float g[kGroup], u[kGroup], result[kGroup];
     gate.load_group(row, col, count, g);
     up.load_group(row, col, count, u);
-    for (int i = 0; i < kGroup; ++i) result[i] = numerics::silu(g[i]) * u[i];
+    for (int i = 0; i < kGroup; ++i) result[i] = swiglu(g[i], u[i]);
     out.store_group(row, col, count, result);
   }
 };
@@ -51,10 +51,8 @@ struct SwigluGradient {
     up.load_group(row, col, count, u);
     dout.load_group(row, col, count, d);
     for (int i = 0; i < kGroup; ++i) {
-      const float sig = numerics::sigmoid(g[i]);
-      const float slope = sig * (1.0f + g[i] * (1.0f - sig));
-      up_result[i] = d[i] * numerics::silu(g[i]);
-      gate_result[i] = (d[i] * u[i]) * slope;
+      up_result[i] = swiglu_dup(g[i], d[i]);
+      gate_result[i] = swiglu_dgate(g[i], u[i], d[i]);
     }
     dgate.store_group(row, col, count, gate_result);
     dup.store_group(row, col, count, up_result);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "emulation/api/backend.hpp"
+#include "emulation/numerics/scale_steps.hpp"
 #include "kernels/context.hpp"
 
 namespace fp8lab::cuda {
@@ -16,6 +17,7 @@ struct BlockOperand {
   std::int64_t scale_stride = 0;
   numerics::FormatSpec format{};
   numerics::ScaleRule rule{};
+  numerics::ScaleSteps steps{};  ///< of `rule`
   /// A tile is 2^row_shift x 2^col_shift elements of the source.
   int row_shift = 0, col_shift = 0;
   /// Factors applied before the cast; nullptr: those of the tiles. Line i of the operand (row, or
@@ -29,7 +31,7 @@ struct BlockOperand {
 bool has_instruction(const QuantSpec& spec);
 /// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles.
 bool has_block_tiles(const QuantSpec& spec);
-/// True when quantize_rows takes `spec`.
+/// True when each row of the operand has a current scale of one level.
 bool has_row_scales(const QuantSpec& spec);
 /// The operand with tiles by has_block_tiles. Requires it and has_instruction.
 BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose);
@@ -40,14 +42,16 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
 /// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of `turned`,
 /// transposed; either may be without codes. Formats, and division or multiplication by the factor
 /// (`divide`), are the same for both. With `amax` the bits of *amax are raised to those of the
-/// largest magnitude of the source; without codes that is all it does.
+/// largest magnitude of the source.
 void quantize_blocks(Context& context, const TensorView& source, bool divide,
                      const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax);
 
-/// amax[c] = bits of the largest magnitude of column c of the source; amax holds zeros before.
-void measure_columns(Context& context, const TensorView& source, std::uint32_t* amax);
+/// Raises the bits of *amax to those of the largest magnitude of the source.
+void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax);
 
-/// An operand in the orientation of the source with one current scale a row, from one reading.
-void quantize_rows(Context& context, const TensorView& source, QuantizedOperand& operand);
+/// Raises rows[r] and cols[c] to the bits of the largest magnitudes of row r and column c of the
+/// source, in one reading; either may be nullptr.
+void measure_lines(Context& context, const TensorView& source, std::uint32_t* rows,
+                   std::uint32_t* cols);
 
 }  // namespace fp8lab::cuda

@@ -254,6 +254,32 @@ class Backend {
   /// out (1, rows) i32 = column of the largest element of each row, the lowest one on a tie.
   virtual void argmax(const TensorView& logits, const TensorView& out) = 0;
 
+  // --- an operation and the quantization of its result -------------------------------------------
+  // What each does is written in its body, which a backend may replace by one pass over the data:
+  // the result is stored, and quantized as it is stored, so that the bits are the same.
+  /// y = rmsnorm(x), and `operand` = y quantized in its own orientation.
+  virtual void rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
+                                const TensorView& y, const TensorView& rstd, const RandomKey& key,
+                                const TensorView& state, QuantizedOperand& operand) {
+    rmsnorm_forward(x, weight, epsilon, y, rstd);
+    quantize(y, false, key, state, operand);
+  }
+  /// out = silu(gate) * up, and `operand` = out quantized in its own orientation.
+  virtual void swiglu_quantize(const TensorView& gate_up, const TensorView& out,
+                               const RandomKey& key, const TensorView& state,
+                               QuantizedOperand& operand) {
+    swiglu_forward(gate_up, out);
+    quantize(out, false, key, state, operand);
+  }
+  /// dgate_up, and both of its orientations quantized.
+  virtual void swiglu_backward_quantize(const TensorView& gate_up, const TensorView& dout,
+                                        const TensorView& dgate_up, const RandomKey& key,
+                                        const TensorView& state, QuantizedOperand& first,
+                                        QuantizedOperand& second) {
+    swiglu_backward(gate_up, dout, dgate_up);
+    quantize_both(dgate_up, key, state, first, second);
+  }
+
   // --- optimizer --------------------------------------------------------------------------------
   /// scalars[kGradNormSquared] += tree sum of squares of gradient (f32).
   virtual void accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) = 0;

@@ -100,6 +100,12 @@ void check_operand(const char* where, const QuantizedOperand& operand) {
   }
 }
 
+void check_statistics(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
+  check_operand("operand_statistics", operand);
+  check_matrix("operand_statistics", "source", source, transpose ? operand.k : operand.rows,
+               transpose ? operand.rows : operand.k);
+}
+
 void check_delayed_state(const QuantSpec& spec, const TensorView& state) {
   if (spec.scale_source != ScaleSource::delayed) {
     throw Error(fmt::format("delayed scaling: the operand {} has no delayed scale", label(spec)));

@@ -12,6 +12,9 @@ void check_quantize(const TensorView& source, bool transpose, const TensorView& 
 /// The codes and scales of an operand to be read. `where` begins the message. Throws Error.
 void check_operand(const char* where, const QuantizedOperand& operand);
 
+/// An operand to be compared with the source that it is made from. Throws Error.
+void check_statistics(const TensorView& source, bool transpose, const QuantizedOperand& operand);
+
 /// A delayed spec and its state vector. Throws Error.
 void check_delayed_state(const QuantSpec& spec, const TensorView& state);
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "emulation/cpu/operand_decode.hpp"
@@ -21,24 +22,8 @@ namespace {
 using numerics::bits_float;
 using numerics::float_bits;
 
-constexpr std::int64_t kBand = 64;  ///< rows, and columns of a block
+constexpr std::int64_t kBand = kStatisticsBand;  ///< and columns of a block
 constexpr double kExactDecibels = 200.0;
-
-/// Sums over a band of rows or over the tensor.
-struct Totals {
-  double xx = 0, xxxx = 0, xy = 0, yy = 0, ee = 0, e = 0, x = 0;
-
-  Totals& operator+=(const Totals& other) {
-    xx += other.xx;
-    xxxx += other.xxxx;
-    xy += other.xy;
-    yy += other.yy;
-    ee += other.ee;
-    e += other.e;
-    x += other.x;
-    return *this;
-  }
-};
 
 double combine(double (&lanes)[kStatisticsLanes]) {
   for (int span = kStatisticsLanes / 2; span > 0; span /= 2) {
@@ -47,7 +32,7 @@ double combine(double (&lanes)[kStatisticsLanes]) {
   return lanes[0];
 }
 
-Totals combine(StatisticsSums& sums) {
+StatisticsTotals combine(StatisticsSums& sums) {
   return {combine(sums.xx), combine(sums.xxxx), combine(sums.xy), combine(sums.yy),
           combine(sums.ee), combine(sums.e),    combine(sums.x)};
 }
@@ -102,8 +87,8 @@ class Comparison {
     tile_width_ = width == 0 ? source.cols : std::min(width, source.cols);
   }
 
-  void compare(Totals& totals, Seen& seen) const;
-  void describe_scales(OperandStatistics& result) const;
+  void compare(StatisticsTotals& totals, Seen& seen) const;
+  void scan_tiles(StatisticsParts& parts) const;
 
  private:
   float scale_of(std::int64_t tile_row, std::int64_t tile_col) const {
@@ -111,7 +96,12 @@ class Comparison {
     return transpose_ ? operand_.scales.row<float>(tile_col)[tile_row]
                       : operand_.scales.row<float>(tile_row)[tile_col];
   }
-  float limit_of(std::int64_t tile_row, std::int64_t tile_col) const;
+  /// Largest FP32 magnitude that does not count as saturated in a tile. The scale of an expanded
+  /// tile is that of its powers, and its largest value the code Qmax.
+  float limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
+    if (operand_.spec.transform.is_expansion()) return bits_float(numerics::kF32MaxFinite);
+    return saturation_limit(operand_.spec.format, scale_of(tile_row, tile_col));
+  }
   void band(std::int64_t row, StatisticsSums& sums, Seen& seen) const;
   void read_operand(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
                     float* y) const;
@@ -123,20 +113,6 @@ class Comparison {
   OperandDecoder decoder_;
   std::int64_t tile_height_ = 0, tile_width_ = 0;
 };
-
-/// Largest FP32 magnitude that does not count as saturated in a tile.
-float Comparison::limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
-  const float scale = scale_of(tile_row, tile_col);
-  const float largest = bits_float(numerics::kF32MaxFinite);
-  if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
-  // The scale of an expanded tile is that of its powers, and its largest value the code Qmax.
-  if (operand_.spec.transform.is_expansion()) return largest;
-  const double qmax = numerics::max_finite(operand_.spec.format);
-  const double limit = qmax * scale * (1.0 + 0x1p-22);
-  if (!(limit < largest)) return largest;
-  const float rounded = static_cast<float>(limit);
-  return rounded > limit ? bits_float(float_bits(rounded) - 1u) : rounded;
-}
 
 void Comparison::read_operand(std::int64_t row, std::int64_t rows, std::int64_t col,
                               std::int64_t cols, float* y) const {
@@ -187,9 +163,9 @@ void Comparison::band(std::int64_t row, StatisticsSums& sums, Seen& seen) const 
   }
 }
 
-void Comparison::compare(Totals& totals, Seen& seen) const {
+void Comparison::compare(StatisticsTotals& totals, Seen& seen) const {
   const std::int64_t bands = (source_.rows + kBand - 1) / kBand;
-  std::vector<Totals> band_totals(static_cast<std::size_t>(bands));
+  std::vector<StatisticsTotals> band_totals(static_cast<std::size_t>(bands));
 #pragma omp parallel if (bands > 1)
   {
     Seen mine(source_.cols);
@@ -202,10 +178,10 @@ void Comparison::compare(Totals& totals, Seen& seen) const {
 #pragma omp critical(fp8lab_statistics)
     seen.merge(mine);
   }
-  for (const Totals& part : band_totals) totals += part;
+  for (const StatisticsTotals& part : band_totals) totals += part;
 }
 
-void Comparison::describe_scales(OperandStatistics& result) const {
+void Comparison::scan_tiles(StatisticsParts& parts) const {
   const QuantizeKernels& kernels = quantize_kernels();
   const std::int64_t high = (source_.rows + tile_height_ - 1) / tile_height_;
   const std::int64_t wide = (source_.cols + tile_width_ - 1) / tile_width_;
@@ -235,18 +211,17 @@ void Comparison::describe_scales(OperandStatistics& result) const {
       largest = std::max(largest, scale);
     }
   }
-  result.zero_tile_fraction = static_cast<double>(zero_tiles) / static_cast<double>(high * wide);
-  if (largest == 0.0f) return;
-  result.scale_min = smallest;
-  result.scale_max = largest;
-  result.scale_log2_spread = log2_of(result.scale_max) - log2_of(result.scale_min);
+  parts.tiles = high * wide;
+  parts.zero_tiles = zero_tiles;
+  parts.smallest_scale = smallest;
+  parts.largest_scale = largest;
 }
 
 double ratio(double numerator, double denominator) {
   return denominator == 0.0 ? 0.0 : numerator / denominator;
 }
 
-void describe_errors(const Totals& sums, double finite, OperandStatistics& result) {
+void describe_errors(const StatisticsTotals& sums, double finite, OperandStatistics& result) {
   const double mean_square = ratio(sums.xx, finite);
   result.rms = std::sqrt(mean_square);
   result.mse = ratio(sums.ee, finite);
@@ -291,40 +266,64 @@ void describe_channels(const std::vector<std::uint32_t>& amax, OperandStatistics
   }
 }
 
+void describe_scales(const StatisticsParts& parts, OperandStatistics& result) {
+  result.zero_tile_fraction =
+      static_cast<double>(parts.zero_tiles) / static_cast<double>(parts.tiles);
+  if (parts.largest_scale == 0.0f) return;
+  result.scale_min = parts.smallest_scale;
+  result.scale_max = parts.largest_scale;
+  result.scale_log2_spread = log2_of(result.scale_max) - log2_of(result.scale_min);
+}
+
 }  // namespace
 
-OperandStatistics operand_statistics(const TensorView& original, bool transpose,
-                                     const QuantizedOperand& operand) {
-  check_operand("operand_statistics", operand);
-  check_matrix("operand_statistics", "source", original, transpose ? operand.k : operand.rows,
-               transpose ? operand.rows : operand.k);
-  std::optional<FloatMatrix> values;
-  if (operand.spec.transform.is_along_k()) {
-    values = transformed(original, transpose, operand);
-  }
-  const TensorView source = values ? values->view() : original;
-  const Comparison comparison(source, transpose, operand);
-  Totals sums;
-  Seen seen(source.cols);
-  comparison.compare(sums, seen);
+StatisticsTotals& StatisticsTotals::operator+=(const StatisticsTotals& other) {
+  xx += other.xx;
+  xxxx += other.xxxx;
+  xy += other.xy;
+  yy += other.yy;
+  ee += other.ee;
+  e += other.e;
+  x += other.x;
+  return *this;
+}
 
+OperandStatistics describe_statistics(const StatisticsParts& parts) {
   OperandStatistics result{};
-  const StatisticsCounts& counts = seen.counts;
-  const double all = static_cast<double>(source.size());
+  const StatisticsCounts& counts = parts.counts;
+  const double all = static_cast<double>(parts.elements);
   result.nonfinite_count = static_cast<double>(counts.nonfinite);
   result.underflow_fraction = static_cast<double>(counts.underflow) / all;
   result.saturation_fraction = static_cast<double>(counts.saturated) / all;
-  describe_channels(seen.channel_amax, result);
-  describe_errors(sums, all - result.nonfinite_count, result);
-  comparison.describe_scales(result);
+  describe_channels(parts.channel_amax, result);
+  describe_errors(parts.sums, all - result.nonfinite_count, result);
+  describe_scales(parts, result);
   const std::int64_t nonzero =
       std::accumulate(std::begin(counts.exponents), std::end(counts.exponents), std::int64_t{0});
   for (int i = 0; i < kExponentBins; ++i) {
     result.exponent_histogram[i] =
         ratio(static_cast<double>(counts.exponents[i]), static_cast<double>(nonzero));
   }
-  result.hash = operand_hash(operand);
+  result.hash = parts.hash;
   return result;
+}
+
+OperandStatistics operand_statistics(const TensorView& original, bool transpose,
+                                     const QuantizedOperand& operand) {
+  check_statistics(original, transpose, operand);
+  std::optional<FloatMatrix> values;
+  if (operand.spec.transform.is_along_k()) values = transformed(original, transpose, operand);
+  const TensorView source = values ? values->view() : original;
+  const Comparison comparison(source, transpose, operand);
+  Seen seen(source.cols);
+  StatisticsParts parts;
+  comparison.compare(parts.sums, seen);
+  comparison.scan_tiles(parts);
+  parts.elements = source.size();
+  parts.counts = seen.counts;
+  parts.channel_amax = std::move(seen.channel_amax);
+  parts.hash = operand_hash(operand);
+  return describe_statistics(parts);
 }
 
 }  // namespace fp8lab::cpu

@@ -1,7 +1,12 @@
 // How well an operand represents its source: the numbers that a run logs.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "emulation/api/backend.hpp"
+#include "emulation/cpu/simd/statistics_kernels.hpp"
+#include "emulation/numerics/codec.hpp"
 
 namespace fp8lab::cpu {
 
@@ -33,5 +38,38 @@ namespace fp8lab::cpu {
 /// on threads, SIMD target or libm. Throws Error for shapes and types that do not fit.
 OperandStatistics operand_statistics(const TensorView& source, bool transpose,
                                      const QuantizedOperand& operand);
+
+inline constexpr std::int64_t kStatisticsBand = 64;  ///< rows of a band
+
+/// FP64 sums over a band of rows or over the tensor, named as in StatisticsSums.
+struct StatisticsTotals {
+  double xx = 0, xxxx = 0, xy = 0, yy = 0, ee = 0, e = 0, x = 0;
+
+  StatisticsTotals& operator+=(const StatisticsTotals& other);
+};
+
+/// All that has to be read from the tensors; the rest follows from it.
+struct StatisticsParts {
+  std::int64_t elements = 0;
+  StatisticsTotals sums;  ///< bands in ascending order
+  StatisticsCounts counts{};
+  std::vector<std::uint32_t> channel_amax;  ///< FP32 bits, of the finite elements of each column
+  std::int64_t tiles = 0, zero_tiles = 0;
+  float smallest_scale = 0, largest_scale = 0;  ///< of tiles that count; largest 0: there is none
+  std::uint64_t hash = 0;
+};
+
+OperandStatistics describe_statistics(const StatisticsParts& parts);
+
+/// Largest FP32 magnitude that does not count as saturated in a tile of scale `scale`.
+FP8LAB_HD inline float saturation_limit(const numerics::FormatSpec& format, float scale) {
+  const float largest = numerics::bits_float(numerics::kF32MaxFinite);
+  if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
+  const double qmax = numerics::max_finite(format);
+  const double limit = qmax * scale * (1.0 + 0x1p-22);
+  if (!(limit < largest)) return largest;
+  const float rounded = static_cast<float>(limit);
+  return rounded > limit ? numerics::bits_float(numerics::float_bits(rounded) - 1u) : rounded;
+}
 
 }  // namespace fp8lab::cpu

@@ -88,6 +88,12 @@ class Bench {
   TensorView source_;
 };
 
+/// Readings of the source that quantization by `spec` needs at least, see bench_quantize.
+int readings(const QuantSpec& spec, bool turned) {
+  const bool late = spec.tile.is_tensor() || (spec.tile.is_row() && turned);
+  return spec.scale_source == ScaleSource::current && late ? 2 : 1;
+}
+
 /// One tensor in the memory of a backend, and operands of both orientations.
 class BackendBench {
  public:
@@ -105,31 +111,78 @@ class BackendBench {
     if (spec.scale_source == ScaleSource::delayed) {
       state = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
     }
+    const double elements = static_cast<double>(source_.size());
     const auto work = [&] {
       if (row && turned) return backend_.quantize_both(source_, {}, state, first, second);
       backend_.quantize(source_, turned, {}, state, row ? first : second);
     };
-    double quantize_seconds = std::numeric_limits<double>::infinity();
-    double copy_seconds = quantize_seconds;
-    for (int i = 0; i < repetitions; ++i) {
-      quantize_seconds = std::min(quantize_seconds, seconds_of_calls(work));
-      copy_seconds =
-          std::min(copy_seconds, seconds_of_calls([this] { backend_.copy(source_, copy_); }));
-    }
-    const double elements = static_cast<double>(source_.size());
-    const double written = static_cast<double>(first.codes.size() + second.codes.size() +
-                                               4 * (first.scales.size() + second.scales.size()));
-    QuantizeBenchRow result;
+    const double read = 2.0 * elements * readings(spec, turned);
+    QuantizeBenchRow result = time(work, read + bytes_of(first) + bytes_of(second), repetitions);
     result.operation = label(spec) + (row && turned ? " both" : turned ? " transposed" : "");
-    result.target = backend_.name();
-    result.gigabytes_per_second = (2.0 * elements + written) / quantize_seconds * 1e-9;
-    result.copy_gigabytes_per_second = 4.0 * elements / copy_seconds * 1e-9;
-    result.ratio = result.gigabytes_per_second / result.copy_gigabytes_per_second;
+    result.readings = readings(spec, turned);
     backend_.release_to(mark);
     return result;
   }
 
+  /// The operations that quantize their result, in one call and as their parts.
+  std::vector<QuantizeBenchRow> measure_results(const QuantSpec& spec, int repetitions) {
+    const std::size_t mark = backend_.memory_mark();
+    const std::int64_t rows = source_.rows, cols = source_.cols / 2;
+    const TensorView half = backend_.allocate(DType::bf16, rows, cols);
+    const TensorView weight = source_.row_range(0, 1);
+    const TensorView rstd = backend_.allocate(DType::f32, 1, rows);
+    TensorView state;
+    if (spec.scale_source == ScaleSource::delayed) {
+      state = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
+    }
+    QuantizedOperand whole = operand_for(spec, rows, source_.cols, true);
+    QuantizedOperand narrow = operand_for(spec, rows, cols, true);
+    const double elements = static_cast<double>(source_.size());
+    std::vector<QuantizeBenchRow> results;
+    const auto add = [&](const char* name, double bytes, const auto& fused, const auto& parts) {
+      results.push_back(time(fused, bytes, repetitions));
+      results.back().operation = std::string(name) + " " + label(spec);
+      results.push_back(time(parts, bytes, repetitions));
+      results.back().operation = std::string(name) + " " + label(spec) + " in parts";
+    };
+    Backend& b = backend_;
+    add(
+        "rmsnorm", 4.0 * elements + bytes_of(whole),
+        [&] { b.rmsnorm_quantize(source_, weight, 1e-6f, copy_, rstd, {}, state, whole); },
+        [&] {
+          b.Backend::rmsnorm_quantize(source_, weight, 1e-6f, copy_, rstd, {}, state, whole);
+        });
+    add(
+        "swiglu", 3.0 * elements + bytes_of(narrow),
+        [&] { b.swiglu_quantize(source_, half, {}, state, narrow); },
+        [&] { b.Backend::swiglu_quantize(source_, half, {}, state, narrow); });
+    backend_.release_to(mark);
+    return results;
+  }
+
  private:
+  static double bytes_of(const QuantizedOperand& operand) {
+    return static_cast<double>(operand.codes.size() + 4 * operand.scales.size());
+  }
+
+  /// `bytes` moved by `work` beside a copy of the source.
+  template <class Work>
+  QuantizeBenchRow time(const Work& work, double bytes, int repetitions) {
+    double seconds = std::numeric_limits<double>::infinity(), copy_seconds = seconds;
+    for (int i = 0; i < repetitions; ++i) {
+      seconds = std::min(seconds, seconds_of_calls(work));
+      copy_seconds =
+          std::min(copy_seconds, seconds_of_calls([this] { backend_.copy(source_, copy_); }));
+    }
+    QuantizeBenchRow result;
+    result.target = backend_.name();
+    result.gigabytes_per_second = bytes / seconds * 1e-9;
+    result.copy_gigabytes_per_second =
+        4.0 * static_cast<double>(source_.size()) / copy_seconds * 1e-9;
+    result.ratio = result.gigabytes_per_second / result.copy_gigabytes_per_second;
+    return result;
+  }
+
   QuantizedOperand operand_for(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
                                bool wanted) {
     QuantizedOperand operand;
@@ -180,6 +233,13 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
     results.push_back(bench.measure(spec, true, false, repetitions));
     results.push_back(bench.measure(spec, false, true, repetitions));
     results.push_back(bench.measure(spec, true, true, repetitions));
+  }
+  if (cols % 2 != 0) return results;  // SwiGLU halves them
+  for (const QuantSpec& spec : {delayed, spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
+                                spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
+                                spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0)}) {
+    const std::vector<QuantizeBenchRow> rows_of_spec = bench.measure_results(spec, repetitions);
+    results.insert(results.end(), rows_of_spec.begin(), rows_of_spec.end());
   }
   return results;
 }

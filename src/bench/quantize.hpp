@@ -9,11 +9,12 @@
 
 namespace fp8lab {
 
-/// Rates count the fewest bytes of the operation: each input read once, each code and scale
-/// written once; for the copy, its bytes read and written.
+/// Rates count the fewest bytes of the operation: the input in as many readings as it needs, each
+/// code and scale written once; for the copy, its bytes read and written.
 struct QuantizeBenchRow {
   std::string operation;  ///< format, tile and orientation, for example "e4m3fn/1x128/fp32"
   std::string target;     ///< SIMD target
+  int readings = 1;       ///< of the input that are counted
   double gigabytes_per_second = 0;       ///< 1e9 bytes a second, best of the repetitions
   double copy_gigabytes_per_second = 0;  ///< memcpy of the same source, measured in turn with it
   double ratio = 0;                      ///< of the two
@@ -23,9 +24,12 @@ struct QuantizeBenchRow {
 /// the threads of the moment; the memory copy uses as many.
 std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t cols, int repetitions);
 
-/// The same for the quantizers of `backend`, its copy and both orientations from one reading; its
-/// name stands for the target. A repetition is several calls in a row, so that the start of a
-/// kernel does not count.
+/// The same for the quantizers of `backend`, its copy and both orientations from one call; its name
+/// stands for the target. A scale of a tensor, or of a column of the source, is known only when all
+/// of the tensor has been read, which no processor's memory keeps: the codes are a second reading.
+/// Operations that quantize their result (Backend::rmsnorm_quantize and others) stand beside their
+/// parts called one after the other, with the same bytes counted. A repetition is several calls in
+/// a row, so that the start of a kernel does not count.
 std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows, std::int64_t cols,
                                              int repetitions);
 

@@ -64,12 +64,14 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
 
 nlohmann::ordered_json print_quantizers(const std::vector<QuantizeBenchRow>& results) {
   nlohmann::ordered_json rows = nlohmann::json::array();
-  fmt::print("  {:<36} {:<12} {:>8} {:>8} {:>6}\n", "operation", "target", "GB/s", "copy", "ratio");
+  fmt::print("  {:<52} {:<12} {:>8} {:>8} {:>8} {:>6}\n", "operation", "target", "readings", "GB/s",
+             "copy", "ratio");
   for (const QuantizeBenchRow& row : results) {
-    fmt::print("  {:<36} {:<12} {:>8.2f} {:>8.2f} {:>6.3f}\n", row.operation, row.target,
-               row.gigabytes_per_second, row.copy_gigabytes_per_second, row.ratio);
+    fmt::print("  {:<52} {:<12} {:>8} {:>8.2f} {:>8.2f} {:>6.3f}\n", row.operation, row.target,
+               row.readings, row.gigabytes_per_second, row.copy_gigabytes_per_second, row.ratio);
     rows.push_back({{"operation", row.operation},
                     {"target", row.target},
+                    {"readings", row.readings},
                     {"gigabytes_per_second", row.gigabytes_per_second},
                     {"copy_gigabytes_per_second", row.copy_gigabytes_per_second},
                     {"ratio", row.ratio}});

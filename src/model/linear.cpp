@@ -157,13 +157,18 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
   measure(context, slot, original);
 }
 
-void Linear::quantize_both(const StepContext& context, Slot first, const TensorView& original) {
+bool Linear::bind_both(Slot first, const TensorView& source) {
   const Slot second = second_orientation(first);
   const bool same_source =
       recipe_.slot(second).orientation_source == OrientationSource::high_precision;
   // The two copies belong to different GEMMs, whose drawn signs differ.
   const bool transforms = recipe_.slot(first).transform || recipe_.slot(second).transform;
-  if (!same_source || transforms || !bind(first, original) || !bind(second, original)) {
+  return same_source && !transforms && bind(first, source) && bind(second, source);
+}
+
+void Linear::quantize_both(const StepContext& context, Slot first, const TensorView& original) {
+  const Slot second = second_orientation(first);
+  if (!bind_both(first, original)) {
     quantize(context, first, original);
     quantize(context, second, original);
     return;
@@ -202,13 +207,53 @@ void Linear::prepare_weights(const StepContext& context) {
   if (!is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, second);
 }
 
+void Linear::multiply_forward(const TensorView& y) {
+  backend_.gemm(recipe_.gemm(GemmRole::fprop), operand(Slot::fprop_x), operand(Slot::fprop_w),
+                bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
+}
+
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
   const TensorView w = weight_source(Slot::fprop_w);
   smooth(GemmRole::fprop, x, w);
   if (is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, w);
   quantize(context, Slot::fprop_x, x);
-  backend_.gemm(recipe_.gemm(GemmRole::fprop), operand(Slot::fprop_x), operand(Slot::fprop_w),
-                bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
+  multiply_forward(y);
+}
+
+void Linear::forward(const StepContext& context, const NormInput& norm, const TensorView& x,
+                     const TensorView& y) {
+  constexpr Slot kSlot = Slot::fprop_x;
+  if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
+    backend_.rmsnorm_forward(norm.source, norm.weight, norm.epsilon, x, norm.rstd);
+    return forward(context, x, y);
+  }
+  backend_.rmsnorm_quantize(norm.source, norm.weight, norm.epsilon, x, norm.rstd,
+                            key_of(context, kSlot), states_[tensor_of(kSlot)], operand(kSlot));
+  measure(context, kSlot, x);
+  multiply_forward(y);
+}
+
+void Linear::forward_swiglu(const StepContext& context, const TensorView& gate_up,
+                            const TensorView& x, const TensorView& y) {
+  constexpr Slot kSlot = Slot::fprop_x;
+  if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
+    backend_.swiglu_forward(gate_up, x);
+    return forward(context, x, y);
+  }
+  backend_.swiglu_quantize(gate_up, x, key_of(context, kSlot), states_[tensor_of(kSlot)],
+                           operand(kSlot));
+  measure(context, kSlot, x);
+  multiply_forward(y);
+}
+
+void Linear::multiply_backward(const StepContext& context, const TensorView& x,
+                               const TensorView& dy, const TensorView& dx) {
+  backend_.gemm(recipe_.gemm(GemmRole::dgrad), operand(Slot::dgrad_dy), operand(Slot::dgrad_w), {},
+                false, dx);
+  quantize(context, Slot::wgrad_x, x);
+  backend_.gemm(recipe_.gemm(GemmRole::wgrad), operand(Slot::wgrad_dy), operand(Slot::wgrad_x), {},
+                true, weight_.gradient());
+  if (bias_ != nullptr) backend_.bias_backward(dy, bias_->gradient());
 }
 
 void Linear::backward(const StepContext& context, const TensorView& x, const TensorView& dy,
@@ -218,12 +263,23 @@ void Linear::backward(const StepContext& context, const TensorView& x, const Ten
   smooth(GemmRole::wgrad, dy, x);
   if (is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, w);
   quantize_both(context, Slot::dgrad_dy, dy);
-  backend_.gemm(recipe_.gemm(GemmRole::dgrad), operand(Slot::dgrad_dy), operand(Slot::dgrad_w), {},
-                false, dx);
-  quantize(context, Slot::wgrad_x, x);
-  backend_.gemm(recipe_.gemm(GemmRole::wgrad), operand(Slot::wgrad_dy), operand(Slot::wgrad_x), {},
-                true, weight_.gradient());
-  if (bias_ != nullptr) backend_.bias_backward(dy, bias_->gradient());
+  multiply_backward(context, x, dy, dx);
+}
+
+void Linear::backward_swiglu(const StepContext& context, const TensorView& x,
+                             const TensorView& gate_up, const TensorView& dout,
+                             const TensorView& dy, const TensorView& dx) {
+  constexpr Slot kFirst = Slot::dgrad_dy, kSecond = Slot::wgrad_dy;
+  const bool smoothed = is_smoothed(GemmRole::dgrad) || is_smoothed(GemmRole::wgrad);
+  if (smoothed || !bind_both(kFirst, dy)) {
+    backend_.swiglu_backward(gate_up, dout, dy);
+    return backward(context, x, dy, dx);
+  }
+  backend_.swiglu_backward_quantize(gate_up, dout, dy, key_of(context, kFirst),
+                                    states_[tensor_of(kFirst)], operand(kFirst), operand(kSecond));
+  measure(context, kFirst, dy);
+  measure(context, kSecond, dy);
+  multiply_backward(context, x, dy, dx);
 }
 
 void Linear::update_delayed_scales() {

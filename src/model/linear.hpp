@@ -20,6 +20,13 @@ struct StepContext {
   bool log_statistics = false;
 };
 
+/// An input that is the RMS norm of `source` (T, in).
+struct NormInput {
+  TensorView source, weight;
+  float epsilon = 0.0f;
+  TensorView rstd;  ///< written, (1, T)
+};
+
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch; `index` identifies the layer in random keys. Buffers
@@ -35,10 +42,21 @@ class Linear {
   /// y (T, out) from x (T, in). x is read again by backward.
   void forward(const StepContext& context, const TensorView& x, const TensorView& y);
 
+  /// The same with x = rmsnorm(norm.source), which is written.
+  void forward(const StepContext& context, const NormInput& norm, const TensorView& x,
+               const TensorView& y);
+  /// The same with x = swiglu(gate_up), which is written.
+  void forward_swiglu(const StepContext& context, const TensorView& gate_up, const TensorView& x,
+                      const TensorView& y);
+
   /// dx (T, in) from dy (T, out) and the x of the last forward; weight and bias gradients
   /// accumulate.
   void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                 const TensorView& dx);
+
+  /// The same with dy = the gradient of swiglu(gate_up) for dout, which is written.
+  void backward_swiglu(const StepContext& context, const TensorView& x, const TensorView& gate_up,
+                       const TensorView& dout, const TensorView& dy, const TensorView& dx);
 
   /// Ends the step: delayed scales take the amaxes they have seen.
   void update_delayed_scales();
@@ -72,6 +90,12 @@ class Linear {
   void reserve(Slot slot, std::int64_t rows, std::int64_t k);
   /// Gives the operand in `slot` its memory; false where it is the source itself.
   bool bind(Slot slot, const TensorView& source);
+  /// The same for both orientations of a tensor; false unless both are made from `source`.
+  bool bind_both(Slot first, const TensorView& source);
+  /// The GEMMs of forward and backward, after x or dy has been quantized.
+  void multiply_forward(const TensorView& y);
+  void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,
+                         const TensorView& dx);
   RandomKey key_of(const StepContext& context, Slot slot) const;
   void measure(const StepContext& context, Slot slot, const TensorView& original);
   /// `original` is the unquantized tensor, in its natural orientation.

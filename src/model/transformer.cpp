@@ -113,8 +113,7 @@ void Transformer::build_rope_tables() {
   for (std::int64_t p = 0; p < positions; ++p) {
     for (std::int64_t i = 0; i < half; ++i) {
       const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(model_.head_dim);
-      const double angle =
-          static_cast<double>(p) * numerics::pow_f64(model_.rope_theta, exponent);
+      const double angle = static_cast<double>(p) * numerics::pow_f64(model_.rope_theta, exponent);
       const auto value = numerics::sincos_f64(angle);
       cosine.push_back(value.cos);
       sine.push_back(value.sin);
@@ -149,12 +148,8 @@ void Transformer::prepare_weights(const StepContext& context) {
 }
 
 AttentionShape Transformer::attention_shape() const {
-  return {shape_.sequences,
-          shape_.sequence_length,
-          model_.num_attention_heads,
-          model_.num_key_value_heads,
-          model_.head_dim,
-          shape_.attention.kv_tile,
+  return {shape_.sequences,           shape_.sequence_length, model_.num_attention_heads,
+          model_.num_key_value_heads, model_.head_dim,        shape_.attention.kv_tile,
           shape_.attention.q_tile};
 }
 
@@ -183,20 +178,21 @@ void Transformer::forward_layer(const StepContext& context, std::int64_t index,
   const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
   const LayerParameters& weights = parameters_.layer(index);
   const auto epsilon = static_cast<float>(model_.rms_norm_eps);
-  backend_.rmsnorm_forward(layer.input, parameters_[weights.attention_norm].working(), epsilon,
-                           layer.norm1, layer.rstd1);
-  linear(index, kQkv).forward(context, layer.norm1, layer.qkv);
+  linear(index, kQkv)
+      .forward(context,
+               {layer.input, parameters_[weights.attention_norm].working(), epsilon, layer.rstd1},
+               layer.norm1, layer.qkv);
   rotate(layer.qkv, false);
   const QkvViews views = split(layer.qkv, model_);
   backend_.attention_forward(attention_shape(), views.q, views.k, views.v, document_start_,
                              layer.attention, layer.lse);
   linear(index, kO).forward(context, layer.attention, branch_);
   backend_.add(layer.input, branch_, layer.middle);
-  backend_.rmsnorm_forward(layer.middle, parameters_[weights.mlp_norm].working(), epsilon,
-                           layer.norm2, layer.rstd2);
-  linear(index, kGateUp).forward(context, layer.norm2, layer.gate_up);
-  backend_.swiglu_forward(layer.gate_up, layer.swiglu);
-  linear(index, kDown).forward(context, layer.swiglu, branch_);
+  linear(index, kGateUp)
+      .forward(context,
+               {layer.middle, parameters_[weights.mlp_norm].working(), epsilon, layer.rstd2},
+               layer.norm2, layer.gate_up);
+  linear(index, kDown).forward_swiglu(context, layer.gate_up, layer.swiglu, branch_);
   backend_.add(layer.middle, branch_, output);
 }
 
@@ -208,9 +204,10 @@ void Transformer::forward(const StepContext& context) {
     forward_layer(context, i,
                   i + 1 < count ? layers_[static_cast<std::size_t>(i + 1)].input : final_input_);
   }
-  backend_.rmsnorm_forward(final_input_, parameters_.final_norm().working(),
-                           static_cast<float>(model_.rms_norm_eps), final_norm_, final_rstd_);
-  linears_.back()->forward(context, final_norm_, logits_);
+  linears_.back()->forward(context,
+                           {final_input_, parameters_.final_norm().working(),
+                            static_cast<float>(model_.rms_norm_eps), final_rstd_},
+                           final_norm_, logits_);
 }
 
 void Transformer::loss(const TensorView& scalars, bool gradient) {
@@ -227,8 +224,8 @@ void Transformer::backward_mlp(const StepContext& context, std::int64_t index) {
   const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
   const Parameter& norm = parameters_[parameters_.layer(index).mlp_norm];
   linear(index, kDown).backward(context, layer.swiglu, d_hidden_, d_swiglu_);
-  backend_.swiglu_backward(layer.gate_up, d_swiglu_, d_gate_up_);
-  linear(index, kGateUp).backward(context, layer.norm2, d_gate_up_, d_branch_);
+  linear(index, kGateUp)
+      .backward_swiglu(context, layer.norm2, layer.gate_up, d_swiglu_, d_gate_up_, d_branch_);
   backend_.rmsnorm_backward(d_branch_, layer.middle, norm.working(), layer.rstd2, branch_,
                             norm.gradient());
   backend_.add(d_hidden_, branch_, d_hidden_);

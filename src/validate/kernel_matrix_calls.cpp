@@ -94,7 +94,12 @@ class QuantizationCalls {
   std::vector<KernelCall> draw() {
     for (const QuantSpec& spec : quantizations()) {
       const DType source = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
-      for (const bool transpose : {false, true}) quantize(spec, source, transpose);
+      for (const bool transpose : {false, true}) {
+        quantize(spec, source, transpose);
+        statistics(spec, source, transpose);
+      }
+      quantize_both(spec, source);
+      quantize_results(spec, source);
     }
     return std::move(calls_);
   }
@@ -104,8 +109,7 @@ class QuantizationCalls {
     const MatrixShape s = matrix_shape(data_, round_);
     const std::int64_t rows = transpose ? s.cols : s.rows, k = transpose ? s.rows : s.cols;
     const bool delayed = spec.scale_source == ScaleSource::delayed;
-    HostTensor state = flat(data_.output(DType::f32, 1, delayed ? DelayedState::length(spec) : 1));
-    for (std::byte& byte : state.data) byte = std::byte{0};
+    const HostTensor state = state_of(spec);
     const DType out = data_.word() % 2 == 0 ? DType::bf16 : DType::f32;
     const RandomKey key{7, data_.word(), 3, transpose ? 1u : 0u};
     calls_.push_back(
@@ -124,6 +128,98 @@ class QuantizationCalls {
              b.update_delayed_scale(spec, state_view);
            }
            b.dequantize(operand, transpose, t[4]);
+         }});
+  }
+
+  /// An operand compared with another source than its own, so that some of it saturates.
+  void statistics(const QuantSpec& spec, DType source, bool transpose) {
+    const MatrixShape s = matrix_shape(data_, round_);
+    const std::int64_t rows = transpose ? s.cols : s.rows, k = transpose ? s.rows : s.cols;
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    const HostTensor state = state_of(spec);
+    const bool wild = data_.word() % 4 == 0;
+    calls_.push_back(
+        {fmt::format("operand_statistics {}", label(spec)),
+         fmt::format("{} {}{}", name_of(source), describe(s), transpose ? " transposed" : ""),
+         {data_.values(source, s.rows, s.cols, wild), data_.values(source, s.rows, s.cols, wild),
+          data_.output(spec.storage(), rows, k), scales_of(data_, spec, rows, k), state,
+          flat(data_.output(DType::u8, 1, sizeof(OperandStatistics)))},
+         [spec, rows, k, transpose, delayed](Backend& b, const Views& t) {
+           QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
+           b.quantize(t[1], transpose, {}, delayed ? t[4] : TensorView{}, operand);
+           b.operand_statistics(t[0], transpose, operand, t[5]);
+         }});
+  }
+
+  HostTensor state_of(const QuantSpec& spec) {
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    HostTensor state = flat(data_.output(DType::f32, 1, delayed ? DelayedState::length(spec) : 1));
+    for (std::byte& byte : state.data) byte = std::byte{0};
+    return state;
+  }
+
+  /// Operations that quantize their result: norm, SwiGLU and its gradient.
+  void quantize_results(const QuantSpec& spec, DType dtype) {
+    MatrixShape s = matrix_shape(data_, round_);
+    if (data_.word() % 2 == 0) s.cols = (s.cols + 127) / 128 * 128;
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    const bool wild = data_.word() % 4 == 0;
+    const RandomKey key{7, data_.word(), 3, 0};
+    const auto state = [delayed](const TensorView& view) { return delayed ? view : TensorView{}; };
+    const auto input = [&](std::int64_t cols) { return data_.values(dtype, s.rows, cols, wild); };
+    const auto output = [&](std::int64_t cols) { return data_.output(dtype, s.rows, cols); };
+    const auto codes = [&](std::int64_t rows, std::int64_t k) {
+      return data_.output(spec.storage(), rows, k);
+    };
+    const std::string what = fmt::format("{} {}", name_of(dtype), describe(s));
+    calls_.push_back({fmt::format("rmsnorm_quantize {}", label(spec)),
+                      what,
+                      {input(s.cols), flat(data_.ordinary(dtype, 1, s.cols)), output(s.cols),
+                       flat(data_.output(DType::f32, 1, s.rows)), codes(s.rows, s.cols),
+                       scales_of(data_, spec, s.rows, s.cols), state_of(spec)},
+                      [spec, s, key, state](Backend& b, const Views& t) {
+                        QuantizedOperand operand = operand_at(spec, s.rows, s.cols, t, 4);
+                        b.rmsnorm_quantize(t[0], t[1], 1e-6f, t[2], t[3], key, state(t[6]),
+                                           operand);
+                      }});
+    calls_.push_back({fmt::format("swiglu_quantize {}", label(spec)),
+                      what,
+                      {input(2 * s.cols), output(s.cols), codes(s.rows, s.cols),
+                       scales_of(data_, spec, s.rows, s.cols), state_of(spec)},
+                      [spec, s, key, state](Backend& b, const Views& t) {
+                        QuantizedOperand operand = operand_at(spec, s.rows, s.cols, t, 2);
+                        b.swiglu_quantize(t[0], t[1], key, state(t[4]), operand);
+                      }});
+    const std::int64_t wide = 2 * s.cols;
+    calls_.push_back({fmt::format("swiglu_backward_quantize {}", label(spec)),
+                      what,
+                      {input(wide), input(s.cols), output(wide), codes(s.rows, wide),
+                       scales_of(data_, spec, s.rows, wide), codes(wide, s.rows),
+                       scales_of(data_, spec, wide, s.rows), state_of(spec)},
+                      [spec, s, wide, key, state](Backend& b, const Views& t) {
+                        QuantizedOperand first = operand_at(spec, s.rows, wide, t, 3);
+                        QuantizedOperand second = operand_at(spec, wide, s.rows, t, 5);
+                        b.swiglu_backward_quantize(t[0], t[1], t[2], key, state(t[7]), first,
+                                                   second);
+                      }});
+  }
+
+  void quantize_both(const QuantSpec& spec, DType source) {
+    const MatrixShape s = matrix_shape(data_, round_);
+    const bool delayed = spec.scale_source == ScaleSource::delayed;
+    const HostTensor state = state_of(spec);
+    const RandomKey key{7, data_.word(), 3, 0};
+    calls_.push_back(
+        {fmt::format("quantize_both {}", label(spec)),
+         fmt::format("{} {}", name_of(source), describe(s)),
+         {data_.values(source, s.rows, s.cols, data_.word() % 4 == 0),
+          data_.output(spec.storage(), s.rows, s.cols), scales_of(data_, spec, s.rows, s.cols),
+          data_.output(spec.storage(), s.cols, s.rows), scales_of(data_, spec, s.cols, s.rows),
+          state},
+         [spec, s, delayed, key](Backend& b, const Views& t) {
+           QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
+           QuantizedOperand second = operand_at(spec, s.cols, s.rows, t, 3);
+           b.quantize_both(t[0], key, delayed ? t[5] : TensorView{}, first, second);
          }});
   }
 

@@ -1,0 +1,187 @@
+#include "kernels/quantize_fused.hpp"
+
+#include "emulation/cpu/operation_checks.hpp"
+#include "emulation/cpu/quantize_checks.hpp"
+#include "kernels/quantize.hpp"
+#include "kernels/quantize_rows.cuh"
+#include "kernels/quantize_scales.hpp"
+#include "kernels/swiglu.cuh"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kMostShared = 40960;  ///< bytes of a row that a norm keeps
+
+/// Source of row_kernel: the RMS norm of rows, which is stored. Dynamic shared memory holds a row.
+template <class T>
+struct NormRows {
+  using Element = T;
+  Rows<T> x, weight, y;
+  float epsilon;
+  float* rstd;
+
+  static __device__ T* staged() {
+    extern __shared__ uint4 elements[];
+    return reinterpret_cast<T*>(elements);
+  }
+  __device__ float begin(std::int64_t row, int cols) const {
+    T* const own = staged();
+    for (int col = static_cast<int>(threadIdx.x) * kGroup; col < cols;
+         col += static_cast<int>(blockDim.x) * kGroup) {
+      T bits[kGroup];
+      x.load_bits(row, col, min(cols - col, kGroup), bits);
+      std::memcpy(own + col, bits, sizeof bits);
+    }
+    __syncthreads();
+    const float squares = block_tree_sum(cols, [own](std::int64_t c) {
+      const float value = widen(own[c]);
+      return value * value;
+    });
+    const float mean = squares / static_cast<float>(cols);
+    const float r = 1.0f / __fsqrt_rn(mean + epsilon);
+    if (threadIdx.x == 0) rstd[row] = numerics::canonical_nan(r);
+    return r;
+  }
+  __device__ Group<T> group(std::int64_t row, int col, int left, float r) const {
+    T bits[kGroup] = {};
+    if (left > 0) {
+      const int count = min(left, kGroup);
+      float w[kGroup];
+      weight.load_group(0, col, count, w);
+      std::memcpy(bits, staged() + col, sizeof bits);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        bits[i] = i < count ? narrow<T>((widen(bits[i]) * r) * w[i]) : T{};
+      }
+      y.store_bits(row, col, count, bits);
+    }
+    Group<T> made;
+    made.set(bits);
+    return made;
+  }
+};
+
+/// Source of row_kernel: SwiGLU, which is stored.
+template <class T>
+struct SwigluRows {
+  using Element = T;
+  Rows<T> gate, up, out;
+
+  __device__ float begin(std::int64_t, int) const { return 0.0f; }
+  __device__ Group<T> group(std::int64_t row, int col, int left, float) const {
+    T bits[kGroup] = {};
+    if (left > 0) {
+      const int count = min(left, kGroup);
+      float g[kGroup], u[kGroup];
+      gate.load_group(row, col, count, g);
+      up.load_group(row, col, count, u);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) bits[i] = i < count ? narrow<T>(swiglu(g[i], u[i])) : T{};
+      out.store_bits(row, col, count, bits);
+    }
+    Group<T> made;
+    made.set(bits);
+    return made;
+  }
+};
+
+bool divides(const QuantSpec& spec) { return spec.has_scale() && spec.scale.divides(); }
+
+/// True when one scale of the whole tensor is known beforehand.
+bool has_known_scale(const QuantSpec& spec) {
+  return has_instruction(spec) && spec.scale_tile().is_tensor() &&
+         spec.scale_source != ScaleSource::current;
+}
+
+std::uint32_t* amax_of(const TensorView& state) {
+  return reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax);
+}
+
+/// Runs row_kernel over the rows of `shape` with the scales of the operand.
+template <class Source>
+void launch_source(Context& context, const Source& source, const TensorView& shape,
+                   std::size_t shared, const TensorView& state, const QuantizedOperand& operand) {
+  const QuantSpec& spec = operand.spec;
+  with_cast(spec.format, divides(spec), [&]<class Cast>(Cast) {
+    const auto launch = [&]<RowScales kScales>(const BlockOperand& block, std::uint32_t* amax) {
+      launch_rows<kScales, Cast>(context, source, shape.rows, shape.cols, block, amax, shared);
+    };
+    if (has_row_scales(spec)) {
+      launch.template operator()<RowScales::row>(block_factors(operand, nullptr, 0), nullptr);
+    } else if (has_known_scale(spec)) {
+      auto* const factor = static_cast<float*>(context.workspace(kAlignment));
+      find_known_scale(context, spec, state, factor, scales_of(operand, false));
+      launch.template operator()<RowScales::given>(
+          block_factors(operand, factor, 0),
+          spec.scale_source == ScaleSource::delayed ? amax_of(state) : nullptr);
+    } else {
+      launch.template operator()<RowScales::tiles>(block_tiles(operand, false), nullptr);
+    }
+  });
+}
+
+/// True when the scale of an element depends on nothing outside its row, or is known.
+bool has_row_local_scales(const QuantSpec& spec) {
+  return has_row_scales(spec) || has_known_scale(spec) ||
+         (has_block_tiles(spec) && spec.tile.rows == 1);
+}
+
+/// True for a result of rows that a block holds.
+bool has_row_type(const TensorView& result) {
+  return (result.dtype == DType::bf16 || result.dtype == DType::f32) && result.size() > 0 &&
+         result.cols <= kLongestRow;
+}
+
+/// Calls launch(value of the storage type of `view`).
+template <class Launch>
+void with_type(const TensorView& view, const Launch& launch) {
+  if (view.dtype == DType::bf16) {
+    launch(std::uint16_t{});
+  } else {
+    launch(float{});
+  }
+}
+
+}  // namespace
+
+bool can_quantize_norm(const TensorView& x, const TensorView& weight, const TensorView& y,
+                       const QuantSpec& spec) {
+  const bool one_type = has_row_type(y) && x.dtype == y.dtype && weight.dtype == y.dtype;
+  const auto bytes = static_cast<std::size_t>(y.cols) * size_of(y.dtype);
+  return one_type && bytes <= kMostShared && has_row_local_scales(spec);
+}
+
+bool can_quantize_swiglu(const TensorView& gate_up, const TensorView& out, const QuantSpec& spec) {
+  // Each tile's FP32 scale takes divisions, for which SwiGLU leaves no time: in parts it is faster.
+  const bool slow = has_block_tiles(spec) && !spec.scale.is_power_of_two();
+  return has_row_type(out) && gate_up.dtype == out.dtype && !slow && has_row_local_scales(spec);
+}
+
+void rmsnorm_quantize(Context& context, const TensorView& x, const TensorView& weight,
+                      float epsilon, const TensorView& y, const TensorView& rstd,
+                      const TensorView& state, QuantizedOperand& operand) {
+  cpu::check_rmsnorm_forward(x, weight, y, rstd);
+  cpu::check_quantize(y, false, state, operand);
+  check_supported("rmsnorm_quantize", operand);
+  with_type(y, [&]<class T>(T) {
+    const NormRows<T> source{rows_of<T>(x), rows_of<T>(weight), rows_of<T>(y), epsilon,
+                             rstd.row<float>(0)};
+    const auto groups = static_cast<std::size_t>((x.cols + kGroup - 1) / kGroup);
+    launch_source(context, source, y, groups * kGroup * sizeof(T), state, operand);
+  });
+}
+
+void swiglu_quantize(Context& context, const TensorView& gate_up, const TensorView& out,
+                     const TensorView& state, QuantizedOperand& operand) {
+  cpu::check_swiglu_forward(gate_up, out);
+  cpu::check_quantize(out, false, state, operand);
+  check_supported("swiglu_quantize", operand);
+  with_type(out, [&]<class T>(T) {
+    const SwigluRows<T> source{rows_of<T>(gate_up.columns(0, out.cols)),
+                               rows_of<T>(gate_up.columns(out.cols, out.cols)), rows_of<T>(out)};
+    launch_source(context, source, out, 0, state, operand);
+  });
+}
+
+}  // namespace fp8lab::cuda

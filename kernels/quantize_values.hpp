@@ -1,0 +1,18 @@
+// Operands that the kernels of ordinary codes do not make: values of wide formats, and codes of
+// logarithmic codebooks.
+#pragma once
+
+#include "emulation/api/backend.hpp"
+#include "kernels/context.hpp"
+
+namespace fp8lab::cuda {
+
+/// Backend::quantize for a spec that is not quantized. The arguments have been checked.
+void quantize_values(Context& context, const TensorView& source, bool transpose,
+                     const RandomKey& key, QuantizedOperand& operand);
+
+/// Backend::quantize for a spec with codebooks. The arguments have been checked.
+void quantize_codebooks(Context& context, const TensorView& source, bool transpose,
+                        const RandomKey& key, QuantizedOperand& operand);
+
+}  // namespace fp8lab::cuda
