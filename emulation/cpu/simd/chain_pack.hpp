@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "emulation/cpu/simd/byte_transpose.hpp"
 #include "emulation/cpu/simd/chain_group.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 
@@ -189,7 +190,25 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
   Lanes::arrange(lows, out + L::kRightLows);
 }
 
-/// A right-operand panel. `element(i, l)` is the code of row i, absolute, at k = l.
+/// `count` k of `columns` rows of a right operand, each k to a row of `block`.
+template <class L, class T>
+inline void gather_block(const T* source, std::int64_t row_stride, std::int64_t k_stride,
+                         std::int64_t columns, std::int64_t count, T (*block)[L::kColumns]) {
+  if (row_stride == 1) {
+    for (std::int64_t l = 0; l < count; ++l) {
+      std::memcpy(block[l], source + l * k_stride, static_cast<std::size_t>(columns) * sizeof(T));
+    }
+  } else if constexpr (sizeof(T) == 1) {  // K is contiguous
+    transpose_bytes<L::kColumns>(source, row_stride, columns, count, block[0], L::kColumns);
+  } else {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const T* row = source + j * row_stride;
+      for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l * k_stride];
+    }
+  }
+}
+
+/// A right-operand panel from row `first` on; columns beyond `rows` are zeros.
 template <class Split, class L, class T>
 inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_stride,
                        std::int64_t first, std::int64_t rows, std::int64_t k, std::byte* out) {
@@ -199,16 +218,7 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
   for (std::int64_t begin = 0; begin < k; begin += kBlock) {
     const std::int64_t count = k - begin < kBlock ? k - begin : kBlock;
     const T* source = data + first * row_stride + begin * k_stride;
-    if (row_stride == 1) {
-      for (std::int64_t l = 0; l < count; ++l) {
-        std::memcpy(block[l], source + l * k_stride, static_cast<std::size_t>(present) * sizeof(T));
-      }
-    } else {
-      for (std::int64_t j = 0; j < present; ++j) {
-        const T* row = source + j * row_stride;
-        for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l * k_stride];
-      }
-    }
+    gather_block<L>(source, row_stride, k_stride, present, count, block);
     for (std::int64_t l = 0; l < count; ++l) {
       pack_step<Split, L>(block[l], out + (begin + l) * L::kStep);
     }
