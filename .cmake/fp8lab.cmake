@@ -31,7 +31,7 @@ function(fp8lab_add_simd_sources target)
     set(flags_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
     set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
                      -mavx512vnni -mprefer-vector-width=512)
-    set(flags_avx512_fp16 ${flags_avx512} -mavx512vbmi -mavx512fp16)
+    set(flags_avx512_fp16 ${flags_avx512} -mavx512vbmi -mavx512bitalg -mgfni -mavx512fp16)
   endif()
   foreach(isa IN LISTS isas)
     set(object "${target}_${isa}")

@@ -31,6 +31,7 @@ struct Chunk {
   std::int64_t length = 0;
   std::int64_t group = 0;  // groups of the packed row before it
   bool ends_range = false;
+  std::int64_t scales = 0;  // the first place of its gathered scales
 };
 
 // `k`: of the packed operands.
@@ -51,7 +52,7 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_
 
 // One thread's memory.
 struct Scratch {
-  AlignedBuffer rows, step, block_a, block_b, partial, accumulator, total, scale_a, scale_b;
+  AlignedBuffer rows, step, partial, accumulator, total;
 };
 
 // What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
@@ -83,10 +84,11 @@ class FastGemm {
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
     group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
     if (!bias.empty()) widen_bias(bias);
+    gather_scales();
   }
 
   void run() {
-    const std::int64_t panels = (b_.rows + sizes_.columns - 1) / sizes_.columns;
+    const std::int64_t panels = panel_count();
     const std::int64_t bytes = codes_b_.k() * sizes_.step_bytes;
     const std::int64_t at_once = std::clamp<std::int64_t>(kPackedPanelBytes / bytes, 1, panels);
     auto* packed = packed_b_.reserve_as<std::byte>(static_cast<std::size_t>(at_once * bytes));
@@ -108,6 +110,41 @@ class FastGemm {
           bias.dtype == DType::bf16 ? numerics::from_bf16(bias.row<const std::uint16_t>(0)[n])
                                     : bias.row<const float>(0)[n];
     }
+  }
+
+  std::int64_t panel_count() const { return (b_.rows + sizes_.columns - 1) / sizes_.columns; }
+  std::int64_t padded_columns() const { return panel_count() * sizes_.columns; }
+  // Whether the epilogue multiplies by a scale of each row and column.
+  bool outer() const { return plan_.order == ScaleOrder::epilogue && !plan_.scalar_scales; }
+
+  // Scales that promotion, the epilogue or block sums look up for every tile.
+  void gather_scales() {
+    if (outer()) return gather_scales_at(0);
+    const std::int64_t width = method_.exact_products;
+    const bool packed = plan_.order == ScaleOrder::in_instruction && width == 0;
+    if (plan_.order == ScaleOrder::epilogue || packed) return;
+    std::int64_t places = 0;
+    for (Chunk& chunk : chunks_) {
+      const std::int64_t step = width > 0 ? width : chunk.length;
+      chunk.scales = places;
+      for (std::int64_t k = 0; k < chunk.length; k += step, ++places) {
+        gather_scales_at(chunk.begin + k);
+      }
+    }
+  }
+
+  // Appends the scales of all rows and columns at k0; 1 for columns beyond the matrix.
+  void gather_scales_at(std::int64_t k0) {
+    for (std::int64_t m = 0; m < a_.rows; ++m) scales_a_.push_back(scale_at(a_, m, k0));
+    for (std::int64_t n = 0; n < padded_columns(); ++n) {
+      scales_b_.push_back(n < b_.rows ? scale_at(b_, n, k0) : 1.0f);
+    }
+  }
+  const float* row_scales(std::int64_t index, std::int64_t row) const {
+    return scales_a_.data() + index * a_.rows + row;
+  }
+  const float* column_scales(std::int64_t index, std::int64_t column) const {
+    return scales_b_.data() + index * padded_columns() + column;
   }
 
   // All rows by `count` packed panels, the first of them panel `first`.
@@ -158,7 +195,7 @@ class FastGemm {
                                            plan_.order == ScaleOrder::in_instruction);
       run_chain(chunk, row, rows, column, panel, direct ? accumulator : partial, scratch);
       if (range_begins && !direct) std::fill_n(accumulator, elements, 0.0f);
-      if (!direct) add_partial(chunk, row, rows, column, partial, accumulator, scratch);
+      if (!direct) add_partial(chunk, row, rows, column, partial, accumulator);
       range_begins = chunk.ends_range;
       if (!chunk.ends_range || !plan_.split()) continue;
       if (first_range) {
@@ -171,7 +208,7 @@ class FastGemm {
       }
     }
     if (store_ == Store::accumulator) return store_tile(row, rows, column, total);
-    finish_tile(row, rows, column, total, scratch);
+    finish_tile(row, rows, column, total);
   }
 
   void store_tile(std::int64_t row, std::int64_t rows, std::int64_t column,
@@ -206,12 +243,16 @@ class FastGemm {
                       std::int64_t column, Scratch& scratch) const {
     const std::int64_t width = method_.exact_products, elements = tile.rows * sizes_.columns;
     auto* sums = scratch.step.reserve_as<float>(static_cast<std::size_t>(kBlockSums * elements));
-    auto* scale_a =
-        scratch.block_a.reserve_as<float>(static_cast<std::size_t>(kBlockSums * tile.rows));
-    auto* scale_b =
-        scratch.block_b.reserve_as<float>(static_cast<std::size_t>(kBlockSums * sizes_.columns));
-    BlockSumTile group{0, tile.rows, sizes_.columns, sums, scale_a, scale_b, 0, tile.c, true};
+    BlockSumTile group{};
+    group.rows = tile.rows;
+    group.columns = sizes_.columns;
+    group.sums = sums;
+    group.scale_a_stride = a_.rows;
+    group.scale_b_stride = padded_columns();
     group.scale_exponent = plan_.scale_format.min_exponent();
+    group.accumulator = tile.c;
+    group.from_zero = true;
+    std::int64_t scales = chunk.scales;
     for (std::int64_t k = 0; k < tile.k; k += width) {
       ChainTile block = tile;
       block.a = tile.a + k * tile.a_group_bytes;
@@ -219,14 +260,13 @@ class FastGemm {
       block.k = std::min(width, tile.k - k);
       block.c = sums + group.blocks * elements;
       kernels_.f32_chain(&block);
-      const std::int64_t i = group.blocks++, k0 = chunk.begin + k;
-      for (std::int64_t r = 0; r < tile.rows; ++r) {
-        scale_a[i * tile.rows + r] = scale_at(a_, row + r, k0);
-      }
-      std::copy_n(column_scales(column, k0, scratch), sizes_.columns, scale_b + i * sizes_.columns);
+      ++group.blocks;
       if (group.blocks < kBlockSums && k + width < tile.k) continue;
+      group.scale_a = row_scales(scales, row);
+      group.scale_b = column_scales(scales, column);
       const TowardZero rounding;
       kernels_.add_block_sums(&group);
+      scales += group.blocks;
       group.blocks = 0;
       group.from_zero = false;
     }
@@ -254,7 +294,7 @@ class FastGemm {
   }
 
   void add_partial(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
-                   const float* partial, float* accumulator, Scratch& scratch) const {
+                   const float* partial, float* accumulator) const {
     PromotionTile tile{PromotionStep::add, rows,    sizes_.columns, partial,
                        accumulator,        nullptr, nullptr};
     switch (plan_.order) {
@@ -264,42 +304,25 @@ class FastGemm {
       default: break;
     }
     if (tile.step != PromotionStep::add) {
-      tile.scale_a = row_scales(row, rows, chunk.begin, scratch);
-      tile.scale_b = column_scales(column, chunk.begin, scratch);
+      tile.scale_a = row_scales(chunk.scales, row);
+      tile.scale_b = column_scales(chunk.scales, column);
     }
     kernels_.promote(&tile);
   }
 
-  const float* row_scales(std::int64_t row, std::int64_t rows, std::int64_t k0,
-                          Scratch& scratch) const {
-    float* scales = scratch.scale_a.reserve_as<float>(static_cast<std::size_t>(rows));
-    for (std::int64_t r = 0; r < rows; ++r) scales[r] = scale_at(a_, row + r, k0);
-    return scales;
-  }
-
-  // Columns beyond the matrix get the scale 1.
-  const float* column_scales(std::int64_t column, std::int64_t k0, Scratch& scratch) const {
-    float* scales = scratch.scale_b.reserve_as<float>(static_cast<std::size_t>(sizes_.columns));
-    for (std::int64_t j = 0; j < sizes_.columns; ++j) {
-      scales[j] = column + j < b_.rows ? scale_at(b_, column + j, k0) : 1.0f;
-    }
-    return scales;
-  }
-
-  void finish_tile(std::int64_t row, std::int64_t rows, std::int64_t column, float* tile,
-                   Scratch& scratch) const {
+  void finish_tile(std::int64_t row, std::int64_t rows, std::int64_t column, float* tile) const {
     EpilogueRow out{};
     out.columns = std::min(sizes_.columns, b_.rows - column);
     out.split_k = plan_.split();
     out.bias = bias_.empty() ? nullptr : bias_.data() + column;
     out.bf16 = d_.dtype == DType::bf16;
     out.factor = 1.0f;
+    out.outer = outer();
     const bool scaled = plan_.order == ScaleOrder::epilogue;
-    out.outer = scaled && !plan_.scalar_scales;
     if (scaled && plan_.scalar_scales) out.factor = scale_at(a_, 0, 0) * scale_at(b_, 0, 0);
-    if (out.outer) out.scale_b = column_scales(column, 0, scratch);
+    if (out.outer) out.scale_b = column_scales(0, column);
     for (std::int64_t r = 0; r < rows; ++r) {
-      if (out.outer) out.scale_a = scale_at(a_, row + r, 0);
+      if (out.outer) out.scale_a = row_scales(0, row)[r];
       out.accumulator = tile + r * sizes_.columns;
       out.c = accumulate_ ? d_.row<const float>(row + r) + column : nullptr;
       out.output = out.bf16 ? static_cast<void*>(d_.row<std::uint16_t>(row + r) + column)
@@ -321,9 +344,10 @@ class FastGemm {
   std::vector<Chunk> chunks_;
   int threads_;
   std::vector<float> bias_;
-  std::int64_t groups_ = 0;       // of a packed row
-  std::int64_t row_bytes_ = 0;    // distance of packed rows
-  std::int64_t group_bytes_ = 0;  // distance of the groups of a packed row
+  std::vector<float> scales_a_, scales_b_;  // (places along K, rows); (places, padded columns)
+  std::int64_t groups_ = 0;                 // of a packed row
+  std::int64_t row_bytes_ = 0;              // distance of packed rows
+  std::int64_t group_bytes_ = 0;            // distance of the groups of a packed row
   std::int64_t row_block_ = 0;
   AlignedBuffer packed_b_;
 };

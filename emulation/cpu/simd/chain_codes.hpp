@@ -29,6 +29,10 @@ struct Fp8Codes {
   static constexpr int kNegativeLow = 0x80;
   static constexpr std::uint32_t kSplat = 0x01010101u;
 
+  /// Of a chain's result: 13 mantissa bits. Between groups the bits below stay, as the next common
+  /// exponent is at least that of the accumulator and cuts them.
+  static constexpr std::uint32_t kResultMask = ~0x3FFu;
+
   static constexpr int kFloor = 1;
   static constexpr int kExponentBias = 127;  ///< of the common exponent
   /// top + 10 is the exponent of 2^23 grid units; saturating to 255 turns a lane that could
@@ -55,6 +59,8 @@ struct Bf16Codes {
   static constexpr int kNegativeLow = 0x8000;
   static constexpr std::uint32_t kSplat = 0x00010001u;
 
+  static constexpr std::uint32_t kResultMask = ~0u;
+
   static constexpr int kFloor = 1;
   static constexpr int kExponentBias = 134;
   /// FP32 exponent field to common exponent. min(8 f, f + 7) keeps field 0, a zero addend, at 0.
@@ -65,6 +71,24 @@ struct Bf16Codes {
   static constexpr int kAnchorOffset = 1023 - 25 + 52 - 134;
   /// A product is off the grid when l_a + l_b + 300 < emax - 25 + 300.
   static constexpr int kLimitOffset = 2 * kLow - 25 - 134;
+};
+
+/// Counts per lane the negative products off the grid, in a register.
+template <class Lanes>
+class LaneCounter {
+ public:
+  using Code = typename Lanes::Code;
+  static constexpr int kStored = 0;  ///< products whose lanes wait in memory to be counted
+
+  /// Before a group of `count` products.
+  void clear(int) { counted_ = Lanes::zero(); }
+  void add(int, Code low_a, Code low_b, Code limits) {
+    counted_ = Lanes::count(counted_, low_a, low_b, limits);
+  }
+  Code total() const { return counted_; }
+
+ private:
+  Code counted_;
 };
 
 /// Codes from column order to the order that pack instructions leave, in which four columns stay

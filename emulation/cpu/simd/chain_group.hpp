@@ -43,6 +43,9 @@ struct Layout {
   static constexpr int kColumns = 4 * Lanes::kFloatLanes;
   static constexpr std::int64_t kGroup = kGroupSize;
   static constexpr ChainOutput kOutput = kOutputFormat;
+  /// The bits of a chain's results; FP16 accumulators were rounded after every group.
+  static constexpr std::uint32_t kResultMask =
+      kOutput == ChainOutput::f16 ? ~0u : Lanes::Codes::kResultMask;
   /// Codes of the common exponent: its floor, and the least of an FP16 addend (a subnormal one
   /// counts at -14).
   static constexpr int kFloor = kEmaxFloor + Lanes::Codes::kExponentBias;
@@ -80,6 +83,7 @@ template <class L, int kRows, bool kFromZero>
   using Code = typename Lanes::Code;
   using Float = typename Lanes::Float;
   using Real = typename Lanes::Real;
+  using Counter = typename Lanes::template Counter<L::kGroup>;
   if (count < 1) __builtin_unreachable();
 
   Code top[kRows];
@@ -92,7 +96,7 @@ template <class L, int kRows, bool kFromZero>
     }
   }
   const std::byte* step = b;
-#pragma GCC unroll 4
+#pragma GCC unroll 32
   for (int k = 0; k < count; ++k, step += L::kStep) {
     const Code exponent = Lanes::load(step + L::kExponents);
     for (int r = 0; r < kRows; ++r) {
@@ -102,34 +106,41 @@ template <class L, int kRows, bool kFromZero>
   }
 
   Float y[kRows][4], anchor[kRows][4];
-  Code limit[kRows], counted[kRows];
+  Code limit[kRows];
+  Counter counter[kRows];
   for (int r = 0; r < kRows; ++r) {
     limit[r] = Lanes::limit(top[r]);
-    counted[r] = Lanes::zero();
+    counter[r].clear(count);
     for (int v = 0; v < 4; ++v) {
       anchor[r][v] = Lanes::anchor(top[r], v);
       y[r][v] = kFromZero ? anchor[r][v] : Lanes::start(anchor[r][v], c + r * L::kColumns, v);
     }
   }
-  step = b;
-#pragma GCC unroll 4
-  for (int k = 0; k < count; ++k, step += L::kStep) {
+  const auto add_products = [&](int k) __attribute__((always_inline)) {
+    const std::byte* at = b + k * L::kStep;
     Float values[4];
     for (int v = 0; v < 4; ++v) {
-      values[v] = Lanes::load_values(step + v * std::int64_t{sizeof(Float)});
+      values[v] = Lanes::load_values(at + v * std::int64_t{sizeof(Float)});
     }
-    const Code low_b = Lanes::load(step + L::kRightLows);
+    const Code low_b = Lanes::load(at + L::kRightLows);
     for (int r = 0; r < kRows; ++r) {
       const std::byte* row = a + r * a_row_bytes;
       const Float value = Lanes::splat_value(reinterpret_cast<const Real*>(row) + k);
       for (int v = 0; v < 4; ++v) y[r][v] = Lanes::multiply_add(value, values[v], y[r][v]);
       const Code low_a = Lanes::splat(load_u32(row + L::kLeftLows + 4 * k));
-      counted[r] = Lanes::count(counted[r], low_a, low_b, limit[r]);
+      counter[r].add(k, low_a, low_b, limit[r]);
     }
-  }
+  };
+  // The masks of the first products go to memory in a loop of their own, without a choice in it.
+  const int stored = count < Counter::kStored ? count : Counter::kStored;
+#pragma GCC unroll 24
+  for (int k = 0; k < stored; ++k) add_products(k);
+#pragma GCC unroll 8
+  for (int k = stored; k < count; ++k) add_products(k);
   for (int r = 0; r < kRows; ++r) {
+    const Code counted = counter[r].total();
     for (int v = 0; v < 4; ++v) {
-      Lanes::template finish<!kToF16>(y[r][v], anchor[r][v], counted[r], c + r * L::kColumns, v);
+      Lanes::template finish<!kToF16>(y[r][v], anchor[r][v], counted, c + r * L::kColumns, v);
     }
     if constexpr (kToF16) {
       for (int j = 0; j < L::kColumns; j += F16Rounding::kLanes) {
@@ -248,14 +259,16 @@ template <class L>
   return bits_float(numerics::decode_bits(format, accumulator));
 }
 
-/// Replaces every infinity and NaN of the tile: each marks a lane whose operands, addend or sum
-/// left the range of the vector arithmetic.
+/// Cuts the chain's results to their format and replaces every infinity and NaN of the tile: each
+/// marks a lane whose operands, addend or sum left the range of the vector arithmetic.
 template <class L>
-void recompute_special(const ChainTile& tile, const numerics::GroupModel& model) {
+void finish_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   constexpr std::uint32_t kExponentMask = 0x7F800000u;
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
-    const auto magnitude = static_cast<std::int32_t>(float_bits(tile.c[i]) & 0x7FFFFFFFu);
+    const std::uint32_t bits = float_bits(tile.c[i]) & L::kResultMask;
+    const auto magnitude = static_cast<std::int32_t>(bits & 0x7FFFFFFFu);
+    tile.c[i] = bits_float(bits);
     largest = magnitude > largest ? magnitude : largest;
   }
   if (static_cast<std::uint32_t>(largest) < kExponentMask) return;
@@ -295,7 +308,7 @@ void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
                 : run_group_rows<L, false, L::kGroup>(tile, group, 0);
     }
   }
-  recompute_special<L>(tile, model);
+  finish_chain<L>(tile, model);
   if constexpr (L::kOutput == ChainOutput::f16) finish_f16<L>(tile);
 }
 

@@ -17,6 +17,8 @@ inline __m256i load_integers(const void* p) {
 
 /// 32 columns: bytes of exponents, four vectors of 8 floats.
 struct Fp8Lanes {
+  template <std::int64_t>
+  using Counter = LaneCounter<Fp8Lanes>;
   using Codes = Fp8Codes;
   using Real = float;
   using Float = __m256;
@@ -80,14 +82,12 @@ struct Fp8Lanes {
     const Float units = _mm256_sub_ps(_mm256_add_ps(anchor, magnitude), anchor);
     return _mm256_add_ps(anchor, _mm256_or_ps(units, sign));
   }
-  /// c = y - anchor with the counted units: cut to the 13 mantissa bits of the FP32 accumulator, or
-  /// left whole (at most 24 bits) for rounding to FP16.
-  template <bool kCut>
+  /// c = y - anchor with the counted units: at most 24 bits, so exact for either output.
+  template <bool>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m256i units = _mm256_shuffle_epi8(counted, bytes_to(v, 0));
     const Float sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), units));
-    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(kCut ? ~0x3FF : ~0));
-    _mm256_storeu_ps(c + 8 * v, _mm256_and_ps(_mm256_sub_ps(sum, anchor), mask));
+    _mm256_storeu_ps(c + 8 * v, _mm256_sub_ps(sum, anchor));
   }
 
  private:
@@ -105,6 +105,8 @@ struct Fp8Lanes {
 
 /// 16 columns: 16-bit exponents, four vectors of 4 doubles.
 struct Bf16Lanes {
+  template <std::int64_t>
+  using Counter = LaneCounter<Bf16Lanes>;
   using Codes = Bf16Codes;
   using Real = double;
   using Float = __m256d;
@@ -169,7 +171,7 @@ struct Bf16Lanes {
     const Float units = _mm256_sub_pd(_mm256_add_pd(anchor, magnitude), anchor);
     return _mm256_add_pd(anchor, _mm256_or_pd(units, sign));
   }
-  /// Likewise, cut to FP32, or rounded to odd for a second rounding to FP16.
+  /// Likewise, cut to FP32 (kCut), or rounded to odd for a second rounding to FP16.
   template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m256i units = words_of(counted, v);

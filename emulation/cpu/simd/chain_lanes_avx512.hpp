@@ -1,4 +1,5 @@
-// Vector operations of the emulated GEMM on AVX-512 (F, BW, DQ, VL).
+// Vector operations of the emulated GEMM on AVX-512 (F, BW, DQ, VL, VNNI; with FP16 also VBMI,
+// BITALG and GFNI).
 #pragma once
 
 // GCC 12 warns about the deliberately undefined registers inside its own intrinsics.
@@ -28,8 +29,62 @@ inline V in_register(V vector) {
   return vector;
 }
 
+#if defined(FP8LAB_ISA_avx512_fp16)
+/// Counts in bytes. The masks of most products go to memory, which costs no vector operation, and
+/// are counted eight at a time; those of the last products would come back late.
+template <class Lanes, int kStoredMasks>
+class StoredCounter {
+ public:
+  using Code = typename Lanes::Code;
+  static constexpr int kStored = kStoredMasks;
+
+  void clear(int count) {
+    for (int k = count; k < kStored; ++k) masks_[k] = 0;
+    counted_ = Lanes::zero();
+  }
+  void add(int k, Code low_a, Code low_b, Code limits) {
+    if (k < kStored) {
+      masks_[k] = Lanes::off_grid(low_a, low_b, limits);
+    } else {
+      counted_ = Lanes::count(counted_, low_a, low_b, limits);
+    }
+  }
+  Code total() const {
+    Code sum = counted_;
+    for (int k = 0; k < kStored; k += 8) {
+      // Byte l of eight masks side by side is a matrix of 8x8 bits; transposed, it has a byte for
+      // each of eight lanes.
+      const Code bits = _mm512_permutexvar_epi8(side_by_side(), _mm512_load_si512(masks_ + k));
+      const Code lanes = _mm512_gf2p8affine_epi64_epi8(unit_vectors(), bits, 0);
+      sum = _mm512_add_epi8(sum, _mm512_popcnt_epi8(lanes));
+    }
+    return sum;
+  }
+
+ private:
+  static Code side_by_side() {
+    const auto element = [](int l) { return 0x3830282018100800ll + l * 0x0101010101010101ll; };
+    return _mm512_setr_epi64(element(0), element(1), element(2), element(3), element(4), element(5),
+                             element(6), element(7));
+  }
+  static Code unit_vectors() {
+    return _mm512_set1_epi64(static_cast<long long>(0x8040201008040201ull));
+  }
+
+  alignas(64) std::uint64_t masks_[kStored];
+  Code counted_;
+};
+#endif
+
 /// 64 columns: bytes of exponents, four vectors of 16 floats.
 struct Fp8Lanes {
+#if defined(FP8LAB_ISA_avx512_fp16)
+  template <std::int64_t kGroup>
+  using Counter = StoredCounter<Fp8Lanes, kGroup - 8>;
+#else
+  template <std::int64_t>
+  using Counter = LaneCounter<Fp8Lanes>;
+#endif
   using Codes = Fp8Codes;
   using Real = float;
   using Float = __m512;
@@ -71,6 +126,17 @@ struct Fp8Lanes {
   static Code at_least(Code code, int least) {
     return max(code, _mm512_min_epu8(_mm512_adds_epu8(code, code), all(least)));
   }
+#if defined(FP8LAB_ISA_avx512_fp16)
+  static Code exponents(const float* c) {
+    // Eight bits from bit 23 of each of the two floats in a 64-bit element, to a byte of each.
+    const __m512i fields = _mm512_set1_epi64(0x3737373717171717ll);
+    const auto part = [c](int v) { return _mm512_loadu_si512(c + 16 * v); };
+    Code codes = _mm512_multishift_epi64_epi8(fields, part(0));
+    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x4444444444444444u, fields, part(1));
+    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, fields, part(2));
+    return _mm512_mask_multishift_epi64_epi8(codes, 0x8888888888888888u, fields, part(3));
+  }
+#else
   static Code exponents(const float* c) {
     // The upper halves of two vectors side by side: sign, exponent, 7 bits of the mantissa.
     const auto upper = [c](int first, int second) {
@@ -82,16 +148,21 @@ struct Fp8Lanes {
     constexpr int kSelect = 0xCA;  // first ? second : third, bit by bit
     return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0xFF), even, odd, kSelect);
   }
+#endif
   static Code limit(Code top) {
     const Code distance = _mm512_subs_epu8(top, _mm512_set1_epi8(Codes::kLimitOffset));
     return _mm512_or_si512(_mm512_min_epu8(distance, _mm512_set1_epi8(Codes::kLimitMax)),
                            _mm512_set1_epi8(-128));
   }
-  /// count + 1 where the product is negative and has bits below the grid.
+  /// Where the product is negative and has bits below the grid.
+  static __mmask64 off_grid(Code low_a, Code low_b, Code limits) {
+    return _mm512_cmpgt_epi8_mask(limits, _mm512_add_epi8(low_a, low_b));
+  }
+  /// count + 1 where off the grid.
   static Code count(Code counted, Code low_a, Code low_b, Code limits) {
-    const __mmask64 off_grid = _mm512_cmpgt_epi8_mask(limits, _mm512_add_epi8(low_a, low_b));
+    const __mmask64 mask = off_grid(low_a, low_b, limits);
     // Not the intrinsic: GCC 12 copies the counter around every masked addition.
-    __asm__("vpaddb %2, %0, %0 %{%1%}" : "+v"(counted) : "Yk"(off_grid), "v"(_mm512_set1_epi8(1)));
+    __asm__("vpaddb %2, %0, %0 %{%1%}" : "+v"(counted) : "Yk"(mask), "v"(_mm512_set1_epi8(1)));
     return counted;
   }
 
@@ -121,21 +192,20 @@ struct Fp8Lanes {
             : "v"(anchor), "v"(term), "Yk"(negative));
     return sum;
   }
-  /// c = y - anchor with the counted units: cut to the 13 mantissa bits of the FP32 accumulator, or
-  /// left whole (at most 24 bits) for rounding to FP16.
-  template <bool kCut>
+  /// c = y - anchor with the counted units: at most 24 bits, so exact for either output.
+  template <bool>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m512i pick = _mm512_set1_epi32(1 << 8 * position(16 * v));  // the byte of vector v
     const Float sum =
         _mm512_castsi512_ps(_mm512_dpbusd_epi32(_mm512_castps_si512(y), counted, pick));
-    const __m512i bits = _mm512_castps_si512(_mm512_sub_ps(sum, anchor));
-    const int kept = kCut ? ~0x3FF : ~0;
-    _mm512_storeu_si512(c + 16 * v, _mm512_and_si512(bits, _mm512_set1_epi32(kept)));
+    _mm512_storeu_ps(c + 16 * v, _mm512_sub_ps(sum, anchor));
   }
 };
 
 /// 32 columns: 16-bit exponents, four vectors of 8 doubles.
 struct Bf16Lanes {
+  template <std::int64_t>
+  using Counter = LaneCounter<Bf16Lanes>;
   using Codes = Bf16Codes;
   using Real = double;
   using Float = __m512d;
@@ -206,7 +276,7 @@ struct Bf16Lanes {
             : "v"(anchor), "v"(term), "Yk"(negative));
     return sum;
   }
-  /// Likewise, cut to FP32, or rounded to odd for a second rounding to FP16.
+  /// Likewise, cut to FP32 (kCut), or rounded to odd for a second rounding to FP16.
   template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const __m512i units = _mm512_maskz_permutexvar_epi16(0x11111111u, words_of(v), counted);

@@ -87,6 +87,8 @@ struct PortableLanes {
 
 /// 16 columns: bytes of exponents, four vectors of 4 floats.
 struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
+  template <std::int64_t>
+  using Counter = LaneCounter<Fp8Lanes>;
   static Code exponents(const float* c) {
     Code codes;
     for (int j = 0; j < kColumns; ++j) {
@@ -107,20 +109,18 @@ struct Fp8Lanes : PortableLanes<Fp8Codes, float, std::uint32_t, std::int8_t> {
     }
     return anchors;
   }
-  /// c = y - anchor with the counted units: cut to the 13 mantissa bits of the FP32 accumulator, or
-  /// left whole (at most 24 bits) for rounding to FP16.
-  template <bool kCut>
+  /// c = y - anchor with the counted units: at most 24 bits, so exact for either output.
+  template <bool>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const Float result = sum(y, anchor, counted, v);
-    for (int j = 0; j < kFloatLanes; ++j) {
-      const std::uint32_t kept = kCut ? ~0x3FFu : ~0u;
-      c[v * kFloatLanes + j] = numerics::bits_float(numerics::float_bits(result[j]) & kept);
-    }
+    std::memcpy(c + v * kFloatLanes, &result, sizeof result);
   }
 };
 
 /// 8 columns: 16-bit exponents, four vectors of 2 doubles.
 struct Bf16Lanes : PortableLanes<Bf16Codes, double, std::uint64_t, std::int16_t> {
+  template <std::int64_t>
+  using Counter = LaneCounter<Bf16Lanes>;
   static Code exponents(const float* c) {
     Code codes;
     for (int j = 0; j < kColumns; ++j) {
@@ -142,7 +142,7 @@ struct Bf16Lanes : PortableLanes<Bf16Codes, double, std::uint64_t, std::int16_t>
     }
     return anchors;
   }
-  /// Likewise, cut to FP32, or rounded to odd for a second rounding to FP16.
+  /// Likewise, cut to FP32 (kCut), or rounded to odd for a second rounding to FP16.
   template <bool kCut>
   static void finish(Float y, Float anchor, Code counted, float* c, int v) {
     const Float result = sum(y, anchor, counted, v);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "emulation/cpu/simd/byte_transpose.hpp"
 #include "emulation/cpu/simd/chain_group.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 
@@ -24,7 +25,7 @@ struct Parts {
 
 /// `yes` or `no` by masks: GCC 12 turns conditional expressions here into branches and then does
 /// not vectorise the loops.
-inline std::int32_t select(bool condition, std::int32_t yes, std::int32_t no) {
+constexpr std::int32_t select(bool condition, std::int32_t yes, std::int32_t no) {
   const std::int32_t mask = -static_cast<std::int32_t>(condition);
   return (yes & mask) | (no & ~mask);
 }
@@ -35,9 +36,9 @@ template <int kExponentBits, int kMantissaBits, int kBias, int kSpecial>
 struct Splitter {
   static constexpr std::int32_t kSign = 1 << (kExponentBits + kMantissaBits);
 
-  static Parts split(std::int32_t code) {
+  static constexpr Parts split(std::int32_t code) {
     constexpr std::int32_t kHidden = 1 << kMantissaBits;
-    Parts parts;
+    Parts parts{};
     parts.magnitude = code & (kSign - 1);
     parts.sign = code & kSign;
     const std::int32_t field = parts.magnitude >> kMantissaBits;
@@ -53,7 +54,7 @@ struct Splitter {
   }
 
  private:
-  static std::uint32_t value_bits(const Parts& parts, std::int32_t significand) {
+  static constexpr std::uint32_t value_bits(const Parts& parts, std::int32_t significand) {
     if constexpr (kExponentBits == 8) {  // the upper half of an FP32
       return static_cast<std::uint32_t>(parts.magnitude) << 16;
     } else {
@@ -74,13 +75,13 @@ using SplitE5M2 = Splitter<5, 2, 15, 0x7C>;
 using SplitBf16 = Splitter<8, 7, 127, 0x7F80>;
 
 template <class Codes>
-inline std::uint32_t left_gap(const Parts& p) {
+constexpr std::uint32_t left_gap(const Parts& p) {
   return Codes::kSplat *
          static_cast<std::uint32_t>(
              select(p.magnitude != 0, Codes::kLeftExponent - p.exponent, Codes::kLeftZero));
 }
 template <class Split, class Codes>
-inline std::int32_t low_code(const Parts& p, std::int32_t zero) {
+constexpr std::int32_t low_code(const Parts& p, std::int32_t zero) {
   static_assert(Split::kSign == Codes::kNegativeLow);
   return select(p.magnitude != 0, (p.low + Codes::kLow) | p.sign, zero);
 }
@@ -113,9 +114,61 @@ inline std::int32_t scale_exponent(float scale) {
   return bits >> 23 != 0 ? static_cast<std::int32_t>(bits >> 23) - 127 : -127;  // 2^-127
 }
 
+#if defined(FP8LAB_ISA_avx512_fp16)
+/// What a left operand stores for each of 128 magnitudes, a byte each.
+struct LeftBytes {
+  alignas(64) std::uint8_t value_top[128], value_next[128], gap[128], low[128];
+};
+template <class Split>
+constexpr LeftBytes list_left_bytes() {
+  LeftBytes bytes{};
+  for (std::int32_t i = 0; i < 128; ++i) {
+    const Parts p = Split::split(i);
+    bytes.value_top[i] = static_cast<std::uint8_t>(p.value_bits >> 24);
+    bytes.value_next[i] = static_cast<std::uint8_t>(p.value_bits >> 16);
+    bytes.gap[i] = static_cast<std::uint8_t>(left_gap<Fp8Codes>(p));
+    bytes.low[i] = static_cast<std::uint8_t>(low_code<Split, Fp8Codes>(p, Fp8Codes::kLeftZeroLow));
+  }
+  return bytes;
+}
+
+/// One group of a left-operand row from its FP8 codes, by table.
+template <class Split, class L>
+inline void pack_fp8_group(const std::uint8_t* codes, std::byte* out) {
+  static constexpr LeftBytes kBytes = list_left_bytes<Split>();
+  constexpr std::uint64_t kPresent = (std::uint64_t{1} << L::kGroup) - 1u;
+  const __m512i code = _mm512_maskz_loadu_epi8(kPresent, codes);
+  const auto look_up = [code](const std::uint8_t* table) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), code, _mm512_load_si512(table + 64));
+  };
+  const __m512i sign = _mm512_and_si512(code, _mm512_set1_epi8(-128));
+  const __m512i top = _mm512_or_si512(look_up(kBytes.value_top), sign);
+  const __m512i next = look_up(kBytes.value_next);
+  const __m512i gap = look_up(kBytes.gap);
+  const __m512i positive = look_up(kBytes.low);
+  const __mmask64 nonzero = _mm512_test_epi8_mask(code, _mm512_set1_epi8(127));
+  const __m512i low = _mm512_mask_add_epi8(positive, nonzero, positive, sign);
+  for (int part = 0; part < L::kGroup / 16; ++part) {
+    // Byte i of the part to all four bytes of element i.
+    const __m512i splat = _mm512_mullo_epi32(
+        _mm512_add_epi32(_mm512_set1_epi32(16 * part),
+                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)),
+        _mm512_set1_epi32(0x01010101));
+    const __m512i pair = _mm512_or_si512(splat, _mm512_set1_epi32(0x40000000));  // next, then top
+    std::byte* at = out + 64 * part;
+    _mm512_storeu_si512(at, _mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCCu, next, pair, top));
+    _mm512_storeu_si512(at + L::kGaps, _mm512_permutexvar_epi8(splat, gap));
+    _mm512_storeu_si512(at + L::kLeftLows, _mm512_permutexvar_epi8(splat, low));
+  }
+}
+#endif
+
 /// One group of a left-operand row from its codes.
 template <class Split, class L, class Codes, class T>
 inline void pack_group(const T* __restrict codes, std::byte* __restrict out) {
+#if defined(FP8LAB_ISA_avx512_fp16)
+  if constexpr (sizeof(T) == 1) return pack_fp8_group<Split, L>(codes, out);
+#endif
   auto* values = reinterpret_cast<typename L::Real*>(out);
   auto* gaps = reinterpret_cast<std::uint32_t*>(out + L::kGaps);
   auto* lows = reinterpret_cast<std::uint32_t*>(out + L::kLeftLows);
@@ -189,7 +242,25 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
   Lanes::arrange(lows, out + L::kRightLows);
 }
 
-/// A right-operand panel. `element(i, l)` is the code of row i, absolute, at k = l.
+/// `count` k of `columns` rows of a right operand, each k to a row of `block`.
+template <class L, class T>
+inline void gather_block(const T* source, std::int64_t row_stride, std::int64_t k_stride,
+                         std::int64_t columns, std::int64_t count, T (*block)[L::kColumns]) {
+  if (row_stride == 1) {
+    for (std::int64_t l = 0; l < count; ++l) {
+      std::memcpy(block[l], source + l * k_stride, static_cast<std::size_t>(columns) * sizeof(T));
+    }
+  } else if constexpr (sizeof(T) == 1) {  // K is contiguous
+    transpose_bytes<L::kColumns>(source, row_stride, columns, count, block[0], L::kColumns);
+  } else {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const T* row = source + j * row_stride;
+      for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l * k_stride];
+    }
+  }
+}
+
+/// A right-operand panel from row `first` on; columns beyond `rows` are zeros.
 template <class Split, class L, class T>
 inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_stride,
                        std::int64_t first, std::int64_t rows, std::int64_t k, std::byte* out) {
@@ -199,16 +270,7 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
   for (std::int64_t begin = 0; begin < k; begin += kBlock) {
     const std::int64_t count = k - begin < kBlock ? k - begin : kBlock;
     const T* source = data + first * row_stride + begin * k_stride;
-    if (row_stride == 1) {
-      for (std::int64_t l = 0; l < count; ++l) {
-        std::memcpy(block[l], source + l * k_stride, static_cast<std::size_t>(present) * sizeof(T));
-      }
-    } else {
-      for (std::int64_t j = 0; j < present; ++j) {
-        const T* row = source + j * row_stride;
-        for (std::int64_t l = 0; l < count; ++l) block[l][j] = row[l * k_stride];
-      }
-    }
+    gather_block<L>(source, row_stride, k_stride, present, count, block);
     for (std::int64_t l = 0; l < count; ++l) {
       pack_step<Split, L>(block[l], out + (begin + l) * L::kStep);
     }

@@ -153,8 +153,8 @@ void add_block_row(const BlockSumTile& tile, std::int64_t row) {
   static_assert(kModel.min_exponent == 1 - 127);
   for (std::int64_t i = 0; i < tile.blocks; ++i) {
     const float* sums = tile.sums + (i * tile.rows + row) * kF32Columns;
-    const float* scale_b = tile.scale_b + i * kF32Columns;
-    const float scale_a = tile.scale_a[i * tile.rows + row];
+    const float* scale_b = tile.scale_b + i * tile.scale_b_stride;
+    const float scale_a = tile.scale_a[i * tile.scale_a_stride + row];
     const std::int32_t least = tile.scale_exponent;
     const std::int32_t exponent_a = std::max(scale_exponent(scale_a), least);
     for (std::int64_t j = 0; j < kF32Columns; ++j) {

@@ -97,11 +97,12 @@ inline constexpr int kChainKinds = 8;
 struct BlockSumTile {
   std::int64_t blocks, rows, columns;
   const float* sums;     ///< (blocks, rows, columns)
-  const float* scale_a;  ///< (blocks, rows)
-  const float* scale_b;  ///< (blocks, columns)
-  int scale_exponent;    ///< least exponent of a scale: its subnormals count there
-  float* accumulator;    ///< (rows, columns), in and out
-  bool from_zero;        ///< the accumulator is taken as +0 and need not be initialised
+  const float* scale_a;  ///< (blocks, rows), blocks scale_a_stride apart
+  const float* scale_b;  ///< (blocks, columns), blocks scale_b_stride apart
+  std::int64_t scale_a_stride, scale_b_stride;
+  int scale_exponent;  ///< least exponent of a scale: its subnormals count there
+  float* accumulator;  ///< (rows, columns), in and out
+  bool from_zero;      ///< the accumulator is taken as +0 and need not be initialised
 };
 inline constexpr std::int64_t kBlockSums = 4;
 

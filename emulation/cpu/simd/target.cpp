@@ -21,7 +21,9 @@ bool processor_runs(SimdTarget target) {
       // GCC 12 does not know the name "avx512fp16" for __builtin_cpu_supports: CPUID 7.0 EDX bit 23.
       unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
       __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-      return avx512 && (edx >> 23 & 1u) != 0;
+      return avx512 && __builtin_cpu_supports("avx512vbmi") &&
+             __builtin_cpu_supports("avx512bitalg") && __builtin_cpu_supports("gfni") &&
+             (edx >> 23 & 1u) != 0;
     }
   }
   return false;
