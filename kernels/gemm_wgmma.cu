@@ -133,8 +133,8 @@ void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
     int tile_n;
     double cost;  ///< of one product, relative
   };
-  const bool fast = gemm.step == WgmmaStep::none;
-  const Choice choices[] = {{256, 1.0}, {192, 1.02}, {128, fast ? 1.1 : 1.25}};
+  const bool fast = gemm.step == WgmmaStep::none, plain = gemm.step == WgmmaStep::add;
+  const Choice choices[] = {{256, 1.0}, {192, 1.02}, {128, fast ? 1.1 : plain ? 1.17 : 1.32}};
   const int tiles_m = ceil_div(p.m, kTileM);
   const bool long_chains = p.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) >= 4096;
   p.cluster = fast && long_chains && tiles_m % kMaxCluster == 0 ? kMaxCluster : 1;

@@ -194,6 +194,12 @@ class Consumer {
 
   __device__ Consumer(const Problem& p, Memory& shared) : p_(p), shared_(shared) {}
 
+  /// Arrivals that give a stage back.
+  __device__ static std::uint32_t releases(const Problem& p) {
+    constexpr int kEach = Step::kScaled ? kWarpgroup : kWarpgroup / 32;
+    return static_cast<std::uint32_t>(p.cluster * kConsumers * kEach);
+  }
+
   __device__ void run(const CUtensorMap* map_d) {
     const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
     const Fragment fragment;
@@ -224,17 +230,18 @@ class Consumer {
   __device__ std::uint64_t b_descriptor() const {
     return operand_descriptor(shared_.stages[ring_.stage].b);
   }
-  /// Gives a stage back to every block that copies into it.
+  /// Gives a stage back to every block that copies into it: scales were read thread by thread,
+  /// operands by whole warps.
   __device__ void release(int stage) {
-    __syncwarp();
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if (p_.cluster == 1) {
+    if constexpr (Step::kScaled) {
+      barrier_arrive(&shared_.empty[stage]);
+    } else if (p_.cluster == 1) {
       if (lane == 0) barrier_arrive(&shared_.empty[stage]);
     } else if (lane < kMaxCluster) {
       barrier_arrive_at(&shared_.empty[stage], static_cast<std::uint32_t>(lane));
     }
   }
-
   /// One chain over the whole range: a stage is released when the next one's products are under
   /// way.
   __device__ void multiply_fast(const Tile& tile, Sum& sum) {
@@ -341,8 +348,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < Memory::kStages; ++s) {
       barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s],
-                   static_cast<std::uint32_t>(p.cluster * kConsumers * kWarpgroup / 32));
+      barrier_init(&shared.empty[s], Multiply::releases(p));
     }
     barrier_init_fence();
     prefetch_map(&map_a);
