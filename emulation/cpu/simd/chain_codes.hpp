@@ -29,8 +29,8 @@ struct Fp8Codes {
   static constexpr int kNegativeLow = 0x80;
   static constexpr std::uint32_t kSplat = 0x01010101u;
 
-  /// Of a chain's result: 13 mantissa bits. Between groups the bits below stay, as the next common
-  /// exponent is at least that of the accumulator and cuts them.
+  /// Of a chain's result: 13 mantissa bits, more than FP16 has. Between groups the bits below stay,
+  /// as the next common exponent is at least that of the accumulator and cuts them.
   static constexpr std::uint32_t kResultMask = ~0x3FFu;
 
   static constexpr int kFloor = 1;

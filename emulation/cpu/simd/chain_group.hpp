@@ -43,9 +43,6 @@ struct Layout {
   static constexpr int kColumns = 4 * Lanes::kFloatLanes;
   static constexpr std::int64_t kGroup = kGroupSize;
   static constexpr ChainOutput kOutput = kOutputFormat;
-  /// The bits of a chain's results; FP16 accumulators were rounded after every group.
-  static constexpr std::uint32_t kResultMask =
-      kOutput == ChainOutput::f16 ? ~0u : Lanes::Codes::kResultMask;
   /// Codes of the common exponent: its floor, and the least of an FP16 addend (a subnormal one
   /// counts at -14).
   static constexpr int kFloor = kEmaxFloor + Lanes::Codes::kExponentBias;
@@ -266,7 +263,7 @@ void finish_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   constexpr std::uint32_t kExponentMask = 0x7F800000u;
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < tile.rows * L::kColumns; ++i) {
-    const std::uint32_t bits = float_bits(tile.c[i]) & L::kResultMask;
+    const std::uint32_t bits = float_bits(tile.c[i]) & L::Lanes::Codes::kResultMask;
     const auto magnitude = static_cast<std::int32_t>(bits & 0x7FFFFFFFu);
     tile.c[i] = bits_float(bits);
     largest = magnitude > largest ? magnitude : largest;
