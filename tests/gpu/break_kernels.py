@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Breaks device kernels on purpose and shows that the validation notices.
+
+    break_kernels.py list                           # each breakage still finds its place
+    break_kernels.py build BUILD FOLDER [--jobs N]  # where nvcc is: FOLDER/NAME, a program each
+    break_kernels.py check PROGRAM FOLDER STEPS...  # on a Hopper GPU; PROGRAM is the unbroken one
+
+BUILD is a CMake build folder of this tree (Ninja, FP8LAB_CUDA=ON) with a built program. A breakage
+replaces one piece of text of one source, compiles the translation units that it names from a copy
+of `kernels/` and links them in the place of their objects; the tree itself stays as it is. The
+programs look for libraries and data where those of a bundle lie, so FOLDER may be the `bin` of one.
+`check` runs `validate kernels` and replays STEPS, files of tests/golden/steps, with every program.
+Exit status 3 when the unbroken one fails or a broken one passes both. --only NAME, repeated,
+chooses some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Every operation in three sizes of shapes: about 10^7 outputs, seconds on 16 processors.
+KERNELS = ["kernels", "--rounds", "3", "--outputs", "1"]
+TIMEOUT = 60  # seconds for one validation; a kernel that hangs is a noticed one
+
+
+@dataclass(frozen=True)
+class Breakage:
+    name: str
+    what: str
+    file: str  # below kernels/
+    old: str
+    new: str
+    units: tuple[str, ...]  # translation units that are compiled with it
+
+
+BREAKAGES = (
+    Breakage(
+        "k_tail",
+        "BF16 GEMM drops the elements of K after the last whole stage",
+        "gemm_wgmma.cuh",
+        "Multiply::kBytes, gemm.m, gemm.k, gemm.a_stride, kTileM)",
+        "Multiply::kBytes, gemm.m, gemm.k > 64 ? gemm.k / 64 * 64 : gemm.k, gemm.a_stride, kTileM)",
+        ("gemm_wgmma_bf16.cu",),
+    ),
+    Breakage(
+        "promotion",
+        "FP8 GEMM keeps the last chunk only where it has to add up chunks",
+        "gemm_wgmma.cuh",
+        "sum[i] = __fadd_rn(sum[i], partial[i]);",
+        "sum[i] = partial[i];",
+        ("gemm_wgmma_e4m3_e4m3.cu",),
+    ),
+    Breakage(
+        "scale_slice",
+        "FP8 GEMM multiplies a chunk with the scales of A of the chunk before it",
+        "gemm_wgmma.cuh",
+        "p.step_a + chunk * p.tiles_m * kTileM",
+        "p.step_a + (chunk > 0 ? chunk - 1 : 0) * p.tiles_m * kTileM",
+        ("gemm_wgmma_e4m3_e4m3.cu",),
+    ),
+    Breakage(
+        "toward_zero",
+        "E4M3 quantizer cuts mantissas where it has to round to nearest even",
+        "quantize_group.cuh",
+        "__nv_cvt_float2_to_fp8x2({low, high},",
+        "__nv_cvt_float2_to_fp8x2({__uint_as_float(__float_as_uint(low) & 0xFFF00000u),"
+        " __uint_as_float(__float_as_uint(high) & 0xFFF00000u)},",
+        ("quantize_blocks.cu", "quantize_rows.cu"),
+    ),
+    Breakage(
+        "nan",
+        "RMSNorm rounds NaN to bf16 like any other number",
+        "rows.cuh",
+        "return numerics::to_bf16(value);",
+        "const std::uint32_t bits = numerics::float_bits(value);\n"
+        "    return static_cast<T>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);",
+        ("rmsnorm.cu",),
+    ),
+    Breakage(
+        "barrier",
+        "cross-entropy reads the maxima of other warps without waiting for them",
+        "cross_entropy.cu",
+        "  if (lane_id() == 0) warp_best[warp_id()] = best;\n  __syncthreads();\n"
+        "  for (int warp = 0;",
+        "  if (lane_id() == 0) warp_best[warp_id()] = best;\n  for (int warp = 0;",
+        ("cross_entropy.cu",),
+    ),
+    Breakage(
+        "contraction",
+        "AdamW fuses the multiplication and addition of its first moment",
+        "optimizer.cu",
+        "m[i] = (spec.beta1 * m[i]) + (f.one_minus_beta1 * clipped);",
+        "m[i] = __fmaf_rn(spec.beta1, m[i], f.one_minus_beta1 * clipped);",
+        ("optimizer.cu",),
+    ),
+    Breakage(
+        "causal_mask",
+        "attention lets a query see keys of the tile's end that lie after it",
+        "attention_forward.cu",
+        "return rows_.sees(i / 2, j) && j < last;",
+        "return (rows_.sees(i / 2, j) || rows_.sees(i / 2, j - 1)) && j < last;",
+        ("attention_forward.cu",),
+    ),
+    Breakage(
+        "row_end",
+        "element-wise operations write whole groups of eight columns at the end of a row",
+        "rows.cuh",
+        "        if (i < count) destination[i] = values[i];",
+        "        destination[i] = values[i];",
+        ("pointwise.cu",),
+    ),
+)
+
+
+def chosen(only: list[str]) -> list[Breakage]:
+    """Those with the given names, or all."""
+    return [breakage for breakage in BREAKAGES if not only or breakage.name in only]
+
+
+def broken_text(breakage: Breakage) -> str:
+    """The source with the breakage in it; ValueError unless its place is found once."""
+    text = (ROOT / "kernels" / breakage.file).read_text()
+    found = text.count(breakage.old)
+    if found != 1:
+        raise ValueError(
+            f"{breakage.name}: kernels/{breakage.file} has its place {found} times, not once"
+        )
+    return text.replace(breakage.old, breakage.new)
+
+
+def run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def compile_unit(build: Path, copy: Path, unit: str, output: Path) -> None:
+    """Compiles copy/kernels/UNIT as the build compiles kernels/UNIT, headers of the copy first."""
+    source = ROOT / "kernels" / unit
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if Path(entry["file"]) == source:
+            words = shlex.split(entry["command"])
+            break
+    else:
+        raise ValueError(f"{build}/compile_commands.json does not compile {source}")
+    words = [str(copy / "kernels" / unit) if word == str(source) else word for word in words]
+    words[words.index("-o") + 1] = str(output)
+    words.insert(next(i for i, word in enumerate(words) if word.startswith("-I")), f"-I{copy}")
+    run(words, Path(entry["directory"]))
+
+
+def link_command(build: Path) -> list[str]:
+    """The last command that the build makes the program with, without what comes after it."""
+    listed = subprocess.run(
+        ["ninja", "-t", "commands", "src/fp8lab"],
+        cwd=build,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    last = listed.stdout.splitlines()[-1]
+    return shlex.split(next(part for part in last.split("&&") if " -o src/fp8lab " in part))
+
+
+def build_one(breakage: Breakage, build: Path, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name)
+        shutil.copytree(ROOT / "kernels", copy / "kernels")
+        (copy / "kernels" / breakage.file).write_text(broken_text(breakage))
+        objects = [copy / f"{Path(unit).stem}.o" for unit in breakage.units]
+        for unit, output in zip(breakage.units, objects):
+            compile_unit(build, copy, unit, output)
+        words = link_command(build)
+        at = words.index("-o")
+        # Before the archives: the linker then never asks them for the units that were replaced.
+        words[at + 1 : at + 2] = [str(folder / breakage.name), *map(str, objects)]
+        run([*words, "-s", "-Wl,-rpath,$ORIGIN/../lib/fp8lab"], build)
+
+
+def build_all(build: Path, folder: Path, jobs: int, only: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    broken = chosen(only)
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = [pool.submit(build_one, breakage, build, folder) for breakage in broken]
+        for breakage, future in zip(broken, pending):
+            future.result()
+            print(folder / breakage.name, flush=True)
+
+
+@dataclass
+class Verdict:
+    noticed: bool
+    how: str
+
+
+def validate(program: Path, arguments: list[str], wanted: str) -> Verdict:
+    """Runs a validation; `how` has the count of lines with `wanted` and the first of them."""
+    command = [str(program), "validate", *arguments, "--backend", "cuda"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return Verdict(True, f"no end after {TIMEOUT} s")
+    if done.returncode == 0:
+        return Verdict(False, "passes")
+    lines = [line for line in done.stdout.splitlines() if wanted in line]
+    if not lines:
+        return Verdict(True, f"exit status {done.returncode}: {done.stderr.strip()[-200:]}")
+    return Verdict(True, f"{len(lines)}, first: {lines[0]}")
+
+
+def check_one(program: Path, steps: list[str]) -> tuple[Verdict, Verdict]:
+    return (
+        validate(program, KERNELS, "first mismatch of"),
+        validate(program, ["step", *steps], "differs first at"),
+    )
+
+
+def check_all(program: Path, folder: Path, steps: list[str], only: list[str]) -> int:
+    """One program after the other: two at a time share the device by turns and take far longer."""
+    passed = [not verdict.noticed for verdict in check_one(program, steps)]
+    print(f"unbroken: kernels {passed[0]}, step {passed[1]}", flush=True)
+    broken = chosen(only)
+    survivors = []
+    for breakage in broken:
+        kernels, step = check_one(folder / breakage.name, steps)
+        print(f"{breakage.name}: {breakage.what}")
+        print(f"  validate kernels: {kernels.how}")
+        print(f"  validate step: {step.how}", flush=True)
+        if not (kernels.noticed or step.noticed):
+            survivors.append(breakage.name)
+    print(f"{len(broken)} breakages, {len(survivors)} survived {' '.join(survivors)}")
+    return 0 if all(passed) and not survivors else 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list")
+    build = commands.add_parser("build")
+    build.add_argument("build", type=Path)
+    build.add_argument("folder", type=Path)
+    build.add_argument("--jobs", type=int, default=2)
+    check = commands.add_parser("check")
+    check.add_argument("program", type=Path)
+    check.add_argument("folder", type=Path)
+    check.add_argument("steps", nargs="+")
+    names = [breakage.name for breakage in BREAKAGES]
+    for command in (build, check):
+        command.add_argument("--only", action="append", default=[], choices=names)
+    arguments = parser.parse_args()
+    if arguments.command == "list":
+        for breakage in BREAKAGES:
+            broken_text(breakage)
+            print(f"{breakage.name}: {breakage.what}")
+        return 0
+    if arguments.command == "build":
+        folder = arguments.folder.resolve()
+        build_all(arguments.build.resolve(), folder, arguments.jobs, arguments.only)
+        return 0
+    return check_all(
+        arguments.program.resolve(), arguments.folder.resolve(), arguments.steps, arguments.only
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
