@@ -66,9 +66,9 @@ py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
 
 py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, std::uint64_t seed,
                    bool statistics, int threads) {
-  Input input = copy_matrix(x, "x");
+  const Borrowed input = borrow_matrix(x, "x");
   const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
-  const TensorView source = input.matrix.view();
+  const TensorView& source = input.view;
   QuantizedOperand operand;
   NpyArray codes, scales;
   {
@@ -76,13 +76,15 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
     const Support support = backend->supports(spec);
     if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
     operand = cli::quantize_values(*backend, source, transpose, spec, seed, "x");
-    codes = cli::download(*backend, operand.codes);
+    if (!spec.is_quantized()) codes = cli::download(*backend, operand.codes);
     if (spec.has_scale()) scales = cli::download(*backend, operand.scales);
   }
   const py::object scale_array = spec.has_scale() ? py::object(to_numpy(scales)) : py::none();
   const py::object report =
       statistics ? py::object(statistics_of(*backend, source, transpose, operand)) : py::none();
-  return py::make_tuple(to_numpy(codes), scale_array, report);
+  const py::array code_array =
+      spec.is_quantized() ? download_codes(*backend, operand.codes) : to_numpy(codes);
+  return py::make_tuple(code_array, scale_array, report);
 }
 
 py::array dequantize(const py::object& codes, const py::object& scales, const QuantSpec& spec,
