@@ -86,16 +86,20 @@ def quantize_with_ml_dtypes(x: Array, rows: int | None, cols: int | None) -> Arr
 
 
 def quantizers(x: Array) -> list[Contest]:
+    half = x.astype(ml_dtypes.bfloat16)
     return [
         Contest(
-            f"e4m3fn/{name} of fp32",
-            x,
-            lambda name=name: fp8lab.quantize(
-                x, f"e4m3fn/{name}", statistics=False, threads=1
+            f"e4m3fn/{tile} of {name}",
+            source,
+            lambda source=source, tile=tile: fp8lab.quantize(
+                source, f"e4m3fn/{tile}", statistics=False, threads=1
             ).codes,
-            lambda rows=rows, cols=cols: quantize_with_ml_dtypes(x, rows, cols),
+            lambda source=source, rows=rows, cols=cols: quantize_with_ml_dtypes(
+                source.astype(np.float32, copy=False), rows, cols
+            ),
         )
-        for name, rows, cols in TILES
+        for source, name in ((x, "fp32"), (half, "bf16"))
+        for tile, rows, cols in TILES
     ]
 
 
