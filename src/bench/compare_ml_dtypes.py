@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 if os.environ.setdefault("OMP_NUM_THREADS", "1") != "1":
@@ -50,6 +51,16 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name))
 
 
+def cast_with_ml_dtypes(x: Array, dtype: np.dtype[Any]) -> Array:
+    codes: Array = x.astype(dtype).view(np.uint8)
+    return codes
+
+
+def decode_with_ml_dtypes(codes: Array, dtype: np.dtype[Any]) -> Array:
+    values: Array = codes.view(dtype).astype(np.float32)
+    return values
+
+
 def casts(x: Array) -> list[Contest]:
     contests = []
     half = x.astype(ml_dtypes.bfloat16)
@@ -60,8 +71,8 @@ def casts(x: Array) -> list[Contest]:
                 Contest(
                     f"{name} -> {ours}",
                     source,
-                    lambda source=source, ours=ours: fp8lab.encode(source, ours),
-                    lambda source=source, dtype=dtype: source.astype(dtype).view(np.uint8),
+                    partial(fp8lab.encode, source, ours),
+                    partial(cast_with_ml_dtypes, source, dtype),
                 )
             )
         codes = fp8lab.encode(x, ours)
@@ -69,20 +80,26 @@ def casts(x: Array) -> list[Contest]:
             Contest(
                 f"{ours} -> fp32",
                 codes,
-                lambda codes=codes, ours=ours: fp8lab.decode(codes, ours),
-                lambda codes=codes, dtype=dtype: codes.view(dtype).astype(np.float32),
+                partial(fp8lab.decode, codes, ours),
+                partial(decode_with_ml_dtypes, codes, dtype),
             )
         )
     return contests
 
 
+def quantize(x: Array, tile: str) -> Array:
+    return fp8lab.quantize(x, f"e4m3fn/{tile}", statistics=False, threads=1).codes
+
+
 def quantize_with_ml_dtypes(x: Array, rows: int | None, cols: int | None) -> Array:
     """Codes of e4m3fn with the encode factor 448 / amax of each tile, for whole tiles."""
     height, width = rows or x.shape[0], cols or x.shape[1]
-    tiles = x.reshape(x.shape[0] // height, height, x.shape[1] // width, width)
+    values = x.astype(np.float32, copy=False)
+    tiles = values.reshape(x.shape[0] // height, height, x.shape[1] // width, width)
     amax = np.max(np.abs(tiles), axis=(1, 3), keepdims=True)
-    scaled = tiles * (np.float32(448) / amax)
-    return scaled.astype(ml_dtypes.float8_e4m3fn).view(np.uint8).reshape(x.shape)
+    return cast_with_ml_dtypes(tiles * (np.float32(448) / amax), dtype_of("float8_e4m3fn")).reshape(
+        x.shape
+    )
 
 
 def quantizers(x: Array) -> list[Contest]:
@@ -91,12 +108,8 @@ def quantizers(x: Array) -> list[Contest]:
         Contest(
             f"e4m3fn/{tile} of {name}",
             source,
-            lambda source=source, tile=tile: fp8lab.quantize(
-                source, f"e4m3fn/{tile}", statistics=False, threads=1
-            ).codes,
-            lambda source=source, rows=rows, cols=cols: quantize_with_ml_dtypes(
-                source.astype(np.float32, copy=False), rows, cols
-            ),
+            partial(quantize, source, tile),
+            partial(quantize_with_ml_dtypes, source, rows, cols),
         )
         for source, name in ((x, "fp32"), (half, "bf16"))
         for tile, rows, cols in TILES
@@ -115,11 +128,11 @@ def line(contest: Contest, repeats: int) -> str:
     if not np.array_equal(result, contest.theirs()):
         raise SystemExit(f"compare_ml_dtypes: {contest.name}: the results differ")
     ready = np.empty_like(contest.source)
-    actions = (
+    actions: tuple[Callable[[], object], ...] = (
         contest.ours,
         contest.theirs,
         contest.source.copy,
-        lambda: np.copyto(ready, contest.source),
+        partial(np.copyto, ready, contest.source),
     )
     ours, theirs, copy, memcpy = (
         min(times)

@@ -118,13 +118,6 @@ Input copy_matrix(py::handle object, const std::string& name) {
   return input;
 }
 
-py::array download_codes(Backend& backend, const TensorView& codes) {
-  FP8LAB_ASSERT(codes.dtype == DType::u8);
-  py::array_t<std::uint8_t> result({codes.rows, codes.cols});
-  backend.download(result.mutable_data(), codes);
-  return result;
-}
-
 py::array to_numpy(const NpyArray& array, const std::vector<py::ssize_t>& shape) {
   const bool codes = array.dtype == DType::u8;
   FP8LAB_ASSERT(codes || array.dtype == DType::f32);

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/api/tensor_view.hpp"
 #include "emulation/numerics/format.hpp"
 #include "src/io/npy.hpp"
 
@@ -43,9 +43,6 @@ Input copy_array(pybind11::handle object, const std::string& name);
 
 /// copy_array of a two-dimensional array with at least one element.
 Input copy_matrix(pybind11::handle object, const std::string& name);
-
-/// The contents of a u8 tensor of `backend` as a new NumPy array.
-pybind11::array download_codes(Backend& backend, const TensorView& codes);
 
 /// A matrix of float32 or uint8 elements as a new NumPy array of `shape`.
 pybind11::array to_numpy(const NpyArray& array, const std::vector<pybind11::ssize_t>& shape);
