@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/cpu/simd/target.hpp"
@@ -39,5 +40,23 @@ struct GemmBenchOptions {
 /// are Eigen, compiled for the processor's own instruction set, and OpenBLAS when the shared
 /// library is installed; they run in turn with the emulation in the same process, one thread each.
 std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options);
+
+/// Another emulator's speed on one core of a Xeon with AVX-512 and AMX, as recorded beside the
+/// recipes of this project (peers.md section 5, November 2026); not measured here.
+struct EmulatorPeer {
+  std::string_view name;
+  std::string_view arithmetic;  ///< what it computes
+  double mac_per_second;        ///< the faster end of the recorded range
+  std::string_view operation;   ///< GemmBenchRow::operation that does the same
+};
+
+/// MMA-Sim evaluates one output after another with the arithmetic of the tensor core; microxcaling
+/// quantizes to MX blocks and multiplies in FP32, so it stands beside the exact MX instruction and
+/// beside FP32 sums.
+inline constexpr EmulatorPeer kEmulatorPeers[] = {
+    {"MMA-Sim c785138", "wgmma m64n8k32 e4m3, bit-exact", 1.93e5, "sm90_wgmma_fp8"},
+    {"microxcaling 7bc4195", "MX matmul 1024x1024x1024, FP32 sums", 7.2e9, "sm100_mxf8f6f4"},
+    {"microxcaling 7bc4195", "MX matmul 1024x1024x1024, FP32 sums", 7.2e9, "ideal_fp32"},
+};
 
 }  // namespace fp8lab

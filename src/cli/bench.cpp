@@ -36,7 +36,56 @@ po::options_description bench_options() {
   return options;
 }
 
-nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
+/// Every accumulator by instruction set, from the rows of one shape: the ratios to FP32 GEMM.
+void print_ratio_table(const std::vector<GemmBenchRow>& rows,
+                       const std::vector<cpu::SimdTarget>& targets) {
+  const GemmBenchRow& first = rows.front();
+  fmt::print("ratio to FP32 GEMM, {}x{}x{}, one thread\n  {:<22}", first.m, first.n, first.k,
+             "operation");
+  for (const cpu::SimdTarget target : targets) fmt::print(" {:>12}", cpu::name_of(target));
+  for (const GemmBenchRow& row : rows) {
+    // The reference computes a corner of the same problem.
+    const bool first_shape = (row.m == first.m && row.n == first.n) || row.path == "reference";
+    if (row.target != first.target || !first_shape || row.k != first.k) continue;
+    fmt::print("\n  {:<22}", row.operation);
+    for (const GemmBenchRow& cell : rows) {
+      const bool same_cell =
+          cell.operation == row.operation && cell.m == row.m && cell.n == row.n && cell.k == row.k;
+      if (same_cell) fmt::print(" {:>12.4f}", cell.ratio);
+    }
+  }
+  fmt::print("\n");
+}
+
+/// The fastest row of each peer's arithmetic beside its recorded speed.
+nlohmann::ordered_json print_emulator_peers(const std::vector<GemmBenchRow>& rows) {
+  nlohmann::ordered_json json = nlohmann::json::array();
+  fmt::print("beside other emulators, one core; their MAC/s as recorded in peers.md section 5\n");
+  fmt::print("  {:<21} {:<36} {:>9}  {:<16} {:<12} {:>9} {:>9}\n", "emulator", "arithmetic",
+             "MAC/s", "operation", "target", "MAC/s", "ratio");
+  for (const EmulatorPeer& peer : kEmulatorPeers) {
+    const GemmBenchRow* best = nullptr;
+    for (const GemmBenchRow& row : rows) {
+      if (row.operation != peer.operation) continue;
+      if (best == nullptr || row.gigamac_per_second > best->gigamac_per_second) best = &row;
+    }
+    if (best == nullptr) continue;
+    const double own = 1e9 * best->gigamac_per_second;
+    const double ratio = own / peer.mac_per_second;
+    fmt::print("  {:<21} {:<36} {:>9.2e}  {:<16} {:<12} {:>9.2e} {:>9.3g}\n", peer.name,
+               peer.arithmetic, peer.mac_per_second, peer.operation, best->target, own, ratio);
+    json.push_back({{"emulator", peer.name},
+                    {"arithmetic", peer.arithmetic},
+                    {"recorded_mac_per_second", peer.mac_per_second},
+                    {"operation", peer.operation},
+                    {"target", best->target},
+                    {"mac_per_second", own},
+                    {"ratio", ratio}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json bench_gemms(const po::variables_map& values, nlohmann::ordered_json& peers) {
   GemmBenchOptions options;
   options.repeats = values["repeats"].as<int>();
   if (values.count("all-targets") != 0) options.targets = cpu::available_targets();
@@ -44,7 +93,8 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
   fmt::print("GEMM, one thread: multiply-adds beside the best FP32 GEMM\n");
   fmt::print("  {:<22} {:<12} {:>16} {:>9} {:>9} {:>6}  {:<9} {}\n", "operation", "target",
              "M x N x K", "GMAC/s", "FP32", "ratio", "peer", "path");
-  for (const GemmBenchRow& row : bench_gemm(options)) {
+  const std::vector<GemmBenchRow> results = bench_gemm(options);
+  for (const GemmBenchRow& row : results) {
     fmt::print("  {:<22} {:<12} {:>16} {:>9.2f} {:>9.2f} {:>6.3f}  {:<9} {}\n", row.operation,
                row.target, fmt::format("{}x{}x{}", row.m, row.n, row.k), row.gigamac_per_second,
                row.peer_gigamac_per_second, row.ratio, row.peer, row.path);
@@ -59,6 +109,8 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values) {
                     {"peer", row.peer},
                     {"path", row.path}});
   }
+  print_ratio_table(results, options.targets);
+  peers = print_emulator_peers(results);
   return rows;
 }
 
@@ -161,7 +213,9 @@ int bench(const std::vector<std::string>& arguments) {
   if (what == "gemm") {
     json = bench_on_device(values);
   } else if (what == "emulation") {
-    json["gemm"] = bench_gemms(values);
+    nlohmann::ordered_json peers;
+    json["gemm"] = bench_gemms(values, peers);
+    json["emulators"] = std::move(peers);
     json["quantize"] = bench_quantizers(values);
   } else {
     json["quantize"] = bench_backend(values);

@@ -78,26 +78,24 @@ NpyArray download(Backend& backend, const TensorView& view) {
   return wide;
 }
 
-QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
-                                 const QuantSpec& spec, std::uint64_t seed, const std::string& file,
-                                 const std::optional<Partner>& partner) {
+void quantize_into(Backend& backend, const TensorView& values, bool transpose, std::uint64_t seed,
+                   const std::string& file, const std::optional<Partner>& partner,
+                   QuantizedOperand& operand) {
   if (values.dtype != DType::f32 && values.dtype != DType::bf16) {
     throw Error(fmt::format("{}: values are {}; accepted: float32, or uint16 with the bits of bf16",
                             file, name_of(values.dtype)));
   }
-  if (spec.scale_source == ScaleSource::delayed) {
+  if (operand.spec.scale_source == ScaleSource::delayed) {
     throw Error(
         fmt::format("{}: delayed scaling needs the amax history of a run; accepted: current "
                     "or static scales, or none",
                     file));
   }
-  QuantizedOperand operand = allocate_operand(backend, spec, transpose ? values.cols : values.rows,
-                                              transpose ? values.rows : values.cols);
   if (partner) {
     operand.is_right = partner->is_left;
     operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
     const bool swapped = operand.is_right;
-    backend.smoothing_factors(spec.transform, swapped ? partner->values : values,
+    backend.smoothing_factors(operand.spec.transform, swapped ? partner->values : values,
                               swapped ? partner->transpose : transpose,
                               swapped ? values : partner->values,
                               swapped ? transpose : partner->transpose, operand.channel_factors);
@@ -106,6 +104,14 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
   key.seed = seed;
   key.orientation = transpose ? 1 : 0;
   backend.quantize(values, transpose, key, TensorView{}, operand);
+}
+
+QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
+                                 const QuantSpec& spec, std::uint64_t seed, const std::string& file,
+                                 const std::optional<Partner>& partner) {
+  QuantizedOperand operand = allocate_operand(backend, spec, transpose ? values.cols : values.rows,
+                                              transpose ? values.rows : values.cols);
+  quantize_into(backend, values, transpose, seed, file, partner, operand);
   return operand;
 }
 

@@ -36,6 +36,11 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
                                  const QuantSpec& spec, std::uint64_t seed, const std::string& file,
                                  const std::optional<Partner>& partner = std::nullopt);
 
+/// quantize_values into an operand with its spec and memory.
+void quantize_into(Backend& backend, const TensorView& values, bool transpose, std::uint64_t seed,
+                   const std::string& file, const std::optional<Partner>& partner,
+                   QuantizedOperand& operand);
+
 /// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names
 /// stand for the matrices in messages. Throws Error where scales are missing or superfluous, and
 /// for shapes and types that do not fit.

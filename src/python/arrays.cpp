@@ -58,39 +58,63 @@ std::string shape_text(const std::vector<py::ssize_t>& shape) {
   return "(" + text + ")";
 }
 
+std::vector<py::ssize_t> shape_of(py::handle object) {
+  const auto array = py::reinterpret_borrow<py::array>(object);
+  return {array.shape(), array.shape() + array.ndim()};
+}
+
 }  // namespace
 
-Input copy_array(py::handle object, const std::string& name) {
+Borrowed borrow_array(py::handle object, const std::string& name) {
   if (!py::isinstance<py::array>(object)) {
     throw Error(fmt::format("{}: a NumPy array is needed, not {}", name,
                             py::type::handle_of(object).attr("__name__").cast<std::string>()));
   }
   auto array = py::reinterpret_borrow<py::array>(object);
   const NumpyType& type = numpy_type(array, name);
-  const py::module_ numpy = py::module_::import("numpy");
-  Input input;
-  input.shape.assign(array.shape(), array.shape() + array.ndim());
   if (type.name == "float16") array = array.attr("astype")("float32");
-  array = numpy.attr("ascontiguousarray")(array);
-  input.matrix.dtype = type.dtype;
-  input.matrix.rows = 1;
-  input.matrix.cols = array.size();
-  input.matrix.data.resize(static_cast<std::size_t>(array.nbytes()));
-  if (!input.matrix.data.empty()) {
-    std::memcpy(input.matrix.data.data(), array.data(), input.matrix.data.size());
+  Borrowed borrowed;
+  borrowed.owner = py::module_::import("numpy").attr("ascontiguousarray")(array);
+  // A view is read only in use; TensorView has no constant form.
+  borrowed.view = {const_cast<void*>(borrowed.owner.data()), type.dtype, 1, array.size(),
+                   array.size()};
+  if (!type.codes.empty()) borrowed.codes = format_by_name(type.codes);
+  return borrowed;
+}
+
+Borrowed borrow_matrix(py::handle object, const std::string& name) {
+  Borrowed borrowed = borrow_array(object, name);
+  const std::vector<py::ssize_t> shape = shape_of(object);
+  if (shape.size() != 2 || borrowed.view.cols == 0) {
+    throw Error(fmt::format("{}: shape {}; accepted: (rows, columns) with at least one element",
+                            name, shape_text(shape)));
   }
-  if (!type.codes.empty()) input.codes = format_by_name(type.codes);
+  borrowed.view.rows = shape[0];
+  borrowed.view.cols = borrowed.view.row_stride = shape[1];
+  return borrowed;
+}
+
+Input copy_array(py::handle object, const std::string& name) {
+  const Borrowed borrowed = borrow_array(object, name);
+  Input input;
+  input.shape = shape_of(object);
+  input.matrix.dtype = borrowed.view.dtype;
+  input.matrix.rows = 1;
+  input.matrix.cols = borrowed.view.cols;
+  input.matrix.data.resize(static_cast<std::size_t>(borrowed.owner.nbytes()));
+  if (!input.matrix.data.empty()) {
+    std::memcpy(input.matrix.data.data(), borrowed.owner.data(), input.matrix.data.size());
+  }
+  input.codes = borrowed.codes;
   return input;
 }
 
 Input copy_matrix(py::handle object, const std::string& name) {
-  Input input = copy_array(object, name);
-  if (input.shape.size() != 2 || input.matrix.cols == 0) {
-    throw Error(fmt::format("{}: shape {}; accepted: (rows, columns) with at least one element",
-                            name, shape_text(input.shape)));
-  }
-  input.matrix.rows = input.shape[0];
-  input.matrix.cols = input.shape[1];
+  const Borrowed borrowed = borrow_matrix(object, name);
+  Input input = copy_array(borrowed.owner, name);
+  input.matrix.rows = borrowed.view.rows;
+  input.matrix.cols = borrowed.view.cols;
+  input.codes = borrowed.codes;
   return input;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/api/tensor_view.hpp"
 #include "emulation/numerics/format.hpp"
 #include "src/io/npy.hpp"
 
@@ -20,6 +21,19 @@ struct Input {
   std::vector<pybind11::ssize_t> shape;       ///< as the caller gave it
   std::optional<numerics::FormatSpec> codes;  ///< format of the codes of an ml_dtypes FP8 array
 };
+
+/// A NumPy array in row-major order, without a copy where it is that already.
+struct Borrowed {
+  pybind11::array owner;  ///< keeps the memory
+  TensorView view;        ///< (1, size); f32, bf16 or u8
+  std::optional<numerics::FormatSpec> codes;
+};
+
+/// The array, which nobody may write to before the view is no longer used. Types: see copy_array.
+Borrowed borrow_array(pybind11::handle object, const std::string& name);
+
+/// borrow_array of a two-dimensional array with at least one element.
+Borrowed borrow_matrix(pybind11::handle object, const std::string& name);
 
 /// Copies an array of any shape. Types: float32; float16, which is widened exactly; uint16, which
 /// is the bits of bf16, and ml_dtypes.bfloat16; uint8, which is codes, and the types of ml_dtypes

@@ -1,12 +1,14 @@
 // Python: encode and decode.
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "emulation/api/error.hpp"
 #include "emulation/api/recipe_names.hpp"
+#include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "src/python/arrays.hpp"
@@ -48,14 +50,19 @@ struct Cast {
   std::uint64_t seed;
 };
 
+std::vector<py::ssize_t> shape_of(const py::array& array) {
+  return {array.shape(), array.shape() + array.ndim()};
+}
+
 template <class Code>
-py::array encode_values(const Input& input, const Cast& cast) {
-  const auto count = static_cast<std::size_t>(input.matrix.cols);
-  const auto* values = reinterpret_cast<const float*>(input.matrix.data.data());
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(input.matrix.data.data());
-  const bool wide = input.matrix.dtype == DType::f32;
+py::array encode_values(const TensorView& source, const std::vector<py::ssize_t>& shape,
+                        const Cast& cast) {
+  const auto count = static_cast<std::size_t>(source.cols);
+  const auto* values = static_cast<const float*>(source.data);
+  const auto* halves = static_cast<const std::uint16_t*>(source.data);
+  const bool wide = source.dtype == DType::f32;
   const bool stochastic = cast.rounding == numerics::Rounding::stochastic;
-  py::array_t<Code> result(input.shape);
+  py::array_t<Code> result(shape);
   Code* const codes = result.mutable_data();
   const py::gil_scoped_release unlocked;
   for (std::size_t i = 0; i < count; ++i) {
@@ -67,17 +74,41 @@ py::array encode_values(const Input& input, const Cast& cast) {
   return result;
 }
 
+/// encode_values by the vector kernels: a quantization without a scale.
+py::array quantize_values(const TensorView& source, const std::vector<py::ssize_t>& shape,
+                          const QuantSpec& spec, std::uint64_t seed) {
+  py::array_t<std::uint8_t> result(shape);
+  if (source.cols == 0) return result;
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = source.rows;
+  operand.k = source.cols;
+  operand.codes = {result.mutable_data(), DType::u8, source.rows, source.cols, source.cols};
+  RandomKey key;
+  key.seed = seed;
+  const py::gil_scoped_release unlocked;
+  cpu::quantize(source, false, key, TensorView{}, operand);
+  return result;
+}
+
 py::array encode(const py::object& x, const std::string& format, const std::string& rounding,
                  const std::string& overflow, std::uint64_t seed) {
   const Cast cast{known_format(format), known_word(kRoundingNames, "rounding", rounding),
                   known_word(kOverflowNames, "overflow", overflow), seed};
-  const Input input = copy_array(x, "x");
-  if (input.matrix.dtype == DType::u8) {
+  const Borrowed input = borrow_array(x, "x");
+  if (input.view.dtype == DType::u8) {
     throw Error("x: holds codes; accepted: float32, float16, bfloat16 or uint16 (bits of bf16)");
   }
-  if (cast.format.bits() <= 8) return encode_values<std::uint8_t>(input, cast);
-  if (cast.format.bits() <= 16) return encode_values<std::uint16_t>(input, cast);
-  return encode_values<std::uint32_t>(input, cast);
+  const std::vector<py::ssize_t> shape = shape_of(py::reinterpret_borrow<py::array>(x));
+  QuantSpec spec;
+  spec.format = cast.format;
+  spec.rounding = cast.rounding;
+  spec.overflow = cast.overflow;
+  const bool is_element = spec.is_quantized() && cpu::supports_quantization(spec);
+  if (is_element) return quantize_values(input.view, shape, spec, seed);
+  if (cast.format.bits() <= 8) return encode_values<std::uint8_t>(input.view, shape, cast);
+  if (cast.format.bits() <= 16) return encode_values<std::uint16_t>(input.view, shape, cast);
+  return encode_values<std::uint32_t>(input.view, shape, cast);
 }
 
 /// Unsigned codes of any width; the signed and the wide types are refused by name.
@@ -86,9 +117,15 @@ py::array decode_codes(const py::array& codes, const FormatSpec& format) {
   const auto contiguous = py::array_t<Code, py::array::c_style>(codes);
   const Code* const source = contiguous.data();
   const auto count = static_cast<std::size_t>(contiguous.size());
-  py::array_t<float> result(std::vector<py::ssize_t>(codes.shape(), codes.shape() + codes.ndim()));
+  py::array_t<float> result(shape_of(codes));
   float* const values = result.mutable_data();
   const py::gil_scoped_release unlocked;
+  if constexpr (sizeof(Code) == 1) {
+    std::array<float, 256> table{};
+    for (std::uint32_t code = 0; code < 256; ++code) table[code] = numerics::decode(format, code);
+    for (std::size_t i = 0; i < count; ++i) values[i] = table[source[i]];
+    return result;
+  }
   for (std::size_t i = 0; i < count; ++i) values[i] = numerics::decode(format, source[i]);
   return result;
 }

@@ -1,12 +1,34 @@
 // The Python module _fp8lab. Its arguments are positional; the package in src/python/fp8lab is what
 // users see and where every function is documented.
+#include <fmt/format.h>
 #include <pybind11/pybind11.h>
+
+#include <string>
 
 #include "emulation/api/error.hpp"
 #include "src/python/bindings.hpp"
 
+namespace {
+
+namespace py = pybind11;
+
+/// Before 2.12 pybind11 reads the records of NumPy 1 alone, and memory of others instead of those
+/// of NumPy 2.
+void check_numpy() {
+#if PYBIND11_VERSION_HEX < 0x020C0000
+  const auto version = py::module_::import("numpy").attr("__version__").cast<std::string>();
+  if (version.rfind("1.", 0) == 0) return;
+  throw py::import_error(
+      fmt::format("fp8lab was built with pybind11 {}.{}, which reads arrays of NumPy 1 alone; this "
+                  "is NumPy {}; accepted: numpy<2, or a build with pybind11>=2.12",
+                  PYBIND11_VERSION_MAJOR, PYBIND11_VERSION_MINOR, version));
+#endif
+}
+
+}  // namespace
+
 PYBIND11_MODULE(_fp8lab, module) {
-  namespace py = pybind11;
+  check_numpy();
   module.doc() = "Bindings of the fp8lab emulator; use the package fp8lab.";
   module.attr("__version__") = FP8LAB_VERSION;
   // Users know the exceptions by the package that shows them.

@@ -64,25 +64,46 @@ py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
   return result;
 }
 
+/// A new NumPy array of `rows` by `cols` elements, not initialised, and the view of it.
+template <class T>
+py::array new_matrix(std::int64_t rows, std::int64_t cols, TensorView& view) {
+  py::array_t<T> array({rows, cols});
+  view = {array.mutable_data(), sizeof(T) == 1 ? DType::u8 : DType::f32, rows, cols, cols};
+  return array;
+}
+
 py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, std::uint64_t seed,
                    bool statistics, int threads) {
-  Input input = copy_matrix(x, "x");
+  const Borrowed input = borrow_matrix(x, "x");
   const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
-  const TensorView source = input.matrix.view();
+  const TensorView& source = input.view;
+  if (const Support support = backend->supports(spec); !support) {
+    throw Error("quantizer " + label(spec) + ": " + support.reason);
+  }
   QuantizedOperand operand;
-  NpyArray codes, scales;
+  operand.spec = spec;
+  operand.rows = transpose ? source.cols : source.rows;
+  operand.k = transpose ? source.rows : source.cols;
+  // Codes and scales are written where Python reads them; bf16 values are widened first.
+  py::array code_array;
+  py::object scale_array = py::none();
+  if (spec.is_quantized()) {
+    code_array = new_matrix<std::uint8_t>(operand.rows, operand.k, operand.codes);
+  } else {
+    operand.codes = backend->allocate(spec.storage(), operand.rows, operand.k);
+  }
+  if (spec.has_scale()) {
+    scale_array =
+        new_matrix<float>(spec.tile_rows(operand.rows), spec.scale_cols(operand.k), operand.scales);
+  }
   {
     const py::gil_scoped_release unlocked;
-    const Support support = backend->supports(spec);
-    if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
-    operand = cli::quantize_values(*backend, source, transpose, spec, seed, "x");
-    codes = cli::download(*backend, operand.codes);
-    if (spec.has_scale()) scales = cli::download(*backend, operand.scales);
+    cli::quantize_into(*backend, source, transpose, seed, "x", std::nullopt, operand);
   }
-  const py::object scale_array = spec.has_scale() ? py::object(to_numpy(scales)) : py::none();
+  if (!spec.is_quantized()) code_array = to_numpy(cli::download(*backend, operand.codes));
   const py::object report =
       statistics ? py::object(statistics_of(*backend, source, transpose, operand)) : py::none();
-  return py::make_tuple(to_numpy(codes), scale_array, report);
+  return py::make_tuple(code_array, scale_array, report);
 }
 
 py::array dequantize(const py::object& codes, const py::object& scales, const QuantSpec& spec,
