@@ -278,7 +278,8 @@ FP8LAB_INLINE void encode_vector(const std::uint16_t* x, Encoder encode, Factor 
 template <bool kDivide, class Encoder, class Factor>
 FP8LAB_INLINE void encode_vector(const float* x, Encoder encode, Factor factor,
                                  std::uint8_t* codes) {
-  const Words words = encode(scaled<kDivide>(load<Floats>(x), factor.straight()));
+  // Masked: of words whose upper bits matter GCC narrows the elements one by one.
+  const Words words = encode(scaled<kDivide>(load<Floats>(x), factor.straight())) & 0xFFu;
   const QuarterBytes packed = __builtin_convertvector(words, QuarterBytes);
   std::memcpy(codes, &packed, sizeof packed);
 }
