@@ -8,11 +8,10 @@
 
 namespace fp8lab::cuda {
 
-/// Whether a pair of types has the tiles wider than 128; E5M2 by E5M2 trains nothing.
-constexpr bool wide_tiles(WgmmaTypes types) { return types != WgmmaTypes::e5m2_e5m2; }
+/// Whether a pair of types has more than the plainest kernels; E5M2 by E5M2 trains nothing.
+constexpr bool has_choice(WgmmaTypes types) { return types != WgmmaTypes::e5m2_e5m2; }
 
-/// Launches the kernel for gemm.step with tiles of 128 x problem.tile_n in clusters of
-/// problem.cluster blocks.
+/// Launches the kernel for gemm.step and problem.tiling, one of those that choose_tiles may take.
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& problem);
 

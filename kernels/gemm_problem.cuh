@@ -13,18 +13,23 @@
 
 namespace fp8lab::cuda {
 
-// One block computes tiles of 128 x kTileN: two warpgroups of 64 rows each multiply what a third
-// one copies. Each block walks over its share of the tiles, so that the copies of the next tile run
+// One block computes tiles of 64 rows for each warpgroup that multiplies; one more warpgroup
+// copies. Each block walks over its share of the tiles, so that the copies of the next tile run
 // while the last one is written. Two blocks may form a cluster: they take tiles below each other
 // and copy half of B each for both.
-constexpr int kTileM = 128;
 constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
 constexpr int kWarpgroup = 128;
-constexpr int kConsumers = 2;  ///< warpgroups that multiply
-constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
 constexpr int kMaxCluster = 2;
 constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales
+
+/// How a kernel forms the chains of a tile and promotes them.
+enum class Chains {
+  one,         ///< one over the whole range
+  turns,       ///< one a stage; the warpgroups take turns: one promotes while another multiplies
+  overlapped,  ///< one a stage, issued before the last one is promoted: two sets of partial sums
+  pieces,      ///< of any number of instructions
+};
 
 /// The scale of every element where an operand has none.
 static __device__ const float kUnitScale = 1.0f;
@@ -58,13 +63,19 @@ __host__ __device__ constexpr int scale_column(int place, int tile_n, int column
   return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + own % 2 : tile_n;
 }
 
+/// The tiles of a GEMM.
+struct Tiling {
+  Chains chains = Chains::one;
+  int tile_m = 0, tile_n = 0;
+  int cluster = 1;
+};
+
 /// The kernel's view of a WgmmaGemm.
 struct Problem {
   int m, n, k;
+  Tiling tiling;
   int tiles_m, tiles_n;  ///< tiles_m in whole clusters
-  int cluster;
   int group;  ///< clusters of tile rows that are walked together, so that their A stays in the L2
-  int tile_n;
   bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
   int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
   int splits, range;
@@ -86,35 +97,38 @@ struct Tile {
   int m0, n0, k_begin, k_end, split;
 };
 
+/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
+/// once for the warp. Called by whole warps.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 /// The block's share of the tiles, in order, and within each the stages along K.
 class Walk {
  public:
-  __device__ explicit Walk(const Problem& p)
-      : p_(p), rank_(p.cluster == 1 ? 0 : static_cast<int>(cluster_rank())) {
-    index_ = static_cast<int>(blockIdx.x) / p.cluster;
+  /// `rank` of the block in its cluster.
+  __device__ Walk(const Problem& p, int rank) : p_(p), rank_(rank) {
+    index_ = static_cast<int>(blockIdx.x) / p.tiling.cluster;
     find();
   }
   __device__ bool done() const {
-    return index_ >= p_.tiles_m / p_.cluster * p_.tiles_n * p_.splits;
+    return index_ >= p_.tiles_m / p_.tiling.cluster * p_.tiles_n * p_.splits;
   }
   __device__ const Tile& tile() const { return tile_; }
-  __device__ int rank() const { return rank_; }
   __device__ void next() {
-    index_ += static_cast<int>(gridDim.x) / p_.cluster;
+    index_ += static_cast<int>(gridDim.x) / p_.tiling.cluster;
     find();
   }
 
  private:
   __device__ void find() {
-    const int high = p_.tiles_m / p_.cluster;  // in clusters
+    const int high = p_.tiles_m / p_.tiling.cluster;  // in clusters
     const int tiles = high * p_.tiles_n;
     tile_.split = index_ / tiles;
     const int i = index_ % tiles;
     const int first = i / (p_.group * p_.tiles_n) * p_.group;
     const int height = min(p_.group, high - first);
     const int in_group = i - first * p_.tiles_n;
-    tile_.m0 = ((first + in_group % height) * p_.cluster + rank_) * kTileM;
-    tile_.n0 = in_group / height * p_.tile_n;
+    tile_.m0 = ((first + in_group % height) * p_.tiling.cluster + rank_) * p_.tiling.tile_m;
+    tile_.n0 = in_group / height * p_.tiling.tile_n;
     tile_.k_begin = tile_.split * p_.range;
     tile_.k_end = min(p_.k, tile_.k_begin + p_.range);
   }

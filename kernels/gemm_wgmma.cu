@@ -29,8 +29,9 @@ __global__ void reduce_kernel(const __grid_constant__ Problem p) {
 /// Scales inside the sum along K, from their places in the operands to the order of Problem.
 __global__ void order_scales_kernel(const __grid_constant__ Problem p, Grid a, Grid b, int columns,
                                     float* to_a, float* to_b) {
-  const int rows = p.tiles_m * kTileM;
-  const int places = scale_places(p.tile_n, columns);
+  const int tile_n = p.tiling.tile_n;
+  const int rows = p.tiles_m * p.tiling.tile_m;
+  const int places = scale_places(tile_n, columns);
   const int width = rows + p.tiles_n * places;
   const int chunks = (p.k + p.chunk - 1) / p.chunk;
   const std::int64_t count = static_cast<std::int64_t>(chunks) * width;
@@ -43,10 +44,10 @@ __global__ void order_scales_kernel(const __grid_constant__ Problem p, Grid a, G
           place < p.m ? a.row(place)[k / a.cols] : 0.0f;
     } else {
       const int at = place - rows, tile = at / places;
-      const int in_tile = scale_column(at % places, p.tile_n, columns);
-      const int column = tile * p.tile_n + in_tile;
+      const int in_tile = scale_column(at % places, tile_n, columns);
+      const int column = tile * tile_n + in_tile;
       to_b[static_cast<std::int64_t>(chunk) * (p.tiles_n * places) + at] =
-          in_tile < p.tile_n && column < p.n ? b.row(column)[k / b.cols] : 0.0f;
+          in_tile < tile_n && column < p.n ? b.row(column)[k / b.cols] : 0.0f;
     }
   }
 }
@@ -108,48 +109,62 @@ bool blocks_b(const WgmmaGemm& gemm) {
          gemm.scale_b.rows >= gemm.n;
 }
 
-/// Tile widths that have a kernel, for gemm.step.
-bool has_tile(const WgmmaGemm& gemm, int tile_n) {
-  if (tile_n == 128) return true;
-  if (!wide_tiles(gemm.types)) return false;
-  if (gemm.step == WgmmaStep::none) return true;
-  return tile_n == 192 && (gemm.step == WgmmaStep::add || blocks_b(gemm));
+/// Whether there is a kernel with these tiles (launch_types).
+bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
+  const bool choice = has_choice(gemm.types);
+  if (gemm.step == WgmmaStep::none) {
+    return tiling.chains == Chains::one && (choice || tiling.tile_n == 128);
+  }
+  const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
+  switch (tiling.chains) {
+    case Chains::turns: return stages;
+    case Chains::overlapped: return stages && gemm.step == WgmmaStep::add;
+    case Chains::pieces: return !stages;
+    case Chains::one: break;
+  }
+  return false;
 }
 
 /// Tile rows that are walked together: at least as many as make a round of all multiprocessors read
 /// as much of A as of B, more while their A takes a small part of the L2.
-int group_rows(const WgmmaGemm& gemm) {
+int group_rows(const WgmmaGemm& gemm, int tile_m) {
   constexpr std::int64_t kBytes = std::int64_t{12} << 20;
-  const std::int64_t row = kTileM * gemm.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1);
+  const std::int64_t row = tile_m * gemm.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1);
   return static_cast<int>(
       std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(row, 1), 16, 64));
 }
 
-/// The tile width whose rounds over the multiprocessors take the least time: the wider the tile,
-/// the fewer bytes it copies for each product, the more of it may be idle. Clusters halve the
-/// copies of B where chains are long and nothing waits between them. Measured on an H200.
+/// The larger the tile, the fewer bytes it copies for each product, the more of it may be idle.
+struct Choice {
+  Tiling tiling;
+  double cost;  ///< of one product, relative to the others of its step; measured on an H200
+};
+constexpr Choice kChoices[] = {
+    {{Chains::one, 128, 256, 2}, 1.0},         {{Chains::one, 128, 256, 1}, 1.02},
+    {{Chains::one, 128, 192, 2}, 1.02},        {{Chains::one, 128, 192, 1}, 1.04},
+    {{Chains::one, 128, 128, 2}, 1.1},         {{Chains::one, 128, 128, 1}, 1.12},
+    {{Chains::overlapped, 128, 128, 2}, 0.97}, {{Chains::turns, 192, 128, 1}, 1.0},
+    {{Chains::pieces, 128, 128, 1}, 1.0},
+};
+
+/// The tiles whose rounds over the multiprocessors take the least time. Clusters halve the copies
+/// of B, which pays where chains are long.
 void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
-  struct Choice {
-    int tile_n;
-    double cost;  ///< of one product, relative
-  };
-  const bool fast = gemm.step == WgmmaStep::none, plain = gemm.step == WgmmaStep::add;
-  const Choice choices[] = {{256, 1.0}, {192, 1.02}, {128, fast ? 1.1 : plain ? 1.17 : 1.32}};
-  const int tiles_m = ceil_div(p.m, kTileM);
   const bool long_chains = p.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) >= 4096;
-  p.cluster = fast && long_chains && tiles_m % kMaxCluster == 0 ? kMaxCluster : 1;
-  p.tiles_m = tiles_m;
-  p.group = std::max(1, group_rows(gemm) / p.cluster);
   double least = 0;
-  for (const Choice& choice : choices) {
-    if (!has_tile(gemm, choice.tile_n)) continue;
-    const int tiles_n = ceil_div(p.n, choice.tile_n);
+  for (const Choice& choice : kChoices) {
+    const Tiling& tiling = choice.tiling;
+    if (!has_kernel(gemm, tiling) || (tiling.cluster > 1 && !long_chains)) continue;
+    const int tiles_m = ceil_div(p.m, tiling.tile_m), tiles_n = ceil_div(p.n, tiling.tile_n);
+    if (tiles_m % tiling.cluster != 0) continue;
     const int rounds = ceil_div(tiles_m * tiles_n * p.splits, multiprocessors);
-    const double time = rounds * choice.tile_n * choice.cost;
+    const double time = rounds * choice.cost * tiling.tile_m * tiling.tile_n;
     if (least != 0 && time >= least) continue;
     least = time;
-    p.tile_n = choice.tile_n;
+    p.tiling = tiling;
+    p.tiles_m = tiles_m;
     p.tiles_n = tiles_n;
+    p.group = std::max(1, group_rows(gemm, tiling.tile_m) / tiling.cluster);
   }
 }
 
@@ -158,20 +173,21 @@ std::size_t part_elements(const WgmmaGemm& gemm) {
   return gemm.splits > 1 ? static_cast<std::size_t>((gemm.splits * gemm.m * gemm.n + 3) / 4 * 4)
                          : 0;
 }
-/// Room for the scales of both operands whatever tile is chosen.
+/// Room for the scales of both operands whatever tiles are chosen.
 std::size_t scale_elements(const WgmmaGemm& gemm) {
   if (!scaled_steps(gemm)) return 0;
-  const std::int64_t rows = (gemm.m + kTileM - 1) / kTileM * kTileM;
-  const std::int64_t tiles = (gemm.n + kTileM - 1) / kTileM;
+  constexpr int kMostRows = 192, kColumns = 128;
+  const std::int64_t rows = gemm.m + kMostRows;
+  const std::int64_t tiles = (gemm.n + kColumns - 1) / kColumns;
   const std::int64_t chunks = (gemm.k + gemm.chunk - 1) / gemm.chunk;
-  return static_cast<std::size_t>(chunks * (rows + tiles * scale_places(kTileM, 1)));
+  return static_cast<std::size_t>(chunks * (rows + tiles * scale_places(kColumns, 1)));
 }
 
 void order_scales(Context& context, const WgmmaGemm& gemm, Problem& p) {
   const std::int64_t chunks = ceil_div(p.k, p.chunk);
   const int columns = p.blocks_b ? kBlockColumns : 1;
   float* to_a = gemm.memory + part_elements(gemm);
-  float* to_b = to_a + chunks * p.tiles_m * kTileM;
+  float* to_b = to_a + chunks * p.tiles_m * p.tiling.tile_m;
   order_scales_kernel<<<context.multiprocessors() * 4, 256, 0, context.stream()>>>(
       p, grid_of(gemm.scale_a, gemm.k), grid_of(gemm.scale_b, gemm.k), columns, to_a, to_b);
   check_launch("gemm scales");
@@ -210,7 +226,6 @@ void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
   const bool scaled = scaled_steps(gemm);
   p.outer_a = grid_of(scaled ? ScaleGrid{} : gemm.scale_a, gemm.k);
   p.outer_b = grid_of(scaled ? ScaleGrid{} : gemm.scale_b, gemm.k);
-  p.blocks_b = blocks_b(gemm);
   p.epilogue = gemm.epilogue;
   p.bias = gemm.bias;
   p.bias_bf16 = gemm.bias_bf16;
@@ -222,6 +237,7 @@ void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
   p.boxed = bf16 && gemm.epilogue.beta == 0.0f && gemm.splits == 1 && address % 16 == 0 &&
             gemm.d_stride % 8 == 0;
   choose_tiles(gemm, context.multiprocessors(), p);
+  p.blocks_b = p.tiling.chains == Chains::turns && blocks_b(gemm);
   if (scaled) order_scales(context, gemm, p);
   switch (gemm.types) {
     case WgmmaTypes::e4m3_e4m3: launch_types<WgmmaTypes::e4m3_e4m3>(context, gemm, p); break;

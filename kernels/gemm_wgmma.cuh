@@ -2,177 +2,90 @@
 // pair, so that they are compiled side by side.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/gemm_epilogue.cuh"
 #include "kernels/gemm_launch.cuh"
 #include "kernels/gemm_problem.cuh"
+#include "kernels/gemm_stages.cuh"
 #include "kernels/ptx.cuh"
 #include "kernels/wgmma.cuh"
 
 namespace fp8lab::cuda {
 
-template <int kTileN>
-struct Stage {
-  alignas(1024) unsigned char a[kTileM * kTileBytes];
-  alignas(1024) unsigned char b[kTileN * kTileBytes];
-};
-
-/// How a kernel promotes: with scales, of every column of a tile or one for each 64 columns.
-template <WgmmaStep kStep, bool kBlocksB>
-struct Steps {
-  static constexpr bool kScaled = kStep != WgmmaStep::none && kStep != WgmmaStep::add;
-  static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale
-};
-
-template <class Step, int kTileN>
-struct NoScales {};
-template <class Step, int kTileN>
-struct StageScales {
-  float a[kStepsPerStage][kTileM];
-  float b[kStepsPerStage][scale_places(kTileN, Step::kColumns)];
-};
-
-/// As many stages and boxes of d as fit into the shared memory of a multiprocessor.
-template <class Step, int kTileN>
-struct alignas(1024) Shared {
-  static constexpr int kStages = kTileN == 128 ? (Step::kScaled ? 5 : 6) : 4;
-  static constexpr int kBoxes = kTileN == 256 ? 2 : kTileN / kBoxColumns;
-  using Scales =
-      std::conditional_t<Step::kScaled, StageScales<Step, kTileN>, NoScales<Step, kTileN>>;
-  Stage<kTileN> stages[kStages];
-  Staging<kBoxes> staging[kConsumers];
-  ColumnScales<kTileN> columns[kConsumers];
-  alignas(16) Scales scales[kStages];
-  std::uint64_t full[kStages];
-  std::uint64_t empty[kStages];
-};
-
-/// Position in the ring of stages.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-// --- the warpgroup that copies ------------------------------------------------------------------
-
-/// Announces the bytes of a stage, and copies the scales of the chunks with a part in it; ranges of
-/// a split begin at multiples of a chunk.
-template <class Step, int kTileN>
-__device__ void copy_scales(const Problem& p, const Tile& tile, int k, int k_end,
-                            StageScales<Step, kTileN>& scales, std::uint64_t* full) {
-  constexpr int kPlaces = scale_places(kTileN, Step::kColumns);
-  const int first = k / p.chunk, count = (k_end - 1) / p.chunk - first + 1;
-  barrier_expect(full, sizeof(Stage<kTileN>) + count * (kTileM + kPlaces) * sizeof(float));
-  for (int i = 0; i < count; ++i) {
-    const std::int64_t chunk = first + i;
-    copy_bytes(scales.a[i], p.step_a + chunk * p.tiles_m * kTileM + tile.m0, sizeof(scales.a[i]),
-               full);
-    copy_bytes(scales.b[i], p.step_b + (chunk * p.tiles_n + tile.n0 / kTileN) * kPlaces,
-               sizeof(scales.b[i]), full);
-  }
-}
-
-template <int kBytes, class Step, int kTileN>
-__device__ void copy_operands(const Problem& p, const CUtensorMap* map_a, const CUtensorMap* map_b,
-                              Shared<Step, kTileN>& shared) {
-  constexpr int kTileK = kTileBytes / kBytes;
-  Ring<Shared<Step, kTileN>::kStages> ring;
-  for (Walk walk(p); !walk.done(); walk.next()) {
-    const Tile tile = walk.tile();
-    for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring.advance()) {
-      Stage<kTileN>& stage = shared.stages[ring.stage];
-      std::uint64_t* full = &shared.full[ring.stage];
-      barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
-      if constexpr (Step::kScaled) {
-        copy_scales<Step, kTileN>(p, tile, k, min(k + kTileK, tile.k_end),
-                                  shared.scales[ring.stage], full);
-      } else {
-        barrier_expect(full, sizeof(stage));
-      }
-      copy_box(stage.a, map_a, full, k, tile.m0);
-      if (p.cluster == 1) {
-        copy_box(stage.b, map_b, full, k, tile.n0);
-      } else {
-        constexpr int kHalf = kTileN / kMaxCluster;
-        copy_box_to(stage.b + walk.rank() * kHalf * kTileBytes, map_b, full, k,
-                    tile.n0 + walk.rank() * kHalf, (1 << kMaxCluster) - 1);
-      }
-    }
-  }
-}
-
-// --- the warpgroups that multiply ---------------------------------------------------------------
-
 /// sum = promote(sum, partial) with the scales of one chunk (numerics.md section 6.2). Those of
-/// this thread's rows and columns are read while the products are still under way.
-template <WgmmaStep kStep, bool kBlocksB, int kTileN>
+/// this thread's rows, and of blocks of columns, are read when it is made, while the products are
+/// still under way; those of single columns while adding, because registers are short.
+template <class P>
 class Promotion {
  public:
-  using Step = Steps<kStep, kBlocksB>;
-  __device__ Promotion(const StageScales<Step, kTileN>& scales, int slot,
-                       const Fragment& fragment) {
+  /// Whether the scales in shared memory are still needed by `add`.
+  static constexpr bool kReadsLate = P::kScaled && !P::kBlocksB;
+  using Sum = float[P::kTileN / 2];
+
+  __device__ Promotion(const StageScales<P>& scales, int slot, const Fragment& fragment) {
     a_[0] = scales.a[slot][fragment.row];
     a_[1] = scales.a[slot][fragment.row + 8];
-    if constexpr (kBlocksB) {
+    if constexpr (P::kBlocksB) {
 #pragma unroll
-      for (int j = 0; j < kB; ++j) b_[j] = scales.b[slot][j];
+      for (int j = 0; j < kBlocks; ++j) b_[j] = scales.b[slot][j];
     } else {
-      const float* own = scales.b[slot] + fragment.column / 2 * scale_thread_stride(kTileN);
-#pragma unroll
-      for (int j = 0; j < kB; j += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(own + j);
-        b_[j] = four.x, b_[j + 1] = four.y, b_[j + 2] = four.z, b_[j + 3] = four.w;
-      }
+      columns_ = scales.b[slot] + fragment.column / 2 * scale_thread_stride(P::kTileN);
     }
   }
+  __device__ Promotion(const NoScales<P>&, int, const Fragment&) {}
 
-  __device__ Promotion(const NoScales<Step, kTileN>&, int, const Fragment&) {}
-
-  __device__ void add(const float (&partial)[kTileN / 2], float (&sum)[kTileN / 2]) const {
+  __device__ void add(const Sum& partial, Sum& sum) const {
 #pragma unroll
-    for (int i = 0; i < kTileN / 2; ++i) {
-      if constexpr (kStep == WgmmaStep::add) {
-        sum[i] = __fadd_rn(sum[i], partial[i]);
-      } else {
-        const float sa = a_[i / 2 % 2], sb = b(i);
-        if constexpr (kStep == WgmmaStep::b_then_a) {
-          sum[i] = __fmaf_rn(__fmul_rn(partial[i], sb), sa, sum[i]);
-        } else if constexpr (kStep == WgmmaStep::a_then_b) {
-          sum[i] = __fmaf_rn(__fmul_rn(partial[i], sa), sb, sum[i]);
-        } else {
-          sum[i] = __fmaf_rn(partial[i], __fmul_rn(sa, sb), sum[i]);
-        }
+    for (int i = 0; i < P::kTileN / 2; i += 8) {
+      float4 sb{};
+      if constexpr (kReadsLate) sb = *reinterpret_cast<const float4*>(columns_ + i / 2);
+      if constexpr (P::kBlocksB) {
+        const float block = b_[i / 4 / (kBlockColumns / 8)];
+        sb = {block, block, block, block};
       }
+      add_two(partial + i, sb.x, sb.y, sum + i);
+      add_two(partial + i + 4, sb.z, sb.w, sum + i + 4);
     }
   }
 
  private:
-  static constexpr int kB = !Step::kScaled ? 1 : kBlocksB ? kTileN / kBlockColumns : kTileN / 4;
-  /// Scale of the column of element i.
-  __device__ float b(int i) const {
-    return kBlocksB ? b_[i / 4 / (kBlockColumns / 8)] : b_[i / 4 * 2 + i % 2];
+  static constexpr int kBlocks = P::kTileN / kBlockColumns;
+
+  /// Two neighbouring columns with scales b0 and b1, in both rows.
+  __device__ void add_two(const float* partial, float b0, float b1, float* sum) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[2 * r] = promoted(sum[2 * r], partial[2 * r], a_[r], b0);
+      sum[2 * r + 1] = promoted(sum[2 * r + 1], partial[2 * r + 1], a_[r], b1);
+    }
   }
+  __device__ static float promoted(float sum, float partial, float a, float b) {
+    if constexpr (P::kStep == WgmmaStep::add) {
+      return __fadd_rn(sum, partial);
+    } else if constexpr (P::kStep == WgmmaStep::b_then_a) {
+      return __fmaf_rn(__fmul_rn(partial, b), a, sum);
+    } else if constexpr (P::kStep == WgmmaStep::a_then_b) {
+      return __fmaf_rn(__fmul_rn(partial, a), b, sum);
+    } else {
+      return __fmaf_rn(partial, __fmul_rn(a, b), sum);
+    }
+  }
+
   float a_[2];
-  float b_[kB];
+  float b_[kBlocks];
+  const float* columns_;
 };
 
-/// The turns of the two warpgroups: each issues its products after the other one has issued its
-/// own, so that one adds up or writes while the other multiplies.
+/// The turns of the warpgroups: each issues its products after the one before it has issued its
+/// own, so that one adds up or writes while another multiplies.
+template <int kConsumers>
 class Turns {
  public:
-  __device__ Turns() : own_(threadIdx.x / kWarpgroup) {
-    if (own_ == 1) pass();
+  __device__ explicit Turns(int warpgroup) : own_(warpgroup) {}
+  __device__ void begin() const {
+    if (own_ == kConsumers - 1) pass();
   }
-  __device__ void wait() const { named_sync(kFirst + own_, kConsumers * kWarpgroup); }
-  __device__ void pass() const { named_arrive(kFirst + 1 - own_, kConsumers * kWarpgroup); }
+  __device__ void wait() const { named_sync(kFirst + own_, 2 * kWarpgroup); }
+  __device__ void pass() const { named_arrive(kFirst + (own_ + 1) % kConsumers, 2 * kWarpgroup); }
   /// Takes up the last turn that nobody waits for.
   __device__ void finish() const {
     if (own_ == 0) wait();
@@ -184,79 +97,97 @@ class Turns {
 };
 
 /// One consumer thread's state and the ways to multiply a tile.
-template <WgmmaTypes kTypes, WgmmaStep kStep, bool kBlocksB, int kTileN>
+template <class P>
 class Consumer {
  public:
-  static constexpr int kBytes = kTypes == WgmmaTypes::bf16 ? 2 : 1;
-  using Step = Steps<kStep, kBlocksB>;
-  using Memory = Shared<Step, kTileN>;
-  using Sum = float[kTileN / 2];
+  using Sum = float[P::kTileN / 2];
 
-  __device__ Consumer(const Problem& p, Memory& shared) : p_(p), shared_(shared) {}
+  __device__ Consumer(const Problem& p, Shared<P>& shared, int warpgroup, int rank)
+      : p_(p), shared_(shared), warpgroup_(warpgroup), rank_(rank), turns_(warpgroup) {}
 
   /// Arrivals that give a stage back.
   __device__ static std::uint32_t releases(const Problem& p) {
-    constexpr int kEach = Step::kScaled ? kWarpgroup : kWarpgroup / 32;
-    return static_cast<std::uint32_t>(p.cluster * kConsumers * kEach);
+    return static_cast<std::uint32_t>(p.tiling.cluster * P::kConsumers * (kWarpgroup / 32));
   }
 
   __device__ void run(const CUtensorMap* map_d) {
-    const int warpgroup = static_cast<int>(threadIdx.x) / kWarpgroup;
     const Fragment fragment;
-    for (Walk walk(p_); !walk.done(); walk.next()) {
-      const TileScales<kTileN> scales(p_, walk.tile(), fragment);
+    if constexpr (kTakesTurns) turns_.begin();
+    for (Walk walk(p_, rank_); !walk.done(); walk.next()) {
+      const TileScales<P::kTileN> scales(p_, walk.tile(), fragment);
       Sum sum;
-      if constexpr (kStep == WgmmaStep::none) {
-        multiply_fast(walk.tile(), sum);
-      } else if (p_.chunk_steps == kStepsPerStage) {
-        multiply_stages(walk.tile(), fragment, sum);
-      } else {
-        multiply_promoted(walk.tile(), fragment, sum);
-      }
-      write_tile(p_, map_d, walk.tile(), sum, fragment, scales, shared_.columns[warpgroup],
-                 shared_.staging[warpgroup]);
+      multiply(walk.tile(), fragment, sum);
+      write_tile(p_, map_d, walk.tile(), sum, fragment, scales, shared_.columns[warpgroup_],
+                 shared_.staging[warpgroup_]);
     }
-    turns_.finish();
+    if constexpr (kTakesTurns) turns_.finish();
     if (threadIdx.x % kWarpgroup == 0) store_wait_all();
   }
 
  private:
-  static constexpr int kTileK = kTileBytes / kBytes;
+  static constexpr bool kTakesTurns = P::kChains == Chains::one || P::kChains == Chains::turns;
+  static constexpr int kStepK = 32 / P::kBytes;
+
+  __device__ void multiply(const Tile& tile, const Fragment& fragment, Sum& sum) {
+    if constexpr (P::kChains == Chains::one) {
+      multiply_one(tile, sum);
+    } else {
+#pragma unroll
+      for (int i = 0; i < P::kTileN / 2; ++i) sum[i] = 0.0f;
+      if constexpr (P::kChains == Chains::turns) {
+        multiply_turns(tile, fragment, sum);
+      } else if constexpr (P::kChains == Chains::overlapped) {
+        multiply_overlapped(tile, fragment, sum);
+      } else {
+        multiply_pieces(tile, fragment, sum);
+      }
+    }
+  }
 
   __device__ std::uint64_t a_descriptor() const {
-    return operand_descriptor(shared_.stages[ring_.stage].a +
-                              threadIdx.x / kWarpgroup * 64 * kTileBytes);
+    return operand_descriptor(shared_.stages[ring_.stage].a + warpgroup_ * 64 * kTileBytes);
   }
   __device__ std::uint64_t b_descriptor() const {
     return operand_descriptor(shared_.stages[ring_.stage].b);
   }
-  /// Gives a stage back to every block that copies into it: scales were read thread by thread,
-  /// operands by whole warps.
-  __device__ void release(int stage) {
+  __device__ void await_stage() const { barrier_wait(&shared_.full[ring_.stage], ring_.parity); }
+  /// Issues the products of a stage; past the end of K all are zeros. `add`: to what d holds.
+  __device__ void issue_stage(Sum& d, bool add) const {
+    const std::uint64_t a = a_descriptor(), b = b_descriptor();
+    keep(d);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < kStepsPerStage; ++s) {
+      wgmma<P::kTypes, P::kTileN>(d, a + 2 * s, b + 2 * s, s > 0 || add);
+      if (P::kChains == Chains::turns || s == kStepsPerStage - 1) wgmma_commit();
+    }
+  }
+  /// Gives a stage back to every block that copies into it. A warp's lanes have read its scales.
+  __device__ void release(int stage) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (Step::kScaled) {
-      barrier_arrive(&shared_.empty[stage]);
-    } else if (p_.cluster == 1) {
+    if constexpr (P::kScaled) __syncwarp();
+    if (p_.tiling.cluster == 1) {
       if (lane == 0) barrier_arrive(&shared_.empty[stage]);
     } else if (lane < kMaxCluster) {
       barrier_arrive_at(&shared_.empty[stage], static_cast<std::uint32_t>(lane));
     }
   }
+  /// Adds the chain in `partial`, whose products are done, to `sum`, and gives its stage back.
+  __device__ void promote(const Promotion<P>& promotion, Sum& partial, Sum& sum, int stage) const {
+    keep(partial);
+    if constexpr (!Promotion<P>::kReadsLate) release(stage);
+    promotion.add(partial, sum);
+    if constexpr (Promotion<P>::kReadsLate) release(stage);
+  }
+
   /// One chain over the whole range: a stage is released when the next one's products are under
   /// way.
-  __device__ void multiply_fast(const Tile& tile, Sum& sum) {
+  __device__ void multiply_one(const Tile& tile, Sum& sum) {
     int previous = -1;
-    for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring_.advance()) {
-      barrier_wait(&shared_.full[ring_.stage], ring_.parity);
-      const std::uint64_t a = a_descriptor(), b = b_descriptor();
+    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
+      await_stage();
       turns_.wait();
-      keep(sum);
-      wgmma_fence();
-#pragma unroll
-      for (int s = 0; s < kStepsPerStage; ++s) {
-        wgmma<kTypes, kTileN>(sum, a + 2 * s, b + 2 * s, s > 0 || k > tile.k_begin);
-      }
-      wgmma_commit();
+      issue_stage(sum, k > tile.k_begin);
       turns_.pass();
       keep(sum);
       if (previous >= 0) {
@@ -270,41 +201,56 @@ class Consumer {
     release(previous);
   }
 
-  /// Chains of one stage each, promoted into `sum`.
-  __device__ void multiply_stages(const Tile& tile, const Fragment& fragment, Sum& sum) {
+  /// The turn passes when the last instruction is left, so that the next warpgroup's products begin
+  /// when these end.
+  __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sum& sum) {
     Sum partial;
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; ++i) sum[i] = 0.0f;
-    for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring_.advance()) {
-      barrier_wait(&shared_.full[ring_.stage], ring_.parity);
-      const std::uint64_t a = a_descriptor(), b = b_descriptor();
+    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
+      await_stage();
       turns_.wait();
-      keep(partial);
-      wgmma_fence();
-#pragma unroll
-      for (int s = 0; s < kStepsPerStage; ++s) {  // past the end of K all products are zeros
-        wgmma<kTypes, kTileN>(partial, a + 2 * s, b + 2 * s, s > 0);
-        wgmma_commit();
-      }
-      const Promotion<kStep, kBlocksB, kTileN> promotion(shared_.scales[ring_.stage], 0, fragment);
-      wgmma_wait<2>();
+      issue_stage(partial, false);
+      const Promotion<P> promotion(shared_.scales[ring_.stage], 0, fragment);
+      wgmma_wait<1>();
       turns_.pass();
       wgmma_wait<0>();
-      keep(partial);
-      release(ring_.stage);
-      promotion.add(partial, sum);
+      promote(promotion, partial, sum, ring_.stage);
     }
   }
 
-  /// Chains of chunk_steps instructions, promoted into `sum`.
-  __device__ void multiply_promoted(const Tile& tile, const Fragment& fragment, Sum& sum) {
-    constexpr int kStepK = 32 / kBytes;
+  __device__ void multiply_overlapped(const Tile& tile, const Fragment& fragment, Sum& sum) {
+    Sum even, odd;
+    int stages = (tile.k_end - tile.k_begin + P::kTileK - 1) / P::kTileK;
+    if (stages == 0) return;
+    int previous = issue_next(even);
+    while (true) {
+      if (--stages == 0) return promote_one<0>(even, sum, fragment, previous);
+      const int stage = issue_next(odd);
+      promote_one<1>(even, sum, fragment, previous);
+      if (--stages == 0) return promote_one<0>(odd, sum, fragment, stage);
+      previous = issue_next(even);
+      promote_one<1>(odd, sum, fragment, stage);
+    }
+  }
+  __device__ int issue_next(Sum& partial) {
+    const int stage = ring_.stage;
+    await_stage();
+    issue_stage(partial, false);
+    ring_.advance();
+    return stage;
+  }
+  template <int kPending>
+  __device__ void promote_one(Sum& partial, Sum& sum, const Fragment& fragment, int stage) const {
+    const Promotion<P> promotion(shared_.scales[stage], 0, fragment);
+    wgmma_wait<kPending>();
+    promote(promotion, partial, sum, stage);
+  }
+
+  /// Chains of chunk_steps instructions.
+  __device__ void multiply_pieces(const Tile& tile, const Fragment& fragment, Sum& sum) {
     Sum partial;
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; ++i) sum[i] = 0.0f;
     int in_chunk = 0;
-    for (int k = tile.k_begin; k < tile.k_end; k += kTileK, ring_.advance()) {
-      barrier_wait(&shared_.full[ring_.stage], ring_.parity);
+    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
+      await_stage();
       const std::uint64_t a = a_descriptor(), b = b_descriptor();
       const int steps = min(kStepsPerStage, (tile.k_end - k + kStepK - 1) / kStepK);
       int slot = 0;
@@ -313,42 +259,38 @@ class Consumer {
         keep(partial);
         wgmma_fence();
         for (; s < until; ++s, ++in_chunk) {
-          wgmma<kTypes, kTileN>(partial, a + 2 * s, b + 2 * s, in_chunk > 0);
+          wgmma<P::kTypes, P::kTileN>(partial, a + 2 * s, b + 2 * s, in_chunk > 0);
         }
         wgmma_commit();
-        const bool complete = in_chunk == p_.chunk_steps || k + s * kStepK >= tile.k_end;
-        const Promotion<kStep, kBlocksB, kTileN> promotion(shared_.scales[ring_.stage],
-                                                           complete ? slot : 0, fragment);
         wgmma_wait<0>();
         keep(partial);
-        if (s == steps) release(ring_.stage);
-        if (!complete) continue;
-        promotion.add(partial, sum);
+        if (in_chunk < p_.chunk_steps && k + s * kStepK < tile.k_end) continue;
+        Promotion<P>(shared_.scales[ring_.stage], slot, fragment).add(partial, sum);
         in_chunk = 0;
         ++slot;
       }
+      release(ring_.stage);
     }
   }
 
   const Problem& p_;
-  Memory& shared_;
-  Ring<Memory::kStages> ring_;
-  Turns turns_;
+  Shared<P>& shared_;
+  int warpgroup_, rank_;
+  Ring<P::kStages> ring_;
+  Turns<P::kConsumers> turns_;
 };
 
-template <WgmmaTypes kTypes, WgmmaStep kStep, bool kBlocksB, int kTileN>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class P>
+__global__ void __launch_bounds__(P::kThreads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap map_a,
                 const __grid_constant__ CUtensorMap map_b,
                 const __grid_constant__ CUtensorMap map_d, const __grid_constant__ Problem p) {
-  using Multiply = Consumer<kTypes, kStep, kBlocksB, kTileN>;
-  using Memory = typename Multiply::Memory;
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Memory*>(memory);
+  auto& shared = *reinterpret_cast<Shared<P>*>(memory);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Memory::kStages; ++s) {
+    for (int s = 0; s < P::kStages; ++s) {
       barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], Multiply::releases(p));
+      barrier_init(&shared.empty[s], Consumer<P>::releases(p));
     }
     barrier_init_fence();
     prefetch_map(&map_a);
@@ -356,50 +298,50 @@ __global__ void __launch_bounds__(kThreads, 1)
     prefetch_map(&map_d);
   }
   __syncthreads();
-  if (p.cluster > 1) cluster_sync();
+  if (p.tiling.cluster > 1) cluster_sync();
   wait_for_earlier_kernels();
 
-  const int thread = static_cast<int>(threadIdx.x) - kConsumers * kWarpgroup;
-  if (thread >= 0) {
-    lower_registers<40>();
-    if (thread == 0) copy_operands<Multiply::kBytes>(p, &map_a, &map_b, shared);
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  const int rank = p.tiling.cluster == 1 ? 0 : uniform(static_cast<int>(cluster_rank()));
+  if (warpgroup == P::kConsumers) {
+    lower_registers<P::kConsumers == 2 ? 40 : 32>();
+    if (threadIdx.x % kWarpgroup == 0) copy_operands<P>(p, rank, &map_a, &map_b, shared);
   } else {
-    raise_registers<232>();
-    Multiply(p, shared).run(&map_d);
+    raise_registers<P::kConsumers == 2 ? 232 : 160>();
+    Consumer<P>(p, shared, warpgroup, rank).run(&map_d);
   }
   // A block must not leave while another one still copies into its memory or arrives there.
   __syncwarp();
-  if (p.cluster > 1) cluster_sync();
+  if (p.tiling.cluster > 1) cluster_sync();
 }
 
 // --- host ---------------------------------------------------------------------------------------
 
-template <WgmmaTypes kTypes, WgmmaStep kStep, bool kBlocksB, int kTileN>
-void launch_tile(Context& context, const WgmmaGemm& gemm, const Problem& problem) {
-  using Multiply = Consumer<kTypes, kStep, kBlocksB, kTileN>;
-  constexpr int kMemory = static_cast<int>(sizeof(typename Multiply::Memory));
+template <class P>
+void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem) {
+  constexpr int kMemory = static_cast<int>(sizeof(Shared<P>));
   static_assert(kMemory <= 227 * 1024);
-  const auto kernel = gemm_kernel<kTypes, kStep, kBlocksB, kTileN>;
+  const auto kernel = gemm_kernel<P>;
   static const bool prepared = [kernel] {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory),
           "cudaFuncSetAttribute");
     return true;
   }();
   (void)prepared;
-  const CUtensorMap a =
-      operand_map(gemm.a, Multiply::kBytes, gemm.m, gemm.k, gemm.a_stride, kTileM);
-  const CUtensorMap b = operand_map(gemm.b, Multiply::kBytes, gemm.n, gemm.k, gemm.b_stride,
-                                    kTileN / problem.cluster);
+  const int cluster = problem.tiling.cluster;
+  const CUtensorMap a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
+  const CUtensorMap b =
+      operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
   const int tiles = problem.tiles_m * problem.tiles_n * problem.splits;
-  const int room = context.multiprocessors() / problem.cluster * problem.cluster;
+  const int room = context.multiprocessors() / cluster * cluster;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, room)));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(P::kThreads);
   config.dynamicSmemBytes = kMemory;
   config.stream = context.stream();
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(problem.cluster), 1, 1};
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
@@ -407,41 +349,46 @@ void launch_tile(Context& context, const WgmmaGemm& gemm, const Problem& problem
   check(cudaLaunchKernelEx(&config, kernel, a, b, output_map(problem), problem), "gemm_wgmma");
 }
 
+/// Kernels that promote with one step.
+template <WgmmaTypes kTypes, WgmmaStep kStep>
+void launch_step(Context& context, const WgmmaGemm& gemm, const Problem& p) {
+  if constexpr (has_choice(kTypes)) {
+    if (p.tiling.chains == Chains::turns) {
+      if constexpr (kStep == WgmmaStep::product_first) {
+        if (p.blocks_b)
+          return launch_plan<Plan<kTypes, kStep, true, Chains::turns, 3, 128>>(context, gemm, p);
+      }
+      return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 3, 128>>(context, gemm, p);
+    }
+    if constexpr (kStep == WgmmaStep::add) {
+      if (p.tiling.chains == Chains::overlapped)
+        return launch_plan<Plan<kTypes, kStep, false, Chains::overlapped, 2, 128>>(context, gemm,
+                                                                                   p);
+    }
+  }
+  launch_plan<Plan<kTypes, kStep, false, Chains::pieces, 2, 128>>(context, gemm, p);
+}
+
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
-  constexpr bool kWide = wide_tiles(kTypes);
-  const auto launch = [&]<WgmmaStep kStep, bool kBlocksB, int kTileN>() {
-    launch_tile<kTypes, kStep, kBlocksB, kTileN>(context, gemm, p);
-  };
-  if (gemm.step == WgmmaStep::none) {
-    if constexpr (kWide) {
-      if (p.tile_n == 256) return launch.template operator()<WgmmaStep::none, false, 256>();
-      if (p.tile_n == 192) return launch.template operator()<WgmmaStep::none, false, 192>();
-    }
-    return launch.template operator()<WgmmaStep::none, false, 128>();
-  }
-  if (gemm.step == WgmmaStep::add) {
-    if constexpr (kWide) {
-      if (p.tile_n == 192) return launch.template operator()<WgmmaStep::add, false, 192>();
-    }
-    return launch.template operator()<WgmmaStep::add, false, 128>();
-  }
+  if (gemm.step == WgmmaStep::add) return launch_step<kTypes, WgmmaStep::add>(context, gemm, p);
   if constexpr (kTypes != WgmmaTypes::bf16) {  // bf16 has no scales
-    if (gemm.step == WgmmaStep::b_then_a) {
-      return launch.template operator()<WgmmaStep::b_then_a, false, 128>();
+    switch (gemm.step) {
+      case WgmmaStep::b_then_a: return launch_step<kTypes, WgmmaStep::b_then_a>(context, gemm, p);
+      case WgmmaStep::a_then_b: return launch_step<kTypes, WgmmaStep::a_then_b>(context, gemm, p);
+      case WgmmaStep::product_first:
+        return launch_step<kTypes, WgmmaStep::product_first>(context, gemm, p);
+      default: break;
     }
-    if (gemm.step == WgmmaStep::a_then_b) {
-      return launch.template operator()<WgmmaStep::a_then_b, false, 128>();
-    }
-    if (p.blocks_b) {
-      if constexpr (kWide) {
-        if (p.tile_n == 192)
-          return launch.template operator()<WgmmaStep::product_first, true, 192>();
-      }
-      return launch.template operator()<WgmmaStep::product_first, true, 128>();
-    }
-    return launch.template operator()<WgmmaStep::product_first, false, 128>();
   }
+  const auto launch = [&]<int kTileN>() {
+    launch_plan<Plan<kTypes, WgmmaStep::none, false, Chains::one, 2, kTileN>>(context, gemm, p);
+  };
+  if constexpr (has_choice(kTypes)) {
+    if (p.tiling.tile_n == 256) return launch.template operator()<256>();
+    if (p.tiling.tile_n == 192) return launch.template operator()<192>();
+  }
+  launch.template operator()<128>();
 }
 
 }  // namespace fp8lab::cuda
