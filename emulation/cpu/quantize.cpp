@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "emulation/cpu/clamp.hpp"
 #include "emulation/cpu/operand_decode.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/quantize_codebook.hpp"
@@ -356,7 +357,15 @@ void raise_amax(const TensorView& state, std::uint32_t amax) {
   running = bits_float(std::max(float_bits(running), amax));
 }
 
-/// quantize without a transform along K.
+void write_bounds(const TensorView& source, QuantizedOperand& operand) {
+  clamp_bounds_of(operand);  // there is memory for them
+  const numerics::ClampBounds bounds = clamp_bounds(source, operand.spec.transform.quantile);
+  float* const values = operand.clamp_bounds.row<float>(0);
+  values[0] = bounds.lower;
+  values[1] = bounds.upper;
+}
+
+/// quantize of the source itself.
 void quantize_as_is(const TensorView& source, bool transpose, const RandomKey& key,
                     const TensorView& state, QuantizedOperand& operand) {
   if (!operand.spec.is_quantized()) return cast_operand(source, transpose, key, operand);
@@ -387,8 +396,11 @@ void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand) {
   check_quantize(source, transpose, state, operand);
   operand.key = key;
-  if (!operand.spec.transform.is_along_k())
+  const Transform& transform = operand.spec.transform;
+  if (!transform || transform.is_expansion()) {
     return quantize_as_is(source, transpose, key, state, operand);
+  }
+  if (transform.is_clamp()) write_bounds(source, operand);
   FloatMatrix values = transformed(source, transpose, operand);
   quantize_as_is(values.view(), transpose, key, state, operand);
 }

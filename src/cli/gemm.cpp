@@ -119,6 +119,13 @@ cpu::LibraryEpilogue read_epilogue(const po::variables_map& values, Backend& bac
 /// D of a library call, computed by the CPU backend.
 TensorView call_library(const po::variables_map& values, Backend& backend, const Problem& problem,
                         const QuantizedOperand& a, const QuantizedOperand& b) {
+  for (const QuantizedOperand* operand : {&a, &b}) {
+    if (!operand->spec.transform.compensated) continue;
+    throw Error(
+        fmt::format("gemm: transform {} is added to a plain product; accepted: no library "
+                    "call, --alpha, --beta, --c, --bias or --d-scale",
+                    transform_name(operand->spec.transform)));
+  }
   const cpu::LibraryEpilogue epilogue = read_epilogue(values, backend, problem.output);
   const TensorView d = backend.allocate(cpu::library_storage(problem.output), a.rows, b.rows);
   cpu::library_gemm(problem.gemm, a, b, epilogue, d);
@@ -148,10 +155,11 @@ int gemm(const std::vector<std::string>& arguments) {
                     backend->name()));
   }
   const auto seed = values["seed"].as<std::uint64_t>();
-  const QuantizedOperand a =
+  const MatrixOperand left =
       read_operand(*backend, file_a, optional(values, "scale-a"), problem.a, seed);
-  const QuantizedOperand b =
+  const MatrixOperand right =
       read_operand(*backend, file_b, optional(values, "scale-b"), problem.b, seed);
+  const QuantizedOperand &a = left.operand, &b = right.operand;
   if (a.k != b.k) {
     throw Error(
         fmt::format("{} is ({}, {}) and {} is ({}, {}); A (M, K) and B (N, K) must have the "
@@ -164,7 +172,7 @@ int gemm(const std::vector<std::string>& arguments) {
     d = call_library(values, *backend, problem, a, b);
   } else {
     d = backend->allocate(backend->storage(problem.gemm.output), a.rows, b.rows);
-    backend->gemm(problem.gemm, a, b, TensorView{}, false, d);
+    multiply(*backend, problem.gemm, left, right, TensorView{}, false, d);
   }
   write_npy(out, download(*backend, d));
   fmt::print("{}: ({}, {}) from K = {}, {}, A {}, B {}\n", out, a.rows, b.rows, a.k,

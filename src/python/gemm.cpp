@@ -25,7 +25,7 @@ struct Argument {
   std::optional<NpyArray> scales;
   QuantSpec spec;
 
-  QuantizedOperand operand(Backend& backend, std::uint64_t seed) {
+  cli::MatrixOperand operand(Backend& backend, std::uint64_t seed) {
     return cli::make_operand(backend, input.matrix, name, scales, "scale_" + name, spec, seed);
   }
 };
@@ -92,12 +92,12 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
   NpyArray result;
   {
     const py::gil_scoped_release unlocked;
-    const QuantizedOperand left = a.operand(*backend, seed);
-    const QuantizedOperand right = b.operand(*backend, seed);
+    const cli::MatrixOperand left = a.operand(*backend, seed);
+    const cli::MatrixOperand right = b.operand(*backend, seed);
     const TensorView d = backend->allocate(request.gemm.output, m, n);
     if (addend) backend->upload(d, addend->data.data());
     const TensorView bias_view = bias ? bias->view() : TensorView{};
-    backend->gemm(request.gemm, left, right, bias_view, addend.has_value(), d);
+    cli::multiply(*backend, request.gemm, left, right, bias_view, addend.has_value(), d);
     result = cli::download(*backend, d);
   }
   return to_numpy(result);
