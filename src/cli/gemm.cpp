@@ -119,13 +119,6 @@ cpu::LibraryEpilogue read_epilogue(const po::variables_map& values, Backend& bac
 /// D of a library call, computed by the CPU backend.
 TensorView call_library(const po::variables_map& values, Backend& backend, const Problem& problem,
                         const QuantizedOperand& a, const QuantizedOperand& b) {
-  for (const QuantizedOperand* operand : {&a, &b}) {
-    if (!operand->spec.transform.compensated) continue;
-    throw Error(
-        fmt::format("gemm: transform {} is added to a plain product; accepted: no library "
-                    "call, --alpha, --beta, --c, --bias or --d-scale",
-                    transform_name(operand->spec.transform)));
-  }
   const cpu::LibraryEpilogue epilogue = read_epilogue(values, backend, problem.output);
   const TensorView d = backend.allocate(cpu::library_storage(problem.output), a.rows, b.rows);
   cpu::library_gemm(problem.gemm, a, b, epilogue, d);
