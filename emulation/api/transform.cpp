@@ -116,7 +116,8 @@ std::string transform_refusal(const Transform& transform, std::int64_t k) {
   if (numerics::hadamard_core(k) == 0) {
     return fmt::format(
         "transform {}: no Hadamard matrix of order K = {} is known here; accepted: a power of two, "
-        "or one times the order of a Paley matrix (12, 20, 24, 28, 36, ...) of at most {}",
+        "or one times the order of a Paley or Williamson matrix (12, 20, 24, 28, 36, ...) of at "
+        "most {}",
         name, k, numerics::kMaxHadamardCore);
   }
   if (transform.signs == SignSource::fixed && k % transform.pattern_length != 0) {
