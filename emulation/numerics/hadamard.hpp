@@ -149,7 +149,7 @@ FP8LAB_HD constexpr void write_hadamard_core(int order, T* core) {
   if (construction == 0) return write_williamson(order, core);
   const int side = order / construction;  // of the bordered matrix of characters
   const FiniteField field = finite_field(side - 1);
-  std::int8_t character[kMaxHadamardCore] = {};
+  int character[kMaxHadamardCore] = {};
   for (int a = 1; a < field.order; ++a) character[a] = -1;
   for (int a = 1; a < field.order; ++a) character[field.multiply(a, a)] = 1;
   for (int i = 0; i < side; ++i) {
