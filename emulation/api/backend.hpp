@@ -47,6 +47,8 @@ struct QuantizedOperand {
   TensorView channel_factors{};
   /// B of A B^T. Its elements are multiplied by the factors, those of A divided.
   bool is_right = false;
+  /// Of a clamp, written by Backend::quantize: (1, 2) f32, the lower and the upper bound.
+  TensorView clamp_bounds{};
 };
 
 /// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4). A zeroed
@@ -185,7 +187,8 @@ class Backend {
     throw Error("backend " + name() + " has no transform " + transform_name(transform));
   }
   /// destination (rows, k), or (k, rows) when `transpose`, = scale * decode(code), with the
-  /// operand's transform undone, rounded to the destination's type.
+  /// operand's transform undone, rounded to the destination's type. What a clamp took away stays
+  /// away.
   virtual void dequantize(const QuantizedOperand& operand, bool transpose,
                           const TensorView& destination) = 0;
   /// Rolls the history, takes a new scale from it and clears state[kAmax]. Once a step.
@@ -195,12 +198,28 @@ class Backend {
   /// fma(acc, scale, d), beta = 1.
   virtual void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                     const TensorView& bias, bool accumulate, const TensorView& d) = 0;
+  /// d (a.rows, b.rows) += what the compensated clamp of one of the two operands took away, times
+  /// the unquantized tensor of the other, after their gemm. A was quantized from `a_source`, or its
+  /// transpose with `transpose_a`, and B likewise. With r = numerics::clamp_residual, which is
+  /// sparse, s = sum over ascending k of RN(r(A[m, k]) * B[n, k]) where r is not zero (or of A[m,
+  /// k]
+  /// * r(B[n, k])), each addition from +0 on rounded, and d = RN(d + s), rounded to d's type; rows
+  /// of the clamped operand without outliers leave d as it is. For backends that support clamps.
+  virtual void compensate(const QuantizedOperand& a, const TensorView& /*a_source*/,
+                          bool /*transpose_a*/, const QuantizedOperand& b,
+                          const TensorView& /*b_source*/, bool /*transpose_b*/,
+                          const TensorView& /*d*/) {
+    throw Error("backend " + name() + " has no transform " +
+                transform_name(a.spec.transform ? a.spec.transform : b.spec.transform));
+  }
   /// Writes an OperandStatistics of how well `operand` represents `source` (or its transpose) into
   /// `record` (u8, 1 x sizeof(OperandStatistics)). Logged steps only. With a transform along K, the
   /// transformed source is compared with the operand's scale * decode(code): errors, ranges and
   /// channels (positions along K) are of what was quantized. Where the transform is orthonormal
   /// (all but smoothing), mse, sqnr_db and rms are also those of the untransformed tensor up to
-  /// rounding.
+  /// rounding. With a clamp the source itself is compared with what enters the product: scale *
+  /// decode(code), and the residual beside it where the clamp is compensated; saturation_fraction
+  /// is that of the codes alone.
   virtual void operand_statistics(const TensorView& source, bool transpose,
                                   const QuantizedOperand& operand, const TensorView& record) = 0;
 

@@ -115,10 +115,19 @@ Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
                                         "\"promote:G\""};
 }
 
-// A rotation of K cancels in the product only when both operands have it.
+// A rotation of K cancels in the product only when both operands have it. What a clamp took away is
+// multiplied with the other tensor as it was, not with what is left of it.
 Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
                          const std::string& name_b) {
-  if (a.transform == b.transform) return {};
+  if (a.transform.compensated && b.transform.compensated) {
+    return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
+                                        name_b + " has " + transform_name(b.transform) +
+                                        "; accepted: compensated in one of the two"};
+  }
+  const auto along_k = [](const QuantSpec& spec) {
+    return spec.transform.is_along_k() ? spec.transform : Transform{};
+  };
+  if (along_k(a) == along_k(b)) return {};
   return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
                                       name_b + " has " + transform_name(b.transform) +
                                       ", which do not cancel in their product; accepted: the same "
@@ -147,6 +156,7 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
     refusal = refuse_format(spec.accumulator, x, name_a);
     if (!refusal) refusal = refuse_format(spec.accumulator, y, name_b);
     if (!refusal) refusal = refuse_block_scales(spec, x, y, name_a, name_b);
+    if (!refusal) refusal = refuse_transform(x, y, name_a, name_b);
     return refusal ? refusal : refuse_rest(spec);
   }
   if (!refusal) refusal = refuse_format(spec.accumulator, x, name_a);

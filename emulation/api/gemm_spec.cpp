@@ -50,7 +50,7 @@ QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand) {
   if (multiplied != numerics::kBF16 && multiplied != numerics::kFP32) return operand;
   QuantSpec values;
   values.format = multiplied;
-  if (operand.transform.is_along_k()) values.transform = operand.transform;
+  if (!operand.transform.is_expansion()) values.transform = operand.transform;
   return values;
 }
 

@@ -217,6 +217,17 @@ void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string
   }
 }
 
+// The residual of a clamp is taken from the unquantized tensor when the GEMM has run.
+void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  if (!spec.transform.compensated) return;
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  refuse(where, "slots." + slot_name(slot) + ".orientation_source",
+         std::string(word_for(kOrientationSourceNames, spec.orientation_source)) +
+             " with the transform " + transform_name(spec.transform) +
+             "; accepted: high_precision, or a clamp without compensation");
+}
+
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
@@ -298,6 +309,7 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     validate_orientation(recipe, slot, where);
     validate_shared_history(recipe, slot, where);
     validate_smoothing(recipe, slot, where);
+    validate_compensation(recipe, slot, where);
   }
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }

@@ -17,11 +17,16 @@ std::string_view take_part(std::string_view& text) {
   return part;
 }
 
+template <class Number>
+bool read_number(std::string_view text, Number& value) {
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  return error == std::errc{} && end == last;
+}
+
 bool read_block(std::string_view text, Transform& transform) {
   if (text == "full") return true;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), transform.block);
-  return error == std::errc{} && end == text.data() + text.size() && transform.block >= 2 &&
+  return read_number(text, transform.block) && transform.block >= 2 &&
          transform.block <= Transform::kMaxBlock && numerics::hadamard_core(transform.block) != 0;
 }
 
@@ -55,13 +60,19 @@ std::optional<Transform> read_hadamard(std::string_view text) {
 std::optional<Transform> read_smoothing(std::string_view text) {
   Transform transform;
   transform.kind = TransformKind::smoothing;
-  const std::string_view number = take_part(text);
-  const char* const last = number.data() + number.size();
-  const auto [end, error] = std::from_chars(number.data(), last, transform.strength);
-  const bool read = error == std::errc{} && end == last;
+  const bool read = read_number(take_part(text), transform.strength);
   if (!read || !(transform.strength >= 0.0f && transform.strength <= 1.0f)) return std::nullopt;
   transform.is_static = text == "static";
   return text.empty() || transform.is_static ? std::optional(transform) : std::nullopt;
+}
+
+std::optional<Transform> read_clamp(std::string_view text) {
+  Transform transform;
+  transform.kind = TransformKind::clamp;
+  const bool read = read_number(take_part(text), transform.quantile);
+  if (!read || !(transform.quantile > 0.5 && transform.quantile <= 1.0)) return std::nullopt;
+  transform.compensated = text == "compensated";
+  return text.empty() || transform.compensated ? std::optional(transform) : std::nullopt;
 }
 
 }  // namespace
@@ -71,6 +82,10 @@ std::string transform_name(const Transform& transform) {
   if (transform.is_expansion()) return "expand";
   if (transform.is_smoothing()) {
     return fmt::format("smooth:{}{}", transform.strength, transform.is_static ? ":static" : "");
+  }
+  if (transform.is_clamp()) {
+    return fmt::format("clamp:{}{}", transform.quantile,
+                       transform.compensated ? ":compensated" : "");
   }
   std::string name =
       transform.block == 0 ? "hadamard:full" : fmt::format("hadamard:{}", transform.block);
@@ -86,6 +101,7 @@ std::optional<Transform> transform_from_name(std::string_view name) {
   if (name.empty() || name.back() == ':') return std::nullopt;
   const std::string_view kind = take_part(name);
   if (kind == "hadamard") return read_hadamard(name);
+  if (kind == "clamp") return read_clamp(name);
   return kind == "smooth" ? read_smoothing(name) : std::nullopt;
 }
 
@@ -100,7 +116,8 @@ std::string transform_refusal(const Transform& transform, std::int64_t k) {
   if (numerics::hadamard_core(k) == 0) {
     return fmt::format(
         "transform {}: no Hadamard matrix of order K = {} is known here; accepted: a power of two, "
-        "or one times the order of a Paley matrix (12, 20, 24, 28, 36, ...) of at most {}",
+        "or one times the order of a Paley or Williamson matrix (12, 20, 24, 28, 36, ...) of at "
+        "most {}",
         name, k, numerics::kMaxHadamardCore);
   }
   if (transform.signs == SignSource::fixed && k % transform.pattern_length != 0) {

@@ -9,6 +9,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/clamp.hpp"
 #include "emulation/cpu/gemm.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
 #include "emulation/cpu/operations.hpp"
@@ -147,6 +148,13 @@ void CpuBackend::gemm(const GemmSpec& spec, const QuantizedOperand& a, const Qua
                       const TensorView& bias, bool accumulate, const TensorView& d) {
   use_threads();
   cpu::gemm(spec, a, b, bias, accumulate, d);
+}
+
+void CpuBackend::compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
+                            const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
+                            const TensorView& d) {
+  use_threads();
+  cpu::compensate(a, a_source, transpose_a, b, b_source, transpose_b, d);
 }
 
 void CpuBackend::operand_statistics(const TensorView& source, bool transpose,

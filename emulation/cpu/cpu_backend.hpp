@@ -36,6 +36,9 @@ class CpuBackend final : public Backend {
                 const TensorView& state, QuantizedOperand& operand) override;
   void smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
                          const TensorView& b, bool transpose_b, const TensorView& factors) override;
+  void compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
+                  const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
+                  const TensorView& d) override;
   void dequantize(const QuantizedOperand& operand, bool transpose,
                   const TensorView& destination) override;
   void update_delayed_scale(const QuantSpec& spec, const TensorView& state) override;

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "emulation/cpu/exact_chain.hpp"
 #include "emulation/cpu/gemm_operand.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
-#include "emulation/cpu/gemm_reference.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 #include "emulation/numerics/codec.hpp"
@@ -52,7 +52,7 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_
 
 // One thread's memory.
 struct Scratch {
-  AlignedBuffer rows, step, partial, accumulator, total;
+  AlignedBuffer rows, step, partial, accumulator, total, sums;
 };
 
 // What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
@@ -80,11 +80,13 @@ class FastGemm {
     const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
     row_block_ = std::clamp(fitting, kSmallRowBlock, kRowBlock);
     // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
-    const bool plain = method.carrier == Carrier::f32;
+    const bool exact = method.carrier == Carrier::f64;
+    const bool plain = method.carrier == Carrier::f32 || exact;
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
     group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
     if (!bias.empty()) widen_bias(bias);
     gather_scales();
+    if (exact) gather_extents();
   }
 
   void run() {
@@ -131,6 +133,24 @@ class FastGemm {
         gather_scales_at(chunk.begin + k);
       }
     }
+  }
+
+  // What bounds the errors of FP64 sums, chunk by chunk; nothing for columns beyond the matrix.
+  void gather_extents() {
+    const auto gather = [&](const CarriedCodes& codes, std::int64_t rows, std::int64_t padded) {
+      std::vector<ExactExtent> extents(chunks_.size() * static_cast<std::size_t>(padded));
+#pragma omp parallel for schedule(static) num_threads(threads_)
+      for (std::int64_t r = 0; r < rows; ++r) {
+        std::size_t place = static_cast<std::size_t>(r);
+        for (const Chunk& chunk : chunks_) {
+          extents[place] = exact_extent(codes.values(r) + chunk.begin, chunk.length);
+          place += static_cast<std::size_t>(padded);
+        }
+      }
+      return extents;
+    };
+    extents_a_ = gather(codes_a_, a_.rows, a_.rows);
+    extents_b_ = gather(codes_b_, b_.rows, padded_columns());
   }
 
   // Appends the scales of all rows and columns at k0; 1 for columns beyond the matrix.
@@ -233,9 +253,32 @@ class FastGemm {
     tile.last_column = sizes_.columns;
     if (method_.exact_products > 0) return run_block_sums(chunk, tile, row, column, scratch);
     if (method_.carrier == Carrier::f32) return kernels_.f32_chain(&tile);
+    if (method_.carrier == Carrier::f64) return run_exact_sums(chunk, tile, row, column, scratch);
     if (method_.mma_sync) return run_mma_sync(tile, scratch);
     const TowardZero rounding;
     kernels_.chain(method_.kind, tile);
+  }
+
+  // Sums in FP64, which are exact once they are rounded to FP32.
+  void run_exact_sums(const Chunk& chunk, const ChainTile& tile, std::int64_t row,
+                      std::int64_t column, Scratch& scratch) const {
+    const std::int64_t columns = sizes_.columns;
+    auto* sums = scratch.sums.reserve_as<double>(static_cast<std::size_t>(tile.rows * columns));
+    kernels_.f64_chain(&tile, sums);
+    const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
+    const ExactExtent* left = extents_a_.data() + index * static_cast<std::size_t>(a_.rows) + row;
+    const ExactExtent* right =
+        extents_b_.data() + index * static_cast<std::size_t>(padded_columns()) + column;
+    std::vector<double> errors(static_cast<std::size_t>(columns));
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      for (std::int64_t j = 0; j < columns; ++j) {
+        errors[static_cast<std::size_t>(j)] = exact_error_bound(left[r], right[j], tile.k);
+      }
+      round_exactly({reinterpret_cast<const double*>(tile.a + r * tile.a_row_bytes),
+                     reinterpret_cast<const double*>(tile.b), columns, tile.k, columns,
+                     sums + r * columns, errors.data()},
+                    tile.c + r * columns);
+    }
   }
 
   // A chain of groups of kBlockSums exact sums.
@@ -345,9 +388,10 @@ class FastGemm {
   int threads_;
   std::vector<float> bias_;
   std::vector<float> scales_a_, scales_b_;  // (places along K, rows); (places, padded columns)
-  std::int64_t groups_ = 0;                 // of a packed row
-  std::int64_t row_bytes_ = 0;              // distance of packed rows
-  std::int64_t group_bytes_ = 0;            // distance of the groups of a packed row
+  std::vector<ExactExtent> extents_a_, extents_b_;  // (chunks, rows); (chunks, padded columns)
+  std::int64_t groups_ = 0;                         // of a packed row
+  std::int64_t row_bytes_ = 0;                      // distance of packed rows
+  std::int64_t group_bytes_ = 0;                    // distance of the groups of a packed row
   std::int64_t row_block_ = 0;
   AlignedBuffer packed_b_;
 };
@@ -362,20 +406,17 @@ void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperan
     const MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);
     return gemm(spec, x.get(), y.get(), bias, accumulate, d);
   }
-  const std::optional<FastMethod> method = fast_method(spec.accumulator);
-  if (!method) return gemm_reference(spec, a, b, bias, accumulate, d);
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   if (a.rows == 0 || b.rows == 0) return;
-  FastGemm(Store::output, *method, plan, a, b, bias, accumulate, d).run();
+  FastGemm(Store::output, fast_method(spec.accumulator), plan, a, b, bias, accumulate, d).run();
 }
 
 void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
                        const TensorView& accumulators) {
-  const std::optional<FastMethod> method = fast_method(plan.accumulator);
-  if (!method) return reference_accumulators(plan, a, b, accumulators);
   if (a.rows == 0 || b.rows == 0) return;
-  FastGemm(Store::accumulator, *method, plan, a, b, {}, false, accumulators).run();
+  FastGemm(Store::accumulator, fast_method(plan.accumulator), plan, a, b, {}, false, accumulators)
+      .run();
 }
 
 }  // namespace fp8lab::cpu

@@ -1,5 +1,6 @@
 #include "emulation/cpu/gemm_operand.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -68,10 +69,10 @@ constexpr std::int64_t kMmaSyncProducts = 32;
 
 }  // namespace
 
-std::optional<FastMethod> fast_method(Accumulator accumulator) {
+FastMethod fast_method(Accumulator accumulator) {
   const TensorCoreProfile& profile = profile_of(accumulator);
-  if (profile.unit == numerics::ChainUnit::ideal_fp32) return FastMethod{};
-  if (profile.unit == numerics::ChainUnit::ideal_exact) return std::nullopt;
+  if (profile.unit == numerics::ChainUnit::ideal_fp32) return {Carrier::f32};
+  if (profile.unit == numerics::ChainUnit::ideal_exact) return {Carrier::f64};
   if (profile.group == numerics::kSm100Mxf4nvf4) {
     FastMethod method;
     method.exact_products = profile.group.exact_products;
@@ -88,7 +89,8 @@ std::optional<FastMethod> fast_method(Accumulator accumulator) {
     }
     return method;
   }
-  return std::nullopt;
+  FP8LAB_ASSERT(false);
+  return {};
 }
 
 CarriedCodes::CarriedCodes(const FastMethod& method, const QuantizedOperand& operand,
@@ -113,6 +115,7 @@ CarriedCodes::CarriedCodes(const FastMethod& method, const QuantizedOperand& ope
       break;
     case Carrier::wide:
     case Carrier::f32:
+    case Carrier::f64:
       if (stored == DType::f32 && !method.mma_sync) return;
       copy_ = convert<std::uint32_t>(operand, numerics::kFP32);
       break;
@@ -181,8 +184,11 @@ void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::i
       return kernels.pack_bf16_row(&source, row, length, out, group_bytes);
     }
     case Carrier::f32:
-      std::memcpy(out, static_cast<const float*>(data_) + row * row_stride_ + begin,
-                  static_cast<std::size_t>(length) * sizeof(float));
+      std::memcpy(out, values(row) + begin, static_cast<std::size_t>(length) * sizeof(float));
+      return;
+    case Carrier::f64:
+      std::copy_n(values(row) + begin, length, reinterpret_cast<double*>(out));
+      return;
   }
 }
 
@@ -205,6 +211,10 @@ void CarriedCodes::pack_panel(const GemmKernels& kernels, std::int64_t first,
       const F32Source source{static_cast<const float*>(data_), row_stride_};
       return kernels.pack_f32_panel(&source, first, rows_, k_, out);
     }
+    case Carrier::f64: {
+      const F32Source source{static_cast<const float*>(data_), row_stride_};
+      return kernels.pack_f64_panel(&source, first, rows_, k_, out);
+    }
   }
 }
 
@@ -219,6 +229,7 @@ PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels) {
       return {kernels.bf16_columns, kernels.bf16_columns * kBf16PanelBytes, group,
               group * kWideProductBytes};
     case Carrier::f32: return {kernels.f32_columns, kernels.f32_columns * 4, 1, 4};
+    case Carrier::f64: return {kernels.f32_columns, kernels.f32_columns * 8, 1, 8};
   }
   FP8LAB_ASSERT(false);
   return {};

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "emulation/cpu/gemm_plan.hpp"
@@ -15,14 +14,15 @@ enum class Carrier : std::uint8_t {
   fp8,   ///< e4m3fn or e5m2 codes, one byte (narrower formats are carried exactly into e4m3fn)
   bf16,  ///< bf16 codes (every format of at most 8 bits is carried exactly)
   wide,  ///< decoded FP32 values with the exponents of their format, and block scales
-  f32,   ///< decoded FP32 values: the ideal accumulators
+  f32,   ///< decoded FP32 values: ideal_fp32, and block sums
+  f64,   ///< the same as FP64: ideal_exact
 };
 
 /// How the fast GEMM evaluates the chains of an accumulator.
 struct FastMethod {
   Carrier carrier = Carrier::f32;
   std::int64_t group = 1;  ///< products that are summed at a time
-  ChainKind kind{};        ///< of all but Carrier::f32
+  ChainKind kind{};        ///< of all but Carrier::f32 and f64
   /// mma.sync of sm_90: every 32 products, those with k % 4 < 2 first, make a chain of their own,
   /// which is added by `promotion`.
   bool mma_sync = false;
@@ -33,8 +33,8 @@ struct FastMethod {
   std::int64_t exact_products = 0;
 };
 
-/// The method for an accumulator; nothing where only the reference evaluates it.
-std::optional<FastMethod> fast_method(Accumulator accumulator);
+/// The method for an accumulator.
+FastMethod fast_method(Accumulator accumulator);
 
 /// The codes of one operand carried into the plan's format: the operand's own memory where it
 /// already has that form, else a copy. Every carried value is exact.
@@ -46,6 +46,11 @@ class CarriedCodes {
 
   /// Elements along K: those of the operand, for mma.sync with zeros up to a multiple of 32.
   std::int64_t k() const { return k_; }
+
+  /// FP32 values of a row, of Carrier::f32 and f64.
+  const float* values(std::int64_t row) const {
+    return static_cast<const float*>(data_) + row * row_stride_;
+  }
 
   /// Packs `length` elements of `row` from k = `begin` on as a left operand, groups `group_bytes`
   /// apart.

@@ -152,11 +152,4 @@ void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const Quant
   });
 }
 
-void reference_accumulators(const GemmPlan& plan, const QuantizedOperand& a,
-                            const QuantizedOperand& b, const TensorView& accumulators) {
-  multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float, float) {
-    accumulators.row<float>(m)[n] = acc;
-  });
-}
-
 }  // namespace fp8lab::cpu

@@ -21,9 +21,4 @@ numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType
 void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                     const TensorView& bias, bool accumulate, const TensorView& d);
 
-/// accumulators (a.rows, b.rows) f32 = the sums of `plan` before any epilogue; the operands have
-/// passed check_gemm_operands.
-void reference_accumulators(const GemmPlan& plan, const QuantizedOperand& a,
-                            const QuantizedOperand& b, const TensorView& accumulators);
-
 }  // namespace fp8lab::cpu

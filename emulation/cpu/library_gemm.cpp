@@ -45,6 +45,16 @@ float value_at(const TensorView& view, std::int64_t r, std::int64_t c) {
                                    : view.row<const float>(r)[c];
 }
 
+/// A library multiplies what is in the operands, and its result is rounded once.
+void refuse_compensation(const QuantizedOperand& operand) {
+  const Transform& transform = operand.spec.transform;
+  if (!transform.compensated) return;
+  throw Error(
+      fmt::format("transform {} in a library call or beside alpha, beta or a bias by row; "
+                  "accepted: a clamp without compensation, or a plain product",
+                  transform_name(transform)));
+}
+
 void store(const TensorView& d, const numerics::FormatSpec& format, std::int64_t m, std::int64_t n,
            std::uint32_t code) {
   switch (d.dtype) {
@@ -63,6 +73,8 @@ DType library_storage(const numerics::FormatSpec& output) {
 
 void library_gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                   const LibraryEpilogue& epilogue, const TensorView& d) {
+  refuse_compensation(a);
+  refuse_compensation(b);
   if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
     const std::string reason = gemm_refusal(spec, a.spec, b.spec);
     if (!reason.empty()) throw Error(reason);

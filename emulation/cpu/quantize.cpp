@@ -4,12 +4,14 @@
 #include <array>
 #include <vector>
 
+#include "emulation/cpu/clamp.hpp"
 #include "emulation/cpu/operand_decode.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/quantize_codebook.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/scale_steps.hpp"
 #include "emulation/numerics/scaling.hpp"
 
 namespace fp8lab::cpu {
@@ -43,16 +45,26 @@ bool is_two_level(const QuantSpec& spec) {
   return spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
 }
 
-/// The scale of a tile by its amax, with a memory of the last results. The amaxes of BF16 tiles of
-/// one tensor take few values, mostly of two binades, which is what the low bits of the index tell
-/// apart.
-class ScaleMemo {
+/// The scale of a tile by its amax: by one addition for powers of two and by two divisions for FP32
+/// scales, where the amax is an ordinary one. For the others with a memory of the last results. The
+/// amaxes of BF16 tiles of one tensor take few values, mostly of two binades, which is what the low
+/// bits of the index tell apart.
+class TileScales {
  public:
   /// `tensor_factor` matters for two-level scales only.
-  ScaleMemo(const QuantSpec& spec, float tensor_factor)
-      : spec_(spec), tensor_factor_(tensor_factor) {}
+  TileScales(const QuantSpec& spec, float tensor_factor)
+      : spec_(spec),
+        tensor_factor_(tensor_factor),
+        steps_(numerics::scale_steps(spec.scale, spec.format)),
+        target_(numerics::target_maximum(spec.scale, spec.format)),
+        divided_(spec.scale.format == numerics::ScaleFormat::fp32) {}
 
-  const TileScale& of(std::uint32_t amax) {
+  TileScale of(std::uint32_t amax) {
+    if (steps_.holds_for(amax)) return steps_.scale(amax);
+    if (divided_ && amax - 1u < numerics::kF32Infinity - 1u) {
+      const float raised = numerics::raised_amax(spec_.scale, bits_float(amax));
+      return numerics::fp32_scale(spec_.scale, target_, raised);
+    }
     Entry& entry = entries_[(amax >> 16) % kEntries];
     if (entry.amax != amax) entry = {amax, compute(bits_float(amax))};
     return entry.scale;
@@ -72,6 +84,9 @@ class ScaleMemo {
 
   const QuantSpec& spec_;
   float tensor_factor_;
+  numerics::ScaleSteps steps_;
+  float target_;
+  bool divided_;
   std::array<Entry, kEntries> entries_;
 };
 
@@ -129,7 +144,7 @@ class Quantizer {
   std::uint32_t run(const TileScale& scale, bool finite, bool measure);
   std::vector<Rectangle> units(std::int64_t height, std::int64_t width) const;
   std::uint32_t amax_of(const Rectangle& area) const;
-  void quantize_unit(const Rectangle& area, ScaleMemo& scales, std::vector<std::uint32_t>& amax,
+  void quantize_unit(const Rectangle& area, TileScales& scales, std::vector<std::uint32_t>& amax,
                      std::vector<float>& factors) const;
   void encode(const Rectangle& area, const Factors& factors) const;
   void encode_transposed(const Rectangle& area, const Factors& factors) const;
@@ -187,7 +202,7 @@ void Quantizer::quantize_tiles() {
   const auto count = static_cast<std::int64_t>(areas.size());
 #pragma omp parallel if (count > 1)
   {
-    ScaleMemo scales(spec_, tensor_factor_);
+    TileScales scales(spec_, tensor_factor_);
     std::vector<std::uint32_t> amax;
     std::vector<float> factors;
 #pragma omp for schedule(static)
@@ -197,7 +212,7 @@ void Quantizer::quantize_tiles() {
   }
 }
 
-void Quantizer::quantize_unit(const Rectangle& area, ScaleMemo& scales,
+void Quantizer::quantize_unit(const Rectangle& area, TileScales& scales,
                               std::vector<std::uint32_t>& amax, std::vector<float>& factors) const {
   const std::int64_t high = (area.row_end - area.row_begin + tile_height_ - 1) / tile_height_;
   const std::int64_t wide = (area.col_end - area.col_begin + tile_width_ - 1) / tile_width_;
@@ -356,7 +371,15 @@ void raise_amax(const TensorView& state, std::uint32_t amax) {
   running = bits_float(std::max(float_bits(running), amax));
 }
 
-/// quantize without a transform along K.
+void write_bounds(const TensorView& source, QuantizedOperand& operand) {
+  clamp_bounds_of(operand);  // there is memory for them
+  const numerics::ClampBounds bounds = clamp_bounds(source, operand.spec.transform.quantile);
+  float* const values = operand.clamp_bounds.row<float>(0);
+  values[0] = bounds.lower;
+  values[1] = bounds.upper;
+}
+
+/// quantize of the source itself.
 void quantize_as_is(const TensorView& source, bool transpose, const RandomKey& key,
                     const TensorView& state, QuantizedOperand& operand) {
   if (!operand.spec.is_quantized()) return cast_operand(source, transpose, key, operand);
@@ -387,8 +410,11 @@ void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand) {
   check_quantize(source, transpose, state, operand);
   operand.key = key;
-  if (!operand.spec.transform.is_along_k())
+  const Transform& transform = operand.spec.transform;
+  if (!transform || transform.is_expansion()) {
     return quantize_as_is(source, transpose, key, state, operand);
+  }
+  if (transform.is_clamp()) write_bounds(source, operand);
   FloatMatrix values = transformed(source, transpose, operand);
   quantize_as_is(values.view(), transpose, key, state, operand);
 }

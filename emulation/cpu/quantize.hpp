@@ -21,8 +21,8 @@ namespace fp8lab::cpu {
 /// bits of stochastic rounding are numerics::random_bits(key.., index) with the element's logical
 /// index in the source, r * C + c. An all-zero tile has zero codes with the signs of its zeros.
 ///
-/// With a transform along K, the tensor above is `transformed` of the source, in FP32; the logical
-/// index of an element is that of its place in it.
+/// With a transform along K or a clamp, the tensor above is `transformed` of the source, in FP32;
+/// the logical index of an element is that of its place in it. A clamp writes operand.clamp_bounds.
 ///
 /// Formats with codebooks and expansions: see quantize_codebooks, and dequantize decodes by them.
 ///
@@ -33,14 +33,14 @@ namespace fp8lab::cpu {
 /// Errors: shapes or types that do not fit, an empty tensor, a scale on a wide format, an
 /// unsigned element format, a delayed tile
 /// that is not the tensor or comes without its state, a static scale that is not positive, a
-/// transform that does not fit K or lacks its factors.
+/// transform that does not fit K or lacks its factors or memory for its bounds.
 void quantize(const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand);
 
 /// destination (rows, k), or (k, rows) when `transpose`, bf16 or f32, = the FP32 product
 /// scale * decode(code), rounded to nearest even to the destination's type; NaN canonical. Without
-/// a scale the decoded or stored value itself. A transform is undone in FP32 (undo_transform)
-/// before the rounding.
+/// a scale the decoded or stored value itself. A transform along K is undone in FP32
+/// (undo_transform) before the rounding.
 void dequantize(const QuantizedOperand& operand, bool transpose, const TensorView& destination);
 
 /// End of a step (recipes.md section 0.4). A running amax of zero means that the tensor was not

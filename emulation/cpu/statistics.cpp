@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulation/cpu/clamp.hpp"
 #include "emulation/cpu/operand_decode.hpp"
 #include "emulation/cpu/operand_hash.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
@@ -85,6 +86,7 @@ class Comparison {
     const std::int64_t width = !scaled ? 0 : transpose ? tile.rows : tile.cols;
     tile_height_ = height == 0 ? source.rows : std::min(height, source.rows);
     tile_width_ = width == 0 ? source.cols : std::min(width, source.cols);
+    if (operand.spec.transform.compensated) compensation_ = clamp_bounds_of(operand);
   }
 
   void compare(StatisticsTotals& totals, Seen& seen) const;
@@ -106,12 +108,15 @@ class Comparison {
   void read_operand(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
                     float* y) const;
   void read_source(std::int64_t row, std::int64_t col, std::int64_t cols, float* x) const;
+  /// To y what a compensated clamp took from x.
+  void add_residual(const float* x, float* y, std::int64_t cols) const;
 
   const TensorView& source_;
   bool transpose_;
   const QuantizedOperand& operand_;
   OperandDecoder decoder_;
   std::int64_t tile_height_ = 0, tile_width_ = 0;
+  std::optional<numerics::ClampBounds> compensation_;
 };
 
 void Comparison::read_operand(std::int64_t row, std::int64_t rows, std::int64_t col,
@@ -132,6 +137,10 @@ void Comparison::read_source(std::int64_t row, std::int64_t col, std::int64_t co
     const std::uint16_t* values = source_.row<std::uint16_t>(row) + col;
     for (std::int64_t j = 0; j < cols; ++j) x[j] = numerics::from_bf16(values[j]);
   }
+}
+
+void Comparison::add_residual(const float* x, float* y, std::int64_t cols) const {
+  for (std::int64_t j = 0; j < cols; ++j) y[j] += numerics::clamp_residual(*compensation_, x[j]);
 }
 
 void Comparison::band(std::int64_t row, StatisticsSums& sums, Seen& seen) const {
@@ -157,6 +166,7 @@ void Comparison::band(std::int64_t row, StatisticsSums& sums, Seen& seen) const 
         }
       }
       read_source(row + i, col, cols, x);
+      if (compensation_) add_residual(x, y + i * kBand, cols);
       const StatisticsRow line{x, y + i * kBand, limits, cols};
       kernels.add_row(&line, &sums, &seen.counts, seen.channel_amax.data() + col);
     }

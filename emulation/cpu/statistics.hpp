@@ -13,7 +13,8 @@ namespace fp8lab::cpu {
 /// Statistics of `operand` against `source` (R, C), bf16 or f32; with `transpose` the operand is
 /// (C, R). Definitions of recipes.md section 8, with x the source and y the operand's value, scale
 /// * decode(code); of an operand with a transform along K, x is the transformed source (see
-/// Backend::operand_statistics), whose columns are the channels:
+/// Backend::operand_statistics), whose columns are the channels; of one with a compensated clamp, y
+/// is RN(scale * decode(code) + numerics::clamp_residual(x)):
 ///
 /// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
 /// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2), at most 200 (exact); cosine = sum xy / sqrt(sum x^2

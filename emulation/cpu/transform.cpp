@@ -4,6 +4,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/clamp.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/hadamard.hpp"
@@ -114,11 +115,25 @@ void rescale(const TensorView& values, bool transpose, const float* factors, boo
   }
 }
 
+void clamp_values(const TensorView& values, const numerics::ClampBounds& bounds) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < values.rows; ++r) {
+    float* const row = values.row<float>(r);
+    for (std::int64_t c = 0; c < values.cols; ++c) {
+      row[c] = numerics::canonical_nan(numerics::clamped(bounds, row[c]));
+    }
+  }
+}
+
 /// The operand's transform in place, or the way back.
 void transform_values(const TensorView& values, bool transpose, const QuantizedOperand& operand,
                       bool back) {
   const Transform& transform = operand.spec.transform;
   const std::int64_t k = transpose ? values.rows : values.cols;
+  if (transform.is_clamp()) {
+    if (!back) clamp_values(values, clamp_bounds_of(operand));
+    return;
+  }
   if (!transform.is_smoothing()) {
     const Rotation rotation(transform, k, operand.key, back);
     return transpose ? rotate_columns(values, rotation) : rotate_rows(values, rotation);

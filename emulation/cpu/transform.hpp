@@ -28,13 +28,14 @@ class FloatMatrix {
 /// a drawn sign is minus where the low bit of numerics::random_bits(key.seed, key.step,
 /// key.rotation, 2, position along K) is set. Smoothing: element j of K is divided by
 /// operand.channel_factors[j], or multiplied by it if the operand is the right one, one rounding
-/// each.
+/// each. Clamp: numerics::clamped within operand.clamp_bounds.
 ///
-/// NaN is canonical. Throws Error when the transform does not fit K or lacks its factors.
+/// NaN is canonical. Throws Error when the transform does not fit K or lacks its factors or bounds.
 FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
 /// The way back: `values` (f32), laid out as the source, become the untransformed values; signs and
-/// transposed matrix in reverse order, or the other one of division and product.
+/// transposed matrix in reverse order, or the other one of division and product. A clamp is not
+/// undone: what it took away is not in the operand.
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand);
 
 /// Backend::smoothing_factors.

@@ -88,6 +88,9 @@ class TruthBackend final : public Backend {
   // A transform cancels in the product without roundings, so operands are not transformed.
   void smoothing_factors(const Transform&, const TensorView&, bool, const TensorView&, bool,
                          const TensorView&) override {}
+  // Nor clamped, so that nothing has been taken away.
+  void compensate(const QuantizedOperand&, const TensorView&, bool, const QuantizedOperand&,
+                  const TensorView&, bool, const TensorView&) override {}
   void gemm(const GemmSpec&, const QuantizedOperand& a, const QuantizedOperand& b,
             const TensorView& bias, bool accumulate, const TensorView& d) override {
     Matrix product = matrix(a.codes) * matrix(b.codes).transpose();

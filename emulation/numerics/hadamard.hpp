@@ -2,8 +2,9 @@
 //
 // H_n = S (x) C for n = 2^p * m: S is Sylvester's matrix of order 2^p, S(i, j) = (-1)^popcount(i &
 // j), and C the core of order m = hadamard_core(n), (1) for powers of two and else the smallest of
-// Paley's matrices that divides n (Paley, "On orthogonal matrices", J. Math. Phys. 12, 1933).
-// Element i of a vector is element i mod m of group i / m.
+// Paley's matrices (Paley, "On orthogonal matrices", J. Math. Phys. 12, 1933) and Williamson's
+// (Williamson, "Hadamard's determinant theorem and the sum of four squares", Duke Math. J. 11,
+// 1944) that divides n. Element i of a vector is element i mod m of group i / m.
 #pragma once
 
 #include <cstdint>
@@ -81,6 +82,30 @@ FP8LAB_HD constexpr int paley_construction(int order) {
   return order % 8 == 4 && finite_field(order / 2 - 1).prime != 0 ? 2 : 0;
 }
 
+/// Signs of the first rows of Williamson's four symmetric circulant matrices A, B, C, D of this
+/// side, for which A^2 + B^2 + C^2 + D^2 = 4 side I: bit i of the word is set where element i is
+/// -1. Zeros for a side without a table.
+FP8LAB_HD constexpr std::uint64_t williamson_signs(int side, int matrix) {
+  if (side == 39) {
+    return matrix == 0   ? 0x7749E792EEu
+           : matrix == 1 ? 0x4FCD42B3F2u
+           : matrix == 2 ? 0x3165FFA68Cu
+                         : 0x761EA5786Eu;
+  }
+  if (side == 43) {
+    return matrix == 0   ? 0x4F4C932F20u
+           : matrix == 1 ? 0x1CD53FCAB38u
+           : matrix == 2 ? 0x285B198DA14u
+                         : 0x4F85108A1F2u;
+  }
+  return 0;
+}
+
+/// Whether there is a Hadamard matrix of this order here that is not made of smaller ones.
+FP8LAB_HD constexpr bool is_core_order(int order) {
+  return paley_construction(order) != 0 || (order % 4 == 0 && williamson_signs(order / 4, 0) != 0);
+}
+
 /// Order of the core of H_n, see above; 0 when n has none of at most kMaxHadamardCore.
 FP8LAB_HD constexpr int hadamard_core(std::int64_t n) {
   if (n < 1) return 0;
@@ -88,15 +113,31 @@ FP8LAB_HD constexpr int hadamard_core(std::int64_t n) {
   while (odd % 2 == 0) odd /= 2;
   if (odd == 1) return 1;
   for (std::int64_t order = 4 * odd; order <= kMaxHadamardCore && n % order == 0; order *= 2) {
-    if (paley_construction(static_cast<int>(order)) != 0) return static_cast<int>(order);
+    if (is_core_order(static_cast<int>(order))) return static_cast<int>(order);
   }
   return 0;
 }
 
+/// Williamson's array [[A, B, C, D], [-B, A, -D, C], [-C, D, A, -B], [-D, -C, B, A]].
+template <class T>
+FP8LAB_HD constexpr void write_williamson(int order, T* core) {
+  const int side = order / 4;
+  for (int i = 0; i < order; ++i) {
+    for (int j = 0; j < order; ++j) {
+      const int row = i / side, column = j / side;
+      const std::uint64_t signs = williamson_signs(side, row ^ column);
+      const bool minus = (signs >> ((j - i + order) % side) & 1u) != 0;
+      const bool negated = (row == 1 && column % 2 == 0) || (row == 2 && column % 3 == 0) ||
+                           (row == 3 && column < 2);
+      core[i * order + j] = T(minus != negated ? -1 : 1);
+    }
+  }
+}
+
 /// Writes the entries C(i, j) of the core of this order to core[i * order + j]; the order is one
-/// that hadamard_core returns. With chi the quadratic character of the field and Q(a, b) = chi(a -
-/// b), the first construction is I + [[0, 1], [-1, Q]]; the second replaces the zeros of [[0, 1],
-/// [1, Q]] by
+/// that hadamard_core returns. Of Paley's, with chi the quadratic character of the field and Q(a,
+/// b) = chi(a - b), the first construction is I + [[0, 1], [-1, Q]]; the second replaces the zeros
+/// of [[0, 1], [1, Q]] by
 /// [[1, -1], [-1, -1]] and its other entries s by s * [[1, 1], [1, -1]].
 template <class T>
 FP8LAB_HD constexpr void write_hadamard_core(int order, T* core) {
@@ -105,9 +146,10 @@ FP8LAB_HD constexpr void write_hadamard_core(int order, T* core) {
     return;
   }
   const int construction = paley_construction(order);
+  if (construction == 0) return write_williamson(order, core);
   const int side = order / construction;  // of the bordered matrix of characters
   const FiniteField field = finite_field(side - 1);
-  std::int8_t character[kMaxHadamardCore] = {};
+  int character[kMaxHadamardCore] = {};
   for (int a = 1; a < field.order; ++a) character[a] = -1;
   for (int a = 1; a < field.order; ++a) character[field.multiply(a, a)] = 1;
   for (int i = 0; i < side; ++i) {

@@ -10,7 +10,6 @@
 #include "emulation/api/error.hpp"
 #include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/gemm.hpp"
-#include "emulation/cpu/gemm_operand.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
@@ -120,14 +119,15 @@ double seconds_of(const std::function<void()>& work) {
   return thread_seconds() - begin;
 }
 
-/// A matrix quantized as an accumulator takes it, with its memory; the first `rows` rows of it.
+/// A matrix quantized as an accumulator takes it, with its memory.
 struct ProfileOperand {
   QuantizedOperand operand;
   std::vector<std::byte> codes;
   std::vector<float> scales;
 
-  ProfileOperand(Matrix& matrix, const QuantSpec& spec, std::int64_t rows)
-      : codes(static_cast<std::size_t>(rows * matrix.k) * size_of(spec.storage())) {
+  ProfileOperand(Matrix& matrix, const QuantSpec& spec)
+      : codes(static_cast<std::size_t>(matrix.rows * matrix.k) * size_of(spec.storage())) {
+    const std::int64_t rows = matrix.rows;
     operand.spec = spec;
     operand.rows = rows;
     operand.k = matrix.k;
@@ -148,7 +148,6 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
   GemmBenchRow row;
   row.operation = name;
   row.target = cpu::name_of(cpu::active_target());
-  row.path = cpu::fast_method(spec.accumulator) ? "vector" : "reference";
   row.m = left.rows;
   row.n = right.rows;
   row.k = a.k;
@@ -190,13 +189,8 @@ GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
 }
 
 GemmBenchRow measure(const TensorCoreProfile& profile, Matrix& a, Matrix& b, int repeats) {
-  constexpr std::int64_t kReferenceRows = 16;
-  const bool fast = cpu::fast_method(profile.accumulator).has_value();
-  const auto rows = [&](const Matrix& matrix) {
-    return fast ? matrix.rows : std::min(matrix.rows, kReferenceRows);
-  };
   const QuantSpec own = profile.default_operand();
-  const ProfileOperand left(a, own, rows(a)), right(b, own, rows(b));
+  const ProfileOperand left(a, own), right(b, own);
   GemmSpec spec;
   spec.accumulator = profile.accumulator;
   return measure(std::string(profile.name), spec, left.operand, right.operand, a, b, repeats);

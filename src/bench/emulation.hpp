@@ -20,7 +20,6 @@ struct GemmBenchRow {
   double peer_gigamac_per_second = 0;
   double ratio = 0;  ///< emulation over peer
   std::string peer;  ///< the faster of the FP32 libraries: "eigen" or "openblas"
-  std::string path;  ///< what computed it: "vector" kernels or the scalar "reference"
 };
 
 struct GemmBenchOptions {

@@ -44,8 +44,7 @@ void print_ratio_table(const std::vector<GemmBenchRow>& rows,
              "operation");
   for (const cpu::SimdTarget target : targets) fmt::print(" {:>12}", cpu::name_of(target));
   for (const GemmBenchRow& row : rows) {
-    // The reference computes a corner of the same problem.
-    const bool first_shape = (row.m == first.m && row.n == first.n) || row.path == "reference";
+    const bool first_shape = row.m == first.m && row.n == first.n;
     if (row.target != first.target || !first_shape || row.k != first.k) continue;
     fmt::print("\n  {:<22}", row.operation);
     for (const GemmBenchRow& cell : rows) {
@@ -91,13 +90,13 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values, nlohmann::or
   if (values.count("all-targets") != 0) options.targets = cpu::available_targets();
   nlohmann::ordered_json rows = nlohmann::json::array();
   fmt::print("GEMM, one thread: multiply-adds beside the best FP32 GEMM\n");
-  fmt::print("  {:<22} {:<12} {:>16} {:>9} {:>9} {:>6}  {:<9} {}\n", "operation", "target",
-             "M x N x K", "GMAC/s", "FP32", "ratio", "peer", "path");
+  fmt::print("  {:<22} {:<12} {:>16} {:>9} {:>9} {:>6}  {}\n", "operation", "target", "M x N x K",
+             "GMAC/s", "FP32", "ratio", "peer");
   const std::vector<GemmBenchRow> results = bench_gemm(options);
   for (const GemmBenchRow& row : results) {
-    fmt::print("  {:<22} {:<12} {:>16} {:>9.2f} {:>9.2f} {:>6.3f}  {:<9} {}\n", row.operation,
-               row.target, fmt::format("{}x{}x{}", row.m, row.n, row.k), row.gigamac_per_second,
-               row.peer_gigamac_per_second, row.ratio, row.peer, row.path);
+    fmt::print("  {:<22} {:<12} {:>16} {:>9.2f} {:>9.2f} {:>6.3f}  {}\n", row.operation, row.target,
+               fmt::format("{}x{}x{}", row.m, row.n, row.k), row.gigamac_per_second,
+               row.peer_gigamac_per_second, row.ratio, row.peer);
     rows.push_back({{"operation", row.operation},
                     {"target", row.target},
                     {"m", row.m},
@@ -106,8 +105,7 @@ nlohmann::ordered_json bench_gemms(const po::variables_map& values, nlohmann::or
                     {"gigamac_per_second", row.gigamac_per_second},
                     {"peer_gigamac_per_second", row.peer_gigamac_per_second},
                     {"ratio", row.ratio},
-                    {"peer", row.peer},
-                    {"path", row.path}});
+                    {"peer", row.peer}});
   }
   print_ratio_table(results, options.targets);
   peers = print_emulator_peers(results);

@@ -148,10 +148,11 @@ int gemm(const std::vector<std::string>& arguments) {
                     backend->name()));
   }
   const auto seed = values["seed"].as<std::uint64_t>();
-  const QuantizedOperand a =
+  const MatrixOperand left =
       read_operand(*backend, file_a, optional(values, "scale-a"), problem.a, seed);
-  const QuantizedOperand b =
+  const MatrixOperand right =
       read_operand(*backend, file_b, optional(values, "scale-b"), problem.b, seed);
+  const QuantizedOperand &a = left.operand, &b = right.operand;
   if (a.k != b.k) {
     throw Error(
         fmt::format("{} is ({}, {}) and {} is ({}, {}); A (M, K) and B (N, K) must have the "
@@ -164,7 +165,7 @@ int gemm(const std::vector<std::string>& arguments) {
     d = call_library(values, *backend, problem, a, b);
   } else {
     d = backend->allocate(backend->storage(problem.gemm.output), a.rows, b.rows);
-    backend->gemm(problem.gemm, a, b, TensorView{}, false, d);
+    multiply(*backend, problem.gemm, left, right, TensorView{}, false, d);
   }
   write_npy(out, download(*backend, d));
   fmt::print("{}: ({}, {}) from K = {}, {}, A {}, B {}\n", out, a.rows, b.rows, a.k,

@@ -8,7 +8,6 @@
 
 #include "emulation/api/recipe_names.hpp"
 #include "emulation/api/tensor_core.hpp"
-#include "emulation/cpu/gemm_operand.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/version.hpp"
@@ -81,11 +80,6 @@ nlohmann::ordered_json parameters(const TensorCoreProfile& profile) {
   return facts;
 }
 
-/// What computes GEMMs with this accumulator on the CPU.
-const char* path(const TensorCoreProfile& profile) {
-  return cpu::fast_method(profile.accumulator) ? "vector" : "reference";
-}
-
 nlohmann::ordered_json profiles() {
   auto rows = nlohmann::ordered_json::array();
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
@@ -93,7 +87,6 @@ nlohmann::ordered_json profiles() {
                     {"operands", operand_names(profile)},
                     {"arithmetic", describe(profile)},
                     {"parameters", parameters(profile)},
-                    {"path", path(profile)},
                     {"evidence", evidence_name(profile.evidence)},
                     {"source", profile.source},
                     {"checked", profile.checked}});
@@ -104,9 +97,9 @@ nlohmann::ordered_json profiles() {
 void print_profiles() {
   fmt::print("\naccumulators of recipes and gemm --spec, their arithmetic and its evidence:\n");
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    fmt::print("{:<22} {}: {} ({})\n{:<22} {}: {}; {}\n", profile.name, operand_names(profile),
-               describe(profile), path(profile), "", evidence_name(profile.evidence),
-               profile.source, profile.checked);
+    fmt::print("{:<22} {}: {}\n{:<22} {}: {}; {}\n", profile.name, operand_names(profile),
+               describe(profile), "", evidence_name(profile.evidence), profile.source,
+               profile.checked);
   }
 }
 

@@ -100,6 +100,9 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
                               swapped ? values : partner->values,
                               swapped ? transpose : partner->transpose, operand.channel_factors);
   }
+  if (operand.spec.transform.is_clamp()) {
+    operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
+  }
   RandomKey key;
   key.seed = seed;
   key.orientation = transpose ? 1 : 0;
@@ -115,15 +118,16 @@ QuantizedOperand quantize_values(Backend& backend, const TensorView& values, boo
   return operand;
 }
 
-QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
-                              const std::optional<NpyArray>& scales, const std::string& scale_name,
-                              const QuantSpec& spec, std::uint64_t seed) {
+MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+                           const std::optional<NpyArray>& scales, const std::string& scale_name,
+                           const QuantSpec& spec, std::uint64_t seed) {
   if (values.dtype != DType::u8) {
     if (scales) {
       throw Error(fmt::format("{}: scales are for uint8 codes, {} holds {} values", scale_name,
                               name, name_of(values.dtype)));
     }
-    return quantize_values(backend, upload(backend, values), false, spec, seed, name);
+    const TensorView source = upload(backend, values);
+    return {quantize_values(backend, source, false, spec, seed, name), source, name};
   }
   if (!spec.is_quantized()) {
     throw Error(fmt::format("{}: holds uint8 codes, but the operand is {}", name,
@@ -137,16 +141,32 @@ QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::str
   operand.key.seed = seed;
   backend.upload(operand.codes, values.data.data());
   if (scales) upload_scales(backend, *scales, scale_name, operand);
-  return operand;
+  return {operand, TensorView{}, name};
 }
 
-QuantizedOperand read_operand(Backend& backend, const std::string& file,
-                              const std::optional<std::string>& scale_file, const QuantSpec& spec,
-                              std::uint64_t seed) {
+MatrixOperand read_operand(Backend& backend, const std::string& file,
+                           const std::optional<std::string>& scale_file, const QuantSpec& spec,
+                           std::uint64_t seed) {
   NpyArray values = read_matrix(file);
   std::optional<NpyArray> scales;
   if (scale_file) scales = read_matrix(*scale_file);
   return make_operand(backend, values, file, scales, scale_file.value_or(""), spec, seed);
+}
+
+void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
+              const MatrixOperand& b, const TensorView& bias, bool accumulate,
+              const TensorView& d) {
+  backend.gemm(spec, a.operand, b.operand, bias, accumulate, d);
+  const Transform &left = a.operand.spec.transform, &right = b.operand.spec.transform;
+  if (!left.compensated && !right.compensated) return;
+  for (const MatrixOperand* matrix : {&a, &b}) {
+    if (!matrix->values.empty()) continue;
+    throw Error(
+        fmt::format("{}: holds codes, but transform {} multiplies the values of both "
+                    "matrices; accepted: float32, or uint16 with the bits of bf16",
+                    matrix->name, transform_name(left.compensated ? left : right)));
+  }
+  backend.compensate(a.operand, a.values, false, b.operand, b.values, false, d);
 }
 
 }  // namespace fp8lab::cli

@@ -41,17 +41,29 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
                    const std::string& file, const std::optional<Partner>& partner,
                    QuantizedOperand& operand);
 
+/// An operand of a product as a caller gave it.
+struct MatrixOperand {
+  QuantizedOperand operand;
+  TensorView values;  ///< what was quantized; empty for codes
+  std::string name;
+};
+
 /// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names
 /// stand for the matrices in messages. Throws Error where scales are missing or superfluous, and
 /// for shapes and types that do not fit.
-QuantizedOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
-                              const std::optional<NpyArray>& scales, const std::string& scale_name,
-                              const QuantSpec& spec, std::uint64_t seed);
+MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
+                           const std::optional<NpyArray>& scales, const std::string& scale_name,
+                           const QuantSpec& spec, std::uint64_t seed);
 
 /// make_operand of `file`: codes (u8) with the scales of `scale_file`, or values that are
 /// quantized.
-QuantizedOperand read_operand(Backend& backend, const std::string& file,
-                              const std::optional<std::string>& scale_file, const QuantSpec& spec,
-                              std::uint64_t seed);
+MatrixOperand read_operand(Backend& backend, const std::string& file,
+                           const std::optional<std::string>& scale_file, const QuantSpec& spec,
+                           std::uint64_t seed);
+
+/// Backend::gemm, and Backend::compensate where a clamp asks for it. Throws Error as they do, and
+/// where a compensated product has codes instead of values.
+void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
+              const MatrixOperand& b, const TensorView& bias, bool accumulate, const TensorView& d);
 
 }  // namespace fp8lab::cli

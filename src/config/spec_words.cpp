@@ -126,7 +126,8 @@ QuantSpec parse_quant_spec(const std::string& text) {
                     "nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, enc_floor, "
                     "ocp_floor, rceil, even, enc_div, "
                     "dec_div_recip, dec_div, static:NUMBER, ties_down, ties_positive, toward_zero, "
-                    "stochastic, hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH, expand",
+                    "stochastic, hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH, expand, "
+                    "clamp:QUANTILE[:compensated]",
                     text, word));
   }
   if (!spec.is_cast() && words.size() > 1) {

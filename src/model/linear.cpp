@@ -90,6 +90,7 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
     if (factors.empty()) factors = backend_.allocate(DType::f32, 1, k);
     target.channel_factors = factors;
   }
+  if (spec.transform.is_clamp()) target.clamp_bounds = backend_.allocate(DType::f32, 1, 2);
   if (spec.has_scale()) {
     target.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
   }
@@ -207,9 +208,18 @@ void Linear::prepare_weights(const StepContext& context) {
   if (!is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, second);
 }
 
-void Linear::multiply_forward(const TensorView& y) {
-  backend_.gemm(recipe_.gemm(GemmRole::fprop), operand(Slot::fprop_x), operand(Slot::fprop_w),
-                bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
+void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
+                      const TensorView& bias, const TensorView& d) {
+  const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
+  backend_.gemm(recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d);
+  if (!left.spec.transform.compensated && !right.spec.transform.compensated) return;
+  backend_.compensate(left, a, is_second_orientation(a_slot(role)), right, b,
+                      is_second_orientation(b_slot(role)), d);
+}
+
+void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
+  multiply(GemmRole::fprop, x, weight_source(Slot::fprop_w),
+           bias_ != nullptr ? bias_->working() : TensorView{}, y);
 }
 
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
@@ -217,7 +227,7 @@ void Linear::forward(const StepContext& context, const TensorView& x, const Tens
   smooth(GemmRole::fprop, x, w);
   if (is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, w);
   quantize(context, Slot::fprop_x, x);
-  multiply_forward(y);
+  multiply_forward(x, y);
 }
 
 void Linear::forward(const StepContext& context, const NormInput& norm, const TensorView& x,
@@ -230,7 +240,7 @@ void Linear::forward(const StepContext& context, const NormInput& norm, const Te
   backend_.rmsnorm_quantize(norm.source, norm.weight, norm.epsilon, x, norm.rstd,
                             key_of(context, kSlot), states_[tensor_of(kSlot)], operand(kSlot));
   measure(context, kSlot, x);
-  multiply_forward(y);
+  multiply_forward(x, y);
 }
 
 void Linear::forward_swiglu(const StepContext& context, const TensorView& gate_up,
@@ -243,16 +253,14 @@ void Linear::forward_swiglu(const StepContext& context, const TensorView& gate_u
   backend_.swiglu_quantize(gate_up, x, key_of(context, kSlot), states_[tensor_of(kSlot)],
                            operand(kSlot));
   measure(context, kSlot, x);
-  multiply_forward(y);
+  multiply_forward(x, y);
 }
 
 void Linear::multiply_backward(const StepContext& context, const TensorView& x,
                                const TensorView& dy, const TensorView& dx) {
-  backend_.gemm(recipe_.gemm(GemmRole::dgrad), operand(Slot::dgrad_dy), operand(Slot::dgrad_w), {},
-                false, dx);
+  multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), {}, dx);
   quantize(context, Slot::wgrad_x, x);
-  backend_.gemm(recipe_.gemm(GemmRole::wgrad), operand(Slot::wgrad_dy), operand(Slot::wgrad_x), {},
-                true, weight_.gradient());
+  multiply(GemmRole::wgrad, dy, x, {}, weight_.gradient());
   if (bias_ != nullptr) backend_.bias_backward(dy, bias_->gradient());
 }
 

@@ -92,8 +92,11 @@ class Linear {
   bool bind(Slot slot, const TensorView& source);
   /// The same for both orientations of a tensor; false unless both are made from `source`.
   bool bind_both(Slot first, const TensorView& source);
+  /// The GEMM `role` of its quantized operands into d, `a` and `b` being their tensors before that.
+  void multiply(GemmRole role, const TensorView& a, const TensorView& b, const TensorView& bias,
+                const TensorView& d);
   /// The GEMMs of forward and backward, after x or dy has been quantized.
-  void multiply_forward(const TensorView& y);
+  void multiply_forward(const TensorView& x, const TensorView& y);
   void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                          const TensorView& dx);
   RandomKey key_of(const StepContext& context, Slot slot) const;

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "emulation/api/error.hpp"
+#include "emulation/cpu/library_gemm.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/matrices.hpp"
+#include "src/config/library_call.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
@@ -25,7 +27,7 @@ struct Argument {
   std::optional<NpyArray> scales;
   QuantSpec spec;
 
-  QuantizedOperand operand(Backend& backend, std::uint64_t seed) {
+  cli::MatrixOperand operand(Backend& backend, std::uint64_t seed) {
     return cli::make_operand(backend, input.matrix, name, scales, "scale_" + name, spec, seed);
   }
 };
@@ -51,7 +53,15 @@ Argument read_argument(const char* name, const py::object& values, const py::obj
   return argument;
 }
 
-/// The FP32 start of an accumulating GEMM, or a bias.
+void check_same_k(const Argument& a, const Argument& b) {
+  const NpyArray &left = a.input.matrix, &right = b.input.matrix;
+  if (left.cols == right.cols) return;
+  throw Error(
+      fmt::format("a is ({}, {}) and b is ({}, {}); a (M, K) and b (N, K) must have the same K",
+                  left.rows, left.cols, right.rows, right.cols));
+}
+
+/// The FP32 start of an accumulating GEMM, the addend C of a call, or a bias.
 std::optional<NpyArray> read_floats(const py::object& object, const char* name, std::int64_t rows,
                                     std::int64_t cols) {
   if (object.is_none()) return std::nullopt;
@@ -76,11 +86,7 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
   Argument a = read_argument("a", a_values, scale_a, spec_a, request.a);
   Argument b = read_argument("b", b_values, scale_b, spec_b, request.b);
   const std::int64_t m = a.input.matrix.rows, n = b.input.matrix.rows;
-  if (a.input.matrix.cols != b.input.matrix.cols) {
-    throw Error(
-        fmt::format("a is ({}, {}) and b is ({}, {}); a (M, K) and b (N, K) must have the same K",
-                    m, a.input.matrix.cols, n, b.input.matrix.cols));
-  }
+  check_same_k(a, b);
   std::optional<NpyArray> bias = read_floats(bias_values, "bias", 1, n);
   std::optional<NpyArray> addend = read_floats(start, "accumulate", m, n);
   if (addend && request.gemm.output != DType::f32) {
@@ -92,12 +98,48 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
   NpyArray result;
   {
     const py::gil_scoped_release unlocked;
-    const QuantizedOperand left = a.operand(*backend, seed);
-    const QuantizedOperand right = b.operand(*backend, seed);
+    const cli::MatrixOperand left = a.operand(*backend, seed);
+    const cli::MatrixOperand right = b.operand(*backend, seed);
     const TensorView d = backend->allocate(request.gemm.output, m, n);
     if (addend) backend->upload(d, addend->data.data());
     const TensorView bias_view = bias ? bias->view() : TensorView{};
-    backend->gemm(request.gemm, left, right, bias_view, addend.has_value(), d);
+    cli::multiply(*backend, request.gemm, left, right, bias_view, addend.has_value(), d);
+    result = cli::download(*backend, d);
+  }
+  return to_numpy(result);
+}
+
+/// D of a library call; uint8 codes where the output is FP8.
+py::array library_gemm(const py::object& a_values, const py::object& b_values,
+                       const std::string& words, const py::object& spec_a, const py::object& spec_b,
+                       const py::object& scale_a, const py::object& scale_b,
+                       const py::object& bias_values, float alpha, float beta,
+                       const py::object& addend, float d_scale, std::uint64_t seed, int threads) {
+  LibraryCall call = parse_library_call(words);
+  Argument a = read_argument("a", a_values, scale_a, spec_a, call.a);
+  Argument b = read_argument("b", b_values, scale_b, spec_b, call.b);
+  check_same_k(a, b);
+  call.a = a.spec;
+  call.b = b.spec;
+  check_library_call(call, a.input.matrix.cols);
+  const std::int64_t m = a.input.matrix.rows, n = b.input.matrix.rows;
+  std::optional<NpyArray> bias = read_floats(bias_values, "bias", 1, m);
+  std::optional<NpyArray> c = read_floats(addend, "c", m, n);
+  if (c.has_value() != (beta != 0.0f)) throw Error("c and a beta other than 0 need each other");
+  if (d_scale != 1.0f && call.output.bits() > 8) {
+    throw Error("d_scale: accepted with an e4m3fn or e5m2 output only");
+  }
+  const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
+  cpu::LibraryEpilogue epilogue{alpha, beta, {}, {}, call.output, d_scale};
+  NpyArray result;
+  {
+    const py::gil_scoped_release unlocked;
+    if (bias) epilogue.bias = bias->view();
+    if (c) epilogue.c = c->view();
+    const cli::MatrixOperand left = a.operand(*backend, seed);
+    const cli::MatrixOperand right = b.operand(*backend, seed);
+    const TensorView d = backend->allocate(cpu::library_storage(call.output), m, n);
+    cpu::library_gemm(call.gemm, left.operand, right.operand, epilogue, d);
     result = cli::download(*backend, d);
   }
   return to_numpy(result);
@@ -105,6 +147,10 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
 
 }  // namespace
 
-void bind_gemm(py::module_& module) { module.def("gemm", &gemm); }
+void bind_gemm(py::module_& module) {
+  module.def("gemm", &gemm);
+  module.def("library_gemm", &library_gemm);
+  module.def("is_library_call", &is_library_call);
+}
 
 }  // namespace fp8lab::python

@@ -117,7 +117,7 @@ py::array dequantize(const py::object& codes, const py::object& scales, const Qu
   {
     const py::gil_scoped_release unlocked;
     const QuantizedOperand operand =
-        cli::make_operand(*backend, input.matrix, "codes", scale_matrix, "scales", spec, 0);
+        cli::make_operand(*backend, input.matrix, "codes", scale_matrix, "scales", spec, 0).operand;
     const TensorView decoded = backend->allocate(DType::f32, operand.rows, operand.k);
     backend->dequantize(operand, false, decoded);
     values = cli::download(*backend, decoded);

@@ -1,10 +1,11 @@
 // The fast GEMM of every emulated tensor core against the scalar reference.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "emulation/api/tensor_core.hpp"
-#include "emulation/cpu/gemm_operand.hpp"
+#include "emulation/cpu/exact_chain.hpp"
 #include "tests/bitwise/gemm_problem.hpp"
 
 namespace {
@@ -117,10 +118,95 @@ TEST_CASE("What FP32 cannot hold still decides ties of an FP16 accumulator") {
                  unscaled(numerics::kFP16, b.data(), n, k));
 }
 
-TEST_CASE("One accumulator alone has no fast path") {
-  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    INFO(profile.name);
-    const bool fast = profile.accumulator != Accumulator::ideal_exact;
-    CHECK(cpu::fast_method(profile.accumulator).has_value() == fast);
+namespace {
+
+/// FP32 values +- s 2^e with significands s of `bits` bits and e in [low, high].
+std::vector<float> spread(CaseGenerator& cases, std::int64_t count, int bits, int low, int high) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto significand = static_cast<float>(1 + cases.bits() % ((1u << bits) - 1u));
+    const int exponent =
+        low + static_cast<int>(cases.bits() % static_cast<unsigned>(high - low + 1));
+    const float value = std::ldexp(significand, exponent);
+    values.push_back(cases.bits() % 2 == 0 ? value : -value);
   }
+  return values;
+}
+
+void check_exact(std::vector<float>& a, std::vector<float>& b, std::int64_t k, Schedule schedule) {
+  GemmSpec spec;
+  spec.accumulator = Accumulator::ideal_exact;
+  spec.output = DType::f32;
+  spec.schedule = schedule;
+  spec.promote_interval = 32;
+  check_operands(spec,
+                 unscaled(numerics::kFP32, a.data(), static_cast<std::int64_t>(a.size()) / k, k),
+                 unscaled(numerics::kFP32, b.data(), static_cast<std::int64_t>(b.size()) / k, k));
+}
+
+}  // namespace
+
+TEST_CASE("Exact sums of any range: FP64 alone, its proof, and where that fails") {
+  CaseGenerator cases(27);
+  const std::int64_t m = 9, n = 70;
+  struct Range {
+    int bits, low, high;
+  };
+  // 53 bits with K = 128 are 46 of the operands: 23 each. Just within, just beyond, and far.
+  for (const Range range :
+       {Range{3, -10, 10}, Range{3, -10, 11}, Range{24, -4, 4}, Range{8, -20, 20},
+        Range{24, -149, -100}, Range{24, -80, -60}, Range{1, -149, 126}}) {
+    for (const std::int64_t k : {1, 2, 31, 128, 129, 400}) {
+      std::vector<float> a = spread(cases, m * k, range.bits, range.low, range.high);
+      std::vector<float> b = spread(cases, n * k, range.bits, range.low, range.high);
+      INFO(range.bits << " " << range.low << " " << range.high << " " << k);
+      check_exact(a, b, k, k % 2 == 0 ? Schedule::promote : Schedule::fast);
+    }
+  }
+}
+
+TEST_CASE("Exact sums at ties and after cancellation") {
+  // A row of terms that cancel but for what FP64 has dropped by then, or that leaves a tie of FP32
+  // which one tiny term decides.
+  CaseGenerator cases(28);
+  const std::int64_t m = 12, n = 66, k = 40;
+  std::vector<float> a(static_cast<std::size_t>(m * k)), b(static_cast<std::size_t>(n * k), 1.0f);
+  for (std::int64_t r = 0; r < m; ++r) {
+    float* const row = a.data() + r * k;
+    const float tiny =
+        std::ldexp(cases.bits() % 2 == 0 ? 1.0f : -1.0f, -30 - 9 * static_cast<int>(r));
+    row[0] = 0x1p60f;
+    row[7] = -0x1p60f;
+    row[3] = 1.0f + 0x1p-23f * static_cast<float>(r % 4);
+    row[11] = r % 3 == 0 ? -row[3] : 0x1p-24f;
+    row[r % 2 == 0 ? 5 : 20] = tiny;
+  }
+  for (std::int64_t i = 0; i < n * k; ++i) {
+    if (i / k % 3 == 1) b[static_cast<std::size_t>(i)] = -0x1p-126f;
+    if (i / k % 3 == 2) b[static_cast<std::size_t>(i)] = 0x1p-149f;
+  }
+  check_exact(a, b, k, Schedule::fast);
+  for (float& value : a) value *= 0x1p-80f;  // sums below FP32, of which only the sign is left
+  check_exact(a, b, k, Schedule::fast);
+}
+
+TEST_CASE("FP64 sums are called exact up to 53 bits, and signs of zeros are those of the sum") {
+  const float odd[] = {0.0f, -0x1.000002p0f, 0.0f, 0x1p-3f};
+  const cpu::ExactExtent narrow = cpu::exact_extent(odd, 4);
+  CHECK(narrow.bits == 24);
+  CHECK(narrow.norm >= std::sqrt(1.015625));
+  CHECK(narrow.norm < 1.008);
+  const float wide[] = {0x1p20f, 3 * 0x1p-149f};
+  CHECK(cpu::exact_extent(wide, 2).bits == 170);
+  CHECK(cpu::exact_extent(wide, 0).bits == 0);
+  CHECK(cpu::exact_error_bound(narrow, narrow, 32) == 0.0);  // 24 + 24 + 5
+  CHECK(cpu::exact_error_bound(narrow, narrow, 33) >= 33 * 0x1p-53);
+  // 2^-200 - 2^-200 - 2^-290, of which FP64 keeps nothing, and the same with the other sign.
+  const double a[] = {0x1p-100, -0x1p-100, 0x1p-149};
+  const double columns[] = {0x1p-100, 0x1p-100, 0x1p-100, 0x1p-100, -0x1p-141, 0x1p-141};
+  const double sums[] = {0.0, 0.0}, errors[] = {0x1p-240, 0x1p-240};
+  float out[2];
+  cpu::round_exactly({a, columns, 2, 3, 2, sums, errors}, out);
+  CHECK(numerics::float_bits(out[0]) == 0x80000000u);
+  CHECK(numerics::float_bits(out[1]) == 0u);
 }

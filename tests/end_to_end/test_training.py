@@ -313,7 +313,45 @@ def test_static_smoothing_resumes_to_the_same_bits(tmp_path: Path) -> None:
     assert step_hashes(tmp_path / "current") != step_hashes(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("recipe", ["nvfp4", "halo1_fp8"])
+FP4_FORWARD = """
+name = "{name}"
+[slots.default]
+format = "bf16"
+[slots.fprop.x]
+format = "e2m1"
+tile = "row"
+{transform}
+[slots.fprop.w]
+format = "e2m1"
+tile = "row"
+[gemm]
+accumulator = "sm90_bf16"
+"""
+
+
+def test_clamped_and_compensated_fp4_activations_train(tmp_path: Path) -> None:
+    losses, quality = {}, {}
+    planted = ["--set", "stages.cpt.planted_outliers={channels=1, gain=64.0}"]
+    for name, transform in (
+        ("plain", ""),
+        ("clamped", 'transform = "clamp:0.99"'),
+        ("compensated", 'transform = "clamp:0.99:compensated"'),
+    ):
+        recipe = tmp_path / f"{name}.toml"
+        recipe.write_text(FP4_FORWARD.format(name=name, transform=transform))
+        config = write_config(tmp_path, str(recipe), cpt=6, sft=2)
+        result = train(config, tmp_path / name, *planted)
+        assert result.returncode == 0, result.stderr
+        with open_run(tmp_path / name) as run:
+            losses[name] = list(run["/metrics/loss"][:])
+        quality[name] = fprop_x_quality(tmp_path / name, "layers.0.attention.qkv")
+    assert quality["compensated"] > quality["plain"] + 10.0, quality
+    assert quality["compensated"] > quality["clamped"] + 20.0, quality
+    assert losses["compensated"][5] < losses["compensated"][0] - 0.2, losses
+    assert losses["compensated"][0] != losses["clamped"][0], losses
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4", "halo1_fp8", "fp4_occ"])
 def test_recipes_with_transforms_run_to_the_same_bits(tmp_path: Path, recipe: str) -> None:
     config = write_config(tmp_path, recipe, cpt=3, sft=2)
     layers = ["--set", "model.num_hidden_layers=2"]

@@ -150,7 +150,8 @@ TEST_CASE("cuda quantize") {
 }
 
 TEST_CASE("cuda refuses transforms by name and never leaves them out") {
-  for (const char* name : {"hadamard:16:drawn", "hadamard:full", "smooth:0.5", "expand"}) {
+  for (const char* name : {"hadamard:16:drawn", "hadamard:full", "smooth:0.5", "expand",
+                           "clamp:0.99", "clamp:0.99:compensated"}) {
     QuantSpec spec;
     spec.format = numerics::kE4M3;
     spec.scale_source = ScaleSource::current;

@@ -172,6 +172,56 @@ def test_gemm_is_the_program(tmp_path: Path, spec: str) -> None:
     assert np.array_equal(fp8lab.gemm(a, b, spec), np.load(tmp_path / "d.npy"))
 
 
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("cublaslt_h200:tensor", {"alpha": 0.75, "beta": -2.0}),
+        ("cublaslt_h200:row/fast/fp32", {"bias": True}),
+        ("cublaslt_h200:1x128x128x128/split_k=2", {}),
+        ("cublaslt_h200:tensor/e4m3fn", {"d_scale": 0.125, "operand_b": "e5m2/tensor"}),
+        ("cublaslt_h200:bf16/fp16", {"alpha": 0.3, "beta": 1.0, "bias": True}),
+    ],
+)
+def test_library_calls_are_the_program(tmp_path: Path, spec: str, options: dict[str, Any]) -> None:
+    draw = generator(9)
+    shapes = {"a": (24, 1024), "b": (40, 1024), "c": (24, 40), "bias": (24,)}
+    arrays = {name: draw.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    options = dict(options)
+    flags: list[Any] = []
+    for name in ("a", "b", *(["c"] if "beta" in options else []), *options):
+        if name in arrays:
+            flags += [f"--{name}", tmp_path / f"{name}.npy"]
+        else:
+            flags.append(f"--{name.replace('_', '-')}={options[name]}")
+    run_program("gemm", "--spec", spec, *flags, "--out", tmp_path / "d.npy")
+    if options.pop("bias", False):
+        options["bias"] = arrays["bias"]
+    if "beta" in options:
+        options["c"] = arrays["c"]
+    ours = fp8lab.gemm(arrays["a"], arrays["b"], spec, **options)
+    theirs = np.load(tmp_path / "d.npy")
+    assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
+
+
+def test_a_compensated_clamp_gives_back_what_it_took(tmp_path: Path) -> None:
+    draw = generator(10)
+    x = draw.integers(-20, 21, (16, 64)).astype(np.float32)
+    x[draw.random(x.shape) < 0.02] = 1000.0
+    w = draw.integers(-9, 10, (8, 64)).astype(np.float32)
+    words = {"operand_a": "int8/static:1/clamp:0.95:compensated", "operand_b": "int8/static:1"}
+    assert np.array_equal(fp8lab.gemm(x, w, "ideal_exact/fp32", **words), x @ w.T)
+    words["operand_a"] = "int8/static:1/clamp:0.95"
+    assert not np.array_equal(fp8lab.gemm(x, w, "ideal_exact/fp32", **words), x @ w.T)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "w.npy", w)
+    files = ["--a", tmp_path / "x.npy", "--b", tmp_path / "w.npy", "--out", tmp_path / "d.npy"]
+    flags = ["--operand-a", "int8/static:1/clamp:0.95:compensated", "--operand-b", "int8/static:1"]
+    run_program("gemm", "--spec", "ideal_exact/fp32", *files, *flags)
+    assert np.array_equal(np.load(tmp_path / "d.npy"), x @ w.T)
+
+
 @pytest.mark.parametrize("names", [("e4m3fn", "e4m3fn"), ("e5m2", "e4m3fn")])
 def test_gemm_is_the_group_of_the_specification(names: tuple[str, str]) -> None:
     draw = generator(4)
@@ -280,6 +330,7 @@ def test_other_threads_run_while_the_emulator_computes() -> None:
 X = np.ones((4, 32), np.float32)
 CODES = np.ones((4, 32), np.uint8)
 FAST = "sm90_wgmma_fp8/fast/fp32"
+CALL = "cublaslt_h200:tensor"
 
 
 @pytest.mark.parametrize(
@@ -322,6 +373,21 @@ FAST = "sm90_wgmma_fp8/fast/fp32"
             "an fp32 output",
         ),
         (lambda: fp8lab.gemm(X, X, "sm90_wgmma_fp8", operand_a="fp32"), "accumulator"),
+        (lambda: fp8lab.gemm(X, X, FAST, alpha=2.0), "for specs cublaslt_h200"),
+        (lambda: fp8lab.gemm(X, X, "cublaslt_h200:mx"), "unknown mode 'mx'"),
+        (lambda: fp8lab.gemm(X, X, CALL, accumulate=X), "accepted: c with beta"),
+        (lambda: fp8lab.gemm(X, X, CALL, beta=1.0), "need each other"),
+        (lambda: fp8lab.gemm(X, X, CALL, d_scale=2.0), "e4m3fn or e5m2 output only"),
+        (lambda: fp8lab.gemm(X, X, CALL, bias=np.zeros(3, np.float32)), "shape (4,)"),
+        (lambda: fp8lab.gemm(X, X, CALL, operand_a="e4m3fn/row"), "e4m3fn/row"),
+        (
+            lambda: fp8lab.gemm(X, X, CALL, operand_a="e4m3fn/tensor/clamp:0.9:compensated"),
+            "a clamp without compensation",
+        ),
+        (
+            lambda: fp8lab.gemm(CODES, X, FAST, operand_b="e4m3fn/clamp:0.9:compensated"),
+            "a: holds codes",
+        ),
         (lambda: fp8lab.read_run("no/such/run.h5"), "no/such/run.h5"),
     ],
 )

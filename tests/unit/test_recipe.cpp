@@ -325,6 +325,13 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[slots.fprop.w]\ntransform = \"smooth:0.5\"\n"
                "[slots.dgrad.w]\norientation_source = \"requantized\"\n",
        {"r.toml:10:1", "slots.dgrad.w.orientation_source", "but fprop.w has the transform"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.4\"\n", {"'clamp:0.4'", "QUANTILE above 0.5"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.99:compensated\"\n"
+               "[slots.fprop.w]\ntransform = \"clamp:0.9:compensated\"\n",
+       {"r.toml:8:1", "slots.fprop.x.transform", "compensated in one of the two"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.99:compensated\"\n"
+               "[slots.wgrad.x]\norientation_source = \"requantized\"\n",
+       {"r.toml:10:1", "slots.wgrad.x.orientation_source", "a clamp without compensation"}},
       {kBase + "[slots.x]\nmargin = 17\n", {"slots.x.margin", "an integer from 0 to 16"}},
       {kBase + "[slots.x]\nmargin = 0.5\n", {"the number 0.5", "an integer from 0 to 16"}},
       {kBase + "[slots.x]\namax_epsilon = -1\n", {"amax_epsilon", "from 0 to 1"}},

@@ -307,13 +307,26 @@ struct Bf16Lanes {
 
 /// 16 floats for FP32 fused multiply-adds.
 struct F32Lanes {
-  using Float = __m512;
-  static constexpr int kFloatLanes = 16;
+  using Element = float;
+  using Vector = __m512;
+  static constexpr int kLanes = 16;
   static constexpr int kRows = 6;
-  static Float load(const float* p) { return _mm512_loadu_ps(p); }
-  static Float splat(float x) { return _mm512_set1_ps(x); }
-  static Float fused(Float a, Float b, Float y) { return _mm512_fmadd_ps(a, b, y); }
-  static void store(float* p, Float x) { _mm512_storeu_ps(p, x); }
+  static Vector load(const float* p) { return _mm512_loadu_ps(p); }
+  static Vector splat(float x) { return _mm512_set1_ps(x); }
+  static Vector fused(Vector a, Vector b, Vector y) { return _mm512_fmadd_ps(a, b, y); }
+  static void store(float* p, Vector x) { _mm512_storeu_ps(p, x); }
+};
+
+/// 8 doubles for FP64 sums of products of FP32 values.
+struct F64Lanes {
+  using Element = double;
+  using Vector = __m512d;
+  static constexpr int kLanes = 8;
+  static constexpr int kRows = 6;
+  static Vector load(const double* p) { return _mm512_loadu_pd(p); }
+  static Vector splat(double x) { return _mm512_set1_pd(x); }
+  static Vector fused(Vector a, Vector b, Vector y) { return _mm512_fmadd_pd(a, b, y); }
+  static void store(double* p, Vector x) { _mm512_storeu_pd(p, x); }
 };
 
 /// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too

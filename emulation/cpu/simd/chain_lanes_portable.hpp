@@ -157,13 +157,30 @@ struct Bf16Lanes : PortableLanes<Bf16Codes, double, std::uint64_t, std::int16_t>
 
 /// One float at a time: fused multiply-adds without the instruction.
 struct F32Lanes {
-  using Float = float;
-  static constexpr int kFloatLanes = 1;
+  using Element = float;
+  using Vector = float;
+  static constexpr int kLanes = 1;
   static constexpr int kRows = 1;
-  static Float load(const float* p) { return *p; }
-  static Float splat(float x) { return x; }
-  static Float fused(Float a, Float b, Float y) { return __builtin_fmaf(a, b, y); }
-  static void store(float* p, Float x) { *p = x; }
+  static Vector load(const float* p) { return *p; }
+  static Vector splat(float x) { return x; }
+  static Vector fused(Vector a, Vector b, Vector y) { return __builtin_fmaf(a, b, y); }
+  static void store(float* p, Vector x) { *p = x; }
+};
+
+/// 2 doubles for FP64 sums of products of FP32 values: those are exact, so that a multiplication
+/// and an addition round as one fused operation does.
+struct F64Lanes {
+  using Element = double;
+  using Vector [[gnu::vector_size(16)]] = double;
+  static constexpr int kLanes = 2;
+  static constexpr int kRows = 2;
+  static Vector load(const double* p) { return Vector{p[0], p[1]}; }
+  static Vector splat(double x) { return Vector{x, x}; }
+  static Vector fused(Vector a, Vector b, Vector y) { return a * b + y; }
+  static void store(double* p, Vector x) {
+    p[0] = x[0];
+    p[1] = x[1];
+  }
 };
 
 /// Replaces FP32 numbers by the nearest FP16 ones, ties to even, in any rounding mode; those too

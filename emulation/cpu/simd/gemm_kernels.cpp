@@ -75,12 +75,16 @@ void pack_wide_panel(const WideSource* source, std::int64_t first, std::int64_t 
 
 constexpr std::int64_t kF32Columns = 64;
 
-void pack_f32_panel(const F32Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
-                    std::byte* out) {
-  auto* panel = reinterpret_cast<float*>(out);
+/// Panels of plain numbers, as FP32 or FP64.
+template <class Element>
+void pack_plain_panel(const F32Source* source, std::int64_t first, std::int64_t rows,
+                      std::int64_t k, std::byte* out) {
+  auto* panel = reinterpret_cast<Element*>(out);
   for (std::int64_t j = 0; j < kF32Columns; ++j) {
     const float* row = source->data + (first + j) * source->row_stride;
-    for (std::int64_t l = 0; l < k; ++l) panel[l * kF32Columns + j] = first + j < rows ? row[l] : 0;
+    for (std::int64_t l = 0; l < k; ++l) {
+      panel[l * kF32Columns + j] = first + j < rows ? static_cast<Element>(row[l]) : Element{0};
+    }
   }
 }
 
@@ -91,49 +95,53 @@ void group_chain(const ChainTile* tile) {
   run_chain<L>(*tile, kModel);
 }
 
-template <int kRows>
-void f32_rows(const std::byte* a, std::int64_t a_row_bytes, const float* b, std::int64_t k,
-              float* c, bool from_zero) {
-  constexpr int kLanes = F32Lanes::kFloatLanes;
-  constexpr int kVectors = kLanes == 1 ? 1 : 4;
-  const auto row = [&](int r) { return reinterpret_cast<const float*>(a + r * a_row_bytes); };
-  for (std::int64_t j = 0; j < kF32Columns; j += kVectors * kLanes) {
-    F32Lanes::Float y[kRows][kVectors];
+template <class L, int kRows>
+void fused_rows(const std::byte* a, std::int64_t a_row_bytes, const typename L::Element* b,
+                std::int64_t k, typename L::Element* c, bool from_zero) {
+  using Element = typename L::Element;
+  constexpr int kVectors = L::kLanes == 1 ? 1 : 4;
+  const auto row = [&](int r) { return reinterpret_cast<const Element*>(a + r * a_row_bytes); };
+  for (std::int64_t j = 0; j < kF32Columns; j += kVectors * L::kLanes) {
+    typename L::Vector y[kRows][kVectors];
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        y[r][v] = from_zero ? F32Lanes::splat(0.0f)
-                            : F32Lanes::load(c + r * kF32Columns + j + v * kLanes);
+        y[r][v] =
+            from_zero ? L::splat(Element{0}) : L::load(c + r * kF32Columns + j + v * L::kLanes);
       }
     }
     for (std::int64_t l = 0; l < k; ++l) {
       for (int r = 0; r < kRows; ++r) {
-        const F32Lanes::Float value = F32Lanes::splat(row(r)[l]);
+        const typename L::Vector value = L::splat(row(r)[l]);
         for (int v = 0; v < kVectors; ++v) {
-          y[r][v] =
-              F32Lanes::fused(value, F32Lanes::load(b + l * kF32Columns + j + v * kLanes), y[r][v]);
+          y[r][v] = L::fused(value, L::load(b + l * kF32Columns + j + v * L::kLanes), y[r][v]);
         }
       }
     }
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        F32Lanes::store(c + r * kF32Columns + j + v * kLanes, y[r][v]);
+        L::store(c + r * kF32Columns + j + v * L::kLanes, y[r][v]);
       }
     }
   }
 }
 
-void f32_chain(const ChainTile* tile) {
-  const auto* b = reinterpret_cast<const float*>(tile->b);
+/// `c` is that of the tile for FP32.
+template <class L>
+void fused_chain(const ChainTile& tile, typename L::Element* c) {
+  const auto* b = reinterpret_cast<const typename L::Element*>(tile.b);
   std::int64_t r = 0;
-  for (; r + F32Lanes::kRows <= tile->rows; r += F32Lanes::kRows) {
-    f32_rows<F32Lanes::kRows>(tile->a + r * tile->a_row_bytes, tile->a_row_bytes, b, tile->k,
-                              tile->c + r * kF32Columns, tile->from_zero);
+  for (; r + L::kRows <= tile.rows; r += L::kRows) {
+    fused_rows<L, L::kRows>(tile.a + r * tile.a_row_bytes, tile.a_row_bytes, b, tile.k,
+                            c + r * kF32Columns, tile.from_zero);
   }
-  for (; r < tile->rows; ++r) {
-    f32_rows<1>(tile->a + r * tile->a_row_bytes, tile->a_row_bytes, b, tile->k,
-                tile->c + r * kF32Columns, tile->from_zero);
+  for (; r < tile.rows; ++r) {
+    fused_rows<L, 1>(tile.a + r * tile.a_row_bytes, tile.a_row_bytes, b, tile.k,
+                     c + r * kF32Columns, tile.from_zero);
   }
 }
+
+void f32_chain(const ChainTile* tile) { fused_chain<F32Lanes>(*tile, tile->c); }
+void f64_chain(const ChainTile* tile, double* sums) { fused_chain<F64Lanes>(*tile, sums); }
 
 /// The row of BlockSumTile: terms are exact in FP64, and so is their sum in units of the grid.
 void add_block_row(const BlockSumTile& tile, std::int64_t row) {
@@ -268,7 +276,8 @@ const GemmKernels kGemm = {
     .pack_fp8_panel = pack_fp8_panel,
     .pack_bf16_panel = pack_bf16_panel,
     .pack_wide_panel = pack_wide_panel,
-    .pack_f32_panel = pack_f32_panel,
+    .pack_f32_panel = pack_plain_panel<float>,
+    .pack_f64_panel = pack_plain_panel<double>,
     .chains =
         {
             group_chain<Fp8Layout, numerics::kSm90WgmmaFp8F32>,
@@ -281,6 +290,7 @@ const GemmKernels kGemm = {
             group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
         },
     .f32_chain = f32_chain,
+    .f64_chain = f64_chain,
     .add_block_sums = add_block_sums,
     .promote = promote,
     .finish_row = finish_row,

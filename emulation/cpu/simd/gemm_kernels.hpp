@@ -63,7 +63,7 @@ struct WideSource {
 
 /// One tile of chains: c (rows, W), W the panel width, contiguous, is the accumulator in and out.
 struct ChainTile {
-  const std::byte* a;          ///< packed rows (f32: rows of floats)
+  const std::byte* a;          ///< packed rows (f32: rows of floats, f64: of doubles)
   std::int64_t a_row_bytes;    ///< distance of rows
   std::int64_t a_group_bytes;  ///< distance of groups of one row (f32: unused)
   std::int64_t rows;
@@ -154,7 +154,7 @@ struct GemmKernels {
   void (*pack_wide_row)(const WideSource* source, std::int64_t row, std::int64_t k,
                         std::int64_t group, std::byte* out, std::int64_t group_bytes);
   /// Right operand: W columns from `first` on (those at and beyond `rows` become zeros), k entries
-  /// of W * PanelBytes (f32: W floats).
+  /// of W * PanelBytes (f32: W floats, f64: W doubles).
   void (*pack_fp8_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
   void (*pack_bf16_panel)(const Bf16Source* source, std::int64_t first, std::int64_t rows,
@@ -163,10 +163,15 @@ struct GemmKernels {
                           std::int64_t k, std::byte* out);
   void (*pack_f32_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
+  void (*pack_f64_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
+                         std::int64_t k, std::byte* out);
 
   void (*chains[kChainKinds])(const ChainTile* tile);  ///< by ChainKind
   /// FP32 fused multiply-adds, k ascending, to nearest; not under TowardZero.
   void (*f32_chain)(const ChainTile* tile);
+  /// The same in FP64 of doubles that are FP32 values, into `sums` (rows, f32_columns) instead of
+  /// c.
+  void (*f64_chain)(const ChainTile* tile, double* sums);
   void (*add_block_sums)(const BlockSumTile* tile);  ///< columns = f32_columns; under TowardZero
   void (*promote)(const PromotionTile* tile);
   void (*finish_row)(const EpilogueRow* row);

@@ -151,31 +151,45 @@ void amax(const SourceBlock* block, std::uint32_t* result) {
 //
 // An encoder maps FP32 lanes to words whose low 8 bits are the code; the bits above are arbitrary.
 
-/// numerics::to_fp8_saturating on lanes. One FP32 addition of the power of two whose unit in the
-/// last place is the grid spacing rounds the value, so that the low bits of the sum count grid
-/// steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. The even constant
-/// that takes off the exponent's offset rides in the low bits of the addend.
-template <int kMantissaBits, int kBias, bool kFinite>
-struct SaturatingFp8 {
+constexpr std::uint32_t nan_code_of(const FormatSpec& format) {
+  return format.specials == SpecialValues::none ? format.max_finite_code() : format.nan_code();
+}
+
+/// Formats with an encoder of their own.
+enum class SaturatingFormat : int { e4m3, e5m2, e2m3, e3m2, e2m1 };
+constexpr int kSaturatingFormatCount = 5;
+constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
+    numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1};
+
+/// Round to nearest even into a floating format of at most 8 bits, saturating; numerics::
+/// to_fp8_saturating on lanes for the 8-bit ones. One FP32 addition of the power of two whose unit
+/// in the last place is the grid spacing rounds the value, so that the low bits of the sum count
+/// grid steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. The even
+/// constant that takes off the exponent's offset rides in the low bits of the addend.
+template <SaturatingFormat kName, bool kFinite>
+struct Saturating {
   FP8LAB_INLINE Words operator()(Floats value) const {
-    constexpr std::int32_t kShift = 23 - kMantissaBits;
-    constexpr std::int32_t kSmallestNormal = (128 - kBias) << 23;
-    constexpr std::int32_t kOffset = -(kSmallestNormal >> kShift) & 0x7F;
+    constexpr std::int32_t kShift = 23 - kFormat.mantissa_bits;
+    constexpr std::int32_t kSmallestNormal = (128 - kFormat.bias) << 23;
+    constexpr auto kSign = static_cast<std::int32_t>(kFormat.sign_mask());
+    constexpr std::int32_t kOffset = -(kSmallestNormal >> kShift) & (kSign - 1);
     const Ints bits = (Ints)value;
     const Ints magnitude = bits & 0x7FFFFFFF;
     const Ints clamped = smaller(magnitude, Ints{} + kLargest);
     const Ints grid = larger(clamped & 0x7F800000, Ints{} + kSmallestNormal);
     const Floats sum = (Floats)clamped + (Floats)(grid + ((kShift << 23) + kOffset));
     const Ints code = (Ints)sum + (grid >> kShift);
-    const Ints result = (code & 0x7F) | ((bits >> 24) & ~0x7F);
+    const Ints sign = bits >> (32 - kFormat.bits());
+    const Ints result = (code & (kSign - 1)) | (sign & (kSign == 0x80 ? ~0x7F : kSign));
     if constexpr (kFinite) return (Words)result;
-    return (Words)(magnitude > 0x7F800000 ? Ints{} + 0x7F : result);
+    return (Words)(magnitude > 0x7F800000 ? Ints{} + kNaN : result);
   }
 
  private:
-  static constexpr FormatSpec kFormat = kMantissaBits == 3 ? numerics::kE4M3 : numerics::kE5M2;
+  static constexpr FormatSpec kFormat = kSaturatingFormats[static_cast<int>(kName)];
   static constexpr auto kLargest =
       static_cast<std::int32_t>(numerics::decode_bits(kFormat, kFormat.max_finite_code()));
+  static constexpr auto kNaN = static_cast<std::int32_t>(nan_code_of(kFormat));
 };
 
 /// Round to nearest even into any signed format of at most 8 bits, with either treatment of
@@ -195,8 +209,7 @@ struct NearestAny {
         limit(static_cast<std::uint32_t>(128 + format.max_exponent()) << 23),
         max_code(format.max_finite_code()),
         overflow_code(numerics::overflow_code(format, overflow)),
-        nan_code(format.specials == SpecialValues::none ? format.max_finite_code()
-                                                        : format.nan_code()),
+        nan_code(nan_code_of(format)),
         sign_shift(static_cast<std::uint32_t>(32 - format.bits())),
         negated(format.encoding == Encoding::twos_complement ? ~0u : 0u),
         code_mask(2u * format.sign_mask() - 1u) {}
@@ -332,6 +345,19 @@ void encode_narrow(const T* x, const SourceBlock& block, Encoder encode, std::ui
   }
 }
 
+/// The whole tiles of a row, and how many elements they are.
+template <std::int64_t kWidth, bool kDivide, class T, class Encoder>
+FP8LAB_INLINE std::int64_t encode_tiles(const T* x, const SourceBlock& block, Encoder encode,
+                                        std::uint8_t* codes) {
+  const float* factor = block.factors;
+  std::int64_t start = 0;
+  for (; start + kWidth <= block.cols; start += kWidth, ++factor) {
+    encode_run<kDivide>(x + start, kWidth, encode, OneFactor{*factor}, block.prefetch,
+                        codes + start);
+  }
+  return start;
+}
+
 template <bool kDivide, class T, class Encoder>
 void encode_block(const T* x, const SourceBlock& block, Encoder encode, std::uint8_t* codes,
                   std::int64_t code_stride) {
@@ -345,7 +371,11 @@ void encode_block(const T* x, const SourceBlock& block, Encoder encode, std::uin
       continue;
     }
     const float* factor = block.factors;
-    for (std::int64_t start = 0; start < block.cols; start += width, ++factor) {
+    std::int64_t start = 0;
+    // A constant count lets the common tiles be unrolled into straight vector code.
+    if (width == 128) start = encode_tiles<128, kDivide>(x, block, encode, codes);
+    if (width == 32) start = encode_tiles<32, kDivide>(x, block, encode, codes);
+    for (factor += start / width; start < block.cols; start += width, ++factor) {
       const std::int64_t rest = block.cols - start;
       encode_run<kDivide>(x + start, rest < width ? rest : width, encode, OneFactor{*factor},
                           block.prefetch, codes + start);
@@ -393,13 +423,28 @@ void encode_by_definition(const EncodeRule& rule, const FormatSpec& format,
   }
 }
 
-template <int kMantissaBits, int kBias>
+template <SaturatingFormat kName>
 void encode_fp8(bool divide, const SourceBlock& block, std::uint8_t* codes,
                 std::int64_t code_stride) {
   if (block.finite) {
-    encode_with(SaturatingFp8<kMantissaBits, kBias, true>{}, divide, block, codes, code_stride);
+    encode_with(Saturating<kName, true>{}, divide, block, codes, code_stride);
   } else {
-    encode_with(SaturatingFp8<kMantissaBits, kBias, false>{}, divide, block, codes, code_stride);
+    encode_with(Saturating<kName, false>{}, divide, block, codes, code_stride);
+  }
+}
+
+void encode_saturating(SaturatingFormat format, bool divide, const SourceBlock& block,
+                       std::uint8_t* codes, std::int64_t code_stride) {
+  using Name = SaturatingFormat;
+  switch (format) {
+    case Name::e4m3: return encode_fp8<Name::e4m3>(divide, block, codes, code_stride);
+    case Name::e5m2: return encode_fp8<Name::e5m2>(divide, block, codes, code_stride);
+    case Name::e2m3:
+      return encode_with(Saturating<Name::e2m3, false>{}, divide, block, codes, code_stride);
+    case Name::e3m2:
+      return encode_with(Saturating<Name::e3m2, false>{}, divide, block, codes, code_stride);
+    case Name::e2m1:
+      return encode_with(Saturating<Name::e2m1, false>{}, divide, block, codes, code_stride);
   }
 }
 
@@ -415,12 +460,14 @@ void encode(const EncodeRule* rule, const RandomStream* random, const SourceBloc
                           encoding};
   const auto overflow = static_cast<Overflow>(rule->overflow);
   const bool nearest = static_cast<Rounding>(rule->rounding) == Rounding::nearest;
-  const bool saturating = nearest && overflow == Overflow::saturate;
-  if (saturating && format == numerics::kE4M3) {
-    encode_fp8<3, 7>(rule->divide, *block, codes, code_stride);
-  } else if (saturating && format == numerics::kE5M2) {
-    encode_fp8<2, 15>(rule->divide, *block, codes, code_stride);
-  } else if (nearest && NearestAny::applies(format)) {
+  if (nearest && overflow == Overflow::saturate) {
+    for (int i = 0; i < kSaturatingFormatCount; ++i) {
+      if (format != kSaturatingFormats[i]) continue;
+      const auto name = static_cast<SaturatingFormat>(i);
+      return encode_saturating(name, rule->divide, *block, codes, code_stride);
+    }
+  }
+  if (nearest && NearestAny::applies(format)) {
     encode_with(NearestAny(format, overflow), rule->divide, *block, codes, code_stride);
   } else {
     encode_by_definition(*rule, format, *random, *block, codes, code_stride);

@@ -93,6 +93,24 @@ def gemm(
     threads: int,
     /,
 ) -> NDArray[np.float32]: ...
+def library_gemm(
+    a: Any,
+    b: Any,
+    spec: str,
+    operand_a: QuantSpec | None,
+    operand_b: QuantSpec | None,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any,
+    alpha: float,
+    beta: float,
+    c: Any,
+    d_scale: float,
+    seed: int,
+    threads: int,
+    /,
+) -> NDArray[Any]: ...
+def is_library_call(spec: str, /) -> bool: ...
 def read_run(path: str | PathLike[str], /) -> dict[str, Any]: ...
 def read_statistic(path: str | PathLike[str], name: str, /) -> NDArray[np.float64]: ...
 def read_samples(path: str | PathLike[str], /) -> list[tuple[int, str, NDArray[np.float32]]]: ...

@@ -96,9 +96,13 @@ def gemm(
     scale_b: NDArray[np.float32] | None = None,
     bias: NDArray[np.float32] | None = None,
     accumulate: NDArray[np.float32] | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: NDArray[np.float32] | None = None,
+    d_scale: float = 1.0,
     seed: int = 0,
     threads: int = 0,
-) -> NDArray[np.float32]:
+) -> NDArray[Any]:
     """D (M, N) = A (M, K) B (N, K)^T as the hardware would return it; bf16 results as float32.
 
     `spec` is `ACCUMULATOR[/SCHEDULE][/OUTPUT]...` such as `sm90_wgmma_fp8/promote:128/fp32`, or
@@ -109,17 +113,17 @@ def gemm(
 
     `bias` (N,) is added to every row after scaling, rounded separately. `accumulate` (M, N) is the
     addend of an fp32 output: fma(acc, scale, accumulate). `threads` 0 means all processors.
+
+    `cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N]` is a call of cuBLASLt as measured on an H200:
+    D = alpha A B^T + beta C + bias with `c` (M, N) and, the library being column-major, `bias`
+    (M,). FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
+    1x128x128x128, 128x128x1x128 or bf16.
     """
-    return _fp8lab.gemm(
-        a,
-        b,
-        spec,
-        _operand(operand_a),
-        _operand(operand_b),
-        scale_a,
-        scale_b,
-        bias,
-        accumulate,
-        seed,
-        threads,
-    )
+    operands = (_operand(operand_a), _operand(operand_b), scale_a, scale_b, bias)
+    if _fp8lab.is_library_call(spec):
+        if accumulate is not None:
+            raise _fp8lab.Error("accumulate: not for library calls; accepted: c with beta")
+        return _fp8lab.library_gemm(a, b, spec, *operands, alpha, beta, c, d_scale, seed, threads)
+    if (alpha, beta, c is None, d_scale) != (1.0, 0.0, True, 1.0):
+        raise _fp8lab.Error("alpha, beta, c and d_scale: for specs cublaslt_h200:MODE only")
+    return _fp8lab.gemm(a, b, spec, *operands, accumulate, seed, threads)
