@@ -6,10 +6,11 @@
 
 namespace fp8lab {
 
-inline constexpr std::array<Named<DataKind>, 3> kDataKindNames = {{
+inline constexpr std::array<Named<DataKind>, 4> kDataKindNames = {{
     {"arithmetic", DataKind::arithmetic},
     {"text", DataKind::text},
     {"jsonl", DataKind::jsonl},
+    {"tokens", DataKind::tokens},
 }};
 
 inline constexpr std::array<Named<DataForm>, 2> kDataFormNames = {{

@@ -66,7 +66,7 @@ TEST_CASE("a run file with references") {
   CHECK(config.stages[1].learning_rate.peak == 0.003);
   CHECK(config.stages[1].learning_rate.kind == ScheduleKind::cosine);
   REQUIRE(config.stages[1].eval.has_value());
-  CHECK(config.stages[1].eval->data.held_out);
+  CHECK(config.stages[1].eval->data.sources[0].held_out);
   CHECK(config.stages[1].eval->data.form == DataForm::prompt_response);
   CHECK(config.hash.size() == 16);
 }
@@ -113,7 +113,7 @@ TEST_CASE("assignments") {
   CHECK(with({{"stages.*.steps", "50"}}).stages[1].steps == 50);
   CHECK(with({{"stages.one.steps", "50"}}).stages[0].steps == 50);
   CHECK(with({{"stages.one.steps", "50"}}).stages[1].steps == 40);
-  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}}).stages[0].data.families ==
+  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}}).stages[0].data.sources[0].families ==
         std::vector<std::string>{"sum", "shop"});
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
