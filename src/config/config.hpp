@@ -13,7 +13,31 @@
 
 namespace fp8lab {
 
-/// Decoder-only transformer of the Qwen2/Llama family; field names follow Hugging Face config.json.
+enum class RopeType : std::uint8_t {
+  unscaled,  ///< "default"
+  linear,    ///< every frequency divided by `factor`
+  dynamic,   ///< unscaled up to max_position_embeddings, beyond which no sequence goes
+  yarn,      ///< Peng et al. 2023 (arXiv:2309.00071): by parts, from beta_fast to beta_slow
+  llama3,    ///< by parts, from high_freq_factor to low_freq_factor
+};
+
+/// How rotary frequencies are stretched beyond the pre-training length. Names, formulas and
+/// defaults are those of transformers 5 (modeling_rope_utils.py).
+struct RopeScaling {
+  RopeType type = RopeType::unscaled;
+  double factor = 1.0;
+  std::int64_t original_max_position_embeddings = 0;  ///< yarn and llama3: pre-training length
+  double low_freq_factor = 1.0;   ///< llama3: rotations over that length below which all is scaled
+  double high_freq_factor = 4.0;  ///< llama3: and above which nothing is
+  double beta_fast = 32.0;        ///< yarn: such rotations above which nothing is scaled
+  double beta_slow = 1.0;         ///< yarn: and below which all is
+  bool truncate = true;           ///< yarn: the ramp between the two begins and ends at whole pairs
+  double attention_factor = 0.0;  ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// Decoder-only transformer of the Llama, Qwen2 and Qwen3 families; field names follow Hugging Face
+/// config.json, whose attention_bias of Llama and Qwen3 is qkv_bias and o_bias.
 struct ModelConfig {
   std::int64_t vocab_size = 272;
   std::int64_t hidden_size = 256;
@@ -24,9 +48,13 @@ struct ModelConfig {
   std::int64_t head_dim = 64;
   std::int64_t max_position_embeddings = 4096;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool qkv_bias = true;
+  bool o_bias = false;
+  bool mlp_bias = false;  ///< of gate, up and down
+  bool qk_norm = false;   ///< RMSNorm over each head of q and k before the rotation (Qwen3)
   bool tie_word_embeddings = true;
   bool operator==(const ModelConfig&) const = default;
 };

@@ -6,6 +6,14 @@
 
 namespace fp8lab {
 
+inline constexpr std::array<Named<RopeType>, 5> kRopeTypeNames = {{
+    {"default", RopeType::unscaled},
+    {"linear", RopeType::linear},
+    {"dynamic", RopeType::dynamic},
+    {"yarn", RopeType::yarn},
+    {"llama3", RopeType::llama3},
+}};
+
 inline constexpr std::array<Named<DataKind>, 4> kDataKindNames = {{
     {"arithmetic", DataKind::arithmetic},
     {"text", DataKind::text},

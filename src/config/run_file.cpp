@@ -12,6 +12,7 @@
 #include "src/config/config.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/model_table.hpp"
 #include "src/config/run_document.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
@@ -23,41 +24,6 @@ namespace {
 constexpr std::int64_t kLarge = std::int64_t{1} << 40;
 constexpr std::int64_t kLargestToken = 0x7fffffff;
 constexpr std::size_t kLargestMixture = 256;
-
-ModelConfig read_model(TomlReader& document) {
-  ModelConfig model;
-  std::optional<TomlReader> table = document.table("model");
-  if (!table) return model;
-  model.vocab_size = table->integer("vocab_size", model.vocab_size, 2, kLarge);
-  model.hidden_size = table->integer("hidden_size", model.hidden_size, 1, kLarge);
-  model.intermediate_size = table->integer("intermediate_size", model.intermediate_size, 1, kLarge);
-  model.num_hidden_layers = table->integer("num_hidden_layers", model.num_hidden_layers, 1, 10000);
-  model.num_attention_heads =
-      table->integer("num_attention_heads", model.num_attention_heads, 1, kLarge);
-  model.num_key_value_heads =
-      table->integer("num_key_value_heads", model.num_key_value_heads, 1, kLarge);
-  const std::int64_t even_share = model.hidden_size / model.num_attention_heads;
-  model.head_dim = table->integer("head_dim", even_share, 2, 1024);
-  model.max_position_embeddings =
-      table->integer("max_position_embeddings", model.max_position_embeddings, 1, kLarge);
-  model.rope_theta = table->number("rope_theta", model.rope_theta, 1.0, 1e12);
-  model.rms_norm_eps = table->number("rms_norm_eps", model.rms_norm_eps, 0.0, 1.0);
-  model.initializer_range = table->number("initializer_range", model.initializer_range, 0.0, 10.0);
-  model.qkv_bias = table->boolean("qkv_bias", model.qkv_bias);
-  model.tie_word_embeddings = table->boolean("tie_word_embeddings", model.tie_word_embeddings);
-  table->finish();
-  if (model.head_dim % 2 != 0) {
-    table->fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
-                                        "accepted: an even number",
-                                        model.head_dim));
-  }
-  if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    table->fail("num_key_value_heads",
-                fmt::format("{} does not divide num_attention_heads = {}",
-                            model.num_key_value_heads, model.num_attention_heads));
-  }
-  return model;
-}
 
 OptimizerConfig read_optimizer(TomlReader& document) {
   OptimizerConfig optimizer;
@@ -364,7 +330,7 @@ RunConfig parse_run_config(const std::string& text, const std::string& origin,
   config.math = document.choice<std::string_view>("math", kMath, "exact");
   config.seed = static_cast<std::uint64_t>(document.integer("seed", 1, 0));
   config.init_from = document.text("init_from", "");
-  config.model = read_model(document);
+  config.model = read_model_table(document);
   config.optimizer = read_optimizer(document);
   config.logging = read_logging(document);
   config.attention = read_attention(document);

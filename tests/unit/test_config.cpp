@@ -83,6 +83,17 @@ TEST_CASE("the resolved text reparses identically") {
        {"model.qkv_bias", "false"},
        {"model.rope_theta", "12345.678"},
        {"seed", "9223372036854775807"}},
+      {{"model.o_bias", "true"},
+       {"model.mlp_bias", "true"},
+       {"model.qk_norm", "true"},
+       {"model.rope_scaling",
+        "{rope_type = \"yarn\", factor = 4, original_max_position_embeddings = 1024, "
+        "beta_fast = 16, truncate = false, attention_factor = 1.25}"}},
+      {{"model.rope_scaling",
+        "{rope_type = \"llama3\", factor = 32, original_max_position_embeddings = 8192, "
+        "low_freq_factor = 1.5}"}},
+      {{"model.rope_scaling", "{rope_type = \"linear\", factor = 2.5}"}},
+      {{"model.rope_scaling", "{rope_type = \"dynamic\", factor = 2.0}"}},
       {{"stages.*.data.kind", "jsonl"},
        {"stages.*.data.path", "data/train.jsonl"},
        {"stages.*.data.range", "[0.125, 0.3]"},
@@ -129,6 +140,8 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
     std::vector<std::string> parts;
   };
   const std::string stage = "[[stages]]\nname = \"s\"\nsteps = 30\n";
+  const std::string scaling = stage + "[model.rope_scaling]\n";
+  const std::string yarn = scaling + "rope_type = \"yarn\"\nfactor = 4\n";
   const Row rows[] = {
       {"sed = 1\n" + stage, {"c.toml:1:1", "unknown key 'sed'", "name, recipe, backend"}},
       {"name = \"x\"\n", {"'stages' is missing", "[[stages]]"}},
@@ -156,6 +169,20 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
       {"math = \"fast\"\n" + stage, {"'math'", "GPU", "exact"}},
       {"[model]\nhead_dim = 63\n" + stage, {"'model.head_dim'", "odd"}},
       {"[model]\nnum_key_value_heads = 3\n" + stage, {"3 does not divide num_attention_heads = 4"}},
+      {scaling, {"c.toml:4:1", "'model.rope_scaling.rope_type' is missing", "linear, dynamic"}},
+      {scaling + "rope_type = \"longrope\"\n", {"'longrope'", "default, linear, dynamic, yarn"}},
+      {scaling + "rope_type = \"linear\"\n", {"'model.rope_scaling.factor' is missing"}},
+      {scaling + "rope_type = \"default\"\nfactor = 2\n", {"c.toml:6:1", "scales nothing"}},
+      {scaling + "rope_type = \"linear\"\nfactor = 0.5\n", {"'model.rope_scaling.factor'", "1"}},
+      {yarn, {"original_max_position_embeddings' is missing", "pre-training length"}},
+      {yarn + "low_freq_factor = 1\n", {"c.toml:7:1", "rope_type = \"llama3\""}},
+      {scaling + "rope_type = \"linear\"\nfactor = 2\noriginal_max_position_embeddings = 9\n",
+       {"c.toml:7:1", "\"yarn\" and", "\"llama3\""}},
+      {yarn + "original_max_position_embeddings = 9\nbeta_slow = 40\n",
+       {"beta_fast' is 32", "more than beta_slow = 40"}},
+      {scaling + "rope_type = \"llama3\"\nfactor = 8\noriginal_max_position_embeddings = 9\n"
+                 "low_freq_factor = 4\n",
+       {"high_freq_factor' is 4", "more than low_freq_factor = 4"}},
       {"[optimizer]\nbeta1 = 1.0\n" + stage, {"'optimizer.beta1' is the number 1", "0 to 0.99999"}},
       {"[optimizer]\nclip_norm = inf\n" + stage, {"'optimizer.clip_norm'", "a number"}},
       {"[optimizer]\nfirst_moment = \"fp8\"\n" + stage, {"'fp8'", "bf16, fp32"}},
