@@ -15,11 +15,7 @@ Evaluator::Evaluator(Backend& backend, Transformer& transformer, const EvalConfi
       transformer_(transformer),
       config_(config),
       data_(data),
-      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {
-  for (const auto& corpus : data_.corpora) {
-    if (config_.exact_match > 0) corpus->reference(0);
-  }
-}
+      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {}
 
 double Evaluator::held_out_loss(const StepContext& context) {
   Mixture mixture(data_, 0, kEvaluationStream);

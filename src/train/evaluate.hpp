@@ -15,7 +15,7 @@ namespace fp8lab {
 class Evaluator {
  public:
   /// `transformer`, `backend` and `data`, which is config.data opened, must outlive the evaluator.
-  /// Throws Error when answers are asked for and `data` cannot be read as text.
+  /// Answers are asked for only where the ids of `data` can be read as text.
   Evaluator(Backend& backend, Transformer& transformer, const EvalConfig& config,
             const DataSources& data);
 

@@ -70,7 +70,11 @@ void Trainer::open_data() {
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
     const Vocabulary& first = data_.front().train.vocabulary();
     check_same_tokenizer(first, data_.back().train.vocabulary(), where);
-    if (stage.eval) check_same_tokenizer(first, data_.back().eval->vocabulary(), where);
+    if (!stage.eval) continue;
+    check_same_tokenizer(first, data_.back().eval->vocabulary(), where);
+    for (const auto& corpus : data_.back().eval->corpora) {
+      if (stage.eval->exact_match > 0) corpus->reference(0);  // Error if ids cannot be read
+    }
   }
 }
 
