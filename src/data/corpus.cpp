@@ -20,14 +20,15 @@ class DocumentCorpus final : public Corpus {
   DocumentCorpus(std::vector<Document> documents, SourceRecord record)
       : documents_(std::move(documents)), record_(std::move(record)) {
     if (documents_.empty()) throw Error("a data source needs at least one document");
-    std::vector<std::int32_t> stream;
+    Xxh3Stream hash;
     for (const Document& document : documents_) {
-      stream.push_back(static_cast<std::int32_t>(document.prompt_length));
-      stream.insert(stream.end(), document.tokens.begin(), document.tokens.end());
+      const auto prompt = static_cast<std::int32_t>(document.prompt_length);
+      hash.update(&prompt, sizeof prompt);
+      hash.update(document.tokens.data(), document.tokens.size() * sizeof(std::int32_t));
+      record_.tokens += static_cast<std::int64_t>(document.tokens.size());
     }
-    hash_ = xxh3(stream.data(), stream.size() * sizeof(std::int32_t));
+    hash_ = hash.digest();
     record_.documents = size();
-    record_.tokens = static_cast<std::int64_t>(stream.size()) - size();
     record_.hash = hex16(hash_);
     record_.tokenizer = vocabulary_.tokenizer();
   }

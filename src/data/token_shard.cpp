@@ -127,6 +127,7 @@ void TokenShard::check_tokens() {
     largest_token_ =
         std::max(largest_token_, layout_.token_bytes == 2 ? largest_id<std::uint16_t>(block)
                                                           : largest_id<std::uint32_t>(block));
+    if (file_) release_pages(block);
   }
   const auto rest = layout_.hashed.subspan(before + tokens.size());
   hash.update(rest.data(), rest.size());

@@ -8,6 +8,7 @@
 #include "src/data/arithmetic.hpp"
 #include "src/data/dataset.hpp"
 #include "src/data/tokenizer.hpp"
+#include "src/data/vocabulary.hpp"
 
 using namespace fp8lab;
 
@@ -92,11 +93,11 @@ TEST_CASE("JSON lines become documents; prompts are masked only in prompt-respon
       "{\"role\": \"assistant\", \"content\": \"yo\"}]}\n");
   const auto pairs = json_lines(file.path(), DataForm::prompt_response);
   REQUIRE(pairs.size() == 2);
-  CHECK(ByteTokenizer::decode(pairs[0].tokens) == "Question: 2+2?\nAnswer: #### 4");
+  CHECK(Vocabulary::bytes().decode(pairs[0].tokens) == "Question: 2+2?\nAnswer: #### 4");
   CHECK(pairs[0].prompt_length ==
         static_cast<std::int64_t>(1 + std::string("Question: 2+2?\nAnswer: ").size()));
   CHECK(pairs[0].reference == "#### 4");
-  CHECK(ByteTokenizer::decode(pairs[1].tokens) == "user: hi\nassistant: yo");
+  CHECK(Vocabulary::bytes().decode(pairs[1].tokens) == "user: hi\nassistant: yo");
   const auto text = json_lines(file.path(), DataForm::running_text);
   CHECK(text[0].prompt_length == 1);
 }
