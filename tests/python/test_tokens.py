@@ -23,6 +23,7 @@ from fp8lab.tokens import TokenError, read_shard  # noqa: E402
 from fp8lab.tokens.__main__ import main  # noqa: E402
 from fp8lab.tokens.chat import ChatTemplate  # noqa: E402
 from fp8lab.tokens.documents import Chat, Passage, read_documents  # noqa: E402
+from fp8lab.tokens.tokenizer import load_encoder  # noqa: E402
 
 GOLDEN = ROOT / "tests/golden/tokens"
 
@@ -145,6 +146,34 @@ def test_marks_of_the_template_are_taken_as_they_are(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "chat.jsonl", {"messages": TALK})
     run(file, "--out", tmp_path / "out", "--tokenizer", folder)
     assert spoken(tmp_path / "out") == ("[U]2+2?[A]4[U]sure?[A]yes", "4yes")
+
+
+AS_TRANSFORMERS = [
+    CHATML,
+    MARKED,
+    "{%- for m in messages %}\n  {%- if m.role == 'user' %}\n    {% continue %}\n  {% endif %}\n"
+    "  {% generation %}\n {{ m | tojson }}\n {% endgeneration %}\n{% endfor %}",
+    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ ns.n }}"
+    "{%- generation -%} {{ m.content }} {%- endgeneration -%}"
+    "{% if ns.n > 2 %}{% break %}{% endif %}{% endfor %}{{ messages[0] | tojson(indent=2) }}",
+]
+
+
+@pytest.mark.parametrize("template", AS_TRANSFORMERS)
+def test_transformers_renders_and_masks_alike(tmp_path: Path, template: str) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    folder = chat_folder(tmp_path, template)
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token="</s>", chat_template=template
+    )
+    marked = "endgeneration" in template
+    expected = theirs.apply_chat_template(
+        TALK, tokenize=True, return_dict=True, return_assistant_tokens_mask=marked
+    )
+    ((ids, mask),) = load_encoder(folder, None, None).encode([Chat(TALK, "f:1")])
+    assert ids == expected["input_ids"]
+    if marked:
+        assert [int(kept) for kept in mask] == expected["assistant_masks"]
 
 
 def test_a_token_across_the_border_belongs_to_where_it_begins() -> None:
