@@ -21,8 +21,7 @@ sys.path.insert(0, str(ROOT / "src/python"))
 
 from fp8lab.tokens import TokenError, read_shard  # noqa: E402
 from fp8lab.tokens.__main__ import main  # noqa: E402
-from fp8lab.tokens.chat import ChatTemplate  # noqa: E402
-from fp8lab.tokens.documents import Chat, Passage, read_documents  # noqa: E402
+from fp8lab.tokens.documents import Chat, read_documents  # noqa: E402
 from fp8lab.tokens.tokenizer import load_encoder  # noqa: E402
 
 GOLDEN = ROOT / "tests/golden/tokens"
@@ -174,42 +173,6 @@ def test_transformers_renders_and_masks_alike(tmp_path: Path, template: str) -> 
     assert ids == expected["input_ids"]
     if marked:
         assert [int(kept) for kept in mask] == expected["assistant_masks"]
-
-
-def test_a_token_across_the_border_belongs_to_where_it_begins() -> None:
-    from fp8lab.tokens.chat import Rendered
-    from fp8lab.tokens.tokenizer import assistant_mask
-
-    rendered = Rendered("abcdef", [(2, 4)])
-    offsets = [(0, 1), (1, 3), (2, 3), (3, 5), (4, 6)]
-    assert assistant_mask(rendered, offsets) == [False, False, True, True, False]
-
-
-def test_templates_run_in_a_sandbox_and_say_what_they_refuse() -> None:
-    chat = Chat([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "f:1")
-    cases = {
-        "{{ messages.__class__.__mro__ }}": "unsafe",
-        "{{ messages.append(1) }}": "f:1",
-        "{{ raise_exception('only one user') }}": "f:1: chat template: only one user",
-        "{{ messages[9].content.x }}": "f:1",
-        "{% for m in messages %}{{ messages | length }}{% endfor %}": "message 1 reads otherwise",
-        "{% generation %}{% endgeneration %}x{{ strftime_now('%d') }}": "strftime_now",
-    }
-    for source, message in cases.items():
-        with pytest.raises(TokenError, match=message):
-            ChatTemplate(source, {}).render(chat)
-    with pytest.raises(TokenError, match="chat template"):
-        ChatTemplate("{% for %}", {})
-    with pytest.raises(TokenError, match="marks nothing"):
-        ChatTemplate("{% if false %}{% generation %}{% endgeneration %}{% endif %}", {}).render(
-            chat
-        )
-
-
-def test_json_in_templates_is_that_of_transformers() -> None:
-    chat = Chat([{"role": "assistant", "content": "é<&"}], "f:1")
-    template = "{% generation %}{{ messages[0] | tojson }}{% endgeneration %}"
-    assert ChatTemplate(template, {}).render(chat).text == '{"role": "assistant", "content": "é<&"}'
 
 
 def test_training_is_reproducible_in_another_process(tmp_path: Path) -> None:
@@ -407,13 +370,6 @@ def test_the_program_reads_what_the_tool_writes(tmp_path: Path) -> None:
         assert facts["text"] == spoken(tmp_path / "out", index)[0]
         assert facts["trained_tokens"] == int(shard.trained.sum())
         assert facts["tokenizer"] == f"{shard.tokenization.tokenizer_hash:016x}"
-
-
-def test_passages_keep_their_parts() -> None:
-    from fp8lab.tokens.documents import to_record
-
-    record = to_record({"question": "a", "answer": "b"}, "f:1")
-    assert record == Passage("Question: a\nAnswer: ", "b")
 
 
 if __name__ == "__main__":

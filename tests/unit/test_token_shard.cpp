@@ -170,7 +170,7 @@ TEST_CASE("a malformed shard of ours is one line") {
       {put32(12, 8), false, "bits a token is 8; accepted: 16 or 32"},
       {put64(16, 10), false, "document 1 ends at token 9 and begins at 4, of 10 tokens"},
       {put64(16, 0), false, "0 tokens in 2 documents"},
-      {put64(16, std::uint64_t{1} << 63), false, "do not fit into the file"},
+      {put64(16, std::uint64_t{1} << 63), false, "its tokens do not fit into the file"},
       {put64(16, ~std::uint64_t{0}), false, "do not fit into the file"},
       {put64(24, 0), false, "9 tokens in 0 documents"},
       {put64(24, 5), false, "9 tokens in 5 documents"},
