@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
@@ -40,14 +41,26 @@ class NormalSequence {
   bool has_spare_ = false;
 };
 
-template <class T>
-std::vector<float> download_as_float(Backend& backend, const TensorView& view) {
-  std::vector<T> values(static_cast<std::size_t>(view.size()));
-  backend.download(values.data(), view);
-  return {values.begin(), values.end()};
-}
-
 }  // namespace
+
+std::vector<float> download_floats(Backend& backend, const TensorView& view) {
+  const auto count = static_cast<std::size_t>(view.size());
+  std::vector<float> values(count);
+  if (view.dtype == DType::f64) {
+    std::vector<double> wide(count);
+    backend.download(wide.data(), view);
+    std::transform(wide.begin(), wide.end(), values.begin(),
+                   [](double value) { return static_cast<float>(value); });
+  } else if (view.dtype == DType::bf16) {
+    std::vector<std::uint16_t> bits(count);
+    backend.download(bits.data(), view);
+    std::transform(bits.begin(), bits.end(), values.begin(), numerics::from_bf16);
+  } else {
+    FP8LAB_ASSERT(view.dtype == DType::f32);
+    backend.download(values.data(), view);
+  }
+  return values;
+}
 
 ParameterLayout::ParameterLayout(const ModelConfig& model) {
   const std::int64_t c = model.hidden_size, f = model.intermediate_size;
@@ -152,9 +165,7 @@ void Parameters::reset_optimizer() {
 }
 
 std::vector<float> Parameters::download(const Parameter& parameter) const {
-  const TensorView& master = parameter.master();
-  return master.dtype == DType::f64 ? download_as_float<double>(backend_, master)
-                                    : download_as_float<float>(backend_, master);
+  return download_floats(backend_, parameter.master());
 }
 
 void Parameters::upload(const Parameter& parameter, const std::vector<float>& values) {
