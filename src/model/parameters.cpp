@@ -26,7 +26,8 @@ class NormalSequence {
       has_spare_ = false;
       return spare_;
     }
-    const double radius = std::sqrt(-2.0 * (numerics::log2_f64(random_.open_unit()) * 0x1.62E42FEFA39EFp-1));
+    const double radius =
+        std::sqrt(-2.0 * (numerics::log2_f64(random_.open_unit()) * 0x1.62E42FEFA39EFp-1));
     const auto angle = numerics::sincos_f64(6.283185307179586 * random_.open_unit());
     spare_ = radius * angle.sin;
     has_spare_ = true;
@@ -39,17 +40,15 @@ class NormalSequence {
   bool has_spare_ = false;
 };
 
-template <class T>
-std::vector<float> download_as_float(Backend& backend, const TensorView& view) {
-  std::vector<T> values(static_cast<std::size_t>(view.size()));
-  backend.download(values.data(), view);
-  return {values.begin(), values.end()};
+/// Elements [first, first + count) of a contiguous matrix, as one row.
+TensorView range(const TensorView& view, std::int64_t first, std::size_t count) {
+  return view.flat().columns(first, static_cast<std::int64_t>(count));
 }
 
 }  // namespace
 
-Parameters::Parameters(Backend& backend, const ModelConfig& model,
-                       const OptimizerConfig& optimizer, DType working)
+Parameters::Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
+                       DType working)
     : backend_(backend), model_(model), optimizer_(optimizer), working_(working) {
   const std::int64_t c = model.hidden_size;
   const std::int64_t qkv =
@@ -84,10 +83,8 @@ std::size_t Parameters::add(const std::string& name, std::int64_t rows, std::int
   const DType working = backend_.storage(working_);
   if (working != master) tensors.working = backend_.allocate(working, rows, cols);
   tensors.gradient = backend_.allocate(master, rows, cols);
-  tensors.first_moment =
-      backend_.allocate(backend_.storage(optimizer_.first_moment), rows, cols);
-  tensors.second_moment =
-      backend_.allocate(backend_.storage(optimizer_.second_moment), rows, cols);
+  tensors.first_moment = backend_.allocate(backend_.storage(optimizer_.first_moment), rows, cols);
+  tensors.second_moment = backend_.allocate(backend_.storage(optimizer_.second_moment), rows, cols);
   parameters_.push_back(parameter);
   return parameters_.size() - 1;
 }
@@ -137,21 +134,37 @@ void Parameters::reset_optimizer() {
 }
 
 std::vector<float> Parameters::download(const Parameter& parameter) const {
-  const TensorView& master = parameter.master();
-  return master.dtype == DType::f64 ? download_as_float<double>(backend_, master)
-                                    : download_as_float<float>(backend_, master);
+  std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
+  download(parameter, 0, values);
+  return values;
+}
+
+void Parameters::download(const Parameter& parameter, std::int64_t first,
+                          std::span<float> values) const {
+  const TensorView master = range(parameter.master(), first, values.size());
+  if (master.dtype != DType::f64) return backend_.download(values.data(), master);
+  std::vector<double> wide(values.size());
+  backend_.download(wide.data(), master);
+  std::transform(wide.begin(), wide.end(), values.begin(),
+                 [](double value) { return static_cast<float>(value); });
 }
 
 void Parameters::upload(const Parameter& parameter, const std::vector<float>& values) {
-  const TensorView& master = parameter.master();
-  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == master.size());
+  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == parameter.master().size());
+  upload(parameter, 0, values);
+}
+
+void Parameters::upload(const Parameter& parameter, std::int64_t first,
+                        std::span<const float> values) {
+  const TensorView master = range(parameter.master(), first, values.size());
   if (master.dtype == DType::f64) {
     const std::vector<double> wide(values.begin(), values.end());
     backend_.upload(master, wide.data());
   } else {
     backend_.upload(master, values.data());
   }
-  if (!parameter.tensors.working.empty()) backend_.copy(master, parameter.tensors.working);
+  const TensorView& working = parameter.tensors.working;
+  if (!working.empty()) backend_.copy(master, range(working, first, values.size()));
 }
 
 void plant_outliers(Parameters& parameters, const ModelConfig& model,

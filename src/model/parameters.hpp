@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,15 @@ class Parameters {
   void zero_gradients();
   void reset_optimizer();
 
+  const ModelConfig& model() const { return model_; }
+
   std::vector<float> download(const Parameter& parameter) const;
+  /// The master weights from number `first` on, row-major.
+  void download(const Parameter& parameter, std::int64_t first, std::span<float> values) const;
   /// Sets master weights and refreshes the working copy.
   void upload(const Parameter& parameter, const std::vector<float>& values);
+  /// The same for the weights from number `first` on.
+  void upload(const Parameter& parameter, std::int64_t first, std::span<const float> values);
 
  private:
   std::size_t add(const std::string& name, std::int64_t rows, std::int64_t cols, bool decay);
