@@ -205,7 +205,7 @@ void CudaBackend::rmsnorm_quantize(const TensorView& x, const TensorView& weight
                                    const TensorView& y, const TensorView& rstd,
                                    const RandomKey& key, const TensorView& state,
                                    QuantizedOperand& operand) {
-  if (!can_quantize_norm(x, weight, y, operand.spec)) {
+  if (weight.cols != x.cols || !can_quantize_norm(x, weight, y, operand.spec)) {
     return Backend::rmsnorm_quantize(x, weight, epsilon, y, rstd, key, state, operand);
   }
   cuda::rmsnorm_quantize(context_, x, weight, epsilon, y, rstd, state, operand);

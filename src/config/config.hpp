@@ -27,9 +27,9 @@ struct RopeScaling {
   RopeType type = RopeType::unscaled;
   double factor = 1.0;
   std::int64_t original_max_position_embeddings = 0;  ///< yarn and llama3: pre-training length
-  double low_freq_factor = 1.0;   ///< llama3: rotations over that length, below which all is scaled
+  double low_freq_factor = 1.0;   ///< llama3: rotations over that length below which all is scaled
   double high_freq_factor = 4.0;  ///< llama3: and above which nothing is
-  double beta_fast = 32.0;        ///< yarn: rotations over that length, above which nothing is scaled
+  double beta_fast = 32.0;        ///< yarn: such rotations above which nothing is scaled
   double beta_slow = 1.0;         ///< yarn: and below which all is
   bool truncate = true;           ///< yarn: the ramp between the two begins and ends at whole pairs
   double attention_factor = 0.0;  ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1

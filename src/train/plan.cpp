@@ -11,17 +11,6 @@
 namespace fp8lab {
 namespace {
 
-std::int64_t parameter_count(const ModelConfig& model) {
-  std::int64_t total = model.vocab_size * model.hidden_size * (model.tie_word_embeddings ? 1 : 2);
-  for (const LinearShape& layer : linear_shapes(model)) {
-    if (layer.name != "lm_head") total += layer.in * layer.out;
-  }
-  const std::int64_t qkv =
-      (model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim;
-  total += model.hidden_size * (2 * model.num_hidden_layers + 1);
-  return total + (model.qkv_bias ? qkv * model.num_hidden_layers : 0);
-}
-
 std::int64_t bytes_per_code(const QuantSpec& spec) {
   return static_cast<std::int64_t>(size_of(spec.storage()));
 }
@@ -84,7 +73,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   const auto width = static_cast<std::int64_t>(size_of(recipe.activation_dtype));
   const auto moments = static_cast<std::int64_t>(size_of(config.optimizer.first_moment) +
                                                  size_of(config.optimizer.second_moment));
-  plan.parameters = parameter_count(model) * (8 + (width == 2 ? 2 : 0) + moments);
+  plan.parameters = ParameterLayout(model).count() * (8 + (width == 2 ? 2 : 0) + moments);
   const std::int64_t attention = model.num_attention_heads * model.head_dim;
   const std::int64_t qkv = attention + 2 * model.num_key_value_heads * model.head_dim;
   const std::int64_t per_layer =
@@ -146,7 +135,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
-  text += fmt::format("parameters {}\n", parameter_count(config.model));
+  text += fmt::format("parameters {}\n", ParameterLayout(config.model).count());
   double total = 0;
   for (const StageConfig& stage : config.stages) {
     const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
