@@ -159,7 +159,9 @@ struct RunConfig {
   std::string backend = "cpu";   ///< cpu, truth or cuda
   std::string math = "exact";
   std::uint64_t seed = 1;
-  std::filesystem::path init_from;  ///< checkpoint whose weights start the first stage; empty: random
+  /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors file;
+  /// empty: random. Without a [model] the run has that of the folder's config.json.
+  std::filesystem::path init_from;
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;

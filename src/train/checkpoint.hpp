@@ -21,7 +21,7 @@ struct RunPosition {
   std::int64_t stage_step = 0;  ///< steps done in that stage
   std::int64_t tokens = 0;
   double seconds = 0;
-  DataCursor cursor;            ///< of that stage's data
+  DataCursor cursor;  ///< of that stage's data
 };
 
 /// What a checkpoint covers. `linears` may be empty (weights of a finished stage only).
@@ -44,7 +44,9 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
 /// another shape.
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
 
-/// Restores the weights alone, to start a run from another run's end.
+/// Sets the weights alone, to start a run: from a checkpoint, a Hugging Face folder, or a
+/// safetensors file with Hugging Face names. Throws Error naming the file and the tensor that does
+/// not fit.
 void load_weights(const std::filesystem::path& path, Parameters& parameters);
 
 }  // namespace fp8lab

@@ -76,7 +76,9 @@ std::vector<float> ModelSession::logits(const Batch& batch) {
   Transformer& transformer = prepare(batch);
   transformer.forward(context());
   transformer.discard_amaxes();
-  return download_floats(backend_, transformer.logits());
+  std::vector<float> values(static_cast<std::size_t>(transformer.logits().size()));
+  download_floats(backend_, transformer.logits(), values);
+  return values;
 }
 
 double ModelSession::mean_loss() {
