@@ -218,6 +218,10 @@ struct StudyConfig {
 
 StudyConfig load_study_config(const std::filesystem::path& file);
 
+/// A model by name (built in), by the path of its TOML file, or the one that a Hugging Face folder
+/// describes. Throws Error listing the known names.
+ModelConfig load_model(const std::string& name_or_path);
+
 /// A recipe by name (built in) or by file path. Throws Error listing the known names.
 Recipe load_recipe(const std::string& name_or_path);
 /// Names of the built-in recipes, sorted.

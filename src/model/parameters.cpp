@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
@@ -46,6 +47,23 @@ TensorView range(const TensorView& view, std::int64_t first, std::size_t count) 
 }
 
 }  // namespace
+
+void download_floats(Backend& backend, const TensorView& view, std::span<float> values) {
+  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == view.size());
+  if (view.dtype == DType::f64) {
+    std::vector<double> wide(values.size());
+    backend.download(wide.data(), view);
+    std::transform(wide.begin(), wide.end(), values.begin(),
+                   [](double value) { return static_cast<float>(value); });
+  } else if (view.dtype == DType::bf16) {
+    std::vector<std::uint16_t> bits(values.size());
+    backend.download(bits.data(), view);
+    std::transform(bits.begin(), bits.end(), values.begin(), numerics::from_bf16);
+  } else {
+    FP8LAB_ASSERT(view.dtype == DType::f32);
+    backend.download(values.data(), view);
+  }
+}
 
 ParameterLayout::ParameterLayout(const ModelConfig& model) {
   const std::int64_t c = model.hidden_size, f = model.intermediate_size;
@@ -157,12 +175,7 @@ std::vector<float> Parameters::download(const Parameter& parameter) const {
 
 void Parameters::download(const Parameter& parameter, std::int64_t first,
                           std::span<float> values) const {
-  const TensorView master = range(parameter.master(), first, values.size());
-  if (master.dtype != DType::f64) return backend_.download(values.data(), master);
-  std::vector<double> wide(values.size());
-  backend_.download(wide.data(), master);
-  std::transform(wide.begin(), wide.end(), values.begin(),
-                 [](double value) { return static_cast<float>(value); });
+  download_floats(backend_, range(parameter.master(), first, values.size()), values);
 }
 
 void Parameters::upload(const Parameter& parameter, const std::vector<float>& values) {

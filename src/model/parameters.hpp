@@ -11,6 +11,9 @@
 
 namespace fp8lab {
 
+/// Elements of a bf16, f32 or f64 tensor, rounded to FP32, in row-major order.
+void download_floats(Backend& backend, const TensorView& view, std::span<float> values);
+
 /// What one weight tensor is, shape (rows, cols); vectors are (1, n).
 struct ParameterShape {
   std::string name;  ///< Hugging Face style, for example "model.layers.0.mlp.down_proj.weight"
