@@ -265,32 +265,31 @@ ModelConfig parse_hugging_face_config(const std::string& text, const std::string
   return parse(parse_json(text, origin), origin);
 }
 
-std::string hugging_face_config_text(const ModelConfig& model, const std::string& dtype) {
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, const std::string& dtype) {
   const FamilyName& family = family_of(model);
-  ordered_json config;
-  config["architectures"] = ordered_json::array({family.architecture});
-  config["model_type"] = family.model_type;
-  config["vocab_size"] = model.vocab_size;
-  config["hidden_size"] = model.hidden_size;
-  config["intermediate_size"] = model.intermediate_size;
-  config["num_hidden_layers"] = model.num_hidden_layers;
-  config["num_attention_heads"] = model.num_attention_heads;
-  config["num_key_value_heads"] = model.num_key_value_heads;
-  config["head_dim"] = model.head_dim;
-  config["max_position_embeddings"] = model.max_position_embeddings;
-  config["hidden_act"] = "silu";
-  config["rms_norm_eps"] = model.rms_norm_eps;
-  config["rope_theta"] = model.rope_theta;
-  config["rope_scaling"] = rope_scaling_json(model.rope_scaling);
-  config["initializer_range"] = model.initializer_range;
-  config["tie_word_embeddings"] = model.tie_word_embeddings;
-  config["attention_dropout"] = 0.0;
-  if (family.family != Family::qwen2) config["attention_bias"] = model.qkv_bias;
-  if (family.family == Family::llama) config["mlp_bias"] = model.mlp_bias;
-  if (family.family != Family::llama) config["use_sliding_window"] = false;
-  config["torch_dtype"] = dtype;
-  config["use_cache"] = true;
-  return config.dump(2) + "\n";
+  ordered_json config = {{"architectures", ordered_json::array({family.architecture})},
+                         {"model_type", family.model_type},
+                         {"vocab_size", model.vocab_size},
+                         {"hidden_size", model.hidden_size},
+                         {"intermediate_size", model.intermediate_size},
+                         {"num_hidden_layers", model.num_hidden_layers},
+                         {"num_attention_heads", model.num_attention_heads},
+                         {"num_key_value_heads", model.num_key_value_heads},
+                         {"head_dim", model.head_dim},
+                         {"max_position_embeddings", model.max_position_embeddings},
+                         {"hidden_act", "silu"},
+                         {"rms_norm_eps", model.rms_norm_eps},
+                         {"rope_theta", model.rope_theta},
+                         {"rope_scaling", rope_scaling_json(model.rope_scaling)},
+                         {"initializer_range", model.initializer_range},
+                         {"tie_word_embeddings", model.tie_word_embeddings},
+                         {"attention_dropout", 0.0},
+                         {"torch_dtype", dtype},
+                         {"use_cache", true}};
+  if (family.family != Family::qwen2) config.push_back({"attention_bias", model.qkv_bias});
+  if (family.family == Family::llama) config.push_back({"mlp_bias", model.mlp_bias});
+  if (family.family != Family::llama) config.push_back({"use_sliding_window", false});
+  return config;
 }
 
 }  // namespace fp8lab

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "src/config/config.hpp"
@@ -20,8 +21,8 @@ ModelConfig read_hugging_face_config(const std::filesystem::path& folder);
 /// The same from the text of a config.json; `origin` stands for it in messages.
 ModelConfig parse_hugging_face_config(const std::string& text, const std::string& origin);
 
-/// The text of a config.json that transformers loads; `dtype` is "bfloat16", "float16" or
+/// A config.json that transformers loads; `dtype` is "bfloat16", "float16" or
 /// "float32". Throws Error when no family has the combination of biases and norms.
-std::string hugging_face_config_text(const ModelConfig& model, const std::string& dtype);
+nlohmann::ordered_json hugging_face_config(const ModelConfig& model, const std::string& dtype);
 
 }  // namespace fp8lab

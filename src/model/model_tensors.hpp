@@ -27,15 +27,21 @@ class ModelTensors {
   std::vector<TensorHeader> headers_;
 };
 
-/// The tensors of a Hugging Face folder or of one safetensors file; tensors that say nothing about
-/// the model (rotary frequencies of old files) are left out. Throws Error as TensorStore does.
+/// The tensors of a Hugging Face folder or of one safetensors file. FP8 weights with scales
+/// (fp8_storage.hpp) read as scale * code; tensors that say nothing about the weights (rotary
+/// frequencies of old files, scales of activations) are left out. Throws Error as TensorStore does,
+/// and for scales that do not fit.
 std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& path);
 
 /// The master weights of `parameters`, which must outlive the result.
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters);
 
-/// Sets every master weight and refreshes the working copies. Throws Error naming `origin` and the
-/// tensor when one is missing, has another shape, or has no place in the model.
+/// The tensors of `model` among `tensors`, in the order of its parameters. Throws Error naming
+/// `origin` and the tensor when one is missing, has another shape, or has no place in the model.
+std::unique_ptr<ModelTensors> fit_to_model(std::unique_ptr<ModelTensors> tensors,
+                                           const std::string& origin, const ModelConfig& model);
+
+/// Sets every master weight and refreshes the working copies. Throws Error as fit_to_model does.
 void load_parameters(const ModelTensors& tensors, const std::string& origin,
                      Parameters& parameters);
 

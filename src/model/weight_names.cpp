@@ -1,5 +1,7 @@
 #include "src/model/weight_names.hpp"
 
+#include <array>
+#include <string_view>
 #include <utility>
 
 namespace fp8lab {
@@ -26,11 +28,12 @@ std::int64_t WeightPart::size() const {
   return size;
 }
 
-std::vector<WeightPart> weight_parts(const std::string& name, std::int64_t rows, std::int64_t cols,
-                                     const ModelConfig& model) {
-  const bool vector = name.ends_with(".bias") || name.ends_with("norm.weight");
+std::vector<WeightPart> weight_parts(const ParameterShape& parameter, const ModelConfig& model) {
+  const std::string& name = parameter.name;
+  const bool matrix = parameter.weight_decay;
   const auto shape = [&](std::int64_t count) {
-    return vector ? std::vector<std::int64_t>{count} : std::vector<std::int64_t>{count, cols};
+    return matrix ? std::vector<std::int64_t>{count, parameter.cols}
+                  : std::vector<std::int64_t>{count};
   };
   for (const Fusion& fusion : fusions(model)) {
     const std::size_t at = name.find(fusion.fused);
@@ -45,7 +48,31 @@ std::vector<WeightPart> weight_parts(const std::string& name, std::int64_t rows,
     }
     return parts;
   }
-  return {{name, shape(vector ? rows * cols : rows), 0}};
+  return {{name, shape(matrix ? parameter.rows : parameter.cols), 0}};
+}
+
+std::optional<std::string> layer_of_weight(const std::string& tensor) {
+  constexpr std::array<std::pair<const char*, const char*>, 7> kLayers = {
+      {{"self_attn.q_proj", "attention.qkv"},
+       {"self_attn.k_proj", "attention.qkv"},
+       {"self_attn.v_proj", "attention.qkv"},
+       {"self_attn.o_proj", "attention.o"},
+       {"mlp.gate_proj", "mlp.gate_up"},
+       {"mlp.up_proj", "mlp.gate_up"},
+       {"mlp.down_proj", "mlp.down"}}};
+  constexpr std::string_view kPrefix = "model.layers.", kSuffix = ".weight";
+  if (tensor == "lm_head.weight") return "lm_head";
+  if (!tensor.starts_with(kPrefix) || !tensor.ends_with(kSuffix)) return std::nullopt;
+  const std::size_t dot = tensor.find('.', kPrefix.size());
+  if (dot + kSuffix.size() > tensor.size()) return std::nullopt;
+  const std::string index = tensor.substr(kPrefix.size(), dot - kPrefix.size());
+  const std::string module = tensor.substr(dot + 1, tensor.size() - kSuffix.size() - dot - 1);
+  const bool number = !index.empty() && index.size() < 6 &&
+                      index.find_first_not_of("0123456789") == std::string::npos;
+  for (const auto& [name, layer] : kLayers) {
+    if (number && module == name) return "layers." + index + "." + layer;
+  }
+  return std::nullopt;
 }
 
 }  // namespace fp8lab

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/model/parameters.hpp"
 
 namespace fp8lab {
 
@@ -20,8 +22,11 @@ struct WeightPart {
   std::int64_t size() const;
 };
 
-/// The tensors that make up parameter `name` of shape (rows, cols), in order.
-std::vector<WeightPart> weight_parts(const std::string& name, std::int64_t rows, std::int64_t cols,
-                                     const ModelConfig& model);
+/// The tensors that make up a parameter, in order.
+std::vector<WeightPart> weight_parts(const ParameterShape& parameter, const ModelConfig& model);
+
+/// The linear layer whose weight a tensor is, as recipes name it: "layers.3.attention.qkv" for
+/// "model.layers.3.self_attn.k_proj.weight". Nothing for other tensors, the embedding among them.
+std::optional<std::string> layer_of_weight(const std::string& tensor);
 
 }  // namespace fp8lab

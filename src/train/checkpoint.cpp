@@ -7,8 +7,9 @@
 #include <map>
 #include <system_error>
 
+#include "src/config/model_table.hpp"
 #include "src/io/safetensors.hpp"
-#include "src/model/model_tensors.hpp"
+#include "src/model/weight_names.hpp"
 
 namespace fp8lab {
 namespace {
@@ -54,6 +55,38 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
   }
 }
 
+/// The master weights of a checkpoint of `model`.
+class CheckpointTensors : public ModelTensors {
+ public:
+  CheckpointTensors(const std::filesystem::path& path, const ModelConfig& model) : file_(path) {
+    for (const ParameterShape& shape : ParameterLayout(model).shapes) {
+      const StoredTensor& tensor = file_.at("weight/" + shape.name);
+      const TensorHeader wanted{tensor.name, StoredType::f32, {shape.rows, shape.cols}};
+      if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
+        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_.path(),
+                                tensor.name, shape_text(tensor), shape_text(wanted)));
+      }
+      for (WeightPart& part : weight_parts(shape, model)) {
+        headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
+        places_.push_back({&tensor, part.first});
+      }
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    read_elements(*places_[index].tensor, places_[index].first + first, destination);
+  }
+
+ private:
+  struct Place {
+    const StoredTensor* tensor;
+    std::int64_t first;
+  };
+
+  SafetensorsFile file_;
+  std::vector<Place> places_;
+};
+
 std::string field(const SafetensorsFile& file, const std::string& key) {
   const auto found = file.metadata().find(key);
   if (found == file.metadata().end()) throw Error(fmt::format("checkpoint lacks '{}'", key));
@@ -86,6 +119,7 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
   const std::map<std::string, std::string> metadata = {
       {"schema", kSchema},
       {"config_hash", config_hash},
+      {"model", model_table_text(scope.parameters.model())},
       {"step", std::to_string(position.step)},
       {"stage", std::to_string(position.stage)},
       {"stage_step", std::to_string(position.stage_step)},
@@ -136,24 +170,26 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
   refresh_working_copies(scope.backend, scope.parameters);
 }
 
-void load_weights(const std::filesystem::path& path, Parameters& parameters) {
+bool is_checkpoint(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored) || !is_checkpoint(SafetensorsFile(path))) {
-    return load_parameters(*open_model_tensors(path), path.string(), parameters);
-  }
+  return std::filesystem::is_regular_file(path, ignored) && is_checkpoint(SafetensorsFile(path));
+}
+
+ModelConfig read_checkpoint_model(const std::filesystem::path& path) {
   const SafetensorsFile file(path);
-  for (const Parameter& parameter : parameters.all()) {
-    const StoredTensor& tensor = file.at("weight/" + parameter.name);
-    const TensorHeader wanted{
-        tensor.name, StoredType::f32, {parameter.master().rows, parameter.master().cols}};
-    if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
-      throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", path.string(),
-                              tensor.name, shape_text(tensor), shape_text(wanted)));
-    }
-    std::vector<float> values(static_cast<std::size_t>(tensor.size()));
-    read_elements(tensor, 0, values);
-    parameters.upload(parameter, values);
-  }
+  return parse_model_table(field(file, "model"), path.string() + ": model");
+}
+
+std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
+                                                      const ModelConfig& model) {
+  return std::make_unique<CheckpointTensors>(path, model);
+}
+
+void load_weights(const std::filesystem::path& path, Parameters& parameters) {
+  const std::unique_ptr<ModelTensors> tensors =
+      is_checkpoint(path) ? open_checkpoint_tensors(path, parameters.model())
+                          : open_model_tensors(path);
+  load_parameters(*tensors, path.string(), parameters);
 }
 
 }  // namespace fp8lab
