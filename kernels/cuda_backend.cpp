@@ -58,6 +58,12 @@ void CudaBackend::release_to(std::size_t mark) {
   memory_.resize(mark);
 }
 
+std::size_t CudaBackend::memory_bytes() const {
+  std::size_t total = 0;
+  for (const auto& memory : memory_) total += memory->size();
+  return total;
+}
+
 void CudaBackend::upload(const TensorView& destination, const void* source) {
   if (destination.size() == 0) return;
   const std::size_t size = size_of(destination.dtype);

@@ -150,6 +150,8 @@ class Backend {
   /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
   virtual std::size_t memory_mark() const = 0;
   virtual void release_to(std::size_t mark) = 0;
+  /// Bytes of what is allocated now, each allocation rounded up to the backend's alignment.
+  virtual std::size_t memory_bytes() const = 0;
   /// Host to backend; `source` holds view.size() elements of the view's type.
   virtual void upload(const TensorView& destination, const void* source) = 0;
   /// Backend to host, after everything enqueued before it.

@@ -45,6 +45,11 @@ class TruthBackend final : public Backend {
   }
   std::size_t memory_mark() const override { return buffers_.size(); }
   void release_to(std::size_t mark) override { buffers_.resize(mark); }
+  std::size_t memory_bytes() const override {
+    std::size_t total = 0;
+    for (const auto& buffer : buffers_) total += buffer.size() * sizeof(double);
+    return total;
+  }
   void upload(const TensorView& destination, const void* source) override {
     const auto width = static_cast<std::size_t>(destination.cols) * size_of(destination.dtype);
     for (std::int64_t r = 0; r < destination.rows; ++r) {

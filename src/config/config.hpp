@@ -175,7 +175,9 @@ struct RunConfig {
   std::string backend = "cpu";   ///< cpu, truth or cuda
   std::string math = "exact";
   std::uint64_t seed = 1;
-  std::filesystem::path init_from;  ///< checkpoint whose weights start the first stage; empty: random
+  /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors file;
+  /// empty: random. Without a [model] the run has that of the folder's config.json.
+  std::filesystem::path init_from;
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
@@ -231,6 +233,10 @@ struct StudyConfig {
 };
 
 StudyConfig load_study_config(const std::filesystem::path& file);
+
+/// A model by name (built in), by the path of its TOML file, or the one that a Hugging Face folder
+/// describes. Throws Error listing the known names.
+ModelConfig load_model(const std::string& name_or_path);
 
 /// A recipe by name (built in) or by file path. Throws Error listing the known names.
 Recipe load_recipe(const std::string& name_or_path);

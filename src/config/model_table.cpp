@@ -166,4 +166,12 @@ std::string model_table_text(const ModelConfig& model) {
   return text + rope_scaling_text(model.rope_scaling);
 }
 
+ModelConfig parse_model_table(const std::string& text, const std::string& origin) {
+  const toml::table root = parse_toml(text, origin);
+  TomlReader document(root, "", origin);
+  const ModelConfig model = read_model_table(document);
+  document.finish();
+  return model;
+}
+
 }  // namespace fp8lab

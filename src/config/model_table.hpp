@@ -15,4 +15,7 @@ ModelConfig read_model_table(TomlReader& document);
 /// are written where the model has what they say, so that the hashes of other models stay.
 std::string model_table_text(const ModelConfig& model);
 
+/// The model of such a text. Throws Error naming `origin`.
+ModelConfig parse_model_table(const std::string& text, const std::string& origin);
+
 }  // namespace fp8lab

@@ -10,6 +10,8 @@
 
 #include "emulation/api/error.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/config/model_table.hpp"
 #include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
@@ -49,6 +51,10 @@ void overlay(toml::table& base, toml::table& over) {
 
 toml::table read_experiment(const std::string& folder, const std::string& name,
                             const std::string& where) {
+  if (folder == "models" && is_hugging_face_folder(name)) {
+    toml::table document = parse_toml(model_table_text(read_hugging_face_config(name)), name);
+    return std::move(*document["model"].as_table());
+  }
   const std::string file = find_experiment(folder, name, where).string();
   return parse_toml(read_file(file), file);
 }
@@ -97,6 +103,17 @@ toml::table parse_value(const Assignment& assignment) {
     // A bare word.
   }
   return parse_toml("value = " + toml_quoted(assignment.value), origin);
+}
+
+// A run that starts from a Hugging Face model and describes none has that model.
+void resolve_initial_model(toml::table& document, const std::vector<Assignment>& assignments) {
+  if (document.contains("model")) return;
+  std::string start = document["init_from"].value_or(std::string());
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key == "init_from")
+      start = parse_value(assignment)["value"].value_or(std::string());
+  }
+  if (!start.empty() && is_hugging_face_folder(start)) document.insert("model", start);
 }
 
 std::vector<std::string> split_key(const Assignment& assignment) {
@@ -167,6 +184,7 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments) {
   toml::table document = parse_toml(text, origin);
+  resolve_initial_model(document, assignments);
   resolve_references(document, origin);
   for (const Assignment& assignment : assignments) {
     const std::vector<std::string> parts = split_key(assignment);

@@ -12,8 +12,10 @@
 #include "src/config/config.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/run_document.hpp"
+#include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
@@ -350,6 +352,14 @@ RunConfig parse_run_config(const std::string& text, const std::string& origin,
 RunConfig load_run_config(const std::filesystem::path& file,
                           const std::vector<Assignment>& assignments) {
   return parse_run_config(read_file(file), file.string(), assignments);
+}
+
+ModelConfig load_model(const std::string& name_or_path) {
+  if (!is_hugging_face_folder(name_or_path)) find_experiment("models", name_or_path, "");
+  const std::string origin = "model " + name_or_path;
+  const toml::table root = build_run_document("model = " + toml_quoted(name_or_path), origin, {});
+  TomlReader document(root, "", origin);
+  return read_model_table(document);
 }
 
 RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
@@ -40,14 +41,29 @@ class NormalSequence {
   bool has_spare_ = false;
 };
 
-template <class T>
-std::vector<float> download_as_float(Backend& backend, const TensorView& view) {
-  std::vector<T> values(static_cast<std::size_t>(view.size()));
-  backend.download(values.data(), view);
-  return {values.begin(), values.end()};
+/// Elements [first, first + count) of a contiguous matrix, as one row.
+TensorView range(const TensorView& view, std::int64_t first, std::size_t count) {
+  return view.flat().columns(first, static_cast<std::int64_t>(count));
 }
 
 }  // namespace
+
+void download_floats(Backend& backend, const TensorView& view, std::span<float> values) {
+  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == view.size());
+  if (view.dtype == DType::f64) {
+    std::vector<double> wide(values.size());
+    backend.download(wide.data(), view);
+    std::transform(wide.begin(), wide.end(), values.begin(),
+                   [](double value) { return static_cast<float>(value); });
+  } else if (view.dtype == DType::bf16) {
+    std::vector<std::uint16_t> bits(values.size());
+    backend.download(bits.data(), view);
+    std::transform(bits.begin(), bits.end(), values.begin(), numerics::from_bf16);
+  } else {
+    FP8LAB_ASSERT(view.dtype == DType::f32);
+    backend.download(values.data(), view);
+  }
+}
 
 ParameterLayout::ParameterLayout(const ModelConfig& model) {
   const std::int64_t c = model.hidden_size, f = model.intermediate_size;
@@ -152,21 +168,32 @@ void Parameters::reset_optimizer() {
 }
 
 std::vector<float> Parameters::download(const Parameter& parameter) const {
-  const TensorView& master = parameter.master();
-  return master.dtype == DType::f64 ? download_as_float<double>(backend_, master)
-                                    : download_as_float<float>(backend_, master);
+  std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
+  download(parameter, 0, values);
+  return values;
+}
+
+void Parameters::download(const Parameter& parameter, std::int64_t first,
+                          std::span<float> values) const {
+  download_floats(backend_, range(parameter.master(), first, values.size()), values);
 }
 
 void Parameters::upload(const Parameter& parameter, const std::vector<float>& values) {
-  const TensorView& master = parameter.master();
-  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == master.size());
+  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == parameter.master().size());
+  upload(parameter, 0, values);
+}
+
+void Parameters::upload(const Parameter& parameter, std::int64_t first,
+                        std::span<const float> values) {
+  const TensorView master = range(parameter.master(), first, values.size());
   if (master.dtype == DType::f64) {
     const std::vector<double> wide(values.begin(), values.end());
     backend_.upload(master, wide.data());
   } else {
     backend_.upload(master, values.data());
   }
-  if (!parameter.tensors.working.empty()) backend_.copy(master, parameter.tensors.working);
+  const TensorView& working = parameter.tensors.working;
+  if (!working.empty()) backend_.copy(master, range(working, first, values.size()));
 }
 
 void plant_outliers(Parameters& parameters, const ModelConfig& model,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,9 @@
 #include "src/config/config.hpp"
 
 namespace fp8lab {
+
+/// Elements of a bf16, f32 or f64 tensor, rounded to FP32, in row-major order.
+void download_floats(Backend& backend, const TensorView& view, std::span<float> values);
 
 /// What one weight tensor is, shape (rows, cols); vectors are (1, n).
 struct ParameterShape {
@@ -78,9 +82,15 @@ class Parameters {
   void zero_gradients();
   void reset_optimizer();
 
+  const ModelConfig& model() const { return model_; }
+
   std::vector<float> download(const Parameter& parameter) const;
+  /// The master weights from number `first` on, row-major.
+  void download(const Parameter& parameter, std::int64_t first, std::span<float> values) const;
   /// Sets master weights and refreshes the working copy.
   void upload(const Parameter& parameter, const std::vector<float>& values);
+  /// The same for the weights from number `first` on.
+  void upload(const Parameter& parameter, std::int64_t first, std::span<const float> values);
 
  private:
   Backend& backend_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/train/optimizer_step.hpp"
+
 namespace fp8lab {
 namespace {
 
@@ -31,15 +33,7 @@ double Evaluator::held_out_loss(const StepContext& context) {
     transformer_.loss(scalars_, false);
   }
   transformer_.discard_amaxes();
-  const TensorView sum = scalars_.columns(StepScalar::kLossSum, 1);
-  double total = 0;
-  if (sum.dtype == DType::f64) {
-    backend_.download(&total, sum);
-  } else {
-    float single = 0;
-    backend_.download(&single, sum);
-    total = static_cast<double>(single);
-  }
+  const double total = read_scalar(backend_, scalars_, StepScalar::kLossSum);
   return tokens > 0 ? total / static_cast<double>(tokens) : 0.0;
 }
 

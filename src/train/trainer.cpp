@@ -8,6 +8,7 @@
 
 #include "src/data/manifest.hpp"
 #include "src/io/hash.hpp"
+#include "src/train/optimizer_step.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/schedule.hpp"
 
@@ -80,17 +81,7 @@ void Trainer::open_data() {
 
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
 
-double Trainer::scalar(std::int64_t index) {
-  const TensorView view = scalars_.columns(index, 1);
-  if (view.dtype == DType::f64) {
-    double value = 0;
-    backend_.download(&value, view);
-    return value;
-  }
-  float value = 0;
-  backend_.download(&value, view);
-  return static_cast<double>(value);
-}
+double Trainer::scalar(std::int64_t index) { return read_scalar(backend_, scalars_, index); }
 
 RunMeta Trainer::make_meta() {
   RunMeta meta;
@@ -215,31 +206,6 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
   return stage;
 }
 
-void Trainer::upload_step_scalars(const StageConfig& config, std::int64_t tokens) {
-  const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
-  const double values[] = {rate, tokens > 0 ? 1.0 / static_cast<double>(tokens) : 0.0, 0.0, 0.0};
-  const TensorView view = scalars_.columns(StepScalar::kLearningRate, 4);
-  if (view.dtype == DType::f64) {
-    backend_.upload(view, values);
-    return;
-  }
-  float singles[4];
-  for (int i = 0; i < 4; ++i) singles[i] = static_cast<float>(values[i]);
-  backend_.upload(view, singles);
-}
-
-void Trainer::update_parameters(Stage& stage) {
-  const AdamWSpec& spec = config_.optimizer.adamw;
-  for (const Parameter& parameter : parameters_->all()) {
-    backend_.accumulate_square_sum(parameter.gradient(), scalars_);
-  }
-  backend_.begin_update(spec, scalars_);
-  for (const Parameter& parameter : parameters_->all()) {
-    backend_.adamw(spec, scalars_, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors);
-  }
-  stage.transformer->update_delayed_scales();
-}
-
 void Trainer::train_step(Stage& stage) {
   const StageConfig& config = *stage.config;
   Mixture& stream = data_[static_cast<std::size_t>(stage.index)].stream;
@@ -255,7 +221,8 @@ void Trainer::train_step(Stage& stage) {
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(step);
   context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
-  upload_step_scalars(config, tokens);
+  begin_step(backend_, scalars_,
+             learning_rate(config.learning_rate, position_.stage_step + 1, config.steps), tokens);
   parameters_->zero_gradients();
   stage.transformer->prepare_weights(context);
   const bool logged = context.log_statistics;
@@ -267,7 +234,8 @@ void Trainer::train_step(Stage& stage) {
     ++context.micro_batch;
     context.log_statistics = false;  // the first micro-batch speaks for the step
   }
-  update_parameters(stage);
+  update_parameters(backend_, *parameters_, config_.optimizer.adamw, scalars_);
+  stage.transformer->update_delayed_scales();
   context.log_statistics = logged;
   record_step(stage, context, tokens);
 }

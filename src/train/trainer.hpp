@@ -69,8 +69,6 @@ class Trainer {
   std::vector<TensorName> tensor_names() const;
   std::unique_ptr<Stage> begin_stage(std::int64_t index);
   void train_step(Stage& stage);
-  void upload_step_scalars(const StageConfig& config, std::int64_t tokens);
-  void update_parameters(Stage& stage);
   void record_step(Stage& stage, const StepContext& context, std::int64_t tokens);
   void record_nonfinite(const StepRecord& record);
   void record_statistics(Stage& stage);
