@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/python"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "src/python"))
 
 from fp8lab.tokens.chat import ChatTemplate, Rendered  # noqa: E402
 from fp8lab.tokens.documents import Chat, Passage, read_documents, to_record  # noqa: E402

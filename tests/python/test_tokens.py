@@ -17,7 +17,7 @@ tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not install
 xxhash = pytest.importorskip("xxhash", reason="xxhash is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src/python"))
+sys.path.append(str(ROOT / "src/python"))
 
 from fp8lab.tokens import TokenError, read_shard  # noqa: E402
 from fp8lab.tokens.__main__ import main  # noqa: E402
