@@ -10,8 +10,8 @@ Arrays may be float32, float16 (widened exactly), ml_dtypes.bfloat16 or uint16 (
 codes are uint8 or the FP8, FP6 and FP4 types of ml_dtypes. Arrays need not be contiguous. Bad input
 raises `fp8lab.Error` (a ValueError) with one line. The GIL is released while the emulator computes.
 
-`fp8lab.conformance` checks other implementations and needs NumPy alone, so the compiled module is
-loaded when one of its functions is first used.
+`fp8lab.conformance` checks other implementations and needs NumPy alone, `fp8lab.tokens` makes token
+shards, so the compiled module is loaded when one of its functions is first used.
 """
 
 from __future__ import annotations
