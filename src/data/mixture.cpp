@@ -18,18 +18,23 @@ std::uint32_t stream_of(std::uint32_t stream, std::size_t index) {
   return stream + (static_cast<std::uint32_t>(index) << 16);
 }
 
-const char* tokenizer_name(const Vocabulary& vocabulary) {
-  return vocabulary.tokenizer().empty() ? "unknown" : vocabulary.tokenizer().c_str();
-}
-
 }  // namespace
 
-void check_same_tokenizer(const Vocabulary& a, const Vocabulary& b, const std::string& where) {
-  const bool unknown = a.tokenizer().empty() || b.tokenizer().empty();
-  const bool bytes = a.tokenizer() == "bytes" || b.tokenizer() == "bytes";
-  if (a.tokenizer() == b.tokenizer() || (unknown && !bytes)) return;
-  throw Error(fmt::format("{}: data of the tokenizer '{}' beside data of the tokenizer '{}'", where,
-                          tokenizer_name(b), tokenizer_name(a)));
+void check_one_tokenizer(const std::vector<StageSources>& stages) {
+  std::string known;
+  for (const StageSources& stage : stages) {
+    for (const auto& corpus : stage.sources->corpora) {
+      if (known.empty()) known = corpus->vocabulary().tokenizer();
+    }
+  }
+  for (const StageSources& stage : stages) {
+    for (const auto& corpus : stage.sources->corpora) {
+      const std::string& own = corpus->vocabulary().tokenizer();
+      if (own == known || (own.empty() && known != "bytes")) continue;
+      throw Error(fmt::format("{}: data of the tokenizer '{}' beside data of the tokenizer '{}'",
+                              stage.where, own.empty() ? "unknown" : own, known));
+    }
+  }
 }
 
 MixtureSchedule::MixtureSchedule(const std::vector<double>& weights, std::uint64_t seed,
@@ -80,8 +85,8 @@ DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
                               name.empty() ? "the byte-level tokenizer" : name, vocabulary.size(),
                               vocab_size));
     }
-    check_same_tokenizer(sources.vocabulary(), vocabulary, where);
   }
+  check_one_tokenizer({{where, &sources}});
   return sources;
 }
 

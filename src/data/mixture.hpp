@@ -39,8 +39,14 @@ struct DataSources {
   const Vocabulary& vocabulary() const { return corpora.front()->vocabulary(); }
 };
 
-/// Throws Error when two vocabularies are known to be those of different tokenizers.
-void check_same_tokenizer(const Vocabulary& a, const Vocabulary& b, const std::string& where);
+struct StageSources {
+  std::string where;  ///< "stage NAME"
+  const DataSources* sources = nullptr;
+};
+
+/// Throws Error when data of different tokenizers come together in a run, or bytes and ids whose
+/// tokenizer is not known.
+void check_one_tokenizer(const std::vector<StageSources>& stages);
 
 /// Opens every source. Throws Error when they were made by different tokenizers, or when ids do not
 /// fit a model with `vocab_size` tokens; `where` names the stage.

@@ -69,14 +69,15 @@ void Trainer::open_data() {
     const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
     Mixture mixture(train, config_.seed, stream);
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
-    const Vocabulary& first = data_.front().train.vocabulary();
-    check_same_tokenizer(first, data_.back().train.vocabulary(), where);
-    if (!stage.eval) continue;
-    check_same_tokenizer(first, data_.back().eval->vocabulary(), where);
-    for (const auto& corpus : data_.back().eval->corpora) {
-      if (stage.eval->exact_match > 0) corpus->reference(0);  // Error if ids cannot be read
-    }
+    if (!stage.eval || stage.eval->exact_match == 0) continue;
+    for (const auto& corpus : data_.back().eval->corpora) corpus->reference(0);  // may be an Error
   }
+  std::vector<StageSources> stages;
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    stages.push_back({"stage " + config_.stages[i].name, &data_[i].train});
+    if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
+  }
+  check_one_tokenizer(stages);
 }
 
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }

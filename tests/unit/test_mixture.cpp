@@ -157,6 +157,9 @@ TEST_CASE("sources of different tokenizers and ids beyond the model are refused"
                     Catch::Contains("stage one: data of the tokenizer '0000000000005678' beside"));
   CHECK_THROWS_WITH(open({"", "a.tokens"}, 300), Catch::Contains("beside data of the tokenizer"));
   CHECK_THROWS_WITH(open({"", "c.bin"}, 500), Catch::Contains("'unknown' beside"));
+  CHECK_THROWS_WITH(open({"c.bin", ""}, 500), Catch::Contains("'unknown' beside"));
+  CHECK_THROWS_WITH(open({"c.bin", "a.tokens", "b.tokens"}, 500),
+                    Catch::Contains("'0000000000005678' beside"));
 }
 
 TEST_CASE("the manifest names every file with its hash") {
