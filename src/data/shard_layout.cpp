@@ -220,11 +220,11 @@ ShardLayout parse_megatron(Bytes bytes, Bytes index, const std::string& name) {
                                    sequences, marks));
   }
   Sections sections(index.subspan(kMegatronHeader), index_name);
-  sections.take(sequences, 4, 1, "sequence lengths");
-  sections.take(sequences, 8, 1, "sequence offsets");
-  sections.take(marks, 8, 1, "document indices");
-  sections.finish();  // sequence modes of multimodal data would follow
   ShardLayout layout;
+  layout.sequence_lengths = sections.take(sequences, 4, 1, "sequence lengths");
+  layout.sequence_offsets = sections.take(sequences, 8, 1, "sequence offsets");
+  layout.document_indices = sections.take(marks, 8, 1, "document indices");
+  sections.finish();  // sequence modes of multimodal data would follow
   layout.format = ShardFormat::megatron;
   layout.token_bytes = code == 8 ? 2 : 4;
   const auto width = static_cast<std::size_t>(layout.token_bytes);

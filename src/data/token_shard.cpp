@@ -55,17 +55,16 @@ TokenShard::TokenShard(const std::filesystem::path& path, const DocumentDelimite
   std::filesystem::path index = path;
   index.replace_extension(".idx");
   if (path.extension() == ".bin" && std::filesystem::exists(index)) index_file_.emplace(index);
-  if (index_file_) {
-    index_ = index_file_->bytes();
-    if (index_.empty()) throw Error(index.string() + ": empty");
-  }
-  layout_ = parse_shard_layout(file_->bytes(), index_, name_);
+  std::span<const std::byte> index_bytes;
+  if (index_file_) index_bytes = index_file_->bytes();
+  if (index_file_ && index_bytes.empty()) throw Error(index.string() + ": empty");
+  layout_ = parse_shard_layout(file_->bytes(), index_bytes, name_);
   check(delimiter);
 }
 
 TokenShard::TokenShard(std::span<const std::byte> bytes, std::span<const std::byte> index,
                        const std::string& name, const DocumentDelimiter& delimiter)
-    : name_(name), index_(index), layout_(parse_shard_layout(bytes, index, name)) {
+    : name_(name), layout_(parse_shard_layout(bytes, index, name)) {
   check(delimiter);
 }
 
@@ -144,24 +143,19 @@ void TokenShard::check_tokens() {
 }
 
 void TokenShard::read_megatron_documents() {
-  constexpr std::size_t kHeader = 34;
-  const auto sequences = number_at<std::int64_t>(index_.subspan(18), 0);
-  const auto marks = number_at<std::int64_t>(index_.subspan(26), 0);
-  const auto count = static_cast<std::size_t>(sequences);
-  const auto lengths = index_.subspan(kHeader, count * 4);
-  const auto offsets = index_.subspan(kHeader + count * 4, count * 8);
-  const auto indices = index_.subspan(kHeader + count * 12);
+  const auto sequences = static_cast<std::int64_t>(layout_.sequence_lengths.size() / 4);
+  const auto marks = static_cast<std::int64_t>(layout_.document_indices.size() / 8);
   std::int64_t mark = 0, sequence = 0;
   std::int64_t position = 0;  // tokens of the sequences before
   for (; mark < marks; ++mark) {
-    const auto next = number_at<std::int64_t>(indices, mark);
+    const auto next = number_at<std::int64_t>(layout_.document_indices, mark);
     if (next < sequence || next > sequences || (mark == 0 && next != 0)) {
       throw Error(fmt::format("{} (.idx): document index {} is {} of {} sequences", name_, mark,
                               next, sequences));
     }
     for (; sequence < next; ++sequence) {
-      const auto length = number_at<std::int32_t>(lengths, sequence);
-      const auto offset = number_at<std::int64_t>(offsets, sequence);
+      const auto length = number_at<std::int32_t>(layout_.sequence_lengths, sequence);
+      const auto offset = number_at<std::int64_t>(layout_.sequence_offsets, sequence);
       if (length < 0 || offset != position * layout_.token_bytes ||
           length > layout_.token_count - position) {
         throw Error(

@@ -35,7 +35,7 @@ struct DocumentView {
   bool trained(std::int64_t index) const;
 };
 
-/// What a file says about its contents. All spans point into the mapped bytes.
+/// What a file says about its contents. All spans point into the bytes of the file or of its index.
 struct ShardLayout {
   ShardFormat format = ShardFormat::fp8lab;
   std::int64_t token_bytes = 4;  ///< 2 or 4
@@ -49,6 +49,8 @@ struct ShardLayout {
   std::span<const std::byte>
       document_ends;                  ///< u64 each: index after the document; empty: not held
   std::span<const std::byte> hashed;  ///< what the content hash covers
+  std::span<const std::byte> sequence_lengths, sequence_offsets;  ///< Megatron: i32, i64 (bytes)
+  std::span<const std::byte> document_indices;  ///< Megatron: i64 each, sequences before it
 };
 
 /// Checks structure alone, in constant time and without an allocation: magic, version, counts,
@@ -87,7 +89,6 @@ class TokenShard {
 
   std::string name_;
   std::optional<MappedFile> file_, index_file_;
-  std::span<const std::byte> index_;
   ShardLayout layout_;
   std::vector<std::uint64_t> found_ends_;  ///< of formats that do not hold them as we do
   std::int64_t document_count_ = 0;
