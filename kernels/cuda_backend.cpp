@@ -58,6 +58,12 @@ void CudaBackend::release_to(std::size_t mark) {
   memory_.resize(mark);
 }
 
+std::size_t CudaBackend::memory_bytes() const {
+  std::size_t total = 0;
+  for (const auto& memory : memory_) total += memory->size();
+  return total;
+}
+
 void CudaBackend::upload(const TensorView& destination, const void* source) {
   if (destination.size() == 0) return;
   const std::size_t size = size_of(destination.dtype);
@@ -205,7 +211,7 @@ void CudaBackend::rmsnorm_quantize(const TensorView& x, const TensorView& weight
                                    const TensorView& y, const TensorView& rstd,
                                    const RandomKey& key, const TensorView& state,
                                    QuantizedOperand& operand) {
-  if (!can_quantize_norm(x, weight, y, operand.spec)) {
+  if (weight.cols != x.cols || !can_quantize_norm(x, weight, y, operand.spec)) {
     return Backend::rmsnorm_quantize(x, weight, epsilon, y, rstd, key, state, operand);
   }
   cuda::rmsnorm_quantize(context_, x, weight, epsilon, y, rstd, state, operand);

@@ -31,6 +31,7 @@ class CudaBackend final : public Backend {
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override;
   std::size_t memory_mark() const override { return memory_.size(); }
   void release_to(std::size_t mark) override;
+  std::size_t memory_bytes() const override;
   void upload(const TensorView& destination, const void* source) override;
   void download(void* destination, const TensorView& source) override;
   void fill_zero(const TensorView& view) override;

@@ -25,45 +25,56 @@ __device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
   }
 }
 
-/// A warp for each row. y may be x: all of a row is summed before any of it is overwritten.
+/// `matrix` for groups that start at multiples of kGroup within a head.
+template <class T>
+Rows<T> groups_of(Rows<T> matrix, const cpu::NormHeads& heads) {
+  matrix.wide = matrix.wide && (heads.count == 1 || heads.cols % kGroup == 0);
+  return matrix;
+}
+
+/// A warp for each head. y may be x: all of a head is summed before any of it is overwritten.
 template <class X, class W, class Y>
-__global__ void forward(std::int64_t rows, std::int64_t cols, Rows<X> x, Rows<W> weight,
+__global__ void forward(std::int64_t count, cpu::NormHeads heads, Rows<X> x, Rows<W> weight,
                         float epsilon, Rows<Y> y, float* rstd) {
-  for (std::int64_t row = first_row(); row < rows; row += row_step()) {
+  const std::int64_t cols = heads.cols;
+  for (std::int64_t head = first_row(); head < count; head += row_step()) {
+    const std::int64_t row = heads.row(head), first = heads.first(head);
     const float squares = warp_tree_sum(cols, [&](std::int64_t c) {
-      const float value = x.load(row, c);
+      const float value = x.load(row, first + c);
       return value * value;
     });
     const float mean = squares / static_cast<float>(cols);
     const float r = 1.0f / __fsqrt_rn(mean + epsilon);
-    if (lane_id() == 0) rstd[row] = numerics::canonical_nan(r);
+    if (lane_id() == 0) rstd[head] = numerics::canonical_nan(r);
     for_each_group_of_row(cols, [&](std::int64_t col, int count) {
       float values[kGroup], w[kGroup];
-      x.load_group(row, col, count, values);
+      x.load_group(row, first + col, count, values);
       weight.load_group(0, col, count, w);
       for (int i = 0; i < kGroup; ++i) values[i] = (values[i] * r) * w[i];
-      y.store_group(row, col, count, values);
+      y.store_group(row, first + col, count, values);
     });
   }
 }
 
-/// A warp for each row. dx may be dy: all of a row is summed before any of it is overwritten.
+/// A warp for each head. dx may be dy: all of a head is summed before any of it is overwritten.
 template <class DY, class X, class W, class DX>
-__global__ void backward(std::int64_t rows, std::int64_t cols, Rows<DY> dy, Rows<X> x,
+__global__ void backward(std::int64_t count, cpu::NormHeads heads, Rows<DY> dy, Rows<X> x,
                          Rows<W> weight, const float* rstd, Rows<DX> dx) {
-  for (std::int64_t row = first_row(); row < rows; row += row_step()) {
+  const std::int64_t cols = heads.cols;
+  for (std::int64_t head = first_row(); head < count; head += row_step()) {
+    const std::int64_t row = heads.row(head), first = heads.first(head);
     const float s = warp_tree_sum(cols, [&](std::int64_t c) {
-      return (dy.load(row, c) * weight.load(0, c)) * x.load(row, c);
+      return (dy.load(row, first + c) * weight.load(0, c)) * x.load(row, first + c);
     });
-    const float r = rstd[row];
+    const float r = rstd[head];
     const float k = ((s * r) * r) / static_cast<float>(cols);
     for_each_group_of_row(cols, [&](std::int64_t col, int count) {
       float d[kGroup], values[kGroup], w[kGroup];
-      dy.load_group(row, col, count, d);
-      x.load_group(row, col, count, values);
+      dy.load_group(row, first + col, count, d);
+      x.load_group(row, first + col, count, values);
       weight.load_group(0, col, count, w);
       for (int i = 0; i < kGroup; ++i) d[i] = r * ((d[i] * w[i]) - (values[i] * k));
-      dx.store_group(row, col, count, d);
+      dx.store_group(row, first + col, count, d);
     });
   }
 }
@@ -71,11 +82,13 @@ __global__ void backward(std::int64_t rows, std::int64_t cols, Rows<DY> dy, Rows
 /// Summand of the weight gradient.
 template <class DY, class X>
 struct Normalised {
+  cpu::NormHeads heads;
   Rows<DY> dy;
   Rows<X> x;
   const float* rstd;
-  __device__ float operator()(std::int64_t row, std::int64_t col) const {
-    return dy.load(row, col) * (x.load(row, col) * rstd[row]);
+  __device__ float operator()(std::int64_t head, std::int64_t col) const {
+    const std::int64_t row = heads.row(head), at = heads.first(head) + col;
+    return dy.load(row, at) * (x.load(row, at) * rstd[head]);
   }
 };
 
@@ -91,10 +104,13 @@ void rmsnorm_forward(Context& context, const TensorView& x, const TensorView& we
                      const TensorView& y, const TensorView& rstd) {
   cpu::check_rmsnorm_forward(x, weight, y, rstd);
   if (x.rows == 0) return;
+  const cpu::NormHeads heads = cpu::NormHeads::of(x, weight);
+  const std::int64_t count = x.rows * heads.count;
   with_rows(
       [&]<class X, class W, class Y>(const Rows<X>& in, const Rows<W>& w, const Rows<Y>& out) {
-        forward<<<blocks_for(context, x.rows), kThreads, 0, context.stream()>>>(
-            x.rows, x.cols, in, w, epsilon, out, rstd.row<float>(0));
+        forward<<<blocks_for(context, count), kThreads, 0, context.stream()>>>(
+            count, heads, groups_of(in, heads), w, epsilon, groups_of(out, heads),
+            rstd.row<float>(0));
         check_launch("rmsnorm_forward");
       },
       x, weight, y);
@@ -105,15 +121,17 @@ void rmsnorm_backward(Context& context, const TensorView& dy, const TensorView& 
                       const TensorView& dweight) {
   cpu::check_rmsnorm_backward(dy, x, weight, rstd, dx, dweight);
   const float* r = rstd.row<float>(0);
+  const cpu::NormHeads heads = cpu::NormHeads::of(x, weight);
+  const std::int64_t count = x.rows * heads.count;
   with_rows(
       [&]<class DY, class X, class W, class DX>(const Rows<DY>& d, const Rows<X>& in,
                                                 const Rows<W>& w, const Rows<DX>& out) {
         // First the weight gradient, which reads dy, so that dx may be written over dy.
-        add_column_sums(context, x.rows, Normalised<DY, X>{d, in, r}, dweight,
+        add_column_sums(context, count, Normalised<DY, X>{heads, d, in, r}, dweight,
                         "rmsnorm_backward: dweight");
         if (x.rows == 0) return;
-        backward<<<blocks_for(context, x.rows), kThreads, 0, context.stream()>>>(x.rows, x.cols, d,
-                                                                                 in, w, r, out);
+        backward<<<blocks_for(context, count), kThreads, 0, context.stream()>>>(
+            count, heads, groups_of(d, heads), groups_of(in, heads), w, r, groups_of(out, heads));
         check_launch("rmsnorm_backward");
       },
       dy, x, weight, dx);

@@ -10,11 +10,13 @@ int main(int argc, char** argv) {
       {"info", "version, instruction sets, threads, devices", cli::info},
       {"recipes", "list, show or check quantization recipes", cli::recipes},
       {"train", "run one configuration through its stages", cli::train},
+      {"data", "what token files hold", cli::data},
       {"ablate", "run every arm of a study; continues where it stopped", cli::ablate},
+      {"export", "a run's model as a folder for transformers, also in FP8", cli::export_command},
       {"report", "tables, figures and a page from run files", cli::report},
       {"validate", "compare codecs and tensor-core models with hardware recordings", cli::validate},
       {"gemm", "what the hardware returns for two matrices", cli::gemm},
-      {"quantize", "quantize a matrix and measure the error", cli::quantize},
+      {"quantize", "quantize a matrix or a model and measure the error", cli::quantize},
       {"bench", "speed of the emulator on this machine", cli::bench},
   };
   return cli::run(commands, {argv + 1, argv + argc});

@@ -152,6 +152,8 @@ class Backend {
   /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
   virtual std::size_t memory_mark() const = 0;
   virtual void release_to(std::size_t mark) = 0;
+  /// Bytes of what is allocated now, each allocation rounded up to the backend's alignment.
+  virtual std::size_t memory_bytes() const = 0;
   /// Host to backend; `source` holds view.size() elements of the view's type.
   virtual void upload(const TensorView& destination, const void* source) = 0;
   /// Backend to host, after everything enqueued before it.
@@ -230,10 +232,12 @@ class Backend {
   /// dtable (V, C) f32 += rows of dout, ascending t for each vocabulary row.
   virtual void embedding_backward(const TensorView& tokens, const TensorView& dout,
                                   const TensorView& dtable) = 0;
-  /// y = x * rstd * weight, rstd (1, T) = 1 / sqrt(mean(x^2) + epsilon); weight (1, C).
+  /// y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + epsilon) of each C consecutive columns of a
+  /// row: x and y (T, H * C), weight (1, C), rstd (1, T * H) with the H of a token side by side.
+  /// H = 1 is the norm of rows; H heads of C columns have norms of their own.
   virtual void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
                                const TensorView& y, const TensorView& rstd) = 0;
-  /// dx (T, C); dweight (1, C) f32 accumulates.
+  /// dy, x, dx (T, H * C); dweight (1, C) f32 accumulates.
   virtual void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
                                 const TensorView& rstd, const TensorView& dx,
                                 const TensorView& dweight) = 0;
@@ -243,7 +247,8 @@ class Backend {
   virtual void bias_backward(const TensorView& dy, const TensorView& dbias) = 0;
   /// Rotates `heads` consecutive heads of `head_dim` columns of x (T, heads * head_dim) in place,
   /// pairing element i with i + head_dim / 2 (GPT-NeoX order, as Qwen2 and Llama do). cosine and
-  /// sine are (positions, head_dim / 2) f32, positions (1, T) i32. inverse rotates back (gradient).
+  /// sine are (positions, head_dim / 2) f32, positions (1, T) i32. inverse negates the sines: the
+  /// transposed map, which is that of the gradient also where a table holds scaled cosines and sines.
   virtual void rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
                     const TensorView& sine, std::int64_t head_dim, bool inverse) = 0;
   /// Causal attention within documents. q, out (T, heads*D); k, v (T, kv_heads*D); lse (heads, T)

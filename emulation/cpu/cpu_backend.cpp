@@ -38,7 +38,7 @@ std::string processor_name() {
 }  // namespace
 
 struct CpuBackend::Memory {
-  explicit Memory(std::size_t bytes) : data(std::aligned_alloc(kAlignment, bytes)) {
+  explicit Memory(std::size_t size) : data(std::aligned_alloc(kAlignment, size)), bytes(size) {
     if (data == nullptr) {
       throw RuntimeFailure("allocate: no memory for " + std::to_string(bytes) + " bytes");
     }
@@ -49,6 +49,7 @@ struct CpuBackend::Memory {
   Memory& operator=(const Memory&) = delete;
 
   void* data;
+  std::size_t bytes;
 };
 
 CpuBackend::CpuBackend(int threads) : threads_(threads == 0 ? omp_get_num_procs() : threads) {
@@ -92,6 +93,12 @@ TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t col
 void CpuBackend::release_to(std::size_t mark) {
   FP8LAB_ASSERT(mark <= memory_.size());
   memory_.resize(mark);
+}
+
+std::size_t CpuBackend::memory_bytes() const {
+  std::size_t total = 0;
+  for (const auto& memory : memory_) total += memory->bytes;
+  return total;
 }
 
 void CpuBackend::upload(const TensorView& destination, const void* source) {

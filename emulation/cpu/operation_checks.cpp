@@ -4,12 +4,20 @@
 #include <string>
 
 #include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/operations.hpp"
 
 namespace fp8lab::cpu {
 namespace {
 
 bool is_float(DType dtype) {
   return dtype == DType::bf16 || dtype == DType::f32 || dtype == DType::f64;
+}
+
+/// As long as a row of x, or as one of the heads that a row divides into.
+void check_norm_weight(const Checks& checks, const TensorView& weight, const TensorView& x) {
+  checks.require(weight.cols == x.cols || (weight.cols > 0 && x.cols % weight.cols == 0),
+                 "x " + describe(x) + " does not divide into heads of weight " + describe(weight));
+  checks.vector("weight", weight, weight.cols, {DType::bf16, DType::f32});
 }
 
 }  // namespace
@@ -34,9 +42,9 @@ void check_rmsnorm_forward(const TensorView& x, const TensorView& weight, const 
                            const TensorView& rstd) {
   const Checks checks("rmsnorm_forward");
   checks.activation("x", x, x.rows, x.cols);
-  checks.vector("weight", weight, x.cols, {DType::bf16, DType::f32});
+  check_norm_weight(checks, weight, x);
   checks.activation("y", y, x.rows, x.cols);
-  checks.vector("rstd", rstd, x.rows, {DType::f32});
+  checks.vector("rstd", rstd, x.rows * NormHeads::of(x, weight).count, {DType::f32});
 }
 
 void check_rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
@@ -45,10 +53,10 @@ void check_rmsnorm_backward(const TensorView& dy, const TensorView& x, const Ten
   const Checks checks("rmsnorm_backward");
   checks.activation("x", x, x.rows, x.cols);
   checks.activation("dy", dy, x.rows, x.cols);
-  checks.vector("weight", weight, x.cols, {DType::bf16, DType::f32});
-  checks.vector("rstd", rstd, x.rows, {DType::f32});
+  check_norm_weight(checks, weight, x);
+  checks.vector("rstd", rstd, x.rows * NormHeads::of(x, weight).count, {DType::f32});
   checks.activation("dx", dx, x.rows, x.cols);
-  checks.vector("dweight", dweight, x.cols, {DType::f32});
+  checks.vector("dweight", dweight, weight.cols, {DType::f32});
   checks.require(dx.data != x.data, "dx must not overwrite x");
 }
 

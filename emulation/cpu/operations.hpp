@@ -16,6 +16,7 @@
 
 #include "emulation/api/backend.hpp"
 #include "emulation/api/tensor_view.hpp"
+#include "emulation/numerics/host_device.hpp"
 
 namespace fp8lab::cpu {
 
@@ -34,13 +35,31 @@ void embedding_backward(const TensorView& tokens, const TensorView& dout, const 
 
 // --- normalisation ------------------------------------------------------------------------------
 
-/// mean = tree_sum_c(x * x) / C;  rstd = 1 / sqrt(mean + epsilon);  y = (x * rstd) * weight.
-/// The rstd in y is the f32 value that is stored.
+/// Heads of `cols` columns side by side in the rows of a matrix, each normalised by itself and
+/// counted along the rows.
+struct NormHeads {
+  std::int64_t count, cols;
+
+  static NormHeads of(const TensorView& x, const TensorView& weight) {
+    return {weight.cols > 0 ? x.cols / weight.cols : 1, weight.cols};
+  }
+  /// Row of the matrix and first column of head `index`.
+  FP8LAB_HD std::int64_t row(std::int64_t index) const {
+    return count == 1 ? index : index / count;
+  }
+  FP8LAB_HD std::int64_t first(std::int64_t index) const {
+    return count == 1 ? 0 : index % count * cols;
+  }
+};
+
+/// Of the C columns of each head: mean = tree_sum_c(x * x) / C;  rstd = 1 / sqrt(mean + epsilon);
+/// y = (x * rstd) * weight. The rstd in y is the f32 value that is stored.
 void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
                      const TensorView& y, const TensorView& rstd);
 
-/// s = tree_sum_c((dy * weight) * x);  k = ((s * rstd) * rstd) / C;
-/// dx = rstd * ((dy * weight) - (x * k));  dweight = dweight + column_sum(dy * (x * rstd)).
+/// Of the same columns: s = tree_sum_c((dy * weight) * x);  k = ((s * rstd) * rstd) / C;
+/// dx = rstd * ((dy * weight) - (x * k));  dweight = dweight + column_sum(dy * (x * rstd)), whose
+/// rows are the heads.
 void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
                       const TensorView& rstd, const TensorView& dx, const TensorView& dweight);
 

@@ -22,16 +22,19 @@ void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilo
   check_rmsnorm_forward(x, weight, y, rstd);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::vector<float> w = row_of(kernels, weight);
+  const NormHeads heads = NormHeads::of(x, weight);
+  const std::int64_t cols = heads.cols;
 #pragma omp parallel
   {
-    std::vector<float> scratch(static_cast<std::size_t>(2 * x.cols));
-    float* result = scratch.data() + x.cols;
+    std::vector<float> scratch(static_cast<std::size_t>(2 * cols));
+    float* result = scratch.data() + cols;
 #pragma omp for schedule(static)
-    for (std::int64_t t = 0; t < x.rows; ++t) {
-      const float* row = read_row(kernels, x, t, scratch.data());
-      const float r = kernels.rmsnorm(row, w.data(), epsilon, x.cols, result);
-      kernels.canonical(&r, 1, rstd.row<float>(0) + t);
-      write_row(kernels, result, x.cols, y, t);
+    for (std::int64_t i = 0; i < x.rows * heads.count; ++i) {
+      const std::int64_t t = heads.row(i), first = heads.first(i);
+      const float* row = read_row(kernels, x, t, first, cols, scratch.data());
+      const float r = kernels.rmsnorm(row, w.data(), epsilon, cols, result);
+      kernels.canonical(&r, 1, rstd.row<float>(0) + i);
+      write_row(kernels, result, cols, y, t, first);
     }
   }
 }
@@ -41,26 +44,31 @@ void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorVie
   check_rmsnorm_backward(dy, x, weight, rstd, dx, dweight);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::vector<float> w = row_of(kernels, weight);
+  const NormHeads heads = NormHeads::of(x, weight);
+  const std::int64_t cols = heads.cols;
   const float* r = rstd.row<float>(0);
   // First the weight gradient, which reads dy, so that dx may be written over dy.
-  add_column_sums(kernels, x.rows, dweight,
-                  [&](std::int64_t row, std::int64_t first, std::int64_t count, float* sums) {
+  add_column_sums(kernels, x.rows * heads.count, dweight,
+                  [&](std::int64_t i, std::int64_t first, std::int64_t count, float* sums) {
+                    const std::int64_t t = heads.row(i), col = heads.first(i) + first;
                     float dy_row[kColumnSumChunk];
                     float x_row[kColumnSumChunk];
-                    kernels.add_normalised(read_row(kernels, dy, row, first, count, dy_row),
-                                           read_row(kernels, x, row, first, count, x_row), r[row],
-                                           count, sums);
+                    kernels.add_normalised(read_row(kernels, dy, t, col, count, dy_row),
+                                           read_row(kernels, x, t, col, count, x_row), r[i], count,
+                                           sums);
                   });
 #pragma omp parallel
   {
-    std::vector<float> scratch(static_cast<std::size_t>(3 * x.cols));
-    float* x_scratch = scratch.data() + x.cols;
-    float* result = x_scratch + x.cols;
+    std::vector<float> scratch(static_cast<std::size_t>(3 * cols));
+    float* x_scratch = scratch.data() + cols;
+    float* result = x_scratch + cols;
 #pragma omp for schedule(static)
-    for (std::int64_t t = 0; t < x.rows; ++t) {
-      kernels.rmsnorm_gradient(read_row(kernels, dy, t, scratch.data()),
-                               read_row(kernels, x, t, x_scratch), w.data(), r[t], x.cols, result);
-      write_row(kernels, result, x.cols, dx, t);
+    for (std::int64_t i = 0; i < x.rows * heads.count; ++i) {
+      const std::int64_t t = heads.row(i), first = heads.first(i);
+      kernels.rmsnorm_gradient(read_row(kernels, dy, t, first, cols, scratch.data()),
+                               read_row(kernels, x, t, first, cols, x_scratch), w.data(), r[i],
+                               cols, result);
+      write_row(kernels, result, cols, dx, t, first);
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "emulation/cpu/truth_backend.hpp"
 
+#include "emulation/cpu/operations.hpp"
+
 #include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
@@ -43,6 +45,11 @@ class TruthBackend final : public Backend {
   }
   std::size_t memory_mark() const override { return buffers_.size(); }
   void release_to(std::size_t mark) override { buffers_.resize(mark); }
+  std::size_t memory_bytes() const override {
+    std::size_t total = 0;
+    for (const auto& buffer : buffers_) total += buffer.size() * sizeof(double);
+    return total;
+  }
   void upload(const TensorView& destination, const void* source) override {
     const auto width = static_cast<std::size_t>(destination.cols) * size_of(destination.dtype);
     for (std::int64_t r = 0; r < destination.rows; ++r) {
@@ -120,24 +127,32 @@ class TruthBackend final : public Backend {
   }
   void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
                        const TensorView& y, const TensorView& rstd) override {
-    for (std::int64_t t = 0; t < x.rows; ++t) {
-      const auto row = matrix(x).row(t).array();
+    const NormHeads heads = NormHeads::of(x, weight);
+    const std::int64_t cols = heads.cols;
+    for (std::int64_t i = 0; i < x.rows * heads.count; ++i) {
+      const std::int64_t t = heads.row(i), first = heads.first(i);
+      const Eigen::ArrayXXd row = matrix(x).row(t).segment(first, cols).array();
       const double scale = 1.0 / std::sqrt(row.square().mean() + static_cast<double>(epsilon));
-      element(rstd, t) = scale;
-      matrix(y).row(t) = (row * scale * matrix(weight).row(0).array()).matrix();
+      element(rstd, i) = scale;
+      matrix(y).row(t).segment(first, cols) =
+          (row * scale * matrix(weight).row(0).array()).matrix();
     }
   }
   void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
                         const TensorView& rstd, const TensorView& dx,
                         const TensorView& dweight) override {
     const auto gain = matrix(weight).row(0).array();
-    for (std::int64_t t = 0; t < x.rows; ++t) {
-      const double scale = element(rstd, t);
-      const Eigen::ArrayXXd normalized = matrix(x).row(t).array() * scale;
-      const Eigen::ArrayXXd upstream = matrix(dy).row(t).array();
+    const NormHeads heads = NormHeads::of(x, weight);
+    const std::int64_t cols = heads.cols;
+    for (std::int64_t i = 0; i < x.rows * heads.count; ++i) {
+      const std::int64_t t = heads.row(i), first = heads.first(i);
+      const double scale = element(rstd, i);
+      const Eigen::ArrayXXd normalized = matrix(x).row(t).segment(first, cols).array() * scale;
+      const Eigen::ArrayXXd upstream = matrix(dy).row(t).segment(first, cols).array();
       const Eigen::ArrayXXd inner = upstream * gain;
       matrix(dweight).row(0).array() += upstream * normalized;
-      matrix(dx).row(t) = (scale * (inner - normalized * (inner * normalized).mean())).matrix();
+      matrix(dx).row(t).segment(first, cols) =
+          (scale * (inner - normalized * (inner * normalized).mean())).matrix();
     }
   }
   void add(const TensorView& a, const TensorView& b, const TensorView& sum) override {

@@ -42,22 +42,6 @@ TensorView upload(Backend& backend, NpyArray& array) {
   return view;
 }
 
-QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
-                                  std::int64_t k) {
-  if (const Support support = backend.supports(spec); !support) {
-    throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
-  }
-  QuantizedOperand operand;
-  operand.spec = spec;
-  operand.rows = rows;
-  operand.k = k;
-  operand.codes = backend.allocate(spec.storage(), rows, k);
-  if (spec.has_scale()) {
-    operand.scales = backend.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
-  }
-  return operand;
-}
-
 NpyArray download(Backend& backend, const TensorView& view) {
   NpyArray array;
   array.dtype = view.dtype;
@@ -76,46 +60,6 @@ NpyArray download(Backend& backend, const TensorView& view) {
     std::memcpy(&wide.data[4 * i], &widened, sizeof widened);
   }
   return wide;
-}
-
-void quantize_into(Backend& backend, const TensorView& values, bool transpose, std::uint64_t seed,
-                   const std::string& file, const std::optional<Partner>& partner,
-                   QuantizedOperand& operand) {
-  if (values.dtype != DType::f32 && values.dtype != DType::bf16) {
-    throw Error(fmt::format("{}: values are {}; accepted: float32, or uint16 with the bits of bf16",
-                            file, name_of(values.dtype)));
-  }
-  if (operand.spec.scale_source == ScaleSource::delayed) {
-    throw Error(
-        fmt::format("{}: delayed scaling needs the amax history of a run; accepted: current "
-                    "or static scales, or none",
-                    file));
-  }
-  if (partner) {
-    operand.is_right = partner->is_left;
-    operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
-    const bool swapped = operand.is_right;
-    backend.smoothing_factors(operand.spec.transform, swapped ? partner->values : values,
-                              swapped ? partner->transpose : transpose,
-                              swapped ? values : partner->values,
-                              swapped ? transpose : partner->transpose, operand.channel_factors);
-  }
-  if (operand.spec.transform.is_clamp()) {
-    operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
-  }
-  RandomKey key;
-  key.seed = seed;
-  key.orientation = transpose ? 1 : 0;
-  backend.quantize(values, transpose, key, TensorView{}, operand);
-}
-
-QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
-                                 const QuantSpec& spec, std::uint64_t seed, const std::string& file,
-                                 const std::optional<Partner>& partner) {
-  QuantizedOperand operand = allocate_operand(backend, spec, transpose ? values.cols : values.rows,
-                                              transpose ? values.rows : values.cols);
-  quantize_into(backend, values, transpose, seed, file, partner, operand);
-  return operand;
 }
 
 MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,

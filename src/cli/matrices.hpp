@@ -6,6 +6,7 @@
 
 #include "emulation/api/backend.hpp"
 #include "src/io/npy.hpp"
+#include "src/model/operand.hpp"
 
 namespace fp8lab::cli {
 
@@ -15,31 +16,8 @@ NpyArray read_matrix(const std::string& file);
 /// Copies `array` into memory of `backend`.
 TensorView upload(Backend& backend, NpyArray& array);
 
-/// Memory for `rows` vectors of length `k` quantized by `spec`.
-QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
-                                  std::int64_t k);
-
 /// The contents of a tensor, bf16 widened to f32.
 NpyArray download(Backend& backend, const TensorView& view);
-
-/// The tensor behind the other operand of a product, for transforms that look at both.
-struct Partner {
-  TensorView values;
-  bool transpose = false;  ///< its operand is the transposed tensor
-  bool is_left = false;    ///< it is A of A B^T
-};
-
-/// Quantizes FP32 or BF16 values (rows, k), or their transpose, by `spec`. Throws Error for other
-/// types, for delayed scaling, which needs the history of a run, and for a smoothing without its
-/// partner.
-QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,
-                                 const QuantSpec& spec, std::uint64_t seed, const std::string& file,
-                                 const std::optional<Partner>& partner = std::nullopt);
-
-/// quantize_values into an operand with its spec and memory.
-void quantize_into(Backend& backend, const TensorView& values, bool transpose, std::uint64_t seed,
-                   const std::string& file, const std::optional<Partner>& partner,
-                   QuantizedOperand& operand);
 
 /// An operand of a product as a caller gave it.
 struct MatrixOperand {

@@ -14,6 +14,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
+#include "src/cli/quantize_model.hpp"
 #include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
 
@@ -22,13 +23,22 @@ namespace {
 
 namespace po = boost::program_options;
 
+/// What a model's weights are compared under.
+const std::vector<std::string> kCompared = {"e4m3fn/tensor",  "e4m3fn/row",  "e4m3fn/1x128",
+                                            "e4m3fn/128x128", "e5m2/tensor", "e5m2/row",
+                                            "e5m2/1x128",     "e5m2/128x128"};
+
 po::options_description quantize_options() {
   po::options_description options(
       "fp8lab quantize X.npy --spec SPEC | --recipe NAME --slot SLOT\n"
+      "fp8lab quantize MODEL --recipe NAME\n"
       "X holds float32 or bf16 (uint16 bits) values (rows, K). The second orientations wgrad.x,\n"
-      "wgrad.dy and dgrad.w of a recipe are made from X transposed, as in training");
+      "wgrad.dy and dgrad.w of a recipe are made from X transposed, as in training.\n"
+      "MODEL is a Hugging Face folder, a safetensors file, or a run: every weight of a linear "
+      "layer is\n"
+      "measured as fprop.w of the recipe and under other quantizers");
   auto add = options.add_options();
-  add("input", po::value<std::string>(), "X.npy");
+  add("input", po::value<std::string>(), "X.npy or MODEL");
   add("spec", po::value<std::string>(), "quantizer such as e4m3fn/1x128/pow2/enc_floor");
   add("recipe", po::value<std::string>(), "recipe by name or file");
   add("slot", po::value<std::string>(), "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
@@ -36,7 +46,15 @@ po::options_description quantize_options() {
   add("partner", po::value<std::string>(),
       "Y.npy, for a smooth transform: the tensor of the other operand of the product. With --spec\n"
       "X is the left one, and Y (rows, K) holds the right one");
-  add("out", po::value<std::string>(), "CODES.npy; scales go to CODES.scale.npy beside it");
+  add("compare",
+      po::value<std::vector<std::string>>()->composing()->default_value(
+          kCompared,
+          "e4m3fn and e5m2, "
+          "each with tensor, row, 1x128 and 128x128"),
+      "MODEL: another quantizer for every weight, repeatable");
+  add("out", po::value<std::string>(),
+      "CODES.npy; scales go to CODES.scale.npy beside it. MODEL: folder for the model in FP8, see\n"
+      "fp8lab export");
   add("dequantized", po::value<std::string>(),
       "write scale * decode(code), transforms undone, float32, to this file");
   add("report", "print the error statistics (always done without --out and --dequantized)");
@@ -171,8 +189,10 @@ int quantize(const std::vector<std::string>& arguments) {
   const po::variables_map values =
       parse_arguments("quantize", quantize_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const Plan plan = read_plan(values);
   const std::string file = required(values, "input", "quantize");
+  if (is_model(file)) return quantize_model(values);
+  if (!values["compare"].defaulted()) throw Error("quantize: --compare is for a model");
+  const Plan plan = read_plan(values);
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   NpyArray array = read_matrix(file);

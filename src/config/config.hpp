@@ -13,7 +13,31 @@
 
 namespace fp8lab {
 
-/// Decoder-only transformer of the Qwen2/Llama family; field names follow Hugging Face config.json.
+enum class RopeType : std::uint8_t {
+  unscaled,  ///< "default"
+  linear,    ///< every frequency divided by `factor`
+  dynamic,   ///< unscaled up to max_position_embeddings, beyond which no sequence goes
+  yarn,      ///< Peng et al. 2023 (arXiv:2309.00071): by parts, from beta_fast to beta_slow
+  llama3,    ///< by parts, from high_freq_factor to low_freq_factor
+};
+
+/// How rotary frequencies are stretched beyond the pre-training length. Names, formulas and
+/// defaults are those of transformers 5 (modeling_rope_utils.py).
+struct RopeScaling {
+  RopeType type = RopeType::unscaled;
+  double factor = 1.0;
+  std::int64_t original_max_position_embeddings = 0;  ///< yarn and llama3: pre-training length
+  double low_freq_factor = 1.0;   ///< llama3: rotations over that length below which all is scaled
+  double high_freq_factor = 4.0;  ///< llama3: and above which nothing is
+  double beta_fast = 32.0;        ///< yarn: such rotations above which nothing is scaled
+  double beta_slow = 1.0;         ///< yarn: and below which all is
+  bool truncate = true;           ///< yarn: the ramp between the two begins and ends at whole pairs
+  double attention_factor = 0.0;  ///< yarn: of cosines and sines; 0: 0.1 ln(factor) + 1
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// Decoder-only transformer of the Llama, Qwen2 and Qwen3 families; field names follow Hugging Face
+/// config.json, whose attention_bias of Llama and Qwen3 is qkv_bias and o_bias.
 struct ModelConfig {
   std::int64_t vocab_size = 272;
   std::int64_t hidden_size = 256;
@@ -24,35 +48,55 @@ struct ModelConfig {
   std::int64_t head_dim = 64;
   std::int64_t max_position_embeddings = 4096;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool qkv_bias = true;
+  bool o_bias = false;
+  bool mlp_bias = false;  ///< of gate, up and down
+  bool qk_norm = false;   ///< RMSNorm over each head of q and k before the rotation (Qwen3)
   bool tie_word_embeddings = true;
   bool operator==(const ModelConfig&) const = default;
 };
 
 enum class DataKind : std::uint8_t {
   arithmetic,  ///< the embedded generator of worded arithmetic
-  text,        ///< a plain text file, documents separated by blank lines
+  text,        ///< plain text files, documents separated by blank lines
   jsonl,       ///< JSON lines: {"question","answer"}, {"messages"} or {"text"}
+  tokens,      ///< token shards of `fp8lab.tokens`, llm.c, llmq or Megatron (src/data/README.md)
 };
 
 enum class DataForm : std::uint8_t {
-  running_text,    ///< every token is trained on (pretrain, cpt)
-  prompt_response, ///< the prompt is masked (sft)
+  running_text,     ///< every token is trained on (pretrain, cpt)
+  prompt_response,  ///< the prompt is masked (sft)
+};
+
+/// How a file of tokens without document boundaries is cut. -1: not at all; at most one is set.
+struct DocumentDelimiter {
+  std::int64_t begin = -1;  ///< the token that starts every document
+  std::int64_t end = -1;    ///< the token that ends every document
+  bool operator==(const DocumentDelimiter&) const = default;
 };
 
 /// One source of documents.
-struct DataConfig {
+struct SourceConfig {
   DataKind kind = DataKind::arithmetic;
-  DataForm form = DataForm::running_text;
-  std::filesystem::path path;      ///< text and jsonl
-  double range_begin = 0.0;        ///< fraction of the documents, [begin, end), in file order
+  std::vector<std::filesystem::path> paths;  ///< files in order; tokens: or folders
+  double range_begin = 0.0;  ///< fraction of the documents, [begin, end), in file order
   double range_end = 1.0;
+  DocumentDelimiter delimiter;        ///< tokens: of files that do not hold their boundaries
   std::vector<std::string> families;  ///< arithmetic: problem families; empty for all
   std::int64_t problems = 20000;      ///< arithmetic: size of the generated corpus
   std::uint64_t corpus_seed = 1;      ///< arithmetic: which corpus
   bool held_out = false;              ///< arithmetic: problems disjoint from every training corpus
+  double weight = 1.0;                ///< share of the tokens of a mixture, relative to the others
+  bool operator==(const SourceConfig&) const = default;
+};
+
+/// The documents of a stage or of an evaluation.
+struct DataConfig {
+  DataForm form = DataForm::running_text;
+  std::vector<SourceConfig> sources = {SourceConfig{}};  ///< one, or the parts of a mixture
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -131,7 +175,9 @@ struct RunConfig {
   std::string backend = "cpu";   ///< cpu, truth or cuda
   std::string math = "exact";
   std::uint64_t seed = 1;
-  std::filesystem::path init_from;  ///< checkpoint whose weights start the first stage; empty: random
+  /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors file;
+  /// empty: random. Without a [model] the run has that of the folder's config.json.
+  std::filesystem::path init_from;
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
@@ -187,6 +233,10 @@ struct StudyConfig {
 };
 
 StudyConfig load_study_config(const std::filesystem::path& file);
+
+/// A model by name (built in), by the path of its TOML file, or the one that a Hugging Face folder
+/// describes. Throws Error listing the known names.
+ModelConfig load_model(const std::string& name_or_path);
 
 /// A recipe by name (built in) or by file path. Throws Error listing the known names.
 Recipe load_recipe(const std::string& name_or_path);

@@ -4,10 +4,14 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "emulation/api/error.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/config/model_table.hpp"
 #include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
@@ -22,8 +26,19 @@ void move_into(toml::table& table, const toml::key& key, toml::node& node) {
   node.visit([&](auto& value) { table.insert(key, std::move(value)); });
 }
 
+// The parts of a mixture stand in place of the one source that a [data] table describes.
+void make_room_for(std::string_view key, toml::table& table) {
+  if (key != "sources") return;
+  std::vector<std::string> others;
+  for (auto&& [present, value] : table) {
+    if (present.str() != "form") others.emplace_back(present.str());
+  }
+  for (const std::string& other : others) table.erase(other);
+}
+
 // Keys of `over` replace those of `base`; tables in both are joined.
 void overlay(toml::table& base, toml::table& over) {
+  if (over.contains("sources")) make_room_for("sources", base);
   for (auto&& [key, value] : over) {
     toml::node* present = base.get(key.str());
     if (present != nullptr && present->is_table() && value.is_table()) {
@@ -36,6 +51,10 @@ void overlay(toml::table& base, toml::table& over) {
 
 toml::table read_experiment(const std::string& folder, const std::string& name,
                             const std::string& where) {
+  if (folder == "models" && is_hugging_face_folder(name)) {
+    toml::table document = parse_toml(model_table_text(read_hugging_face_config(name)), name);
+    return std::move(*document["model"].as_table());
+  }
   const std::string file = find_experiment(folder, name, where).string();
   return parse_toml(read_file(file), file);
 }
@@ -86,6 +105,17 @@ toml::table parse_value(const Assignment& assignment) {
   return parse_toml("value = " + toml_quoted(assignment.value), origin);
 }
 
+// A run that starts from a Hugging Face model and describes none has that model.
+void resolve_initial_model(toml::table& document, const std::vector<Assignment>& assignments) {
+  if (document.contains("model")) return;
+  std::string start = document["init_from"].value_or(std::string());
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key == "init_from")
+      start = parse_value(assignment)["value"].value_or(std::string());
+  }
+  if (!start.empty() && is_hugging_face_folder(start)) document.insert("model", start);
+}
+
 std::vector<std::string> split_key(const Assignment& assignment) {
   std::vector<std::string> parts;
   std::size_t begin = 0;
@@ -116,6 +146,7 @@ void set_value(toml::table& table, const std::vector<std::string>& parts, std::s
     target = next->as_table();
   }
   toml::table value = parse_value(assignment);
+  make_room_for(parts.back(), *target);
   move_into(*target, toml::key(parts.back()), *value.get("value"));
 }
 
@@ -153,6 +184,7 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments) {
   toml::table document = parse_toml(text, origin);
+  resolve_initial_model(document, assignments);
   resolve_references(document, origin);
   for (const Assignment& assignment : assignments) {
     const std::vector<std::string> parts = split_key(assignment);

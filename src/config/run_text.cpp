@@ -3,17 +3,10 @@
 #include <fmt/format.h>
 
 #include "src/config/config_names.hpp"
+#include "src/config/model_table.hpp"
 
 namespace fp8lab {
 namespace {
-
-// The shortest decimal that reads back as the same number, marked as a float.
-template <class Float>
-std::string number(Float value) {
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".en") == std::string::npos) text += ".0";
-  return text;
-}
 
 const char* truth(bool value) { return value ? "true" : "false"; }
 
@@ -25,25 +18,14 @@ std::string quoted_list(const std::vector<std::string>& items) {
   return text + "]";
 }
 
-std::string model_text(const ModelConfig& model) {
-  return fmt::format(
-      "\n[model]\nvocab_size = {}\nhidden_size = {}\nintermediate_size = {}\n"
-      "num_hidden_layers = {}\nnum_attention_heads = {}\nnum_key_value_heads = {}\nhead_dim = {}\n"
-      "max_position_embeddings = {}\nrope_theta = {}\nrms_norm_eps = {}\ninitializer_range = {}\n"
-      "qkv_bias = {}\ntie_word_embeddings = {}\n",
-      model.vocab_size, model.hidden_size, model.intermediate_size, model.num_hidden_layers,
-      model.num_attention_heads, model.num_key_value_heads, model.head_dim,
-      model.max_position_embeddings, number(model.rope_theta), number(model.rms_norm_eps),
-      number(model.initializer_range), truth(model.qkv_bias), truth(model.tie_word_embeddings));
-}
-
 std::string optimizer_text(const OptimizerConfig& optimizer) {
   const AdamWSpec& adamw = optimizer.adamw;
   return fmt::format(
       "\n[optimizer]\nbeta1 = {}\nbeta2 = {}\nepsilon = {}\nweight_decay = {}\nclip_norm = {}\n"
       "first_moment = \"{}\"\nsecond_moment = \"{}\"\n",
-      number(adamw.beta1), number(adamw.beta2), number(adamw.epsilon), number(adamw.weight_decay),
-      number(adamw.clip_norm), word_for(kStorageNames, optimizer.first_moment),
+      toml_number(adamw.beta1), toml_number(adamw.beta2), toml_number(adamw.epsilon),
+      toml_number(adamw.weight_decay), toml_number(adamw.clip_norm),
+      word_for(kStorageNames, optimizer.first_moment),
       word_for(kStorageNames, optimizer.second_moment));
 }
 
@@ -55,17 +37,44 @@ std::string logging_text(const LoggingConfig& logging) {
       truth(logging.hash_every_step), word_for(kNonfinitePolicyNames, logging.nonfinite));
 }
 
-std::string data_text(const DataConfig& data, const std::string& path) {
-  std::string text =
-      fmt::format("\n[{}]\nkind = \"{}\"\nform = \"{}\"\nrange = [{}, {}]\n", path,
-                  word_for(kDataKindNames, data.kind), word_for(kDataFormNames, data.form),
-                  number(data.range_begin), number(data.range_end));
-  if (data.kind != DataKind::arithmetic) {
-    return text + fmt::format("path = {}\n", toml_quoted(data.path.string()));
+std::string paths_text(const std::vector<std::filesystem::path>& paths) {
+  if (paths.size() == 1) return toml_quoted(paths.front().string());
+  std::vector<std::string> names;
+  for (const std::filesystem::path& path : paths) names.push_back(path.string());
+  return quoted_list(names);
+}
+
+std::string source_text(const SourceConfig& source) {
+  std::string text = fmt::format("range = [{}, {}]\n", toml_number(source.range_begin),
+                                 toml_number(source.range_end));
+  if (source.kind == DataKind::arithmetic) {
+    return text + fmt::format("families = {}\nproblems = {}\ncorpus_seed = {}\nheld_out = {}\n",
+                              quoted_list(source.families), source.problems, source.corpus_seed,
+                              truth(source.held_out));
   }
-  return text + fmt::format("families = {}\nproblems = {}\ncorpus_seed = {}\nheld_out = {}\n",
-                            quoted_list(data.families), data.problems, data.corpus_seed,
-                            truth(data.held_out));
+  text += fmt::format("path = {}\n", paths_text(source.paths));
+  if (source.delimiter.begin >= 0) {
+    text += fmt::format("document_begin = {}\n", source.delimiter.begin);
+  }
+  if (source.delimiter.end >= 0) text += fmt::format("document_end = {}\n", source.delimiter.end);
+  return text;
+}
+
+std::string data_text(const DataConfig& data, const std::string& path) {
+  const std::string form = fmt::format("form = \"{}\"\n", word_for(kDataFormNames, data.form));
+  const auto kind = [](const SourceConfig& source) {
+    return fmt::format("kind = \"{}\"\n", word_for(kDataKindNames, source.kind));
+  };
+  if (data.sources.size() == 1) {
+    const SourceConfig& source = data.sources.front();
+    return fmt::format("\n[{}]\n", path) + kind(source) + form + source_text(source);
+  }
+  std::string text = fmt::format("\n[{}]\n", path) + form;
+  for (const SourceConfig& source : data.sources) {
+    text += fmt::format("\n[[{}.sources]]\nweight = {}\n", path, toml_number(source.weight)) +
+            kind(source) + source_text(source);
+  }
+  return text;
 }
 
 std::string stage_text(const StageConfig& stage) {
@@ -78,11 +87,11 @@ std::string stage_text(const StageConfig& stage) {
       toml_quoted(stage.recipe), truth(stage.reset_optimizer));
   text += fmt::format(
       "\n[stages.learning_rate]\nkind = \"{}\"\npeak = {}\nfinal = {}\nwarmup_steps = {}\n",
-      word_for(kScheduleKindNames, rate.kind), number(rate.peak), number(rate.final),
+      word_for(kScheduleKindNames, rate.kind), toml_number(rate.peak), toml_number(rate.final),
       rate.warmup_steps);
   if (rate.kind == ScheduleKind::wsd) text += fmt::format("decay_steps = {}\n", rate.decay_steps);
   text += fmt::format("\n[stages.planted_outliers]\nchannels = {}\ngain = {}\n",
-                      stage.planted_outliers.channels, number(stage.planted_outliers.gain));
+                      stage.planted_outliers.channels, toml_number(stage.planted_outliers.gain));
   text += data_text(stage.data, "stages.data");
   if (!stage.eval) return text;
   text += fmt::format(
@@ -114,8 +123,8 @@ std::string to_toml(const RunConfig& config) {
       fmt::format("name = {}\nrecipe = {}\nbackend = {}\nmath = {}\nseed = {}\ninit_from = {}\n",
                   toml_quoted(config.name), toml_quoted(config.recipe), toml_quoted(config.backend),
                   toml_quoted(config.math), config.seed, toml_quoted(config.init_from.string()));
-  text +=
-      model_text(config.model) + optimizer_text(config.optimizer) + logging_text(config.logging);
+  text += model_table_text(config.model) + optimizer_text(config.optimizer) +
+          logging_text(config.logging);
   text += fmt::format("\n[attention]\nkv_tile = {}\nq_tile = {}\n", config.attention.kv_tile,
                       config.attention.q_tile);
   for (const StageConfig& stage : config.stages) text += stage_text(stage);

@@ -1,6 +1,8 @@
 // Writing TOML by hand.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <string_view>
 
@@ -8,5 +10,13 @@ namespace fp8lab {
 
 /// `text` as a TOML basic string.
 std::string toml_quoted(std::string_view text);
+
+/// The shortest decimal that reads back as the same number, marked as a float.
+template <class Float>
+std::string toml_number(Float value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
 
 }  // namespace fp8lab

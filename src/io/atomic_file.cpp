@@ -65,20 +65,28 @@ void replace_file(TemporaryFile& temporary, const fs::path& path) {
   sync_path(directory_of(path), O_DIRECTORY);
 }
 
-void write_file_atomically(const fs::path& path, std::string_view bytes) {
+AtomicFile::AtomicFile(fs::path path)
+    : path_(std::move(path)), temporary_(temporary_beside(path_)) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    throw Error(fmt::format("{}: is a directory, a file is to be written", path.string()));
+  if (fs::is_directory(path_, ignored)) {
+    throw Error(fmt::format("{}: is a directory, a file is to be written", path_.string()));
   }
-  TemporaryFile temporary(temporary_beside(path));
-  {
-    FileDescriptor file(
-        ::open(temporary.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.valid()) fail(path, "create a file beside", errno);
-    write_all(file, path, bytes);
-    if (const int error = file.close(); error != 0) fail(path, "close", error);
-  }
-  replace_file(temporary, path);
+  file_ = FileDescriptor(
+      ::open(temporary_.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file_.valid()) fail(path_, "create a file beside", errno);
+}
+
+void AtomicFile::write(std::string_view bytes) { write_all(file_, path_, bytes); }
+
+void AtomicFile::commit() {
+  if (const int error = file_.close(); error != 0) fail(path_, "close", error);
+  replace_file(temporary_, path_);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
 }
 
 void make_directories(const fs::path& directory) {

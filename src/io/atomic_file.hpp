@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "src/io/file_descriptor.hpp"
+
 namespace fp8lab {
 
 /// Replaces `path` by a file of `bytes`: temporary file in the same directory, fsync, rename, fsync
@@ -26,6 +28,19 @@ class TemporaryFile {
  private:
   std::filesystem::path path_;
   bool kept_ = false;
+};
+
+/// write_file_atomically in pieces: `path` changes with commit(), and not without it.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  void write(std::string_view bytes);
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  TemporaryFile temporary_;
+  FileDescriptor file_;
 };
 
 /// A name beside `path` that no other process and no other call uses. The file is not created.

@@ -1,12 +1,11 @@
 #include "src/io/safetensors.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
+#include <bit>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "emulation/api/error.hpp"
@@ -15,151 +14,96 @@
 namespace fp8lab {
 namespace {
 
-using nlohmann::json;
+static_assert(std::endian::native == std::endian::little);
 
-constexpr std::pair<DType, const char*> kNames[] = {{DType::u8, "U8"},
-                                                    {DType::i32, "I32"},
-                                                    {DType::bf16, "BF16"},
-                                                    {DType::f32, "F32"},
-                                                    {DType::f64, "F64"}};
-constexpr std::size_t kMaximumHeader = 100u << 20;
+constexpr std::uint64_t kMaximumHeader = 100'000'000;  // as the reference implementation has it
+constexpr std::size_t kPiece = std::size_t{4} << 20;   // bytes of a file read at a time
 
-std::string stored_name(DType dtype) {
-  for (const auto& [type, name] : kNames) {
-    if (type == dtype) return name;
+std::uint64_t header_length(std::span<const std::byte> bytes, const std::string& path) {
+  std::uint64_t length = 0;
+  if (bytes.size() < sizeof length) throw Error(path + ": too short for a safetensors file");
+  std::memcpy(&length, bytes.data(), sizeof length);
+  if (length > kMaximumHeader || length > bytes.size() - sizeof length) {
+    throw Error(fmt::format("{}: header length {} lies outside the file", path, length));
   }
-  return "";
+  return length;
 }
 
-DType parse_dtype(const std::string& text, const std::string& where) {
-  for (const auto& [type, name] : kNames) {
-    if (text == name) return type;
-  }
-  throw Error(fmt::format("{}: dtype '{}' is not supported", where, text));
-}
-
-/// Two integers in [0, 2^63). json would also convert fractions and negative numbers.
-std::array<std::uint64_t, 2> parse_pair(const json& value, const std::string& where) {
-  std::array<std::uint64_t, 2> pair{};
-  bool valid = value.is_array() && value.size() == pair.size();
-  for (std::size_t i = 0; valid && i < pair.size(); ++i) {
-    valid = value[i].is_number_unsigned() && value[i].get<std::uint64_t>() <= INT64_MAX;
-    if (valid) pair[i] = value[i].get<std::uint64_t>();
-  }
-  if (!valid) {
-    throw Error(where + ": expected a 2-D shape and two data offsets, integers from 0 on");
-  }
-  return pair;
-}
-
-struct Extent {
-  std::size_t begin, end;
-  StoredTensor tensor;
-};
-
-Extent parse_entry(const std::string& name, const json& entry, std::size_t data_size,
-                   const std::string& path) {
-  const std::string where = fmt::format("{}: tensor '{}'", path, name);
-  try {
-    Extent extent{};
-    extent.tensor.name = name;
-    extent.tensor.dtype = parse_dtype(entry.at("dtype").get<std::string>(), where);
-    const auto shape = parse_pair(entry.at("shape"), where);
-    const auto offsets = parse_pair(entry.at("data_offsets"), where);
-    if (offsets[0] > offsets[1] || offsets[1] > data_size) {
-      throw Error(where + ": data offsets lie outside the file");
-    }
-    const std::uint64_t bytes = offsets[1] - offsets[0];
-    const std::uint64_t width = size_of(extent.tensor.dtype);
-    if (shape[1] != 0 && shape[0] > bytes / width / shape[1]) {
-      throw Error(where + ": shape is larger than its data");
-    }
-    if (shape[0] * shape[1] * width != bytes) throw Error(where + ": shape does not fit its data");
-    extent.begin = offsets[0];
-    extent.end = offsets[1];
-    extent.tensor.rows = static_cast<std::int64_t>(shape[0]);
-    extent.tensor.cols = static_cast<std::int64_t>(shape[1]);
-    return extent;
-  } catch (const json::exception&) {
-    throw Error(where + ": malformed header entry");
-  }
-}
-
-void check_no_overlap(std::vector<Extent>& extents, const std::string& path) {
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  for (std::size_t i = 1; i < extents.size(); ++i) {
-    if (extents[i].begin < extents[i - 1].end) {
-      throw Error(fmt::format("{}: tensors '{}' and '{}' overlap", path, extents[i - 1].tensor.name,
-                              extents[i].tensor.name));
-    }
-  }
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 }  // namespace
 
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path.string()), file_(path) {
+  const std::span<const std::byte> bytes = file_.bytes();
+  const std::uint64_t length = header_length(bytes, path_);
+  const std::span<const std::byte> data = bytes.subspan(sizeof length + length);
+  SafetensorsHeader header =
+      parse_safetensors_header(as_text(bytes.subspan(sizeof length, length)), data.size(), path_);
+  metadata_ = std::move(header.metadata);
+  tensors_.reserve(header.tensors.size());
+  for (TensorPlace& place : header.tensors) {
+    index_[place.tensor.name] = tensors_.size();
+    tensors_.push_back(
+        {std::move(place.tensor), data.subspan(place.begin, place.end - place.begin)});
+  }
+}
+
+const StoredTensor* SafetensorsFile::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
 const StoredTensor& SafetensorsFile::at(const std::string& name) const {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const StoredTensor& tensor) { return tensor.name == name; });
-  if (found == tensors.end()) throw Error(fmt::format("no tensor '{}' in the file", name));
-  return *found;
+  const StoredTensor* const tensor = find(name);
+  if (tensor == nullptr) throw Error(fmt::format("{}: no tensor '{}' in the file", path_, name));
+  return *tensor;
 }
 
-void write_safetensors(const std::filesystem::path& path, const SafetensorsFile& file) {
-  json header = json::object();
-  header["__metadata__"] = file.metadata;
-  std::size_t offset = 0;
-  for (const StoredTensor& tensor : file.tensors) {
-    header[tensor.name] = {{"dtype", stored_name(tensor.dtype)},
-                           {"shape", {tensor.rows, tensor.cols}},
-                           {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-    offset += tensor.bytes.size();
+void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<float> destination) {
+  if (!is_decodable(tensor.type)) {
+    throw Error(fmt::format("tensor '{}' is {}; accepted: F32, BF16, F16, F8_E4M3, F8_E5M2",
+                            tensor.name, stored_name(tensor.type)));
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t length = text.size();
-  std::string bytes(reinterpret_cast<const char*>(&length), 8);
-  bytes.reserve(8 + text.size() + offset);
-  bytes += text;
-  for (const StoredTensor& tensor : file.tensors) {
-    bytes.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  const std::size_t width = size_of(tensor.type);
+  FP8LAB_ASSERT(first >= 0 &&
+                static_cast<std::size_t>(first) + destination.size() <= tensor.data.size() / width);
+  std::span<const std::byte> rest =
+      tensor.data.subspan(static_cast<std::size_t>(first) * width, destination.size() * width);
+  while (!rest.empty()) {
+    const std::span<const std::byte> piece = rest.first(std::min(rest.size(), kPiece));
+    fetch_pages(piece);
+    decode_elements(tensor.type, piece, destination.first(piece.size() / width));
+    release_pages(piece);
+    destination = destination.subspan(piece.size() / width);
+    rest = rest.subspan(piece.size());
   }
-  write_file_atomically(path, bytes);
 }
 
-SafetensorsFile read_safetensors(const std::filesystem::path& path) {
-  const std::string bytes = read_file(path);
-  const std::string name = path.string();
-  std::uint64_t length = 0;
-  if (bytes.size() < 8) throw Error(name + ": too short for a safetensors file");
-  std::memcpy(&length, bytes.data(), 8);
-  if (length > kMaximumHeader || length > bytes.size() - 8) {
-    throw Error(name + ": header length lies outside the file");
+void write_safetensors(const std::filesystem::path& path,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::vector<TensorHeader>& tensors,
+                       const std::function<TensorBytes(std::size_t)>& produce) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return size_of(tensors[a].type) > size_of(tensors[b].type);
+  });
+  std::vector<TensorHeader> placed;
+  for (const std::size_t i : order) placed.push_back(tensors[i]);
+  const std::string header = format_safetensors_header(metadata, placed);
+  const std::uint64_t length = header.size();
+  AtomicFile file(path);
+  file.write({reinterpret_cast<const char*>(&length), sizeof length});
+  file.write(header);
+  for (const std::size_t i : order) {
+    const TensorBytes bytes = produce(i);
+    FP8LAB_ASSERT(bytes.size() == tensors[i].bytes());
+    file.write(as_text(bytes));
   }
-  const char* text = bytes.data() + 8;
-  const json header = json::parse(text, text + length, nullptr, false);
-  if (!header.is_object()) throw Error(name + ": header is not a JSON object");
-  const std::size_t data = 8 + static_cast<std::size_t>(length);
-  SafetensorsFile file;
-  std::vector<Extent> extents;
-  for (const auto& [key, entry] : header.items()) {
-    if (key != "__metadata__") {
-      extents.push_back(parse_entry(key, entry, bytes.size() - data, name));
-    } else if (entry.is_object()) {
-      for (const auto& [field, value] : entry.items()) {
-        if (!value.is_string()) throw Error(name + ": metadata values must be strings");
-        file.metadata[field] = value.get<std::string>();
-      }
-    }
-  }
-  check_no_overlap(extents, name);
-  for (Extent& extent : extents) {
-    const auto* first = reinterpret_cast<const std::byte*>(bytes.data()) + data + extent.begin;
-    extent.tensor.bytes.assign(first, first + (extent.end - extent.begin));
-    file.tensors.push_back(std::move(extent.tensor));
-  }
-  return file;
+  file.commit();
 }
 
 }  // namespace fp8lab

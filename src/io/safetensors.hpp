@@ -1,37 +1,63 @@
-// The safetensors container, as checkpoints use it: a JSON header and raw little-endian tensors.
+// The safetensors container: a JSON header and raw little-endian tensors. One reader, one writer,
+// for checkpoints and for models.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include "emulation/api/tensor_view.hpp"
+#include "src/io/mapped_file.hpp"
+#include "src/io/safetensors_header.hpp"
 
 namespace fp8lab {
 
-struct StoredTensor {
-  std::string name;
-  DType dtype = DType::f32;
-  std::int64_t rows = 0, cols = 0;
-  std::vector<std::byte> bytes;
+/// A tensor of an open file.
+struct StoredTensor : TensorHeader {
+  std::span<const std::byte> data;  ///< in the mapped file; alignment is not promised
 };
 
-struct SafetensorsFile {
-  std::map<std::string, std::string> metadata;
-  std::vector<StoredTensor> tensors;
+/// An open file, mapped into memory: opening reads the header only.
+class SafetensorsFile {
+ public:
+  /// Checks header length, names, types, shapes and places before anything is built from them
+  /// (parse_safetensors_header). Throws Error naming the file and the tensor.
+  explicit SafetensorsFile(const std::filesystem::path& path);
 
-  /// Throws Error naming `name` when there is no such tensor.
+  const std::string& path() const { return path_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  ///< in file order
+  const StoredTensor* find(const std::string& name) const;  ///< null when there is none
+  /// Throws Error naming the file and `name` when there is no such tensor.
   const StoredTensor& at(const std::string& name) const;
+
+ private:
+  std::string path_;
+  MappedFile file_;
+  std::map<std::string, std::string> metadata_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, std::size_t> index_;
 };
 
-/// Writes atomically: the old file stays until the new one is complete on disk.
-void write_safetensors(const std::filesystem::path& path, const SafetensorsFile& file);
+/// FP32 values of the elements of `tensor` from number `first` on; exact. Reads in pieces whose
+/// pages leave the resident memory again. Throws Error for types without such values.
+void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<float> destination);
 
-/// Reads a file whose tensors are 2-D of our dtypes. Header length, offsets, overlaps and sizes are
-/// checked before anything is copied; Error names the file and the tensor.
-SafetensorsFile read_safetensors(const std::filesystem::path& path);
+/// The bytes of one tensor, in its own type.
+using TensorBytes = std::vector<std::byte>;
+
+/// Writes atomically: the old file stays until the new one is complete on disk. `produce(i)`
+/// returns the bytes of tensors[i]; it is asked once for each, so that one tensor is in memory at a
+/// time. Tensors lie in the order of falling element size, otherwise as given, so that all are
+/// aligned.
+void write_safetensors(const std::filesystem::path& path,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::vector<TensorHeader>& tensors,
+                       const std::function<TensorBytes(std::size_t)>& produce);
 
 }  // namespace fp8lab

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
@@ -26,7 +27,8 @@ class NormalSequence {
       has_spare_ = false;
       return spare_;
     }
-    const double radius = std::sqrt(-2.0 * (numerics::log2_f64(random_.open_unit()) * 0x1.62E42FEFA39EFp-1));
+    const double radius =
+        std::sqrt(-2.0 * (numerics::log2_f64(random_.open_unit()) * 0x1.62E42FEFA39EFp-1));
     const auto angle = numerics::sincos_f64(6.283185307179586 * random_.open_unit());
     spare_ = radius * angle.sin;
     has_spare_ = true;
@@ -39,57 +41,92 @@ class NormalSequence {
   bool has_spare_ = false;
 };
 
-template <class T>
-std::vector<float> download_as_float(Backend& backend, const TensorView& view) {
-  std::vector<T> values(static_cast<std::size_t>(view.size()));
-  backend.download(values.data(), view);
-  return {values.begin(), values.end()};
+/// Elements [first, first + count) of a contiguous matrix, as one row.
+TensorView range(const TensorView& view, std::int64_t first, std::size_t count) {
+  return view.flat().columns(first, static_cast<std::int64_t>(count));
 }
 
 }  // namespace
 
-Parameters::Parameters(Backend& backend, const ModelConfig& model,
-                       const OptimizerConfig& optimizer, DType working)
-    : backend_(backend), model_(model), optimizer_(optimizer), working_(working) {
-  const std::int64_t c = model.hidden_size;
-  const std::int64_t qkv =
-      (model.num_attention_heads + 2 * model.num_key_value_heads) * model.head_dim;
-  const std::int64_t attention = model.num_attention_heads * model.head_dim;
-  add("model.embed_tokens.weight", model.vocab_size, c, true);
-  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
-    const std::string prefix = fmt::format("model.layers.{}.", i);
-    LayerParameters layer{};
-    layer.attention_norm = add(prefix + "input_layernorm.weight", 1, c, false);
-    layer.qkv = add(prefix + "self_attn.qkv_proj.weight", qkv, c, true);
-    layer.qkv_bias =
-        model.qkv_bias ? add(prefix + "self_attn.qkv_proj.bias", 1, qkv, false) : SIZE_MAX;
-    layer.o = add(prefix + "self_attn.o_proj.weight", c, attention, true);
-    layer.mlp_norm = add(prefix + "post_attention_layernorm.weight", 1, c, false);
-    layer.gate_up = add(prefix + "mlp.gate_up_proj.weight", 2 * model.intermediate_size, c, true);
-    layer.down = add(prefix + "mlp.down_proj.weight", c, model.intermediate_size, true);
-    layers_.push_back(layer);
+void download_floats(Backend& backend, const TensorView& view, std::span<float> values) {
+  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == view.size());
+  if (view.dtype == DType::f64) {
+    std::vector<double> wide(values.size());
+    backend.download(wide.data(), view);
+    std::transform(wide.begin(), wide.end(), values.begin(),
+                   [](double value) { return static_cast<float>(value); });
+  } else if (view.dtype == DType::bf16) {
+    std::vector<std::uint16_t> bits(values.size());
+    backend.download(bits.data(), view);
+    std::transform(bits.begin(), bits.end(), values.begin(), numerics::from_bf16);
+  } else {
+    FP8LAB_ASSERT(view.dtype == DType::f32);
+    backend.download(values.data(), view);
   }
-  final_norm_ = add("model.norm.weight", 1, c, false);
-  head_ = model.tie_word_embeddings ? 0 : add("lm_head.weight", model.vocab_size, c, true);
 }
 
-std::size_t Parameters::add(const std::string& name, std::int64_t rows, std::int64_t cols,
-                            bool decay) {
-  Parameter parameter;
-  parameter.name = name;
-  parameter.weight_decay = decay;
-  AdamWTensors& tensors = parameter.tensors;
-  const DType master = backend_.storage(DType::f32);
-  tensors.master = backend_.allocate(master, rows, cols);
-  const DType working = backend_.storage(working_);
-  if (working != master) tensors.working = backend_.allocate(working, rows, cols);
-  tensors.gradient = backend_.allocate(master, rows, cols);
-  tensors.first_moment =
-      backend_.allocate(backend_.storage(optimizer_.first_moment), rows, cols);
-  tensors.second_moment =
-      backend_.allocate(backend_.storage(optimizer_.second_moment), rows, cols);
-  parameters_.push_back(parameter);
-  return parameters_.size() - 1;
+ParameterLayout::ParameterLayout(const ModelConfig& model) {
+  const std::int64_t c = model.hidden_size, f = model.intermediate_size;
+  const std::int64_t attention = model.num_attention_heads * model.head_dim;
+  const std::int64_t qkv = attention + 2 * model.num_key_value_heads * model.head_dim;
+  std::string prefix;
+  const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t cols) {
+    shapes.push_back({prefix + name, rows, cols, true});
+    return shapes.size() - 1;
+  };
+  const auto vector = [&](const char* name, std::int64_t length, bool exists = true) {
+    if (!exists) return LayerParameters::kNone;
+    shapes.push_back({prefix + name, 1, length, false});
+    return shapes.size() - 1;
+  };
+  matrix("model.embed_tokens.weight", model.vocab_size, c);
+  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
+    prefix = fmt::format("model.layers.{}.", i);
+    LayerParameters layer{};
+    layer.attention_norm = vector("input_layernorm.weight", c);
+    layer.qkv = matrix("self_attn.qkv_proj.weight", qkv, c);
+    layer.qkv_bias = vector("self_attn.qkv_proj.bias", qkv, model.qkv_bias);
+    layer.q_norm = vector("self_attn.q_norm.weight", model.head_dim, model.qk_norm);
+    layer.k_norm = vector("self_attn.k_norm.weight", model.head_dim, model.qk_norm);
+    layer.o = matrix("self_attn.o_proj.weight", c, attention);
+    layer.o_bias = vector("self_attn.o_proj.bias", c, model.o_bias);
+    layer.mlp_norm = vector("post_attention_layernorm.weight", c);
+    layer.gate_up = matrix("mlp.gate_up_proj.weight", 2 * f, c);
+    layer.gate_up_bias = vector("mlp.gate_up_proj.bias", 2 * f, model.mlp_bias);
+    layer.down = matrix("mlp.down_proj.weight", c, f);
+    layer.down_bias = vector("mlp.down_proj.bias", c, model.mlp_bias);
+    layers.push_back(layer);
+  }
+  prefix.clear();
+  final_norm = vector("model.norm.weight", c);
+  head = model.tie_word_embeddings ? 0 : matrix("lm_head.weight", model.vocab_size, c);
+}
+
+std::int64_t ParameterLayout::count() const {
+  std::int64_t total = 0;
+  for (const ParameterShape& shape : shapes) total += shape.rows * shape.cols;
+  return total;
+}
+
+Parameters::Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
+                       DType working)
+    : backend_(backend), model_(model), layout_(model) {
+  const DType master = backend_.storage(DType::f32), copy = backend_.storage(working);
+  for (const ParameterShape& shape : layout_.shapes) {
+    const auto allocate = [&](DType dtype) {
+      return backend_.allocate(dtype, shape.rows, shape.cols);
+    };
+    Parameter parameter;
+    parameter.name = shape.name;
+    parameter.weight_decay = shape.weight_decay;
+    AdamWTensors& tensors = parameter.tensors;
+    tensors.master = allocate(master);
+    if (copy != master) tensors.working = allocate(copy);
+    tensors.gradient = allocate(master);
+    tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
+    tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
+    parameters_.push_back(parameter);
+  }
 }
 
 void Parameters::initialize(std::uint64_t seed) {
@@ -106,12 +143,6 @@ void Parameters::initialize(std::uint64_t seed) {
     }
     upload(parameter, values);
   }
-}
-
-std::int64_t Parameters::count() const {
-  std::int64_t total = 0;
-  for (const Parameter& parameter : parameters_) total += parameter.master().size();
-  return total;
 }
 
 std::uint64_t Parameters::hash() const {
@@ -137,21 +168,32 @@ void Parameters::reset_optimizer() {
 }
 
 std::vector<float> Parameters::download(const Parameter& parameter) const {
-  const TensorView& master = parameter.master();
-  return master.dtype == DType::f64 ? download_as_float<double>(backend_, master)
-                                    : download_as_float<float>(backend_, master);
+  std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
+  download(parameter, 0, values);
+  return values;
+}
+
+void Parameters::download(const Parameter& parameter, std::int64_t first,
+                          std::span<float> values) const {
+  download_floats(backend_, range(parameter.master(), first, values.size()), values);
 }
 
 void Parameters::upload(const Parameter& parameter, const std::vector<float>& values) {
-  const TensorView& master = parameter.master();
-  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == master.size());
+  FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == parameter.master().size());
+  upload(parameter, 0, values);
+}
+
+void Parameters::upload(const Parameter& parameter, std::int64_t first,
+                        std::span<const float> values) {
+  const TensorView master = range(parameter.master(), first, values.size());
   if (master.dtype == DType::f64) {
     const std::vector<double> wide(values.begin(), values.end());
     backend_.upload(master, wide.data());
   } else {
     backend_.upload(master, values.data());
   }
-  if (!parameter.tensors.working.empty()) backend_.copy(master, parameter.tensors.working);
+  const TensorView& working = parameter.tensors.working;
+  if (!working.empty()) backend_.copy(master, range(working, first, values.size()));
 }
 
 void plant_outliers(Parameters& parameters, const ModelConfig& model,

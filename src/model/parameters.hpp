@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,21 @@
 
 namespace fp8lab {
 
-/// One weight tensor, shape (rows, cols); vectors are (1, n).
-struct Parameter {
-  std::string name;  ///< Hugging Face style, for example "model.layers.0.mlp.down.weight"
-  AdamWTensors tensors;
+/// Elements of a bf16, f32 or f64 tensor, rounded to FP32, in row-major order.
+void download_floats(Backend& backend, const TensorView& view, std::span<float> values);
+
+/// What one weight tensor is, shape (rows, cols); vectors are (1, n).
+struct ParameterShape {
+  std::string name;  ///< Hugging Face style, for example "model.layers.0.mlp.down_proj.weight"
+  std::int64_t rows = 0, cols = 0;
   bool weight_decay = true;  ///< matrices decay; norm weights and biases do not
+};
+
+/// One weight tensor in backend memory.
+struct Parameter {
+  std::string name;
+  AdamWTensors tensors;
+  bool weight_decay = true;
 
   const TensorView& master() const { return tensors.master; }
   /// What forward and backward read: the BF16 copy, or the master weights themselves.
@@ -26,11 +37,26 @@ struct Parameter {
 
 /// The parameters of one decoder layer, as indices into Parameters::all().
 struct LayerParameters {
+  static constexpr std::size_t kNone = SIZE_MAX;  ///< what the model does not have
+
   std::size_t attention_norm, qkv, o, mlp_norm, gate_up, down;
-  std::size_t qkv_bias = SIZE_MAX;  ///< SIZE_MAX without a bias
+  std::size_t qkv_bias = kNone, o_bias = kNone, gate_up_bias = kNone, down_bias = kNone;
+  std::size_t q_norm = kNone, k_norm = kNone;  ///< of head_dim weights
 };
 
-/// All parameters in a fixed order: embedding, layers from first to last, final norm, head.
+/// The parameters of a model in their fixed order: embedding, layers from first to last, final
+/// norm, head.
+struct ParameterLayout {
+  explicit ParameterLayout(const ModelConfig& model);
+  std::int64_t count() const;  ///< number of weights
+
+  std::vector<ParameterShape> shapes;
+  std::vector<LayerParameters> layers;
+  std::size_t final_norm = 0;
+  std::size_t head = 0;  ///< the embedding when the two are tied
+};
+
+/// All parameters in the order of ParameterLayout.
 class Parameters {
  public:
   /// Allocates zeros. `working` is bf16 for BF16 activations; f32 keeps no second copy.
@@ -44,32 +70,33 @@ class Parameters {
   const Parameter& operator[](std::size_t index) const { return parameters_[index]; }
   const Parameter& embedding() const { return parameters_[0]; }
   const LayerParameters& layer(std::int64_t index) const {
-    return layers_[static_cast<std::size_t>(index)];
+    return layout_.layers[static_cast<std::size_t>(index)];
   }
-  const Parameter& final_norm() const { return parameters_[final_norm_]; }
+  const Parameter& final_norm() const { return parameters_[layout_.final_norm]; }
   /// The embedding itself when the two are tied.
-  const Parameter& head() const { return parameters_[head_]; }
+  const Parameter& head() const { return parameters_[layout_.head]; }
 
-  std::int64_t count() const;  ///< number of weights
+  std::int64_t count() const { return layout_.count(); }  ///< number of weights
   /// XXH3-64 over all master weights in order.
   std::uint64_t hash() const;
   void zero_gradients();
   void reset_optimizer();
 
+  const ModelConfig& model() const { return model_; }
+
   std::vector<float> download(const Parameter& parameter) const;
+  /// The master weights from number `first` on, row-major.
+  void download(const Parameter& parameter, std::int64_t first, std::span<float> values) const;
   /// Sets master weights and refreshes the working copy.
   void upload(const Parameter& parameter, const std::vector<float>& values);
+  /// The same for the weights from number `first` on.
+  void upload(const Parameter& parameter, std::int64_t first, std::span<const float> values);
 
  private:
-  std::size_t add(const std::string& name, std::int64_t rows, std::int64_t cols, bool decay);
-
   Backend& backend_;
   ModelConfig model_;
-  OptimizerConfig optimizer_;
-  DType working_;
+  ParameterLayout layout_;
   std::vector<Parameter> parameters_;
-  std::vector<LayerParameters> layers_;
-  std::size_t final_norm_ = 0, head_ = 0;
 };
 
 /// Multiplies `gain` onto the same `channels` of every norm weight in front of a linear layer and

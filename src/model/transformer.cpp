@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "emulation/numerics/exact_math.hpp"
+#include "src/model/rope.hpp"
 
 namespace fp8lab {
 namespace {
@@ -43,21 +43,21 @@ Transformer::Transformer(Backend& backend, const Parameters& parameters, const M
 
 void Transformer::build_layers(const Recipe& recipe) {
   const auto layer_count = static_cast<int>(model_.num_hidden_layers);
-  const auto add = [&](const Parameter& weight, const Parameter* bias) {
+  const auto add = [&](const Parameter& weight, std::size_t bias = LayerParameters::kNone) {
     const std::string name = linear_shapes(model_)[linears_.size()].name;
     linears_.push_back(std::make_unique<Linear>(
         backend_, workspace_, name, static_cast<std::uint32_t>(linears_.size()),
-        recipe.for_layer(name, layer_count), weight, bias, shape_.tokens()));
+        recipe.for_layer(name, layer_count), weight,
+        bias == LayerParameters::kNone ? nullptr : &parameters_[bias], shape_.tokens()));
   };
   for (std::int64_t i = 0; i < model_.num_hidden_layers; ++i) {
     const LayerParameters& layer = parameters_.layer(i);
-    add(parameters_[layer.qkv],
-        layer.qkv_bias == SIZE_MAX ? nullptr : &parameters_[layer.qkv_bias]);
-    add(parameters_[layer.o], nullptr);
-    add(parameters_[layer.gate_up], nullptr);
-    add(parameters_[layer.down], nullptr);
+    add(parameters_[layer.qkv], layer.qkv_bias);
+    add(parameters_[layer.o], layer.o_bias);
+    add(parameters_[layer.gate_up], layer.gate_up_bias);
+    add(parameters_[layer.down], layer.down_bias);
   }
-  add(parameters_.head(), nullptr);
+  add(parameters_.head());
 }
 
 void Transformer::allocate_activations() {
@@ -81,6 +81,11 @@ void Transformer::allocate_activations() {
     layer.norm1 = activation(c);
     layer.rstd1 = backend_.allocate(real, 1, t);
     layer.qkv = activation(qkv);
+    if (model_.qk_norm) {
+      layer.qk = activation(qkv - model_.num_key_value_heads * model_.head_dim);
+      layer.q_rstd = backend_.allocate(real, 1, t * model_.num_attention_heads);
+      layer.k_rstd = backend_.allocate(real, 1, t * model_.num_key_value_heads);
+    }
     layer.attention = activation(attention);
     layer.lse = backend_.allocate(real, model_.num_attention_heads, t);
     layer.middle = activation(c);
@@ -109,16 +114,7 @@ void Transformer::build_rope_tables() {
     throw Error(fmt::format("sequence_length {} exceeds the model's max_position_embeddings {}",
                             positions, model_.max_position_embeddings));
   }
-  std::vector<double> cosine, sine;
-  for (std::int64_t p = 0; p < positions; ++p) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(model_.head_dim);
-      const double angle = static_cast<double>(p) * numerics::pow_f64(model_.rope_theta, exponent);
-      const auto value = numerics::sincos_f64(angle);
-      cosine.push_back(value.cos);
-      sine.push_back(value.sin);
-    }
-  }
+  const auto [cosine, sine] = rope_tables(model_, positions);
   const DType real = backend_.storage(DType::f32);
   cosine_ = backend_.allocate(real, positions, half);
   sine_ = backend_.allocate(real, positions, half);
@@ -153,22 +149,43 @@ AttentionShape Transformer::attention_shape() const {
           shape_.attention.q_tile};
 }
 
-namespace {
-
-struct QkvViews {
-  TensorView q, k, v;
-};
-
-QkvViews split(const TensorView& qkv, const ModelConfig& model) {
-  const std::int64_t q = model.num_attention_heads * model.head_dim;
-  const std::int64_t kv = model.num_key_value_heads * model.head_dim;
+Transformer::QkvViews Transformer::split(const TensorView& qkv) const {
+  const std::int64_t q = model_.num_attention_heads * model_.head_dim;
+  const std::int64_t kv = model_.num_key_value_heads * model_.head_dim;
   return {qkv.columns(0, q), qkv.columns(q, kv), qkv.columns(q + kv, kv)};
 }
 
-}  // namespace
+Transformer::QkvViews Transformer::attention_inputs(const LayerActivations& layer) const {
+  QkvViews views = split(layer.qkv);
+  if (!model_.qk_norm) return views;
+  views.q = layer.qk.columns(0, views.q.cols);
+  views.k = layer.qk.columns(views.q.cols, views.k.cols);
+  return views;
+}
 
-void Transformer::rotate(const TensorView& qkv, bool inverse) {
-  const QkvViews views = split(qkv, model_);
+void Transformer::normalise_heads(std::int64_t index) {
+  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const LayerParameters& weights = parameters_.layer(index);
+  const auto epsilon = static_cast<float>(model_.rms_norm_eps);
+  const QkvViews from = split(layer.qkv), to = attention_inputs(layer);
+  backend_.rmsnorm_forward(from.q, parameters_[weights.q_norm].working(), epsilon, to.q,
+                           layer.q_rstd);
+  backend_.rmsnorm_forward(from.k, parameters_[weights.k_norm].working(), epsilon, to.k,
+                           layer.k_rstd);
+}
+
+void Transformer::normalise_heads_backward(std::int64_t index, const QkvViews& gradients) {
+  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const Parameter& q_norm = parameters_[parameters_.layer(index).q_norm];
+  const Parameter& k_norm = parameters_[parameters_.layer(index).k_norm];
+  const QkvViews inputs = split(layer.qkv);
+  backend_.rmsnorm_backward(gradients.q, inputs.q, q_norm.working(), layer.q_rstd, gradients.q,
+                            q_norm.gradient());
+  backend_.rmsnorm_backward(gradients.k, inputs.k, k_norm.working(), layer.k_rstd, gradients.k,
+                            k_norm.gradient());
+}
+
+void Transformer::rotate(const QkvViews& views, bool inverse) {
   backend_.rope(views.q, positions_, cosine_, sine_, model_.head_dim, inverse);
   backend_.rope(views.k, positions_, cosine_, sine_, model_.head_dim, inverse);
 }
@@ -182,8 +199,9 @@ void Transformer::forward_layer(const StepContext& context, std::int64_t index,
       .forward(context,
                {layer.input, parameters_[weights.attention_norm].working(), epsilon, layer.rstd1},
                layer.norm1, layer.qkv);
-  rotate(layer.qkv, false);
-  const QkvViews views = split(layer.qkv, model_);
+  if (model_.qk_norm) normalise_heads(index);
+  const QkvViews views = attention_inputs(layer);
+  rotate(views, false);
   backend_.attention_forward(attention_shape(), views.q, views.k, views.v, document_start_,
                              layer.attention, layer.lse);
   linear(index, kO).forward(context, layer.attention, branch_);
@@ -235,12 +253,13 @@ void Transformer::backward_attention(const StepContext& context, std::int64_t in
   const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
   const Parameter& norm = parameters_[parameters_.layer(index).attention_norm];
   linear(index, kO).backward(context, layer.attention, d_hidden_, d_attention_);
-  const QkvViews views = split(layer.qkv, model_);
-  const QkvViews gradients = split(d_qkv_, model_);
+  const QkvViews views = attention_inputs(layer);
+  const QkvViews gradients = split(d_qkv_);
   backend_.attention_backward(attention_shape(), views.q, views.k, views.v, document_start_,
                               layer.attention, layer.lse, d_attention_, gradients.q, gradients.k,
                               gradients.v);
-  rotate(d_qkv_, true);
+  rotate(gradients, true);
+  if (model_.qk_norm) normalise_heads_backward(index, gradients);
   linear(index, kQkv).backward(context, layer.norm1, d_qkv_, d_branch_);
   backend_.rmsnorm_backward(d_branch_, layer.input, norm.working(), layer.rstd1, branch_,
                             norm.gradient());

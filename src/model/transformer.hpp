@@ -1,4 +1,5 @@
-// Decoder-only transformer of the Qwen2/Llama family, forward and backward once against Backend.
+// Decoder-only transformer of the Llama, Qwen2 and Qwen3 families, forward and backward once
+// against Backend.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@ std::vector<LinearShape> linear_shapes(const ModelConfig& model);
 
 /// The model at work: activations of one micro-batch and the linear layers under one recipe.
 /// Pre-norm blocks: h += o(attention(rope(qkv(norm(h))))); h += down(swiglu(gate_up(norm(h)))).
+/// With qk_norm the heads of q and k are normalised before rope.
 class Transformer {
  public:
   Transformer(Backend& backend, const Parameters& parameters, const ModelConfig& model,
@@ -54,14 +56,18 @@ class Transformer {
   void discard_amaxes();
 
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
-  const TensorView& logits() const { return logits_; }           ///< (T, V)
-  const TensorView& token_losses() const { return token_loss_; } ///< (1, T) f32
-  const TensorView& argmax();                                    ///< (1, T) i32 of the logits
+  const TensorView& logits() const { return logits_; }            ///< (T, V)
+  const TensorView& token_losses() const { return token_loss_; }  ///< (1, T) f32
+  const TensorView& argmax();                                     ///< (1, T) i32 of the logits
   const BatchShape& shape() const { return shape_; }
 
  private:
   struct LayerActivations {
     TensorView input, norm1, rstd1, qkv, attention, lse, middle, norm2, rstd2, gate_up, swiglu;
+    TensorView qk, q_rstd, k_rstd;  ///< normalised q and k: with qk_norm only
+  };
+  struct QkvViews {
+    TensorView q, k, v;
   };
 
   void build_layers(const Recipe& recipe);
@@ -71,7 +77,13 @@ class Transformer {
     return *linears_[static_cast<std::size_t>(layer * 4 + which)];
   }
   AttentionShape attention_shape() const;
-  void rotate(const TensorView& qkv, bool inverse);
+  /// The columns of q, k and v.
+  QkvViews split(const TensorView& qkv) const;
+  /// The same, with q and k as attention reads them.
+  QkvViews attention_inputs(const LayerActivations& layer) const;
+  void normalise_heads(std::int64_t layer);
+  void normalise_heads_backward(std::int64_t layer, const QkvViews& gradients);
+  void rotate(const QkvViews& views, bool inverse);
   void forward_layer(const StepContext& context, std::int64_t layer, const TensorView& output);
   void backward_mlp(const StepContext& context, std::int64_t layer);
   void backward_attention(const StepContext& context, std::int64_t layer);

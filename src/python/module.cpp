@@ -44,5 +44,6 @@ PYBIND11_MODULE(_fp8lab, module) {
   fp8lab::python::bind_codec(module);
   fp8lab::python::bind_quantization(module);
   fp8lab::python::bind_gemm(module);
+  fp8lab::python::bind_model(module);
   fp8lab::python::bind_runs(module);
 }

@@ -98,7 +98,7 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
   }
   {
     const py::gil_scoped_release unlocked;
-    cli::quantize_into(*backend, source, transpose, seed, "x", std::nullopt, operand);
+    quantize_into(*backend, source, transpose, seed, "x", std::nullopt, operand);
   }
   if (!spec.is_quantized()) code_array = to_numpy(cli::download(*backend, operand.codes));
   const py::object report =

@@ -4,27 +4,31 @@
 
 #include <array>
 #include <charconv>
-#include <cstring>
+#include <map>
+#include <system_error>
 
+#include "src/config/model_table.hpp"
 #include "src/io/safetensors.hpp"
+#include "src/model/weight_names.hpp"
 
 namespace fp8lab {
 namespace {
 
-StoredTensor capture(Backend& backend, const std::string& name, const TensorView& view) {
-  StoredTensor tensor{name, view.dtype, view.rows, view.cols, {}};
-  tensor.bytes.resize(static_cast<std::size_t>(view.size()) * size_of(view.dtype));
-  backend.download(tensor.bytes.data(), view);
-  return tensor;
+constexpr const char* kSchema = "fp8lab-checkpoint-1";
+
+bool is_checkpoint(const SafetensorsFile& file) {
+  const auto schema = file.metadata().find("schema");
+  return schema != file.metadata().end() && schema->second == kSchema;
 }
 
 void restore(Backend& backend, const StoredTensor& tensor, const TensorView& view) {
-  if (tensor.dtype != view.dtype || tensor.rows != view.rows || tensor.cols != view.cols) {
-    throw Error(fmt::format("checkpoint tensor '{}' is {} ({}, {}), the model needs {} ({}, {})",
-                            tensor.name, name_of(tensor.dtype), tensor.rows, tensor.cols,
-                            name_of(view.dtype), view.rows, view.cols));
+  const TensorHeader wanted{tensor.name, stored_type(view.dtype), {view.rows, view.cols}};
+  if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
+    throw Error(fmt::format("checkpoint tensor '{}' is {}, the model needs {}", tensor.name,
+                            shape_text(tensor), shape_text(wanted)));
   }
-  backend.upload(view, tensor.bytes.data());
+  backend.upload(view, tensor.data.data());
+  release_pages(tensor.data);
 }
 
 /// Calls visit(name, view) for every tensor of a checkpoint, in file order.
@@ -51,21 +55,72 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
   }
 }
 
+/// The master weights of a checkpoint of `model`.
+class CheckpointTensors : public ModelTensors {
+ public:
+  CheckpointTensors(const std::filesystem::path& path, const ModelConfig& model) : file_(path) {
+    for (const ParameterShape& shape : ParameterLayout(model).shapes) {
+      const StoredTensor& tensor = file_.at("weight/" + shape.name);
+      const TensorHeader wanted{tensor.name, StoredType::f32, {shape.rows, shape.cols}};
+      if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
+        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_.path(),
+                                tensor.name, shape_text(tensor), shape_text(wanted)));
+      }
+      for (WeightPart& part : weight_parts(shape, model)) {
+        headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
+        places_.push_back({&tensor, part.first});
+      }
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    read_elements(*places_[index].tensor, places_[index].first + first, destination);
+  }
+
+ private:
+  struct Place {
+    const StoredTensor* tensor;
+    std::int64_t first;
+  };
+
+  SafetensorsFile file_;
+  std::vector<Place> places_;
+};
+
 std::string field(const SafetensorsFile& file, const std::string& key) {
-  const auto found = file.metadata.find(key);
-  if (found == file.metadata.end()) throw Error(fmt::format("checkpoint lacks '{}'", key));
+  const auto found = file.metadata().find(key);
+  if (found == file.metadata().end()) throw Error(fmt::format("checkpoint lacks '{}'", key));
   return found->second;
 }
 
-std::int64_t integer(const SafetensorsFile& file, const std::string& key) {
+/// Numbers from 0 on, with commas between them.
+std::vector<std::int64_t> integers(const SafetensorsFile& file, const std::string& key) {
   const std::string text = field(file, key);
   const char* const end = text.data() + text.size();
-  std::int64_t value = 0;
-  const auto [last, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || last != end || value < 0) {
-    throw Error(fmt::format("checkpoint field '{}' is '{}', not a number from 0 on", key, text));
+  std::vector<std::int64_t> values;
+  for (const char* at = text.data();; ++at) {
+    const auto [last, error] = std::from_chars(at, end, values.emplace_back());
+    const bool valid = error == std::errc{} && values.back() >= 0 && (last == end || *last == ',');
+    if (!valid) {
+      throw Error(fmt::format("checkpoint field '{}' is '{}', not a number from 0 on", key, text));
+    }
+    if (last == end) return values;
+    at = last;
   }
-  return value;
+}
+
+std::int64_t integer(const SafetensorsFile& file, const std::string& key) {
+  const std::vector<std::int64_t> values = integers(file, key);
+  if (values.size() != 1) throw Error(fmt::format("checkpoint field '{}' is a list", key));
+  return values.front();
+}
+
+std::string joined(const std::vector<DataCursor>& cursors, std::int64_t DataCursor::*member) {
+  std::string text;
+  for (const DataCursor& cursor : cursors) {
+    text += (text.empty() ? "" : ",") + std::to_string(cursor.*member);
+  }
+  return text;
 }
 
 void refresh_working_copies(Backend& backend, const Parameters& parameters) {
@@ -80,27 +135,34 @@ void refresh_working_copies(Backend& backend, const Parameters& parameters) {
 
 void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
                      const RunPosition& position, const std::string& config_hash) {
-  SafetensorsFile file;
-  file.metadata = {
-      {"schema", "fp8lab-checkpoint-1"},
+  const std::map<std::string, std::string> metadata = {
+      {"schema", kSchema},
       {"config_hash", config_hash},
+      {"model", model_table_text(scope.parameters.model())},
       {"step", std::to_string(position.step)},
       {"stage", std::to_string(position.stage)},
       {"stage_step", std::to_string(position.stage_step)},
       {"tokens", std::to_string(position.tokens)},
       {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
-      {"epoch", std::to_string(position.cursor.epoch)},
-      {"document", std::to_string(position.cursor.document)},
-      {"offset", std::to_string(position.cursor.offset)}};
+      {"epoch", joined(position.cursors, &DataCursor::epoch)},
+      {"document", joined(position.cursors, &DataCursor::document)},
+      {"offset", joined(position.cursors, &DataCursor::offset)}};
+  std::vector<TensorHeader> headers;
+  std::vector<TensorView> views;
   for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
-    file.tensors.push_back(capture(scope.backend, name, view));
+    headers.push_back({name, stored_type(view.dtype), {view.rows, view.cols}});
+    views.push_back(view);
   });
-  write_safetensors(path, file);
+  write_safetensors(path, metadata, headers, [&](std::size_t i) {
+    TensorBytes bytes(headers[i].bytes());
+    scope.backend.download(bytes.data(), views[i]);
+    return bytes;
+  });
 }
 
 RunPosition read_position(const std::filesystem::path& path, const std::string& config_hash) {
-  const SafetensorsFile file = read_safetensors(path);
-  if (field(file, "schema") != "fp8lab-checkpoint-1") {
+  const SafetensorsFile file(path);
+  if (!is_checkpoint(file)) {
     throw Error(fmt::format("{}: not a checkpoint of fp8lab", path.string()));
   }
   if (field(file, "config_hash") != config_hash) {
@@ -115,32 +177,45 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
   position.stage_step = integer(file, "stage_step");
   position.tokens = integer(file, "tokens");
   position.seconds = static_cast<double>(integer(file, "microseconds")) * 1e-6;
-  position.cursor = {integer(file, "epoch"), integer(file, "document"), integer(file, "offset")};
+  const auto epochs = integers(file, "epoch");
+  const auto documents = integers(file, "document"), offsets = integers(file, "offset");
+  if (documents.size() != epochs.size() || offsets.size() != epochs.size()) {
+    throw Error("checkpoint fields 'epoch', 'document' and 'offset' have different lengths");
+  }
+  for (std::size_t i = 0; i < epochs.size(); ++i) {
+    position.cursors.push_back({epochs[i], documents[i], offsets[i]});
+  }
   return position;
 }
 
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope) {
-  const SafetensorsFile file = read_safetensors(path);
+  const SafetensorsFile file(path);
   for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
     restore(scope.backend, file.at(name), view);
   });
   refresh_working_copies(scope.backend, scope.parameters);
 }
 
+bool is_checkpoint(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored) && is_checkpoint(SafetensorsFile(path));
+}
+
+ModelConfig read_checkpoint_model(const std::filesystem::path& path) {
+  const SafetensorsFile file(path);
+  return parse_model_table(field(file, "model"), path.string() + ": model");
+}
+
+std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
+                                                      const ModelConfig& model) {
+  return std::make_unique<CheckpointTensors>(path, model);
+}
+
 void load_weights(const std::filesystem::path& path, Parameters& parameters) {
-  const SafetensorsFile file = read_safetensors(path);
-  for (const Parameter& parameter : parameters.all()) {
-    const StoredTensor& tensor = file.at("weight/" + parameter.name);
-    if (tensor.dtype != DType::f32 || tensor.rows != parameter.master().rows ||
-        tensor.cols != parameter.master().cols) {
-      throw Error(fmt::format("{}: '{}' is ({}, {}), the model needs f32 ({}, {})", path.string(),
-                              tensor.name, tensor.rows, tensor.cols, parameter.master().rows,
-                              parameter.master().cols));
-    }
-    std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-    parameters.upload(parameter, values);
-  }
+  const std::unique_ptr<ModelTensors> tensors =
+      is_checkpoint(path) ? open_checkpoint_tensors(path, parameters.model())
+                          : open_model_tensors(path);
+  load_parameters(*tensors, path.string(), parameters);
 }
 
 }  // namespace fp8lab

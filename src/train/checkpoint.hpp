@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "emulation/api/backend.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/mixture.hpp"
 #include "src/model/linear.hpp"
+#include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
 
 namespace fp8lab {
@@ -21,7 +22,7 @@ struct RunPosition {
   std::int64_t stage_step = 0;  ///< steps done in that stage
   std::int64_t tokens = 0;
   double seconds = 0;
-  DataCursor cursor;            ///< of that stage's data
+  std::vector<DataCursor> cursors;  ///< of that stage's data sources, in their order
 };
 
 /// What a checkpoint covers. `linears` may be empty (weights of a finished stage only).
@@ -44,7 +45,19 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
 /// another shape.
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
 
-/// Restores the weights alone, to start a run from another run's end.
+/// True for a file that save_checkpoint wrote. Throws Error for one that is no safetensors file.
+bool is_checkpoint(const std::filesystem::path& path);
+
+/// The model whose state a checkpoint is. Throws Error for one of a version that does not say.
+ModelConfig read_checkpoint_model(const std::filesystem::path& path);
+
+/// The master weights of a checkpoint of `model`. Throws Error naming the tensor that does not fit.
+std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
+                                                      const ModelConfig& model);
+
+/// Sets the weights alone, to start a run: from a checkpoint, a Hugging Face folder, or a
+/// safetensors file with Hugging Face names. Throws Error naming the file and the tensor that does
+/// not fit.
 void load_weights(const std::filesystem::path& path, Parameters& parameters);
 
 }  // namespace fp8lab

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "src/data/manifest.hpp"
 #include "src/io/hash.hpp"
+#include "src/train/optimizer_step.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/schedule.hpp"
 
@@ -43,10 +45,9 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
     const StageConfig& stage = config_.stages[i];
     stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
     validate_stage(config_, stage, stage_recipes_.back(), backend_);
-    datasets_.emplace_back(load_documents(stage.data), stage.data.form, config_.seed,
-                           kDataStream + static_cast<std::uint32_t>(stage.kind));
     total_steps_ += stage.steps;
   }
+  open_data();
   parameters_ = std::make_unique<Parameters>(backend_, config_.model, config_.optimizer,
                                              recipe_.activation_dtype);
   scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
@@ -59,19 +60,29 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
 
 Trainer::~Trainer() = default;
 
+void Trainer::open_data() {
+  for (const StageConfig& stage : config_.stages) {
+    const std::string where = "stage " + stage.name;
+    DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
+    std::optional<DataSources> eval;
+    if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
+    const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
+    Mixture mixture(train, config_.seed, stream);
+    data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
+    if (!stage.eval || stage.eval->exact_match == 0) continue;
+    for (const auto& corpus : data_.back().eval->corpora) corpus->reference(0);  // may be an Error
+  }
+  std::vector<StageSources> stages;
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    stages.push_back({"stage " + config_.stages[i].name, &data_[i].train});
+    if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
+  }
+  check_one_tokenizer(stages);
+}
+
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
 
-double Trainer::scalar(std::int64_t index) {
-  const TensorView view = scalars_.columns(index, 1);
-  if (view.dtype == DType::f64) {
-    double value = 0;
-    backend_.download(&value, view);
-    return value;
-  }
-  float value = 0;
-  backend_.download(&value, view);
-  return static_cast<double>(value);
-}
+double Trainer::scalar(std::int64_t index) { return read_scalar(backend_, scalars_, index); }
 
 RunMeta Trainer::make_meta() {
   RunMeta meta;
@@ -83,11 +94,17 @@ RunMeta Trainer::make_meta() {
   meta.config_text = config_.text;
   meta.config_hash = config_.hash;
   Xxh3Stream data;
-  for (const Dataset& dataset : datasets_) {
-    const std::uint64_t hash = dataset.hash();
-    data.update(&hash, sizeof hash);
+  std::vector<ManifestEntry> entries;
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    for (const auto& corpus : data_[i].train.corpora) {
+      const std::uint64_t hash = corpus->hash();
+      data.update(&hash, sizeof hash);
+    }
+    entries.push_back({config_.stages[i].name, "train", &data_[i].train});
+    if (data_[i].eval) entries.push_back({config_.stages[i].name, "eval", &*data_[i].eval});
   }
   meta.data_hash = hex16(data.digest());
+  meta.extra["data_manifest"] = data_manifest(entries);
   meta.initial_weights_hash = initial_hash_;
   meta.code_version = options_.code_version;
   meta.backend = backend_.name();
@@ -166,12 +183,13 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
       backend_, *parameters_, config_.model, stage_recipes_[i],
       BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
   if (config.eval.has_value()) {
-    stage->evaluator = std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval);
+    stage->evaluator =
+        std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval, *data_[i].eval);
   }
   if (position_.stage_step > 0) {
     load_checkpoint(checkpoint_file(),
                     {backend_, *parameters_, scalars_, &stage->transformer->linears()});
-    datasets_[i].seek(position_.cursor);
+    data_[i].stream.seek(position_.cursors, position_.stage_step * config.batch_sequences);
   } else {
     if (config.reset_optimizer) {
       parameters_->reset_optimizer();
@@ -189,38 +207,13 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
   return stage;
 }
 
-void Trainer::upload_step_scalars(const StageConfig& config, std::int64_t tokens) {
-  const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
-  const double values[] = {rate, tokens > 0 ? 1.0 / static_cast<double>(tokens) : 0.0, 0.0, 0.0};
-  const TensorView view = scalars_.columns(StepScalar::kLearningRate, 4);
-  if (view.dtype == DType::f64) {
-    backend_.upload(view, values);
-    return;
-  }
-  float singles[4];
-  for (int i = 0; i < 4; ++i) singles[i] = static_cast<float>(values[i]);
-  backend_.upload(view, singles);
-}
-
-void Trainer::update_parameters(Stage& stage) {
-  const AdamWSpec& spec = config_.optimizer.adamw;
-  for (const Parameter& parameter : parameters_->all()) {
-    backend_.accumulate_square_sum(parameter.gradient(), scalars_);
-  }
-  backend_.begin_update(spec, scalars_);
-  for (const Parameter& parameter : parameters_->all()) {
-    backend_.adamw(spec, scalars_, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors);
-  }
-  stage.transformer->update_delayed_scales();
-}
-
 void Trainer::train_step(Stage& stage) {
   const StageConfig& config = *stage.config;
-  Dataset& dataset = datasets_[static_cast<std::size_t>(stage.index)];
+  Mixture& stream = data_[static_cast<std::size_t>(stage.index)].stream;
   std::vector<Batch> batches;
   std::int64_t tokens = 0;
   for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
-    batches.push_back(dataset.next(config.micro_batch_sequences, config.sequence_length));
+    batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));
     tokens += batches.back().trained_tokens;
   }
   const std::int64_t every = config_.logging.statistics_every_steps;
@@ -229,7 +222,8 @@ void Trainer::train_step(Stage& stage) {
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(step);
   context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
-  upload_step_scalars(config, tokens);
+  begin_step(backend_, scalars_,
+             learning_rate(config.learning_rate, position_.stage_step + 1, config.steps), tokens);
   parameters_->zero_gradients();
   stage.transformer->prepare_weights(context);
   const bool logged = context.log_statistics;
@@ -241,7 +235,8 @@ void Trainer::train_step(Stage& stage) {
     ++context.micro_batch;
     context.log_statistics = false;  // the first micro-batch speaks for the step
   }
-  update_parameters(stage);
+  update_parameters(backend_, *parameters_, config_.optimizer.adamw, scalars_);
+  stage.transformer->update_delayed_scales();
   context.log_statistics = logged;
   record_step(stage, context, tokens);
 }
@@ -276,7 +271,7 @@ void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t
   ++position_.step;
   ++position_.stage_step;
   position_.tokens += tokens;
-  position_.cursor = datasets_[static_cast<std::size_t>(stage.index)].cursor();
+  position_.cursors = data_[static_cast<std::size_t>(stage.index)].stream.cursors();
   StepRecord record;
   record.step = position_.step;
   record.stage = static_cast<std::int32_t>(stage.index);
@@ -379,7 +374,7 @@ RunOutcome Trainer::run() {
     }
     position_.stage_step = 0;
     ++position_.stage;
-    position_.cursor = {};
+    position_.cursors.clear();
     backend_.release_to(mark);
   }
   log_->complete(parameters_->hash());

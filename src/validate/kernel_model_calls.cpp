@@ -72,6 +72,32 @@ class ModelCalls {
         {input(), input(), weight(), flat(data_.ordinary(DType::f32, 1, s.rows)),
          data_.output(dtype, s.rows, s.cols), flat(data_.output(DType::f32, 1, s.cols))},
         [](Backend& b, const Views& t) { b.rmsnorm_backward(t[0], t[1], t[2], t[3], t[4], t[5]); });
+    norm_of_heads(dtype, s.rows);
+  }
+
+  /// The norm of heads in columns of a wider matrix, as those of queries and keys.
+  void norm_of_heads(DType dtype, std::int64_t rows) {
+    const std::int64_t dim = 2 * data_.integer(1, 64), heads = data_.integer(2, 5);
+    const std::int64_t first = dim * data_.integer(0, 2);
+    const MatrixShape s{rows, heads * dim};
+    const bool wild = specials();
+    const auto wide = [&] { return data_.values(dtype, rows, first + heads * dim, wild); };
+    const auto weight = [&] { return flat(data_.ordinary(dtype, 1, dim)); };
+    const auto part = [=](const TensorView& view) { return view.columns(first, heads * dim); };
+    add("rmsnorm_forward", s, dtype,
+        {wide(), weight(), data_.output(dtype, rows, heads * dim),
+         flat(data_.output(DType::f32, 1, rows * heads))},
+        [part](Backend& b, const Views& t) {
+          b.rmsnorm_forward(part(t[0]), t[1], 1e-6f, t[2], t[3]);
+        });
+    HostTensor dy = wide();
+    dy.output = true;
+    add("rmsnorm_backward", s, dtype,
+        {dy, wide(), weight(), flat(data_.ordinary(DType::f32, 1, rows * heads)),
+         flat(data_.output(DType::f32, 1, dim))},
+        [part](Backend& b, const Views& t) {
+          b.rmsnorm_backward(part(t[0]), part(t[1]), t[2], t[3], part(t[0]), t[4]);
+        });
   }
 
   void embedding(DType dtype) {

@@ -1,28 +1,86 @@
-// The container of checkpoints, and the position that a checkpoint holds.
+// The container of checkpoints and models, the position that a checkpoint holds, and the index of
+// shards. The first byte chooses.
+#include <cstring>
+#include <set>
+
 #include "src/io/safetensors.hpp"
+#include "src/io/tensor_store.hpp"
 #include "src/train/checkpoint.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+namespace {
+
+/// What a reader may rely on: distinct names, and places that fill the data without a gap.
+void check(const SafetensorsHeader& header, std::uint64_t data_size) {
+  std::set<std::string> names;
+  std::uint64_t filled = 0;
+  for (const TensorPlace& place : header.tensors) {
+    fuzz::require(names.insert(place.tensor.name).second, "a name is accepted twice");
+    fuzz::require(place.begin == filled && place.end >= place.begin, "a hole or an overlap");
+    fuzz::require(place.tensor.bytes() == place.end - place.begin,
+                  "size and shape of " + place.tensor.name + " differ");
+    filled = place.end;
+  }
+  fuzz::require(filled == data_size, "the tensors do not fill the data");
+}
+
+/// The same from the text alone, without a file; and what is written reads as the same.
+void fuzz_header(const std::string& text) {
+  const auto at = text.find('\n');
+  std::uint64_t data_size = 0;
+  std::memcpy(&data_size, text.data(), std::min<std::size_t>(text.size(), 2));
+  const SafetensorsHeader header = parse_safetensors_header(
+      text.substr(at == std::string::npos ? 0 : at + 1), data_size, "fuzz");
+  check(header, data_size);
+  std::vector<TensorHeader> tensors;
+  for (const TensorPlace& place : header.tensors) tensors.push_back(place.tensor);
+  const std::string written = format_safetensors_header(header.metadata, tensors);
+  const SafetensorsHeader again = parse_safetensors_header(written, data_size, "written");
+  fuzz::require(again.metadata == header.metadata, "metadata change when they are written");
+  fuzz::require(again.tensors.size() == header.tensors.size(), "tensors vanish");
+}
+
+void fuzz_file(const std::uint8_t* data, std::size_t size) {
   static fuzz::MemoryFile file;
   file.assign(data, size);
   fuzz::accept_error([&] {
-    const SafetensorsFile read = read_safetensors(file.path());
-    for (const StoredTensor& tensor : read.tensors) {
-      fuzz::require(tensor.bytes.size() ==
-                        static_cast<std::size_t>(tensor.rows * tensor.cols) * size_of(tensor.dtype),
-                    "size and shape of " + tensor.name + " differ");
-      fuzz::require(read.at(tensor.name).name == tensor.name, "a tensor is not found");
+    const SafetensorsFile read(file.path());
+    for (const StoredTensor& tensor : read.tensors()) {
+      fuzz::require(tensor.data.size() == tensor.bytes(), "size and shape differ");
+      fuzz::require(read.find(tensor.name) == &tensor, "a tensor is not found");
+      if (!is_decodable(tensor.type)) continue;
+      std::vector<float> values(static_cast<std::size_t>(tensor.size()));
+      read_elements(tensor, 0, values);
     }
   });
   fuzz::accept_error([&] {
     const RunPosition position = read_position(file.path(), "0");
     fuzz::require(position.step >= 0 && position.stage >= 0 && position.stage_step >= 0 &&
-                      position.tokens >= 0 && position.cursor.epoch >= 0 &&
-                      position.cursor.document >= 0 && position.cursor.offset >= 0,
+                      position.tokens >= 0 && !position.cursors.empty(),
                   "a checkpoint with a negative position is accepted");
+    for (const DataCursor& cursor : position.cursors) {
+      fuzz::require(cursor.epoch >= 0 && cursor.document >= 0 && cursor.offset >= 0,
+                    "a checkpoint with a negative cursor is accepted");
+    }
   });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size > 0 && data[0] == 'H') {
+    fuzz::accept_error([&] { fuzz_header(fuzz::text_of(data + 1, size - 1)); });
+  } else if (size > 0 && data[0] == 'I') {
+    fuzz::accept_error([&] {
+      for (const auto& [name, shard] :
+           parse_shard_index(fuzz::text_of(data + 1, size - 1), "fuzz")) {
+        fuzz::require(shard.find('/') == std::string::npos, "a shard outside the folder");
+      }
+    });
+  } else {
+    fuzz_file(data, size);
+  }
   return 0;
 }

@@ -25,6 +25,34 @@ inline ModelConfig small_model() {
   return model;
 }
 
+/// Heads wider than their share of the hidden size, normalised, and an odd vocabulary.
+inline ModelConfig qwen3_model() {
+  ModelConfig model = small_model();
+  model.vocab_size = 269;
+  model.head_dim = 22;
+  model.qkv_bias = false;
+  model.qk_norm = true;
+  model.rope_theta = 100.0;
+  model.rope_scaling.type = RopeType::llama3;
+  model.rope_scaling.factor = 8.0;
+  model.rope_scaling.original_max_position_embeddings = 16;
+  return model;
+}
+
+/// A bias on every linear layer but the head, and cosines and sines that are scaled.
+inline ModelConfig biased_model() {
+  ModelConfig model = small_model();
+  model.o_bias = true;
+  model.mlp_bias = true;
+  model.tie_word_embeddings = false;
+  model.rope_scaling.type = RopeType::yarn;
+  model.rope_scaling.factor = 4.0;
+  model.rope_scaling.original_max_position_embeddings = 16;
+  model.rope_scaling.beta_fast = 2.0;
+  model.rope_scaling.beta_slow = 0.1;
+  return model;
+}
+
 inline std::vector<Document> sample_documents() {
   std::vector<Document> documents;
   for (const std::string text : {"the sum of 2 and 3", "is 5, and then", "a third document!"}) {
@@ -49,7 +77,7 @@ class ModelAtWork {
     scalars = backend->allocate(backend->storage(DType::f32), 1, StepScalar::kCount);
     transformer = std::make_unique<Transformer>(*backend, parameters, model, recipe,
                                                 BatchShape{sequences, sequence_length, {}});
-    Dataset dataset(sample_documents(), DataForm::running_text, 3, 0);
+    Dataset dataset(make_corpus(sample_documents()), DataForm::running_text, 3, 0);
     batch = dataset.next(sequences, sequence_length);
     load(batch);
   }
@@ -77,9 +105,7 @@ class ModelAtWork {
     return value;
   }
 
-  std::vector<double> gradient(const Parameter& parameter) {
-    return read(parameter.gradient());
-  }
+  std::vector<double> gradient(const Parameter& parameter) { return read(parameter.gradient()); }
 
   std::vector<double> read(const TensorView& view) {
     const auto count = static_cast<std::size_t>(view.size());

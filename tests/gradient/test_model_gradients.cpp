@@ -52,8 +52,9 @@ void check_against_differences(const ModelConfig& model) {
          {largest, std::size_t{0}, gradient.size() / 3, gradient.size() - 1}) {
       // Error of a central difference: h^2 f'''/6 + 2^-53 |loss| / h, smallest near h = 1e-5.
       const double h = 1e-5;
-      const double difference = (moved_loss(work, parameter, index, h) -
-                                 moved_loss(work, parameter, index, -h)) / (2 * h);
+      const double difference =
+          (moved_loss(work, parameter, index, h) - moved_loss(work, parameter, index, -h)) /
+          (2 * h);
       INFO("index " << index << " gradient " << gradient[index] << " difference " << difference);
       CHECK(std::abs(difference - gradient[index]) <=
             1e-6 * std::abs(gradient[index]) + 1e-4 * scale + 1e-9);
@@ -75,14 +76,24 @@ TEST_CASE("double-precision gradients equal central differences, untied, no bias
   check_against_differences(model);
 }
 
+TEST_CASE("double-precision gradients equal central differences, norms of q and k, llama3 RoPE") {
+  check_against_differences(fp8lab::test::qwen3_model());
+}
+
+TEST_CASE("double-precision gradients equal central differences, every bias, yarn RoPE") {
+  check_against_differences(fp8lab::test::biased_model());
+}
+
 // Bound of the emulated path against the double path. Both start from the same weights (rounded to
 // BF16 by the emulator: relative error u = 2^-9 each). On its way to a weight gradient a value
-// passes, per layer, at most 12 roundings to BF16 in the forward and 14 in the backward pass, each a
-// relative perturbation of at most u of the tensor; perturbations of different tensors are
+// passes, per layer, at most 12 roundings to BF16 in the forward and 14 in the backward pass, each
+// a relative perturbation of at most u of the tensor; perturbations of different tensors are
 // independent in sign, so their norms add in squares: sqrt(26 L + 8) u for L layers and the head,
-// times the condition of the nonlinear parts (softmax and RMSNorm), which is below 4 for this model.
+// times the condition of the nonlinear parts (softmax and RMSNorm), which is below 4 for this
+// model.
 TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
-  const ModelConfig model = fp8lab::test::small_model();
+  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
+                                     fp8lab::test::biased_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("bf16"));
   const double true_loss = truth.loss_and_gradients();
@@ -102,7 +113,8 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
 // With FP32 storage the unit roundoff is 2^-24; sums of up to 272 terms add their own roundings,
 // which the fixed order bounds by their length.
 TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
-  const ModelConfig model = fp8lab::test::small_model();
+  const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
+                                     fp8lab::test::biased_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("fp32"));
   truth.loss_and_gradients();

@@ -3,13 +3,15 @@
     import numpy as np, fp8lab
     q = fp8lab.quantize(x, "e4m3fn/1x128/pow2")     # q.codes, q.scales, q.statistics
     d = fp8lab.gemm(a, b, "sm90_wgmma_fp8/promote:128/fp32")
+    model = fp8lab.Model("FOLDER", recipe="infir2")          # saved by transformers
+    loss, gradients = model.gradients(tokens)                # and logits, step, ...
 
 Arrays may be float32, float16 (widened exactly), ml_dtypes.bfloat16 or uint16 (the bits of bf16);
 codes are uint8 or the FP8, FP6 and FP4 types of ml_dtypes. Arrays need not be contiguous. Bad input
 raises `fp8lab.Error` (a ValueError) with one line. The GIL is released while the emulator computes.
 
-`fp8lab.conformance` checks other implementations and needs NumPy alone, so the compiled module is
-loaded when one of its functions is first used.
+`fp8lab.conformance` checks other implementations and needs NumPy alone, `fp8lab.tokens` makes token
+shards, so the compiled module is loaded when one of its functions is first used.
 """
 
 from __future__ import annotations
@@ -20,15 +22,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fp8lab._fp8lab import Error, QuantSpec, RuntimeFailure, __version__
     from fp8lab.arithmetic import Quantized, decode, dequantize, encode, gemm, quantize
+    from fp8lab.model import Model, Step
     from fp8lab.runs import Run, read_run, read_samples, read_statistic, statistic_names
     from fp8lab.torch_order import scaled_mm
 
 __all__ = [
     "Error",
+    "Model",
     "QuantSpec",
     "Quantized",
     "Run",
     "RuntimeFailure",
+    "Step",
     "__version__",
     "decode",
     "dequantize",
@@ -45,6 +50,7 @@ __all__ = [
 _HOME = {
     "_fp8lab": ("Error", "QuantSpec", "RuntimeFailure", "__version__"),
     "arithmetic": ("Quantized", "decode", "dequantize", "encode", "gemm", "quantize"),
+    "model": ("Model", "Step"),
     "runs": ("Run", "read_run", "read_samples", "read_statistic", "statistic_names"),
     "torch_order": ("scaled_mm",),
 }

@@ -1,0 +1,88 @@
+// fp8lab export: a trained model as a folder that transformers and inference engines load.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/model_source.hpp"
+#include "src/config/config.hpp"
+#include "src/model/model_export.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+po::options_description export_options() {
+  po::options_description options(
+      "fp8lab export SOURCE DIR\n"
+      "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. DIR gets config.json,\n"
+      "safetensors and the tokenizer's files; it must not exist or be empty");
+  auto add = options.add_options();
+  add("source", po::value<std::string>(), "SOURCE");
+  add("dir", po::value<std::string>(), "DIR");
+  add("dtype", po::value<std::string>()->default_value("bf16"),
+      "bf16, f16 or f32: of what is not quantized");
+  add("recipe", po::value<std::string>(),
+      "FP8 weights as this recipe quantizes fprop.w: blocks such as 128x128 as weight_scale_inv,\n"
+      "whole tensors and rows as weight_scale");
+  add("tokenizer", po::value<std::string>(),
+      "folder whose tokenizer is copied (default: the Hugging Face folder SOURCE is or began "
+      "with)");
+  add("shard-bytes", po::value<std::uint64_t>()->default_value(5'000'000'000),
+      "largest size of one file");
+  add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
+  add("backend", po::value<std::string>()->default_value("cpu"), "quantizes: cpu or cuda");
+  add("threads", po::value<int>()->default_value(0), "0: all processors");
+  add("help", "this text");
+  return options;
+}
+
+StoredType parse_dtype(const std::string& name) {
+  if (name == "bf16") return StoredType::bf16;
+  if (name == "f16") return StoredType::f16;
+  if (name == "f32") return StoredType::f32;
+  throw Error(fmt::format("export: --dtype {}: accepted: bf16, f16, f32", name));
+}
+
+std::filesystem::path tokenizer_folder(const po::variables_map& values, const ModelSource& source) {
+  if (values.count("tokenizer") == 0) return source.tokenizer;
+  const std::filesystem::path folder = values["tokenizer"].as<std::string>();
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw Error(fmt::format("export: --tokenizer {}: is no folder", folder.string()));
+  }
+  return folder;
+}
+
+}  // namespace
+
+int export_command(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("source", 1).add("dir", 1);
+  const po::variables_map values =
+      parse_arguments("export", export_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  ExportOptions options;
+  options.dtype = parse_dtype(values["dtype"].as<std::string>());
+  options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
+  options.seed = values["seed"].as<std::uint64_t>();
+  if (values.count("recipe") != 0) options.recipe = load_recipe(values["recipe"].as<std::string>());
+  const ModelSource source = open_model(required(values, "source", "export"));
+  const std::string folder = required(values, "dir", "export");
+  options.tokenizer = tokenizer_folder(values, source);
+  const auto backend =
+      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+  export_model(*backend, *source.tensors, source.require_model(), options, folder);
+  fmt::print("{}\n", folder);
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,67 @@
+#include "src/cli/model_source.hpp"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <utility>
+
+#include "emulation/api/error.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/config/toml_reader.hpp"
+#include "src/io/run_reader.hpp"
+#include "src/train/checkpoint.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCheckpointFile = "checkpoint.safetensors";
+
+/// The Hugging Face folder that the run in `directory` started from, if it is still there.
+fs::path initial_folder(const fs::path& directory) {
+  const fs::path file = directory / "run.h5";
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return {};
+  const toml::table config = parse_toml(read_run(file).meta.config_text, file.string());
+  const fs::path start = config["init_from"].value_or(std::string());
+  return is_hugging_face_folder(start) ? start : fs::path();
+}
+
+ModelSource open_checkpoint(const fs::path& path) {
+  ModelSource source;
+  source.model = read_checkpoint_model(path);
+  source.tensors = open_checkpoint_tensors(path, *source.model);
+  source.tokenizer = initial_folder(path.parent_path());
+  return source;
+}
+
+}  // namespace
+
+const ModelConfig& ModelSource::require_model() const {
+  if (!model) throw Error(fmt::format("{}: no config.json lies beside it", name));
+  return *model;
+}
+
+ModelSource open_model(const std::string& path) {
+  std::error_code ignored;
+  const bool directory = fs::is_directory(path, ignored);
+  ModelSource source;
+  if (directory && fs::exists(fs::path(path) / kCheckpointFile, ignored)) {
+    source = open_checkpoint(fs::path(path) / kCheckpointFile);
+  } else if (is_checkpoint(path)) {
+    source = open_checkpoint(path);
+  } else {
+    source.tensors = open_model_tensors(path);
+    const fs::path folder = directory ? fs::path(path) : fs::path(path).parent_path();
+    if (is_hugging_face_folder(folder)) {
+      source.model = read_hugging_face_config(folder);
+      source.tensors = fit_to_model(std::move(source.tensors), path, *source.model);
+      source.tokenizer = folder;
+    }
+  }
+  source.name = path;
+  return source;
+}
+
+}  // namespace fp8lab::cli

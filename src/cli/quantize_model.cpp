@@ -1,0 +1,301 @@
+#include "src/cli/quantize_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "emulation/api/recipe.hpp"
+#include "src/backend/factory.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/model_source.hpp"
+#include "src/cli/progress.hpp"
+#include "src/config/config.hpp"
+#include "src/config/spec_words.hpp"
+#include "src/model/model_export.hpp"
+#include "src/model/operand.hpp"
+#include "src/model/weight_names.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+using nlohmann::ordered_json;
+
+/// One quantizer and what it did to one weight.
+struct Measurement {
+  std::string quantizer;
+  bool of_recipe = false;
+  double scale_bits = 0;  ///< per element
+  OperandStatistics statistics{};
+};
+
+struct MeasuredWeight {
+  TensorHeader header;
+  std::string layer;
+  std::vector<Measurement> measurements;
+};
+
+/// Errors of one quantizer over all weights.
+struct Summary {
+  std::string quantizer;
+  bool of_recipe = false;
+  std::int64_t weights = 0;
+  double sqnr_sum = 0, lowest_sqnr = std::numeric_limits<double>::infinity();
+  std::string lowest_name;
+  double most_underflow = 0, most_saturation = 0;
+};
+
+class ModelQuantizer {
+ public:
+  ModelQuantizer(const po::variables_map& values, const ModelSource& source, Backend& backend)
+      : source_(source),
+        backend_(backend),
+        recipe_(load_recipe(values["recipe"].as<std::string>())),
+        seed_(values["seed"].as<std::uint64_t>()) {
+    for (const std::string& words : values["compare"].as<std::vector<std::string>>()) {
+      others_.push_back(parse_quant_spec(words));
+    }
+    for (const TensorHeader& header : source.tensors->headers()) {
+      const std::optional<std::string> layer = layer_of(header);
+      if (!layer) continue;
+      const std::size_t begin = layer->find('.'), end = layer->find('.', begin + 1);
+      if (begin == std::string::npos) continue;
+      layers_ = std::max(layers_, std::stoi(layer->substr(begin + 1, end - begin - 1)) + 1);
+    }
+  }
+
+  const Recipe& recipe() const { return recipe_; }
+
+  /// All linear weights, in the order of the files.
+  std::vector<MeasuredWeight> measure() {
+    std::vector<MeasuredWeight> weights;
+    ProgressLine progress;
+    for (std::size_t i = 0; i < source_.tensors->headers().size(); ++i) {
+      const TensorHeader& header = source_.tensors->headers()[i];
+      const std::optional<std::string> layer = layer_of(header);
+      if (!layer) continue;
+      progress.update(header.name);
+      weights.push_back({header, *layer, measure_weight(i, *layer)});
+    }
+    if (weights.empty()) {
+      throw Error(
+          fmt::format("{}: no weight of a linear layer; accepted: names such as "
+                      "model.layers.0.self_attn.q_proj.weight",
+                      source_.name));
+    }
+    return weights;
+  }
+
+ private:
+  /// A tied embedding is the head's weight too.
+  std::optional<std::string> layer_of(const TensorHeader& header) const {
+    if (header.shape.size() != 2 || header.size() == 0 || !is_decodable(header.type)) {
+      return std::nullopt;
+    }
+    const bool tied = source_.model && source_.model->tie_word_embeddings;
+    if (tied && header.name == "model.embed_tokens.weight") return "lm_head";
+    return layer_of_weight(header.name);
+  }
+
+  Measurement measure_with(const TensorView& weight, std::size_t index, const QuantSpec& spec) {
+    const std::size_t mark = backend_.memory_mark();
+    const std::string& name = source_.tensors->headers()[index].name;
+    const QuantizedOperand operand =
+        quantize_values(backend_, weight, false, spec, seed_ + index, name);
+    const TensorView record = backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
+    backend_.operand_statistics(weight, false, operand, record);
+    Measurement measurement;
+    measurement.quantizer = label(spec);
+    measurement.scale_bits = scale_bits_per_element(spec, operand.rows, operand.k);
+    backend_.download(&measurement.statistics, record);
+    backend_.release_to(mark);
+    return measurement;
+  }
+
+  std::vector<Measurement> measure_weight(std::size_t index, const std::string& layer) {
+    const QuantSpec& own = recipe_.for_layer(layer, layers_).slot(Slot::fprop_w);
+    const std::size_t mark = backend_.memory_mark();
+    const TensorView weight = upload_weight(backend_, *source_.tensors, index, own);
+    std::vector<Measurement> measurements;
+    if (own.is_quantized()) {
+      measurements.push_back(measure_with(weight, index, own));
+      measurements.back().of_recipe = true;
+    }
+    for (const QuantSpec& other : others_) {
+      measurements.push_back(measure_with(weight, index, other));
+    }
+    backend_.release_to(mark);
+    return measurements;
+  }
+
+  const ModelSource& source_;
+  Backend& backend_;
+  Recipe recipe_;
+  std::uint64_t seed_;
+  std::vector<QuantSpec> others_;
+  int layers_ = 0;
+};
+
+std::vector<Summary> summarize(const std::vector<MeasuredWeight>& weights) {
+  std::vector<Summary> summaries;
+  for (const MeasuredWeight& weight : weights) {
+    for (const Measurement& one : weight.measurements) {
+      auto found = std::find_if(summaries.begin(), summaries.end(), [&](const Summary& summary) {
+        return summary.quantizer == one.quantizer && summary.of_recipe == one.of_recipe;
+      });
+      if (found == summaries.end()) {
+        found = summaries.emplace(summaries.end());
+        found->quantizer = one.quantizer;
+        found->of_recipe = one.of_recipe;
+      }
+      const OperandStatistics& s = one.statistics;
+      ++found->weights;
+      found->sqnr_sum += s.sqnr_db;
+      if (s.sqnr_db < found->lowest_sqnr || found->lowest_name.empty()) {
+        found->lowest_sqnr = s.sqnr_db;
+        found->lowest_name = weight.header.name;
+      }
+      found->most_underflow = std::max(found->most_underflow, s.underflow_fraction);
+      found->most_saturation = std::max(found->most_saturation, s.saturation_fraction);
+    }
+  }
+  return summaries;
+}
+
+std::vector<std::int64_t> top_channels(const OperandStatistics& s, std::int64_t channels) {
+  std::vector<std::int64_t> top;
+  for (int i = 0; i < std::min<std::int64_t>(OperandStatistics::kTopChannels, channels); ++i) {
+    top.push_back(static_cast<std::int64_t>(s.top_channel[i]));
+  }
+  return top;
+}
+
+void print_weight(const MeasuredWeight& weight) {
+  const OperandStatistics& s = weight.measurements.front().statistics;
+  fmt::print(
+      "{} ({}): {}\n  amax {:.6g}  rms {:.6g}  crest {:.4g}  kurtosis {:.4g}  "
+      "channel outliers {:.4g}  top channels {}\n",
+      weight.header.name, fmt::join(weight.header.shape, ", "), weight.layer, s.amax, s.rms,
+      s.crest_factor, s.kurtosis, s.channel_outlier_ratio,
+      fmt::join(top_channels(s, weight.header.shape[1]), " "));
+  for (const Measurement& one : weight.measurements) {
+    fmt::print(
+        "  {} {:<28} {:>8.3f} dB  underflow {:<10.3g} saturated {:<10.3g} scale bits {:.4g}\n",
+        one.of_recipe ? '*' : ' ', one.quantizer, one.statistics.sqnr_db,
+        one.statistics.underflow_fraction, one.statistics.saturation_fraction, one.scale_bits);
+  }
+}
+
+void print_summary(const std::vector<MeasuredWeight>& weights, const std::string& recipe) {
+  fmt::print("all weights of linear layers, * as recipe {} has it\n", recipe);
+  for (const Summary& summary : summarize(weights)) {
+    fmt::print(
+        "  {} {:<28} mean {:>8.3f} dB  lowest {:>8.3f} dB in {}; underflow up to {:.3g}, saturated "
+        "up to {:.3g}\n",
+        summary.of_recipe ? '*' : ' ', summary.quantizer,
+        summary.sqnr_sum / static_cast<double>(summary.weights), summary.lowest_sqnr,
+        summary.lowest_name, summary.most_underflow, summary.most_saturation);
+  }
+}
+
+/// JSON has no infinity: an exact operand's SQNR is null.
+ordered_json finite(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json();
+}
+
+ordered_json to_json(const MeasuredWeight& weight) {
+  ordered_json object;
+  object["tensor"] = weight.header.name;
+  object["layer"] = weight.layer;
+  object["shape"] = weight.header.shape;
+  const OperandStatistics& first = weight.measurements.front().statistics;
+  object["amax"] = finite(first.amax);
+  object["rms"] = finite(first.rms);
+  object["crest_factor"] = finite(first.crest_factor);
+  object["kurtosis"] = finite(first.kurtosis);
+  object["channel_outlier_ratio"] = finite(first.channel_outlier_ratio);
+  object["top_channels"] = top_channels(first, weight.header.shape[1]);
+  object["nonfinite_count"] = finite(first.nonfinite_count);
+  for (const Measurement& one : weight.measurements) {
+    const OperandStatistics& s = one.statistics;
+    object["quantizers"].push_back({{"quantizer", one.quantizer},
+                                    {"of_recipe", one.of_recipe},
+                                    {"sqnr_db", finite(s.sqnr_db)},
+                                    {"mse", finite(s.mse)},
+                                    {"cosine", finite(s.cosine)},
+                                    {"underflow_fraction", finite(s.underflow_fraction)},
+                                    {"saturation_fraction", finite(s.saturation_fraction)},
+                                    {"scale_min", finite(s.scale_min)},
+                                    {"scale_max", finite(s.scale_max)},
+                                    {"zero_tile_fraction", finite(s.zero_tile_fraction)},
+                                    {"scale_bits_per_element", one.scale_bits}});
+  }
+  return object;
+}
+
+void print_json(const std::vector<MeasuredWeight>& weights, const std::string& model,
+                const std::string& recipe) {
+  ordered_json document;
+  document["model"] = model;
+  document["recipe"] = recipe;
+  for (const MeasuredWeight& weight : weights) document["weights"].push_back(to_json(weight));
+  for (const Summary& summary : summarize(weights)) {
+    document["summary"].push_back(
+        {{"quantizer", summary.quantizer},
+         {"of_recipe", summary.of_recipe},
+         {"weights", summary.weights},
+         {"mean_sqnr_db", finite(summary.sqnr_sum / static_cast<double>(summary.weights))},
+         {"lowest_sqnr_db", finite(summary.lowest_sqnr)},
+         {"lowest_tensor", summary.lowest_name},
+         {"largest_underflow_fraction", finite(summary.most_underflow)},
+         {"largest_saturation_fraction", finite(summary.most_saturation)}});
+  }
+  fmt::print("{}\n", document.dump(2));
+}
+
+}  // namespace
+
+bool is_model(const std::string& input) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(input, ignored) || input.ends_with(".safetensors");
+}
+
+int quantize_model(const po::variables_map& values) {
+  for (const char* option : {"spec", "slot", "transpose", "partner", "dequantized"}) {
+    if (values.count(option) == 0) continue;
+    throw Error(fmt::format("quantize: --{} is for a matrix; a model takes --recipe", option));
+  }
+  required(values, "recipe", "quantize");
+  const ModelSource source = open_model(values["input"].as<std::string>());
+  const auto backend =
+      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+  ModelQuantizer quantizer(values, source, *backend);
+  const bool json = values.count("json") != 0;
+  if (values.count("report") != 0 || json || values.count("out") == 0) {
+    const std::vector<MeasuredWeight> weights = quantizer.measure();
+    if (json) {
+      print_json(weights, source.name, quantizer.recipe().name);
+    } else {
+      for (const MeasuredWeight& weight : weights) print_weight(weight);
+      print_summary(weights, quantizer.recipe().name);
+    }
+  }
+  if (values.count("out") == 0) return ExitCode::kSuccess;
+  ExportOptions options;
+  options.recipe = quantizer.recipe();
+  options.seed = values["seed"].as<std::uint64_t>();
+  options.tokenizer = source.tokenizer;
+  export_model(*backend, *source.tensors, source.require_model(), options,
+               values["out"].as<std::string>());
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,16 @@
+// fp8lab quantize on a whole model.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <string>
+
+namespace fp8lab::cli {
+
+/// True for what `quantize` takes as a model: a folder, or a file called *.safetensors.
+bool is_model(const std::string& input);
+
+/// Measures the weights of the model's linear layers under `values["recipe"]` and under other
+/// quantizers, and writes them in FP8 when asked to. Returns the exit status.
+int quantize_model(const boost::program_options::variables_map& values);
+
+}  // namespace fp8lab::cli

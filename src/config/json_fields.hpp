@@ -1,0 +1,46 @@
+// Strict reading of JSON objects: TomlReader's counterpart for files of other programs.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+namespace fp8lab {
+
+/// The fields of one object. A null counts as absent. Getters throw Error naming the field when it
+/// does not fit, and remember it; finish() then rejects every field that nothing asked for. The
+/// object must outlive the reader.
+class JsonFields {
+ public:
+  /// `where` opens the messages: the file, and the object within it.
+  JsonFields(const nlohmann::ordered_json& object, std::string where);
+
+  bool has(const std::string& key);
+  /// Without a fallback the field must be there.
+  std::int64_t integer(const std::string& key, std::optional<std::int64_t> fallback,
+                       std::int64_t minimum, std::int64_t maximum);
+  double number(const std::string& key, std::optional<double> fallback, double minimum,
+                double maximum);
+  bool boolean(const std::string& key, bool fallback);
+  std::string text(const std::string& key, const std::string& fallback);
+  /// The value, or null when it is absent.
+  const nlohmann::ordered_json& value(const std::string& key);
+  /// The field must be absent or `accepted`.
+  void require(const std::string& key, const nlohmann::ordered_json& accepted);
+  void ignore(std::initializer_list<std::string_view> keys);
+  void finish() const;
+
+  /// Throws Error "where: 'key' WHAT".
+  [[noreturn]] void fail(const std::string& key, const std::string& what) const;
+
+ private:
+  const nlohmann::ordered_json& object_;
+  std::string where_;
+  std::unordered_set<std::string> known_;
+};
+
+}  // namespace fp8lab

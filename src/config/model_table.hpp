@@ -1,0 +1,21 @@
+// The [model] table of run files: TOML to ModelConfig and back.
+#pragma once
+
+#include <string>
+
+#include "src/config/config.hpp"
+#include "src/config/toml_reader.hpp"
+
+namespace fp8lab {
+
+/// Reads table `model` of `document`; without one, the defaults of ModelConfig.
+ModelConfig read_model_table(TomlReader& document);
+
+/// The table as text. Keys that no run file had at first (rope_scaling, o_bias, mlp_bias, qk_norm)
+/// are written where the model has what they say, so that the hashes of other models stay.
+std::string model_table_text(const ModelConfig& model);
+
+/// The model of such a text. Throws Error naming `origin`.
+ModelConfig parse_model_table(const std::string& text, const std::string& origin);
+
+}  // namespace fp8lab

@@ -1,0 +1,46 @@
+#include "src/io/json_document.hpp"
+
+#include <fmt/format.h>
+
+#include <unordered_set>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/io/atomic_file.hpp"
+
+namespace fp8lab {
+
+using nlohmann::ordered_json;
+
+ordered_json parse_json(std::string_view text, const std::string& origin) {
+  std::vector<std::unordered_set<std::string>> keys;  // of the objects around the present value
+  const auto check = [&](int, ordered_json::parse_event_t event, ordered_json& value) {
+    using Event = ordered_json::parse_event_t;
+    if (event == Event::object_start) {
+      keys.emplace_back();
+    } else if (event == Event::object_end) {
+      keys.pop_back();
+    } else if (event == Event::key) {
+      const auto& key = value.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) {
+        throw Error(fmt::format("{}: key '{}' is given twice", origin, key.substr(0, 200)));
+      }
+    }
+    return true;
+  };
+  try {
+    return ordered_json::parse(text, check);
+  } catch (const ordered_json::parse_error& error) {
+    throw Error(fmt::format("{}: malformed JSON at byte {}", origin, error.byte));
+  } catch (const ordered_json::exception&) {
+    throw Error(origin + ": malformed JSON: a number is out of range");
+  }
+}
+
+ordered_json read_json_object(const std::filesystem::path& path) {
+  ordered_json document = parse_json(read_file(path), path.string());
+  if (!document.is_object()) throw Error(path.string() + ": is no JSON object");
+  return document;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,51 @@
+// How FP8 weights lie in the files that inference engines read: codes F8_E4M3 under the weight's
+// name and decode scales F32 beside them. Two conventions:
+//   blocks of RxC   "X.weight_scale_inv" (ceil(N/R), ceil(K/C)); quant_method "fp8" with
+//                   weight_block_size, as DeepSeek-V3 and Qwen3-FP8 have it
+//   tensor, row     "X.weight_scale" (1) or (N, 1); quant_method "compressed-tensors" with strategy
+//                   "tensor" or "channel", as vLLM's tools write it
+// Read are also the per-tensor files of quant_method "fp8", and blocks of compressed-tensors.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/api/recipe.hpp"
+#include "src/io/safetensors_header.hpp"
+
+namespace fp8lab {
+
+/// The elements of a (N, K) weight that share a scale; an extent of 0 is the whole one.
+struct StoredScaleTile {
+  std::int64_t rows = 0, cols = 0;
+  bool operator==(const StoredScaleTile&) const = default;
+  bool is_block() const { return rows > 0 && cols > 0; }
+};
+
+/// The convention for operands of `spec`; `layer` is named in errors. Throws Error for formats,
+/// tiles and transforms that neither has.
+StoredScaleTile stored_scale_tile(const QuantSpec& spec, const std::string& layer);
+
+/// Name and shape of the scales of `weight` (N, K).
+TensorHeader scale_header(const TensorHeader& weight, const StoredScaleTile& tile);
+
+/// The quantization_config of a config.json. `activations` is the quantizer of fprop.x, `kept` the
+/// names of linear modules that stay unquantized.
+nlohmann::ordered_json quantization_config(const StoredScaleTile& tile, const LinearRecipe& linear,
+                                           const std::vector<std::string>& kept);
+
+/// Blocks that a quantization_config names, nothing when it names none. Throws Error naming
+/// `origin` and the field for methods whose weights are not FP8.
+std::optional<StoredScaleTile> read_quantization_config(const nlohmann::ordered_json& config,
+                                                        const std::string& origin);
+
+/// The tile of scales of shape `scale` beside `weight`; `blocks` as the config names them. Throws
+/// Error naming `origin` and the tensor for shapes that fit no convention.
+StoredScaleTile tile_of_scales(const TensorHeader& weight, const TensorHeader& scale,
+                               const std::optional<StoredScaleTile>& blocks,
+                               const std::string& origin);
+
+}  // namespace fp8lab

@@ -1,0 +1,280 @@
+#include "src/model/model_export.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/json_document.hpp"
+#include "src/io/tensor_store.hpp"
+#include "src/model/fp8_storage.hpp"
+#include "src/model/operand.hpp"
+#include "src/model/weight_names.hpp"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr std::array<const char*, 10> kTokenizerFiles = {"tokenizer.json",
+                                                         "tokenizer_config.json",
+                                                         "special_tokens_map.json",
+                                                         "added_tokens.json",
+                                                         "vocab.json",
+                                                         "merges.txt",
+                                                         "tokenizer.model",
+                                                         "chat_template.jinja",
+                                                         "chat_template.json",
+                                                         "generation_config.json"};
+
+/// A tensor of the files and what it holds.
+struct PlannedTensor {
+  enum class Content { values, codes, scales };
+
+  TensorHeader header;
+  std::size_t source = 0;  ///< index in the ModelTensors
+  Content content = Content::values;
+  QuantSpec spec{};  ///< of codes and scales
+};
+
+struct Plan {
+  std::vector<PlannedTensor> tensors;
+  ordered_json quantization;  ///< quantization_config, or null
+};
+
+std::vector<std::string> linear_names(const ModelTensors& tensors) {
+  std::vector<std::string> names;
+  for (const TensorHeader& header : tensors.headers()) {
+    if (layer_of_weight(header.name)) names.push_back(header.name);
+  }
+  return names;
+}
+
+std::string module_of(const std::string& weight) {
+  return weight.substr(0, weight.size() - std::string_view(".weight").size());
+}
+
+/// The recipe's layer `name` of `model`.
+const LinearRecipe& recipe_of(const Recipe& recipe, const std::string& name,
+                              const ModelConfig& model) {
+  return recipe.for_layer(name, static_cast<int>(model.num_hidden_layers));
+}
+
+/// The one tile of all quantized layers, and the quantization_config.
+void plan_quantization(const Recipe& recipe, const ModelTensors& tensors, const ModelConfig& model,
+                       Plan& plan) {
+  std::optional<StoredScaleTile> tile;
+  const LinearRecipe* linear = nullptr;
+  std::string first;
+  std::vector<std::string> kept;
+  for (const std::string& name : linear_names(tensors)) {
+    const std::string layer = *layer_of_weight(name);
+    const QuantSpec& spec = recipe_of(recipe, layer, model).slot(Slot::fprop_w);
+    if (!spec.is_quantized()) {
+      kept.push_back(module_of(name));
+      continue;
+    }
+    const StoredScaleTile own = stored_scale_tile(spec, layer);
+    if (tile && own != *tile) {
+      throw Error(
+          fmt::format("recipe {}: the weights of {} and {} have different tiles; files have "
+                      "one for all",
+                      recipe.name, first, layer));
+    }
+    tile = own;
+    linear = &recipe_of(recipe, layer, model);
+    first = layer;
+  }
+  if (!tile) {
+    throw Error(fmt::format("recipe {} quantizes no weight; export without it", recipe.name));
+  }
+  // A tied head has no tensor of its own, so that it is as high in precision as the embedding.
+  if (model.tie_word_embeddings) kept.push_back("lm_head");
+  plan.quantization = quantization_config(*tile, *linear, kept);
+}
+
+Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
+               const ExportOptions& options) {
+  Plan plan;
+  if (options.recipe) plan_quantization(*options.recipe, tensors, model, plan);
+  for (std::size_t i = 0; i < tensors.headers().size(); ++i) {
+    TensorHeader header = tensors.headers()[i];
+    header.type = options.dtype;
+    const std::optional<std::string> layer = layer_of_weight(header.name);
+    const QuantSpec spec = options.recipe && layer
+                               ? recipe_of(*options.recipe, *layer, model).slot(Slot::fprop_w)
+                               : QuantSpec{};
+    if (!spec.is_quantized()) {
+      plan.tensors.push_back({std::move(header), i, PlannedTensor::Content::values, {}});
+      continue;
+    }
+    header.type = StoredType::f8_e4m3;
+    const TensorHeader scales = scale_header(header, stored_scale_tile(spec, *layer));
+    plan.tensors.push_back({std::move(header), i, PlannedTensor::Content::codes, spec});
+    plan.tensors.push_back({scales, i, PlannedTensor::Content::scales, spec});
+  }
+  return plan;
+}
+
+TensorBytes rounded_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  const StoredType type = tensor.header.type;
+  const std::size_t width = size_of(type);
+  TensorBytes bytes(tensor.header.bytes());
+  std::vector<float> values, back;
+  for (std::int64_t first = 0; first < tensor.header.size(); first += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, tensor.header.size() - first)));
+    tensors.read(tensor.source, first, values);
+    const std::span<std::byte> piece =
+        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width);
+    encode_elements(type, values, piece);
+    back.resize(values.size());
+    decode_elements(type, piece, back);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isinf(back[i]) == std::isinf(values[i])) continue;
+      throw Error(fmt::format("tensor '{}': {} is too large for {}", tensor.header.name, values[i],
+                              stored_name(type)));
+    }
+  }
+  return bytes;
+}
+
+TensorBytes produce(Backend& backend, const ModelTensors& tensors, const PlannedTensor& tensor,
+                    std::uint64_t seed) {
+  if (tensor.content == PlannedTensor::Content::values) return rounded_values(tensors, tensor);
+  const std::size_t mark = backend.memory_mark();
+  const QuantizedOperand operand =
+      quantize_weight(backend, tensors, tensor.source, tensor.spec, seed);
+  TensorBytes bytes(tensor.header.bytes());
+  if (tensor.content == PlannedTensor::Content::codes) {
+    backend.download(bytes.data(), operand.codes);
+  } else if (operand.scales.empty()) {  // codes without a scale are the values
+    const float one = 1.0f;
+    encode_elements(StoredType::f32, std::span(&one, 1), bytes);
+  } else {
+    backend.download(bytes.data(), operand.scales);
+  }
+  backend.release_to(mark);
+  return bytes;
+}
+
+ordered_json make_config(const ModelConfig& model, const ExportOptions& options, const Plan& plan) {
+  const char* const dtype = options.dtype == StoredType::f32   ? "float32"
+                            : options.dtype == StoredType::f16 ? "float16"
+                                                               : "bfloat16";
+  ordered_json config = hugging_face_config(model, dtype);
+  if (!plan.quantization.is_null()) config["quantization_config"] = plan.quantization;
+  if (!options.tokenizer.empty() && is_hugging_face_folder(options.tokenizer)) {
+    const ordered_json source = read_json_object(options.tokenizer / "config.json");
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+      if (source.contains(key)) config[key] = source[key];
+    }
+  }
+  return config;
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  if (from.empty()) return;
+  std::error_code ignored;
+  for (const char* name : kTokenizerFiles) {
+    if (!fs::is_regular_file(from / name, ignored)) continue;
+    write_file_atomically(to / name, read_file(from / name));
+  }
+}
+
+/// A folder that vanishes unless it got its name.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const fs::path& path) : path_(temporary_beside(path)) {
+    make_directories(path_);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+  void rename_to(const fs::path& path) {
+    std::error_code error;
+    fs::rename(path_, path, error);  // replaces an empty folder
+    if (error) {
+      throw RuntimeFailure(
+          fmt::format("{}: cannot rename a new folder to it: {}", path.string(), error.message()));
+    }
+    path_.clear();
+  }
+
+ private:
+  fs::path path_;
+};
+
+/// The folder's path without a slash at its end.
+fs::path check_folder(const fs::path& folder) {
+  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
+  std::error_code ignored;
+  if (fs::exists(path, ignored) &&
+      (!fs::is_directory(path, ignored) || !fs::is_empty(path, ignored))) {
+    throw Error(fmt::format("{}: exists; accepted: a new folder or an empty one", folder.string()));
+  }
+  return path;
+}
+
+}  // namespace
+
+QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
+                                 const QuantSpec& spec, std::uint64_t seed) {
+  const TensorView values = upload_weight(backend, tensors, index, spec);
+  return quantize_values(backend, values, false, spec, seed + index, tensors.headers()[index].name);
+}
+
+TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
+                         const QuantSpec& spec) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  const TensorHeader& header = tensors.headers()[index];
+  const bool rounded = !spec.is_cast() || spec.weight_source == WeightSource::bf16;
+  const TensorView weight =
+      backend.allocate(rounded ? DType::bf16 : DType::f32, header.shape[0], header.shape[1]);
+  const std::size_t mark = backend.memory_mark();
+  const TensorView wide =
+      rounded ? backend.allocate(DType::f32, 1, std::min(kPiece, header.size())) : TensorView{};
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < header.size(); first += kPiece) {
+    const std::int64_t count = std::min(kPiece, header.size() - first);
+    values.resize(static_cast<std::size_t>(count));
+    tensors.read(index, first, values);
+    const TensorView place = weight.flat().columns(first, count);
+    backend.upload(rounded ? wide.columns(0, count) : place, values.data());
+    if (rounded) backend.copy(wide.columns(0, count), place);
+  }
+  backend.release_to(mark);
+  return weight;
+}
+
+void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
+                  const ExportOptions& options, const fs::path& folder) {
+  const fs::path path = check_folder(folder);
+  const Plan plan = make_plan(tensors, model, options);
+  const ordered_json config = make_config(model, options, plan);
+  std::vector<TensorHeader> headers;
+  for (const PlannedTensor& tensor : plan.tensors) headers.push_back(tensor.header);
+  TemporaryFolder temporary(path);
+  write_tensor_store(temporary.path(), options.shard_bytes, headers, [&](std::size_t i) {
+    return produce(backend, tensors, plan.tensors[i], options.seed);
+  });
+  copy_tokenizer(options.tokenizer, temporary.path());
+  write_file_atomically(temporary.path() / "config.json", config.dump(2) + "\n");
+  temporary.rename_to(path);
+}
+
+}  // namespace fp8lab

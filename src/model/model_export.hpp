@@ -1,0 +1,41 @@
+// Models as folders that transformers and inference engines load.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "emulation/api/backend.hpp"
+#include "emulation/api/recipe.hpp"
+#include "src/config/config.hpp"
+#include "src/model/model_tensors.hpp"
+
+namespace fp8lab {
+
+struct ExportOptions {
+  StoredType dtype = StoredType::bf16;        ///< bf16, f16 or f32: of what is not quantized
+  std::uint64_t shard_bytes = 5'000'000'000;  ///< as transformers divides models
+  /// Weights of linear layers as their fprop.w operands, each tensor of the file by itself: a scale
+  /// of a whole tensor is that of q alone, not of q, k and v together as in training.
+  std::optional<Recipe> recipe;
+  std::uint64_t seed = 0;           ///< of stochastic rounding
+  std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; or empty
+};
+
+/// Writes config.json, the tensors and the tokenizer into `folder`, which appears complete or not
+/// at all. Values are rounded to nearest even. Throws Error when the folder exists and is not
+/// empty, for values too large for `dtype`, for models and quantizers that no convention of files
+/// has (hugging_face_config, stored_scale_tile), and for layers quantized in different tiles.
+void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
+                  const ExportOptions& options, const std::filesystem::path& folder);
+
+/// The weight of a linear layer in backend memory as training quantizes it by `spec`: bf16 or f32,
+/// as spec.weight_source says.
+TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
+                         const QuantSpec& spec);
+
+/// upload_weight as the operand of fprop.w. Stochastic rounding draws from seed + index.
+QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
+                                 const QuantSpec& spec, std::uint64_t seed);
+
+}  // namespace fp8lab

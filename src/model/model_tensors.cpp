@@ -1,0 +1,267 @@
+#include "src/model/model_tensors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "emulation/api/error.hpp"
+#include "src/io/json_document.hpp"
+#include "src/io/tensor_store.hpp"
+#include "src/model/fp8_storage.hpp"
+#include "src/model/weight_names.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // elements read at a time
+
+/// Calls visit(first, count) for pieces of [0, size).
+void for_each_piece(std::int64_t size,
+                    const std::function<void(std::int64_t, std::size_t)>& visit) {
+  for (std::int64_t first = 0; first < size; first += static_cast<std::int64_t>(kPiece)) {
+    visit(first, std::min(kPiece, static_cast<std::size_t>(size - first)));
+  }
+}
+
+/// Statistics of activations and caches beside FP8 weights: nothing that weights are made of.
+bool says_nothing_about_weights(const std::string& name) {
+  for (const char* suffix : {".rotary_emb.inv_freq", ".input_scale", ".output_scale", ".k_scale",
+                             ".v_scale", ".q_scale"}) {
+    if (name.ends_with(suffix)) return true;
+  }
+  return false;
+}
+
+bool is_fp8(StoredType type) { return type == StoredType::f8_e4m3 || type == StoredType::f8_e5m2; }
+
+/// What the config.json beside the tensors says of their quantization.
+struct Quantization {
+  bool described = false;
+  std::optional<StoredScaleTile> blocks;
+};
+
+Quantization read_quantization(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::path folder =
+      std::filesystem::is_directory(path, ignored) ? path : path.parent_path();
+  const std::filesystem::path file = folder / "config.json";
+  if (!std::filesystem::is_regular_file(file, ignored)) return {};
+  const nlohmann::ordered_json config = read_json_object(file);
+  const auto found = config.find("quantization_config");
+  if (found == config.end() || found->is_null()) return {};
+  return {true, read_quantization_config(*found, file.string())};
+}
+
+class FileTensors : public ModelTensors {
+ public:
+  explicit FileTensors(const std::filesystem::path& path)
+      : store_(path), quantization_(read_quantization(path)) {
+    std::unordered_set<std::string> scales;
+    for (const StoredTensor* tensor : store_.tensors()) {
+      if (const StoredTensor* scale = find_scale(*tensor)) scales.insert(scale->name);
+    }
+    for (const StoredTensor* tensor : store_.tensors()) {
+      if (says_nothing_about_weights(tensor->name) || scales.count(tensor->name) != 0) continue;
+      headers_.push_back(*tensor);
+      tensors_.push_back({tensor, {}, {}});
+      add_scales(find_scale(*tensor), tensors_.back());
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    const Entry& entry = tensors_[index];
+    read_elements(*entry.tensor, first, destination);
+    if (!entry.scales.empty()) multiply_by_scales(entry, first, destination);
+  }
+
+ private:
+  struct Entry {
+    const StoredTensor* tensor;
+    StoredScaleTile tile;
+    std::vector<float> scales;  ///< of FP8 codes, row-major; empty: the elements are the values
+  };
+
+  const StoredTensor* find_scale(const StoredTensor& tensor) const {
+    if (!is_fp8(tensor.type)) return nullptr;
+    const StoredTensor* const inverse = store_.find(tensor.name + "_scale_inv");
+    return inverse != nullptr ? inverse : store_.find(tensor.name + "_scale");
+  }
+
+  void add_scales(const StoredTensor* scale, Entry& entry) const {
+    const StoredTensor& tensor = *entry.tensor;
+    if (scale == nullptr && !(quantization_.described && is_fp8(tensor.type))) return;
+    if (scale == nullptr || tensor.shape.size() != 2) {
+      throw Error(
+          fmt::format("{}: tensor '{}' is {}; accepted: FP8 matrices with scales beside "
+                      "them under '{}_scale' or '{}_scale_inv'",
+                      store_.path(), tensor.name, shape_text(tensor), tensor.name, tensor.name));
+    }
+    entry.tile = tile_of_scales(tensor, *scale, quantization_.blocks, store_.path());
+    entry.scales.resize(static_cast<std::size_t>(scale->size()));
+    read_elements(*scale, 0, entry.scales);
+  }
+
+  /// values = scale * code, rounded once.
+  static void multiply_by_scales(const Entry& entry, std::int64_t first, std::span<float> values) {
+    const std::int64_t cols = entry.tensor->shape[1];
+    const std::int64_t tile_cols = entry.tile.cols == 0 ? cols : entry.tile.cols;
+    const std::int64_t tile_rows = entry.tile.rows == 0 ? entry.tensor->shape[0] : entry.tile.rows;
+    const std::int64_t scale_cols = (cols + tile_cols - 1) / tile_cols;
+    const std::int64_t end = first + static_cast<std::int64_t>(values.size());
+    for (std::int64_t at = first; at < end;) {
+      const std::int64_t row = at / cols, col = at % cols;
+      const std::int64_t run_end =
+          std::min({end, (row + 1) * cols, row * cols + (col / tile_cols + 1) * tile_cols});
+      const float scale =
+          entry.scales[static_cast<std::size_t>(row / tile_rows * scale_cols + col / tile_cols)];
+      for (; at < run_end; ++at) values[static_cast<std::size_t>(at - first)] *= scale;
+    }
+  }
+
+  TensorStore store_;
+  Quantization quantization_;
+  std::vector<Entry> tensors_;
+};
+
+ParameterShape shape_of(const Parameter& parameter) {
+  return {parameter.name, parameter.master().rows, parameter.master().cols, parameter.weight_decay};
+}
+
+class ParameterTensors : public ModelTensors {
+ public:
+  explicit ParameterTensors(const Parameters& parameters) : parameters_(parameters) {
+    for (const Parameter& parameter : parameters.all()) {
+      for (WeightPart& part : weight_parts(shape_of(parameter), parameters.model())) {
+        headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
+        places_.push_back({&parameter, part.first});
+      }
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    const Place& place = places_[index];
+    parameters_.download(*place.parameter, place.first + first, destination);
+  }
+
+ private:
+  struct Place {
+    const Parameter* parameter;
+    std::int64_t first;
+  };
+
+  const Parameters& parameters_;
+  std::vector<Place> places_;
+};
+
+/// Some files keep the head that a tied model does not use.
+void check_tied_head(const ModelTensors& tensors, std::size_t head, std::size_t embedding,
+                     const std::string& origin) {
+  const std::int64_t size = tensors.headers()[head].size();
+  bool equal = tensors.headers()[embedding].size() == size;
+  std::vector<float> a, b;
+  for_each_piece(equal ? size : 0, [&](std::int64_t first, std::size_t count) {
+    a.resize(count);
+    b.resize(count);
+    tensors.read(head, first, a);
+    tensors.read(embedding, first, b);
+    equal = equal && std::memcmp(a.data(), b.data(), count * sizeof(float)) == 0;
+  });
+  if (equal) return;
+  throw Error(
+      fmt::format("{}: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', "
+                  "but the model ties the two (tie_word_embeddings)",
+                  origin));
+}
+
+/// The index of each tensor of the model, in the order of ParameterLayout and weight_parts.
+std::vector<std::size_t> match(const ModelTensors& tensors, const std::string& origin,
+                               const ModelConfig& model) {
+  std::unordered_map<std::string, std::size_t> index;
+  for (std::size_t i = 0; i < tensors.headers().size(); ++i) index[tensors.headers()[i].name] = i;
+  std::vector<std::size_t> chosen;
+  for (const ParameterShape& shape : ParameterLayout(model).shapes) {
+    for (const WeightPart& part : weight_parts(shape, model)) {
+      const auto found = index.find(part.name);
+      if (found == index.end()) throw Error(fmt::format("{}: no tensor '{}'", origin, part.name));
+      const TensorHeader& header = tensors.headers()[found->second];
+      if (header.shape != part.shape) {
+        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs ({})", origin, part.name,
+                                shape_text(header), fmt::join(part.shape, ", ")));
+      }
+      if (!is_decodable(header.type)) {
+        throw Error(fmt::format("{}: tensor '{}' is {}; accepted: F32, BF16, F16, F8_E4M3, F8_E5M2",
+                                origin, part.name, stored_name(header.type)));
+      }
+      chosen.push_back(found->second);
+      index.erase(found);
+    }
+  }
+  for (std::size_t i = 0; i < tensors.headers().size(); ++i) {
+    const std::string& name = tensors.headers()[i].name;
+    if (index.count(name) == 0) continue;
+    if (name != "lm_head.weight" || !model.tie_word_embeddings) {
+      throw Error(fmt::format("{}: tensor '{}' has no place in the model", origin, name));
+    }
+    check_tied_head(tensors, i, chosen.front(), origin);
+  }
+  return chosen;
+}
+
+class ChosenTensors : public ModelTensors {
+ public:
+  ChosenTensors(std::unique_ptr<ModelTensors> tensors, std::vector<std::size_t> chosen)
+      : tensors_(std::move(tensors)), chosen_(std::move(chosen)) {
+    for (const std::size_t index : chosen_) headers_.push_back(tensors_->headers()[index]);
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    tensors_->read(chosen_[index], first, destination);
+  }
+
+ private:
+  std::unique_ptr<ModelTensors> tensors_;
+  std::vector<std::size_t> chosen_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& path) {
+  return std::make_unique<FileTensors>(path);
+}
+
+std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters) {
+  return std::make_unique<ParameterTensors>(parameters);
+}
+
+std::unique_ptr<ModelTensors> fit_to_model(std::unique_ptr<ModelTensors> tensors,
+                                           const std::string& origin, const ModelConfig& model) {
+  std::vector<std::size_t> chosen = match(*tensors, origin, model);
+  return std::make_unique<ChosenTensors>(std::move(tensors), std::move(chosen));
+}
+
+void load_parameters(const ModelTensors& tensors, const std::string& origin,
+                     Parameters& parameters) {
+  const std::vector<std::size_t> chosen = match(tensors, origin, parameters.model());
+  auto next = chosen.begin();
+  std::vector<float> values;
+  for (const Parameter& parameter : parameters.all()) {
+    for (const WeightPart& part : weight_parts(shape_of(parameter), parameters.model())) {
+      const std::size_t index = *next++;
+      for_each_piece(part.size(), [&](std::int64_t first, std::size_t count) {
+        values.resize(count);
+        tensors.read(index, first, values);
+        parameters.upload(parameter, part.first + first, values);
+      });
+    }
+  }
+}
+
+}  // namespace fp8lab

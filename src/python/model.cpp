@@ -1,0 +1,168 @@
+// Python: a model with its weights, its optimizer and its numerics.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/backend/factory.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/config/model_table.hpp"
+#include "src/model/model_tensors.hpp"
+#include "src/model/weight_names.hpp"
+#include "src/python/arrays.hpp"
+#include "src/python/bindings.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/session.hpp"
+
+namespace fp8lab::python {
+namespace {
+
+namespace py = pybind11;
+using Tokens = py::array_t<std::int32_t, py::array::c_style>;
+
+OptimizerConfig make_optimizer(const std::map<std::string, float>& values) {
+  OptimizerConfig optimizer;
+  optimizer.adamw = {values.at("beta1"), values.at("beta2"), values.at("epsilon"),
+                     values.at("weight_decay"), values.at("clip_norm")};
+  return optimizer;
+}
+
+/// Weights that a caller gives by name.
+class ArrayTensors : public ModelTensors {
+ public:
+  explicit ArrayTensors(const py::dict& arrays) {
+    for (const auto& [key, value] : arrays) {
+      const auto name = key.cast<std::string>();
+      const Input input = copy_array(value, name);
+      if (input.codes || input.matrix.dtype == DType::u8) {
+        throw Error(name + ": accepted: float32, float16 or bfloat16");
+      }
+      headers_.push_back(
+          {name, stored_type(input.matrix.dtype), {input.shape.begin(), input.shape.end()}});
+      values_.push_back(input.matrix.data);
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    const StoredType type = headers_[index].type;
+    const std::span<const std::byte> bytes = values_[index];
+    decode_elements(type,
+                    bytes.subspan(static_cast<std::size_t>(first) * size_of(type),
+                                  destination.size() * size_of(type)),
+                    destination);
+  }
+
+ private:
+  std::vector<std::vector<std::byte>> values_;
+};
+
+class Model {
+ public:
+  Model(const std::string& source, const std::string& recipe, const std::string& backend,
+        const std::map<std::string, float>& optimizer, std::uint64_t seed, int threads)
+      : backend_(make_backend(backend, threads)),
+        session_(*backend_, load_model(source),
+                 {load_recipe(recipe), make_optimizer(optimizer), AttentionConfig{}, seed}) {
+    if (is_hugging_face_folder(source)) load_weights(source, session_.parameters());
+  }
+
+  std::string config() const { return model_table_text(session_.model()); }
+  std::string device() const { return backend_->device(); }
+  std::int64_t steps() const { return session_.steps(); }
+
+  py::dict parameters() {
+    return collect([](const Parameter& parameter) { return parameter.master(); });
+  }
+  py::dict gradients() {
+    return collect([](const Parameter& parameter) { return parameter.gradient(); });
+  }
+  void set_parameters(const py::dict& arrays) {
+    load_parameters(ArrayTensors(arrays), "parameters", session_.parameters());
+  }
+
+  py::array logits(const Tokens& tokens) {
+    const Batch batch = make(tokens, tokens);
+    std::vector<float> values;
+    {
+      const py::gil_scoped_release unlocked;
+      values = session_.logits(batch);
+    }
+    py::array_t<float> result(
+        {tokens.shape(0), tokens.shape(1), static_cast<py::ssize_t>(session_.model().vocab_size)});
+    std::memcpy(result.mutable_data(), values.data(), values.size() * sizeof(float));
+    return result;
+  }
+  double loss(const Tokens& tokens, const Tokens& targets) {
+    const Batch batch = make(tokens, targets);
+    const py::gil_scoped_release unlocked;
+    return session_.loss(batch);
+  }
+  double backward(const Tokens& tokens, const Tokens& targets) {
+    const Batch batch = make(tokens, targets);
+    const py::gil_scoped_release unlocked;
+    return session_.gradients(batch);
+  }
+  std::pair<double, double> step(const Tokens& tokens, const Tokens& targets,
+                                 double learning_rate) {
+    const Batch batch = make(tokens, targets);
+    const py::gil_scoped_release unlocked;
+    const ModelSession::Step step = session_.step(batch, learning_rate);
+    return {step.loss, step.gradient_norm};
+  }
+
+ private:
+  Batch make(const Tokens& tokens, const Tokens& targets) const {
+    const auto values = [](const Tokens& array) {
+      return std::vector<std::int32_t>(array.data(), array.data() + array.size());
+    };
+    return make_batch(values(tokens), values(targets), tokens.shape(0),
+                      session_.model().vocab_size);
+  }
+
+  /// Arrays by the names of transformers.
+  template <class TensorOf>
+  py::dict collect(TensorOf tensor_of) {
+    py::dict result;
+    for (const Parameter& parameter : session_.parameters().all()) {
+      const TensorView view = tensor_of(parameter);
+      for (const WeightPart& part :
+           weight_parts(parameter.name, view.rows, view.cols, session_.model())) {
+        py::array_t<float> array(std::vector<py::ssize_t>(part.shape.begin(), part.shape.end()));
+        download_floats(*backend_, view.flat().columns(part.first, part.size()),
+                        {array.mutable_data(), static_cast<std::size_t>(array.size())});
+        result[py::str(part.name)] = array;
+      }
+    }
+    return result;
+  }
+
+  std::unique_ptr<Backend> backend_;
+  ModelSession session_;
+};
+
+}  // namespace
+
+void bind_model(py::module_& module) {
+  py::class_<Model>(module, "Model")
+      .def(py::init<const std::string&, const std::string&, const std::string&,
+                    const std::map<std::string, float>&, std::uint64_t, int>())
+      .def_property_readonly("config", &Model::config)
+      .def_property_readonly("device", &Model::device)
+      .def_property_readonly("steps", &Model::steps)
+      .def("parameters", &Model::parameters)
+      .def("gradients", &Model::gradients)
+      .def("set_parameters", &Model::set_parameters)
+      .def("logits", &Model::logits)
+      .def("loss", &Model::loss)
+      .def("backward", &Model::backward)
+      .def("step", &Model::step);
+}
+
+}  // namespace fp8lab::python

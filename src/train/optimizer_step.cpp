@@ -1,0 +1,44 @@
+#include "src/train/optimizer_step.hpp"
+
+#include <array>
+
+namespace fp8lab {
+
+double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index) {
+  const TensorView view = scalars.columns(index, 1);
+  if (view.dtype == DType::f64) {
+    double value = 0;
+    backend.download(&value, view);
+    return value;
+  }
+  float value = 0;
+  backend.download(&value, view);
+  return static_cast<double>(value);
+}
+
+void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
+                std::int64_t trained_tokens) {
+  const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;
+  const std::array<double, 4> values = {learning_rate, share, 0.0, 0.0};
+  const TensorView view = scalars.columns(StepScalar::kLearningRate, 4);
+  if (view.dtype == DType::f64) {
+    backend.upload(view, values.data());
+    return;
+  }
+  std::array<float, 4> singles{};
+  for (std::size_t i = 0; i < values.size(); ++i) singles[i] = static_cast<float>(values[i]);
+  backend.upload(view, singles.data());
+}
+
+void update_parameters(Backend& backend, const Parameters& parameters, const AdamWSpec& spec,
+                       const TensorView& scalars) {
+  for (const Parameter& parameter : parameters.all()) {
+    backend.accumulate_square_sum(parameter.gradient(), scalars);
+  }
+  backend.begin_update(spec, scalars);
+  for (const Parameter& parameter : parameters.all()) {
+    backend.adamw(spec, scalars, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors);
+  }
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,122 @@
+#include "src/train/session.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "src/train/optimizer_step.hpp"
+
+namespace fp8lab {
+
+Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> targets,
+                 std::int64_t sequences, std::int64_t vocab_size) {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  if (sequences < 1 || count < sequences || count % sequences != 0 ||
+      targets.size() != tokens.size()) {
+    throw Error(fmt::format("{} tokens and {} targets do not make {} sequences of one length",
+                            tokens.size(), targets.size(), sequences));
+  }
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && token < vocab_size) continue;
+    throw Error(fmt::format("token {} is not in the vocabulary of {}", token, vocab_size));
+  }
+  Batch batch;
+  batch.sequences = sequences;
+  batch.sequence_length = count / sequences;
+  batch.tokens = std::move(tokens);
+  batch.targets = std::move(targets);
+  batch.document_start.assign(batch.tokens.size(), 0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::int32_t& target = batch.targets[static_cast<std::size_t>(i)];
+    if (target >= vocab_size) {
+      throw Error(fmt::format("target {} is not in the vocabulary of {}", target, vocab_size));
+    }
+    batch.positions.push_back(static_cast<std::int32_t>(i % batch.sequence_length));
+    batch.weights.push_back(target >= 0 ? 1.0f : 0.0f);
+    batch.trained_tokens += target >= 0 ? 1 : 0;
+    target = std::max(target, 0);
+  }
+  return batch;
+}
+
+ModelSession::ModelSession(Backend& backend, const ModelConfig& model, const SessionConfig& config)
+    : backend_(backend),
+      model_(model),
+      config_(config),
+      parameters_(backend, model, config.optimizer, config.recipe.activation_dtype) {
+  parameters_.initialize(config_.seed);
+  scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
+  mark_ = backend_.memory_mark();
+}
+
+StepContext ModelSession::context() const {
+  StepContext context;
+  context.seed = config_.seed;
+  context.step = static_cast<std::uint32_t>(steps_ + 1);
+  return context;
+}
+
+Transformer& ModelSession::prepare(const Batch& batch) {
+  const bool fits = transformer_ != nullptr && transformer_->shape().sequences == batch.sequences &&
+                    transformer_->shape().sequence_length == batch.sequence_length;
+  if (!fits) {
+    transformer_.reset();
+    backend_.release_to(mark_);
+    transformer_ = std::make_unique<Transformer>(
+        backend_, parameters_, model_, config_.recipe,
+        BatchShape{batch.sequences, batch.sequence_length, config_.attention});
+  }
+  transformer_->load(batch);
+  transformer_->prepare_weights(context());
+  return *transformer_;
+}
+
+std::vector<float> ModelSession::logits(const Batch& batch) {
+  Transformer& transformer = prepare(batch);
+  transformer.forward(context());
+  transformer.discard_amaxes();
+  std::vector<float> values(static_cast<std::size_t>(transformer.logits().size()));
+  download_floats(backend_, transformer.logits(), values);
+  return values;
+}
+
+double ModelSession::mean_loss() {
+  return read_scalar(backend_, scalars_, StepScalar::kLossSum) *
+         read_scalar(backend_, scalars_, StepScalar::kInverseTokens);
+}
+
+double ModelSession::loss(const Batch& batch) {
+  Transformer& transformer = prepare(batch);
+  begin_step(backend_, scalars_, 0.0, batch.trained_tokens);
+  transformer.forward(context());
+  transformer.loss(scalars_, false);
+  transformer.discard_amaxes();
+  return mean_loss();
+}
+
+double ModelSession::gradients(const Batch& batch) {
+  Transformer& transformer = prepare(batch);
+  begin_step(backend_, scalars_, 0.0, batch.trained_tokens);
+  parameters_.zero_gradients();
+  transformer.forward(context());
+  transformer.loss(scalars_, true);
+  transformer.backward(context());
+  transformer.discard_amaxes();
+  return mean_loss();
+}
+
+ModelSession::Step ModelSession::step(const Batch& batch, double learning_rate) {
+  Transformer& transformer = prepare(batch);
+  begin_step(backend_, scalars_, learning_rate, batch.trained_tokens);
+  parameters_.zero_gradients();
+  transformer.forward(context());
+  transformer.loss(scalars_, true);
+  transformer.backward(context());
+  update_parameters(backend_, parameters_, config_.optimizer.adamw, scalars_);
+  transformer.update_delayed_scales();
+  ++steps_;
+  return {mean_loss(), read_scalar(backend_, scalars_, StepScalar::kGradNorm)};
+}
+
+}  // namespace fp8lab
