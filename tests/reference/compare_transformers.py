@@ -114,7 +114,7 @@ def compare_steps(model: torch.nn.Module, ours: Any, vocabulary: int) -> dict[st
 
 
 def compare_saved(ours: Any, folder: Path, expected: np.ndarray, batch: np.ndarray) -> float:
-    ours.save(folder, dtype="float32")
+    ours.save(folder, dtype="f32")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
         return relative(models.loss_of(loaded, batch)[0].numpy(), expected)

@@ -119,6 +119,20 @@ class Model:
         """One step of AdamW with clipping."""
         return Step(*self._model.step(*self._batch(tokens, targets), learning_rate))
 
+    def save(
+        self,
+        folder: str | PathLike[str],
+        *,
+        dtype: str = "bf16",
+        recipe: str | PathLike[str] | None = None,
+    ) -> None:
+        """Writes a folder that transformers loads; one that exists must be empty.
+
+        `dtype` is bf16, f16 or f32. With a recipe the weights of linear layers are FP8 codes with
+        scales, as the recipe quantizes them for the forward pass.
+        """
+        self._model.save(fspath(folder), dtype.upper(), "" if recipe is None else fspath(recipe))
+
     @staticmethod
     def _batch(
         tokens: ArrayLike, targets: ArrayLike | None
