@@ -59,7 +59,7 @@ class Model:
         weight_decay: float = 0.1,
         clip_norm: float = 1.0,
     ) -> None:
-        """Weight decay is for matrices alone; `clip_norm` 0 does not clip; `threads` 0 means all."""
+        """Weight decay is for matrices alone; `clip_norm` 0 does not clip; `threads` 0: all."""
         optimizer = {
             "beta1": beta1,
             "beta2": beta2,
@@ -92,7 +92,7 @@ class Model:
         return self._model.parameters()
 
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Sets all weights, from float32, float16 or bfloat16 arrays; keeps the optimizer's state."""
+        """Sets all weights from float32, float16 or bfloat16 arrays; AdamW's state stays."""
         self._model.set_parameters(dict(weights))
 
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
