@@ -63,7 +63,7 @@ def test_help_and_version() -> None:
     for arguments in (["--help"], ["help"], ["-h"]):
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
-    commands = ["info", "recipes", "train", "ablate", "report", "validate", "gemm", "quantize"]
+    commands = ["info", "recipes", "train", "data", "ablate", "report", "validate", "gemm", "quantize"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 
