@@ -21,7 +21,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // elements read at a time
+constexpr std::size_t kPiece = std::size_t{1} << 18;  // elements, few enough for a cache
 
 /// Calls visit(first, count) for pieces of [0, size).
 void for_each_piece(std::int64_t size,
