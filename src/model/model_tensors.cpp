@@ -104,6 +104,10 @@ class FileTensors : public ModelTensors {
                       "them under '{}_scale' or '{}_scale_inv'",
                       store_.path(), tensor.name, shape_text(tensor), tensor.name, tensor.name));
     }
+    if (!is_decodable(scale->type)) {
+      throw Error(fmt::format("{}: tensor '{}' is {}; accepted: F32, BF16, F16, F8_E8M0",
+                              store_.path(), scale->name, shape_text(*scale)));
+    }
     entry.tile = tile_of_scales(tensor, *scale, quantization_.blocks, store_.path());
     entry.scales.resize(static_cast<std::size_t>(scale->size()));
     read_elements(*scale, 0, entry.scales);

@@ -64,6 +64,7 @@ def test_help_and_version() -> None:
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
     commands = ["info", "recipes", "train", "ablate", "report", "validate", "gemm", "quantize"]
+    commands += ["export"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 
