@@ -174,7 +174,7 @@ ordered_json make_config(const ModelConfig& model, const ExportOptions& options,
   ordered_json config = hugging_face_config(model, dtype);
   if (!plan.quantization.is_null()) config["quantization_config"] = plan.quantization;
   if (!options.tokenizer.empty() && is_hugging_face_folder(options.tokenizer)) {
-    const ordered_json source = read_json_object(options.tokenizer / "config.json");
+    const nlohmann::json source = read_json_object(options.tokenizer / "config.json");
     for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
       if (source.contains(key)) config[key] = source[key];
     }

@@ -54,7 +54,7 @@ Quantization read_quantization(const std::filesystem::path& path) {
       std::filesystem::is_directory(path, ignored) ? path : path.parent_path();
   const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::is_regular_file(file, ignored)) return {};
-  const nlohmann::ordered_json config = read_json_object(file);
+  const nlohmann::json config = read_json_object(file);
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return {};
   return {true, read_quantization_config(*found, file.string())};
