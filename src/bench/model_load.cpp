@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -25,6 +26,8 @@ constexpr std::size_t kPiece = std::size_t{1} << 18;  // elements, as load_param
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+double processor_now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 /// A field of /proc/self/status, in bytes.
 std::uint64_t status_bytes(const std::string& field) {
@@ -105,15 +108,18 @@ class LoadBench {
 
   void measure(const std::string& operation, std::uint64_t result_bytes,
                const std::function<void()>& prepare, const std::function<void()>& work) {
-    ModelLoadRow row{operation, std::numeric_limits<double>::infinity(), result_bytes, 0};
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    ModelLoadRow row{operation, kNever, kNever, result_bytes, 0};
     const std::uint64_t before = status_bytes("VmRSS");
     const std::size_t mark = backend_.memory_mark();
     prepare();
     reset_peak();
     for (int i = 0; i <= repetitions_; ++i) {  // once more for the page cache
-      const double began = now();
+      const double began = now(), began_processor = processor_now();
       work();
-      if (i > 0) row.seconds = std::min(row.seconds, now() - began);
+      if (i == 0) continue;
+      row.seconds = std::min(row.seconds, now() - began);
+      row.processor_seconds = std::min(row.processor_seconds, processor_now() - began_processor);
     }
     row.peak_bytes = status_bytes("VmHWM") - std::min(before, status_bytes("VmHWM"));
     destinations_.clear();

@@ -10,12 +10,14 @@
 
 namespace fp8lab {
 
-/// One way of loading. Times are the best of the repetitions. Memory is that of the process, from
+/// One way of loading. Times are the smallest of the repetitions, wall and processor alone: the
+/// second says more on a machine that has other work. Memory is that of the process, from
 /// Linux's /proc/self/status: what it has more at most (VmHWM) than before the destination was
 /// allocated.
 struct ModelLoadRow {
   std::string operation;
   double seconds = 0;
+  double processor_seconds = 0;    ///< user and system
   std::uint64_t result_bytes = 0;  ///< the one copy that is wanted
   std::uint64_t peak_bytes = 0;    ///< resident at most, the pages of the mapped files among them
 };
