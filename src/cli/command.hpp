@@ -30,6 +30,7 @@ struct Command {
 int info(const std::vector<std::string>& arguments);
 int recipes(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
+int data(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
 int export_command(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);

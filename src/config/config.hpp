@@ -61,26 +61,42 @@ struct ModelConfig {
 
 enum class DataKind : std::uint8_t {
   arithmetic,  ///< the embedded generator of worded arithmetic
-  text,        ///< a plain text file, documents separated by blank lines
+  text,        ///< plain text files, documents separated by blank lines
   jsonl,       ///< JSON lines: {"question","answer"}, {"messages"} or {"text"}
+  tokens,      ///< token shards of `fp8lab.tokens`, llm.c, llmq or Megatron (src/data/README.md)
 };
 
 enum class DataForm : std::uint8_t {
-  running_text,    ///< every token is trained on (pretrain, cpt)
-  prompt_response, ///< the prompt is masked (sft)
+  running_text,     ///< every token is trained on (pretrain, cpt)
+  prompt_response,  ///< the prompt is masked (sft)
+};
+
+/// How a file of tokens without document boundaries is cut. -1: not at all; at most one is set.
+struct DocumentDelimiter {
+  std::int64_t begin = -1;  ///< the token that starts every document
+  std::int64_t end = -1;    ///< the token that ends every document
+  bool operator==(const DocumentDelimiter&) const = default;
 };
 
 /// One source of documents.
-struct DataConfig {
+struct SourceConfig {
   DataKind kind = DataKind::arithmetic;
-  DataForm form = DataForm::running_text;
-  std::filesystem::path path;      ///< text and jsonl
-  double range_begin = 0.0;        ///< fraction of the documents, [begin, end), in file order
+  std::vector<std::filesystem::path> paths;  ///< files in order; tokens: or folders
+  double range_begin = 0.0;  ///< fraction of the documents, [begin, end), in file order
   double range_end = 1.0;
+  DocumentDelimiter delimiter;        ///< tokens: of files that do not hold their boundaries
   std::vector<std::string> families;  ///< arithmetic: problem families; empty for all
   std::int64_t problems = 20000;      ///< arithmetic: size of the generated corpus
   std::uint64_t corpus_seed = 1;      ///< arithmetic: which corpus
   bool held_out = false;              ///< arithmetic: problems disjoint from every training corpus
+  double weight = 1.0;                ///< share of the tokens of a mixture, relative to the others
+  bool operator==(const SourceConfig&) const = default;
+};
+
+/// The documents of a stage or of an evaluation.
+struct DataConfig {
+  DataForm form = DataForm::running_text;
+  std::vector<SourceConfig> sources = {SourceConfig{}};  ///< one, or the parts of a mixture
   bool operator==(const DataConfig&) const = default;
 };
 

@@ -14,10 +14,11 @@ inline constexpr std::array<Named<RopeType>, 5> kRopeTypeNames = {{
     {"llama3", RopeType::llama3},
 }};
 
-inline constexpr std::array<Named<DataKind>, 3> kDataKindNames = {{
+inline constexpr std::array<Named<DataKind>, 4> kDataKindNames = {{
     {"arithmetic", DataKind::arithmetic},
     {"text", DataKind::text},
     {"jsonl", DataKind::jsonl},
+    {"tokens", DataKind::tokens},
 }};
 
 inline constexpr std::array<Named<DataForm>, 2> kDataFormNames = {{

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "emulation/api/error.hpp"
 #include "src/config/experiments.hpp"
@@ -24,8 +26,19 @@ void move_into(toml::table& table, const toml::key& key, toml::node& node) {
   node.visit([&](auto& value) { table.insert(key, std::move(value)); });
 }
 
+// The parts of a mixture stand in place of the one source that a [data] table describes.
+void make_room_for(std::string_view key, toml::table& table) {
+  if (key != "sources") return;
+  std::vector<std::string> others;
+  for (auto&& [present, value] : table) {
+    if (present.str() != "form") others.emplace_back(present.str());
+  }
+  for (const std::string& other : others) table.erase(other);
+}
+
 // Keys of `over` replace those of `base`; tables in both are joined.
 void overlay(toml::table& base, toml::table& over) {
+  if (over.contains("sources")) make_room_for("sources", base);
   for (auto&& [key, value] : over) {
     toml::node* present = base.get(key.str());
     if (present != nullptr && present->is_table() && value.is_table()) {
@@ -133,6 +146,7 @@ void set_value(toml::table& table, const std::vector<std::string>& parts, std::s
     target = next->as_table();
   }
   toml::table value = parse_value(assignment);
+  make_room_for(parts.back(), *target);
   move_into(*target, toml::key(parts.back()), *value.get("value"));
 }
 

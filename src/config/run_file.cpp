@@ -24,6 +24,8 @@ namespace fp8lab {
 namespace {
 
 constexpr std::int64_t kLarge = std::int64_t{1} << 40;
+constexpr std::int64_t kLargestToken = 0x7fffffff;
+constexpr std::size_t kLargestMixture = 256;
 
 OptimizerConfig read_optimizer(TomlReader& document) {
   OptimizerConfig optimizer;
@@ -69,58 +71,115 @@ AttentionConfig read_attention(TomlReader& document) {
   return attention;
 }
 
-void read_range(TomlReader& table, DataConfig& data) {
+void read_range(TomlReader& table, SourceConfig& source) {
   const toml::node* node = table.node("range");
   if (node == nullptr) return;
   const toml::array* list = node->as_array();
   const bool pair =
       list != nullptr && list->size() == 2 && (*list)[0].is_number() && (*list)[1].is_number();
   if (pair) {
-    data.range_begin = *(*list)[0].value<double>();
-    data.range_end = *(*list)[1].value<double>();
+    source.range_begin = *(*list)[0].value<double>();
+    source.range_end = *(*list)[1].value<double>();
   }
-  if (!pair ||
-      !(0.0 <= data.range_begin && data.range_begin < data.range_end && data.range_end <= 1.0)) {
+  if (!pair || !(0.0 <= source.range_begin && source.range_begin < source.range_end &&
+                 source.range_end <= 1.0)) {
     table.fail("range",
                "accepted: [begin, end] with 0 <= begin < end <= 1, fractions of the "
                "documents");
   }
 }
 
-// `defaults` holds what absent keys mean.
-DataConfig read_data(TomlReader& table, DataConfig defaults) {
-  DataConfig data = std::move(defaults);
-  const DataKind inherited = data.kind;
-  data.kind = table.choice("kind", kDataKindNames, data.kind);
-  data.form = table.choice("form", kDataFormNames, data.form);
-  if (data.kind != inherited) {
-    const DataForm form = data.form;
-    data = DataConfig{};
-    data.kind = table.choice("kind", kDataKindNames, data.kind);
-    data.form = form;
+/// A string, or a list of strings.
+void read_paths(TomlReader& table, SourceConfig& source) {
+  const toml::node* node = table.node("path");
+  if (node == nullptr) return;
+  source.paths.clear();
+  if (node->is_string()) {
+    source.paths.emplace_back(*node->value<std::string>());
+  } else {
+    for (const std::string& path : table.texts("path")) source.paths.emplace_back(path);
   }
-  read_range(table, data);
-  data.path = table.text("path", data.path.string());
-  if (table.has("families")) data.families = table.texts("families");
-  table.texts("families");
-  data.problems = table.integer("problems", data.problems, 1, kLarge);
-  data.corpus_seed = static_cast<std::uint64_t>(
-      table.integer("corpus_seed", static_cast<std::int64_t>(data.corpus_seed), 0));
-  data.held_out = table.boolean("held_out", data.held_out);
-  table.finish();
-  if (data.kind == DataKind::arithmetic) {
+  const auto empty = [](const std::filesystem::path& path) { return path.empty(); };
+  if (source.paths.empty() || std::any_of(source.paths.begin(), source.paths.end(), empty)) {
+    table.fail("path", "accepted: a file, or a list of files");
+  }
+}
+
+void read_delimiter(TomlReader& table, DocumentDelimiter& delimiter) {
+  delimiter.begin = table.integer("document_begin", delimiter.begin, 0, kLargestToken);
+  delimiter.end = table.integer("document_end", delimiter.end, 0, kLargestToken);
+  if (delimiter.begin >= 0 && delimiter.end >= 0) {
+    table.fail("document_end",
+               "documents are cut either at their first or at their last token; "
+               "accepted: document_begin or document_end");
+  }
+}
+
+/// Rejects the keys of other kinds.
+void check_source_keys(const TomlReader& table, const SourceConfig& source, DataForm form) {
+  if (source.kind == DataKind::arithmetic) {
     if (table.has("path")) table.fail("path", "kind = \"arithmetic\" reads no file");
+  } else {
+    for (const char* key : {"families", "problems", "corpus_seed", "held_out"}) {
+      if (table.has(key)) table.fail(key, "is for kind = \"arithmetic\"");
+    }
+    if (source.paths.empty()) {
+      table.fail("path", fmt::format("missing; kind = \"{}\" reads a file",
+                                     word_for(kDataKindNames, source.kind)));
+    }
+  }
+  for (const char* key : {"document_begin", "document_end"}) {
+    if (source.kind != DataKind::tokens && table.has(key)) {
+      table.fail(key, "is for kind = \"tokens\"");
+    }
+  }
+  if (source.kind == DataKind::text && form == DataForm::prompt_response) {
+    table.fail("form", "plain text has no prompts; accepted: running_text, or kind = \"jsonl\"");
+  }
+}
+
+// The keys of one source; `defaults` holds what absent keys mean.
+SourceConfig read_source(TomlReader& table, const SourceConfig& defaults, DataForm form) {
+  SourceConfig source;
+  source.kind = table.choice("kind", kDataKindNames, defaults.kind);
+  if (source.kind == defaults.kind) source = defaults;
+  read_range(table, source);
+  read_paths(table, source);
+  read_delimiter(table, source.delimiter);
+  if (table.has("families")) source.families = table.texts("families");
+  table.texts("families");
+  source.problems = table.integer("problems", source.problems, 1, kLarge);
+  source.corpus_seed = static_cast<std::uint64_t>(
+      table.integer("corpus_seed", static_cast<std::int64_t>(source.corpus_seed), 0));
+  source.held_out = table.boolean("held_out", source.held_out);
+  check_source_keys(table, source, form);
+  return source;
+}
+
+// `defaults` holds what absent keys mean; those of a source only where the table describes one.
+DataConfig read_data(TomlReader& table, const DataConfig& defaults) {
+  DataConfig data;
+  data.form = table.choice("form", kDataFormNames, defaults.form);
+  std::vector<TomlReader> parts = table.tables("sources");
+  if (parts.empty() && table.has("sources")) table.fail("sources", "accepted: at least one");
+  if (parts.empty()) {
+    const bool one = defaults.sources.size() == 1;
+    data.sources = {read_source(table, one ? defaults.sources.front() : SourceConfig{}, data.form)};
+    table.finish();
     return data;
   }
-  for (const char* key : {"families", "problems", "corpus_seed", "held_out"}) {
-    if (table.has(key)) table.fail(key, "is for kind = \"arithmetic\"");
+  table.finish();
+  data.sources.clear();
+  for (TomlReader& part : parts) {
+    SourceConfig source = read_source(part, SourceConfig{}, data.form);
+    source.weight = part.number("weight", source.weight, 1e-6, 1e6);
+    part.finish();
+    data.sources.push_back(std::move(source));
   }
-  if (data.path.empty()) {
-    table.fail("path", fmt::format("missing; kind = \"{}\" reads a file",
-                                   word_for(kDataKindNames, data.kind)));
-  }
-  if (data.kind == DataKind::text && data.form == DataForm::prompt_response) {
-    table.fail("form", "plain text has no prompts; accepted: running_text, or kind = \"jsonl\"");
+  if (data.sources.size() == 1) data.sources.front().weight = 1.0;
+  if (data.sources.size() > kLargestMixture) {
+    table.fail("sources", fmt::format("{} of them; accepted: at most {}", data.sources.size(),
+                                      kLargestMixture));
   }
   return data;
 }
@@ -176,17 +235,20 @@ std::optional<EvalConfig> read_eval(TomlReader& stage, const DataConfig& data) {
   table->finish();
   // The generator can hold problems out; a file cannot tell which of its documents to keep back.
   DataConfig defaults = data;
-  defaults.held_out = data.kind == DataKind::arithmetic;
-  defaults.range_begin = 0.0;
-  defaults.range_end = 1.0;
+  const auto generated = [](const SourceConfig& source) {
+    return source.kind == DataKind::arithmetic;
+  };
+  for (SourceConfig& source : defaults.sources) {
+    source.held_out = generated(source);
+    source.range_begin = 0.0;
+    source.range_end = 1.0;
+  }
   if (own) {
     eval.data = read_data(*own, defaults);
-  } else if (data.kind == DataKind::arithmetic) {
+  } else if (std::all_of(data.sources.begin(), data.sources.end(), generated)) {
     eval.data = defaults;
   } else {
-    table->fail("data",
-                fmt::format("missing; a stage on kind = \"{}\" names its held-out documents",
-                            word_for(kDataKindNames, data.kind)));
+    table->fail("data", "missing; a stage that reads files names its held-out documents");
   }
   if (eval.exact_match > 0 && eval.data.form != DataForm::prompt_response) {
     table->fail("exact_match", "asks prompts; accepted: data.form = \"prompt_response\", or 0");

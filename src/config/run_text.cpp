@@ -37,17 +37,44 @@ std::string logging_text(const LoggingConfig& logging) {
       truth(logging.hash_every_step), word_for(kNonfinitePolicyNames, logging.nonfinite));
 }
 
-std::string data_text(const DataConfig& data, const std::string& path) {
-  std::string text =
-      fmt::format("\n[{}]\nkind = \"{}\"\nform = \"{}\"\nrange = [{}, {}]\n", path,
-                  word_for(kDataKindNames, data.kind), word_for(kDataFormNames, data.form),
-                  toml_number(data.range_begin), toml_number(data.range_end));
-  if (data.kind != DataKind::arithmetic) {
-    return text + fmt::format("path = {}\n", toml_quoted(data.path.string()));
+std::string paths_text(const std::vector<std::filesystem::path>& paths) {
+  if (paths.size() == 1) return toml_quoted(paths.front().string());
+  std::vector<std::string> names;
+  for (const std::filesystem::path& path : paths) names.push_back(path.string());
+  return quoted_list(names);
+}
+
+std::string source_text(const SourceConfig& source) {
+  std::string text = fmt::format("range = [{}, {}]\n", toml_number(source.range_begin),
+                                 toml_number(source.range_end));
+  if (source.kind == DataKind::arithmetic) {
+    return text + fmt::format("families = {}\nproblems = {}\ncorpus_seed = {}\nheld_out = {}\n",
+                              quoted_list(source.families), source.problems, source.corpus_seed,
+                              truth(source.held_out));
   }
-  return text + fmt::format("families = {}\nproblems = {}\ncorpus_seed = {}\nheld_out = {}\n",
-                            quoted_list(data.families), data.problems, data.corpus_seed,
-                            truth(data.held_out));
+  text += fmt::format("path = {}\n", paths_text(source.paths));
+  if (source.delimiter.begin >= 0) {
+    text += fmt::format("document_begin = {}\n", source.delimiter.begin);
+  }
+  if (source.delimiter.end >= 0) text += fmt::format("document_end = {}\n", source.delimiter.end);
+  return text;
+}
+
+std::string data_text(const DataConfig& data, const std::string& path) {
+  const std::string form = fmt::format("form = \"{}\"\n", word_for(kDataFormNames, data.form));
+  const auto kind = [](const SourceConfig& source) {
+    return fmt::format("kind = \"{}\"\n", word_for(kDataKindNames, source.kind));
+  };
+  if (data.sources.size() == 1) {
+    const SourceConfig& source = data.sources.front();
+    return fmt::format("\n[{}]\n", path) + kind(source) + form + source_text(source);
+  }
+  std::string text = fmt::format("\n[{}]\n", path) + form;
+  for (const SourceConfig& source : data.sources) {
+    text += fmt::format("\n[[{}.sources]]\nweight = {}\n", path, toml_number(source.weight)) +
+            kind(source) + source_text(source);
+  }
+  return text;
 }
 
 std::string stage_text(const StageConfig& stage) {

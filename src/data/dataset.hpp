@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "src/data/documents.hpp"
+#include "src/data/corpus.hpp"
 
 namespace fp8lab {
 
@@ -19,9 +20,13 @@ struct Batch {
   std::vector<std::int32_t> positions;       ///< within the document
   std::vector<std::int32_t> document_start;  ///< index within the sequence
   std::int64_t trained_tokens = 0;           ///< sum of weights
+
+  Batch() = default;
+  /// Nothing but padding, which is not trained on.
+  Batch(std::int64_t sequences, std::int64_t sequence_length, std::int32_t padding);
 };
 
-/// Where the stream of batches stands; part of a checkpoint.
+/// Where the stream of one source stands; part of a checkpoint.
 struct DataCursor {
   std::int64_t epoch = 0;
   std::int64_t document = 0;  ///< index into the epoch's order
@@ -29,28 +34,29 @@ struct DataCursor {
   bool operator==(const DataCursor&) const = default;
 };
 
-/// Endless stream over `documents`, shuffled anew each epoch by (seed, stream, epoch). Running text
-/// is cut where a sequence ends and goes on in the next one. Prompt-response documents stay whole:
-/// one that does not fit starts the next sequence, one longer than a sequence loses its end.
+/// Endless stream over the documents of one source, shuffled anew each epoch by (seed, stream,
+/// epoch). Running text is cut where a sequence ends and goes on in the next one. Prompt-response
+/// documents stay whole: one that does not fit starts the next sequence, one longer than a sequence
+/// loses its end.
 class Dataset {
  public:
-  Dataset(std::vector<Document> documents, DataForm form, std::uint64_t seed,
+  Dataset(std::shared_ptr<const Corpus> corpus, DataForm form, std::uint64_t seed,
           std::uint32_t stream);
 
   Batch next(std::int64_t sequences, std::int64_t sequence_length);
+  /// Fills row `sequence` of a batch that holds padding there.
+  void fill_sequence(Batch& batch, std::int64_t sequence);
 
   const DataCursor& cursor() const { return cursor_; }
   void seek(const DataCursor& cursor);
-  /// XXH3-64 over all documents in their original order.
-  std::uint64_t hash() const;
-  std::int64_t size() const { return static_cast<std::int64_t>(documents_.size()); }
+  const Corpus& corpus() const { return *corpus_; }
 
  private:
   void shuffle();
-  void fill_sequence(Batch& batch, std::int64_t sequence);
+  DocumentView current() const;
   void advance_document();
 
-  std::vector<Document> documents_;
+  std::shared_ptr<const Corpus> corpus_;
   DataForm form_;
   std::uint64_t seed_;
   std::uint32_t stream_;

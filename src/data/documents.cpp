@@ -110,8 +110,8 @@ Passage parse_line(const std::string& line, const std::string& where) {
   }
   if (object.contains("messages")) return messages_passage(object["messages"], where);
   if (object.contains("text")) return {"", string_field(object, "text", where)};
-  throw Error(fmt::format(
-      "{}: accepted are {{question, answer}}, {{messages}} and {{text}}", where));
+  throw Error(
+      fmt::format("{}: accepted are {{question, answer}}, {{messages}} and {{text}}", where));
 }
 
 std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm form) {
@@ -129,42 +129,46 @@ std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm
   return passages;
 }
 
-std::vector<Passage> generate_passages(const DataConfig& config) {
+std::vector<Passage> generate_passages(const SourceConfig& source) {
   std::vector<Passage> passages;
-  for (const WordProblem& problem : generate_arithmetic(config.corpus_seed, config.problems,
-                                                        config.families, config.held_out)) {
+  for (const WordProblem& problem :
+       generate_arithmetic(source.corpus_seed, source.problems, source.families, source.held_out)) {
     passages.push_back(question_answer(problem.question, problem.solution));
+  }
+  return passages;
+}
+
+std::vector<Passage> read_passages(const SourceConfig& source, DataForm form) {
+  if (source.kind == DataKind::arithmetic) return generate_passages(source);
+  FP8LAB_ASSERT(source.kind != DataKind::tokens);
+  std::vector<Passage> passages;
+  for (const std::filesystem::path& path : source.paths) {
+    const bool text = source.kind == DataKind::text;
+    if (text && form == DataForm::prompt_response) {
+      throw Error(
+          fmt::format("{}: plain text has no prompts; prompt_response needs jsonl", path.string()));
+    }
+    const std::vector<Passage> more = text ? read_text(path) : read_json_lines(path, form);
+    passages.insert(passages.end(), more.begin(), more.end());
   }
   return passages;
 }
 
 }  // namespace
 
-std::vector<Document> load_documents(const DataConfig& config) {
-  std::vector<Passage> passages;
-  switch (config.kind) {
-    case DataKind::arithmetic: passages = generate_passages(config); break;
-    case DataKind::text:
-      if (config.form == DataForm::prompt_response) {
-        throw Error(fmt::format("{}: plain text has no prompts; prompt_response needs jsonl",
-                                config.path.string()));
-      }
-      passages = read_text(config.path);
-      break;
-    case DataKind::jsonl: passages = read_json_lines(config.path, config.form); break;
-  }
+std::vector<Document> load_documents(const SourceConfig& source, DataForm form) {
+  const std::vector<Passage> passages = read_passages(source, form);
   const auto count = static_cast<double>(passages.size());
-  const auto first = static_cast<std::size_t>(std::floor(config.range_begin * count));
-  const auto last = static_cast<std::size_t>(std::floor(config.range_end * count));
+  const auto first = static_cast<std::size_t>(std::floor(source.range_begin * count));
+  const auto last = static_cast<std::size_t>(std::floor(source.range_end * count));
   if (first >= last) {
-    throw Error(fmt::format("{}: no documents in range [{}, {}) of {}", config.path.string(),
-                            config.range_begin, config.range_end, passages.size()));
+    throw Error(fmt::format("{}: no documents in range [{}, {}) of {}",
+                            source.paths.empty() ? "generator" : source.paths.front().string(),
+                            source.range_begin, source.range_end, passages.size()));
   }
   std::vector<Document> documents;
   documents.reserve(last - first);
-  for (std::size_t i = first; i < last; ++i) {
-    documents.push_back(to_document(passages[i], config.form));
-  }
+  for (std::size_t i = first; i < last; ++i) documents.push_back(to_document(passages[i], form));
   return documents;
 }
 

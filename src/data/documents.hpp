@@ -9,17 +9,18 @@
 
 namespace fp8lab {
 
-/// [begin] prompt response [end]. `prompt_length` counts begin and the prompt: those tokens are never
-/// targets. It is 1 for running text.
+/// [begin] prompt response [end]. `prompt_length` counts begin and the prompt: those tokens are
+/// never targets. It is 1 for running text.
 struct Document {
   std::vector<std::int32_t> tokens;
   std::int64_t prompt_length = 1;
   std::string reference;  ///< prompt_response: the expected response, for exact match
 };
 
-/// Reads or generates the documents of one source, in file order. Throws Error with file:line for
-/// malformed JSON or text that is not usable, and when the chosen range is empty.
-std::vector<Document> load_documents(const DataConfig& config);
+/// Reads or generates the documents of one source that holds no tokens yet, in file order. Throws
+/// Error with file:line for malformed JSON or text that is not usable, and when the chosen range is
+/// empty.
+std::vector<Document> load_documents(const SourceConfig& source, DataForm form);
 
 /// The final answer of a solution: what follows the last "####", without spaces and commas; empty
 /// if there is none.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,15 +18,6 @@ struct ByteTokenizer {
     tokens.reserve(text.size());
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
     return tokens;
-  }
-
-  /// Bytes of the tokens; specials and unused codes of a padded vocabulary are dropped.
-  static std::string decode(const std::vector<std::int32_t>& tokens) {
-    std::string text;
-    for (const std::int32_t token : tokens) {
-      if (token >= 0 && token < 256) text.push_back(static_cast<char>(token));
-    }
-    return text;
   }
 };
 

@@ -79,7 +79,10 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   target.rows = rows;
   target.k = k;
   const DType dtype = backend_.storage(spec.storage());
-  if (is_kept(slot)) {
+  const bool is_weight = tensor_of(slot) == 1;
+  if (is_weight && is_source(slot, weight_source(slot))) {
+    target.codes = weight_source(slot);
+  } else if (is_kept(slot)) {
     target.codes = backend_.allocate(dtype, rows, k);
   } else {
     workspace_.reserve(buffer_name(slot), dtype, rows, k);
@@ -118,15 +121,20 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
   return dequantized;
 }
 
+bool Linear::is_source(Slot slot, const TensorView& source) const {
+  const QuantSpec& spec = recipe_.slot(slot);
+  return !spec.is_cast() && !spec.transform && !is_second_orientation(slot) &&
+         source.dtype == backend_.storage(spec.storage());
+}
+
 bool Linear::bind(Slot slot, const TensorView& source) {
   QuantizedOperand& target = operand(slot);
-  const DType dtype = backend_.storage(target.spec.storage());
-  if (!target.spec.is_cast() && !target.spec.transform && !is_second_orientation(slot) &&
-      source.dtype == dtype) {
+  if (is_source(slot, source)) {
     target.codes = source;
     return false;
   }
   if (!is_kept(slot)) {
+    const DType dtype = backend_.storage(target.spec.storage());
     target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
   }
   return true;

@@ -88,6 +88,8 @@ class Linear {
   bool is_kept(Slot slot) const;
   std::string buffer_name(Slot slot) const;
   void reserve(Slot slot, std::int64_t rows, std::int64_t k);
+  /// True where the operand in `slot` is `source` itself, without a copy.
+  bool is_source(Slot slot, const TensorView& source) const;
   /// Gives the operand in `slot` its memory; false where it is the source itself.
   bool bind(Slot slot, const TensorView& source);
   /// The same for both orientations of a tensor; false unless both are made from `source`.

@@ -97,15 +97,34 @@ std::string field(const SafetensorsFile& file, const std::string& key) {
   return found->second;
 }
 
-std::int64_t integer(const SafetensorsFile& file, const std::string& key) {
+/// Numbers from 0 on, with commas between them.
+std::vector<std::int64_t> integers(const SafetensorsFile& file, const std::string& key) {
   const std::string text = field(file, key);
   const char* const end = text.data() + text.size();
-  std::int64_t value = 0;
-  const auto [last, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || last != end || value < 0) {
-    throw Error(fmt::format("checkpoint field '{}' is '{}', not a number from 0 on", key, text));
+  std::vector<std::int64_t> values;
+  for (const char* at = text.data();; ++at) {
+    const auto [last, error] = std::from_chars(at, end, values.emplace_back());
+    const bool valid = error == std::errc{} && values.back() >= 0 && (last == end || *last == ',');
+    if (!valid) {
+      throw Error(fmt::format("checkpoint field '{}' is '{}', not a number from 0 on", key, text));
+    }
+    if (last == end) return values;
+    at = last;
   }
-  return value;
+}
+
+std::int64_t integer(const SafetensorsFile& file, const std::string& key) {
+  const std::vector<std::int64_t> values = integers(file, key);
+  if (values.size() != 1) throw Error(fmt::format("checkpoint field '{}' is a list", key));
+  return values.front();
+}
+
+std::string joined(const std::vector<DataCursor>& cursors, std::int64_t DataCursor::*member) {
+  std::string text;
+  for (const DataCursor& cursor : cursors) {
+    text += (text.empty() ? "" : ",") + std::to_string(cursor.*member);
+  }
+  return text;
 }
 
 void refresh_working_copies(Backend& backend, const Parameters& parameters) {
@@ -129,9 +148,9 @@ void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
       {"stage_step", std::to_string(position.stage_step)},
       {"tokens", std::to_string(position.tokens)},
       {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
-      {"epoch", std::to_string(position.cursor.epoch)},
-      {"document", std::to_string(position.cursor.document)},
-      {"offset", std::to_string(position.cursor.offset)}};
+      {"epoch", joined(position.cursors, &DataCursor::epoch)},
+      {"document", joined(position.cursors, &DataCursor::document)},
+      {"offset", joined(position.cursors, &DataCursor::offset)}};
   std::vector<TensorHeader> headers;
   std::vector<TensorView> views;
   for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
@@ -162,7 +181,14 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
   position.stage_step = integer(file, "stage_step");
   position.tokens = integer(file, "tokens");
   position.seconds = static_cast<double>(integer(file, "microseconds")) * 1e-6;
-  position.cursor = {integer(file, "epoch"), integer(file, "document"), integer(file, "offset")};
+  const auto epochs = integers(file, "epoch");
+  const auto documents = integers(file, "document"), offsets = integers(file, "offset");
+  if (documents.size() != epochs.size() || offsets.size() != epochs.size()) {
+    throw Error("checkpoint fields 'epoch', 'document' and 'offset' have different lengths");
+  }
+  for (std::size_t i = 0; i < epochs.size(); ++i) {
+    position.cursors.push_back({epochs[i], documents[i], offsets[i]});
+  }
   return position;
 }
 

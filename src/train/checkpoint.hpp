@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "emulation/api/backend.hpp"
-#include "src/data/dataset.hpp"
+#include "src/data/mixture.hpp"
 #include "src/model/linear.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
@@ -22,7 +22,7 @@ struct RunPosition {
   std::int64_t stage_step = 0;  ///< steps done in that stage
   std::int64_t tokens = 0;
   double seconds = 0;
-  DataCursor cursor;  ///< of that stage's data
+  std::vector<DataCursor> cursors;  ///< of that stage's data sources, in their order
 };
 
 /// What a checkpoint covers. `linears` may be empty (weights of a finished stage only).

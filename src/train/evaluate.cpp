@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "src/data/tokenizer.hpp"
 #include "src/train/optimizer_step.hpp"
 
 namespace fp8lab {
@@ -10,36 +9,24 @@ namespace {
 
 constexpr std::uint32_t kEvaluationStream = 0xe7a1;
 
-Batch empty_batch(const BatchShape& shape) {
-  Batch batch;
-  batch.sequences = shape.sequences;
-  batch.sequence_length = shape.sequence_length;
-  const auto count = static_cast<std::size_t>(shape.tokens());
-  batch.tokens.assign(count, ByteTokenizer::kPadding);
-  batch.targets.assign(count, ByteTokenizer::kPadding);
-  batch.weights.assign(count, 0.0f);
-  batch.positions.assign(count, 0);
-  batch.document_start.assign(count, 0);
-  return batch;
-}
-
 }  // namespace
 
-Evaluator::Evaluator(Backend& backend, Transformer& transformer, const EvalConfig& config)
+Evaluator::Evaluator(Backend& backend, Transformer& transformer, const EvalConfig& config,
+                     const DataSources& data)
     : backend_(backend),
       transformer_(transformer),
       config_(config),
-      documents_(load_documents(config.data)),
+      data_(data),
       scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {}
 
 double Evaluator::held_out_loss(const StepContext& context) {
-  Dataset dataset(documents_, config_.data.form, 0, kEvaluationStream);
+  Mixture mixture(data_, 0, kEvaluationStream);
   const BatchShape& shape = transformer_.shape();
   transformer_.prepare_weights(context);
   backend_.fill_zero(scalars_);
   std::int64_t tokens = 0;
   for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
-    const Batch batch = dataset.next(shape.sequences, shape.sequence_length);
+    const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
     tokens += batch.trained_tokens;
     transformer_.load(batch);
     transformer_.forward(context);
@@ -50,28 +37,31 @@ double Evaluator::held_out_loss(const StepContext& context) {
   return tokens > 0 ? total / static_cast<double>(tokens) : 0.0;
 }
 
-std::int64_t Evaluator::slot_length(std::vector<Problem>& problems) const {
+std::vector<Evaluator::Problem> Evaluator::choose_problems() const {
   const std::int64_t limit = transformer_.shape().sequence_length;
-  std::int64_t longest = 1;
-  for (const Document& document : documents_) {
-    if (static_cast<std::int64_t>(problems.size()) == config_.exact_match) break;
-    const std::int64_t length = document.prompt_length + config_.max_new_tokens;
-    if (length > limit) continue;
-    longest = std::max(longest, length);
-    Problem problem;
-    problem.document = &document;
-    problem.tokens.assign(document.tokens.begin(),
-                          document.tokens.begin() + document.prompt_length);
-    problems.push_back(std::move(problem));
+  std::vector<Problem> problems;
+  for (const auto& corpus : data_.corpora) {
+    for (std::int64_t i = 0; i < corpus->size(); ++i) {
+      if (static_cast<std::int64_t>(problems.size()) == config_.exact_match) return problems;
+      const DocumentView document = corpus->document(i);
+      Problem problem;
+      problem.prompt_length = prompt_length(document);
+      if (problem.prompt_length + config_.max_new_tokens > limit) continue;
+      for (std::int64_t j = 0; j < problem.prompt_length; ++j) {
+        problem.tokens.push_back(document.token(j));
+      }
+      problem.expected = final_answer(corpus->reference(i));
+      problems.push_back(std::move(problem));
+    }
   }
-  return longest;
+  return problems;
 }
 
 void Evaluator::extend(const StepContext& context, std::vector<Problem*>& group,
                        std::int64_t slot) {
   const BatchShape& shape = transformer_.shape();
   const std::int64_t per_sequence = shape.sequence_length / slot;
-  Batch batch = empty_batch(shape);
+  Batch batch(shape.sequences, shape.sequence_length, data_.vocabulary().padding());
   std::vector<std::size_t> last(group.size());
   for (std::size_t i = 0; i < group.size(); ++i) {
     const std::int64_t start = static_cast<std::int64_t>(i) % per_sequence * slot;
@@ -94,8 +84,8 @@ void Evaluator::extend(const StepContext& context, std::vector<Problem*>& group,
     const std::int32_t token = best[last[i]];
     group[i]->tokens.push_back(token);
     const auto generated =
-        static_cast<std::int64_t>(group[i]->tokens.size()) - group[i]->document->prompt_length;
-    group[i]->finished = token == ByteTokenizer::kEnd || generated >= config_.max_new_tokens;
+        static_cast<std::int64_t>(group[i]->tokens.size()) - group[i]->prompt_length;
+    group[i]->finished = token == data_.vocabulary().end() || generated >= config_.max_new_tokens;
   }
   group.erase(std::remove_if(group.begin(), group.end(),
                              [](const Problem* problem) { return problem->finished; }),
@@ -103,8 +93,11 @@ void Evaluator::extend(const StepContext& context, std::vector<Problem*>& group,
 }
 
 Evaluator::ExactMatch Evaluator::exact_match(const StepContext& context) {
-  std::vector<Problem> problems;
-  const std::int64_t slot = slot_length(problems);
+  std::vector<Problem> problems = choose_problems();
+  std::int64_t slot = 1;
+  for (const Problem& problem : problems) {
+    slot = std::max(slot, problem.prompt_length + config_.max_new_tokens);
+  }
   const BatchShape& shape = transformer_.shape();
   const auto capacity = static_cast<std::size_t>(shape.sequence_length / slot * shape.sequences);
   transformer_.prepare_weights(context);
@@ -117,13 +110,11 @@ Evaluator::ExactMatch Evaluator::exact_match(const StepContext& context) {
   transformer_.discard_amaxes();
   ExactMatch result;
   for (const Problem& problem : problems) {
-    const std::vector<std::int32_t> generated(
-        problem.tokens.begin() + problem.document->prompt_length, problem.tokens.end());
-    const std::string expected = final_answer(problem.document->reference);
+    const std::vector<std::int32_t> generated(problem.tokens.begin() + problem.prompt_length,
+                                              problem.tokens.end());
+    const std::string answer = final_answer(data_.vocabulary().decode(generated));
     ++result.asked;
-    if (!expected.empty() && final_answer(ByteTokenizer::decode(generated)) == expected) {
-      ++result.correct;
-    }
+    if (!problem.expected.empty() && answer == problem.expected) ++result.correct;
   }
   return result;
 }

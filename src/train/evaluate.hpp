@@ -2,18 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
 
-/// The evaluation of one stage: data loaded once, buffers allocated once.
+/// The evaluation of one stage: buffers allocated once.
 class Evaluator {
  public:
-  /// `transformer` and `backend` must outlive the evaluator.
-  Evaluator(Backend& backend, Transformer& transformer, const EvalConfig& config);
+  /// `transformer`, `backend` and `data`, which is config.data opened, must outlive the evaluator.
+  /// Answers are asked for only where the ids of `data` can be read as text.
+  Evaluator(Backend& backend, Transformer& transformer, const EvalConfig& config,
+            const DataSources& data);
 
   /// Mean loss in nats per unmasked token over the configured number of packed sequences (rounded
   /// up to whole micro-batches), always the same ones.
@@ -30,17 +34,18 @@ class Evaluator {
 
  private:
   struct Problem {
-    const Document* document = nullptr;
+    std::string expected;  ///< final answer
+    std::int64_t prompt_length = 0;
     std::vector<std::int32_t> tokens;  ///< prompt, then what was generated
     bool finished = false;
   };
-  std::int64_t slot_length(std::vector<Problem>& problems) const;
+  std::vector<Problem> choose_problems() const;
   void extend(const StepContext& context, std::vector<Problem*>& group, std::int64_t slot);
 
   Backend& backend_;
   Transformer& transformer_;
   EvalConfig config_;
-  std::vector<Document> documents_;
+  const DataSources& data_;
   TensorView scalars_;
 };
 

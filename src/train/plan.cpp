@@ -3,115 +3,127 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
+#include <map>
 
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/time_estimate.hpp"
 
 namespace fp8lab {
 namespace {
 
-std::int64_t bytes_per_code(const QuantSpec& spec) {
-  return static_cast<std::int64_t>(size_of(spec.storage()));
-}
+/// Bytes of the tensors that a backend would allocate.
+class ByteCount {
+ public:
+  explicit ByteCount(const Backend& backend) : backend_(backend) {}
 
-constexpr std::int64_t kCalibrationSize = 384;
-
-/// Multiply-adds a second of one GEMM of the given numerics on this backend.
-double measure_rate(Backend& backend, const GemmSpec& spec, const QuantSpec& a,
-                    const QuantSpec& b) {
-  const auto operand = [&](const QuantSpec& quant) {
-    QuantizedOperand result{quant, kCalibrationSize, kCalibrationSize, {}, {}};
-    result.spec.transform = {};  // of the operands, which are made before the GEMM
-    const DType dtype = backend.storage(quant.storage());
-    result.codes = backend.allocate(dtype, kCalibrationSize, kCalibrationSize);
-    if (quant.has_scale()) {
-      result.scales = backend.allocate(DType::f32, quant.tile_rows(kCalibrationSize),
-                                       quant.scale_cols(kCalibrationSize));
-    }
-    return result;
-  };
-  const QuantizedOperand left = operand(a), right = operand(b);
-  const TensorView d =
-      backend.allocate(backend.storage(spec.output), kCalibrationSize, kCalibrationSize);
-  backend.gemm(spec, left, right, {}, false, d);
-  backend.synchronize();
-  const auto began = std::chrono::steady_clock::now();
-  int repeats = 0;
-  double seconds = 0;
-  while (seconds < 0.1) {
-    backend.gemm(spec, left, right, {}, false, d);
-    backend.synchronize();
-    ++repeats;
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  std::int64_t of(DType dtype, std::int64_t rows, std::int64_t cols) const {
+    return rows * cols * static_cast<std::int64_t>(size_of(backend_.storage(dtype)));
   }
-  const double size = static_cast<double>(kCalibrationSize);
-  return repeats * size * size * size / seconds;
+
+ private:
+  const Backend& backend_;
+};
+
+/// What Transformer::allocate_activations and build_rope_tables allocate.
+std::int64_t activation_bytes(const ModelConfig& model, const StageConfig& stage, DType activation,
+                              const ByteCount& bytes) {
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  const std::int64_t c = model.hidden_size, f = model.intermediate_size;
+  const std::int64_t heads = model.num_attention_heads, kv = model.num_key_value_heads;
+  const std::int64_t q = heads * model.head_dim, qkv = q + 2 * kv * model.head_dim;
+  std::int64_t layer = bytes.of(activation, tokens, 4 * c + qkv + q + 3 * f) +
+                       bytes.of(DType::f32, tokens, 2 + heads);
+  if (model.qk_norm) {
+    layer += bytes.of(activation, tokens, q + kv * model.head_dim) +
+             bytes.of(DType::f32, tokens, heads + kv);
+  }
+  // Five vectors of integers, the weights of targets in f32, losses and a norm.
+  const std::int64_t vectors = tokens * 24 + bytes.of(DType::f32, tokens, 2);
+  return model.num_hidden_layers * layer + vectors +
+         bytes.of(activation, tokens, 5 * c + model.vocab_size + qkv + q + 3 * f) +
+         bytes.of(DType::f32, stage.sequence_length, model.head_dim);
 }
 
-/// The high-precision rate serves attention, the head and every layer that is kept.
-double estimate_step_seconds(const RunConfig& config, const StageConfig& stage,
-                             const Recipe& recipe, Backend& backend) {
-  const std::size_t mark = backend.memory_mark();
-  const LinearRecipe& quantized = recipe.linear;
-  const LinearRecipe& high = recipe.high_precision;
-  const double rate = measure_rate(backend, quantized.gemm(GemmRole::fprop),
-                                   quantized.slot(Slot::fprop_x), quantized.slot(Slot::fprop_w));
-  const double high_rate = measure_rate(backend, high.gemm(GemmRole::fprop),
-                                        high.slot(Slot::fprop_x), high.slot(Slot::fprop_w));
-  backend.release_to(mark);
-  const WorkPlan work = plan_work(config, stage);
-  return work.linear / rate + work.attention / high_rate;
+bool is_second_orientation(Slot slot) {
+  return slot == Slot::wgrad_x || slot == Slot::dgrad_w || slot == Slot::wgrad_dy;
+}
+
+/// What Linear::reserve allocates for all layers, and the buffers that they share.
+class OperandBytes {
+ public:
+  OperandBytes(DType activation, const ByteCount& bytes) : activation_(activation), bytes_(bytes) {}
+
+  void add(Slot slot, const LinearRecipe& recipe, std::int64_t rows, std::int64_t k) {
+    const QuantSpec& spec = recipe.slot(slot);
+    const std::int64_t codes = bytes_.of(spec.storage(), rows, k);
+    const bool weight = slot == Slot::fprop_w || slot == Slot::dgrad_w;
+    const bool kept_x = slot == Slot::fprop_x && recipe.slot(Slot::wgrad_x).orientation_source !=
+                                                     OrientationSource::high_precision;
+    const bool is_source = slot == Slot::fprop_w && !spec.is_cast() && !spec.transform &&
+                           spec.storage() == activation_;
+    if (!(weight || kept_x)) {
+      shared_[slot_name(slot)] = std::max(shared_[slot_name(slot)], codes);
+    } else if (!is_source) {
+      own_ += codes;
+    }
+    if (spec.has_scale()) {
+      own_ += bytes_.of(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
+    }
+    if (is_second_orientation(slot) &&
+        spec.orientation_source != OrientationSource::high_precision) {
+      shared_["dequantized"] = std::max(shared_["dequantized"], bytes_.of(DType::f32, rows, k));
+    }
+    own_ += static_cast<std::int64_t>(sizeof(OperandStatistics));
+  }
+
+  std::int64_t total() const {
+    std::int64_t sum = own_;
+    for (const auto& [name, size] : shared_) sum += size;
+    return sum;
+  }
+
+ private:
+  DType activation_;
+  const ByteCount& bytes_;
+  std::int64_t own_ = 0;
+  std::map<std::string, std::int64_t> shared_;
+};
+
+std::int64_t operand_bytes(const ModelConfig& model, const StageConfig& stage, const Recipe& recipe,
+                           const ByteCount& bytes) {
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  OperandBytes operands(recipe.activation_dtype, bytes);
+  for (const LinearShape& layer : linear_shapes(model)) {
+    const LinearRecipe& linear =
+        recipe.for_layer(layer.name, static_cast<int>(model.num_hidden_layers));
+    operands.add(Slot::fprop_x, linear, tokens, layer.in);
+    operands.add(Slot::fprop_w, linear, layer.out, layer.in);
+    operands.add(Slot::dgrad_dy, linear, tokens, layer.out);
+    operands.add(Slot::dgrad_w, linear, layer.in, layer.out);
+    operands.add(Slot::wgrad_dy, linear, layer.out, tokens);
+    operands.add(Slot::wgrad_x, linear, layer.in, tokens);
+  }
+  return operands.total();
 }
 
 }  // namespace
 
-MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe) {
-  const ModelConfig& model = config.model;
+MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                       const Backend& backend) {
+  const ByteCount bytes(backend);
+  const OptimizerConfig& optimizer = config.optimizer;
+  const DType master = backend.storage(DType::f32);
+  const DType working = backend.storage(recipe.activation_dtype);
   MemoryPlan plan;
-  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  const auto width = static_cast<std::int64_t>(size_of(recipe.activation_dtype));
-  const auto moments = static_cast<std::int64_t>(size_of(config.optimizer.first_moment) +
-                                                 size_of(config.optimizer.second_moment));
-  plan.parameters = ParameterLayout(model).count() * (8 + (width == 2 ? 2 : 0) + moments);
-  const std::int64_t attention = model.num_attention_heads * model.head_dim;
-  const std::int64_t qkv = attention + 2 * model.num_key_value_heads * model.head_dim;
-  const std::int64_t per_layer =
-      4 * model.hidden_size + qkv + attention + 3 * model.intermediate_size;
-  const std::int64_t shared =
-      5 * model.hidden_size + model.vocab_size + qkv + attention + 3 * model.intermediate_size;
-  plan.activations = tokens * width * (per_layer * model.num_hidden_layers + shared) +
-                     tokens * 4 * model.num_hidden_layers * (model.num_attention_heads + 2);
-  std::int64_t largest[4] = {};
-  for (const LinearShape& layer : linear_shapes(model)) {
-    const LinearRecipe& linear =
-        recipe.for_layer(layer.name, static_cast<int>(model.num_hidden_layers));
-    for (const Slot slot : {Slot::fprop_w, Slot::dgrad_w}) {
-      plan.operands += layer.in * layer.out * bytes_per_code(linear.slot(slot));
-    }
-    const std::int64_t extents[4] = {layer.in, layer.out, layer.out, layer.in};
-    const Slot slots[4] = {Slot::fprop_x, Slot::dgrad_dy, Slot::wgrad_dy, Slot::wgrad_x};
-    for (int i = 0; i < 4; ++i) {
-      largest[i] =
-          std::max(largest[i], tokens * extents[i] * bytes_per_code(linear.slot(slots[i])));
-    }
-  }
-  for (const std::int64_t bytes : largest) plan.operands += bytes;
+  plan.parameters =
+      ParameterLayout(config.model).count() *
+      (bytes.of(DType::f32, 2, 1) +
+       (working == master ? 0 : bytes.of(recipe.activation_dtype, 1, 1)) +
+       bytes.of(optimizer.first_moment, 1, 1) + bytes.of(optimizer.second_moment, 1, 1));
+  plan.activations = activation_bytes(config.model, stage, recipe.activation_dtype, bytes);
+  plan.operands = operand_bytes(config.model, stage, recipe, bytes);
   return plan;
-}
-
-WorkPlan plan_work(const RunConfig& config, const StageConfig& stage) {
-  const ModelConfig& model = config.model;
-  const auto tokens = static_cast<double>(stage.batch_sequences * stage.sequence_length);
-  WorkPlan work;
-  for (const LinearShape& layer : linear_shapes(model)) {
-    work.linear += 3.0 * tokens * static_cast<double>(layer.in * layer.out);
-  }
-  // Two products forward, seven backward (scores and dP twice); half of the scores are masked.
-  work.attention =
-      9.0 * tokens * 0.5 * static_cast<double>(stage.sequence_length) *
-      static_cast<double>(model.num_attention_heads * model.head_dim * model.num_hidden_layers);
-  return work;
 }
 
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
@@ -152,16 +164,20 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
         text += fmt::format("warning: {}: {}\n", layer.name, warning);
       }
     }
-    const MemoryPlan memory = plan_memory(config, stage, recipe);
+    const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
     text += fmt::format(
         "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}\n",
         mib(memory.parameters + memory.activations + memory.operands), mib(memory.parameters),
         mib(memory.activations), mib(memory.operands));
-    const double seconds = estimate_step_seconds(config, stage, recipe, backend);
-    total += seconds * static_cast<double>(stage.steps);
-    text += fmt::format("time {:.2f} s a step in GEMMs at least, from timed GEMMs\n", seconds);
+    const TimePlan time = estimate_step(config, stage, recipe, backend);
+    total += time.total() * static_cast<double>(stage.steps);
+    text += fmt::format(
+        "time about {:.3g} s a step, from timed operations: GEMMs {:.3g}, attention {:.3g}, "
+        "quantization {:.3g}, elementwise {:.3g}, optimizer {:.3g}\n",
+        time.total(), time.gemms, time.attention, time.quantization, time.elementwise,
+        time.optimizer);
   }
-  return text + fmt::format("\ntime of all stages {:.0f} s in GEMMs at least\n", total);
+  return text + fmt::format("\ntime of all stages about {:.0f} s, without evaluations\n", total);
 }
 
 }  // namespace fp8lab

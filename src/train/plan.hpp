@@ -16,15 +16,10 @@ struct MemoryPlan {
   std::int64_t operands = 0;     ///< quantized weights, and the shared operand buffers
 };
 
-MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe);
-
-/// Multiply-adds of one optimizer step: linear layers (forward and backward), and attention.
-struct WorkPlan {
-  double linear = 0;
-  double attention = 0;
-};
-
-WorkPlan plan_work(const RunConfig& config, const StageConfig& stage);
+/// What a stage allocates on `backend`, to within the rounding of allocations, states of delayed
+/// scaling and factors of smoothing.
+MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                       const Backend& backend);
 
 /// Throws Error when a layer of the model cannot run under the stage's recipe: a transform that
 /// does not fit, or a quantization that `backend` lacks.
@@ -32,7 +27,7 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
                     const Backend& backend);
 
 /// The text of `train --dry-run`: recipe table, warnings, parameters, memory, and a time estimate
-/// from GEMMs timed on `backend`.
+/// from operations timed on `backend`.
 std::string describe_plan(const RunConfig& config, Backend& backend);
 
 }  // namespace fp8lab

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "src/data/manifest.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/optimizer_step.hpp"
 #include "src/train/plan.hpp"
@@ -44,10 +45,9 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
     const StageConfig& stage = config_.stages[i];
     stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
     validate_stage(config_, stage, stage_recipes_.back(), backend_);
-    datasets_.emplace_back(load_documents(stage.data), stage.data.form, config_.seed,
-                           kDataStream + static_cast<std::uint32_t>(stage.kind));
     total_steps_ += stage.steps;
   }
+  open_data();
   parameters_ = std::make_unique<Parameters>(backend_, config_.model, config_.optimizer,
                                              recipe_.activation_dtype);
   scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
@@ -59,6 +59,25 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::open_data() {
+  for (const StageConfig& stage : config_.stages) {
+    const std::string where = "stage " + stage.name;
+    DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
+    std::optional<DataSources> eval;
+    if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
+    const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
+    Mixture mixture(train, config_.seed, stream);
+    data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
+    const Vocabulary& first = data_.front().train.vocabulary();
+    check_same_tokenizer(first, data_.back().train.vocabulary(), where);
+    if (!stage.eval) continue;
+    check_same_tokenizer(first, data_.back().eval->vocabulary(), where);
+    for (const auto& corpus : data_.back().eval->corpora) {
+      if (stage.eval->exact_match > 0) corpus->reference(0);  // Error if ids cannot be read
+    }
+  }
+}
 
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
 
@@ -74,11 +93,17 @@ RunMeta Trainer::make_meta() {
   meta.config_text = config_.text;
   meta.config_hash = config_.hash;
   Xxh3Stream data;
-  for (const Dataset& dataset : datasets_) {
-    const std::uint64_t hash = dataset.hash();
-    data.update(&hash, sizeof hash);
+  std::vector<ManifestEntry> entries;
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    for (const auto& corpus : data_[i].train.corpora) {
+      const std::uint64_t hash = corpus->hash();
+      data.update(&hash, sizeof hash);
+    }
+    entries.push_back({config_.stages[i].name, "train", &data_[i].train});
+    if (data_[i].eval) entries.push_back({config_.stages[i].name, "eval", &*data_[i].eval});
   }
   meta.data_hash = hex16(data.digest());
+  meta.extra["data_manifest"] = data_manifest(entries);
   meta.initial_weights_hash = initial_hash_;
   meta.code_version = options_.code_version;
   meta.backend = backend_.name();
@@ -157,12 +182,13 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
       backend_, *parameters_, config_.model, stage_recipes_[i],
       BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
   if (config.eval.has_value()) {
-    stage->evaluator = std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval);
+    stage->evaluator =
+        std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval, *data_[i].eval);
   }
   if (position_.stage_step > 0) {
     load_checkpoint(checkpoint_file(),
                     {backend_, *parameters_, scalars_, &stage->transformer->linears()});
-    datasets_[i].seek(position_.cursor);
+    data_[i].stream.seek(position_.cursors, position_.stage_step * config.batch_sequences);
   } else {
     if (config.reset_optimizer) {
       parameters_->reset_optimizer();
@@ -182,11 +208,11 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
 
 void Trainer::train_step(Stage& stage) {
   const StageConfig& config = *stage.config;
-  Dataset& dataset = datasets_[static_cast<std::size_t>(stage.index)];
+  Mixture& stream = data_[static_cast<std::size_t>(stage.index)].stream;
   std::vector<Batch> batches;
   std::int64_t tokens = 0;
   for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
-    batches.push_back(dataset.next(config.micro_batch_sequences, config.sequence_length));
+    batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));
     tokens += batches.back().trained_tokens;
   }
   const std::int64_t every = config_.logging.statistics_every_steps;
@@ -244,7 +270,7 @@ void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t
   ++position_.step;
   ++position_.stage_step;
   position_.tokens += tokens;
-  position_.cursor = datasets_[static_cast<std::size_t>(stage.index)].cursor();
+  position_.cursors = data_[static_cast<std::size_t>(stage.index)].stream.cursors();
   StepRecord record;
   record.step = position_.step;
   record.stage = static_cast<std::int32_t>(stage.index);
@@ -347,7 +373,7 @@ RunOutcome Trainer::run() {
     }
     position_.stage_step = 0;
     ++position_.stage;
-    position_.cursor = {};
+    position_.cursors.clear();
     backend_.release_to(mark);
   }
   log_->complete(parameters_->hash());

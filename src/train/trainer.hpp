@@ -7,10 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/checkpoint.hpp"
@@ -30,10 +32,10 @@ struct Progress {
 };
 
 struct TrainerOptions {
-  std::filesystem::path directory;       ///< holds run.h5 and checkpoint.safetensors
+  std::filesystem::path directory;  ///< holds run.h5 and checkpoint.safetensors
   bool resume = false;
-  std::filesystem::path init_from;       ///< weights to start from; overrides config.init_from, and
-                                         ///< is told apart by the initial weights' hash alone
+  std::filesystem::path init_from;  ///< weights to start from; overrides config.init_from, and
+                                    ///< is told apart by the initial weights' hash alone
   std::map<std::string, std::string> extra_meta;  ///< for /meta/extra.*: the arm of a study, ...
   std::string code_version;
   std::string simd_target;
@@ -54,7 +56,14 @@ class Trainer {
  private:
   /// What exists for the length of one stage.
   struct Stage;
+  /// The opened data of one stage, for the length of the run.
+  struct StageData {
+    DataSources train;
+    std::optional<DataSources> eval;
+    Mixture stream;
+  };
 
+  void open_data();
   void open_log();
   RunMeta make_meta();
   std::vector<TensorName> tensor_names() const;
@@ -77,7 +86,7 @@ class Trainer {
   TrainerOptions options_;
   Recipe recipe_;
   std::vector<Recipe> stage_recipes_;
-  std::vector<Dataset> datasets_;
+  std::vector<StageData> data_;
   std::unique_ptr<Parameters> parameters_;
   TensorView scalars_;
   std::unique_ptr<RunLog> log_;

@@ -63,8 +63,8 @@ def test_help_and_version() -> None:
     for arguments in (["--help"], ["help"], ["-h"]):
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
-    commands = ["info", "recipes", "train", "ablate", "report", "validate", "gemm", "quantize"]
-    commands += ["export"]
+    commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
+    commands += ["quantize", "bench"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 

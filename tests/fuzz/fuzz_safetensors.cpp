@@ -58,9 +58,12 @@ void fuzz_file(const std::uint8_t* data, std::size_t size) {
   fuzz::accept_error([&] {
     const RunPosition position = read_position(file.path(), "0");
     fuzz::require(position.step >= 0 && position.stage >= 0 && position.stage_step >= 0 &&
-                      position.tokens >= 0 && position.cursor.epoch >= 0 &&
-                      position.cursor.document >= 0 && position.cursor.offset >= 0,
+                      position.tokens >= 0 && !position.cursors.empty(),
                   "a checkpoint with a negative position is accepted");
+    for (const DataCursor& cursor : position.cursors) {
+      fuzz::require(cursor.epoch >= 0 && cursor.document >= 0 && cursor.offset >= 0,
+                    "a checkpoint with a negative cursor is accepted");
+    }
   });
 }
 

@@ -77,7 +77,7 @@ class ModelAtWork {
     scalars = backend->allocate(backend->storage(DType::f32), 1, StepScalar::kCount);
     transformer = std::make_unique<Transformer>(*backend, parameters, model, recipe,
                                                 BatchShape{sequences, sequence_length, {}});
-    Dataset dataset(sample_documents(), DataForm::running_text, 3, 0);
+    Dataset dataset(make_corpus(sample_documents()), DataForm::running_text, 3, 0);
     batch = dataset.next(sequences, sequence_length);
     load(batch);
   }

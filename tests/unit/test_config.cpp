@@ -66,7 +66,7 @@ TEST_CASE("a run file with references") {
   CHECK(config.stages[1].learning_rate.peak == 0.003);
   CHECK(config.stages[1].learning_rate.kind == ScheduleKind::cosine);
   REQUIRE(config.stages[1].eval.has_value());
-  CHECK(config.stages[1].eval->data.held_out);
+  CHECK(config.stages[1].eval->data.sources[0].held_out);
   CHECK(config.stages[1].eval->data.form == DataForm::prompt_response);
   CHECK(config.hash.size() == 16);
 }
@@ -114,6 +114,36 @@ TEST_CASE("the resolved text reparses identically") {
   }
 }
 
+TEST_CASE("a stage reads one source or a mixture of several") {
+  const std::string text =
+      "[[stages]]\nbase = \"cpt\"\n[[stages.data.sources]]\nkind = \"tokens\"\n"
+      "path = [\"a\", \"b\"]\nweight = 3\ndocument_end = 7\n[[stages.data.sources]]\n"
+      "kind = \"jsonl\"\npath = \"c\"\nrange = [0.5, 1.0]\n[stages.eval]\ndata.kind = \"text\"\n"
+      "data.path = \"d\"\n";
+  const RunConfig config = parse_run_config(text, "c.toml", {});
+  const DataConfig& data = config.stages[0].data;
+  REQUIRE(data.sources.size() == 2);
+  CHECK(data.form == DataForm::running_text);
+  CHECK(data.sources[0].kind == DataKind::tokens);
+  CHECK(data.sources[0].paths == std::vector<std::filesystem::path>{"a", "b"});
+  CHECK(data.sources[0].weight == 3.0);
+  CHECK(data.sources[0].delimiter.end == 7);
+  CHECK(data.sources[1].weight == 1.0);
+  CHECK(data.sources[1].range_begin == 0.5);
+  check_same(config, parse_run_config(config.text, "again", {}));
+  const RunConfig one = parse_run_config(
+      text, "c.toml", {{"stages.cpt.data.sources", "[{kind = \"tokens\", path = \"x\"}]"}});
+  CHECK(one.stages[0].data.sources.size() == 1);
+  check_same(one, parse_run_config(one.text, "again", {}));
+  const RunConfig generated = parse_run_config(
+      "[[stages]]\nbase = \"cpt\"\n[[stages.data.sources]]\nfamilies = [\"sum\"]\n"
+      "[[stages.data.sources]]\nfamilies = [\"shop\"]\nweight = 0.5\n",
+      "c.toml", {});
+  REQUIRE(generated.stages[0].eval->data.sources.size() == 2);
+  CHECK(generated.stages[0].eval->data.sources[1].held_out);
+  CHECK(generated.stages[0].eval->data.sources[1].weight == 0.5);
+}
+
 TEST_CASE("assignments") {
   const auto with = [](const std::vector<Assignment>& assignments) {
     return parse_run_config(kRun, "c.toml", assignments);
@@ -124,7 +154,7 @@ TEST_CASE("assignments") {
   CHECK(with({{"stages.*.steps", "50"}}).stages[1].steps == 50);
   CHECK(with({{"stages.one.steps", "50"}}).stages[0].steps == 50);
   CHECK(with({{"stages.one.steps", "50"}}).stages[1].steps == 40);
-  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}}).stages[0].data.families ==
+  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}}).stages[0].data.sources[0].families ==
         std::vector<std::string>{"sum", "shop"});
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
@@ -208,6 +238,27 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
       {stage + "[stages.data]\nrange = [0.5, 0.5]\n", {"'stages.data.range'", "begin < end"}},
       {stage + "[stages.data]\nrange = [0.5]\n", {"'stages.data.range'", "[begin, end]"}},
       {stage + "[stages.data]\nkind = \"jsonl\"\npath = \"x\"\n[stages.eval]\nsequences = 2\n",
+       {"'stages.eval.data': missing", "held-out"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = []\n", {"'stages.data.path'", "a list"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = [\"a\", \"\"]\n", {"stages.data.path"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = 3\n", {"a list of strings"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = \"a\"\ndocument_end = -1\n",
+       {"'stages.data.document_end'", "0 to 2147483647"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = \"a\"\ndocument_end = 1\n"
+               "document_begin = 2\n",
+       {"'stages.data.document_end'", "either"}},
+      {stage + "[stages.data]\nkind = \"text\"\npath = \"a\"\ndocument_end = 1\n",
+       {"'stages.data.document_end'", "kind = \"tokens\""}},
+      {stage + "[stages.data]\nweight = 2\n", {"unknown key 'stages.data.weight'"}},
+      {stage + "[stages.data]\nsources = []\n", {"'stages.data.sources'", "at least one"}},
+      {stage + "[stages.data]\nsources = [3]\n", {"a list of tables, [[stages.data.sources]]"}},
+      {stage + "[stages.data]\nkind = \"text\"\n[[stages.data.sources]]\nproblems = 3\n",
+       {"unknown key 'stages.data.kind'", "form, sources"}},
+      {stage + "[[stages.data.sources]]\nweight = 0\n", {"'stages.data.sources.weight'", "1e-06"}},
+      {stage + "[[stages.data.sources]]\nform = \"running_text\"\n",
+       {"unknown key 'stages.data.sources.form'"}},
+      {stage + "[[stages.data.sources]]\n[[stages.data.sources]]\nkind = \"text\"\npath = \"x\"\n"
+               "[stages.eval]\nsequences = 2\n",
        {"'stages.eval.data': missing", "held-out"}},
       {stage + "[stages.eval]\nexact_match = 3\n",
        {"'stages.eval.exact_match'", "prompt_response"}},

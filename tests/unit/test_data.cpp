@@ -8,6 +8,7 @@
 #include "src/data/arithmetic.hpp"
 #include "src/data/dataset.hpp"
 #include "src/data/tokenizer.hpp"
+#include "src/data/vocabulary.hpp"
 
 using namespace fp8lab;
 
@@ -28,12 +29,11 @@ class TemporaryFile {
   std::filesystem::path path_;
 };
 
-DataConfig json_lines(const std::filesystem::path& path, DataForm form) {
-  DataConfig config;
-  config.kind = DataKind::jsonl;
-  config.form = form;
-  config.path = path;
-  return config;
+std::vector<Document> json_lines(const std::filesystem::path& path, DataForm form) {
+  SourceConfig source;
+  source.kind = DataKind::jsonl;
+  source.paths = {path};
+  return load_documents(source, form);
 }
 
 Document document(std::int64_t length, std::int32_t value, std::int64_t prompt = 1) {
@@ -91,14 +91,14 @@ TEST_CASE("JSON lines become documents; prompts are masked only in prompt-respon
       "{\"question\": \"2+2?\", \"answer\": \"#### 4\"}\n\n"
       "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, "
       "{\"role\": \"assistant\", \"content\": \"yo\"}]}\n");
-  const auto pairs = load_documents(json_lines(file.path(), DataForm::prompt_response));
+  const auto pairs = json_lines(file.path(), DataForm::prompt_response);
   REQUIRE(pairs.size() == 2);
-  CHECK(ByteTokenizer::decode(pairs[0].tokens) == "Question: 2+2?\nAnswer: #### 4");
+  CHECK(Vocabulary::bytes().decode(pairs[0].tokens) == "Question: 2+2?\nAnswer: #### 4");
   CHECK(pairs[0].prompt_length ==
         static_cast<std::int64_t>(1 + std::string("Question: 2+2?\nAnswer: ").size()));
   CHECK(pairs[0].reference == "#### 4");
-  CHECK(ByteTokenizer::decode(pairs[1].tokens) == "user: hi\nassistant: yo");
-  const auto text = load_documents(json_lines(file.path(), DataForm::running_text));
+  CHECK(Vocabulary::bytes().decode(pairs[1].tokens) == "user: hi\nassistant: yo");
+  const auto text = json_lines(file.path(), DataForm::running_text);
   CHECK(text[0].prompt_length == 1);
 }
 
@@ -117,15 +117,14 @@ TEST_CASE("malformed JSON lines name file and line") {
   for (const auto& [text, message] : cases) {
     const TemporaryFile file(text);
     INFO(text);
-    CHECK_THROWS_WITH(load_documents(json_lines(file.path(), DataForm::prompt_response)),
-                      Catch::Contains(message));
+    CHECK_THROWS_WITH(json_lines(file.path(), DataForm::prompt_response), Catch::Contains(message));
   }
-  CHECK_THROWS_WITH(load_documents(json_lines("/nowhere/x.jsonl", DataForm::running_text)),
+  CHECK_THROWS_WITH(json_lines("/nowhere/x.jsonl", DataForm::running_text),
                     Catch::Contains("cannot open"));
 }
 
 TEST_CASE("running text is cut at the end of a sequence and goes on in the next one") {
-  Dataset dataset({document(11, 'a')}, DataForm::running_text, 1, 0);
+  Dataset dataset(make_corpus({document(11, 'a')}), DataForm::running_text, 1, 0);
   const Batch batch = dataset.next(2, 6);  // 10 inputs a document
   CHECK(batch.trained_tokens == 12);
   CHECK(batch.positions == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1});
@@ -136,7 +135,7 @@ TEST_CASE("running text is cut at the end of a sequence and goes on in the next 
 }
 
 TEST_CASE("prompt-response documents stay whole and their prompts are not trained on") {
-  Dataset dataset({document(6, 'a', 3)}, DataForm::prompt_response, 1, 0);
+  Dataset dataset(make_corpus({document(6, 'a', 3)}), DataForm::prompt_response, 1, 0);
   const Batch batch = dataset.next(1, 12);  // two documents of 5 inputs, then padding
   const std::vector<float> one = {0, 0, 1, 1, 1};
   for (std::size_t i = 0; i < 10; ++i) CHECK(batch.weights[i] == one[i % 5]);
@@ -149,7 +148,7 @@ TEST_CASE("prompt-response documents stay whole and their prompts are not traine
 TEST_CASE("an epoch visits every document once, in an order of its own, and a cursor resumes it") {
   std::vector<Document> documents;
   for (std::int32_t i = 0; i < 40; ++i) documents.push_back(document(5, i));
-  Dataset dataset(documents, DataForm::running_text, 11, 2);
+  Dataset dataset(make_corpus(documents), DataForm::running_text, 11, 2);
   const auto epoch = [&] {
     std::vector<std::int32_t> order;
     for (int i = 0; i < 40; ++i) order.push_back(dataset.next(1, 4).tokens[1]);
@@ -159,7 +158,7 @@ TEST_CASE("an epoch visits every document once, in an order of its own, and a cu
   CHECK(std::set<std::int32_t>(first.begin(), first.end()).size() == 40);
   CHECK(first != second);
   dataset.next(3, 7);
-  Dataset resumed(documents, DataForm::running_text, 11, 2);
+  Dataset resumed(make_corpus(documents), DataForm::running_text, 11, 2);
   resumed.seek(dataset.cursor());
   for (int i = 0; i < 30; ++i) {
     const Batch expected = dataset.next(2, 9), actual = resumed.next(2, 9);

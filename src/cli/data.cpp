@@ -1,0 +1,120 @@
+// fp8lab data: what token files hold.
+#include <fmt/format.h>
+
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+
+#include "emulation/api/error.hpp"
+#include "src/cli/command.hpp"
+#include "src/data/token_shard.hpp"
+#include "src/data/vocabulary.hpp"
+#include "src/io/hash.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+using nlohmann::ordered_json;
+
+po::options_description data_options() {
+  po::options_description options("fp8lab data inspect PATH...");
+  auto add = options.add_options();
+  add("action", po::value<std::string>(), "inspect");
+  add("path", po::value<std::vector<std::string>>(), "token files, or folders of them");
+  add("document-begin", po::value<std::int64_t>()->default_value(-1),
+      "token that starts a document, in files without boundaries");
+  add("document-end", po::value<std::int64_t>()->default_value(-1),
+      "token that ends a document, in files without boundaries");
+  add("document", po::value<std::int64_t>(), "print one document of every file, from 0 on");
+  add("json", "machine-readable");
+  add("help", "this text");
+  return options;
+}
+
+ordered_json describe(const TokenShard& shard) {
+  const ShardLayout& layout = shard.layout();
+  ordered_json facts = {{"path", shard.name()},
+                        {"format", name_of(layout.format)},
+                        {"tokens", layout.token_count},
+                        {"bits", 8 * layout.token_bytes},
+                        {"documents", shard.documents()},
+                        {"vocabulary", shard.vocabulary()},
+                        {"trained_tokens", shard.trained_tokens()},
+                        {"loss_mask", !layout.loss_mask.empty()},
+                        {"hash", hex16(shard.hash())}};
+  if (layout.vocabulary == 0) facts["vocabulary_stated"] = false;
+  if (layout.begin >= 0) facts["begin"] = layout.begin;
+  if (layout.end >= 0) facts["end"] = layout.end;
+  if (layout.tokenizer_hash != 0) facts["tokenizer"] = hex16(layout.tokenizer_hash);
+  return facts;
+}
+
+std::string line_of(const ordered_json& facts) {
+  std::string text;
+  for (const auto& [key, value] : facts.items()) {
+    if (key == "path") {
+      text += value.get<std::string>() + ":";
+    } else {
+      text +=
+          fmt::format(" {} {}", key, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+  return text + "\n";
+}
+
+/// Ids, with those that are not trained on in brackets; then the text if a table lies beside.
+void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t index) {
+  if (index < 0 || index >= shard.documents()) {
+    throw Error(fmt::format("{}: no document {}; accepted: 0 to {}", shard.name(), index,
+                            shard.documents() - 1));
+  }
+  const DocumentView document = shard.document(index);
+  std::vector<std::int32_t> tokens;
+  std::string targets;
+  for (std::int64_t i = 0; i < document.size; ++i) {
+    tokens.push_back(document.token(i));
+    targets += document.trained(i) ? '1' : '0';
+  }
+  const std::filesystem::path table =
+      std::filesystem::path(shard.name()).parent_path() / "token_bytes.json";
+  facts["ids"] = tokens;
+  facts["trained"] = targets;
+  if (shard.layout().format == ShardFormat::fp8lab && std::filesystem::exists(table)) {
+    facts["text"] = Vocabulary::read(table).decode(tokens);
+  }
+}
+
+}  // namespace
+
+int data(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("action", 1).add("path", -1);
+  const po::variables_map values = parse_arguments("data", data_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string action = required(values, "action", "data");
+  if (action != "inspect") {
+    throw Error(fmt::format("data: unknown action '{}'; accepted: inspect", action));
+  }
+  if (values.count("path") == 0) throw Error("data inspect: no path (fp8lab data --help)");
+  const DocumentDelimiter delimiter = {values["document-begin"].as<std::int64_t>(),
+                                       values["document-end"].as<std::int64_t>()};
+  auto report = ordered_json::array();
+  for (const std::string& path : values["path"].as<std::vector<std::string>>()) {
+    for (const std::filesystem::path& file : shard_files(path)) {
+      const TokenShard shard(file, delimiter);
+      report.push_back(describe(shard));
+      if (values.count("document") != 0) {
+        add_document(report.back(), shard, values["document"].as<std::int64_t>());
+      }
+    }
+  }
+  const auto replace = ordered_json::error_handler_t::replace;
+  if (values.count("json") != 0) {
+    fmt::print("{}\n", report.dump(2, ' ', false, replace));
+    return ExitCode::kSuccess;
+  }
+  for (const ordered_json& facts : report) fmt::print("{}", line_of(facts));
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,211 @@
+#include "src/data/corpus.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "emulation/api/error.hpp"
+#include "src/config/config_names.hpp"
+#include "src/io/hash.hpp"
+
+namespace fp8lab {
+namespace {
+
+class DocumentCorpus final : public Corpus {
+ public:
+  DocumentCorpus(std::vector<Document> documents, SourceRecord record)
+      : documents_(std::move(documents)), record_(std::move(record)) {
+    if (documents_.empty()) throw Error("a data source needs at least one document");
+    Xxh3Stream hash;
+    for (const Document& document : documents_) {
+      const auto prompt = static_cast<std::int32_t>(document.prompt_length);
+      hash.update(&prompt, sizeof prompt);
+      hash.update(document.tokens.data(), document.tokens.size() * sizeof(std::int32_t));
+      record_.tokens += static_cast<std::int64_t>(document.tokens.size());
+    }
+    hash_ = hash.digest();
+    record_.documents = size();
+    record_.hash = hex16(hash_);
+    record_.tokenizer = vocabulary_.tokenizer();
+  }
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(documents_.size()); }
+
+  DocumentView document(std::int64_t index) const override {
+    const Document& document = documents_[static_cast<std::size_t>(index)];
+    DocumentView view;
+    view.tokens = reinterpret_cast<const std::byte*>(document.tokens.data());
+    view.size = static_cast<std::int64_t>(document.tokens.size());
+    view.prompt_length = document.prompt_length;
+    return view;
+  }
+
+  std::string reference(std::int64_t index) const override {
+    return documents_[static_cast<std::size_t>(index)].reference;
+  }
+
+  std::uint64_t hash() const override { return hash_; }
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+  std::vector<SourceRecord> records() const override { return {record_}; }
+
+ private:
+  std::vector<Document> documents_;
+  SourceRecord record_;
+  Vocabulary vocabulary_ = Vocabulary::bytes();
+  std::uint64_t hash_ = 0;
+};
+
+std::string tokenizer_of(const ShardLayout& layout) {
+  return layout.tokenizer_hash == 0 ? std::string() : hex16(layout.tokenizer_hash);
+}
+
+/// The vocabulary of all shards together; with text where a table lies beside the first of them.
+Vocabulary vocabulary_of(const std::vector<TokenShard>& shards) {
+  const TokenShard& first = shards.front();
+  const ShardLayout& layout = first.layout();
+  const std::filesystem::path table =
+      std::filesystem::path(first.name()).parent_path() / "token_bytes.json";
+  if (layout.format == ShardFormat::fp8lab && std::filesystem::exists(table)) {
+    Vocabulary vocabulary = Vocabulary::read(table);
+    if (vocabulary.tokenizer() != tokenizer_of(layout) || vocabulary.size() != layout.vocabulary) {
+      throw Error(fmt::format("{}: of the tokenizer {} with {} tokens, but {} was made with {}, {}",
+                              table.string(), vocabulary.tokenizer(), vocabulary.size(),
+                              first.name(), tokenizer_of(layout), layout.vocabulary));
+    }
+    return vocabulary;
+  }
+  std::int64_t size = 0;
+  for (const TokenShard& shard : shards) size = std::max(size, shard.vocabulary());
+  return Vocabulary::opaque(size, layout.begin, layout.end, tokenizer_of(layout));
+}
+
+class ShardCorpus final : public Corpus {
+ public:
+  ShardCorpus(const SourceConfig& source, DataForm form)
+      : form_(form), shards_(open(source)), vocabulary_(vocabulary_of(shards_)) {
+    std::int64_t total = 0;
+    Xxh3Stream hash;
+    for (const TokenShard& shard : shards_) {
+      check_like_first(shard);
+      const std::uint64_t content = shard.hash();
+      hash.update(&content, sizeof content);
+      starts_.push_back(total);
+      total += shard.documents();
+    }
+    hash_ = hash.digest();
+    const auto count = static_cast<double>(total);
+    first_ = static_cast<std::int64_t>(std::floor(source.range_begin * count));
+    last_ = static_cast<std::int64_t>(std::floor(source.range_end * count));
+    check_range(source, total);
+  }
+
+  std::int64_t size() const override { return last_ - first_; }
+
+  DocumentView document(std::int64_t index) const override {
+    const std::int64_t place = first_ + index;
+    const auto next = std::upper_bound(starts_.begin(), starts_.end(), place);
+    const auto shard = static_cast<std::size_t>(next - starts_.begin() - 1);
+    DocumentView view = shards_[shard].document(place - starts_[shard]);
+    if (form_ == DataForm::running_text) view.loss_mask = nullptr;
+    return view;
+  }
+
+  std::string reference(std::int64_t index) const override {
+    if (!vocabulary_.has_text()) {
+      throw Error(fmt::format("{}: answers cannot be read: no token_bytes.json beside it",
+                              shards_.front().name()));
+    }
+    const DocumentView view = document(index);
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = prompt_length(view); i < view.size && view.trained(i); ++i) {
+      tokens.push_back(view.token(i));
+    }
+    return vocabulary_.decode(tokens);
+  }
+
+  std::uint64_t hash() const override { return hash_; }
+  const Vocabulary& vocabulary() const override { return vocabulary_; }
+
+  std::vector<SourceRecord> records() const override {
+    std::vector<SourceRecord> records;
+    for (const TokenShard& shard : shards_) {
+      records.push_back({shard.name(), name_of(shard.layout().format), shard.documents(),
+                         shard.layout().token_count, hex16(shard.hash()),
+                         tokenizer_of(shard.layout())});
+    }
+    return records;
+  }
+
+ private:
+  static std::vector<TokenShard> open(const SourceConfig& source) {
+    std::vector<TokenShard> shards;
+    for (const std::filesystem::path& path : source.paths) {
+      for (const std::filesystem::path& file : shard_files(path)) {
+        shards.emplace_back(file, source.delimiter);
+      }
+    }
+    return shards;
+  }
+
+  void check_like_first(const TokenShard& shard) const {
+    const ShardLayout& first = shards_.front().layout();
+    const ShardLayout& layout = shard.layout();
+    if (layout.tokenizer_hash != first.tokenizer_hash || layout.vocabulary != first.vocabulary) {
+      throw Error(fmt::format("{}: another tokenizer than that of {}", shard.name(),
+                              shards_.front().name()));
+    }
+    if (form_ == DataForm::prompt_response && layout.loss_mask.empty()) {
+      throw Error(
+          fmt::format("{}: has no loss mask; form = \"prompt_response\" needs one", shard.name()));
+    }
+  }
+
+  void check_range(const SourceConfig& source, std::int64_t total) const {
+    bool usable = false;
+    for (std::int64_t i = 0; i < size() && !usable; ++i) usable = document(i).size > 1;
+    if (usable) return;
+    throw Error(fmt::format("{}: no documents of two tokens in range [{}, {}) of {}",
+                            source.paths.front().string(), source.range_begin, source.range_end,
+                            total));
+  }
+
+  DataForm form_;
+  std::vector<TokenShard> shards_;
+  Vocabulary vocabulary_;
+  std::vector<std::int64_t> starts_;  ///< index of each shard's first document
+  std::int64_t first_ = 0, last_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+SourceRecord record_of(const SourceConfig& source) {
+  SourceRecord record;
+  record.format = word_for(kDataKindNames, source.kind);
+  for (const std::filesystem::path& path : source.paths) {
+    record.path += (record.path.empty() ? "" : ", ") + path.string();
+  }
+  return record;
+}
+
+}  // namespace
+
+std::int64_t prompt_length(const DocumentView& document) {
+  std::int64_t length = document.size;
+  while (length > 1 && !document.trained(length - 1)) --length;
+  while (length > 1 && document.trained(length - 1)) --length;
+  return length;
+}
+
+std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents, SourceRecord record) {
+  return std::make_shared<DocumentCorpus>(std::move(documents), std::move(record));
+}
+
+std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form) {
+  if (source.kind == DataKind::tokens) return std::make_shared<ShardCorpus>(source, form);
+  return make_corpus(load_documents(source, form), record_of(source));
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,118 @@
+#include "src/data/mixture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "emulation/api/error.hpp"
+#include "src/data/random.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kScheduleStream = 0x51ed;
+
+/// The stream of source `index`; that of the first one is `stream` itself.
+std::uint32_t stream_of(std::uint32_t stream, std::size_t index) {
+  return stream + (static_cast<std::uint32_t>(index) << 16);
+}
+
+const char* tokenizer_name(const Vocabulary& vocabulary) {
+  return vocabulary.tokenizer().empty() ? "unknown" : vocabulary.tokenizer().c_str();
+}
+
+}  // namespace
+
+void check_same_tokenizer(const Vocabulary& a, const Vocabulary& b, const std::string& where) {
+  const bool unknown = a.tokenizer().empty() || b.tokenizer().empty();
+  const bool bytes = a.tokenizer() == "bytes" || b.tokenizer() == "bytes";
+  if (a.tokenizer() == b.tokenizer() || (unknown && !bytes)) return;
+  throw Error(fmt::format("{}: data of the tokenizer '{}' beside data of the tokenizer '{}'", where,
+                          tokenizer_name(b), tokenizer_name(a)));
+}
+
+MixtureSchedule::MixtureSchedule(const std::vector<double>& weights, std::uint64_t seed,
+                                 std::uint32_t stream)
+    : counts_(weights.size(), 0) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  RandomSequence random(seed ^ (static_cast<std::uint64_t>(stream) << 40), kScheduleStream);
+  for (const double weight : weights) {
+    shares_.push_back(weight / sum);
+    phases_.push_back(random.open_unit());
+  }
+}
+
+std::size_t MixtureSchedule::next() {
+  ++sequences_;
+  std::size_t chosen = 0;
+  double furthest = -1e300;
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const double due = shares_[i] * static_cast<double>(sequences_) + phases_[i];
+    const double behind = due - static_cast<double>(counts_[i]);
+    if (behind > furthest) {
+      furthest = behind;
+      chosen = i;
+    }
+  }
+  ++counts_[chosen];
+  return chosen;
+}
+
+void MixtureSchedule::seek(std::int64_t sequences) {
+  std::fill(counts_.begin(), counts_.end(), 0);
+  sequences_ = 0;
+  while (sequences_ < sequences) next();
+}
+
+DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
+                         const std::string& where) {
+  DataSources sources;
+  sources.form = config.form;
+  for (const SourceConfig& source : config.sources) {
+    sources.corpora.push_back(open_corpus(source, config.form));
+    sources.weights.push_back(source.weight);
+    const Corpus& corpus = *sources.corpora.back();
+    const Vocabulary& vocabulary = corpus.vocabulary();
+    const std::string name = corpus.records().front().path;
+    if (vocabulary.size() > vocab_size) {
+      throw Error(fmt::format("{}: {} needs a vocabulary of {}, model.vocab_size is {}", where,
+                              name.empty() ? "the byte-level tokenizer" : name, vocabulary.size(),
+                              vocab_size));
+    }
+    check_same_tokenizer(sources.vocabulary(), vocabulary, where);
+  }
+  return sources;
+}
+
+Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream)
+    : schedule_(sources.weights, seed, stream), padding_(sources.vocabulary().padding()) {
+  for (std::size_t i = 0; i < sources.corpora.size(); ++i) {
+    datasets_.emplace_back(sources.corpora[i], sources.form, seed, stream_of(stream, i));
+  }
+}
+
+Batch Mixture::next(std::int64_t sequences, std::int64_t sequence_length) {
+  Batch batch(sequences, sequence_length, padding_);
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    datasets_[schedule_.next()].fill_sequence(batch, s);
+  }
+  return batch;
+}
+
+std::vector<DataCursor> Mixture::cursors() const {
+  std::vector<DataCursor> cursors;
+  for (const Dataset& dataset : datasets_) cursors.push_back(dataset.cursor());
+  return cursors;
+}
+
+void Mixture::seek(const std::vector<DataCursor>& cursors, std::int64_t sequences) {
+  if (cursors.size() != datasets_.size()) {
+    throw Error(fmt::format("checkpoint positions of {} sources do not fit a stage of {}",
+                            cursors.size(), datasets_.size()));
+  }
+  for (std::size_t i = 0; i < datasets_.size(); ++i) datasets_[i].seek(cursors[i]);
+  schedule_.seek(sequences);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,69 @@
+// Several sources in fixed proportions: the data of a stage.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/data/dataset.hpp"
+
+namespace fp8lab {
+
+/// Which source fills the next sequence. The choice depends on the weights, the seed and the number
+/// of sequences before it, on nothing else: always the source that is furthest behind its share.
+/// Sequences have one length, so shares of sequences are shares of tokens (padding of
+/// prompt-response documents included), and no source is ever two sequences or more ahead of its
+/// share. The seed shifts each source's share by less than one sequence.
+class MixtureSchedule {
+ public:
+  MixtureSchedule(const std::vector<double>& weights, std::uint64_t seed, std::uint32_t stream);
+
+  std::size_t next();
+  /// As if next() had been called `sequences` times on a new schedule.
+  void seek(std::int64_t sequences);
+
+ private:
+  std::vector<double> shares_;  ///< sum 1
+  std::vector<double> phases_;  ///< in (0, 1)
+  std::vector<std::int64_t> counts_;
+  std::int64_t sequences_ = 0;
+};
+
+/// The opened sources of a stage or of an evaluation; what cannot change while they are read.
+struct DataSources {
+  DataForm form = DataForm::running_text;
+  std::vector<std::shared_ptr<const Corpus>> corpora;
+  std::vector<double> weights;
+
+  const Vocabulary& vocabulary() const { return corpora.front()->vocabulary(); }
+};
+
+/// Throws Error when two vocabularies are known to be those of different tokenizers.
+void check_same_tokenizer(const Vocabulary& a, const Vocabulary& b, const std::string& where);
+
+/// Opens every source. Throws Error when they were made by different tokenizers, or when ids do not
+/// fit a model with `vocab_size` tokens; `where` names the stage.
+DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
+                         const std::string& where);
+
+/// Endless stream of packed sequences, each from one source. One source alone gives the batches of
+/// its Dataset.
+class Mixture {
+ public:
+  Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream);
+
+  Batch next(std::int64_t sequences, std::int64_t sequence_length);
+
+  /// Position of every source.
+  std::vector<DataCursor> cursors() const;
+  /// Continues after `sequences` sequences in all. Throws Error when the cursors do not fit.
+  void seek(const std::vector<DataCursor>& cursors, std::int64_t sequences);
+
+ private:
+  std::vector<Dataset> datasets_;
+  MixtureSchedule schedule_;
+  std::int32_t padding_;
+};
+
+}  // namespace fp8lab

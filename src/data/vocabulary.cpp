@@ -1,0 +1,105 @@
+#include "src/data/vocabulary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "emulation/api/error.hpp"
+#include "src/data/tokenizer.hpp"
+#include "src/io/atomic_file.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr const char* kSchema = "fp8lab-token-bytes-1";
+
+/// The bytes that pairs of hexadecimal digits stand for. Throws Error that starts with `where`.
+std::string from_hex(const std::string& digits, const std::string& where) {
+  std::string bytes(digits.size() / 2, '\0');
+  bool valid = digits.size() % 2 == 0;
+  for (std::size_t i = 0; valid && i < bytes.size(); ++i) {
+    const char* const first = digits.data() + 2 * i;
+    std::uint8_t value = 0;
+    const auto [last, error] = std::from_chars(first, first + 2, value, 16);
+    valid = error == std::errc{} && last == first + 2;
+    bytes[i] = static_cast<char>(value);
+  }
+  if (!valid) throw Error(fmt::format("{}: '{}' is not hexadecimal", where, digits));
+  return bytes;
+}
+
+std::int32_t read_id(const nlohmann::json& object, const char* key, std::int64_t size,
+                     const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number_integer() || found->get<std::int64_t>() < -1 ||
+      found->get<std::int64_t>() >= size) {
+    throw Error(fmt::format("{}: \"{}\" is not a token of {} or -1", where, key, size));
+  }
+  return found->get<std::int32_t>();
+}
+
+bool is_hash(const nlohmann::json& value) {
+  return value.is_string() && value.get_ref<const std::string&>().size() == 16;
+}
+
+}  // namespace
+
+Vocabulary Vocabulary::bytes() {
+  Vocabulary vocabulary =
+      opaque(ByteTokenizer::kVocabulary, ByteTokenizer::kBegin, ByteTokenizer::kEnd, "bytes");
+  vocabulary.padding_ = ByteTokenizer::kPadding;
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.texts_.emplace_back(1, static_cast<char>(byte));
+  }
+  return vocabulary;
+}
+
+Vocabulary Vocabulary::opaque(std::int64_t size, std::int32_t begin, std::int32_t end,
+                              std::string tokenizer) {
+  Vocabulary vocabulary;
+  vocabulary.size_ = size;
+  vocabulary.begin_ = begin;
+  vocabulary.end_ = end;
+  vocabulary.padding_ = std::max(end, 0);
+  vocabulary.tokenizer_ = std::move(tokenizer);
+  return vocabulary;
+}
+
+Vocabulary Vocabulary::read(const std::filesystem::path& file) {
+  const std::string where = file.string();
+  const nlohmann::json object = nlohmann::json::parse(read_file(file), nullptr, false);
+  if (!object.is_object() || object.value("schema", nlohmann::json()) != kSchema) {
+    throw Error(fmt::format("{}: not a table of token bytes (schema {})", where, kSchema));
+  }
+  const auto tokens = object.find("tokens");
+  if (tokens == object.end() || !tokens->is_array() || tokens->empty()) {
+    throw Error(fmt::format("{}: \"tokens\" must be a non-empty array", where));
+  }
+  const auto size = static_cast<std::int64_t>(tokens->size());
+  const auto hash = object.find("tokenizer_hash");
+  if (hash == object.end() || !is_hash(*hash)) {
+    throw Error(fmt::format("{}: \"tokenizer_hash\" must be 16 hexadecimal digits", where));
+  }
+  Vocabulary vocabulary = opaque(size, read_id(object, "begin", size, where),
+                                 read_id(object, "end", size, where), hash->get<std::string>());
+  for (const nlohmann::json& token : *tokens) {
+    if (!token.is_string()) throw Error(fmt::format("{}: \"tokens\" must be strings", where));
+    vocabulary.texts_.push_back(from_hex(token.get<std::string>(), where));
+  }
+  return vocabulary;
+}
+
+std::string Vocabulary::decode(const std::vector<std::int32_t>& tokens) const {
+  FP8LAB_ASSERT(has_text());
+  std::string text;
+  for (const std::int32_t token : tokens) {
+    const auto index = static_cast<std::size_t>(token);
+    if (token >= 0 && index < texts_.size()) text += texts_[index];
+  }
+  return text;
+}
+
+}  // namespace fp8lab

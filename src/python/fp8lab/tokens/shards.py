@@ -1,0 +1,221 @@
+"""The shard file: header, document ends, ids, loss mask. src/data/README.md describes the bytes."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b"fp8ltok\n"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQQIiiIQQ64x")
+HAS_LOSS_MASK = 1
+
+
+class TokenError(ValueError):
+    """Bad input: one line that says what, where, and what would be accepted."""
+
+
+def need(module: str, purpose: str) -> Any:
+    """Imports a library that only this tool needs. Raises TokenError when it is not installed."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        name = module.partition(".")[0]
+        raise TokenError(f"{name} is not installed; {purpose} needs it") from error
+    except ImportError as error:
+        raise TokenError(f"{purpose}: {error}") from error
+
+
+def hash_pieces(pieces: Iterable[Any]) -> int:
+    """XXH3-64 of the concatenated pieces, as the C++ side computes it."""
+    state = need("xxhash", "hashing").xxh3_64()
+    for piece in pieces:
+        state.update(piece)
+    return int(state.intdigest())
+
+
+def hash_file(path: Path) -> int:
+    """XXH3-64 of a file, read in blocks."""
+    with path.open("rb") as file:
+        return hash_pieces(iter(lambda: file.read(1 << 20), b""))
+
+
+def write_atomically(path: Path, *pieces: Any) -> None:
+    """Replaces `path` by the pieces; a reader never sees half of them."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """What a header says about the tokenizer. `begin` and `end` are -1 where there is none."""
+
+    vocabulary: int
+    begin: int
+    end: int
+    tokenizer_hash: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The narrowest type that holds every id."""
+        return np.dtype("<u2" if self.vocabulary <= 1 << 16 else "<u4")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard as it was read."""
+
+    tokenization: Tokenization
+    tokens: NDArray[Any]
+    document_ends: NDArray[np.uint64]
+    trained: NDArray[np.bool_] | None
+    """For each token, whether it is a target; None: the file has no loss mask."""
+    content_hash: int
+
+    def documents(self) -> list[NDArray[Any]]:
+        return np.split(self.tokens, self.document_ends[:-1].astype(np.int64))
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 8)
+
+
+class ShardWriter:
+    """Collects documents and writes PREFIX-00000.tokens, PREFIX-00001.tokens, ...
+
+    A shard ends with the document that brings it to `shard_tokens`. Files get a loss mask when
+    `masked`; without one every token but a document's first is trained on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        prefix: str,
+        tokenization: Tokenization,
+        *,
+        masked: bool,
+        shard_tokens: int = 1 << 27,
+    ) -> None:
+        self.folder = folder
+        self.prefix = prefix
+        self.tokenization = tokenization
+        self.masked = masked
+        self.shard_tokens = shard_tokens
+        self.records: list[dict[str, Any]] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._tokens: list[NDArray[Any]] = []
+        self._trained: list[NDArray[np.bool_]] = []
+        self._ends: list[int] = []
+
+    def add(self, tokens: Sequence[int], trained: Sequence[bool] | NDArray[np.bool_]) -> None:
+        """Appends a document; its first token is never a target. Raises TokenError below two."""
+        if len(tokens) < 2:
+            raise TokenError("a document of fewer than two tokens has nothing to predict")
+        mask = np.asarray(trained, dtype=np.bool_).copy()
+        if mask.shape != (len(tokens),):
+            raise TokenError(f"a mask of {mask.size} for {len(tokens)} tokens")
+        mask[0] = False
+        if not self.masked and not mask[1:].all():
+            raise TokenError("a document with masked tokens in a shard without a loss mask")
+        ids = np.asarray(tokens, dtype=np.int64)
+        if ids.min() < 0 or ids.max() >= self.tokenization.vocabulary:
+            raise TokenError(
+                f"token {ids.max()} is beyond the vocabulary of {self.tokenization.vocabulary}"
+            )
+        self._tokens.append(ids.astype(self.tokenization.dtype))
+        self._trained.append(mask)
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(tokens))
+        if self._ends[-1] >= self.shard_tokens:
+            self._write()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Writes what is left; one record a shard, for the manifest. Raises TokenError if none."""
+        if self._ends:
+            self._write()
+        if not self.records:
+            raise TokenError("no documents: no shard is written")
+        return self.records
+
+    def _write(self) -> None:
+        tokens = np.concatenate(self._tokens)
+        trained = np.concatenate(self._trained)
+        if self.masked and not trained.any():
+            raise TokenError("no token of a shard is trained on")
+        sections = [
+            np.asarray(self._ends, dtype="<u8").tobytes(),
+            _padded(tokens.tobytes()),
+        ]
+        if self.masked:
+            sections.append(_padded(np.packbits(trained, bitorder="little").tobytes()))
+        content_hash = hash_pieces(sections)
+        t = self.tokenization
+        header = HEADER.pack(
+            MAGIC,
+            VERSION,
+            8 * tokens.itemsize,
+            len(tokens),
+            len(self._ends),
+            t.vocabulary,
+            t.begin,
+            t.end,
+            HAS_LOSS_MASK if self.masked else 0,
+            t.tokenizer_hash,
+            content_hash,
+        )
+        path = self.folder / f"{self.prefix}-{len(self.records):05d}.tokens"
+        write_atomically(path, header, *sections)
+        record = {
+            "file": path.name,
+            "tokens": len(tokens),
+            "trained_tokens": int(trained.sum()),
+            "documents": len(self._ends),
+            "hash": f"{content_hash:016x}",
+        }
+        self.records.append(record)
+        self._clear()
+
+
+def read_shard(path: Path | str) -> Shard:
+    """Reads a shard of ours whole. Raises TokenError when it is not one, or damaged."""
+    data = Path(path).read_bytes()
+    if len(data) < HEADER.size or data[:8] != MAGIC:
+        raise TokenError(f"{path}: not a shard of fp8lab.tokens")
+    _, version, bits, count, documents, vocabulary, begin, end, flags, tokenizer, content = (
+        HEADER.unpack_from(data)
+    )
+    if version != VERSION or bits not in (16, 32):
+        raise TokenError(f"{path}: version {version} with {bits}-bit ids")
+    width = bits // 8
+    sizes = [8 * documents, width * count, (count + 7) // 8 if flags & HAS_LOSS_MASK else 0]
+    offsets = [HEADER.size]
+    for size in sizes:
+        offsets.append(offsets[-1] + size + -size % 8)
+    if offsets[-1] != len(data) or hash_pieces([memoryview(data)[HEADER.size :]]) != content:
+        raise TokenError(f"{path}: damaged")
+    trained = None
+    if sizes[2]:
+        bits_of_mask = np.frombuffer(data, np.uint8, sizes[2], offsets[2])
+        trained = np.unpackbits(bits_of_mask, count=count, bitorder="little").astype(np.bool_)
+    return Shard(
+        Tokenization(vocabulary, begin, end, tokenizer),
+        np.frombuffer(data, f"<u{width}", count, offsets[1]),
+        np.frombuffer(data, "<u8", documents, offsets[0]),
+        trained,
+        content,
+    )

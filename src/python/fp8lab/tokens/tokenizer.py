@@ -1,0 +1,190 @@
+"""Tokenizers of the `tokenizers` library: loading, training, encoding, and the bytes of each id."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fp8lab.tokens.chat import ChatTemplate, Rendered, load_chat_template, load_tokenizer_config
+from fp8lab.tokens.documents import Chat, Passage, Record
+from fp8lab.tokens.shards import Tokenization, TokenError, hash_pieces, need
+
+BEGIN, END = "<|begin|>", "<|end|>"
+BATCH = 512
+Encoded = tuple[list[int], list[bool]]
+
+
+def _bytes_of_unicode() -> dict[str, int]:
+    """The inverse of GPT-2's printable alphabet for bytes (Radford et al. 2019, encoder.py)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(256 + i): byte for i, byte in enumerate(others)})
+    return alphabet
+
+
+def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
+    """A byte-level BPE of at most `vocabulary` ids as tokenizer.json. Digits stay single, as in
+    Qwen2, so that numbers have one spelling. The same texts give the same bytes."""
+    if vocabulary < 258:
+        raise TokenError(
+            f"--train-bpe {vocabulary}; accepted: at least 258, for bytes and specials"
+        )
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    library = need("tokenizers", "training a BPE")
+    pre = library.pre_tokenizers
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = pre.Sequence(
+        [pre.Digits(individual_digits=True), pre.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[BEGIN, END],
+        initial_alphabet=sorted(pre.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return (str(tokenizer.to_str(pretty=False)) + "\n").encode()
+
+
+class Encoder:
+    """Turns records into ids and masks. `json_bytes` is the text of tokenizer.json.
+
+    `begin` and `end` are the tokens around every passage, None for none; a chat is what its
+    template says and gets neither. Raises TokenError for tokens that do not exist.
+    """
+
+    def __init__(
+        self,
+        json_bytes: bytes,
+        begin: str | None,
+        end: str | None,
+        template: ChatTemplate | None = None,
+    ) -> None:
+        library = need("tokenizers", "encoding")
+        try:
+            self._tokenizer = library.Tokenizer.from_str(json_bytes.decode())
+        except Exception as error:  # the library raises bare Exception
+            raise TokenError(f"tokenizer.json: {str(error).splitlines()[0]}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._template = template
+        self._begin = self._special(begin)
+        self._end = self._special(end)
+        self.json_bytes = json_bytes
+        self.tokenization = Tokenization(
+            vocabulary=1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values()),
+            begin=-1 if self._begin is None else self._begin,
+            end=-1 if self._end is None else self._end,
+            tokenizer_hash=hash_pieces([json_bytes]),
+        )
+
+    def _special(self, token: str | None) -> int | None:
+        if token is None:
+            return None
+        found = self._tokenizer.token_to_id(token)
+        if found is None:
+            raise TokenError(f"the tokenizer has no token '{token}'")
+        return int(found)
+
+    def encode(self, records: Iterable[Record]) -> Iterator[Encoded]:
+        """Ids of each record, and which of them are targets."""
+        batch: list[Record] = []
+        for record in records:
+            batch.append(record)
+            if len(batch) == BATCH:
+                yield from self._encode_batch(batch)
+                batch = []
+        yield from self._encode_batch(batch)
+
+    def _ids(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Text is text: what looks like a special token in it is spelled out."""
+        self._tokenizer.encode_special_tokens = True
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return (encoding.ids for encoding in encodings)
+
+    def _encode_batch(self, batch: Sequence[Record]) -> Iterator[Encoded]:
+        passages = [record for record in batch if isinstance(record, Passage)]
+        prompts = self._ids([passage.prompt for passage in passages])
+        responses = self._ids([passage.response for passage in passages])
+        pairs = zip(prompts, responses, strict=True)
+        for record in batch:
+            if isinstance(record, Passage):
+                yield self._join(*next(pairs))
+            else:
+                yield self._encode_chat(record)
+
+    def _join(self, prompt: list[int], response: list[int]) -> Encoded:
+        """[begin] prompt response [end]; everything up to the prompt is masked."""
+        masked = ([] if self._begin is None else [self._begin]) + prompt
+        trained = response + ([] if self._end is None else [self._end])
+        return masked + trained, [False] * len(masked) + [True] * len(trained)
+
+    def _encode_chat(self, chat: Chat) -> Encoded:
+        if self._template is None:
+            raise TokenError(
+                f"{chat.where}: messages need a chat template; accepted: --tokenizer FOLDER with "
+                "tokenizer_config.json"
+            )
+        rendered = self._template.render(chat)
+        self._tokenizer.encode_special_tokens = False
+        encoding = self._tokenizer.encode(rendered.text, add_special_tokens=False)
+        return encoding.ids, assistant_mask(rendered, encoding.offsets)
+
+
+def assistant_mask(rendered: Rendered, offsets: Sequence[tuple[int, int]]) -> list[bool]:
+    """A token is the assistant's if its first character is."""
+    mask = []
+    for begin, _ in offsets:
+        mask.append(any(first <= begin < last for first, last in rendered.spans))
+    return mask
+
+
+def token_bytes(encoder: Encoder) -> bytes | None:
+    """token_bytes.json: what each id says, hexadecimal, empty for special tokens and unused ids.
+    None when the tokenizer is not byte-level, since then an id alone has no bytes."""
+    document = json.loads(encoder.json_bytes)
+    if "ByteLevel" not in json.dumps(document.get("decoder")):
+        return None
+    alphabet = _bytes_of_unicode()
+    added = {token["id"]: token for token in document.get("added_tokens", [])}
+    texts = [""] * encoder.tokenization.vocabulary
+    for token, index in document["model"]["vocab"].items():
+        if index not in added:
+            texts[index] = bytes(alphabet[character] for character in token).hex()
+    for index, token in added.items():
+        texts[index] = "" if token["special"] else token["content"].encode().hex()
+    table = {
+        "schema": "fp8lab-token-bytes-1",
+        "tokenizer_hash": f"{encoder.tokenization.tokenizer_hash:016x}",
+        "begin": encoder.tokenization.begin,
+        "end": encoder.tokenization.end,
+        "tokens": texts,
+    }
+    return (json.dumps(table, separators=(",", ":")) + "\n").encode()
+
+
+def load_encoder(path: Path, begin: str | None, end: str | None) -> Encoder:
+    """From a tokenizer.json, or a model's folder with its tokenizer_config.json, which names begin
+    and end unless they are given, and holds the chat template."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        json_bytes = file.read_bytes()
+    except OSError as error:
+        raise TokenError(f"{file}: {error.strerror}") from error
+    config = load_tokenizer_config(file.parent)
+
+    def token(key: str, given: str | None) -> str | None:
+        value = config.get(key)
+        value = value.get("content") if isinstance(value, dict) else value
+        return given if given is not None else value
+
+    return Encoder(
+        json_bytes,
+        token("bos_token", begin),
+        token("eos_token", end),
+        load_chat_template(file.parent),
+    )

@@ -1,0 +1,259 @@
+#include "src/train/time_estimate.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "src/model/parameters.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr double kLongEnough = 0.02;  // seconds of one call
+constexpr std::int64_t kSmallest = 128;
+
+/// One call of an operation and the work it does.
+struct Timed {
+  double work = 0;
+  std::function<void()> call;
+};
+
+double seconds_of(Backend& backend, const Timed& timed) {
+  timed.call();
+  backend.synchronize();
+  const auto began = std::chrono::steady_clock::now();
+  double seconds = 0;
+  int calls = 0;
+  while (seconds < kLongEnough) {
+    timed.call();
+    backend.synchronize();
+    ++calls;
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  }
+  return seconds / calls;
+}
+
+/// Work a second of the largest call that was timed; make(size) allocates for one of `size`, from
+/// kSmallest doubling up to `largest`.
+template <class Make>
+double rate_of(Backend& backend, std::int64_t largest, const Make& make) {
+  double rate = 0;
+  for (std::int64_t size = std::min(kSmallest, largest);; size = std::min(2 * size, largest)) {
+    const std::size_t mark = backend.memory_mark();
+    const Timed timed = make(size);
+    const double seconds = seconds_of(backend, timed);
+    backend.release_to(mark);
+    rate = timed.work / seconds;
+    if (seconds >= kLongEnough || size == largest) return rate;
+  }
+}
+
+/// Times operations of one recipe; each kind once.
+class StepTimer {
+ public:
+  StepTimer(Backend& backend, DType activation)
+      : backend_(backend), activation_(backend.storage(activation)) {}
+
+  /// Multiply-adds a second.
+  double gemm_rate(const LinearRecipe& recipe, GemmRole role, std::int64_t largest) {
+    const Slot a = kSlots[2 * static_cast<std::size_t>(role)];
+    const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
+    const std::string kind = gemm_role_name(role) + label(recipe.slot(a)) + label(recipe.slot(b)) +
+                             label(recipe.gemm(role));
+    return once(kind, largest, [&](std::int64_t size) {
+      const QuantizedOperand left = random_operand(recipe.slot(a), size);
+      const QuantizedOperand right = random_operand(recipe.slot(b), size);
+      const GemmSpec spec = recipe.gemm(role);
+      const TensorView d = backend_.allocate(backend_.storage(spec.output), size, size);
+      const bool accumulate = role == GemmRole::wgrad;
+      const double extent = static_cast<double>(size);
+      return Timed{extent * extent * extent,
+                   [=, this] { backend_.gemm(spec, left, right, {}, accumulate, d); }};
+    });
+  }
+
+  /// Elements a second.
+  double quantize_rate(const QuantSpec& spec, bool transpose, std::int64_t largest) {
+    const std::string kind = (transpose ? "transposed " : "quantized ") + label(spec);
+    return once(kind, largest, [&](std::int64_t size) {
+      const TensorView source = random_matrix(size);
+      const TensorView state = state_of(spec);
+      const QuantizedOperand target = empty_operand(spec, size, size);
+      return Timed{static_cast<double>(size * size), [=, this] {
+                     QuantizedOperand result = target;
+                     backend_.quantize(source, transpose, {}, state, result);
+                   }};
+    });
+  }
+
+  /// Visible pairs of query and key times heads a second, forward and backward.
+  double attention_rate(const ModelConfig& model, const StageConfig& stage,
+                        const AttentionConfig& tiles) {
+    return once("attention", stage.sequence_length, [&](std::int64_t length) {
+      const AttentionShape shape{1,
+                                 length,
+                                 model.num_attention_heads,
+                                 model.num_key_value_heads,
+                                 model.head_dim,
+                                 tiles.kv_tile,
+                                 tiles.q_tile};
+      const auto rows = [&](std::int64_t heads) {
+        return backend_.allocate(activation_, length, heads * model.head_dim);
+      };
+      const TensorView q = rows(shape.heads), out = rows(shape.heads), dq = rows(shape.heads);
+      const TensorView k = rows(shape.kv_heads), v = rows(shape.kv_heads);
+      const TensorView dk = rows(shape.kv_heads), dv = rows(shape.kv_heads);
+      const TensorView start = backend_.allocate(DType::i32, 1, length);
+      const TensorView lse = backend_.allocate(backend_.storage(DType::f32), shape.heads, length);
+      const double pairs = 0.5 * static_cast<double>(length) * static_cast<double>(length + 1);
+      return Timed{pairs * static_cast<double>(shape.heads), [=, this] {
+                     backend_.attention_forward(shape, q, k, v, start, out, lse);
+                     backend_.attention_backward(shape, q, k, v, start, out, lse, out, dq, dk, dv);
+                   }};
+    });
+  }
+
+  /// Bytes a second of an addition.
+  double byte_rate(std::int64_t largest) {
+    return once("bytes", largest, [&](std::int64_t size) {
+      const TensorView a = backend_.allocate(activation_, size, size);
+      const TensorView b = backend_.allocate(activation_, size, size);
+      const TensorView sum = backend_.allocate(activation_, size, size);
+      const auto bytes = static_cast<double>(3 * size * size) * static_cast<double>(width());
+      return Timed{bytes, [=, this] { backend_.add(a, b, sum); }};
+    });
+  }
+
+  /// Weights a second.
+  double update_rate(const OptimizerConfig& optimizer, std::int64_t largest) {
+    return once("update", largest, [&](std::int64_t size) {
+      const DType real = backend_.storage(DType::f32);
+      const auto matrix = [&](DType dtype) { return backend_.allocate(dtype, size, size); };
+      const AdamWTensors tensors{matrix(real),
+                                 activation_ == real ? TensorView{} : matrix(activation_),
+                                 matrix(real), matrix(backend_.storage(optimizer.first_moment)),
+                                 matrix(backend_.storage(optimizer.second_moment))};
+      const TensorView scalars = backend_.allocate(real, 1, StepScalar::kCount);
+      return Timed{static_cast<double>(size * size), [=, this] {
+                     backend_.fill_zero(tensors.gradient);
+                     backend_.accumulate_square_sum(tensors.gradient, scalars);
+                     backend_.adamw(optimizer.adamw, scalars, 1.0f, tensors);
+                   }};
+    });
+  }
+
+  std::size_t width() const { return size_of(activation_); }
+
+ private:
+  template <class Make>
+  double once(const std::string& kind, std::int64_t largest, const Make& make) {
+    const auto known = rates_.find(kind);
+    if (known != rates_.end()) return known->second;
+    return rates_[kind] = rate_of(backend_, largest, make);
+  }
+
+  /// Values in [-1, 1): the speed of an emulated GEMM, and the clock of a GPU, depend on them.
+  TensorView random_matrix(std::int64_t size) {
+    const auto count = static_cast<std::size_t>(size * size);
+    std::vector<float> values(count);
+    std::uint32_t state = 1;
+    for (float& value : values) {
+      state = state * 1664525u + 1013904223u;
+      value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
+    }
+    const TensorView matrix = backend_.allocate(activation_, size, size);
+    const TensorView single = backend_.allocate(backend_.storage(DType::f32), size, size);
+    if (single.dtype == DType::f64) {
+      const std::vector<double> wide(values.begin(), values.end());
+      backend_.upload(single, wide.data());
+    } else {
+      backend_.upload(single, values.data());
+    }
+    backend_.copy(single, matrix);
+    return matrix;
+  }
+
+  TensorView state_of(const QuantSpec& spec) {
+    if (spec.scale_source != ScaleSource::delayed) return {};
+    return backend_.allocate(DType::f32, 1, DelayedState::length(spec));
+  }
+
+  QuantizedOperand random_operand(const QuantSpec& spec, std::int64_t size) {
+    QuantizedOperand result = empty_operand(spec, size, size);
+    backend_.quantize(random_matrix(size), false, {}, state_of(spec), result);
+    return result;
+  }
+
+  QuantizedOperand empty_operand(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+    QuantizedOperand result{spec, rows, k, {}, {}};
+    result.spec.transform = {};  // its time is not estimated
+    result.codes = backend_.allocate(backend_.storage(spec.storage()), rows, k);
+    if (spec.has_scale()) {
+      result.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
+    }
+    return result;
+  }
+
+  Backend& backend_;
+  DType activation_;
+  std::map<std::string, double> rates_;
+};
+
+/// Bytes that elementwise operations read and write for a token of one layer, forward and backward.
+double layer_bytes(const ModelConfig& model) {
+  const double c = static_cast<double>(model.hidden_size);
+  const double f = static_cast<double>(model.intermediate_size);
+  const double qk =
+      static_cast<double>((model.num_attention_heads + model.num_key_value_heads) * model.head_dim);
+  // Two norms (2 forward, 5 backward with the sum of their weights) and two residuals (3 and 3);
+  // SwiGLU (3 and 5); rotations (2 and 2), and the norms of heads.
+  return 26.0 * c + 8.0 * f + (model.qk_norm ? 11.0 : 4.0) * qk;
+}
+
+}  // namespace
+
+TimePlan estimate_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                       Backend& backend) {
+  constexpr std::int64_t kLargest = 4096;
+  const ModelConfig& model = config.model;
+  const auto layers = static_cast<int>(model.num_hidden_layers);
+  const auto micro_tokens = stage.micro_batch_sequences * stage.sequence_length;
+  const auto tokens = static_cast<double>(stage.batch_sequences * stage.sequence_length);
+  StepTimer timer(backend, recipe.activation_dtype);
+  TimePlan plan;
+  for (const LinearShape& layer : linear_shapes(model)) {
+    const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
+    const auto in = static_cast<double>(layer.in), out = static_cast<double>(layer.out);
+    const std::int64_t largest = std::min({kLargest, micro_tokens, std::max(layer.in, layer.out)});
+    for (const GemmRole role : kGemmRoles) {
+      plan.gemms += tokens * in * out / timer.gemm_rate(linear, role, largest);
+    }
+    const auto quantize = [&](Slot slot, bool transpose, double elements) {
+      const QuantSpec& spec = linear.slot(slot);
+      if (!transpose && !spec.is_cast() && !spec.transform) return;  // the tensor itself
+      plan.quantization += elements / timer.quantize_rate(spec, transpose, largest);
+    };
+    quantize(Slot::fprop_x, false, tokens * in);
+    quantize(Slot::wgrad_x, true, tokens * in);
+    quantize(Slot::dgrad_dy, false, tokens * out);
+    quantize(Slot::wgrad_dy, true, tokens * out);
+    quantize(Slot::fprop_w, false, in * out);
+    quantize(Slot::dgrad_w, true, in * out);
+  }
+  const double pairs = 0.5 * tokens * static_cast<double>(stage.sequence_length + 1) *
+                       static_cast<double>(model.num_attention_heads * model.num_hidden_layers);
+  plan.attention = pairs / timer.attention_rate(model, stage, config.attention);
+  const double bytes = layer_bytes(model) * static_cast<double>(model.num_hidden_layers) +
+                       4.0 * static_cast<double>(model.vocab_size);
+  plan.elementwise =
+      tokens * bytes * static_cast<double>(timer.width()) / timer.byte_rate(kLargest);
+  plan.optimizer = static_cast<double>(ParameterLayout(model).count()) /
+                   timer.update_rate(config.optimizer, kLargest);
+  return plan;
+}
+
+}  // namespace fp8lab
