@@ -497,7 +497,9 @@ def test_quantize_refusals(matrices: Path) -> None:
     assert "accepted: fprop.x" in refused("quantize", x, "--recipe", "infir2", "--slot", "x")
     assert "unknown format 'e9m9'" in refused("quantize", x, "--spec", "e9m9")
     assert "--input is missing" in refused("quantize", "--spec", "e5m2")
-    assert "is a directory" in refused("quantize", matrices, "--spec", "e5m2")
+    # A folder is a model.
+    assert "a model takes --recipe" in refused("quantize", matrices, "--spec", "e5m2")
+    assert "holds no model" in refused("quantize", matrices, "--recipe", "bf16")
 
 
 def test_write_failure_is_a_runtime_failure(matrices: Path) -> None:
