@@ -36,6 +36,8 @@ constexpr std::array<const char*, 10> kTokenizerFiles = {"tokenizer.json",
                                                          "chat_template.json",
                                                          "generation_config.json"};
 
+constexpr std::int64_t kPiece = std::int64_t{1} << 18;  // elements, few enough for a cache
+
 /// A tensor of the files and what it holds.
 struct PlannedTensor {
   enum class Content { values, codes, scales };
@@ -126,7 +128,6 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
 }
 
 TensorBytes rounded_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const StoredType type = tensor.header.type;
   const std::size_t width = size_of(type);
   TensorBytes bytes(tensor.header.bytes());
@@ -240,7 +241,6 @@ QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, 
 
 TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                          const QuantSpec& spec) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const TensorHeader& header = tensors.headers()[index];
   const bool rounded = !spec.is_cast() || spec.weight_source == WeightSource::bf16;
   const TensorView weight =
