@@ -11,6 +11,7 @@
 #include "src/backend/factory.hpp"
 #include "src/bench/device_gemm.hpp"
 #include "src/bench/emulation.hpp"
+#include "src/bench/model_load.hpp"
 #include "src/bench/quantize.hpp"
 #include "src/cli/command.hpp"
 #include "src/io/atomic_file.hpp"
@@ -21,11 +22,12 @@ namespace {
 namespace po = boost::program_options;
 
 po::options_description bench_options() {
-  po::options_description options("fp8lab bench emulation|gemm|quantize");
+  po::options_description options("fp8lab bench emulation|gemm|quantize|load");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
       "emulation: GEMM and quantization of the CPU emulator; gemm: our CUDA kernels beside "
-      "cuBLASLt; quantize: quantization of a backend");
+      "cuBLASLt; quantize: quantization of a backend; load: a model's files beside a plain read");
+  add("model", po::value<std::string>(), "load: a Hugging Face folder or a safetensors file");
   add("backend", po::value<std::string>()->default_value("cpu"), "quantize: cpu or cuda");
   add("all-targets", "every instruction set of this processor, not only the fastest");
   add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
@@ -181,6 +183,41 @@ nlohmann::ordered_json bench_backend(const po::variables_map& values) {
   return print_quantizers(bench_quantize(*backend, rows, cols, values["repeats"].as<int>()));
 }
 
+nlohmann::ordered_json bench_load(const po::variables_map& values) {
+  const std::string model = required(values, "model", "bench load");
+  const std::unique_ptr<Backend> backend = make_backend("cpu", 0);
+  const ModelLoadBench bench = bench_model_load(*backend, model, values["repeats"].as<int>());
+  const double gigabyte = 1e9;
+  const auto size = [&](std::uint64_t bytes) { return static_cast<double>(bytes) / gigabyte; };
+  nlohmann::ordered_json json = {
+      {"files", bench.files}, {"tensors", bench.tensors}, {"file_bytes", bench.file_bytes}};
+  fmt::print("{} tensors in {} files of {:.3f} GB, in the page cache\n", bench.tensors, bench.files,
+             size(bench.file_bytes));
+  fmt::print("  {:<34} {:>8} {:>6} {:>9} {:>8} {:>9} {:>10} {:>10} {:>9}\n", "operation", "seconds",
+             "GB/s", "of a read", "CPU s", "of a read", "result GB", "peak GB", "of result");
+  const ModelLoadRow& read = bench.rows.front();
+  for (const ModelLoadRow& row : bench.rows) {
+    const double speed = size(bench.file_bytes) / row.seconds;
+    const double fraction = read.seconds / row.seconds;
+    const double processor_fraction = read.processor_seconds / row.processor_seconds;
+    const double copies = size(row.peak_bytes) / size(row.result_bytes);
+    fmt::print(
+        "  {:<34} {:>8.3f} {:>6.2f} {:>9.3f} {:>8.3f} {:>9.3f} {:>10.3f} {:>10.3f} {:>9.3f}\n",
+        row.operation, row.seconds, speed, fraction, row.processor_seconds, processor_fraction,
+        size(row.result_bytes), size(row.peak_bytes), copies);
+    json["rows"].push_back({{"operation", row.operation},
+                            {"seconds", row.seconds},
+                            {"gigabytes_per_second", speed},
+                            {"fraction_of_read", fraction},
+                            {"processor_seconds", row.processor_seconds},
+                            {"processor_fraction_of_read", processor_fraction},
+                            {"result_bytes", row.result_bytes},
+                            {"peak_resident_bytes", row.peak_bytes},
+                            {"peak_over_result", copies}});
+  }
+  return json;
+}
+
 nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
   const auto tensor_rows = values["rows"].as<std::int64_t>();
   const auto tensor_cols = values["cols"].as<std::int64_t>();
@@ -199,9 +236,12 @@ int bench(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string what = required(values, "what", "bench");
-  if (what != "emulation" && what != "gemm" && what != "quantize") {
+  if (what != "emulation" && what != "gemm" && what != "quantize" && what != "load") {
     throw Error(
-        fmt::format("bench: unknown bench '{}'; accepted: emulation, gemm, quantize", what));
+        fmt::format("bench: unknown bench '{}'; accepted: emulation, gemm, quantize, load", what));
+  }
+  if (what != "load" && values.count("model") != 0) {
+    throw Error(fmt::format("bench {}: --model is for bench load", what));
   }
   if (what != "quantize" && !values["backend"].defaulted()) {
     throw Error(fmt::format("bench {}: --backend is for bench quantize", what));
@@ -215,6 +255,8 @@ int bench(const std::vector<std::string>& arguments) {
     json["gemm"] = bench_gemms(values, peers);
     json["emulators"] = std::move(peers);
     json["quantize"] = bench_quantizers(values);
+  } else if (what == "load") {
+    json["load"] = bench_load(values);
   } else {
     json["quantize"] = bench_backend(values);
   }

@@ -32,7 +32,7 @@ po::options_description train_options() {
   add("math", po::value<std::string>(), "exact or fast");
   add("set", po::value<std::vector<std::string>>()->composing(), "KEY=VALUE, repeatable");
   add("out", po::value<std::string>(), "run directory (default: runs/NAME)");
-  add("init-from", po::value<std::string>(), "checkpoint whose weights start the run");
+  add("init-from", po::value<std::string>(), "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
   add("arm", po::value<std::string>(), "name of the study arm, recorded in the run file");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
   add("simd", po::value<std::string>(), "portable, avx2, avx512 or avx512_fp16");

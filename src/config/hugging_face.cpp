@@ -14,6 +14,7 @@
 namespace fp8lab {
 namespace {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kLarge = std::int64_t{1} << 40;
@@ -33,14 +34,14 @@ Family read_family(JsonFields& fields) {
   const std::string type = fields.text("model_type", "");
   for (const FamilyName& name : kFamilies) {
     if (type != name.model_type) continue;
-    fields.require("architectures", ordered_json::array({name.architecture}));
+    fields.require("architectures", json::array({name.architecture}));
     return name.family;
   }
   fields.fail("model_type", fmt::format("is '{}'; accepted: llama, qwen2, qwen3", type));
 }
 
 /// Fields of `scaling`, of the older rope_scaling or the newer rope_parameters.
-RopeScaling parse_rope_scaling(const ordered_json& scaling, const std::string& where,
+RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
                                std::int64_t max_position_embeddings) {
   JsonFields fields(scaling, where);
   RopeScaling rope;
@@ -90,8 +91,8 @@ RopeScaling parse_rope_scaling(const ordered_json& scaling, const std::string& w
 
 void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   fields.require("partial_rotary_factor", 1.0);
-  const ordered_json& parameters = fields.value("rope_parameters");  // transformers 5
-  const ordered_json& scaling = fields.value("rope_scaling");
+  const json& parameters = fields.value("rope_parameters");  // transformers 5
+  const json& scaling = fields.value("rope_scaling");
   model.rope_theta = fields.number("rope_theta", model.rope_theta, 1.0, 1e12);
   if (!parameters.is_null()) {
     JsonFields inner(parameters, origin + ": rope_parameters");
@@ -146,8 +147,8 @@ void refuse_windows(JsonFields& fields) {
     fields.fail("sliding_window", "is not supported; accepted: null");
   }
   fields.ignore({"sliding_window", "max_window_layers"});
-  const ordered_json& types = fields.value("layer_types");
-  for (const ordered_json& type : types) {
+  const json& types = fields.value("layer_types");
+  for (const json& type : types) {
     if (type != "full_attention") {
       fields.fail("layer_types",
                   fmt::format("holds {}; accepted: \"full_attention\"", type.dump().substr(0, 80)));
@@ -192,7 +193,7 @@ void ignore_harmless(JsonFields& fields) {
                  "quantization_config"});
 }
 
-ModelConfig parse(const ordered_json& document, const std::string& origin) {
+ModelConfig parse(const json& document, const std::string& origin) {
   JsonFields fields(document, origin);
   ModelConfig model;
   const Family family = read_family(fields);
@@ -210,7 +211,7 @@ ModelConfig parse(const ordered_json& document, const std::string& origin) {
   fields.require("is_cross_attention_model", false);
   fields.require("add_cross_attention", false);
   fields.require("tie_encoder_decoder", false);
-  fields.require("pruned_heads", ordered_json::object());
+  fields.require("pruned_heads", json::object());
   ignore_harmless(fields);
   fields.finish();
   return model;

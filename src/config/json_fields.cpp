@@ -9,15 +9,15 @@
 
 namespace fp8lab {
 
-using nlohmann::ordered_json;
+using nlohmann::json;
 
-JsonFields::JsonFields(const ordered_json& object, std::string where)
+JsonFields::JsonFields(const json& object, std::string where)
     : object_(object), where_(std::move(where)) {
   if (!object.is_object()) throw Error(where_ + ": is no JSON object");
 }
 
-const ordered_json& JsonFields::value(const std::string& key) {
-  static const ordered_json kAbsent;
+const json& JsonFields::value(const std::string& key) {
+  static const json kAbsent;
   known_.insert(key);
   const auto found = object_.find(key);
   return found == object_.end() ? kAbsent : *found;
@@ -29,7 +29,7 @@ std::int64_t JsonFields::integer(const std::string& key, std::optional<std::int6
                                  std::int64_t minimum, std::int64_t maximum) {
   if (!has(key) && fallback) return *fallback;
   if (!has(key)) fail(key, "is missing");
-  const ordered_json& field = value(key);
+  const json& field = value(key);
   const bool fits = field.is_number_unsigned()
                         ? field.get<std::uint64_t>() <= static_cast<std::uint64_t>(maximum)
                         : field.is_number_integer();
@@ -44,7 +44,7 @@ double JsonFields::number(const std::string& key, std::optional<double> fallback
                           double maximum) {
   if (!has(key) && fallback) return *fallback;
   if (!has(key)) fail(key, "is missing");
-  const ordered_json& field = value(key);
+  const json& field = value(key);
   const double number = field.is_number() ? field.get<double>() : std::nan("");
   if (!(number >= minimum && number <= maximum)) {
     fail(key, fmt::format("is {}; accepted: a number from {} to {}", field.dump().substr(0, 80),
@@ -55,7 +55,7 @@ double JsonFields::number(const std::string& key, std::optional<double> fallback
 
 bool JsonFields::boolean(const std::string& key, bool fallback) {
   if (!has(key)) return fallback;
-  const ordered_json& field = value(key);
+  const json& field = value(key);
   if (!field.is_boolean()) {
     fail(key, fmt::format("is {}; accepted: true, false", field.dump().substr(0, 80)));
   }
@@ -64,14 +64,14 @@ bool JsonFields::boolean(const std::string& key, bool fallback) {
 
 std::string JsonFields::text(const std::string& key, const std::string& fallback) {
   if (!has(key)) return fallback;
-  const ordered_json& field = value(key);
+  const json& field = value(key);
   if (!field.is_string()) {
     fail(key, fmt::format("is {}; accepted: a string", field.dump().substr(0, 80)));
   }
   return field.get<std::string>();
 }
 
-void JsonFields::require(const std::string& key, const ordered_json& accepted) {
+void JsonFields::require(const std::string& key, const json& accepted) {
   if (!has(key) || value(key) == accepted) return;
   fail(key, fmt::format("= {} is not supported; accepted: {}", value(key).dump().substr(0, 80),
                         accepted.dump()));

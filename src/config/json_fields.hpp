@@ -17,7 +17,7 @@ namespace fp8lab {
 class JsonFields {
  public:
   /// `where` opens the messages: the file, and the object within it.
-  JsonFields(const nlohmann::ordered_json& object, std::string where);
+  JsonFields(const nlohmann::json& object, std::string where);
 
   bool has(const std::string& key);
   /// Without a fallback the field must be there.
@@ -28,9 +28,9 @@ class JsonFields {
   bool boolean(const std::string& key, bool fallback);
   std::string text(const std::string& key, const std::string& fallback);
   /// The value, or null when it is absent.
-  const nlohmann::ordered_json& value(const std::string& key);
+  const nlohmann::json& value(const std::string& key);
   /// The field must be absent or `accepted`.
-  void require(const std::string& key, const nlohmann::ordered_json& accepted);
+  void require(const std::string& key, const nlohmann::json& accepted);
   void ignore(std::initializer_list<std::string_view> keys);
   void finish() const;
 
@@ -38,7 +38,7 @@ class JsonFields {
   [[noreturn]] void fail(const std::string& key, const std::string& what) const;
 
  private:
-  const nlohmann::ordered_json& object_;
+  const nlohmann::json& object_;
   std::string where_;
   std::unordered_set<std::string> known_;
 };

@@ -10,12 +10,12 @@
 
 namespace fp8lab {
 
-using nlohmann::ordered_json;
+using nlohmann::json;
 
-ordered_json parse_json(std::string_view text, const std::string& origin) {
+json parse_json(std::string_view text, const std::string& origin) {
   std::vector<std::unordered_set<std::string>> keys;  // of the objects around the present value
-  const auto check = [&](int, ordered_json::parse_event_t event, ordered_json& value) {
-    using Event = ordered_json::parse_event_t;
+  const auto check = [&](int, json::parse_event_t event, json& value) {
+    using Event = json::parse_event_t;
     if (event == Event::object_start) {
       keys.emplace_back();
     } else if (event == Event::object_end) {
@@ -29,16 +29,16 @@ ordered_json parse_json(std::string_view text, const std::string& origin) {
     return true;
   };
   try {
-    return ordered_json::parse(text, check);
-  } catch (const ordered_json::parse_error& error) {
+    return json::parse(text, check);
+  } catch (const json::parse_error& error) {
     throw Error(fmt::format("{}: malformed JSON at byte {}", origin, error.byte));
-  } catch (const ordered_json::exception&) {
+  } catch (const json::exception&) {
     throw Error(origin + ": malformed JSON: a number is out of range");
   }
 }
 
-ordered_json read_json_object(const std::filesystem::path& path) {
-  ordered_json document = parse_json(read_file(path), path.string());
+json read_json_object(const std::filesystem::path& path) {
+  json document = parse_json(read_file(path), path.string());
   if (!document.is_object()) throw Error(path.string() + ": is no JSON object");
   return document;
 }

@@ -8,11 +8,11 @@
 
 namespace fp8lab {
 
-/// Parses one JSON value; keys keep their order. Throws Error naming `origin` and the byte for text
+/// Parses one JSON value. Throws Error naming `origin` and the byte for text
 /// that is not JSON, and for an object that has a key twice.
-nlohmann::ordered_json parse_json(std::string_view text, const std::string& origin);
+nlohmann::json parse_json(std::string_view text, const std::string& origin);
 
 /// parse_json of a file that must hold an object.
-nlohmann::ordered_json read_json_object(const std::filesystem::path& path);
+nlohmann::json read_json_object(const std::filesystem::path& path);
 
 }  // namespace fp8lab

@@ -62,24 +62,29 @@ const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   return *tensor;
 }
 
+void visit_data(const StoredTensor& tensor, std::size_t first, std::size_t last,
+                const std::function<void(std::size_t, std::span<const std::byte>)>& visit) {
+  FP8LAB_ASSERT(first <= last && last <= tensor.data.size());
+  for (std::size_t at = first; at < last; at += kPiece) {
+    const std::span<const std::byte> piece = tensor.data.subspan(at, std::min(kPiece, last - at));
+    fetch_pages(piece);
+    visit(at, piece);
+    release_pages(piece);
+  }
+}
+
 void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<float> destination) {
   if (!is_decodable(tensor.type)) {
     throw Error(fmt::format("tensor '{}' is {}; accepted: F32, BF16, F16, F8_E4M3, F8_E5M2",
                             tensor.name, stored_name(tensor.type)));
   }
   const std::size_t width = size_of(tensor.type);
-  FP8LAB_ASSERT(first >= 0 &&
-                static_cast<std::size_t>(first) + destination.size() <= tensor.data.size() / width);
-  std::span<const std::byte> rest =
-      tensor.data.subspan(static_cast<std::size_t>(first) * width, destination.size() * width);
-  while (!rest.empty()) {
-    const std::span<const std::byte> piece = rest.first(std::min(rest.size(), kPiece));
-    fetch_pages(piece);
-    decode_elements(tensor.type, piece, destination.first(piece.size() / width));
-    release_pages(piece);
-    destination = destination.subspan(piece.size() / width);
-    rest = rest.subspan(piece.size());
-  }
+  const std::size_t begin = static_cast<std::size_t>(first) * width;
+  visit_data(tensor, begin, begin + destination.size() * width,
+             [&](std::size_t at, std::span<const std::byte> piece) {
+               decode_elements(tensor.type, piece,
+                               destination.subspan((at - begin) / width, piece.size() / width));
+             });
 }
 
 void write_safetensors(const std::filesystem::path& path,

@@ -44,8 +44,14 @@ class SafetensorsFile {
   std::unordered_map<std::string, std::size_t> index_;
 };
 
-/// FP32 values of the elements of `tensor` from number `first` on; exact. Reads in pieces whose
-/// pages leave the resident memory again. Throws Error for types without such values.
+/// Calls visit(place, bytes) for pieces of a tensor's data from byte `first` to byte `last`, in
+/// order; pieces begin at multiples of 8 bytes from `first`. The pages of each leave the resident
+/// memory after its visit.
+void visit_data(const StoredTensor& tensor, std::size_t first, std::size_t last,
+                const std::function<void(std::size_t, std::span<const std::byte>)>& visit);
+
+/// FP32 values of the elements of `tensor` from number `first` on; exact. Reads by
+/// visit_data. Throws Error for types without such values.
 void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<float> destination);
 
 /// The bytes of one tensor, in its own type.

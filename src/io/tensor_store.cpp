@@ -46,7 +46,7 @@ std::vector<std::size_t> divide(const std::vector<TensorHeader>& tensors,
 
 std::map<std::string, std::string> parse_shard_index(std::string_view text,
                                                      const std::string& origin) {
-  const nlohmann::ordered_json document = parse_json(text, origin);
+  const nlohmann::json document = parse_json(text, origin);
   const auto map = document.is_object() ? document.find("weight_map") : document.end();
   if (map == document.end() || !map->is_object()) {
     throw Error(origin + ": is no index: needs an object 'weight_map'");
@@ -127,7 +127,7 @@ void write_tensor_store(const fs::path& folder, std::uint64_t shard_bytes,
   const std::vector<std::size_t> first = divide(tensors, shard_bytes);
   const std::size_t shards = first.size() - 1;
   if (shards == 1) return write_safetensors(folder / kSingleFile, kMetadata, tensors, produce);
-  nlohmann::ordered_json index;
+  nlohmann::json index;
   std::uint64_t total = 0;
   for (const TensorHeader& tensor : tensors) total += tensor.bytes();
   index["metadata"]["total_size"] = total;

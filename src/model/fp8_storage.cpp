@@ -11,6 +11,7 @@
 namespace fp8lab {
 namespace {
 
+using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* kBlockSuffix = "_scale_inv";
@@ -64,9 +65,9 @@ ordered_json compressed_tensors_config(const StoredScaleTile& tile, const Linear
 }
 
 std::optional<StoredScaleTile> read_block(JsonFields& fields, const std::string& key) {
-  const ordered_json& block = fields.value(key);
+  const json& block = fields.value(key);
   if (block.is_null()) return std::nullopt;
-  const auto is_size = [](const ordered_json& size) {
+  const auto is_size = [](const json& size) {
     return size.is_number_unsigned() && size.get<std::uint64_t>() - 1 < kLargestBlock;
   };
   StoredScaleTile tile;
@@ -85,7 +86,7 @@ std::optional<StoredScaleTile> read_fp8_method(JsonFields& fields) {
 }
 
 /// All groups must hold FP8 weights, and blocks of one size.
-std::optional<StoredScaleTile> read_compressed_tensors(const ordered_json& groups,
+std::optional<StoredScaleTile> read_compressed_tensors(const json& groups,
                                                        const std::string& where) {
   std::optional<StoredScaleTile> blocks;
   for (const auto& [name, group] : groups.items()) {
@@ -139,7 +140,7 @@ ordered_json quantization_config(const StoredScaleTile& tile, const LinearRecipe
                          : compressed_tensors_config(tile, linear, kept);
 }
 
-std::optional<StoredScaleTile> read_quantization_config(const ordered_json& config,
+std::optional<StoredScaleTile> read_quantization_config(const json& config,
                                                         const std::string& origin) {
   const std::string where = origin + ": quantization_config";
   JsonFields fields(config, where);

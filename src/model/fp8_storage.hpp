@@ -39,7 +39,7 @@ nlohmann::ordered_json quantization_config(const StoredScaleTile& tile, const Li
 
 /// Blocks that a quantization_config names, nothing when it names none. Throws Error naming
 /// `origin` and the field for methods whose weights are not FP8.
-std::optional<StoredScaleTile> read_quantization_config(const nlohmann::ordered_json& config,
+std::optional<StoredScaleTile> read_quantization_config(const nlohmann::json& config,
                                                         const std::string& origin);
 
 /// The tile of scales of shape `scale` beside `weight`; `blocks` as the config names them. Throws

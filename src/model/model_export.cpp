@@ -36,6 +36,8 @@ constexpr std::array<const char*, 10> kTokenizerFiles = {"tokenizer.json",
                                                          "chat_template.json",
                                                          "generation_config.json"};
 
+constexpr std::int64_t kPiece = std::int64_t{1} << 18;  // elements, few enough for a cache
+
 /// A tensor of the files and what it holds.
 struct PlannedTensor {
   enum class Content { values, codes, scales };
@@ -126,7 +128,6 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
 }
 
 TensorBytes rounded_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const StoredType type = tensor.header.type;
   const std::size_t width = size_of(type);
   TensorBytes bytes(tensor.header.bytes());
@@ -174,7 +175,7 @@ ordered_json make_config(const ModelConfig& model, const ExportOptions& options,
   ordered_json config = hugging_face_config(model, dtype);
   if (!plan.quantization.is_null()) config["quantization_config"] = plan.quantization;
   if (!options.tokenizer.empty() && is_hugging_face_folder(options.tokenizer)) {
-    const ordered_json source = read_json_object(options.tokenizer / "config.json");
+    const nlohmann::json source = read_json_object(options.tokenizer / "config.json");
     for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
       if (source.contains(key)) config[key] = source[key];
     }
@@ -240,7 +241,6 @@ QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, 
 
 TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                          const QuantSpec& spec) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const TensorHeader& header = tensors.headers()[index];
   const bool rounded = !spec.is_cast() || spec.weight_source == WeightSource::bf16;
   const TensorView weight =

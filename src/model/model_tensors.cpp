@@ -21,7 +21,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // elements read at a time
+constexpr std::size_t kPiece = std::size_t{1} << 18;  // elements, few enough for a cache
 
 /// Calls visit(first, count) for pieces of [0, size).
 void for_each_piece(std::int64_t size,
@@ -54,7 +54,7 @@ Quantization read_quantization(const std::filesystem::path& path) {
       std::filesystem::is_directory(path, ignored) ? path : path.parent_path();
   const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::is_regular_file(file, ignored)) return {};
-  const nlohmann::ordered_json config = read_json_object(file);
+  const nlohmann::json config = read_json_object(file);
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return {};
   return {true, read_quantization_config(*found, file.string())};
@@ -103,6 +103,10 @@ class FileTensors : public ModelTensors {
           fmt::format("{}: tensor '{}' is {}; accepted: FP8 matrices with scales beside "
                       "them under '{}_scale' or '{}_scale_inv'",
                       store_.path(), tensor.name, shape_text(tensor), tensor.name, tensor.name));
+    }
+    if (!is_decodable(scale->type)) {
+      throw Error(fmt::format("{}: tensor '{}' is {}; accepted: F32, BF16, F16, F8_E8M0",
+                              store_.path(), scale->name, shape_text(*scale)));
     }
     entry.tile = tile_of_scales(tensor, *scale, quantization_.blocks, store_.path());
     entry.scales.resize(static_cast<std::size_t>(scale->size()));

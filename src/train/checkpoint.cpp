@@ -27,8 +27,12 @@ void restore(Backend& backend, const StoredTensor& tensor, const TensorView& vie
     throw Error(fmt::format("checkpoint tensor '{}' is {}, the model needs {}", tensor.name,
                             shape_text(tensor), shape_text(wanted)));
   }
-  backend.upload(view, tensor.data.data());
-  release_pages(tensor.data);
+  const std::size_t width = size_of(view.dtype);
+  visit_data(tensor, 0, tensor.data.size(), [&](std::size_t at, std::span<const std::byte> piece) {
+    backend.upload(view.flat().columns(static_cast<std::int64_t>(at / width),
+                                       static_cast<std::int64_t>(piece.size() / width)),
+                   piece.data());
+  });
 }
 
 /// Calls visit(name, view) for every tensor of a checkpoint, in file order.

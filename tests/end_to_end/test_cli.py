@@ -63,7 +63,8 @@ def test_help_and_version() -> None:
     for arguments in (["--help"], ["help"], ["-h"]):
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
-    commands = ["info", "recipes", "train", "data", "ablate", "report", "validate", "gemm", "quantize"]
+    commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
+    commands += ["quantize", "bench"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 
@@ -77,7 +78,7 @@ def test_unknown_words() -> None:
     assert "too many arguments" in refused("recipes", "show", "bf16", "more")
     assert "accepted: list, show, check" in refused("recipes", "paint")
     assert "accepted: codec, golden" in refused("validate", "everything")
-    assert "accepted: emulation, gemm, quantize" in refused("bench", "everything")
+    assert "accepted: emulation, gemm, quantize, load" in refused("bench", "everything")
     assert "--what is missing" in refused("validate")
     assert "--a is missing" in refused("gemm", "--spec", "sm90_bf16")
 
@@ -495,7 +496,9 @@ def test_quantize_refusals(matrices: Path) -> None:
     assert "accepted: fprop.x" in refused("quantize", x, "--recipe", "infir2", "--slot", "x")
     assert "unknown format 'e9m9'" in refused("quantize", x, "--spec", "e9m9")
     assert "--input is missing" in refused("quantize", "--spec", "e5m2")
-    assert "is a directory" in refused("quantize", matrices, "--spec", "e5m2")
+    # A folder is a model.
+    assert "a model takes --recipe" in refused("quantize", matrices, "--spec", "e5m2")
+    assert "holds no model" in refused("quantize", matrices, "--recipe", "bf16")
 
 
 def test_write_failure_is_a_runtime_failure(matrices: Path) -> None:

@@ -215,11 +215,18 @@ CONVENTIONS = {
 }
 
 
-@pytest.mark.parametrize("recipe", CONVENTIONS)
-def test_fp8_against_numpy(tmp_path: Path, recipe: str) -> None:
-    config = CONFIG | {"tie_word_embeddings": False, "hidden_size": 160, "intermediate_size": 200}
-    tensors = random_tensors(config)
+@pytest.mark.parametrize(
+    ("recipe", "dtype"), [*((recipe, "BF16") for recipe in CONVENTIONS), ("fp8_block128", "F32")]
+)
+def test_fp8_against_numpy(tmp_path: Path, recipe: str, dtype: str) -> None:
+    """The recipes quantize weights from their BF16 copies, whatever the files hold."""
+    # The larger matrices are read in several pieces; neither size is a multiple of the block.
+    hidden, inner = (160, 200) if dtype == "BF16" else (536, 660)
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": 1}
+    config = CONFIG | sizes | {"tie_word_embeddings": False}
+    tensors = random_tensors(config, dtype)
     folder = write_folder(tmp_path / "model", tensors, config)
+    tensors = {name: stored(decode(tensor)) for name, tensor in tensors.items()}
     program("export", folder, tmp_path / "fp8", "--recipe", recipe)
     written = read_folder(tmp_path / "fp8")
     rows, cols, power_of_two = CONVENTIONS[recipe]
