@@ -68,7 +68,7 @@ def case(
 
 CASES = [
     case("qwen2", "Qwen2", True),
-    case("qwen2_yarn", "Qwen2", False, YARN, rope_theta=1e6),
+    case("qwen2_yarn", "Qwen2", False, YARN, rope_theta=100.0),
     case("llama2", "Llama", False, num_key_value_heads=4, vocab_size=64, rms_norm_eps=1e-5),
     case(
         "llama2_bias",
