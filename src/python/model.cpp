@@ -14,6 +14,7 @@
 #include "src/backend/factory.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
+#include "src/model/model_export.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/weight_names.hpp"
 #include "src/python/arrays.hpp"
@@ -67,10 +68,26 @@ class Model {
  public:
   Model(const std::string& source, const std::string& recipe, const std::string& backend,
         const std::map<std::string, float>& optimizer, std::uint64_t seed, int threads)
-      : backend_(make_backend(backend, threads)),
+      : source_(source),
+        backend_(make_backend(backend, threads)),
         session_(*backend_, load_model(source),
                  {load_recipe(recipe), make_optimizer(optimizer), AttentionConfig{}, seed}) {
     if (is_hugging_face_folder(source)) load_weights(source, session_.parameters());
+  }
+
+  /// `dtype` as in a safetensors header; `recipe` empty: nothing is quantized.
+  void save(const std::string& folder, const std::string& dtype, const std::string& recipe) {
+    ExportOptions options;
+    const std::optional<StoredType> type = parse_stored_type(dtype);
+    const bool known =
+        type == StoredType::bf16 || type == StoredType::f16 || type == StoredType::f32;
+    if (!known) throw Error("dtype " + dtype + ": accepted: bf16, f16, f32");
+    options.dtype = *type;
+    if (!recipe.empty()) options.recipe = load_recipe(recipe);
+    if (is_hugging_face_folder(source_)) options.tokenizer = source_;
+    const py::gil_scoped_release unlocked;
+    const std::unique_ptr<Backend> backend = make_backend("cpu", 0);
+    export_model(*backend, *tensors_of(session_.parameters()), session_.model(), options, folder);
   }
 
   std::string config() const { return model_table_text(session_.model()); }
@@ -132,8 +149,8 @@ class Model {
     py::dict result;
     for (const Parameter& parameter : session_.parameters().all()) {
       const TensorView view = tensor_of(parameter);
-      for (const WeightPart& part :
-           weight_parts(parameter.name, view.rows, view.cols, session_.model())) {
+      const ParameterShape shape{parameter.name, view.rows, view.cols, parameter.weight_decay};
+      for (const WeightPart& part : weight_parts(shape, session_.model())) {
         py::array_t<float> array(std::vector<py::ssize_t>(part.shape.begin(), part.shape.end()));
         download_floats(*backend_, view.flat().columns(part.first, part.size()),
                         {array.mutable_data(), static_cast<std::size_t>(array.size())});
@@ -143,6 +160,7 @@ class Model {
     return result;
   }
 
+  std::string source_;
   std::unique_ptr<Backend> backend_;
   ModelSession session_;
 };
@@ -162,7 +180,8 @@ void bind_model(py::module_& module) {
       .def("logits", &Model::logits)
       .def("loss", &Model::loss)
       .def("backward", &Model::backward)
-      .def("step", &Model::step);
+      .def("step", &Model::step)
+      .def("save", &Model::save);
 }
 
 }  // namespace fp8lab::python

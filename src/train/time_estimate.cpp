@@ -1,5 +1,7 @@
 #include "src/train/time_estimate.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -13,8 +15,8 @@
 namespace fp8lab {
 namespace {
 
-constexpr double kLongEnough = 0.02;  // seconds of one call
-constexpr std::int64_t kSmallest = 128;
+constexpr double kLongEnough = 0.02;                      // seconds of one call
+constexpr std::int64_t kSmallest = 128, kLargest = 4096;  // extents
 
 /// One call of an operation and the work it does.
 struct Timed {
@@ -37,8 +39,11 @@ double seconds_of(Backend& backend, const Timed& timed) {
   return seconds / calls;
 }
 
-/// Work a second of the largest call that was timed; make(size) allocates for one of `size`, from
-/// kSmallest doubling up to `largest`.
+/// An extent of the step's, as one of `size` at most.
+std::int64_t capped(std::int64_t extent, std::int64_t size) { return std::min(extent, size); }
+
+/// Work a second of the largest call that was timed; make(size) allocates for extents of at most
+/// `size`, from kSmallest doubling up to `largest`.
 template <class Make>
 double rate_of(Backend& backend, std::int64_t largest, const Make& make) {
   double rate = 0;
@@ -58,32 +63,38 @@ class StepTimer {
   StepTimer(Backend& backend, DType activation)
       : backend_(backend), activation_(backend.storage(activation)) {}
 
-  /// Multiply-adds a second.
-  double gemm_rate(const LinearRecipe& recipe, GemmRole role, std::int64_t largest) {
+  /// Multiply-adds a second of the product that gives (rows, cols) from K = k.
+  double gemm_rate(const LinearRecipe& recipe, GemmRole role, std::int64_t rows, std::int64_t cols,
+                   std::int64_t k) {
     const Slot a = kSlots[2 * static_cast<std::size_t>(role)];
     const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
-    const std::string kind = gemm_role_name(role) + label(recipe.slot(a)) + label(recipe.slot(b)) +
-                             label(recipe.gemm(role));
-    return once(kind, largest, [&](std::int64_t size) {
-      const QuantizedOperand left = random_operand(recipe.slot(a), size);
-      const QuantizedOperand right = random_operand(recipe.slot(b), size);
-      const GemmSpec spec = recipe.gemm(role);
-      const TensorView d = backend_.allocate(backend_.storage(spec.output), size, size);
+    const GemmSpec spec = recipe.gemm(role);
+    const std::string kind =
+        fmt::format("{} {} {} {} {} {} {}", gemm_role_name(role), label(recipe.slot(a)),
+                    label(recipe.slot(b)), label(spec), rows, cols, k);
+    return once(kind, std::max({rows, cols, k}), [&](std::int64_t size) {
+      const std::int64_t m = capped(rows, size), n = capped(cols, size), depth = capped(k, size);
+      const QuantizedOperand left = random_operand(recipe.slot(a), m, depth);
+      const QuantizedOperand right = random_operand(recipe.slot(b), n, depth);
+      const TensorView d = backend_.allocate(backend_.storage(spec.output), m, n);
       const bool accumulate = role == GemmRole::wgrad;
-      const double extent = static_cast<double>(size);
-      return Timed{extent * extent * extent,
+      return Timed{static_cast<double>(m * n) * static_cast<double>(depth),
                    [=, this] { backend_.gemm(spec, left, right, {}, accumulate, d); }};
     });
   }
 
-  /// Elements a second.
-  double quantize_rate(const QuantSpec& spec, bool transpose, std::int64_t largest) {
-    const std::string kind = (transpose ? "transposed " : "quantized ") + label(spec);
-    return once(kind, largest, [&](std::int64_t size) {
-      const TensorView source = random_matrix(size);
+  /// Elements a second of a (rows, cols) tensor, or of its transpose, made into an operand.
+  double quantize_rate(const QuantSpec& spec, bool transpose, std::int64_t rows,
+                       std::int64_t cols) {
+    const std::string kind =
+        fmt::format("quantize {} {} {} {}", label(spec), transpose, rows, cols);
+    return once(kind, std::max(rows, cols), [&](std::int64_t size) {
+      const std::int64_t m = capped(rows, size), n = capped(cols, size);
+      const TensorView source = random_matrix(m, n);
       const TensorView state = state_of(spec);
-      const QuantizedOperand target = empty_operand(spec, size, size);
-      return Timed{static_cast<double>(size * size), [=, this] {
+      const QuantizedOperand target =
+          transpose ? empty_operand(spec, n, m) : empty_operand(spec, m, n);
+      return Timed{static_cast<double>(m * n), [=, this] {
                      QuantizedOperand result = target;
                      backend_.quantize(source, transpose, {}, state, result);
                    }};
@@ -94,7 +105,7 @@ class StepTimer {
   double attention_rate(const ModelConfig& model, const StageConfig& stage,
                         const AttentionConfig& tiles) {
     return once("attention", stage.sequence_length, [&](std::int64_t length) {
-      const AttentionShape shape{1,
+      const AttentionShape shape{stage.micro_batch_sequences,
                                  length,
                                  model.num_attention_heads,
                                  model.num_key_value_heads,
@@ -102,15 +113,16 @@ class StepTimer {
                                  tiles.kv_tile,
                                  tiles.q_tile};
       const auto rows = [&](std::int64_t heads) {
-        return backend_.allocate(activation_, length, heads * model.head_dim);
+        return backend_.allocate(activation_, shape.batch * length, heads * model.head_dim);
       };
       const TensorView q = rows(shape.heads), out = rows(shape.heads), dq = rows(shape.heads);
       const TensorView k = rows(shape.kv_heads), v = rows(shape.kv_heads);
       const TensorView dk = rows(shape.kv_heads), dv = rows(shape.kv_heads);
-      const TensorView start = backend_.allocate(DType::i32, 1, length);
-      const TensorView lse = backend_.allocate(backend_.storage(DType::f32), shape.heads, length);
+      const TensorView start = backend_.allocate(DType::i32, 1, shape.batch * length);
+      const TensorView lse =
+          backend_.allocate(backend_.storage(DType::f32), shape.heads, shape.batch * length);
       const double pairs = 0.5 * static_cast<double>(length) * static_cast<double>(length + 1);
-      return Timed{pairs * static_cast<double>(shape.heads), [=, this] {
+      return Timed{pairs * static_cast<double>(shape.heads * shape.batch), [=, this] {
                      backend_.attention_forward(shape, q, k, v, start, out, lse);
                      backend_.attention_backward(shape, q, k, v, start, out, lse, out, dq, dk, dv);
                    }};
@@ -153,20 +165,19 @@ class StepTimer {
   double once(const std::string& kind, std::int64_t largest, const Make& make) {
     const auto known = rates_.find(kind);
     if (known != rates_.end()) return known->second;
-    return rates_[kind] = rate_of(backend_, largest, make);
+    return rates_[kind] = rate_of(backend_, std::min(largest, kLargest), make);
   }
 
   /// Values in [-1, 1): the speed of an emulated GEMM, and the clock of a GPU, depend on them.
-  TensorView random_matrix(std::int64_t size) {
-    const auto count = static_cast<std::size_t>(size * size);
-    std::vector<float> values(count);
+  TensorView random_matrix(std::int64_t rows, std::int64_t cols) {
+    std::vector<float> values(static_cast<std::size_t>(rows * cols));
     std::uint32_t state = 1;
     for (float& value : values) {
       state = state * 1664525u + 1013904223u;
       value = static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
     }
-    const TensorView matrix = backend_.allocate(activation_, size, size);
-    const TensorView single = backend_.allocate(backend_.storage(DType::f32), size, size);
+    const TensorView matrix = backend_.allocate(activation_, rows, cols);
+    const TensorView single = backend_.allocate(backend_.storage(DType::f32), rows, cols);
     if (single.dtype == DType::f64) {
       const std::vector<double> wide(values.begin(), values.end());
       backend_.upload(single, wide.data());
@@ -182,9 +193,9 @@ class StepTimer {
     return backend_.allocate(DType::f32, 1, DelayedState::length(spec));
   }
 
-  QuantizedOperand random_operand(const QuantSpec& spec, std::int64_t size) {
-    QuantizedOperand result = empty_operand(spec, size, size);
-    backend_.quantize(random_matrix(size), false, {}, state_of(spec), result);
+  QuantizedOperand random_operand(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+    QuantizedOperand result = empty_operand(spec, rows, k);
+    backend_.quantize(random_matrix(rows, k), false, {}, state_of(spec), result);
     return result;
   }
 
@@ -218,7 +229,6 @@ double layer_bytes(const ModelConfig& model) {
 
 TimePlan estimate_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                        Backend& backend) {
-  constexpr std::int64_t kLargest = 4096;
   const ModelConfig& model = config.model;
   const auto layers = static_cast<int>(model.num_hidden_layers);
   const auto micro_tokens = stage.micro_batch_sequences * stage.sequence_length;
@@ -228,21 +238,32 @@ TimePlan estimate_step(const RunConfig& config, const StageConfig& stage, const 
   for (const LinearShape& layer : linear_shapes(model)) {
     const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
     const auto in = static_cast<double>(layer.in), out = static_cast<double>(layer.out);
-    const std::int64_t largest = std::min({kLargest, micro_tokens, std::max(layer.in, layer.out)});
-    for (const GemmRole role : kGemmRoles) {
-      plan.gemms += tokens * in * out / timer.gemm_rate(linear, role, largest);
-    }
-    const auto quantize = [&](Slot slot, bool transpose, double elements) {
+    const auto rate = [&](GemmRole role) {
+      switch (role) {
+        case GemmRole::fprop:
+          return timer.gemm_rate(linear, role, micro_tokens, layer.out, layer.in);
+        case GemmRole::dgrad:
+          return timer.gemm_rate(linear, role, micro_tokens, layer.in, layer.out);
+        case GemmRole::wgrad:
+          return timer.gemm_rate(linear, role, layer.out, layer.in, micro_tokens);
+      }
+      return 1.0;
+    };
+    for (const GemmRole role : kGemmRoles) plan.gemms += tokens * in * out / rate(role);
+    const auto quantize = [&](Slot slot, bool transpose, double times, std::int64_t rows,
+                              std::int64_t cols) {
       const QuantSpec& spec = linear.slot(slot);
       if (!transpose && !spec.is_cast() && !spec.transform) return;  // the tensor itself
-      plan.quantization += elements / timer.quantize_rate(spec, transpose, largest);
+      plan.quantization += times * static_cast<double>(rows * cols) /
+                           timer.quantize_rate(spec, transpose, rows, cols);
     };
-    quantize(Slot::fprop_x, false, tokens * in);
-    quantize(Slot::wgrad_x, true, tokens * in);
-    quantize(Slot::dgrad_dy, false, tokens * out);
-    quantize(Slot::wgrad_dy, true, tokens * out);
-    quantize(Slot::fprop_w, false, in * out);
-    quantize(Slot::dgrad_w, true, in * out);
+    const double batches = tokens / static_cast<double>(micro_tokens);
+    quantize(Slot::fprop_x, false, batches, micro_tokens, layer.in);
+    quantize(Slot::wgrad_x, true, batches, micro_tokens, layer.in);
+    quantize(Slot::dgrad_dy, false, batches, micro_tokens, layer.out);
+    quantize(Slot::wgrad_dy, true, batches, micro_tokens, layer.out);
+    quantize(Slot::fprop_w, false, 1.0, layer.out, layer.in);
+    quantize(Slot::dgrad_w, true, 1.0, layer.out, layer.in);
   }
   const double pairs = 0.5 * tokens * static_cast<double>(stage.sequence_length + 1) *
                        static_cast<double>(model.num_attention_heads * model.num_hidden_layers);

@@ -17,8 +17,9 @@ struct TimePlan {
 };
 
 /// Times each kind of operation on `backend` for some tenths of a second, at growing sizes until
-/// one call takes 20 ms or has the size of the step's, and scales by the work of a step. Statistics,
-/// evaluations, checkpoints, transforms and the first step's set-up are not in it.
+/// one call takes 20 ms or has the size of the step's, and scales by the work of a step.
+/// Statistics, evaluations, checkpoints, transforms and the first step's set-up are not in it.
+/// Documents are taken to be as long as sequences: attention to shorter ones takes less.
 TimePlan estimate_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                        Backend& backend);
 

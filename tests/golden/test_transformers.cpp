@@ -54,8 +54,9 @@ Batch batch_of_step(std::int64_t vocabulary, int step) {
 /// The parts of a parameter's values as the tensors that transformers has, by name.
 template <class Visit>
 void for_each_part(const ModelSession& session, const Parameter& parameter, Visit visit) {
-  for (const WeightPart& part : weight_parts(parameter.name, parameter.master().rows,
-                                             parameter.master().cols, session.model())) {
+  const ParameterShape shape{parameter.name, parameter.master().rows, parameter.master().cols,
+                             parameter.weight_decay};
+  for (const WeightPart& part : weight_parts(shape, session.model())) {
     visit(part.name, static_cast<std::size_t>(part.first), static_cast<std::size_t>(part.size()));
   }
 }

@@ -10,7 +10,8 @@ is saved by transformers with random weights and loaded by fp8lab. It must give
   bf16        logits of recipe bf16 with at most twice the error that transformers has in BF16, both
               against FP32,
   loss        within 1e-6, and every parameter's gradient within 2e-5 of its norm,
-  steps       after 20 steps of AdamW with clipping what changed of every weight within 1e-3,
+  steps       after 20 steps of AdamW with clipping what changed of every weight within 1e-3, or
+              within three times what transformers in FP32 differs from double precision,
   saved       saved by fp8lab and loaded by transformers: the same logits, bit for bit.
 
 Exit status 3 when a figure is beyond its bound.
@@ -39,7 +40,7 @@ WIDER = {
     "vocab_size": 1003,
     "initializer_range": 0.08,
 }
-BOUNDS = {"logits": 1e-5, "bf16": 2.0, "loss": 1e-6, "gradient": 2e-5, "steps": 1e-3, "saved": 0.0}
+BOUNDS = {"logits": 1e-5, "bf16": 2.0, "loss": 1e-6, "gradient": 2e-5, "steps": 1.0, "saved": 0.0}
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
@@ -87,34 +88,45 @@ def compare_gradients(model: torch.nn.Module, ours: Any, batch: np.ndarray) -> d
     }
 
 
-def compare_steps(model: torch.nn.Module, ours: Any, vocabulary: int) -> dict[str, Any]:
-    """20 steps on the same batches. What k_proj.bias adds cancels in the softmax but for the
-    rotation, so that AdamW amplifies its rounding errors: it is told apart."""
+def trained(ours: Any, vocabulary: int) -> tuple[dict[str, np.ndarray], list[float]]:
+    """Weights and losses of the steps that models.train_steps takes."""
+    losses = []
+    for step in range(models.STEPS):
+        batch = models.tokens(vocabulary, step)
+        rate = models.learning_rate(step)
+        losses.append(ours.step(batch, models.labels(batch), learning_rate=rate).loss)
+    return ours.parameters(), losses
+
+
+def compare_steps(model: torch.nn.Module, ours: Any, truth: Any, vocabulary: int) -> dict[str, Any]:
+    """20 steps on the same batches. AdamW divides a gradient by its own size: where one nearly
+    cancels (a bias of k), or a weight has a single one (a row of the embedding), rounding errors
+    come out as large as the rest. So a tensor may differ by what transformers in FP32 differs from
+    double precision, three times."""
     before = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
     record = models.train_steps(model, vocabulary)
-    losses = []
-    for step, (loss, _) in enumerate(record):
-        batch = models.tokens(vocabulary, step)
-        taken = ours.step(batch, models.labels(batch), learning_rate=models.learning_rate(step))
-        losses.append(abs(taken.loss - loss) / loss)
-    after = ours.parameters()
-    worst = {
-        name: relative((after[name] - before[name]).ravel(), (p.detach().numpy() - before[name]).ravel())
-        for name, p in model.named_parameters()
-    }
-    names = [name for name in worst if "k_proj.bias" not in name]
-    name = max(names, key=lambda key: worst[key])
-    cancelling = [worst[key] for key in worst if "k_proj.bias" in key]
+    after = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    found, losses = trained(ours, vocabulary)
+    exact, _ = trained(truth, vocabulary)
+
+    def distance(weights: dict[str, np.ndarray], name: str) -> float:
+        change = (after[name] - before[name]).ravel()
+        return relative((weights[name] - before[name]).ravel(), change)
+
+    excess = {n: distance(found, n) / max(1e-3, 3 * distance(exact, n)) for n in after}
+    name = max(excess, key=lambda key: excess[key])
     return {
-        "steps": worst[name],
+        "steps": excess[name],
         "steps_of": name,
-        "steps_k_bias": max(cancelling, default=0.0),
-        "step_loss": max(losses),
+        "steps_change": distance(found, name),
+        "steps_change_of_transformers": distance(exact, name),
+        "weights": max(relative(found[n].ravel(), after[n].ravel()) for n in after),
+        "step_loss": max(abs(a - b) / b for a, (b, _) in zip(losses, record)),
     }
 
 
 def compare_saved(ours: Any, folder: Path, expected: np.ndarray, batch: np.ndarray) -> float:
-    ours.save(folder, dtype="float32")
+    ours.save(folder, dtype="f32")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     with torch.no_grad():
         return relative(models.loss_of(loaded, batch)[0].numpy(), expected)
@@ -129,7 +141,8 @@ def compare(case: models.Case, backend: str, folder: Path) -> dict[str, Any]:
     with torch.no_grad():
         logits = models.loss_of(model, batch)[0].numpy()
         brief = transformers.AutoModelForCausalLM.from_pretrained(
-            folder / "theirs", dtype=torch.bfloat16, attn_implementation="eager")
+            folder / "theirs", dtype=torch.bfloat16, attn_implementation="eager"
+        )
         theirs = models.loss_of(brief, batch)[0].numpy()
     found = fp8lab.Model(folder / "theirs", recipe="bf16", backend=backend).logits(batch)
     rms = [float(np.linalg.norm(x - logits) / np.linalg.norm(logits)) for x in (found, theirs)]
@@ -143,7 +156,8 @@ def compare(case: models.Case, backend: str, folder: Path) -> dict[str, Any]:
         "saved": compare_saved(ours, folder / "ours", logits, batch),
     }
     result |= compare_gradients(model, ours, batch)
-    result |= compare_steps(model, ours, vocabulary)
+    truth = fp8lab.Model(folder / "theirs", recipe="fp32", backend="truth")
+    result |= compare_steps(model, ours, truth, vocabulary)
     result["passed"] = all(result[key] <= bound for key, bound in BOUNDS.items())
     return result
 
@@ -153,6 +167,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--case", action="append", choices=[case.name for case in models.CASES])
     parser.add_argument("--json", type=Path)
+    transformers.utils.logging.disable_progress_bar()
     arguments = parser.parse_args()
     results = []
     for case in models.CASES:

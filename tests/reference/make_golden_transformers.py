@@ -3,10 +3,11 @@
 
     python tests/reference/make_golden_transformers.py DIR
 
-Each file holds config.json, and of the model with the formula's weights in FP32: the loss, the logits
-of the last token of each sequence, and for every gradient its norm and its product with a formula's
-vector; then the losses and gradient norms of 20 steps of torch.optim.AdamW and the same numbers of
-what they added to each weight. Logits of the other tokens stand as their products with such a vector.
+Each file holds config.json, and of the model with the formula's weights in FP32: the loss, the
+logits of the last token of each sequence, and for every gradient its norm and its product with a
+formula's vector; then the losses and gradient norms of 20 steps of torch.optim.AdamW and the same
+numbers of what they added to each weight. Logits of the other tokens stand as their products with
+such a vector.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ def record(case: models.Case) -> dict[str, Any]:
     before = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
     gradients = {name: summary(name, p.grad.numpy()) for name, p in model.named_parameters()}
     steps = models.train_steps(model, vocabulary)
-    updates = {name: summary(name, p.detach().numpy() - before[name])
-               for name, p in model.named_parameters()}
+    updates = {
+        name: summary(name, p.detach().numpy() - before[name])
+        for name, p in model.named_parameters()
+    }
     config = json.loads(model.config.to_json_string())
     config["architectures"] = [type(model).__name__]
     return {

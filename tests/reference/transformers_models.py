@@ -1,7 +1,7 @@
 """Small models of transformers with weights and tokens from a formula.
 
-The formula is integer arithmetic that ends in one rounding to FP32, so that a reader in any language
-has the same weights without a file: tests/golden/test_transformers.cpp repeats it.
+The formula is integer arithmetic that ends in one rounding to FP32, so that a reader in any
+language has the same weights without a file: tests/golden/test_transformers.cpp repeats it.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ YARN_ALL = {
 }
 
 
-def case(name: str, family: str, tied: bool, scaling: dict[str, Any] | None = None,
-         **config: Any) -> Case:
+def case(
+    name: str, family: str, tied: bool, scaling: dict[str, Any] | None = None, **config: Any
+) -> Case:
     values = {**SHAPE, "tie_word_embeddings": tied, **config}
     if scaling is not None:
         values["rope_scaling"] = scaling
@@ -67,10 +68,16 @@ def case(name: str, family: str, tied: bool, scaling: dict[str, Any] | None = No
 
 CASES = [
     case("qwen2", "Qwen2", True),
-    case("qwen2_yarn", "Qwen2", False, YARN, rope_theta=1e6),
+    case("qwen2_yarn", "Qwen2", False, YARN, rope_theta=100.0),
     case("llama2", "Llama", False, num_key_value_heads=4, vocab_size=64, rms_norm_eps=1e-5),
-    case("llama2_bias", "Llama", False, {"rope_type": "linear", "factor": 2.5},
-         attention_bias=True, mlp_bias=True),
+    case(
+        "llama2_bias",
+        "Llama",
+        False,
+        {"rope_type": "linear", "factor": 2.5},
+        attention_bias=True,
+        mlp_bias=True,
+    ),
     case("llama2_dynamic", "Llama", True, {"rope_type": "dynamic", "factor": 2.0}),
     case("llama3", "Llama", True, LLAMA3, num_key_value_heads=1, rope_theta=500000.0),
     case("qwen3", "Qwen3", True, head_dim=20, rope_theta=1e6),
@@ -85,7 +92,8 @@ def uniform(name: str, count: int) -> np.ndarray:
         seed = (seed ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
     with np.errstate(over="ignore"):
         z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(
-            0x9E3779B97F4A7C15)
+            0x9E3779B97F4A7C15
+        )
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
@@ -144,7 +152,8 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
     for parameter in model.parameters():
         groups[parameter.dim() > 1].append(parameter)
     return torch.optim.AdamW(
-        [{"params": groups[True]}, {"params": groups[False], "weight_decay": 0.0}], **OPTIMIZER)
+        [{"params": groups[True]}, {"params": groups[False], "weight_decay": 0.0}], **OPTIMIZER
+    )
 
 
 def train_steps(model: torch.nn.Module, vocabulary: int) -> list[tuple[float, float]]:

@@ -59,7 +59,7 @@ class Model:
         weight_decay: float = 0.1,
         clip_norm: float = 1.0,
     ) -> None:
-        """Weight decay is for matrices alone; `clip_norm` 0 does not clip; `threads` 0 means all."""
+        """Weight decay is for matrices alone; `clip_norm` 0 does not clip; `threads` 0: all."""
         optimizer = {
             "beta1": beta1,
             "beta2": beta2,
@@ -92,7 +92,7 @@ class Model:
         return self._model.parameters()
 
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Sets all weights, from float32, float16 or bfloat16 arrays; keeps the optimizer's state."""
+        """Sets all weights from float32, float16 or bfloat16 arrays; AdamW's state stays."""
         self._model.set_parameters(dict(weights))
 
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
@@ -118,6 +118,20 @@ class Model:
     ) -> Step:
         """One step of AdamW with clipping."""
         return Step(*self._model.step(*self._batch(tokens, targets), learning_rate))
+
+    def save(
+        self,
+        folder: str | PathLike[str],
+        *,
+        dtype: str = "bf16",
+        recipe: str | PathLike[str] | None = None,
+    ) -> None:
+        """Writes a folder that transformers loads; one that exists must be empty.
+
+        `dtype` is bf16, f16 or f32. With a recipe the weights of linear layers are FP8 codes with
+        scales, as the recipe quantizes them for the forward pass.
+        """
+        self._model.save(fspath(folder), dtype.upper(), "" if recipe is None else fspath(recipe))
 
     @staticmethod
     def _batch(

@@ -1,0 +1,129 @@
+"""fp8lab.Model: what it computes follows from its own definition, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+fp8lab = pytest.importorskip("fp8lab", reason="the package fp8lab is not built")
+
+SHAPE = """
+vocab_size = 61
+hidden_size = 48
+intermediate_size = 80
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 20
+qkv_bias = false
+qk_norm = true
+initializer_range = 0.2
+"""
+
+
+@pytest.fixture
+def shape(tmp_path: Path) -> Path:
+    file = tmp_path / "model.toml"
+    file.write_text(SHAPE)
+    return file
+
+
+def make(source: Path, **options: Any) -> Any:
+    return fp8lab.Model(source, threads=1, **{"recipe": "fp32", **options})
+
+
+def tokens(seed: int = 1) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 61, (2, 12))
+
+
+def test_loss_is_the_cross_entropy_of_the_logits(shape: Path) -> None:
+    model = make(shape)
+    batch = tokens()
+    targets = np.full_like(batch, -100)
+    targets[:, 2:-1] = batch[:, 3:]
+    logits = model.logits(batch).astype(np.float64)
+    assert logits.shape == (2, 12, 61)
+    log_sum = np.log(np.exp(logits).sum(-1))
+    rows, columns = np.nonzero(targets >= 0)
+    picked = logits[rows, columns, targets[rows, columns]]
+    expected = (log_sum[rows, columns] - picked).mean()
+    assert model.loss(batch, targets) == pytest.approx(expected, rel=1e-6)
+    following = np.full_like(batch, -1)
+    following[:, :-1] = batch[:, 1:]
+    assert model.loss(batch) == model.loss(batch, following) != model.loss(batch, targets)
+
+
+def test_gradients_are_slopes_of_the_loss(shape: Path) -> None:
+    model = make(shape, backend="truth")
+    loss, gradients = model.gradients(tokens())
+    weights = model.parameters()
+    assert loss == model.loss(tokens())
+    assert gradients.keys() == weights.keys()
+    for name in ("model.layers.1.self_attn.k_norm.weight", "model.layers.0.mlp.up_proj.weight"):
+        assert gradients[name].shape == weights[name].shape
+        losses = []
+        for sign in (1, -1):
+            moved = dict(weights)
+            moved[name] = weights[name].copy()
+            moved[name].flat[7] += np.float32(sign * 2.0**-10)
+            model.set_parameters(moved)
+            losses.append(model.loss(tokens()))
+        slope = (losses[0] - losses[1]) * 2.0**9
+        assert gradients[name].flat[7] == pytest.approx(slope, rel=1e-3, abs=1e-6)
+
+
+def test_a_step_is_adamw(shape: Path) -> None:
+    options = {"weight_decay": 0.5, "clip_norm": 0.25, "beta1": 0.8, "beta2": 0.9}
+    model = make(shape, **options)
+    before = model.parameters()
+    loss, gradients = model.gradients(tokens())
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gradients.values()))
+    step = model.step(tokens(), learning_rate=0.01)
+    assert step.loss == loss
+    assert step.gradient_norm == pytest.approx(norm, rel=1e-6)
+    assert model.steps == 1
+    for name, weight in model.parameters().items():
+        gradient = gradients[name] * min(1.0, 0.25 / (norm + 1e-6))
+        decay = 0.5 if weight.ndim > 1 else 0.0
+        expected = before[name] * (1 - 0.01 * decay)
+        expected = expected - 0.01 * gradient / (np.abs(gradient) + 1e-8)
+        assert np.allclose(weight, expected, rtol=1e-5, atol=1e-7), name
+
+
+def test_saved_models_are_the_same(shape: Path, tmp_path: Path) -> None:
+    model = make(shape, recipe="infir2", seed=5)
+    model.step(tokens(), learning_rate=1e-3)
+    model.save(tmp_path / "saved", dtype="f32")
+    loaded = make(tmp_path / "saved", recipe="infir2")
+    assert loaded.config == model.config
+    assert np.array_equal(loaded.logits(tokens()), model.logits(tokens()))
+    other = make(shape, recipe="infir2")
+    assert not np.array_equal(other.logits(tokens()), model.logits(tokens()))
+    other.set_parameters(model.parameters())
+    assert np.array_equal(other.logits(tokens()), model.logits(tokens()))
+
+
+def test_refusals(shape: Path, tmp_path: Path) -> None:
+    model = make(shape)
+    batch = tokens()
+    weights = model.parameters()
+    cases: list[tuple[Any, str]] = [
+        (lambda: model.logits(batch[0]), r"shape \(12,\); accepted: integers of shape"),
+        (lambda: model.logits(batch * 1.0), "float64"),
+        (lambda: model.logits(batch + 61), "not in the vocabulary of 61"),
+        (lambda: model.logits(batch - 100), "token -1 is not in the vocabulary"),
+        (lambda: model.loss(batch, batch[:1]), "24 tokens and 12 targets"),
+        (lambda: model.loss(batch, batch + 61), "target .* is not in the vocabulary"),
+        (lambda: model.set_parameters({}), "no tensor 'model.embed_tokens.weight'"),
+        (lambda: model.set_parameters({**weights, "x": batch[:1]}), "x: elements are int64"),
+        (lambda: model.save(tmp_path / "f8", dtype="f8"), "accepted: bf16, f16, f32"),
+        (lambda: make(tmp_path / "none"), "unknown model|does not exist"),
+        (lambda: make(shape, recipe="none"), "unknown recipe 'none'"),
+        (lambda: make(shape, backend="none"), "unknown backend 'none'"),
+    ]
+    for call, message in cases:
+        with pytest.raises(fp8lab.Error, match=message):
+            call()

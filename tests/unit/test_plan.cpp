@@ -1,0 +1,71 @@
+// What --dry-run promises, against what a stage allocates.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "src/backend/factory.hpp"
+#include "src/model/transformer.hpp"
+#include "src/train/plan.hpp"
+#include "tests/gradient/model_fixture.hpp"
+
+using namespace fp8lab;
+
+namespace {
+
+/// Bytes that parameters and a transformer take, beside the plan's.
+void check_memory(const ModelConfig& model, const std::string& recipe_name,
+                  const std::string& backend_name) {
+  RunConfig config;
+  config.model = model;
+  config.optimizer.second_moment = DType::bf16;
+  StageConfig stage;
+  stage.micro_batch_sequences = 2;
+  stage.sequence_length = 256;
+  const Recipe recipe = load_recipe(recipe_name);
+  const auto backend = make_backend(backend_name, 1);
+  const MemoryPlan plan = plan_memory(config, stage, recipe, *backend);
+  const Parameters parameters(*backend, model, config.optimizer, recipe.activation_dtype);
+  const auto of_parameters = static_cast<double>(backend->memory_bytes());
+  const Transformer transformer(*backend, parameters, model, recipe,
+                                BatchShape{2, stage.sequence_length, {}});
+  const auto total = static_cast<double>(backend->memory_bytes());
+  INFO(recipe_name << " on " << backend_name << ": planned " << plan.parameters << " + "
+                   << plan.activations << " + " << plan.operands << ", allocated " << of_parameters
+                   << " and then " << total);
+  // Allocations are rounded up to 64 bytes; norms are the smallest.
+  CHECK(std::abs(of_parameters - static_cast<double>(plan.parameters)) <= 0.005 * of_parameters);
+  const auto planned = static_cast<double>(plan.parameters + plan.activations + plan.operands);
+  CHECK(std::abs(total - planned) <= 0.005 * total);
+}
+
+}  // namespace
+
+TEST_CASE("planned memory is what a stage allocates") {
+  ModelConfig model = load_model("tiny");
+  for (const char* recipe : {"bf16", "fp32", "infir2", "te_delayed", "mxfp8", "deepseek_v3"}) {
+    check_memory(model, recipe, "cpu");
+  }
+  model.qk_norm = true;
+  model.o_bias = model.mlp_bias = true;
+  model.tie_word_embeddings = false;
+  model.head_dim = 96;
+  check_memory(model, "infir2", "cpu");
+  check_memory(model, "bf16", "truth");
+}
+
+TEST_CASE("the layout of parameters counts what they hold") {
+  const auto backend = make_backend("cpu", 1);
+  for (const ModelConfig& model :
+       {fp8lab::test::small_model(), fp8lab::test::qwen3_model(), fp8lab::test::biased_model()}) {
+    const Parameters parameters(*backend, model, OptimizerConfig{}, DType::bf16);
+    std::int64_t weights = 0;
+    for (const Parameter& parameter : parameters.all()) weights += parameter.master().size();
+    CHECK(ParameterLayout(model).count() == weights);
+  }
+  // The published numbers of weights.
+  CHECK(ParameterLayout(load_model("qwen2.5-0.5b")).count() == 494032768);
+  CHECK(ParameterLayout(load_model("qwen2.5-1.5b")).count() == 1543714304);
+  CHECK(ParameterLayout(load_model("qwen2.5-7b")).count() == 7615616512);
+  CHECK(ParameterLayout(load_model("llama3.2-1b")).count() == 1235814400);
+  CHECK(ParameterLayout(load_model("llama2-7b")).count() == 6738415616);
+  CHECK(ParameterLayout(load_model("qwen3-0.6b")).count() == 596049920);
+}
