@@ -63,24 +63,24 @@ class FastGemm {
   FastGemm(Store store, const FastMethod& method, const GemmPlan& plan, const QuantizedOperand& a,
            const QuantizedOperand& b, const TensorView& bias, bool accumulate, const TensorView& d)
       : store_(store),
-        method_(method),
+        method_(specialise(method, plan, gemm_kernels())),
         plan_(plan),
         a_(a),
         b_(b),
         accumulate_(accumulate),
         d_(d),
         kernels_(gemm_kernels()),
-        sizes_(packed_sizes(method, kernels_)),
-        codes_a_(method, a, plan.format_a),
-        codes_b_(method, b, plan.format_b),
+        sizes_(packed_sizes(method_, kernels_)),
+        codes_a_(method_, a, plan.format_a),
+        codes_b_(method_, b, plan.format_b),
         chunks_(list_chunks(plan, codes_a_.k(), sizes_.group)),
         threads_(a.rows * b.rows * plan.k < kSerialProducts ? 1 : omp_get_max_threads()) {
     const Chunk& last = chunks_.back();
     groups_ = last.group + (last.length + sizes_.group - 1) / sizes_.group;
     const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
-    row_block_ = std::clamp(fitting, kSmallRowBlock, kRowBlock);
+    row_block_ = sizes_.rows > 0 ? sizes_.rows : std::clamp(fitting, kSmallRowBlock, kRowBlock);
     // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
-    const bool plain = method.carrier == Carrier::f32;
+    const bool plain = method_.carrier == Carrier::f32;
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
     group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
     if (!bias.empty()) widen_bias(bias);
@@ -89,7 +89,7 @@ class FastGemm {
 
   void run() {
     const std::int64_t panels = panel_count();
-    const std::int64_t bytes = codes_b_.k() * sizes_.step_bytes;
+    const std::int64_t bytes = panel_bytes();
     const std::int64_t at_once = std::clamp<std::int64_t>(kPackedPanelBytes / bytes, 1, panels);
     auto* packed = packed_b_.reserve_as<std::byte>(static_cast<std::size_t>(at_once * bytes));
     for (std::int64_t first = 0; first < panels; first += at_once) {
@@ -113,6 +113,7 @@ class FastGemm {
   }
 
   std::int64_t panel_count() const { return (b_.rows + sizes_.columns - 1) / sizes_.columns; }
+  std::int64_t panel_bytes() const { return groups_ * sizes_.group * sizes_.step_bytes; }
   std::int64_t padded_columns() const { return panel_count() * sizes_.columns; }
   // Whether the epilogue multiplies by a scale of each row and column.
   bool outer() const { return plan_.order == ScaleOrder::epilogue && !plan_.scalar_scales; }
@@ -163,8 +164,8 @@ class FastGemm {
         const std::int64_t piece = task % pieces;
         pack_rows(row, rows, scratch);
         for (std::int64_t p = count * piece / pieces; p < count * (piece + 1) / pieces; ++p) {
-          multiply_tile(row, rows, packed + p * codes_b_.k() * sizes_.step_bytes,
-                        (first + p) * sizes_.columns, scratch);
+          multiply_tile(row, rows, packed + p * panel_bytes(), (first + p) * sizes_.columns,
+                        scratch);
         }
       }
     }

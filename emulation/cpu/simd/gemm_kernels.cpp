@@ -15,6 +15,13 @@ using HalfFp8Layout = Layout<Fp8Lanes, 16>;
 using Tf32Layout = Layout<Bf16Lanes, 8>;
 using Sm100Layout = Layout<Bf16Lanes, 32, ChainOutput::f32, -126>;
 
+#if defined(FP8LAB_ISA_avx512_amx)
+using E4m3Layout =
+    Layout<Fp8Lanes, kFp8Group, ChainOutput::f32, Fp8Codes::kFloor - Fp8Codes::kExponentBias, true>;
+static_assert(E4m3Layout::kGroupBytes == kFp8Group * kE4m3ProductBytes);
+static_assert(E4m3Layout::kPanelGroup == kFp8Group * E4m3Layout::kColumns * kE4m3PanelBytes);
+#endif
+
 // --- packing ------------------------------------------------------------------------------------
 
 template <class L>
@@ -61,6 +68,19 @@ void pack_fp8_panel(const Fp8Source* source, std::int64_t first, std::int64_t ro
     pack_panel<SplitE5M2, Fp8Layout>(source->data, source->row_stride, 1, first, rows, k, out);
   }
 }
+
+#if defined(FP8LAB_ISA_avx512_amx)
+void pack_e4m3_row(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                   std::int64_t group_bytes) {
+  pack_row<SplitE4M3, E4m3Layout, Fp8Codes>(source->data + row * source->row_stride, 1, k, out,
+                                            group_bytes);
+}
+
+void pack_e4m3_panel(const Fp8Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
+                     std::byte* out) {
+  pack_panel<SplitE4M3, E4m3Layout>(source->data, source->row_stride, 1, first, rows, k, out);
+}
+#endif
 
 void pack_bf16_panel(const Bf16Source* source, std::int64_t first, std::int64_t rows,
                      std::int64_t k, std::byte* out) {
@@ -269,6 +289,15 @@ const GemmKernels kGemm = {
     .pack_bf16_panel = pack_bf16_panel,
     .pack_wide_panel = pack_wide_panel,
     .pack_f32_panel = pack_f32_panel,
+#if defined(FP8LAB_ISA_avx512_amx)
+    .e4m3_rows = PowerSums::kRows,
+    .pack_e4m3_row = pack_e4m3_row,
+    .pack_e4m3_panel = pack_e4m3_panel,
+#else
+    .e4m3_rows = 0,
+    .pack_e4m3_row = nullptr,
+    .pack_e4m3_panel = nullptr,
+#endif
     .chains =
         {
             group_chain<Fp8Layout, numerics::kSm90WgmmaFp8F32>,
@@ -279,6 +308,11 @@ const GemmKernels kGemm = {
             group_chain<Layout<Bf16Lanes, 16, ChainOutput::f16>, numerics::kSm90Fp16F16>,
             group_chain<Tf32Layout, numerics::kSm90Tf32F32>,
             group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
+#if defined(FP8LAB_ISA_avx512_amx)
+            group_chain<E4m3Layout, numerics::kSm90WgmmaFp8F32>,
+#else
+            nullptr,
+#endif
         },
     .f32_chain = f32_chain,
     .add_block_sums = add_block_sums,
