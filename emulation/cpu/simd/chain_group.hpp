@@ -18,9 +18,6 @@
 #else
 #include "emulation/cpu/simd/chain_lanes_portable.hpp"
 #endif
-#if defined(FP8LAB_ISA_avx512_amx)
-#include "emulation/cpu/simd/power_sums_amx.hpp"
-#endif
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
@@ -346,40 +343,12 @@ void run_strip_group(const ChainTile& tile, std::int64_t group, std::int64_t fir
   }
 }
 
-/// The groups of a tile one after the other, without finish_chain.
-template <class L>
-void run_groups(const ChainTile& tile) {
-  const std::int64_t groups = (tile.k + L::kGroup - 1) / L::kGroup;
-#if defined(FP8LAB_ISA_avx512_amx)
-  if constexpr (L::kPowers) {
-    const TileRegisters registers;
-    PowerSums sums;
-    for (std::int64_t first = 0; first < tile.rows; first += PowerSums::kRows) {
-      const std::int64_t rows = std::min(tile.rows - first, PowerSums::kRows);
-      for (std::int64_t begin = 0; begin < groups; begin += PowerSums::kGroups) {
-        const std::int64_t count = std::min(groups - begin, PowerSums::kGroups);
-        for (std::int64_t i = 0; i < count; ++i) {
-          const std::byte* a = tile.a + (begin + i) * tile.a_group_bytes + first * tile.a_row_bytes;
-          sums.find(i, a + L::kLeftPowers, tile.a_row_bytes, rows,
-                    tile.b + (begin + i) * L::kPanelGroup + L::kRightPowers);
-        }
-        for (std::int64_t i = 0; i < count; ++i) {
-          run_strip_group<L>(tile, begin + i, first, rows, sums.exponents(i));
-        }
-      }
-    }
-    return;
-  }
-#endif
-  for (std::int64_t group = 0; group < groups; ++group) {
-    run_strip_group<L>(tile, group, 0, tile.rows, nullptr);
-  }
-}
-
 /// The chain of a tile, every group summed as `model` says.
 template <class L>
 void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
-  run_groups<L>(tile);
+  for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {
+    run_strip_group<L>(tile, group, 0, tile.rows, nullptr);
+  }
   finish_chain<L>(tile, model);
   if constexpr (L::kOutput == ChainOutput::f16) finish_f16<L>(tile);
 }

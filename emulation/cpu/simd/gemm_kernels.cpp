@@ -6,6 +6,9 @@
 #include "emulation/cpu/simd/chain_group.hpp"
 #include "emulation/cpu/simd/chain_pack.hpp"
 #include "emulation/numerics/codec.hpp"
+#if defined(FP8LAB_ISA_avx512_amx)
+#include "emulation/cpu/simd/chain_amx.hpp"
+#endif
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
@@ -14,13 +17,6 @@ namespace {
 using HalfFp8Layout = Layout<Fp8Lanes, 16>;
 using Tf32Layout = Layout<Bf16Lanes, 8>;
 using Sm100Layout = Layout<Bf16Lanes, 32, ChainOutput::f32, -126>;
-
-#if defined(FP8LAB_ISA_avx512_amx)
-using E4m3Layout =
-    Layout<Fp8Lanes, kFp8Group, ChainOutput::f32, Fp8Codes::kFloor - Fp8Codes::kExponentBias, true>;
-static_assert(E4m3Layout::kGroupBytes == kFp8Group * kE4m3ProductBytes);
-static_assert(E4m3Layout::kPanelGroup == kFp8Group * E4m3Layout::kColumns * kE4m3PanelBytes);
-#endif
 
 // --- packing ------------------------------------------------------------------------------------
 
@@ -110,6 +106,12 @@ template <class L, numerics::GroupModel kModel>
 void group_chain(const ChainTile* tile) {
   run_chain<L>(*tile, kModel);
 }
+
+#if defined(FP8LAB_ISA_avx512_amx)
+void e4m3_chain(const ChainTile* tile) {
+  run_amx_chain<E4m3Layout>(*tile, numerics::kSm90WgmmaFp8F32);
+}
+#endif
 
 template <int kRows>
 void f32_rows(const std::byte* a, std::int64_t a_row_bytes, const float* b, std::int64_t k,
@@ -309,7 +311,7 @@ const GemmKernels kGemm = {
             group_chain<Tf32Layout, numerics::kSm90Tf32F32>,
             group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
 #if defined(FP8LAB_ISA_avx512_amx)
-            group_chain<E4m3Layout, numerics::kSm90WgmmaFp8F32>,
+            e4m3_chain,
 #else
             nullptr,
 #endif

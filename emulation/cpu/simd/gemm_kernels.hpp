@@ -10,6 +10,9 @@
 // 13 fraction bits, FP8 uses FP32 lanes and byte exponents; with 25, every format uses FP64 lanes
 // and 16-bit exponents ("wide"), and block scales that are powers of two join the packed values.
 //
+// With AMX, the largest exponents of E4M3 products come from sums of products of powers of two
+// instead (Fp8Codes::power), for several groups at a time.
+//
 // Callers of the chain functions must have set the rounding mode to toward zero (TowardZero) and
 // must use no other floating-point arithmetic meanwhile; all other kernels need round to nearest.
 #pragma once
