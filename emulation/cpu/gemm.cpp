@@ -136,9 +136,17 @@ class FastGemm {
 
   // Appends the scales of all rows and columns at k0; 1 for columns beyond the matrix.
   void gather_scales_at(std::int64_t k0) {
-    for (std::int64_t m = 0; m < a_.rows; ++m) scales_a_.push_back(scale_at(a_, m, k0));
-    for (std::int64_t n = 0; n < padded_columns(); ++n) {
-      scales_b_.push_back(n < b_.rows ? scale_at(b_, n, k0) : 1.0f);
+    append_scales(a_, k0, scales_a_);
+    append_scales(b_, k0, scales_b_);
+    scales_b_.insert(scales_b_.end(), static_cast<std::size_t>(padded_columns() - b_.rows), 1.0f);
+  }
+  static void append_scales(const QuantizedOperand& operand, std::int64_t k0,
+                            std::vector<float>& scales) {
+    const std::int64_t tile_rows = operand.spec.tile.rows;
+    const std::int64_t step = tile_rows == 0 ? operand.rows : tile_rows;
+    for (std::int64_t row = 0; row < operand.rows; row += step) {
+      const auto count = static_cast<std::size_t>(std::min(step, operand.rows - row));
+      scales.insert(scales.end(), count, scale_at(operand, row, k0));
     }
   }
   const float* row_scales(std::int64_t index, std::int64_t row) const {

@@ -305,8 +305,7 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
     for (std::int64_t l = 0; l < count; ++l) {
       pack_step<Split, L>(block[l], group + (at + l) * L::kStep);
     }
-    if constexpr (L::kPowers) {
-      std::fill(block[count], block[kBlock], T{});
+    if constexpr (L::kPowers) {  // beyond k any powers do: they meet zeros of the left operand
       for (std::int64_t l = 0; l < kBlock; l += 2) {
         pack_powers<Split, L>(block[l], block[l + 1], (at + l) / 2, group + L::kRightPowers);
       }

@@ -173,7 +173,8 @@ struct GemmKernels {
                          std::int64_t k, std::byte* out);
 
   /// With AMX (otherwise e4m3_rows is 0): operands of ChainKind::e4m3_32, which takes tiles of up
-  /// to e4m3_rows rows whose memory has that many. Panels have whole groups, filled with zeros.
+  /// to e4m3_rows rows whose memory has that many. Rows have zeros after K, panels memory for whole
+  /// groups.
   std::int64_t e4m3_rows;
   void (*pack_e4m3_row)(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
                         std::int64_t group_bytes);
