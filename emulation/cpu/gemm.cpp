@@ -63,25 +63,25 @@ class FastGemm {
   FastGemm(Store store, const FastMethod& method, const GemmPlan& plan, const QuantizedOperand& a,
            const QuantizedOperand& b, const TensorView& bias, bool accumulate, const TensorView& d)
       : store_(store),
-        method_(method),
+        method_(specialise(method, plan, gemm_kernels())),
         plan_(plan),
         a_(a),
         b_(b),
         accumulate_(accumulate),
         d_(d),
         kernels_(gemm_kernels()),
-        sizes_(packed_sizes(method, kernels_)),
-        codes_a_(method, a, plan.format_a),
-        codes_b_(method, b, plan.format_b),
+        sizes_(packed_sizes(method_, kernels_)),
+        codes_a_(method_, a, plan.format_a),
+        codes_b_(method_, b, plan.format_b),
         chunks_(list_chunks(plan, codes_a_.k(), sizes_.group)),
         threads_(a.rows * b.rows * plan.k < kSerialProducts ? 1 : omp_get_max_threads()) {
     const Chunk& last = chunks_.back();
     groups_ = last.group + (last.length + sizes_.group - 1) / sizes_.group;
     const std::int64_t fitting = kPackedRowBytes / (groups_ * sizes_.group_bytes);
-    row_block_ = std::clamp(fitting, kSmallRowBlock, kRowBlock);
+    row_block_ = sizes_.rows > 0 ? sizes_.rows : std::clamp(fitting, kSmallRowBlock, kRowBlock);
     // FP32 rows are plain rows; otherwise the rows' parts of one group follow each other.
-    const bool exact = method.carrier == Carrier::f64;
-    const bool plain = method.carrier == Carrier::f32 || exact;
+    const bool exact = method_.carrier == Carrier::f64;
+    const bool plain = method_.carrier == Carrier::f32 || exact;
     row_bytes_ = plain ? groups_ * sizes_.group_bytes : sizes_.group_bytes;
     group_bytes_ = plain ? sizes_.group_bytes : row_block_ * sizes_.group_bytes;
     if (!bias.empty()) widen_bias(bias);
@@ -91,7 +91,7 @@ class FastGemm {
 
   void run() {
     const std::int64_t panels = panel_count();
-    const std::int64_t bytes = codes_b_.k() * sizes_.step_bytes;
+    const std::int64_t bytes = panel_bytes();
     const std::int64_t at_once = std::clamp<std::int64_t>(kPackedPanelBytes / bytes, 1, panels);
     auto* packed = packed_b_.reserve_as<std::byte>(static_cast<std::size_t>(at_once * bytes));
     for (std::int64_t first = 0; first < panels; first += at_once) {
@@ -115,6 +115,7 @@ class FastGemm {
   }
 
   std::int64_t panel_count() const { return (b_.rows + sizes_.columns - 1) / sizes_.columns; }
+  std::int64_t panel_bytes() const { return groups_ * sizes_.group * sizes_.step_bytes; }
   std::int64_t padded_columns() const { return panel_count() * sizes_.columns; }
   // Whether the epilogue multiplies by a scale of each row and column.
   bool outer() const { return plan_.order == ScaleOrder::epilogue && !plan_.scalar_scales; }
@@ -155,9 +156,17 @@ class FastGemm {
 
   // Appends the scales of all rows and columns at k0; 1 for columns beyond the matrix.
   void gather_scales_at(std::int64_t k0) {
-    for (std::int64_t m = 0; m < a_.rows; ++m) scales_a_.push_back(scale_at(a_, m, k0));
-    for (std::int64_t n = 0; n < padded_columns(); ++n) {
-      scales_b_.push_back(n < b_.rows ? scale_at(b_, n, k0) : 1.0f);
+    append_scales(a_, k0, scales_a_);
+    append_scales(b_, k0, scales_b_);
+    scales_b_.insert(scales_b_.end(), static_cast<std::size_t>(padded_columns() - b_.rows), 1.0f);
+  }
+  static void append_scales(const QuantizedOperand& operand, std::int64_t k0,
+                            std::vector<float>& scales) {
+    const std::int64_t tile_rows = operand.spec.tile.rows;
+    const std::int64_t step = tile_rows == 0 ? operand.rows : tile_rows;
+    for (std::int64_t row = 0; row < operand.rows; row += step) {
+      const auto count = static_cast<std::size_t>(std::min(step, operand.rows - row));
+      scales.insert(scales.end(), count, scale_at(operand, row, k0));
     }
   }
   const float* row_scales(std::int64_t index, std::int64_t row) const {
@@ -183,8 +192,8 @@ class FastGemm {
         const std::int64_t piece = task % pieces;
         pack_rows(row, rows, scratch);
         for (std::int64_t p = count * piece / pieces; p < count * (piece + 1) / pieces; ++p) {
-          multiply_tile(row, rows, packed + p * codes_b_.k() * sizes_.step_bytes,
-                        (first + p) * sizes_.columns, scratch);
+          multiply_tile(row, rows, packed + p * panel_bytes(), (first + p) * sizes_.columns,
+                        scratch);
         }
       }
     }

@@ -93,6 +93,17 @@ FastMethod fast_method(Accumulator accumulator) {
   return {};
 }
 
+FastMethod specialise(const FastMethod& method, const GemmPlan& plan, const GemmKernels& kernels) {
+  FastMethod special = method;
+  const bool e4m3 = plan.format_a == numerics::kE4M3 && plan.format_b == numerics::kE4M3;
+  if (method.carrier == Carrier::fp8 && method.kind == ChainKind::fp8_32 && e4m3 &&
+      kernels.e4m3_rows > 0) {
+    special.carrier = Carrier::e4m3;
+    special.kind = ChainKind::e4m3_32;
+  }
+  return special;
+}
+
 CarriedCodes::CarriedCodes(const FastMethod& method, const QuantizedOperand& operand,
                            const FormatSpec& format)
     : method_(method),
@@ -106,6 +117,7 @@ CarriedCodes::CarriedCodes(const FastMethod& method, const QuantizedOperand& ope
   const DType stored = operand.codes.dtype;
   switch (method.carrier) {
     case Carrier::fp8:
+    case Carrier::e4m3:
       if (operand.spec.format == format) return;
       copy_ = convert<std::uint8_t>(operand, format);
       break;
@@ -170,9 +182,13 @@ MultipliedOperand::MultipliedOperand(Accumulator accumulator, const QuantizedOpe
 void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::int64_t begin,
                             std::int64_t length, std::byte* out, std::int64_t group_bytes) const {
   switch (method_.carrier) {
-    case Carrier::fp8: {
+    case Carrier::fp8:
+    case Carrier::e4m3: {
       const Fp8Source source{static_cast<const std::uint8_t*>(data_) + begin, row_stride_,
                              fp8_format_};
+      if (method_.carrier == Carrier::e4m3) {
+        return kernels.pack_e4m3_row(&source, row, length, out, group_bytes);
+      }
       return kernels.pack_fp8_row(&source, row, length, method_.group, out, group_bytes);
     }
     case Carrier::wide: {
@@ -195,9 +211,12 @@ void CarriedCodes::pack_row(const GemmKernels& kernels, std::int64_t row, std::i
 void CarriedCodes::pack_panel(const GemmKernels& kernels, std::int64_t first,
                               std::byte* out) const {
   switch (method_.carrier) {
-    case Carrier::fp8: {
+    case Carrier::fp8:
+    case Carrier::e4m3: {
       const Fp8Source source{static_cast<const std::uint8_t*>(data_), row_stride_, fp8_format_};
-      return kernels.pack_fp8_panel(&source, first, rows_, k_, out);
+      const auto pack =
+          method_.carrier == Carrier::e4m3 ? kernels.pack_e4m3_panel : kernels.pack_fp8_panel;
+      return pack(&source, first, rows_, k_, out);
     }
     case Carrier::wide: {
       const WideSource source = wide_source(0);
@@ -224,6 +243,9 @@ PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels) {
     case Carrier::fp8:
       return {kernels.fp8_columns, kernels.fp8_columns * kFp8PanelBytes, group,
               group * kFp8ProductBytes};
+    case Carrier::e4m3:
+      return {kernels.fp8_columns, kernels.fp8_columns * kE4m3PanelBytes, group,
+              group * kE4m3ProductBytes, kernels.e4m3_rows};
     case Carrier::bf16:
     case Carrier::wide:
       return {kernels.bf16_columns, kernels.bf16_columns * kBf16PanelBytes, group,

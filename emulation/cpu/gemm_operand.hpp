@@ -12,6 +12,7 @@ namespace fp8lab::cpu {
 /// The form in which element codes enter the multiplier of the fast GEMM.
 enum class Carrier : std::uint8_t {
   fp8,   ///< e4m3fn or e5m2 codes, one byte (narrower formats are carried exactly into e4m3fn)
+  e4m3,  ///< e4m3fn codes of both operands, for ChainKind::e4m3_32
   bf16,  ///< bf16 codes (every format of at most 8 bits is carried exactly)
   wide,  ///< decoded FP32 values with the exponents of their format, and block scales
   f32,   ///< decoded FP32 values: ideal_fp32, and block sums
@@ -35,6 +36,10 @@ struct FastMethod {
 
 /// The method for an accumulator.
 FastMethod fast_method(Accumulator accumulator);
+
+/// The method for operands that a plan carries as `format_a` and `format_b`: chains that `kernels`
+/// has for their formats alone come first.
+FastMethod specialise(const FastMethod& method, const GemmPlan& plan, const GemmKernels& kernels);
 
 /// The codes of one operand carried into the plan's format: the operand's own memory where it
 /// already has that form, else a copy. Every carried value is exact.
@@ -94,6 +99,7 @@ struct PackedSizes {
   std::int64_t step_bytes = 0;  ///< of one k of a panel
   std::int64_t group = 0;       ///< products of one group of a left-operand row
   std::int64_t group_bytes = 0;
+  std::int64_t rows = 0;  ///< of a block of packed rows; 0: any number
 };
 PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels);
 

@@ -46,7 +46,8 @@ PeerGemm eigen_gemm() {
     case cpu::SimdTarget::portable: return isa_portable::peer_gemm;
     case cpu::SimdTarget::avx2: return isa_avx2::peer_gemm;
     case cpu::SimdTarget::avx512:
-    case cpu::SimdTarget::avx512_fp16: return isa_avx512::peer_gemm;
+    case cpu::SimdTarget::avx512_fp16:
+    case cpu::SimdTarget::avx512_amx: return isa_avx512::peer_gemm;
   }
 #endif
   return isa_portable::peer_gemm;

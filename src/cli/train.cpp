@@ -35,7 +35,7 @@ po::options_description train_options() {
   add("init-from", po::value<std::string>(), "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
   add("arm", po::value<std::string>(), "name of the study arm, recorded in the run file");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("simd", po::value<std::string>(), "portable, avx2, avx512 or avx512_fp16");
+  add("simd", po::value<std::string>(), "portable, avx2, avx512, avx512_fp16 or avx512_amx");
   add("resume", "continue the run in --out");
   add("dry-run", "print recipe, memory and time estimate; write nothing");
   add("help", "this text");

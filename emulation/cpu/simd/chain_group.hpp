@@ -1,6 +1,7 @@
 // Chains of fused groups over vector lanes; see gemm_kernels.hpp for the method.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +34,11 @@ enum class ChainOutput { f32, f16 };
 inline constexpr std::uint32_t kOverflowedF16 = 0x71800000u;
 
 /// Where the parts of packed operands lie, and what a group of them does besides summing: emax is
-/// at least kEmaxFloor, and results are rounded to kOutput.
+/// at least kEmaxFloor, and results are rounded to kOutput. With kPowers, packed powers stand for
+/// the exponents, and the largest exponents of products come from PowerSums.
 template <class LanesT, std::int64_t kGroupSize, ChainOutput kOutputFormat = ChainOutput::f32,
-          int kEmaxFloor = LanesT::Codes::kFloor - LanesT::Codes::kExponentBias>
+          int kEmaxFloor = LanesT::Codes::kFloor - LanesT::Codes::kExponentBias,
+          bool kPackedPowers = false>
 struct Layout {
   using Lanes = LanesT;
   using Real = typename Lanes::Real;
@@ -43,6 +46,7 @@ struct Layout {
   static constexpr int kColumns = 4 * Lanes::kFloatLanes;
   static constexpr std::int64_t kGroup = kGroupSize;
   static constexpr ChainOutput kOutput = kOutputFormat;
+  static constexpr bool kPowers = kPackedPowers;
   /// Codes of the common exponent: its floor, and the least of an FP16 addend (a subnormal one
   /// counts at -14).
   static constexpr int kFloor = kEmaxFloor + Lanes::Codes::kExponentBias;
@@ -50,12 +54,17 @@ struct Layout {
 
   // One group of a left-operand row.
   static constexpr std::int64_t kGaps = kGroup * std::int64_t{sizeof(Real)};
-  static constexpr std::int64_t kLeftLows = kGaps + kGroup * 4;
-  static constexpr std::int64_t kGroupBytes = kLeftLows + kGroup * 4;
+  static constexpr std::int64_t kLeftLows = kGaps + (kPowers ? 0 : kGroup * 4);
+  static constexpr std::int64_t kLeftPowers = kLeftLows + kGroup * 4;
+  static constexpr std::int64_t kGroupBytes = kLeftPowers + (kPowers ? kGroup * 2 : 0);
   // One k of a right-operand panel.
+  static constexpr std::int64_t kLaneBytes = kColumns * std::int64_t{sizeof(Lane)};
   static constexpr std::int64_t kExponents = kColumns * std::int64_t{sizeof(Real)};
-  static constexpr std::int64_t kRightLows = kExponents + kColumns * std::int64_t{sizeof(Lane)};
-  static constexpr std::int64_t kStep = kRightLows + kColumns * std::int64_t{sizeof(Lane)};
+  static constexpr std::int64_t kRightLows = kExponents + (kPowers ? 0 : kLaneBytes);
+  static constexpr std::int64_t kStep = kRightLows + kLaneBytes;
+  // One group of a right-operand panel: its k, then their powers.
+  static constexpr std::int64_t kRightPowers = kGroup * kStep;
+  static constexpr std::int64_t kPanelGroup = kRightPowers + (kPowers ? kColumns * kGroup * 2 : 0);
 };
 
 using Fp8Layout = Layout<Fp8Lanes, kFp8Group>;
@@ -71,27 +80,24 @@ inline std::uint32_t load_u32(const std::byte* p) {
   return value;
 }
 
-/// One group of `count` > 0 products for kRows rows: c (kRows, W) in and out.
+/// The common exponents of a group for kRows rows; `products` (kRows, W) with L::kPowers.
 template <class L, int kRows, bool kFromZero>
-[[gnu::always_inline]] inline void run_group(const std::byte* a, std::int64_t a_row_bytes,
-                                             const std::byte* b, int count, float* c) {
+[[gnu::always_inline]] inline void find_exponents(const std::byte* a, std::int64_t a_row_bytes,
+                                                  const std::byte* b, int count, const float* c,
+                                                  const std::byte* products,
+                                                  typename L::Lanes::Code* top) {
   using Lanes = typename L::Lanes;
-  constexpr bool kToF16 = L::kOutput == ChainOutput::f16;
   using Code = typename Lanes::Code;
-  using Float = typename Lanes::Float;
-  using Real = typename Lanes::Real;
-  using Counter = typename Lanes::template Counter<L::kGroup>;
-  if (count < 1) __builtin_unreachable();
-
-  Code top[kRows];
   for (int r = 0; r < kRows; ++r) {
     top[r] = Lanes::all(L::kFloor);
+    if constexpr (L::kPowers) top[r] = Lanes::load(products + r * L::kLaneBytes);
     if constexpr (!kFromZero) {
       Code addend = Lanes::exponents(c + r * L::kColumns);
-      if constexpr (kToF16) addend = Lanes::at_least(addend, L::kLeastF16);
+      if constexpr (L::kOutput == ChainOutput::f16) addend = Lanes::at_least(addend, L::kLeastF16);
       top[r] = Lanes::max(addend, top[r]);
     }
   }
+  if constexpr (L::kPowers) return;
   const std::byte* step = b;
 #pragma GCC unroll 32
   for (int k = 0; k < count; ++k, step += L::kStep) {
@@ -101,6 +107,23 @@ template <class L, int kRows, bool kFromZero>
       top[r] = Lanes::max(top[r], Lanes::subtract(exponent, gap));
     }
   }
+}
+
+/// One group of `count` > 0 products for kRows rows: c (kRows, W) in and out; `products` as above.
+template <class L, int kRows, bool kFromZero>
+[[gnu::always_inline]] inline void run_group(const std::byte* a, std::int64_t a_row_bytes,
+                                             const std::byte* b, int count, float* c,
+                                             const std::byte* products) {
+  using Lanes = typename L::Lanes;
+  constexpr bool kToF16 = L::kOutput == ChainOutput::f16;
+  using Code = typename Lanes::Code;
+  using Float = typename Lanes::Float;
+  using Real = typename Lanes::Real;
+  using Counter = typename Lanes::template Counter<L::kGroup>;
+  if (count < 1) __builtin_unreachable();
+
+  Code top[kRows];
+  find_exponents<L, kRows, kFromZero>(a, a_row_bytes, b, count, c, products, top);
 
   Float y[kRows][4], anchor[kRows][4];
   Code limit[kRows];
@@ -152,29 +175,32 @@ template <class L, int kRows, bool kFromZero>
 template <class L>
 inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_t parts) {
   constexpr std::int64_t kLine = 64;
-  constexpr std::int64_t kLines = L::kGroup * L::kStep / kLine;
+  constexpr std::int64_t kLines = L::kPanelGroup / kLine;
   for (std::int64_t i = kLines * index / parts; i < kLines * (index + 1) / parts; ++i) {
     __builtin_prefetch(next + i * kLine);
   }
 }
 
-/// One group of all rows of a tile; kCount products, or `count` of them for kCount = 0.
+/// One group of `rows` rows of a tile from row `first` on; kCount products, or `count` of them for
+/// kCount = 0; `products` (rows, W) with L::kPowers.
 template <class L, bool kFromZero, int kCount>
-void run_group_rows(const ChainTile& tile, std::int64_t group, int count) {
+void run_group_rows(const ChainTile& tile, std::int64_t group, int count, std::int64_t first,
+                    std::int64_t rows, const std::byte* products) {
   using Lanes = typename L::Lanes;
   if (kCount > 0) count = kCount;
-  const std::byte* a = tile.a + group * tile.a_group_bytes;
-  const std::byte* b = tile.b + group * L::kGroup * L::kStep;
-  const std::int64_t pairs = tile.rows / Lanes::kRows;
-  for (std::int64_t i = 0; i < pairs; ++i) {
+  const std::byte* a = tile.a + group * tile.a_group_bytes + first * tile.a_row_bytes;
+  const std::byte* b = tile.b + group * L::kPanelGroup;
+  float* c = tile.c + first * L::kColumns;
+  const std::int64_t triples = rows / Lanes::kRows;
+  for (std::int64_t i = 0; i < triples; ++i) {
     const std::int64_t r = i * Lanes::kRows;
-    prefetch_part<L>(b + L::kGroup * L::kStep, i, pairs);
+    prefetch_part<L>(b + L::kPanelGroup, i, triples);
     run_group<L, Lanes::kRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
-                                          tile.c + r * L::kColumns);
+                                          c + r * L::kColumns, products + r * L::kLaneBytes);
   }
-  for (std::int64_t r = pairs * Lanes::kRows; r < tile.rows; ++r) {
+  for (std::int64_t r = triples * Lanes::kRows; r < rows; ++r) {
     run_group<L, 1, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
-                               tile.c + r * L::kColumns);
+                               c + r * L::kColumns, products + r * L::kLaneBytes);
   }
 }
 
@@ -197,6 +223,13 @@ inline numerics::GroupTerm real_term(double a, double b, int exponent) {
   const std::uint64_t mantissa = bits & ((std::uint64_t{1} << kMantissaBits) - 1u);
   return {mantissa | std::uint64_t{1} << kMantissaBits, field - 1023 - kMantissaBits, exponent,
           std::signbit(product)};
+}
+
+/// The un-normalised exponent of a number of e4m3.
+inline int e4m3_exponent(double value) {
+  const int exponent = std::ilogb(value);
+  constexpr int kLeast = numerics::kE4M3.min_exponent();
+  return exponent > kLeast ? exponent : kLeast;
 }
 
 /// One group of one lane by the scalar reference, from the packed values and exponents: c is the
@@ -223,6 +256,10 @@ std::uint32_t recompute_group(const numerics::GroupModel& model, const std::byte
     std::memcpy(&x, a + k * std::int64_t{sizeof x}, sizeof x);
     std::memcpy(&y, step + column * std::int64_t{sizeof y}, sizeof y);
     if (specials.add_product(unpack_real(x), unpack_real(y)) || x == 0 || y == 0) continue;
+    if constexpr (L::kPowers) {
+      add(real_term(x, y, e4m3_exponent(x) + e4m3_exponent(y)));
+      continue;
+    }
     typename L::Lane gap, exponent;
     std::memcpy(&gap, a + L::kGaps + 4 * k, sizeof gap);
     const std::int64_t lane = L::Lanes::position(static_cast<int>(column));
@@ -249,8 +286,8 @@ template <class L>
     const std::byte* a = tile.a + row * tile.a_row_bytes + begin / L::kGroup * tile.a_group_bytes;
     const std::int64_t left = tile.k - begin;
     const int count = static_cast<int>(left < L::kGroup ? left : L::kGroup);
-    accumulator =
-        recompute_group<L>(model, a, tile.b + begin * L::kStep, column, count, accumulator);
+    accumulator = recompute_group<L>(model, a, tile.b + begin / L::kGroup * L::kPanelGroup, column,
+                                     count, accumulator);
     if (accumulator == format.nan_code()) break;  // nothing leads back from NaN
   }
   return bits_float(numerics::decode_bits(format, accumulator));
@@ -290,20 +327,27 @@ void finish_f16(const ChainTile& tile) {
   }
 }
 
+/// One group of `rows` rows of a tile from row `first` on.
+template <class L>
+void run_strip_group(const ChainTile& tile, std::int64_t group, std::int64_t first,
+                     std::int64_t rows, const std::byte* products) {
+  const std::int64_t left = tile.k - group * L::kGroup;
+  const bool from_zero = group == 0 && tile.from_zero;
+  if (left < L::kGroup) {
+    const int count = static_cast<int>(left);
+    from_zero ? run_group_rows<L, true, 0>(tile, group, count, first, rows, products)
+              : run_group_rows<L, false, 0>(tile, group, count, first, rows, products);
+  } else {
+    from_zero ? run_group_rows<L, true, L::kGroup>(tile, group, 0, first, rows, products)
+              : run_group_rows<L, false, L::kGroup>(tile, group, 0, first, rows, products);
+  }
+}
+
 /// The chain of a tile, every group summed as `model` says.
 template <class L>
 void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {
-    const std::int64_t left = tile.k - group * L::kGroup;
-    const bool from_zero = group == 0 && tile.from_zero;
-    if (left < L::kGroup) {
-      const int count = static_cast<int>(left);
-      from_zero ? run_group_rows<L, true, 0>(tile, group, count)
-                : run_group_rows<L, false, 0>(tile, group, count);
-    } else {
-      from_zero ? run_group_rows<L, true, L::kGroup>(tile, group, 0)
-                : run_group_rows<L, false, L::kGroup>(tile, group, 0);
-    }
+    run_strip_group<L>(tile, group, 0, tile.rows, nullptr);
   }
   finish_chain<L>(tile, model);
   if constexpr (L::kOutput == ChainOutput::f16) finish_f16<L>(tile);

@@ -127,15 +127,19 @@ struct Fp8Lanes {
     return max(code, _mm512_min_epu8(_mm512_adds_epu8(code, code), all(least)));
   }
 #if defined(FP8LAB_ISA_avx512_fp16)
-  static Code exponents(const float* c) {
-    // Eight bits from bit 23 of each of the two floats in a 64-bit element, to a byte of each.
-    const __m512i fields = _mm512_set1_epi64(0x3737373717171717ll);
+  /// Eight bits from bit kBit of each float.
+  template <int kBit>
+  static Code fields(const float* c) {
+    // From the two floats in a 64-bit element, to a byte of each.
+    constexpr long long kUpper = 0x0101010100000000ll * (32 + kBit), kLower = 0x01010101ll * kBit;
+    const __m512i bits = _mm512_set1_epi64(kUpper | kLower);
     const auto part = [c](int v) { return _mm512_loadu_si512(c + 16 * v); };
-    Code codes = _mm512_multishift_epi64_epi8(fields, part(0));
-    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x4444444444444444u, fields, part(1));
-    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, fields, part(2));
-    return _mm512_mask_multishift_epi64_epi8(codes, 0x8888888888888888u, fields, part(3));
+    Code codes = _mm512_multishift_epi64_epi8(bits, part(0));
+    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x4444444444444444u, bits, part(1));
+    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, bits, part(2));
+    return _mm512_mask_multishift_epi64_epi8(codes, 0x8888888888888888u, bits, part(3));
   }
+  static Code exponents(const float* c) { return fields<23>(c); }
 #else
   static Code exponents(const float* c) {
     // The upper halves of two vectors side by side: sign, exponent, 7 bits of the mantissa.

@@ -1,6 +1,7 @@
 // Packing of operands for the emulated GEMM.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -114,10 +115,15 @@ inline std::int32_t scale_exponent(float scale) {
   return bits >> 23 != 0 ? static_cast<std::int32_t>(bits >> 23) - 127 : -127;  // 2^-127
 }
 
+/// Fp8Codes::power of a number of e4m3, 0 of zero.
+constexpr std::int32_t packed_power(const Parts& p) {
+  return select(p.magnitude != 0, Fp8Codes::power(p.exponent), 0);
+}
+
 #if defined(FP8LAB_ISA_avx512_fp16)
 /// What a left operand stores for each of 128 magnitudes, a byte each.
 struct LeftBytes {
-  alignas(64) std::uint8_t value_top[128], value_next[128], gap[128], low[128];
+  alignas(64) std::uint8_t value_top[128], value_next[128], gap[128], low[128], power_top[128];
 };
 template <class Split>
 constexpr LeftBytes list_left_bytes() {
@@ -128,6 +134,7 @@ constexpr LeftBytes list_left_bytes() {
     bytes.value_next[i] = static_cast<std::uint8_t>(p.value_bits >> 16);
     bytes.gap[i] = static_cast<std::uint8_t>(left_gap<Fp8Codes>(p));
     bytes.low[i] = static_cast<std::uint8_t>(low_code<Split, Fp8Codes>(p, Fp8Codes::kLeftZeroLow));
+    bytes.power_top[i] = static_cast<std::uint8_t>(packed_power(p) >> 8);
   }
   return bytes;
 }
@@ -157,8 +164,14 @@ inline void pack_fp8_group(const std::uint8_t* codes, std::byte* out) {
     const __m512i pair = _mm512_or_si512(splat, _mm512_set1_epi32(0x40000000));  // next, then top
     std::byte* at = out + 64 * part;
     _mm512_storeu_si512(at, _mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCCu, next, pair, top));
-    _mm512_storeu_si512(at + L::kGaps, _mm512_permutexvar_epi8(splat, gap));
+    if constexpr (!L::kPowers) {
+      _mm512_storeu_si512(at + L::kGaps, _mm512_permutexvar_epi8(splat, gap));
+    }
     _mm512_storeu_si512(at + L::kLeftLows, _mm512_permutexvar_epi8(splat, low));
+  }
+  if constexpr (L::kPowers) {
+    const __m512i power = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(look_up(kBytes.power_top)));
+    _mm512_storeu_si512(out + L::kLeftPowers, _mm512_slli_epi16(power, 8));
   }
 }
 #endif
@@ -238,8 +251,23 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
         static_cast<Lane>(select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0));
     lows[j] = static_cast<Lane>(low_code<Split, Codes>(p, Codes::kRightZeroLow));
   }
-  Lanes::arrange(exponents, out + L::kExponents);
+  if constexpr (!L::kPowers) Lanes::arrange(exponents, out + L::kExponents);
   Lanes::arrange(lows, out + L::kRightLows);
+}
+
+/// Powers of two neighbouring k to row `pair` of the tiles of a panel's group.
+template <class Split, class L, class T>
+inline void pack_powers(const T* __restrict even, const T* __restrict odd, std::int64_t pair,
+                        std::byte* __restrict tiles) {
+  constexpr int kTileColumns = 16, kTileRowBytes = 64, kTileBytes = 16 * kTileRowBytes;
+  std::int32_t words[L::kColumns];
+  for (int j = 0; j < L::kColumns; ++j) {
+    words[j] = packed_power(Split::split(even[j])) | packed_power(Split::split(odd[j])) << 16;
+  }
+  for (int t = 0; t < L::kColumns / kTileColumns; ++t) {
+    std::memcpy(tiles + t * kTileBytes + pair * kTileRowBytes, words + t * kTileColumns,
+                kTileRowBytes);
+  }
 }
 
 /// `count` k of `columns` rows of a right operand, each k to a row of `block`.
@@ -266,13 +294,21 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
                        std::int64_t first, std::int64_t rows, std::int64_t k, std::byte* out) {
   constexpr std::int64_t kBlock = 16;  // k transposed at a time
   const std::int64_t present = rows - first < L::kColumns ? rows - first : L::kColumns;
+  const std::int64_t padded = L::kPowers ? (k + L::kGroup - 1) / L::kGroup * L::kGroup : k;
   T block[kBlock][L::kColumns] = {};
-  for (std::int64_t begin = 0; begin < k; begin += kBlock) {
-    const std::int64_t count = k - begin < kBlock ? k - begin : kBlock;
+  for (std::int64_t begin = 0; begin < padded; begin += kBlock) {
+    const std::int64_t count = std::clamp<std::int64_t>(k - begin, 0, kBlock);
     const T* source = data + first * row_stride + begin * k_stride;
     gather_block<L>(source, row_stride, k_stride, present, count, block);
+    std::byte* group = out + begin / L::kGroup * L::kPanelGroup;
+    const std::int64_t at = begin % L::kGroup;
     for (std::int64_t l = 0; l < count; ++l) {
-      pack_step<Split, L>(block[l], out + (begin + l) * L::kStep);
+      pack_step<Split, L>(block[l], group + (at + l) * L::kStep);
+    }
+    if constexpr (L::kPowers) {  // beyond k any powers do: they meet zeros of the left operand
+      for (std::int64_t l = 0; l < kBlock; l += 2) {
+        pack_powers<Split, L>(block[l], block[l + 1], (at + l) / 2, group + L::kRightPowers);
+      }
     }
   }
 }

@@ -6,6 +6,9 @@
 #include "emulation/cpu/simd/chain_group.hpp"
 #include "emulation/cpu/simd/chain_pack.hpp"
 #include "emulation/numerics/codec.hpp"
+#if defined(FP8LAB_ISA_avx512_amx)
+#include "emulation/cpu/simd/chain_amx.hpp"
+#endif
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
@@ -62,6 +65,19 @@ void pack_fp8_panel(const Fp8Source* source, std::int64_t first, std::int64_t ro
   }
 }
 
+#if defined(FP8LAB_ISA_avx512_amx)
+void pack_e4m3_row(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                   std::int64_t group_bytes) {
+  pack_row<SplitE4M3, E4m3Layout, Fp8Codes>(source->data + row * source->row_stride, 1, k, out,
+                                            group_bytes);
+}
+
+void pack_e4m3_panel(const Fp8Source* source, std::int64_t first, std::int64_t rows, std::int64_t k,
+                     std::byte* out) {
+  pack_panel<SplitE4M3, E4m3Layout>(source->data, source->row_stride, 1, first, rows, k, out);
+}
+#endif
+
 void pack_bf16_panel(const Bf16Source* source, std::int64_t first, std::int64_t rows,
                      std::int64_t k, std::byte* out) {
   pack_panel<SplitBf16, Bf16Layout>(source->data, source->row_stride, source->k_stride, first, rows,
@@ -94,6 +110,12 @@ template <class L, numerics::GroupModel kModel>
 void group_chain(const ChainTile* tile) {
   run_chain<L>(*tile, kModel);
 }
+
+#if defined(FP8LAB_ISA_avx512_amx)
+void e4m3_chain(const ChainTile* tile) {
+  run_amx_chain<E4m3Layout>(*tile, numerics::kSm90WgmmaFp8F32);
+}
+#endif
 
 template <class L, int kRows>
 void fused_rows(const std::byte* a, std::int64_t a_row_bytes, const typename L::Element* b,
@@ -278,6 +300,15 @@ const GemmKernels kGemm = {
     .pack_wide_panel = pack_wide_panel,
     .pack_f32_panel = pack_plain_panel<float>,
     .pack_f64_panel = pack_plain_panel<double>,
+#if defined(FP8LAB_ISA_avx512_amx)
+    .e4m3_rows = PowerSums::kRows,
+    .pack_e4m3_row = pack_e4m3_row,
+    .pack_e4m3_panel = pack_e4m3_panel,
+#else
+    .e4m3_rows = 0,
+    .pack_e4m3_row = nullptr,
+    .pack_e4m3_panel = nullptr,
+#endif
     .chains =
         {
             group_chain<Fp8Layout, numerics::kSm90WgmmaFp8F32>,
@@ -288,6 +319,11 @@ const GemmKernels kGemm = {
             group_chain<Layout<Bf16Lanes, 16, ChainOutput::f16>, numerics::kSm90Fp16F16>,
             group_chain<Tf32Layout, numerics::kSm90Tf32F32>,
             group_chain<Sm100Layout, numerics::kSm100Mxf8f6f4>,
+#if defined(FP8LAB_ISA_avx512_amx)
+            e4m3_chain,
+#else
+            nullptr,
+#endif
         },
     .f32_chain = f32_chain,
     .f64_chain = f64_chain,

@@ -10,6 +10,9 @@
 // 13 fraction bits, FP8 uses FP32 lanes and byte exponents; with 25, every format uses FP64 lanes
 // and 16-bit exponents ("wide"), and block scales that are powers of two join the packed values.
 //
+// With AMX, the largest exponents of E4M3 products come from sums of products of powers of two
+// instead (Fp8Codes::power), for several groups at a time.
+//
 // Callers of the chain functions must have set the rounding mode to toward zero (TowardZero) and
 // must use no other floating-point arithmetic meanwhile; all other kernels need round to nearest.
 #pragma once
@@ -31,6 +34,10 @@ inline constexpr std::int64_t kBf16Group = 16;
 /// bits or more.
 inline constexpr std::int64_t kFp8ProductBytes = 4 + 4 + 4;
 inline constexpr std::int64_t kWideProductBytes = 8 + 4 + 4;
+/// Likewise of the E4M3 operands of ChainKind::e4m3_32: value, lowest bit, power.
+inline constexpr std::int64_t kE4m3ProductBytes = 4 + 4 + 2;
+inline constexpr std::int64_t kE4m3PanelBytes = 4 + 1 + 2;
+
 inline constexpr std::int64_t kBf16GroupBytes = kBf16Group * kWideProductBytes;
 
 /// Bytes per column and k of a packed right-operand panel: value, exponent, lowest bit.
@@ -89,8 +96,9 @@ enum class ChainKind : std::int32_t {
   wide_16_f16,  ///< numerics::kSm90Fp16F16
   wide_8,       ///< numerics::kSm90Tf32F32
   wide_32,      ///< numerics::kSm100Mxf8f6f4 and kSm100F8f6f4F32
+  e4m3_32,      ///< fp8_32 of two E4M3 operands
 };
-inline constexpr int kChainKinds = 8;
+inline constexpr int kChainKinds = 9;
 
 /// Exact sums of up to kBlockSums neighbouring blocks of products, which a group adds as one term
 /// each: numerics::scaled_group with exact_products (numerics::kSm100Mxf4nvf4).
@@ -165,6 +173,15 @@ struct GemmKernels {
                          std::int64_t k, std::byte* out);
   void (*pack_f64_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
+
+  /// With AMX (otherwise e4m3_rows is 0): operands of ChainKind::e4m3_32, which takes tiles of up
+  /// to e4m3_rows rows whose memory has that many. Rows have zeros after K, panels memory for whole
+  /// groups.
+  std::int64_t e4m3_rows;
+  void (*pack_e4m3_row)(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
+                        std::int64_t group_bytes);
+  void (*pack_e4m3_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,
+                          std::int64_t k, std::byte* out);
 
   void (*chains[kChainKinds])(const ChainTile* tile);  ///< by ChainKind
   /// FP32 fused multiply-adds, k ascending, to nearest; not under TowardZero.

@@ -20,6 +20,7 @@ FP8LAB_DECLARE_TABLES(isa_portable)
 FP8LAB_DECLARE_TABLES(isa_avx2)
 FP8LAB_DECLARE_TABLES(isa_avx512)
 FP8LAB_DECLARE_TABLES(isa_avx512_fp16)
+FP8LAB_DECLARE_TABLES(isa_avx512_amx)
 #endif
 #undef FP8LAB_DECLARE_TABLES
 
@@ -41,6 +42,7 @@ Tables active_tables() {
     case SimdTarget::avx2: return FP8LAB_TABLES(isa_avx2);
     case SimdTarget::avx512: return FP8LAB_TABLES(isa_avx512);
     case SimdTarget::avx512_fp16: return FP8LAB_TABLES(isa_avx512_fp16);
+    case SimdTarget::avx512_amx: return FP8LAB_TABLES(isa_avx512_amx);
 #else
     default: break;
 #endif

@@ -2,10 +2,39 @@
 
 #include <string>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <asm/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "emulation/api/error.hpp"
 
 namespace fp8lab::cpu {
 namespace {
+
+#if defined(__x86_64__)
+constexpr unsigned kAvx512Fp16 = 1u << 23;
+constexpr unsigned kAmx = 1u << 22 | 1u << 24;  // BF16, tiles
+
+/// EDX of CPUID leaf 7: GCC 12 does not know these features for __builtin_cpu_supports.
+unsigned extended_features() {
+  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
+  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+  return edx;
+}
+
+/// Asks Linux once for the tile registers of AMX, which no process has from the start.
+bool permits_tiles() {
+#if defined(__linux__) && defined(ARCH_REQ_XCOMP_PERM)
+  constexpr long kTileData = 18;  // the state component of XSAVE
+  static const bool permitted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
+  return permitted;
+#else
+  return false;
+#endif
+}
+#endif
 
 bool processor_runs(SimdTarget target) {
 #if defined(__x86_64__)
@@ -17,14 +46,13 @@ bool processor_runs(SimdTarget target) {
     case SimdTarget::portable: return true;
     case SimdTarget::avx2: return avx2;
     case SimdTarget::avx512: return avx512;
-    case SimdTarget::avx512_fp16: {
-      // GCC 12 does not know the name "avx512fp16" for __builtin_cpu_supports: CPUID 7.0 EDX bit 23.
-      unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
-      __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    case SimdTarget::avx512_fp16:
       return avx512 && __builtin_cpu_supports("avx512vbmi") &&
              __builtin_cpu_supports("avx512bitalg") && __builtin_cpu_supports("gfni") &&
-             (edx >> 23 & 1u) != 0;
-    }
+             (extended_features() & kAvx512Fp16) != 0;
+    case SimdTarget::avx512_amx:
+      return processor_runs(SimdTarget::avx512_fp16) && (extended_features() & kAmx) == kAmx &&
+             permits_tiles();
   }
   return false;
 #else
@@ -45,6 +73,7 @@ std::string_view name_of(SimdTarget target) {
     case SimdTarget::avx2: return "avx2";
     case SimdTarget::avx512: return "avx512";
     case SimdTarget::avx512_fp16: return "avx512_fp16";
+    case SimdTarget::avx512_amx: return "avx512_amx";
   }
   return "?";
 }
@@ -52,7 +81,7 @@ std::string_view name_of(SimdTarget target) {
 std::vector<SimdTarget> available_targets() {
   std::vector<SimdTarget> targets;
   for (const SimdTarget target : {SimdTarget::portable, SimdTarget::avx2, SimdTarget::avx512,
-                                  SimdTarget::avx512_fp16}) {
+                                  SimdTarget::avx512_fp16, SimdTarget::avx512_amx}) {
     if (processor_runs(target)) targets.push_back(target);
   }
   return targets;

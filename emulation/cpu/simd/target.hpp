@@ -7,7 +7,7 @@
 
 namespace fp8lab::cpu {
 
-enum class SimdTarget : std::uint8_t { portable, avx2, avx512, avx512_fp16 };
+enum class SimdTarget : std::uint8_t { portable, avx2, avx512, avx512_fp16, avx512_amx };
 
 std::string_view name_of(SimdTarget target);
 

@@ -1,0 +1,105 @@
+// Largest exponents of the products of E4M3 groups by AMX.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "emulation/cpu/simd/chain_lanes_avx512.hpp"
+#include "emulation/cpu/simd/gemm_kernels.hpp"
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+/// The common exponent for bits 26 to 30 of a sum of powers.
+struct ExponentCodes {
+  alignas(64) std::uint8_t of[64];
+};
+constexpr ExponentCodes list_exponent_codes() {
+  ExponentCodes codes{};
+  codes.of[0] = Fp8Codes::kFloor;
+  for (int i = 1; i < 32; ++i) {
+    codes.of[i] = static_cast<std::uint8_t>(i - Fp8Codes::kSumField + Fp8Codes::kExponentBias);
+  }
+  return codes;
+}
+
+/// The tile registers of AMX, all 16 rows of 64 bytes, while it lives.
+class TileRegisters {
+ public:
+  TileRegisters() {
+    struct alignas(64) {
+      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } const configuration;
+    __asm__ volatile("" ::: "memory");  // GCC 12: the intrinsic does not name all it reads
+    _tile_loadconfig(&configuration);
+  }
+  ~TileRegisters() { _tile_release(); }
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
+};
+
+/// Works on a strip of rows and several groups, as the first multiplication after a pause of the
+/// unit waits for some 300 ns. TileRegisters must live.
+class PowerSums {
+ public:
+  static constexpr std::int64_t kRows = 48;
+  static constexpr std::int64_t kGroups = 4;
+
+  /// Group `group` < kGroups of `rows` <= kRows rows of powers, `row_bytes` apart, by a panel of
+  /// powers (4 blocks of 16 columns, pairs of k, columns, 2). Up to 15 rows more are read.
+  void find(std::int64_t group, const std::byte* left, std::int64_t row_bytes, std::int64_t rows,
+            const std::byte* right) {
+    _tile_loadd(4, right, kTileRow);
+    _tile_loadd(5, right + kTile, kTileRow);
+    _tile_loadd(6, right + 2 * kTile, kTileRow);
+    _tile_loadd(7, right + 3 * kTile, kTileRow);
+    const std::int64_t blocks = (rows + kTileRows - 1) / kTileRows;
+    for (std::int64_t i = 0; i <= blocks; ++i) {  // sums wait a block for their conversion
+      if (i < blocks) multiply(left + i * kTileRows * row_bytes, row_bytes, sums_[i % 2]);
+      if (i > 0) convert(sums_[(i - 1) % 2], codes_[group] + (i - 1) * kTile);
+    }
+  }
+  /// Common exponents of the products of a group: (kRows, 64) codes, columns in lane order.
+  const std::byte* exponents(std::int64_t group) const { return codes_[group]; }
+
+ private:
+  static constexpr std::int64_t kTileRows = 16, kTileRow = 64, kTile = kTileRows * kTileRow;
+  static constexpr std::int64_t kColumns = 64;
+
+  static void multiply(const std::byte* left, std::int64_t row_bytes, float* sums) {
+    constexpr int kStride = kColumns * sizeof(float);
+    _tile_loadd(3, left, row_bytes);
+    _tile_zero(0);
+    _tile_dpbf16ps(0, 3, 4);
+    _tile_zero(1);
+    _tile_dpbf16ps(1, 3, 5);
+    _tile_stored(0, sums, kStride);
+    _tile_zero(2);
+    _tile_dpbf16ps(2, 3, 6);
+    _tile_stored(1, sums + 16, kStride);
+    _tile_zero(0);
+    _tile_dpbf16ps(0, 3, 7);
+    _tile_stored(2, sums + 32, kStride);
+    _tile_stored(0, sums + 48, kStride);
+  }
+
+  static void convert(const float* sums, std::byte* codes) {
+    static constexpr ExponentCodes kCodes = list_exponent_codes();
+    const __m512i table = _mm512_load_si512(kCodes.of);
+    for (std::int64_t r = 0; r < kTileRows; ++r) {
+      const __m512i fields = Fp8Lanes::fields<26>(sums + r * kColumns);
+      _mm512_store_si512(codes + r * kTileRow, _mm512_permutexvar_epi8(fields, table));
+    }
+  }
+
+  alignas(64) float sums_[2][kTileRows * kColumns];
+  alignas(64) std::byte codes_[kGroups][kRows * kTileRow];
+};
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu
