@@ -208,7 +208,8 @@ RunConfig load_preset(const std::string& name, const std::vector<Assignment>& as
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments);
 
-/// The complete configuration as TOML, every key explicit; parse_run_config reads it back unchanged.
+/// The complete configuration as TOML, every key explicit but for those that only some models have
+/// (model_table.hpp); parse_run_config reads it back unchanged.
 /// load_run_config and parse_run_config store it in RunConfig::text.
 std::string to_toml(const RunConfig& config);
 
