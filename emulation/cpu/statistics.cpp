@@ -204,10 +204,12 @@ void Comparison::scan_tiles(StatisticsParts& parts) const {
     const std::int64_t end = std::min(source_.rows, (i + 1) * tile_height_);
     SourceBlock tiles{};
     tiles.data = source_.row_range(i * tile_height_, end - i * tile_height_).data;
+    tiles.next = tiles.data;
     tiles.bf16 = source_.dtype == DType::bf16;
     tiles.rows = end - i * tile_height_;
     tiles.row_stride = source_.row_stride;
     tiles.cols = source_.cols;
+    tiles.tile_height = tile_height_;
     tiles.tile_width = tile_width_;
     kernels.amax(&tiles, amax.data());
     for (std::int64_t j = 0; j < wide; ++j) {

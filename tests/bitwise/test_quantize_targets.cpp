@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/cpu/statistics.hpp"
 #include "tests/unit/quantize_reference.hpp"
@@ -127,6 +128,64 @@ TEST_CASE("quantization and statistics: targets and threads do not change a bit"
         }
       }
     }
+  }
+}
+
+TEST_CASE("panels of transposed codes and tiles taller than a unit: targets do not change a bit") {
+  const Settings restore;
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  Matrix source(dtype, 1100, 100);
+  test::fill_wide(source, 33);
+  for (const numerics::FormatSpec& format :
+       {numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1}) {
+    for (const TileShape& tile :
+         {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 700}, TileShape{3, 600}, TileShape{1, 128},
+          TileShape{128, 128}, TileShape{1, 32}, TileShape{1, 16}, TileShape{1, 24}}) {
+      QuantSpec spec;
+      spec.format = format;
+      spec.tile = tile;
+      spec.scale_source = ScaleSource::current;
+      const auto codes_and_scales = [&](cpu::SimdTarget target) {
+        cpu::set_active_target(target);
+        Operand operand(spec, source.cols(), source.rows());
+        cpu::quantize(source.view(), true, {}, {}, operand);
+        append(operand.memory, operand.scale_memory.data(), 4 * operand.scale_memory.size());
+        return operand.memory;
+      };
+      const std::vector<std::uint8_t> expected = codes_and_scales(cpu::SimdTarget::portable);
+      for (const cpu::SimdTarget target : cpu::available_targets()) {
+        INFO(label(spec) << " " << name_of(dtype) << " " << cpu::name_of(target));
+        const bool same = codes_and_scales(target) == expected;
+        CHECK(same);
+      }
+    }
+  }
+}
+
+TEST_CASE("transposed codes written past the caches are those written through them") {
+  Matrix source(DType::bf16, 2048, 4160);  // more than 8 MiB of codes
+  test::fill_wide(source, 34);
+  for (const TileShape& tile :
+       {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128}, TileShape{1, 32}}) {
+    QuantSpec spec;
+    spec.format = numerics::kE4M3;
+    spec.tile = tile;
+    spec.scale_source = ScaleSource::current;
+    Operand through(spec, source.cols(), source.rows());  // its rows do not begin on lines
+    cpu::quantize(source.view(), true, {}, {}, through);
+    Operand past(spec, source.cols(), source.rows());
+    cpu::AlignedBuffer lines;
+    past.codes.data = lines.reserve(static_cast<std::size_t>(past.codes.size()));
+    past.codes.row_stride = past.k;
+    cpu::quantize(source.view(), true, {}, {}, past);
+    std::int64_t differences = 0;
+    for (std::int64_t r = 0; r < past.rows; ++r) {
+      for (std::int64_t c = 0; c < past.k; ++c)
+        differences += past.code(r, c) != through.code(r, c);
+    }
+    INFO(tile_name(tile));
+    CHECK(differences == 0);
+    CHECK(past.scale_memory == through.scale_memory);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/tile_scales.hpp"
 #include "tests/unit/quantize_reference.hpp"
 
 namespace fp8lab {
@@ -56,8 +57,8 @@ std::int64_t mismatches(Matrix& source, bool transpose, const QuantSpec& spec) {
 
 const std::vector<TileShape>& tiles() {
   static const std::vector<TileShape> all = {
-      {0, 0}, {1, 0}, {1, 128}, {128, 128}, {1, 32},  {32, 32}, {1, 16}, {16, 16},
-      {4, 4}, {1, 1}, {128, 1}, {3, 7},     {5, 300}, {300, 5}, {64, 0}, {0, 64}};
+      {0, 0}, {1, 0},   {1, 128}, {128, 128}, {1, 32},  {32, 32}, {1, 16}, {16, 16}, {4, 4},
+      {1, 1}, {128, 1}, {3, 7},   {5, 300},   {300, 5}, {64, 0},  {0, 64}, {1, 600}, {3, 700}};
   return all;
 }
 
@@ -65,8 +66,8 @@ const std::vector<TileShape>& tiles() {
 
 TEST_CASE("every tile shape in both orientations equals the naive loop") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
-  const auto [rows, cols] = GENERATE(
-      table<std::int64_t, std::int64_t>({{1, 1}, {3, 5}, {70, 33}, {130, 261}, {300, 65}}));
+  const auto [rows, cols] = GENERATE(table<std::int64_t, std::int64_t>(
+      {{1, 1}, {3, 5}, {70, 33}, {130, 261}, {300, 65}, {1100, 40}}));
   Matrix source(dtype, rows, cols);
   test::fill_wide(source, 5);
   for (const TileShape& tile : tiles()) {
@@ -94,6 +95,46 @@ TEST_CASE("every scale rule equals the naive loop") {
         CHECK(mismatches(source, false, spec) == 0);
         CHECK(mismatches(source, true, spec) == 0);
       }
+    }
+  }
+}
+
+TEST_CASE("scales of many tiles are those of each") {
+  std::vector<std::uint32_t> amax;
+  for (std::uint32_t bits = 0x28000001u; bits < 0x66000000u; bits += 0x00051237u) {
+    amax.push_back(bits);
+  }
+  const auto ordinary = static_cast<std::ptrdiff_t>(amax.size());
+  amax.insert(amax.end(), {0u, 1u, 0x00800000u, 0x7F7FFFFFu, 0x7F800000u, 0x7FC00000u});
+  const auto arithmetic =
+      GENERATE(ScaleArithmetic::enc_div, ScaleArithmetic::dec_div_recip, ScaleArithmetic::dec_div);
+  const auto [epsilon, mode] =
+      GENERATE(table<float, numerics::EpsilonMode>({{0.0f, numerics::EpsilonMode::floor},
+                                                    {1e-3f, numerics::EpsilonMode::floor},
+                                                    {1e-3f, numerics::EpsilonMode::add}}));
+  for (const auto format : {ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0}) {
+    QuantSpec spec = spec_of(numerics::kE4M3, {1, 128});
+    spec.scale.format = format;
+    spec.scale.arithmetic = arithmetic;
+    spec.scale.amax_epsilon = epsilon;
+    spec.scale.epsilon_mode = mode;
+    CAPTURE(static_cast<int>(format), static_cast<int>(arithmetic), epsilon);
+    // All at once, from the epsilon on, and with amaxes that are not ordinary.
+    for (const std::ptrdiff_t first : {ordinary / 2, std::ptrdiff_t{0}}) {
+      const std::vector<std::uint32_t> some(amax.begin() + first,
+                                            first > 0 ? amax.begin() + ordinary : amax.end());
+      std::vector<float> decode(some.size()), factor(some.size());
+      cpu::TileScales scales(spec, 1.0f);
+      scales.of_all(some.data(), static_cast<std::int64_t>(some.size()), decode.data(),
+                    factor.data());
+      std::int64_t differences = 0;
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        const auto one = numerics::tile_scale(spec.scale, spec.format, bits_float(some[i]));
+        differences += float_bits(decode[i]) != float_bits(one.decode);
+        differences +=
+            float_bits(factor[i]) != float_bits(one.divide ? one.decode : one.multiplier);
+      }
+      CHECK(differences == 0);
     }
   }
 }

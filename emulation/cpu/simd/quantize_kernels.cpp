@@ -6,274 +6,16 @@
 #include <utility>
 
 #include "emulation/cpu/simd/byte_transpose.hpp"
-#include "emulation/numerics/codec.hpp"
-#include "emulation/numerics/format.hpp"
+#include "emulation/cpu/simd/quantize_lanes.hpp"
+#include "emulation/cpu/simd/tile_amax.hpp"
+#include "emulation/cpu/simd/turned_codes.hpp"
 #include "emulation/numerics/philox.hpp"
-
-/// In the innermost loops: a call would reload every constant of an encoder.
-#define FP8LAB_INLINE inline __attribute__((always_inline))
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-using numerics::Encoding;
-using numerics::float_bits;
-using numerics::FormatSpec;
-using numerics::Overflow;
-using numerics::Rounding;
-using numerics::SpecialValues;
-
-// Vectors of the widest register of the instruction set, in the compiler's portable notation.
-#if defined(__AVX512BW__)
-constexpr int kRegisterBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kRegisterBytes = 32;
-#else
-constexpr int kRegisterBytes = 16;
-#endif
-constexpr int kLanes = kRegisterBytes / 4;
-constexpr int kPairLanes = 2 * kLanes;  ///< bf16 elements of a register
-using Words = std::uint32_t __attribute__((vector_size(kRegisterBytes)));
-using Ints = std::int32_t __attribute__((vector_size(kRegisterBytes)));
-using Floats = float __attribute__((vector_size(kRegisterBytes)));
-using Shorts = std::int16_t __attribute__((vector_size(kRegisterBytes)));
-using HalfShorts = std::uint16_t __attribute__((vector_size(kRegisterBytes / 2)));
-using QuarterBytes = std::uint8_t __attribute__((vector_size(kRegisterBytes / 4)));
-
-constexpr std::uint32_t kSignBit = 0x80000000u;
-constexpr std::uint32_t kExponentField = 0x7F800000u;
-
-template <class Vector>
-Vector load(const void* data) {
-  Vector vector;
-  std::memcpy(&vector, data, sizeof vector);
-  return vector;
-}
-
-// Signed, because magnitudes are never negative and x86 compares signed integers.
-Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
-Ints larger(Ints a, Ints b) { return a > b ? a : b; }
-
-// --- amax ---------------------------------------------------------------------------------------
-
-/// Largest of the magnitudes in `lanes`, which are never negative.
-std::uint32_t largest_lane(Shorts lanes) {
-  std::int16_t values[kPairLanes];
-  std::memcpy(values, &lanes, sizeof values);
-  std::int16_t largest = 0;
-  for (const std::int16_t value : values) largest = value > largest ? value : largest;
-  return static_cast<std::uint32_t>(largest) << 16;
-}
-
-std::uint32_t magnitude_max(const std::uint16_t* x, std::int64_t n) {
-  Shorts largest{};
-  std::int64_t i = 0;
-  for (; i + kPairLanes <= n; i += kPairLanes) {
-    const Shorts magnitude = load<Shorts>(x + i) & static_cast<std::int16_t>(0x7FFF);
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  std::uint32_t result = largest_lane(largest);
-  for (; i < n; ++i) {
-    const std::uint32_t magnitude = static_cast<std::uint32_t>(x[i] & 0x7FFFu) << 16;
-    result = magnitude > result ? magnitude : result;
-  }
-  return result;
-}
-
-std::uint32_t magnitude_max(const float* x, std::int64_t n) {
-  std::int32_t largest = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto magnitude = static_cast<std::int32_t>(float_bits(x[i]) & ~kSignBit);
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  return static_cast<std::uint32_t>(largest);
-}
-
-/// Column maxima over all rows of the block, for tiles one column wide.
-constexpr std::int64_t kColumnChunk = 512;
-
-void column_max(const std::uint16_t* x, const SourceBlock& block, std::uint32_t* amax) {
-  for (std::int64_t first = 0; first < block.cols; first += kColumnChunk) {
-    const std::int64_t rest = block.cols - first;
-    const std::int64_t n = rest < kColumnChunk ? rest : kColumnChunk;
-    std::int16_t largest[kColumnChunk] = {};
-    for (std::int64_t r = 0; r < block.rows; ++r) {
-      const std::uint16_t* row = x + r * block.row_stride + first;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const auto magnitude = static_cast<std::int16_t>(row[i] & 0x7FFF);
-        largest[i] = magnitude > largest[i] ? magnitude : largest[i];
-      }
-    }
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::uint32_t magnitude = static_cast<std::uint32_t>(largest[i]) << 16;
-      amax[first + i] = magnitude > amax[first + i] ? magnitude : amax[first + i];
-    }
-  }
-}
-
-void column_max(const float* x, const SourceBlock& block, std::uint32_t* amax) {
-  for (std::int64_t r = 0; r < block.rows; ++r) {
-    const float* row = x + r * block.row_stride;
-    for (std::int64_t i = 0; i < block.cols; ++i) {
-      const std::uint32_t magnitude = float_bits(row[i]) & ~kSignBit;
-      amax[i] = magnitude > amax[i] ? magnitude : amax[i];
-    }
-  }
-}
-
-template <class T>
-void block_amax(const T* x, const SourceBlock& block, std::uint32_t* amax) {
-  if (block.tile_width == 1) return column_max(x, block, amax);
-  const std::int64_t width = block.tile_width;
-  for (std::int64_t r = 0; r < block.rows; ++r) {
-    const T* row = x + r * block.row_stride;
-    for (std::int64_t start = 0, j = 0; start < block.cols; start += width, ++j) {
-      const std::int64_t rest = block.cols - start;
-      // A constant count lets the common tile be unrolled into straight vector code.
-      const std::uint32_t magnitude = width == 128 && rest >= 128
-                                          ? magnitude_max(row + start, 128)
-                                          : magnitude_max(row + start, rest < width ? rest : width);
-      amax[j] = magnitude > amax[j] ? magnitude : amax[j];
-    }
-  }
-}
-
-void amax(const SourceBlock* block, std::uint32_t* result) {
-  if (block->bf16) {
-    block_amax(static_cast<const std::uint16_t*>(block->data), *block, result);
-  } else {
-    block_amax(static_cast<const float*>(block->data), *block, result);
-  }
-}
-
-// --- encoders -----------------------------------------------------------------------------------
-//
-// An encoder maps FP32 lanes to words whose low 8 bits are the code; the bits above are arbitrary.
-
-constexpr std::uint32_t nan_code_of(const FormatSpec& format) {
-  return format.specials == SpecialValues::none ? format.max_finite_code() : format.nan_code();
-}
-
-/// Formats with an encoder of their own.
-enum class SaturatingFormat : int { e4m3, e5m2, e2m3, e3m2, e2m1 };
-constexpr int kSaturatingFormatCount = 5;
-constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
-    numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1};
-
-/// Round to nearest even into a floating format of at most 8 bits, saturating; numerics::
-/// to_fp8_saturating on lanes for the 8-bit ones. One FP32 addition of the power of two whose unit
-/// in the last place is the grid spacing rounds the value, so that the low bits of the sum count
-/// grid steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. The even
-/// constant that takes off the exponent's offset rides in the low bits of the addend.
-template <SaturatingFormat kName, bool kFinite>
-struct Saturating {
-  FP8LAB_INLINE Words operator()(Floats value) const {
-    constexpr std::int32_t kShift = 23 - kFormat.mantissa_bits;
-    constexpr std::int32_t kSmallestNormal = (128 - kFormat.bias) << 23;
-    constexpr auto kSign = static_cast<std::int32_t>(kFormat.sign_mask());
-    constexpr std::int32_t kOffset = -(kSmallestNormal >> kShift) & (kSign - 1);
-    const Ints bits = (Ints)value;
-    const Ints magnitude = bits & 0x7FFFFFFF;
-    const Ints clamped = smaller(magnitude, Ints{} + kLargest);
-    const Ints grid = larger(clamped & 0x7F800000, Ints{} + kSmallestNormal);
-    const Floats sum = (Floats)clamped + (Floats)(grid + ((kShift << 23) + kOffset));
-    const Ints code = (Ints)sum + (grid >> kShift);
-    const Ints sign = bits >> (32 - kFormat.bits());
-    const Ints result = (code & (kSign - 1)) | (sign & (kSign == 0x80 ? ~0x7F : kSign));
-    if constexpr (kFinite) return (Words)result;
-    return (Words)(magnitude > 0x7F800000 ? Ints{} + kNaN : result);
-  }
-
- private:
-  static constexpr FormatSpec kFormat = kSaturatingFormats[static_cast<int>(kName)];
-  static constexpr auto kLargest =
-      static_cast<std::int32_t>(numerics::decode_bits(kFormat, kFormat.max_finite_code()));
-  static constexpr auto kNaN = static_cast<std::int32_t>(nan_code_of(kFormat));
-};
-
-/// Round to nearest even into any signed format of at most 8 bits, with either treatment of
-/// overflow: the same with its constants held in lanes.
-struct NearestAny {
-  std::uint32_t shift;            ///< FP32 mantissa bits dropped
-  std::uint32_t smallest_normal;  ///< FP32 bits
-  std::uint32_t limit;            ///< FP32 bits; anything above has the same code
-  std::uint32_t max_code, overflow_code, nan_code;
-  std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
-  std::uint32_t negated;     ///< mask of the bits that a minus sign inverts, all for integers
-  std::uint32_t code_mask;
-
-  NearestAny(const FormatSpec& format, Overflow overflow)
-      : shift(static_cast<std::uint32_t>(23 - format.mantissa_bits)),
-        smallest_normal(static_cast<std::uint32_t>(127 + format.min_exponent()) << 23),
-        limit(static_cast<std::uint32_t>(128 + format.max_exponent()) << 23),
-        max_code(format.max_finite_code()),
-        overflow_code(numerics::overflow_code(format, overflow)),
-        nan_code(nan_code_of(format)),
-        sign_shift(static_cast<std::uint32_t>(32 - format.bits())),
-        negated(format.encoding == Encoding::twos_complement ? ~0u : 0u),
-        code_mask(2u * format.sign_mask() - 1u) {}
-
-  /// The addends up to 2^(max exponent + 1 + shift) must be normal FP32 values.
-  static bool applies(const FormatSpec& format) {
-    return format.encoding != Encoding::logarithmic && format.min_exponent() >= -126 &&
-           format.max_exponent() + 1 + 23 - format.mantissa_bits <= 127;
-  }
-
-  FP8LAB_INLINE Words operator()(Floats value) const {
-    const Words bits = (Words)value;
-    const Words magnitude = bits & ~kSignBit;
-    const Words clamped = (Words)smaller((Ints)magnitude, (Ints)(Words{} + limit));
-    const Words grid =
-        (Words)larger((Ints)(clamped & kExponentField), (Ints)(Words{} + smallest_normal));
-    const Words addend = grid + (shift << 23);
-    const Words steps = (Words)((Floats)clamped + (Floats)addend) - addend;
-    Words code = steps + ((grid - smallest_normal) >> shift);
-    code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow_code : code;
-    // A negative integer is the complement plus one, and has the sign bit by itself.
-    const Words minus = (Words)((Ints)bits >> 31) & negated;
-    code = ((code ^ minus) - minus) & code_mask;
-    code |= ((bits & kSignBit) & ~minus) >> sign_shift;
-    return (Ints)magnitude > static_cast<std::int32_t>(kExponentField) ? Words{} + nan_code : code;
-  }
-};
-
 // --- vectors of elements ------------------------------------------------------------------------
-
-/// One factor for all elements (x - 0 is x, and spreads the scalar), or one for each.
-struct OneFactor {
-  float factor;
-  OneFactor from(std::int64_t) const { return *this; }
-  Floats even() const { return factor - Floats{}; }
-  Floats odd() const { return factor - Floats{}; }
-  Floats straight() const { return factor - Floats{}; }
-};
-
-template <int kOffset, int... kIndex>
-Floats every_second(Floats low, Floats high, std::integer_sequence<int, kIndex...>) {
-  return __builtin_shufflevector(low, high, (2 * kIndex + kOffset)...);
-}
-
-struct FactorEach {
-  const float* factors;
-  FactorEach from(std::int64_t i) const { return {factors + i}; }
-  Floats even() const { return pick<0>(); }
-  Floats odd() const { return pick<1>(); }
-  Floats straight() const { return load<Floats>(factors); }
-
- private:
-  template <int kOffset>
-  Floats pick() const {
-    return every_second<kOffset>(load<Floats>(factors), load<Floats>(factors + kLanes),
-                                 std::make_integer_sequence<int, kLanes>{});
-  }
-};
-
-template <bool kDivide>
-Floats scaled(Floats value, Floats factor) {
-  if constexpr (kDivide) return value / factor;
-  return value * factor;
-}
 
 /// A register of bf16 elements. Even elements are the low halves of its words and odd ones the high
 /// halves: widening them costs a shift or a mask, and their codes end up as neighbouring bytes.
@@ -303,11 +45,11 @@ constexpr std::int64_t step_of(const float*) { return kLanes; }
 /// n elements; the rest of a register goes through a padded copy.
 template <bool kDivide, class T, class Encoder, class Factor>
 FP8LAB_INLINE void encode_run(const T* x, std::int64_t n, Encoder encode, Factor factor,
-                              std::int64_t prefetch, std::uint8_t* codes) {
+                              const T* next, std::uint8_t* codes) {
   constexpr std::int64_t kStep = step_of(static_cast<const T*>(nullptr));
   std::int64_t i = 0;
   for (; i + kStep <= n; i += kStep) {
-    __builtin_prefetch(reinterpret_cast<const std::byte*>(x + i) + prefetch, 0, 2);
+    __builtin_prefetch(next + i, 0, 2);
     encode_vector<kDivide>(x + i, encode, factor.from(i), codes + i);
   }
   if (i == n) return;
@@ -327,89 +69,221 @@ FP8LAB_INLINE void encode_run(const T* x, std::int64_t n, Encoder encode, Factor
 
 constexpr std::int64_t kNarrowChunk = 256;
 
+template <std::int64_t kWidth>
+FP8LAB_INLINE void spread(const float* factors, std::int64_t n, std::int64_t width, float* each) {
+  for (std::int64_t i = 0; i < n; i += width, ++factors) {
+    const std::int64_t count = kWidth > 0 ? kWidth : n - i < width ? n - i : width;
+    for (std::int64_t k = 0; k < count; ++k) each[i + k] = *factors;
+  }
+}
+
 /// Tiles narrower than a few registers: their factors are spread out first.
 template <bool kDivide, class T, class Encoder>
-void encode_narrow(const T* x, const SourceBlock& block, Encoder encode, std::uint8_t* codes,
-                   std::int64_t code_stride) {
+void encode_narrow(const T* x, const SourceBlock& block, Encoder encode, const CodeBlock& codes) {
+  const std::int64_t width = block.tile_width;
+  const std::int64_t chunk = kNarrowChunk / width * width;
   float factors[kNarrowChunk];
-  for (std::int64_t first = 0; first < block.cols; first += kNarrowChunk) {
+  for (std::int64_t first = 0; first < block.cols; first += chunk) {
     const std::int64_t rest = block.cols - first;
-    const std::int64_t n = rest < kNarrowChunk ? rest : kNarrowChunk;
-    for (std::int64_t i = 0; i < n; ++i) {
-      factors[i] = block.factors[(first + i) / block.tile_width];
+    const std::int64_t n = rest < chunk ? rest : chunk;
+    if (width == 16 && n == chunk) {
+      spread<16>(block.factors + first / width, n, width, factors);
+    } else {
+      spread<0>(block.factors + first / width, n, width, factors);
     }
+    const T* next = static_cast<const T*>(block.next) + first;
     for (std::int64_t r = 0; r < block.rows; ++r) {
       encode_run<kDivide>(x + r * block.row_stride + first, n, encode, FactorEach{factors},
-                          block.prefetch, codes + r * code_stride + first);
+                          next + r * block.next_stride, codes.data + r * codes.stride + first);
     }
   }
 }
 
-/// The whole tiles of a row, and how many elements they are.
+/// A row's whole tiles of kWidth columns; returns how many elements they are. A constant count lets
+/// the loop be unrolled into straight vector code.
 template <std::int64_t kWidth, bool kDivide, class T, class Encoder>
 FP8LAB_INLINE std::int64_t encode_tiles(const T* x, const SourceBlock& block, Encoder encode,
-                                        std::uint8_t* codes) {
+                                        const T* next, std::uint8_t* codes) {
   const float* factor = block.factors;
-  std::int64_t start = 0;
-  for (; start + kWidth <= block.cols; start += kWidth, ++factor) {
-    encode_run<kDivide>(x + start, kWidth, encode, OneFactor{*factor}, block.prefetch,
-                        codes + start);
+  std::int64_t i = 0;
+  for (; i + kWidth <= block.cols; i += kWidth, ++factor) {
+    encode_run<kDivide>(x + i, kWidth, encode, OneFactor{*factor}, next + i, codes + i);
   }
-  return start;
+  return i;
 }
 
 template <bool kDivide, class T, class Encoder>
-void encode_block(const T* x, const SourceBlock& block, Encoder encode, std::uint8_t* codes,
-                  std::int64_t code_stride) {
+FP8LAB_INLINE void encode_row(const T* x, const SourceBlock& block, Encoder encode, const T* next,
+                              std::uint8_t* codes) {
   const std::int64_t width = block.tile_width;
-  if (width > 1 && width < 32 && width < block.cols) {
-    return encode_narrow<kDivide>(x, block, encode, codes, code_stride);
+  if (width == 1) {
+    return encode_run<kDivide>(x, block.cols, encode, FactorEach{block.factors}, next, codes);
   }
-  for (std::int64_t r = 0; r < block.rows; ++r, x += block.row_stride, codes += code_stride) {
-    if (width == 1) {
-      encode_run<kDivide>(x, block.cols, encode, FactorEach{block.factors}, block.prefetch, codes);
-      continue;
-    }
-    const float* factor = block.factors;
-    std::int64_t start = 0;
-    // A constant count lets the common tiles be unrolled into straight vector code.
-    if (width == 128) start = encode_tiles<128, kDivide>(x, block, encode, codes);
-    if (width == 32) start = encode_tiles<32, kDivide>(x, block, encode, codes);
-    for (factor += start / width; start < block.cols; start += width, ++factor) {
-      const std::int64_t rest = block.cols - start;
-      encode_run<kDivide>(x + start, rest < width ? rest : width, encode, OneFactor{*factor},
-                          block.prefetch, codes + start);
-    }
+  std::int64_t i = 0;
+  if (width == 128) i = encode_tiles<128, kDivide>(x, block, encode, next, codes);
+  if (width == 32) i = encode_tiles<32, kDivide>(x, block, encode, next, codes);
+  for (const float* factor = block.factors + i / width; i < block.cols; i += width, ++factor) {
+    const std::int64_t rest = block.cols - i;
+    encode_run<kDivide>(x + i, rest < width ? rest : width, encode, OneFactor{*factor}, next + i,
+                        codes + i);
   }
 }
 
-template <class Encoder>
-void encode_with(Encoder encode, bool divide, const SourceBlock& block, std::uint8_t* codes,
-                 std::int64_t code_stride) {
-  const auto* bf16 = static_cast<const std::uint16_t*>(block.data);
-  const auto* f32 = static_cast<const float*>(block.data);
-  if (block.bf16) {
-    divide ? encode_block<true>(bf16, block, encode, codes, code_stride)
-           : encode_block<false>(bf16, block, encode, codes, code_stride);
-  } else {
-    divide ? encode_block<true>(f32, block, encode, codes, code_stride)
-           : encode_block<false>(f32, block, encode, codes, code_stride);
+/// Rows that all lie in the same tiles.
+template <bool kDivide, class T, class Encoder>
+void encode_row_of_tiles(const T* x, const SourceBlock& block, Encoder encode, CodeBlock codes) {
+  const std::int64_t width = block.tile_width;
+  if (width > 1 && width < 32 && width < block.cols) {
+    return encode_narrow<kDivide>(x, block, encode, codes);
   }
+  const T* next = static_cast<const T*>(block.next);
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    encode_row<kDivide>(x, block, encode, next, codes.data);
+    x += block.row_stride;
+    next += block.next_stride;
+    codes.data += codes.stride;
+  }
+}
+
+/// Part of a block, which begins a tile or lies within one, in each direction.
+SourceBlock part_of(const SourceBlock& block, std::int64_t row, std::int64_t rows, std::int64_t col,
+                    std::int64_t cols) {
+  SourceBlock part = block;
+  const std::int64_t size = block.bf16 ? 2 : 4;
+  part.data = static_cast<const std::byte*>(block.data) + (row * block.row_stride + col) * size;
+  part.next = static_cast<const std::byte*>(block.next) + (row * block.next_stride + col) * size;
+  part.rows = rows;
+  part.cols = cols;
+  if (row % block.tile_height != 0) part.tile_height = rows;
+  if (col % block.tile_width != 0) part.tile_width = cols;
+  if (block.factors != nullptr) {
+    part.factors += row / block.tile_height * block.tile_stride + col / block.tile_width;
+  }
+  part.first_index +=
+      static_cast<std::uint64_t>(row) * block.index_stride + static_cast<std::uint64_t>(col);
+  return part;
+}
+
+/// Calls action(part) for each row of tiles.
+template <class Action>
+FP8LAB_INLINE void for_rows_of_tiles(const SourceBlock& block, Action action) {
+  for (std::int64_t r = 0; r < block.rows; r += block.tile_height) {
+    const std::int64_t rest = block.rows - r;
+    action(r,
+           part_of(block, r, rest < block.tile_height ? rest : block.tile_height, 0, block.cols));
+  }
+}
+
+/// An encoder with the type of the elements and the way to scale them.
+template <bool kDivide, class T, class Encoder>
+struct Rows {
+  Encoder encode;
+
+  void write(const SourceBlock& block, const CodeBlock& codes) const {
+    for_rows_of_tiles(block, [&](std::int64_t r, const SourceBlock& tiles) {
+      encode_row_of_tiles<kDivide>(static_cast<const T*>(tiles.data), tiles, encode,
+                                   {codes.data + r * codes.stride, codes.stride, false});
+    });
+  }
+#if defined(__AVX512BW__)
+  /// Turns the codes of the first `rows` and `cols`, which fill panels.
+  void write_panels(const SourceBlock& block, std::int64_t rows, std::int64_t cols,
+                    const CodeBlock& codes) const {
+    const T* x = static_cast<const T*>(block.data);
+    constexpr std::int64_t kColumns = panel_columns(static_cast<const T*>(nullptr));
+    Lookahead next(block.next, block.next_stride * static_cast<std::int64_t>(sizeof(T)),
+                   cols / kColumns);
+    // Along the rows first: a panel touches as many pages as it has rows.
+    for (std::int64_t r = 0; r < rows; r += kPanelRows) {
+      for (std::int64_t c = 0; c < cols; c += kColumns) {
+        const Panel<T> panel{
+            x + r * block.row_stride + c,
+            block.row_stride,
+            block.factors + r / block.tile_height * block.tile_stride + c / block.tile_width,
+            block.tile_stride,
+            block.tile_height,
+            next};
+        std::uint8_t* destination = codes.data + c * codes.stride + r;
+        if (block.tile_width == 1) {
+          turn_panel<FactorEach, kDivide>(panel, encode, destination, codes);
+        } else {
+          turn_panel<OneFactor, kDivide>(panel, encode, destination, codes);
+        }
+      }
+    }
+  }
+#endif
+};
+
+template <class Encoder, class Action>
+void with_rows(Encoder encode, const EncodeRule& rule, const SourceBlock& block, Action action) {
+  using Half = std::uint16_t;
+  if (block.bf16) {
+    rule.divide ? action(Rows<true, Half, Encoder>{encode})
+                : action(Rows<false, Half, Encoder>{encode});
+  } else {
+    rule.divide ? action(Rows<true, float, Encoder>{encode})
+                : action(Rows<false, float, Encoder>{encode});
+  }
+}
+
+template <SaturatingFormat kName, class Action>
+void with_saturating(const EncodeRule& rule, const SourceBlock& block, Action action) {
+  if (block.finite) {
+    with_rows(Saturating<kName, true>{}, rule, block, action);
+  } else {
+    with_rows(Saturating<kName, false>{}, rule, block, action);
+  }
+}
+
+FormatSpec format_of(const EncodeRule& rule) {
+  const auto encoding = static_cast<Encoding>(rule.encoding);
+  return {rule.exponent_bits,
+          rule.mantissa_bits,
+          rule.bias,
+          static_cast<SpecialValues>(rule.specials),
+          true,
+          encoding != Encoding::logarithmic,
+          encoding};
+}
+
+/// Calls action(Rows) with the encoder of the rule, if there is one on lanes.
+template <class Action>
+bool with_encoder(const EncodeRule& rule, const SourceBlock& block, Action action) {
+  using Name = SaturatingFormat;
+  const FormatSpec format = format_of(rule);
+  const auto overflow = static_cast<Overflow>(rule.overflow);
+  if (static_cast<Rounding>(rule.rounding) != Rounding::nearest) return false;
+  if (overflow == Overflow::saturate) {
+    int name = 0;
+    while (name < kSaturatingFormatCount && format != kSaturatingFormats[name]) ++name;
+    switch (static_cast<Name>(name)) {
+      case Name::e4m3: return with_saturating<Name::e4m3>(rule, block, action), true;
+      case Name::e5m2: return with_saturating<Name::e5m2>(rule, block, action), true;
+      case Name::e2m3: return with_saturating<Name::e2m3>(rule, block, action), true;
+      case Name::e3m2: return with_saturating<Name::e3m2>(rule, block, action), true;
+      case Name::e2m1: return with_saturating<Name::e2m1>(rule, block, action), true;
+    }
+  }
+  if (!NearestAny::applies(format)) return false;
+  with_rows(NearestAny(format, overflow), rule, block, action);
+  return true;
 }
 
 /// Every other rounding and format, element by element by the definition itself.
-void encode_by_definition(const EncodeRule& rule, const FormatSpec& format,
-                          const RandomStream& random, const SourceBlock& block, std::uint8_t* codes,
-                          std::int64_t code_stride) {
+void encode_by_definition(const EncodeRule& rule, const RandomStream& random,
+                          const SourceBlock& block, const CodeBlock& codes) {
+  const FormatSpec format = format_of(rule);
   const auto rounding = static_cast<Rounding>(rule.rounding);
   const auto overflow = static_cast<Overflow>(rule.overflow);
   for (std::int64_t r = 0; r < block.rows; ++r) {
+    const float* factors = block.factors + r / block.tile_height * block.tile_stride;
     for (std::int64_t i = 0; i < block.cols; ++i) {
       const std::int64_t at = r * block.row_stride + i;
       const float x = block.bf16
                           ? numerics::from_bf16(static_cast<const std::uint16_t*>(block.data)[at])
                           : static_cast<const float*>(block.data)[at];
-      const float factor = block.factors[i / block.tile_width];
+      const float factor = factors[i / block.tile_width];
       std::uint32_t bits = 0;
       if (rounding == Rounding::stochastic) {
         bits = numerics::random_bits(random.seed, random.step, random.tensor, random.orientation,
@@ -417,61 +291,116 @@ void encode_by_definition(const EncodeRule& rule, const FormatSpec& format,
                                          static_cast<std::uint64_t>(r) * block.index_stride +
                                          static_cast<std::uint64_t>(i));
       }
-      codes[r * code_stride + i] = static_cast<std::uint8_t>(numerics::encode(
+      codes.data[r * codes.stride + i] = static_cast<std::uint8_t>(numerics::encode(
           format, float_bits(rule.divide ? x / factor : x * factor), rounding, overflow, bits));
     }
   }
 }
 
-template <SaturatingFormat kName>
-void encode_fp8(bool divide, const SourceBlock& block, std::uint8_t* codes,
-                std::int64_t code_stride) {
-  if (block.finite) {
-    encode_with(Saturating<kName, true>{}, divide, block, codes, code_stride);
-  } else {
-    encode_with(Saturating<kName, false>{}, divide, block, codes, code_stride);
-  }
-}
-
-void encode_saturating(SaturatingFormat format, bool divide, const SourceBlock& block,
-                       std::uint8_t* codes, std::int64_t code_stride) {
-  using Name = SaturatingFormat;
-  switch (format) {
-    case Name::e4m3: return encode_fp8<Name::e4m3>(divide, block, codes, code_stride);
-    case Name::e5m2: return encode_fp8<Name::e5m2>(divide, block, codes, code_stride);
-    case Name::e2m3:
-      return encode_with(Saturating<Name::e2m3, false>{}, divide, block, codes, code_stride);
-    case Name::e3m2:
-      return encode_with(Saturating<Name::e3m2, false>{}, divide, block, codes, code_stride);
-    case Name::e2m1:
-      return encode_with(Saturating<Name::e2m1, false>{}, divide, block, codes, code_stride);
-  }
-}
-
 void encode(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
-            std::uint8_t* codes, std::int64_t code_stride) {
-  const auto encoding = static_cast<Encoding>(rule->encoding);
-  const FormatSpec format{rule->exponent_bits,
-                          rule->mantissa_bits,
-                          rule->bias,
-                          static_cast<SpecialValues>(rule->specials),
-                          true,
-                          encoding != Encoding::logarithmic,
-                          encoding};
-  const auto overflow = static_cast<Overflow>(rule->overflow);
-  const bool nearest = static_cast<Rounding>(rule->rounding) == Rounding::nearest;
-  if (nearest && overflow == Overflow::saturate) {
-    for (int i = 0; i < kSaturatingFormatCount; ++i) {
-      if (format != kSaturatingFormats[i]) continue;
-      const auto name = static_cast<SaturatingFormat>(i);
-      return encode_saturating(name, rule->divide, *block, codes, code_stride);
+            const CodeBlock* codes) {
+  const auto write = [&](auto rows) { rows.write(*block, *codes); };
+  if (!with_encoder(*rule, *block, write)) encode_by_definition(*rule, *random, *block, *codes);
+}
+
+void amax(const SourceBlock* block, std::uint32_t* result) {
+  for_rows_of_tiles(*block, [&](std::int64_t r, const SourceBlock& tiles) {
+    std::uint32_t* const row = result + r / block->tile_height * block->tile_stride;
+    if (block->bf16) {
+      row_of_tiles_amax(static_cast<const std::uint16_t*>(tiles.data), tiles, row);
+    } else {
+      row_of_tiles_amax(static_cast<const float*>(tiles.data), tiles, row);
     }
+  });
+}
+
+// --- scales -------------------------------------------------------------------------------------
+
+bool all_ordinary(const ScalesRule& rule, const std::uint32_t* amax, std::int64_t count) {
+  std::uint32_t outside = 0;
+  for (std::int64_t i = 0; i < count; ++i) outside |= amax[i] - rule.lowest < rule.count ? 0u : 1u;
+  return outside == 0;
+}
+
+bool scales(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t count, float* decode,
+            float* factor) {
+  if (!all_ordinary(*rule, amax, count)) return false;
+  const ScalesRule r = *rule;
+  if (!r.divided) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t field = ((amax[i] + r.carry) >> 23) + r.offset;
+      decode[i] = numerics::bits_float(field << 23);
+      factor[i] = numerics::bits_float((254u - field) << 23);
+    }
+    return true;
   }
-  if (nearest && NearestAny::applies(format)) {
-    encode_with(NearestAny(format, overflow), rule->divide, *block, codes, code_stride);
-  } else {
-    encode_by_definition(*rule, format, *random, *block, codes, code_stride);
+  float* const quotient = r.encodes ? factor : decode;
+  float* const reciprocal = r.encodes ? decode : factor;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float magnitude = numerics::bits_float(amax[i]);
+    quotient[i] = r.encodes ? r.target / magnitude : magnitude / r.target;
+    reciprocal[i] = 1.0f / quotient[i];
   }
+  if (r.by_decode) std::memcpy(factor, decode, static_cast<std::size_t>(count) * sizeof(float));
+  return true;
+}
+
+// --- turned codes -------------------------------------------------------------------------------
+
+constexpr std::int64_t kChunkColumns = 256;
+
+/// Encodes chunks of at most 64 rows by 256 columns and turns their codes. A chunk holds whole
+/// tiles across, or lies within one wide tile; likewise down.
+void turn_by_chunks(const EncodeRule& rule, const RandomStream& random, const SourceBlock& block,
+                    const CodeBlock& codes) {
+  alignas(64) std::uint8_t buffer[kPanelRows * kChunkColumns];
+  const CodeBlock chunk{buffer, kChunkColumns, false};
+  const auto end_of = [](std::int64_t begin, std::int64_t wanted, std::int64_t tile,
+                         std::int64_t limit) {
+    const std::int64_t whole = wanted / tile * tile;
+    std::int64_t end = begin + whole;
+    if (whole == 0 || begin % tile != 0) {
+      const std::int64_t tile_end = (begin / tile + 1) * tile;
+      end = begin + wanted < tile_end ? begin + wanted : tile_end;
+    }
+    return end < limit ? end : limit;
+  };
+  for (std::int64_t c = 0; c < block.cols;) {
+    const std::int64_t c_end = end_of(c, kChunkColumns, block.tile_width, block.cols);
+    for (std::int64_t r = 0; r < block.rows;) {
+      const std::int64_t r_end = end_of(r, kPanelRows, block.tile_height, block.rows);
+      const SourceBlock part = part_of(block, r, r_end - r, c, c_end - c);
+      encode(&rule, &random, &part, &chunk);
+      transpose_bytes<kRegisterBytes>(buffer, kChunkColumns, part.rows, part.cols,
+                                      codes.data + c * codes.stride + r, codes.stride);
+      r = r_end;
+    }
+    c = c_end;
+  }
+}
+
+void encode_turned(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
+                   const CodeBlock* codes) {
+  std::int64_t rows = 0, cols = 0;
+#if defined(__AVX512BW__)
+  const std::int64_t panel_cols = block->bf16 ? kPairLanes : kLanes;
+  if (fits_panels(*block, panel_cols)) {
+    rows = block->rows / kPanelRows * kPanelRows;
+    cols = block->cols / panel_cols * panel_cols;
+  }
+  const auto write = [&](auto rows_of) { rows_of.write_panels(*block, rows, cols, *codes); };
+  if (rows * cols == 0 || !with_encoder(*rule, *block, write)) rows = cols = 0;
+#endif
+  const auto turn = [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t wide) {
+    if (count * wide == 0) return;
+    turn_by_chunks(*rule, *random, part_of(*block, row, count, col, wide),
+                   {codes->data + col * codes->stride + row, codes->stride, false});
+  };
+  turn(0, rows, cols, block->cols - cols);
+  turn(rows, block->rows - rows, 0, block->cols);
+#if defined(__AVX512BW__)
+  if (codes->streamed) _mm_sfence();
+#endif
 }
 
 }  // namespace
@@ -479,8 +408,9 @@ void encode(const EncodeRule* rule, const RandomStream* random, const SourceBloc
 extern const QuantizeKernels kQuantize;
 const QuantizeKernels kQuantize = {
     .amax = amax,
+    .scales = scales,
     .encode = encode,
-    .transpose_bytes = transpose_bytes<kRegisterBytes>,
+    .encode_turned = encode_turned,
 };
 
 }  // namespace FP8LAB_ISA

@@ -21,33 +21,59 @@ struct RandomStream {
   std::uint32_t step, tensor, orientation;
 };
 
-/// Rectangle of a bf16 or f32 matrix whose rows all lie in the same tiles. The first column begins
-/// a tile of `tile_width` columns; factors[j] belongs to columns [j * tile_width, (j+1) *
-/// tile_width).
+/// Rectangle of a bf16 or f32 matrix that begins at the corner of a tile. Tile (i, j) holds its
+/// rows [i * tile_height, (i+1) * tile_height) and columns [j * tile_width, (j+1) * tile_width).
 struct SourceBlock {
   const void* data;
   bool bf16;
   bool finite;                    ///< known to hold neither infinity nor NaN; unused by amax
   std::int64_t rows, row_stride;  ///< elements
   std::int64_t cols;
-  std::int64_t tile_width;
-  const float* factors;        ///< unused by amax
+  std::int64_t tile_height, tile_width;
+  std::int64_t tile_stride;    ///< from tile (i, j) to tile (i+1, j) in `factors` and in amaxes
+  const float* factors;        ///< factors[i * tile_stride + j] of tile (i, j); unused by amax
   std::uint64_t first_index;   ///< logical index of the first element, for random bits
   std::uint64_t index_stride;  ///< of consecutive rows
-  std::int64_t prefetch;       ///< bytes from an element being encoded to one needed soon
+  /// Rectangle of the same size that is read soon, brought near while this one is encoded; it may
+  /// end behind the matrix.
+  const void* next;
+  std::int64_t next_stride;  ///< elements
+};
+
+/// Codes of one byte. `streamed`: written past the caches, because they hold more than they can
+/// keep until somebody reads the codes.
+struct CodeBlock {
+  std::uint8_t* data;
+  std::int64_t stride;  ///< bytes
+  bool streamed;        ///< data and stride are multiples of 64; ignored where codes are not turned
+};
+
+/// How the ordinary amaxes of tiles become scales, as plain numbers: those whose bits lie in
+/// [lowest, lowest + count). Either as numerics::ScaleSteps, or by FP32 divisions alone.
+struct ScalesRule {
+  std::uint32_t lowest, count;
+  std::uint32_t carry, offset;
+  bool divided;    ///< FP32 scales
+  bool encodes;    ///< numerics::ScaleArithmetic::enc_div
+  bool by_decode;  ///< factors are decode scales: the rule divides by them
+  float target;    ///< magnitude that the amax is mapped to
 };
 
 struct QuantizeKernels {
-  /// amax[j] = max(amax[j], FP32 bits of |x|) over the elements x of tile j. The order of the bits
-  /// is the order of the magnitudes, with infinity and then NaN above all numbers.
+  /// amax[i * tile_stride + j] = max(it, FP32 bits of |x|) over the elements x of tile (i, j). The
+  /// order of the bits is the order of the magnitudes, with infinity and then NaN above all
+  /// numbers.
   void (*amax)(const SourceBlock* block, std::uint32_t* amax);
-  /// codes[i * code_stride + j] = encode(x[i][j] * factor), one byte each.
+  /// numerics::tile_scale of `count` amaxes, and the factors as EncodeRule applies them. False, and
+  /// nothing done, where one of them is not ordinary.
+  bool (*scales)(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t count,
+                 float* decode, float* factor);
+  /// codes.data[i * codes.stride + j] = encode(x[i][j] * factor).
   void (*encode)(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
-                 std::uint8_t* codes, std::int64_t code_stride);
-  /// destination (cols, rows) = transpose of source (rows, cols); strides in bytes.
-  void (*transpose_bytes)(const std::uint8_t* source, std::int64_t source_stride, std::int64_t rows,
-                          std::int64_t cols, std::uint8_t* destination,
-                          std::int64_t destination_stride);
+                 const CodeBlock* codes);
+  /// codes.data[j * codes.stride + i] = encode(x[i][j] * factor).
+  void (*encode_turned)(const EncodeRule* rule, const RandomStream* random,
+                        const SourceBlock* block, const CodeBlock* codes);
 };
 
 /// The table of active_target().

@@ -1,0 +1,248 @@
+// Registers of elements, and the encoders of their lanes. For the SIMD sources only.
+#pragma once
+
+// GCC 12 warns about the deliberately undefined registers inside its own intrinsics.
+#if defined(__AVX512BW__)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/format.hpp"
+
+/// In the innermost loops: a call would reload every constant of an encoder.
+#define FP8LAB_INLINE inline __attribute__((always_inline))
+
+namespace fp8lab::cpu {
+namespace FP8LAB_ISA {
+namespace {
+
+using numerics::Encoding;
+using numerics::float_bits;
+using numerics::FormatSpec;
+using numerics::Overflow;
+using numerics::Rounding;
+using numerics::SpecialValues;
+
+// Vectors of the widest register of the instruction set, in the compiler's portable notation.
+#if defined(__AVX512BW__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+constexpr int kLanes = kRegisterBytes / 4;
+constexpr int kPairLanes = 2 * kLanes;  ///< bf16 elements of a register
+using Words = std::uint32_t __attribute__((vector_size(kRegisterBytes)));
+using Ints = std::int32_t __attribute__((vector_size(kRegisterBytes)));
+using Floats = float __attribute__((vector_size(kRegisterBytes)));
+using Shorts = std::int16_t __attribute__((vector_size(kRegisterBytes)));
+using HalfShorts = std::uint16_t __attribute__((vector_size(kRegisterBytes / 2)));
+using QuarterBytes = std::uint8_t __attribute__((vector_size(kRegisterBytes / 4)));
+
+constexpr std::uint32_t kSignBit = 0x80000000u;
+constexpr std::uint32_t kExponentField = 0x7F800000u;
+
+template <class Vector>
+Vector load(const void* data) {
+  Vector vector;
+  std::memcpy(&vector, data, sizeof vector);
+  return vector;
+}
+
+// Signed, because magnitudes are never negative and x86 compares signed integers.
+inline Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
+inline Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+
+template <bool kDivide>
+FP8LAB_INLINE Floats scaled(Floats value, Floats factor) {
+  if constexpr (kDivide) return value / factor;
+  return value * factor;
+}
+
+// --- factors ---------------------------------------------------------------------------------
+
+/// One factor for all elements (x - 0 is x, and spreads the scalar), or one for each.
+struct OneFactor {
+  float factor;
+  static OneFactor at(const float* factors) { return {*factors}; }
+  OneFactor from(std::int64_t) const { return *this; }
+  Floats even() const { return factor - Floats{}; }
+  Floats odd() const { return factor - Floats{}; }
+  Floats straight() const { return factor - Floats{}; }
+};
+
+/// The even (kOffset = 0) or odd lanes of a, then those of b.
+template <class Vector, int kOffset, int... kIndex>
+FP8LAB_INLINE Vector every_second(Vector a, Vector b, std::integer_sequence<int, kIndex...>) {
+  return __builtin_shufflevector(a, b, (2 * kIndex + kOffset)...);
+}
+template <int kOffset, class Vector>
+FP8LAB_INLINE Vector every_second(Vector a, Vector b) {
+  return every_second<Vector, kOffset>(a, b, std::make_integer_sequence<int, kLanes>{});
+}
+
+struct FactorEach {
+  const float* factors;
+  static FactorEach at(const float* factors) { return {factors}; }
+  FactorEach from(std::int64_t i) const { return {factors + i}; }
+  Floats even() const { return pick<0>(); }
+  Floats odd() const { return pick<1>(); }
+  Floats straight() const { return load<Floats>(factors); }
+
+ private:
+  template <int kOffset>
+  Floats pick() const {
+    return every_second<kOffset>(load<Floats>(factors), load<Floats>(factors + kLanes));
+  }
+};
+
+// --- encoders -----------------------------------------------------------------------------------
+//
+// An encoder maps FP32 lanes to words whose low 8 bits are the code; the bits above are arbitrary.
+
+constexpr std::uint32_t nan_code_of(const FormatSpec& format) {
+  return format.specials == SpecialValues::none ? format.max_finite_code() : format.nan_code();
+}
+
+/// Formats with an encoder of their own.
+enum class SaturatingFormat : int { e4m3, e5m2, e2m3, e3m2, e2m1 };
+constexpr int kSaturatingFormatCount = 5;
+constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
+    numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1};
+
+/// Round to nearest even into a floating format of at most 8 bits, saturating; numerics::
+/// to_fp8_saturating on lanes for the 8-bit ones. One FP32 addition of the power of two whose unit
+/// in the last place is the grid spacing rounds the value, so that the low bits of the sum count
+/// grid steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. What takes
+/// off the exponent's offset is even, and rides in the low bits of the addend.
+template <SaturatingFormat kName, bool kFinite>
+struct Saturating {
+  FP8LAB_INLINE Words operator()(Floats value) const {
+#if defined(__AVX512BW__)
+    if constexpr (kFinite) return with_sign(by_table(value), value);
+#endif
+    const Ints magnitude = (Ints)value & 0x7FFFFFFF;
+    const Ints clamped = smaller(magnitude, Ints{} + kLargest);
+    const Ints grid = larger(clamped & 0x7F800000, Ints{} + kSmallestNormal);
+    const Floats sum = (Floats)clamped + (Floats)(grid + ((kShift << 23) + kOffset));
+    const Words result = with_sign((Ints)sum + (grid >> kShift), value);
+    if constexpr (kFinite) return result;
+    return (Words)(magnitude > 0x7F800000 ? Ints{} + kNaN : (Ints)result);
+  }
+
+ private:
+  static constexpr FormatSpec kFormat = kSaturatingFormats[static_cast<int>(kName)];
+  static constexpr auto kLargest =
+      static_cast<std::int32_t>(numerics::decode_bits(kFormat, kFormat.max_finite_code()));
+  static constexpr auto kNaN = static_cast<std::int32_t>(nan_code_of(kFormat));
+  static constexpr auto kSign = static_cast<std::int32_t>(kFormat.sign_mask());
+  static constexpr std::int32_t kShift = 23 - kFormat.mantissa_bits;
+  static constexpr std::int32_t kSmallestNormal = (128 - kFormat.bias) << 23;
+  static constexpr std::int32_t kOffset = -(kSmallestNormal >> kShift) & (kSign - 1);
+
+  FP8LAB_INLINE static Words with_sign(Ints code, Floats value) {
+    const Ints sign = (Ints)value >> (32 - kFormat.bits());
+    return (Words)((code & (kSign - 1)) | (sign & (kSign == 0x80 ? ~0x7F : kSign)));
+  }
+
+#if defined(__AVX512BW__)
+  /// The addend of each binade, with the binade's 2^mantissa_bits in its low bits; by the low bits
+  /// of the exponent field, which tell all binades of the format apart.
+  static constexpr int kBinades = kName == SaturatingFormat::e5m2 ? 32 : 16;
+  struct Table {
+    std::int32_t addends[kBinades];
+  };
+  static constexpr Table table() {
+    Table result{};
+    for (std::int32_t e = kSmallestNormal >> 23; e <= kLargest >> 23; ++e) {
+      const std::int32_t grid = e << 23;
+      result.addends[e % kBinades] =
+          grid + (kShift << 23) + (grid >> kShift) - (kSmallestNormal >> kShift);
+    }
+    return result;
+  }
+  static_assert((kLargest >> 23) - (kSmallestNormal >> 23) < kBinades);
+
+  /// The code without its sign, in the low bits. vrangeps and vpermd wait for the register that
+  /// they overwrite (Golden Cove), so each overwrites its own operand. The table is not read by
+  /// memcpy: GCC 12 makes zeros of the upper half of a constant array.
+  FP8LAB_INLINE static Ints by_table(Floats value) {
+    alignas(64) static constexpr Table kTable = table();
+    const __m512i addends = _mm512_load_si512(kTable.addends);
+    Floats clamped = value;  // the smaller of the magnitudes
+    __asm__("vrangeps $10, %1, %0, %0" : "+v"(clamped) : "v"((Floats)(Ints{} + kLargest)));
+    Ints addend = larger((Ints)clamped, Ints{} + kSmallestNormal) >> 23;
+    if constexpr (kBinades == 16) {
+      __asm__("vpermd %1, %0, %0" : "+v"(addend) : "v"((Ints)addends));
+    } else {
+      const __m512i upper = _mm512_load_si512(kTable.addends + 16);
+      addend = (Ints)_mm512_permutex2var_epi32(addends, (__m512i)addend, upper);
+    }
+    return (Ints)(clamped + (Floats)addend);
+  }
+#endif
+};
+
+/// Round to nearest even into any signed format of at most 8 bits, with either treatment of
+/// overflow: the same with its constants held in lanes.
+struct NearestAny {
+  std::uint32_t shift;            ///< FP32 mantissa bits dropped
+  std::uint32_t smallest_normal;  ///< FP32 bits
+  std::uint32_t limit;            ///< FP32 bits; anything above has the same code
+  std::uint32_t max_code, overflow_code, nan_code;
+  std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
+  std::uint32_t negated;     ///< mask of the bits that a minus sign inverts, all for integers
+  std::uint32_t code_mask;
+
+  NearestAny(const FormatSpec& format, Overflow overflow)
+      : shift(static_cast<std::uint32_t>(23 - format.mantissa_bits)),
+        smallest_normal(static_cast<std::uint32_t>(127 + format.min_exponent()) << 23),
+        limit(static_cast<std::uint32_t>(128 + format.max_exponent()) << 23),
+        max_code(format.max_finite_code()),
+        overflow_code(numerics::overflow_code(format, overflow)),
+        nan_code(nan_code_of(format)),
+        sign_shift(static_cast<std::uint32_t>(32 - format.bits())),
+        negated(format.encoding == Encoding::twos_complement ? ~0u : 0u),
+        code_mask(2u * format.sign_mask() - 1u) {}
+
+  /// The addends up to 2^(max exponent + 1 + shift) must be normal FP32 values.
+  static bool applies(const FormatSpec& format) {
+    return format.encoding != Encoding::logarithmic && format.min_exponent() >= -126 &&
+           format.max_exponent() + 1 + 23 - format.mantissa_bits <= 127;
+  }
+
+  FP8LAB_INLINE Words operator()(Floats value) const {
+    const Words bits = (Words)value;
+    const Words magnitude = bits & ~kSignBit;
+    const Words clamped = (Words)smaller((Ints)magnitude, (Ints)(Words{} + limit));
+    const Words grid =
+        (Words)larger((Ints)(clamped & kExponentField), (Ints)(Words{} + smallest_normal));
+    const Words addend = grid + (shift << 23);
+    const Words steps = (Words)((Floats)clamped + (Floats)addend) - addend;
+    Words code = steps + ((grid - smallest_normal) >> shift);
+    code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow_code : code;
+    // A negative integer is the complement plus one, and has the sign bit by itself.
+    const Words minus = (Words)((Ints)bits >> 31) & negated;
+    code = ((code ^ minus) - minus) & code_mask;
+    code |= ((bits & kSignBit) & ~minus) >> sign_shift;
+    return (Ints)magnitude > static_cast<std::int32_t>(kExponentField) ? Words{} + nan_code : code;
+  }
+};
+
+}  // namespace
+}  // namespace FP8LAB_ISA
+}  // namespace fp8lab::cpu
