@@ -38,8 +38,8 @@ std::int64_t activation_bytes(const ModelConfig& model, const StageConfig& stage
     layer += bytes.of(activation, tokens, q + kv * model.head_dim) +
              bytes.of(DType::f32, tokens, heads + kv);
   }
-  // Five vectors of integers, the weights of targets in f32, losses and a norm.
-  const std::int64_t vectors = tokens * 24 + bytes.of(DType::f32, tokens, 2);
+  // Six vectors of integers, the weights of targets in f32, losses and a norm.
+  const std::int64_t vectors = tokens * 28 + bytes.of(DType::f32, tokens, 2);
   return model.num_hidden_layers * layer + vectors +
          bytes.of(activation, tokens, 5 * c + model.vocab_size + qkv + q + 3 * f) +
          bytes.of(DType::f32, stage.sequence_length, model.head_dim);
