@@ -48,6 +48,18 @@ TensorView range(const TensorView& view, std::int64_t first, std::size_t count) 
 
 }  // namespace
 
+double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index) {
+  const TensorView view = scalars.columns(index, 1);
+  if (view.dtype == DType::f64) {
+    double value = 0;
+    backend.download(&value, view);
+    return value;
+  }
+  float value = 0;
+  backend.download(&value, view);
+  return static_cast<double>(value);
+}
+
 void download_floats(Backend& backend, const TensorView& view, std::span<float> values) {
   FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == view.size());
   if (view.dtype == DType::f64) {

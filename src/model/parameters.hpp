@@ -14,6 +14,10 @@ namespace fp8lab {
 /// Elements of a bf16, f32 or f64 tensor, rounded to FP32, in row-major order.
 void download_floats(Backend& backend, const TensorView& view, std::span<float> values);
 
+/// Element `index` of the step's scalars (StepScalar), or of another vector of the backend's real
+/// type.
+double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index);
+
 /// What one weight tensor is, shape (rows, cols); vectors are (1, n).
 struct ParameterShape {
   std::string name;  ///< Hugging Face style, for example "model.layers.0.mlp.down_proj.weight"

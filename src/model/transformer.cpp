@@ -370,4 +370,13 @@ void Transformer::discard_amaxes() {
   for (const auto& layer : linears_) layer->discard_amaxes();
 }
 
+bool Transformer::has_delayed_scales() const {
+  for (const auto& layer : linears_) {
+    for (const TensorView& state : layer->delayed_states()) {
+      if (!state.empty()) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace fp8lab

@@ -65,6 +65,7 @@ class Transformer {
 
   void update_delayed_scales();
   void discard_amaxes();
+  bool has_delayed_scales() const;
 
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
   TensorView logits() const { return logits_.row_range(0, outputs_); }          ///< (T, V)
