@@ -27,9 +27,6 @@ struct NormInput {
   TensorView rstd;  ///< written, (1, T)
 };
 
-/// What a model is built for: `inference` has no memory for a backward pass.
-enum class Purpose : std::uint8_t { training, inference };
-
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the

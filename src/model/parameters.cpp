@@ -121,7 +121,7 @@ std::int64_t ParameterLayout::count() const {
 }
 
 Parameters::Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
-                       DType working)
+                       DType working, Purpose purpose)
     : backend_(backend), model_(model), layout_(model) {
   const DType master = backend_.storage(DType::f32), copy = backend_.storage(working);
   for (const ParameterShape& shape : layout_.shapes) {
@@ -134,9 +134,11 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     AdamWTensors& tensors = parameter.tensors;
     tensors.master = allocate(master);
     if (copy != master) tensors.working = allocate(copy);
-    tensors.gradient = allocate(master);
-    tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
-    tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
+    if (purpose == Purpose::training) {
+      tensors.gradient = allocate(master);
+      tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
+      tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
+    }
     parameters_.push_back(parameter);
   }
 }

@@ -45,6 +45,11 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
 /// another shape.
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
 
+/// Restores what the quantizers of `linears` remember: states of delayed scaling and factors of
+/// smoothing. Throws Error naming the one that a checkpoint under another recipe lacks.
+void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
+                           const std::vector<std::unique_ptr<Linear>>& linears);
+
 /// True for a file that save_checkpoint wrote. Throws Error for one that is no safetensors file.
 bool is_checkpoint(const std::filesystem::path& path);
 
