@@ -11,9 +11,6 @@ namespace fp8lab {
 namespace {
 
 constexpr std::uint32_t kEvaluationStream = 0xe7a1;
-/// Sequences decoded together, and tokens that their caches hold at most.
-constexpr std::int64_t kDecodedTogether = 64;
-constexpr std::int64_t kCachedTokens = 65536;
 
 std::string source_name(const Corpus& corpus) {
   const SourceRecord record = corpus.records().front();

@@ -30,6 +30,10 @@ struct GenerationConfig {
   bool log_probabilities = false;
 };
 
+/// What evaluations decode together: this many sequences, of this many tokens in all.
+inline constexpr std::int64_t kDecodedTogether = 64;
+inline constexpr std::int64_t kCachedTokens = 65536;
+
 /// Decodes up to `sequences` prompts together; when one ends the next takes its place, so that
 /// prompts are read beside tokens that are decoded. What comes out is independent of that if every
 /// quantization of activations is local to a token; a scale of a whole tensor is that of the tokens
