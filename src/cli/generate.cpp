@@ -31,13 +31,13 @@ po::options_description generate_options() {
       "fp8lab generate SOURCE --prompt TEXT | --prompts FILE\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. Text needs the "
       "byte-level\n"
-      "vocabulary; other tokenizers' prompts are lists of ids (python -m fp8lab.tokens)");
+      "vocabulary; python -m fp8lab.tokens --questions writes prompts of other tokenizers as ids");
   auto add = options.add_options();
   add("source", po::value<std::string>(), "SOURCE");
   add_model_options(options);
   add("prompt", po::value<std::vector<std::string>>()->composing(), "text, repeatable");
   add("prompts", po::value<std::string>(),
-      "JSON-lines of {\"prompt\": TEXT or [ID, ...]}; \"question\" will do as well");
+      "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
   add("samples", po::value<std::uint32_t>()->default_value(1), "completions of each prompt");
   add("max-new-tokens", po::value<std::int64_t>()->default_value(64), "of each completion");
   add("min-new-tokens", po::value<std::int64_t>()->default_value(0),
@@ -111,11 +111,10 @@ class PromptReader {
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       const std::string where = fmt::format("{}:{}", file.string(), number);
       const nlohmann::json object = parse_json(line, where);
-      const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";
-      if (!object.is_object() || !object.contains(key)) {
+      if (!object.is_object() || !object.contains("prompt")) {
         throw Error(where + ": no object with a \"prompt\"");
       }
-      add(object[key], fmt::format("{}: \"{}\"", where, key));
+      add(object["prompt"], where + ": \"prompt\"");
     }
   }
   const std::vector<std::vector<std::int32_t>>& prompts() const { return prompts_; }

@@ -90,6 +90,7 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "choices.jsonl",
         [{"question": "1 + 1 = ", "choices": ["2", "3", "11"], "answer": "A"}] * 2,
     )
+    write_lines(folder / "prompts.jsonl", [{"prompt": "p" * i} for i in range(1, 13)])
     (folder / "run.toml").write_text(RUN)
     succeeded("train", "--config", "run.toml", "--out", "run", cwd=folder)
     return folder
@@ -147,7 +148,7 @@ def completions(*arguments: object, cwd: Path) -> list[dict[str, Any]]:
 
 def test_completions_are_reproducible_and_independent_of_their_neighbours(folder: Path) -> None:
     sampled = ("--temperature", 1.2, "--max-new-tokens", 12, "--samples", 2, "--seed", 5)
-    prompts = ("--prompt", "What is 3 plus 3?", "--prompt", "Why", "--prompts", "held.jsonl")
+    prompts = ("--prompt", "What is 3 plus 3?", "--prompt", "Why", "--prompts", "prompts.jsonl")
     together = completions("run", *prompts, *sampled, "--log-probabilities", cwd=folder)
     assert len(together) == 2 * 14
     assert together[0]["tokens"] != together[1]["tokens"]

@@ -120,6 +120,9 @@ TEST_CASE("top_k and top_p leave out the rest") {
   CHECK(drawn(sampling(1.0, 0, 0.58)) == "01100");
   CHECK(drawn(sampling(1.0, 0, 0.62)) == "01110");
   CHECK(drawn(sampling(1.0, 0, 0.95)) == "11110");
+  const std::vector<double> halves = frequencies(std::vector<float>(4), sampling(1, 0, 0.5), 500);
+  CHECK(halves[1] > 0);  // two of four equals are exactly the share
+  CHECK(halves[2] == 0);
   CHECK(drawn(sampling(1.0, 2, 0.9)) == "01100");  // the share is that of what top_k kept
 }
 
@@ -128,12 +131,27 @@ TEST_CASE("a draw depends on its key alone, and temperature 0 on none") {
   const DrawKey key{1, 2, 3, 4};
   const auto draw = [&](const DrawKey& k) { return choose_token(logits, sampling(1.0), k); };
   CHECK(draw(key) == draw(key));
-  int same = 0;
-  for (const DrawKey& other : {DrawKey{9, 2, 3, 4}, DrawKey{1ull << 40, 2, 3, 4},
-                               DrawKey{1, 9, 3, 4}, DrawKey{1, 2, 9, 4}, DrawKey{1, 2, 3, 9}}) {
-    same += draw(other) == draw(key) ? 1 : 0;
+  // Every part of the key changes draws: ten values of it do not all give one of 50 tokens.
+  for (const auto& vary :
+       std::vector<DrawKey (*)(std::uint32_t)>{[](std::uint32_t i) {
+                                                 return DrawKey{i, 2, 3, 4};
+                                               },
+                                               [](std::uint32_t i) {
+                                                 return DrawKey{std::uint64_t{i} << 40, 2, 3, 4};
+                                               },
+                                               [](std::uint32_t i) {
+                                                 return DrawKey{1, i, 3, 4};
+                                               },
+                                               [](std::uint32_t i) {
+                                                 return DrawKey{1, 2, i, 4};
+                                               },
+                                               [](std::uint32_t i) {
+                                                 return DrawKey{1, 2, 3, i};
+                                               }}) {
+    int same = 0;
+    for (std::uint32_t i = 0; i < 10; ++i) same += draw(vary(i)) == draw(vary(10)) ? 1 : 0;
+    CHECK(same < 5);
   }
-  CHECK(same < 3);
   const std::vector<float> peaks = {1.0f, 3.0f, 3.0f, NAN};
   CHECK(choose_token(peaks, sampling(0.0), key) == 1);
   CHECK(choose_token(peaks, sampling(0.0), key, 1) == 2);

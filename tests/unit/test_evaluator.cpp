@@ -61,6 +61,7 @@ struct Fixture {
 EvalConfig with_rollout(const std::string& recipe) {
   EvalConfig config = two_sources();
   config.rollout = RolloutConfig{recipe, 5, 2.0, 4, {}};
+  config.exact_match = 1;  // greedy answers have a generator of their own
   return config;
 }
 

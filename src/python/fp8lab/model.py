@@ -139,8 +139,8 @@ class Model:
             and max_new_tokens > 0 and min_new_tokens >= 0 and sample >= 0
         ):  # fmt: skip
             raise _fp8lab.Error(
-                "generate: accepted: temperature 0 to 1000, top_p above 0 to 1, counts not negative, "
-                "max_new_tokens and together positive"
+                "generate: accepted: temperature 0 to 1000, top_p above 0 to 1, counts not "
+                "negative, max_new_tokens and together positive"
             )
         options = {
             "max_new_tokens": max_new_tokens,
