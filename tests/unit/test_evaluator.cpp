@@ -159,14 +159,22 @@ TEST_CASE("the likeliest choice is the answer, by three measures") {
   EvalConfig config = two_sources();
   const ScratchDirectory folder;
   config.multiple_choice = folder / "questions.jsonl";
-  std::ofstream(config.multiple_choice)
-      << R"({"question": "1 + 1 = ", "choices": ["2", "11"], "answer": 0})"
-      << "\n\n"
-      << R"({"question": [256, 65], "choices": ["abc", [66, 257]], "answer": "B", "id": 7})"
-      << "\n";
+  {
+    std::ofstream file(config.multiple_choice);
+    file << R"({"question": "1 + 1 = ", "choices": ["2", "11"], "answer": 0})"
+         << "\n\n"
+         << R"({"question": [256, 65], "choices": ["abc", [66, 257]], "answer": "B", "id": 7})"
+         << "\n";
+    // Long choices are less likely as a whole; special tokens have no bytes.
+    for (int i = 0; i < 30; ++i) {
+      file << R"({"question": "q)" << i << R"(", "choices": [[)" << i % 7 + 60
+           << (i % 2 == 0 ? ", 257, 258" : "") << "], [" << i + 97 << ", " << i % 11 + 40 << ", "
+           << i % 3 + 97 << R"(]], "answer": )" << i % 3 % 2 << "}\n";
+    }
+  }
   Fixture fixture("fp32", config);
   const ChoiceAccuracy found = *fixture.evaluate().multiple_choice;
-  CHECK(found.questions == 2);
+  CHECK(found.questions == 32);
 
   const std::vector<Question> questions =
       read_questions(config.multiple_choice, Vocabulary::bytes(), 272);
@@ -190,7 +198,7 @@ TEST_CASE("the likeliest choice is the answer, by three measures") {
     const std::size_t other = 1 - question.answer;
     const Choice &right = question.choices[question.answer], &wrong = question.choices[other];
     const auto wins = [&](double right_size, double wrong_size) {
-      return totals[question.answer] / right_size > totals[other] / wrong_size ? 0.5 : 0.0;
+      return totals[question.answer] / right_size > totals[other] / wrong_size ? 1.0 / 32 : 0.0;
     };
     sum += wins(1, 1);
     per_token +=
@@ -200,6 +208,8 @@ TEST_CASE("the likeliest choice is the answer, by three measures") {
   CHECK(found.sum == sum);
   CHECK(found.per_token == per_token);
   CHECK(found.per_byte == per_byte);
+  CHECK(found.sum != found.per_token);
+  CHECK(found.per_token != found.per_byte);
 }
 
 TEST_CASE("questions that do not fit are refused with their line") {

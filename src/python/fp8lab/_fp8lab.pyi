@@ -111,7 +111,6 @@ def library_gemm(
     /,
 ) -> NDArray[Any]: ...
 def is_library_call(spec: str, /) -> bool: ...
-
 class Model:
     def __init__(
         self,
