@@ -127,8 +127,8 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(folder: Path) -> None:
 
 def test_options_replace_parts_of_the_evaluation(folder: Path) -> None:
     found = evaluate(
-        "run", "--recipe", "bf16", "--rollout-recipe", "infir2", "--rollouts", 4, "--exact-match", 1,
-        "--pass-at", 2, "--samples", 2, "--problems", 1, "--temperature", 0.5, "--top-k", 3,
+        "run", "--recipe", "bf16", "--rollout-recipe", "infir2", "--rollouts", 4,
+        "--exact-match", 1, "--pass-at", 2, "--samples", 2, "--problems", 1, "--temperature", 0.5, "--top-k", 3,
         "--held-out-sequences", 4, "--set", "max_new_tokens=6", "--threads", 1, cwd=folder,
     )  # fmt: skip
     assert found["recipe"] == "bf16"
@@ -188,6 +188,21 @@ def test_a_hugging_face_folder_speaks_in_token_ids(tmp_path: Path) -> None:
     )
     message = refused("generate", "model", "--prompt", "text", cwd=tmp_path)
     assert "accepted: token ids" in message
+
+
+def test_recipes_that_remember_are_evaluated_with_what_a_checkpoint_holds(folder: Path) -> None:
+    recipe = (
+        'name = "smooth"\n[slots.default]\nformat = "e4m3fn"\ntile = "row"\n'
+        'transform = "smooth:0.5"\n'
+        '[gemm]\naccumulator = "sm90_wgmma_fp8"\nschedule = "promote:128"\n'
+    )
+    (folder / "smooth.toml").write_text(recipe)
+    assert evaluate("run", "--recipe", "smooth.toml", cwd=folder)["loss"] > 0
+    assert "delayed/" in refused("eval", "run", "--recipe", "te_delayed", cwd=folder)
+    train = ("train", "--config", "run.toml", "--recipe", "te_delayed", "--out", "delayed")
+    succeeded(*train, cwd=folder)
+    with h5py.File(folder / "delayed/run.h5", "r", swmr=True) as file:
+        assert evaluate("delayed", cwd=folder)["loss"] == file["/eval/loss"][-1]
 
 
 def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
