@@ -128,8 +128,9 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(folder: Path) -> None:
 def test_options_replace_parts_of_the_evaluation(folder: Path) -> None:
     found = evaluate(
         "run", "--recipe", "bf16", "--rollout-recipe", "infir2", "--rollouts", 4,
-        "--exact-match", 1, "--pass-at", 2, "--samples", 2, "--problems", 1, "--temperature", 0.5, "--top-k", 3,
-        "--held-out-sequences", 4, "--set", "max_new_tokens=6", "--threads", 1, cwd=folder,
+        "--exact-match", 1, "--pass-at", 2, "--samples", 2, "--problems", 1,
+        "--temperature", 0.5, "--top-k", 3, "--held-out-sequences", 4,
+        "--set", "max_new_tokens=6", "--threads", 1, cwd=folder,
     )  # fmt: skip
     assert found["recipe"] == "bf16"
     assert found["rollout"]["gap_largest"] > 0 and found["rollout"]["k3"] > 0
