@@ -125,6 +125,23 @@ def test_a_run_is_evaluated_as_it_evaluated_itself(folder: Path) -> None:
         assert word in table
 
 
+def test_run_files_from_before_there_were_scores_are_read(folder: Path, tmp_path: Path) -> None:
+    """Also continued: resume copies what there is."""
+    config = (folder / "run.toml").read_text().replace("steps = 6", "steps = 4")
+    (folder / "old.toml").write_text(config)
+    succeeded("train", "--config", "old.toml", "--out", tmp_path / "old", cwd=folder)
+    path = tmp_path / "old/run.h5"
+    with h5py.File(path, "r+") as file:
+        del file["scores"]
+        file["complete"].resize(0, axis=0)
+    loss = evaluate(tmp_path / "old", cwd=folder)["loss"]
+    resume = ("train", "--config", "old.toml", "--out", tmp_path / "old", "--resume")
+    succeeded(*resume, cwd=folder)
+    with h5py.File(path, "r", swmr=True) as file:
+        assert file["/eval/loss"][-1] == loss
+        assert file["complete"].shape == (1,) and file["scores/step"].shape == (0,)
+
+
 def test_options_replace_parts_of_the_evaluation(folder: Path) -> None:
     found = evaluate(
         "run", "--recipe", "bf16", "--rollout-recipe", "infir2", "--rollouts", 4,
