@@ -300,6 +300,35 @@ __device__ void add_scores(const HeadRows<T>& a, const HeadRows<T>& b, int head_
   }
 }
 
+// --- sequences ----------------------------------------------------------------------------------
+
+/// One sequence of packed documents: its queries and keys are the same rows.
+struct PackedSequence {
+  const AttentionProblem& problem;
+  int b;
+
+  __device__ int length() const { return problem.sequence; }  ///< positions of keys end here
+  __device__ std::int64_t query_row(int position) const { return problem.token(b, position); }
+  __device__ std::int64_t key_row(int position) const { return problem.token(b, position); }
+  __device__ int start(int position) const { return problem.start(b, position); }
+  /// Smallest start of the 16 queries from `position`, a multiple of 16, on.
+  __device__ int block_start(int position) const {
+    return problem.block_start[b * problem.row_blocks() + position / kChainGroup];
+  }
+};
+
+/// New tokens of one sequence in a cache: one document, whose first queries are in the past.
+struct CachedSequence {
+  std::int64_t query_base, key_base;  ///< rows of position 0
+  int held, end;                      ///< positions of the queries are [held, end)
+
+  __device__ int length() const { return end; }
+  __device__ std::int64_t query_row(int position) const { return query_base + position; }
+  __device__ std::int64_t key_row(int position) const { return key_base + position; }
+  __device__ int start(int) const { return 0; }
+  __device__ int block_start(int) const { return 0; }
+};
+
 // --- visibility ---------------------------------------------------------------------------------
 
 /// The 16 queries of a warp, of which the thread holds rows g and g + 8.
@@ -309,16 +338,16 @@ struct WarpQueries {
   int position[2];  ///< of the thread's rows; -1 past the sequence: such a row sees nothing
   int start[2];
 
-  __device__ WarpQueries(const AttentionProblem& problem, int b, int first) {
-    const bool inside = first < problem.sequence;
-    first_key =
-        inside ? problem.block_start[b * problem.row_blocks() + first / kChainGroup] : first;
-    last_key = inside ? min(first + kChainGroup, problem.sequence) : 0;
+  template <class Sequence>
+  __device__ WarpQueries(const Sequence& sequence, int first) {
+    const bool inside = first < sequence.length();
+    first_key = inside ? sequence.block_start(first) : first;
+    last_key = inside ? min(first + kChainGroup, sequence.length()) : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = first + fragment_row() + 8 * r;
-      position[r] = i < problem.sequence ? i : -1;
-      start[r] = i < problem.sequence ? problem.start(b, i) : 0;
+      position[r] = i < sequence.length() ? i : -1;
+      start[r] = i < sequence.length() ? sequence.start(i) : 0;
     }
   }
   __device__ bool sees(int r, int key) const { return start[r] <= key && key <= position[r]; }
@@ -339,11 +368,11 @@ struct WarpQueries {
 struct KeyRange {
   int first, last;
 
-  __device__ KeyRange(const AttentionProblem& problem, int b, int query) {
-    last = min(query + kTileRows, problem.sequence);
+  template <class Sequence>
+  __device__ KeyRange(const Sequence& sequence, int query) {
+    last = min(query + kTileRows, sequence.length());
     first = last;
-    const std::int32_t* starts = problem.block_start + b * problem.row_blocks();
-    for (int i = query; i < last; i += kChainGroup) first = min(first, starts[i / kChainGroup]);
+    for (int i = query; i < last; i += kChainGroup) first = min(first, sequence.block_start(i));
   }
 };
 

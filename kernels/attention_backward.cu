@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
   const int query = (problem.tiles() - 1 - task.tile) * kTileRows;
   const int columns = min(kWidth, problem.head_dim - task.column);
   Tiles tiles(problem, tensors);
-  const WarpQueries rows(problem, task.b, query + warp_id() * kChainGroup);
-  const KeyRange seen(problem, task.b, query);
+  const WarpQueries rows(PackedSequence{problem, task.b}, query + warp_id() * kChainGroup);
+  const KeyRange seen(PackedSequence{problem, task.b}, query);
   float dq[kWidth / 8][4];
   clear(dq);
   for (int key = seen.first / kTileRows * kTileRows; key < seen.last; key += kTileRows) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
     for (int query = first_query; query < problem.sequence; query += kTileRows) {
       const unsigned groups = query_groups(problem, task.b, query, own_key);
       if (__syncthreads_or(static_cast<int>(groups)) == 0) continue;
-      const WarpQueries rows(problem, task.b, query + warp_id() * kChainGroup);
+      const WarpQueries rows(PackedSequence{problem, task.b}, query + warp_id() * kChainGroup);
       tiles.template compute<true>(rows, task.b, head, query, key);
       __syncthreads();
       tiles.dout.load(tiles.queries(tensors.dout, task.b, head, query), task.column,

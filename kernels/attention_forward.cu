@@ -1,5 +1,10 @@
-// Attention forward: online softmax over kv tiles, in the order of emulation/cpu/operations.hpp.
+// Attention forward, also against a cache: online softmax over kv tiles, in the order of
+// emulation/cpu/operations.hpp.
 #include "kernels/attention.cuh"
+
+#include <algorithm>
+
+#include "kernels/fault.cuh"
 #include "kernels/operations.hpp"
 #include "kernels/tree_sum.cuh"
 
@@ -65,7 +70,8 @@ class RowSums {
 struct ForwardTask {
   int b, head, query, column;
 
-  __device__ ForwardTask(const AttentionProblem& problem, int width) {
+  /// Of `tiles` q tiles a sequence, the first of which starts at query 0.
+  __device__ ForwardTask(const AttentionProblem& problem, int tiles, int width) {
     const int slices = (problem.head_dim + width - 1) / width;
     int rest = static_cast<int>(blockIdx.x);
     column = rest % slices * width;
@@ -73,12 +79,12 @@ struct ForwardTask {
     head = rest % problem.heads;
     rest /= problem.heads;
     b = rest % problem.batch;
-    query = (problem.tiles() - 1 - rest / problem.batch) * kTileRows;
+    query = (tiles - 1 - rest / problem.batch) * kTileRows;
   }
 };
 
 /// kTileRows output rows of one head, the columns [column, column + kWidth) of them.
-template <class T, int kWidth>
+template <class T, int kWidth, class Sequence>
 class ForwardBlock {
  public:
   using OperandTile = Tile<T, kWidth>;
@@ -86,35 +92,38 @@ class ForwardBlock {
   static constexpr std::size_t kBytes =
       (3 * OperandTile::kElements + ScoreTile::kElements) * sizeof(T);
 
-  __device__ ForwardBlock(const AttentionProblem& problem, const ForwardTask& task,
-                          const OperandRows<T>& q, const OperandRows<T>& k, const OperandRows<T>& v)
+  __device__ ForwardBlock(const AttentionProblem& problem, const Sequence& sequence,
+                          const ForwardTask& task, const OperandRows<T>& q, const OperandRows<T>& k,
+                          const OperandRows<T>& v)
       : problem_(problem),
+        sequence_(sequence),
         task_(task),
         k_(k),
         v_(v),
-        rows_(problem, task.b, task.query + warp_id() * kChainGroup),
-        queries_{q, problem.token(task.b, task.query),
-                 min(kTileRows, problem.sequence - task.query), task.head * problem.head_dim},
+        rows_(sequence, task.query + warp_id() * kChainGroup),
+        queries_{q, sequence.query_row(task.query), min(kTileRows, sequence.length() - task.query),
+                 task.head * problem.head_dim},
         q_tile_(shared_memory<T>()),
         k_tile_(q_tile_.row(kTileRows)),
         v_tile_(k_tile_.row(kTileRows)),
         p_tile_(v_tile_.row(kTileRows)) {}
 
   __device__ void run() {
-    const KeyRange seen(problem_, task_.b, task_.query);
+    const KeyRange seen(sequence_, task_.query);
     const int tile = problem_.kv_tile;
     for (int first = seen.first / tile * tile; first < seen.last; first += tile) {
-      const int last = min(first + tile, problem_.sequence);
+      const int last = min(first + tile, sequence_.length());
       const int begin = first + (max(seen.first, first) - first) / kTileRows * kTileRows;
       add_tile(first, begin, min(last, seen.last), last);
     }
   }
 
+  /// An `lse` without data is not written.
   __device__ void store(const ResultRows& out, const ResultRows& lse) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (rows_.position[r] < 0) continue;
-      const std::int64_t token = problem_.token(task_.b, rows_.position[r]);
+      const std::int64_t token = sequence_.query_row(rows_.position[r]);
       const float inverse = 1.0f / sum_[r];
 #pragma unroll
       for (int n = 0; n < kWidth / 8; ++n) {
@@ -125,7 +134,7 @@ class ForwardBlock {
           out.store(token, task_.head * problem_.head_dim + column, out_[n][2 * r + e] * inverse);
         }
       }
-      if (task_.column == 0 && fragment_column() == 0) {
+      if (lse.data != nullptr && task_.column == 0 && fragment_column() == 0) {
         lse.store(task_.head, token, maximum_[r] + numerics::log2(sum_[r]));
       }
     }
@@ -133,7 +142,7 @@ class ForwardBlock {
 
  private:
   __device__ HeadRows<T> keys(const OperandRows<T>& rows, int key, int last) const {
-    return {rows, problem_.token(task_.b, key), min(kTileRows, last - key),
+    return {rows, sequence_.key_row(key), min(kTileRows, last - key),
             task_.head / problem_.group() * problem_.head_dim};
   }
 
@@ -247,6 +256,7 @@ class ForwardBlock {
   }
 
   const AttentionProblem& problem_;
+  const Sequence sequence_;
   const ForwardTask task_;
   const OperandRows<T> k_, v_;
   const WarpQueries rows_;
@@ -262,7 +272,8 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
     attention_forward_kernel(AttentionProblem problem, OperandRows<T> q, OperandRows<T> k,
                              OperandRows<T> v, ResultRows out, ResultRows lse) {
-  ForwardBlock<T, kWidth> block(problem, ForwardTask(problem, kWidth), q, k, v);
+  const ForwardTask task(problem, problem.tiles(), kWidth);
+  ForwardBlock<T, kWidth, PackedSequence> block(problem, {problem, task.b}, task, q, k, v);
   block.run();
   block.store(out, lse);
 }
@@ -274,8 +285,91 @@ void forward(Context& context, const AttentionProblem& problem, const TensorView
   const std::int64_t slices = (problem.head_dim + kWidth - 1) / kWidth;
   launch_attention(context, "attention_forward", attention_forward_kernel<T, kWidth>,
                    slices * problem.heads * problem.batch * problem.tiles(),
-                   ForwardBlock<T, kWidth>::kBytes, problem, operand_rows<T>(q), operand_rows<T>(k),
-                   operand_rows<T>(v), result_rows(out), result_rows(lse));
+                   ForwardBlock<T, kWidth, PackedSequence>::kBytes, problem, operand_rows<T>(q),
+                   operand_rows<T>(k), operand_rows<T>(v), result_rows(out), result_rows(lse));
+}
+
+// --- against a cache ----------------------------------------------------------------------------
+
+/// The counts of attention_cached.
+struct NewTokens {
+  const std::int32_t* query_start;
+  const std::int32_t* cached;
+  int rows, batch, capacity;
+
+  __device__ int first(int b) const { return query_start[b]; }
+  __device__ int count(int b) const { return query_start[b + 1] - query_start[b]; }
+  /// Are the counts of sequence b possible?
+  __device__ bool fits(int b) const {
+    return first(b) >= 0 && count(b) >= 0 && first(b) + count(b) <= rows && cached[b] >= 0 &&
+           cached[b] <= capacity - count(b);
+  }
+  __device__ CachedSequence sequence(int b) const {
+    return {std::int64_t{first(b)} - cached[b], std::int64_t{b} * capacity, cached[b],
+            cached[b] + count(b)};
+  }
+};
+
+/// One block for each sequence. Reports counts that do not fit and leaves such sequences alone.
+template <class T>
+__global__ void append_to_cache(NewTokens tokens, OperandRows<T> source, T* cache,
+                                std::int64_t cache_stride, int columns, std::uint32_t* faults) {
+  const int b = static_cast<int>(blockIdx.x);
+  const bool ends = (b > 0 || tokens.first(0) == 0) &&
+                    (b + 1 < tokens.batch || tokens.query_start[tokens.batch] == tokens.rows);
+  if (!ends || !tokens.fits(b)) {
+    if (threadIdx.x == 0) report(faults, Fault::cached_tokens);
+    return;
+  }
+  const CachedSequence sequence = tokens.sequence(b);
+  for (int i = sequence.held; i < sequence.end; ++i) {
+    const T* from = source.data + sequence.query_row(i) * source.stride;
+    T* to = cache + sequence.key_row(i) * cache_stride;
+    for (int c = static_cast<int>(threadIdx.x); c < columns; c += kAttentionThreads)
+      to[c] = from[c];
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
+    attention_cached_kernel(AttentionProblem problem, NewTokens tokens, int tiles, OperandRows<T> q,
+                            OperandRows<T> k, OperandRows<T> v, ResultRows out) {
+  ForwardTask task(problem, tiles, kWidth);
+  if (!tokens.fits(task.b)) return;
+  const CachedSequence sequence = tokens.sequence(task.b);
+  task.query += sequence.held;
+  if (task.query >= sequence.end) return;
+  ForwardBlock<T, kWidth, CachedSequence> block(problem, sequence, task, q, k, v);
+  block.run();
+  block.store(out, ResultRows{});
+}
+
+template <class T, int kWidth>
+void forward_cached(Context& context, const AttentionProblem& problem, const NewTokens& tokens,
+                    const TensorView& q, const TensorView& k_cache, const TensorView& v_cache,
+                    const TensorView& out) {
+  const int tiles = (std::min(tokens.rows, tokens.capacity) + kTileRows - 1) / kTileRows;
+  const std::int64_t slices = (problem.head_dim + kWidth - 1) / kWidth;
+  launch_attention(context, "attention_cached", attention_cached_kernel<T, kWidth>,
+                   slices * problem.heads * problem.batch * tiles,
+                   ForwardBlock<T, kWidth, CachedSequence>::kBytes, problem, tokens, tiles,
+                   operand_rows<T>(q), operand_rows<T>(k_cache), operand_rows<T>(v_cache),
+                   result_rows(out));
+}
+
+template <class T>
+void run_cached(Context& context, const AttentionProblem& problem, const NewTokens& tokens,
+                const TensorView& q, const TensorView& k, const TensorView& v,
+                const TensorView& k_cache, const TensorView& v_cache, const TensorView& out) {
+  const auto append = [&](const TensorView& source, const TensorView& cache) {
+    launch_attention(context, "append_to_cache", append_to_cache<T>, problem.batch, 0, tokens,
+                     operand_rows<T>(source), cache.row<T>(0), cache.row_stride,
+                     static_cast<int>(source.cols), context.faults());
+  };
+  append(k, k_cache);
+  append(v, v_cache);
+  const auto forward = problem.head_dim > 64 ? forward_cached<T, 128> : forward_cached<T, 64>;
+  forward(context, problem, tokens, q, k_cache, v_cache, out);
 }
 
 }  // namespace
@@ -295,6 +389,19 @@ void attention_forward(Context& context, const AttentionShape& shape, const Tens
                        ? (wide ? forward<float, 128> : forward<float, 64>)
                        : (wide ? forward<std::uint16_t, 128> : forward<std::uint16_t, 64>);
   run(context, problem, q, k, v, out, lse);
+}
+
+void attention_cached(Context& context, const AttentionShape& shape, const TensorView& q,
+                      const TensorView& k, const TensorView& v, const TensorView& query_start,
+                      const TensorView& cached, const TensorView& k_cache,
+                      const TensorView& v_cache, const TensorView& out) {
+  cpu::check_attention_cached(shape, q, k, v, query_start, cached, k_cache, v_cache, out);
+  if (shape.batch == 0) return;
+  const AttentionProblem problem = make_attention_problem("attention_cached", shape, {}, nullptr);
+  const NewTokens tokens{query_start.row<const std::int32_t>(0), cached.row<const std::int32_t>(0),
+                         static_cast<int>(q.rows), problem.batch, problem.sequence};
+  const auto run = q.dtype == DType::f32 ? run_cached<float> : run_cached<std::uint16_t>;
+  run(context, problem, tokens, q, k, v, k_cache, v_cache, out);
 }
 
 }  // namespace fp8lab::cuda

@@ -14,6 +14,7 @@ constexpr FaultText kFaultTexts[] = {
     {Fault::target_outside_vocabulary, "cross_entropy: a target lies outside the vocabulary"},
     {Fault::document_start, "attention: a document starts after its token"},
     {Fault::position_outside_table, "rope: a position lies outside the table"},
+    {Fault::cached_tokens, "attention_cached: new tokens do not fit the cache, or miscounted"},
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ enum class Fault : std::uint32_t {
   target_outside_vocabulary = 1u << 1,
   document_start = 1u << 2,
   position_outside_table = 1u << 3,
+  cached_tokens = 1u << 4,
 };
 
 /// One stream of one device, current on the calling thread. Not copyable; outlives its launches.

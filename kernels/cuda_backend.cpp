@@ -198,6 +198,14 @@ void CudaBackend::attention_backward(const AttentionShape& shape, const TensorVi
   cuda::attention_backward(context_, shape, q, k, v, document_start, out, lse, dout, dq, dk, dv);
 }
 
+void CudaBackend::attention_cached(const AttentionShape& shape, const TensorView& q,
+                                   const TensorView& k, const TensorView& v,
+                                   const TensorView& query_start, const TensorView& cached,
+                                   const TensorView& k_cache, const TensorView& v_cache,
+                                   const TensorView& out) {
+  cuda::attention_cached(context_, shape, q, k, v, query_start, cached, k_cache, v_cache, out);
+}
+
 void CudaBackend::swiglu_forward(const TensorView& gate_up, const TensorView& out) {
   cuda::swiglu_forward(context_, gate_up, out);
 }

@@ -71,6 +71,10 @@ class CudaBackend final : public Backend {
                           const TensorView& out, const TensorView& lse, const TensorView& dout,
                           const TensorView& dq, const TensorView& dk,
                           const TensorView& dv) override;
+  void attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                        const TensorView& v, const TensorView& query_start,
+                        const TensorView& cached, const TensorView& k_cache,
+                        const TensorView& v_cache, const TensorView& out) override;
   void swiglu_forward(const TensorView& gate_up, const TensorView& out) override;
   void swiglu_backward(const TensorView& gate_up, const TensorView& dout,
                        const TensorView& dgate_up) override;

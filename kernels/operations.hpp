@@ -32,6 +32,10 @@ void rope(Context& context, const TensorView& x, const TensorView& positions,
 void attention_forward(Context& context, const AttentionShape& shape, const TensorView& q,
                        const TensorView& k, const TensorView& v, const TensorView& document_start,
                        const TensorView& out, const TensorView& lse);
+void attention_cached(Context& context, const AttentionShape& shape, const TensorView& q,
+                      const TensorView& k, const TensorView& v, const TensorView& query_start,
+                      const TensorView& cached, const TensorView& k_cache,
+                      const TensorView& v_cache, const TensorView& out);
 void attention_backward(Context& context, const AttentionShape& shape, const TensorView& q,
                         const TensorView& k, const TensorView& v, const TensorView& document_start,
                         const TensorView& out, const TensorView& lse, const TensorView& dout,

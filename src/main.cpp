@@ -10,6 +10,8 @@ int main(int argc, char** argv) {
       {"info", "version, instruction sets, threads, devices", cli::info},
       {"recipes", "list, show or check quantization recipes", cli::recipes},
       {"train", "run one configuration through its stages", cli::train},
+      {"eval", "losses, answers, choices and rollouts of a model", cli::eval},
+      {"generate", "complete prompts, in the numerics of a recipe", cli::generate},
       {"data", "what token files hold", cli::data},
       {"ablate", "run every arm of a study; continues where it stopped", cli::ablate},
       {"export", "a run's model as a folder for transformers, also in FP8", cli::export_command},

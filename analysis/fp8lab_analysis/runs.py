@@ -76,6 +76,17 @@ class Evaluations:
 
 
 @dataclass(frozen=True)
+class Score:
+    """One row of /scores: a number of an evaluation under a name."""
+
+    step: int
+    stage: int
+    name: str
+    value: float
+    count: int  # tokens, problems or questions
+
+
+@dataclass(frozen=True)
 class TensorLog:
     """Rows of /tensors: statistics of N logged operands at L steps."""
 
@@ -118,6 +129,7 @@ class Run:
     metrics: Metrics
     evaluations: Evaluations
     tensors: TensorLog
+    scores: list[Score] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     complete: bool = False
     final_weight_hash: int = 0
@@ -274,6 +286,19 @@ def _read_tensors(file: h5py.File) -> TensorLog:
     )
 
 
+def _read_scores(file: h5py.File) -> list[Score]:
+    columns = _group_columns(file, "scores")
+    names = ("stage", "name", "value", "count")
+    rows = _written_rows(columns, names)
+    if rows == 0 or any(name not in columns for name in names):
+        return []
+    table = zip(*(columns[name][:rows] for name in ("step", *names)))
+    return [
+        Score(int(step), int(stage), to_text(name), float(value), int(count))
+        for step, stage, name, value, count in table
+    ]
+
+
 def _read_events(file: h5py.File) -> list[Event]:
     columns = _group_columns(file, "events")
     rows = _written_rows(columns, ("kind", "message"))
@@ -316,6 +341,7 @@ def load_run(path: Path) -> Run:
                 metrics=metrics,
                 evaluations=_read_evaluations(file),
                 tensors=_read_tensors(file),
+                scores=_read_scores(file),
                 events=_read_events(file),
                 complete=bool(done.size),
                 final_weight_hash=int(done[0]) if done.size else 0,

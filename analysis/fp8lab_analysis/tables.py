@@ -19,7 +19,7 @@ from fp8lab_analysis.compare import (
     held_out_loss,
     tensor_summaries,
 )
-from fp8lab_analysis.runs import Event, Run
+from fp8lab_analysis.runs import Event, Run, Score
 from fp8lab_analysis.study import Study
 
 Cell = Union[str, int, float, None]
@@ -349,6 +349,50 @@ def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     return tabulate("evaluation", title, rows, lambda r: r.label, fields)
 
 
+@dataclass(frozen=True)
+class _Score:
+    """One score at the end of a stage, over the seeds of a group."""
+
+    label: str
+    stage: str
+    name: str
+    spread: stats.Spread
+    count: int  # of the first seed
+
+
+def _final_scores(run: Run, stage: str) -> dict[str, Score]:
+    """The scores of the last evaluation of a stage, by name."""
+    if stage not in run.stage_names:
+        return {}
+    index = run.stage_names.index(stage)
+    rows = [score for score in run.scores if score.stage == index]
+    return {score.name: score for score in rows if score.step == rows[-1].step}
+
+
+def score_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
+    """One row per recipe, stage and score, what /eval has no column for."""
+    rows = []
+    for summary in summaries:
+        for stage in study.stages:
+            finals = [_final_scores(run, stage) for run in summary.group.runs]
+            finals = [scores for scores in finals if scores]
+            for name, first in (finals[0] if finals else {}).items():
+                values = [scores[name].value for scores in finals if name in scores]
+                spread = stats.spread_over_seeds(values)
+                rows.append(_Score(summary.group.label, stage, name, spread, first.count))
+    fields: list[Field[_Score]] = [
+        (Column("recipe"), lambda r: r.label),
+        (Column("stage"), lambda r: r.stage),
+        (Column("score"), lambda r: r.name),
+        (Column("value", "", "{:.5g}"), lambda r: r.spread.mean),
+        (Column("sd over seeds", "", "{:.2g}"), lambda r: r.spread.sd),
+        (Column("count", "", "{}"), lambda r: r.count),
+    ]
+    return tabulate(
+        "scores", "Scores by source, samples, choices and rollouts", rows, lambda r: r.label, fields
+    )
+
+
 def event_table(summaries: Sequence[GroupSummary]) -> Table:
     """Every event of every run."""
     rows = [
@@ -424,6 +468,7 @@ class ReportTables:
     worst_tensors: Table
     tensors: Table
     evaluation: Table
+    scores: Table
     events: Table
     runs: Table
 
@@ -436,6 +481,7 @@ class ReportTables:
             self.worst_tensors,
             self.tensors,
             self.evaluation,
+            self.scores,
             self.events,
             self.runs,
         ]
@@ -460,6 +506,7 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
             [tensor for tensors in ranked for tensor in tensors], "tensors", "All tensors", ""
         ),
         evaluation=evaluation_table(study, summaries),
+        scores=score_table(study, summaries),
         events=event_table(summaries),
         runs=provenance_table(summaries),
     )

@@ -70,7 +70,7 @@ struct DelayedState {
 /// Attention over packed sequences. Query head h reads key-value head h / (heads / kv_heads).
 struct AttentionShape {
   std::int64_t batch = 0;     ///< B
-  std::int64_t sequence = 0;  ///< S
+  std::int64_t sequence = 0;  ///< S; of a cache, its capacity for each sequence
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
@@ -264,6 +264,18 @@ class Backend {
                                   const TensorView& lse, const TensorView& dout,
                                   const TensorView& dq, const TensorView& dk,
                                   const TensorView& dv) = 0;
+  /// Attention of N new tokens, of any number of sequences, whose earlier keys and values lie in a
+  /// cache: first appends k and v (N, kv_heads*D) to it, then attends. The new tokens of sequence b
+  /// are the rows [query_start[b], query_start[b + 1]) of q, k, v and out; they follow the first
+  /// cached[b] tokens of the S that k_cache and v_cache (B * S, kv_heads*D, q's type) hold for it.
+  /// query_start (1, B + 1), cached (1, B) i32. A row of out (N, heads*D) has the bits of
+  /// attention_forward over the whole sequence as one document that starts it, if all operands are
+  /// finite.
+  virtual void attention_cached(const AttentionShape& shape, const TensorView& q,
+                                const TensorView& k, const TensorView& v,
+                                const TensorView& query_start, const TensorView& cached,
+                                const TensorView& k_cache, const TensorView& v_cache,
+                                const TensorView& out) = 0;
   /// out (T, F) = silu(gate) * up; gate_up (T, 2F) holds gate in the first F columns, then up.
   virtual void swiglu_forward(const TensorView& gate_up, const TensorView& out) = 0;
   virtual void swiglu_backward(const TensorView& gate_up, const TensorView& dout,

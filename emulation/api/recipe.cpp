@@ -314,14 +314,20 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }
 
-void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
-                    std::int64_t out, const std::string& where) {
-  const std::array<std::int64_t, 3> k_of_role = {in, out, tokens};
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
+                    const std::string& where) {
   for (const Slot slot : kSlots) {
-    const std::int64_t k = k_of_role[static_cast<std::size_t>(gemm_role(slot))];
+    if (gemm_role(slot) != role) continue;
     const std::string refusal = transform_refusal(recipe.slot(slot).transform, k);
     if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
   }
+}
+
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where) {
+  validate_shape(recipe, GemmRole::fprop, in, where);
+  validate_shape(recipe, GemmRole::dgrad, out, where);
+  validate_shape(recipe, GemmRole::wgrad, tokens, where);
 }
 
 }  // namespace fp8lab

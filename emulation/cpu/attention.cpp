@@ -1,4 +1,6 @@
-// Attention forward: online softmax over kv tiles, in the order of operations.hpp.
+// Attention forward, also against a cache: online softmax over kv tiles, in the order of
+// operations.hpp.
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,8 @@ AttentionProblem make_attention_problem(std::string_view operation, const Attent
 
 namespace {
 
-/// Computes the output rows of one (sequence, head, q tile) at a time; one object per thread.
+/// Computes the output rows of one (sequence, head, q tile) at a time; one object per thread. An
+/// empty `lse` is not written.
 template <class T>
 class ForwardPass {
  public:
@@ -47,52 +50,52 @@ class ForwardPass {
         probabilities_(static_cast<std::size_t>(problem.shape.kv_tile)),
         operands_(static_cast<std::size_t>(kRowBlock * problem.shape.kv_tile)) {}
 
-  void run(std::int64_t b, std::int64_t head, std::int64_t q_tile) {
+  /// At most q_tile queries.
+  void run(const AttentionSequence& sequence, std::int64_t head, const Range& queries) {
     const AttentionShape& shape = problem_.shape;
-    const Range queries = problem_.positions(q_tile, shape.q_tile);
     std::fill(states_.begin(), states_.end(), SoftmaxState{-__builtin_inff(), 0.0f, 0.0f});
     std::fill(accumulator_.begin(), accumulator_.end(), 0.0f);
-    for (std::int64_t tile = 0; tile < problem_.kv_tiles(); ++tile) {
-      const Range keys = problem_.positions(tile, shape.kv_tile);
-      if (problem_.visible(b, queries, keys).empty()) continue;
-      keys_.load(head_rows<T>(problem_, k_, head / problem_.group(), b, keys.first).transposed(),
-                 shape.head_dim, keys.count());
-      values_.load(head_rows<T>(problem_, v_, head / problem_.group(), b, keys.first), keys.count(),
-                   shape.head_dim);
+    for (std::int64_t key = 0; key < queries.last; key += shape.kv_tile) {
+      const Range keys{key, std::min(sequence.length, key + shape.kv_tile)};
+      if (sequence.visible(queries, keys).empty()) continue;
+      const std::int64_t kv_head = head / problem_.group(), row = sequence.key_row + key;
+      keys_.load(head_rows<T>(problem_, k_, kv_head, row).transposed(), shape.head_dim,
+                 keys.count());
+      values_.load(head_rows<T>(problem_, v_, kv_head, row), keys.count(), shape.head_dim);
       for (std::int64_t i = queries.first; i < queries.last; i += kRowBlock) {
-        add_tile(b, head, {i, std::min(i + kRowBlock, queries.last)}, i - queries.first, keys);
+        add_tile(sequence, head, {i, std::min(i + kRowBlock, queries.last)}, i - queries.first,
+                 keys);
       }
     }
-    finish(b, head, queries);
+    finish(sequence, head, queries);
   }
 
  private:
   /// Brings the keys of one tile into the rows `queries`, which start at row `slot` of the q tile.
-  void add_tile(std::int64_t b, std::int64_t head, const Range& queries, std::int64_t slot,
-                const Range& keys) {
+  void add_tile(const AttentionSequence& sequence, std::int64_t head, const Range& queries,
+                std::int64_t slot, const Range& keys) {
     const AttentionShape& shape = problem_.shape;
-    const Range seen = problem_.visible(b, queries, keys);
+    const Range seen = sequence.visible(queries, keys);
     if (seen.empty()) return;
     const std::int64_t first = (seen.first - keys.first) / kAttentionGroup * kAttentionGroup;
     const std::int64_t last = seen.last - keys.first;
     std::fill(scores_.begin(), scores_.end(), 0.0f);
-    chain_.multiply(head_rows<T>(problem_, q_, head, b, queries.first), queries.count(), keys_,
-                    {0, shape.head_dim}, {first, last}, scores_.data() + first, shape.kv_tile);
+    chain_.multiply(head_rows<T>(problem_, q_, head, sequence.query_row + queries.first),
+                    queries.count(), keys_, {0, shape.head_dim}, {first, last},
+                    scores_.data() + first, shape.kv_tile);
     for (std::int64_t row = 0; row < queries.count(); ++row) {
-      add_row(b, queries.first + row, slot + row, row, keys);
+      add_row(sequence.visible(queries.first + row), slot + row, row, keys);
     }
     chain_.multiply(Operand<T>{operands_.data() + first, shape.kv_tile, 1}, queries.count(),
                     values_, {first, last}, {0, shape.head_dim},
                     accumulator_.data() + slot * shape.head_dim, shape.head_dim);
   }
 
-  /// Softmax of row `row` of the score block: query `i`, row `slot` of the q tile.
-  void add_row(std::int64_t b, std::int64_t i, std::int64_t slot, std::int64_t row,
-               const Range& keys) {
+  /// Softmax of row `row` of the score block: row `slot` of the q tile, which sees the keys `seen`.
+  void add_row(const Range& seen, std::int64_t slot, std::int64_t row, const Range& keys) {
     const AttentionShape& shape = problem_.shape;
     const PointwiseKernels& kernels = *problem_.kernels;
     T* operands = operands_.data() + row * shape.kv_tile;
-    const Range seen = problem_.visible(b, i);
     const std::int64_t first = std::max(seen.first, keys.first) - keys.first;
     const std::int64_t last = std::min(seen.last, keys.last) - keys.first;
     if (first >= last) {
@@ -107,15 +110,16 @@ class ForwardPass {
     kernels.multiply(accumulator, state.alpha, shape.head_dim, accumulator);
   }
 
-  void finish(std::int64_t b, std::int64_t head, const Range& queries) {
+  void finish(const AttentionSequence& sequence, std::int64_t head, const Range& queries) {
     const AttentionShape& shape = problem_.shape;
     const PointwiseKernels& kernels = *problem_.kernels;
     for (std::int64_t i = queries.first; i < queries.last; ++i) {
       const std::int64_t slot = i - queries.first;
       float* row = accumulator_.data() + slot * shape.head_dim;
-      const std::int64_t token = problem_.token(b, i);
-      lse_.row<float>(head)[token] =
+      const std::int64_t token = sequence.query_row + i;
+      const float lse =
           kernels.softmax_end(&states_[static_cast<std::size_t>(slot)], row, shape.head_dim, row);
+      if (!lse_.empty()) lse_.row<float>(head)[token] = lse;
       write_row(kernels, row, shape.head_dim, out_, token, head * shape.head_dim);
     }
   }
@@ -142,7 +146,63 @@ void forward(const AttentionProblem& problem, const TensorView& q, const TensorV
     ForwardPass<T> pass(problem, q, k, v, out, lse);
 #pragma omp for schedule(static, 1)
     for (std::int64_t task = 0; task < shape.batch * shape.heads * tiles; ++task) {
-      pass.run(task / (shape.heads * tiles), task / tiles % shape.heads, task % tiles);
+      pass.run(problem.sequence(task / (shape.heads * tiles)), task / tiles % shape.heads,
+               problem.positions(task % tiles, shape.q_tile));
+    }
+  }
+}
+
+/// The new tokens of one sequence in the cache: a q tile of them.
+struct CachedTask {
+  AttentionSequence sequence;
+  Range queries;
+};
+
+/// Checks the counts and cuts the queries into q tiles.
+std::vector<CachedTask> cached_tasks(const AttentionShape& shape, std::int64_t tokens,
+                                     const TensorView& query_start, const TensorView& cached) {
+  const std::int32_t* start = query_start.row<std::int32_t>(0);
+  const std::int32_t* held = cached.row<std::int32_t>(0);
+  const Checks checks("attention_cached");
+  checks.require(start[0] == 0 && start[shape.batch] == tokens,
+                 "query_start must go from 0 to the " + std::to_string(tokens) + " new tokens");
+  std::vector<CachedTask> tasks;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const std::int64_t count = std::int64_t{start[b + 1]} - start[b], length = held[b] + count;
+    checks.require(count >= 0 && held[b] >= 0 && length <= shape.sequence,
+                   std::to_string(count) + " new tokens after " + std::to_string(held[b]) +
+                       " of sequence " + std::to_string(b) + " do not fit a cache of " +
+                       std::to_string(shape.sequence));
+    const AttentionSequence sequence{start[b] - held[b], b * shape.sequence, length, nullptr};
+    for (std::int64_t i = held[b]; i < length; i += shape.q_tile) {
+      tasks.push_back({sequence, {i, std::min(i + shape.q_tile, length)}});
+    }
+  }
+  return tasks;
+}
+
+void append(const CachedTask& task, const TensorView& source, const TensorView& cache) {
+  const std::size_t bytes = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
+  for (std::int64_t i = task.queries.first; i < task.queries.last; ++i) {
+    const TensorView to = cache.row_range(task.sequence.key_row + i, 1);
+    const TensorView from = source.row_range(task.sequence.query_row + i, 1);
+    std::memcpy(to.data, from.data, bytes);
+  }
+}
+
+template <class T>
+void forward_cached(const AttentionProblem& problem, const std::vector<CachedTask>& tasks,
+                    const TensorView& q, const TensorView& k_cache, const TensorView& v_cache,
+                    const TensorView& out) {
+  const std::int64_t heads = problem.shape.heads;
+  const auto count = static_cast<std::int64_t>(tasks.size()) * heads;
+#pragma omp parallel
+  {
+    ForwardPass<T> pass(problem, q, k_cache, v_cache, out, TensorView{});
+#pragma omp for schedule(static, 1)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const CachedTask& task = tasks[static_cast<std::size_t>(i / heads)];
+      pass.run(task.sequence, i % heads, task.queries);
     }
   }
 }
@@ -159,6 +219,26 @@ void attention_forward(const AttentionShape& shape, const TensorView& q, const T
     forward<float>(problem, q, k, v, out, lse);
   } else {
     forward<std::uint16_t>(problem, q, k, v, out, lse);
+  }
+}
+
+void attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                      const TensorView& v, const TensorView& query_start, const TensorView& cached,
+                      const TensorView& k_cache, const TensorView& v_cache, const TensorView& out) {
+  check_attention_cached(shape, q, k, v, query_start, cached, k_cache, v_cache, out);
+  const std::vector<CachedTask> tasks = cached_tasks(shape, q.rows, query_start, cached);
+  for (const CachedTask& task : tasks) {
+    append(task, k, k_cache);
+    append(task, v, v_cache);
+  }
+  AttentionProblem problem;
+  problem.shape = shape;
+  problem.factors = attention_factors(shape.head_dim);
+  problem.kernels = &pointwise_kernels();
+  if (q.dtype == DType::f32) {
+    forward_cached<float>(problem, tasks, q, k_cache, v_cache, out);
+  } else {
+    forward_cached<std::uint16_t>(problem, tasks, q, k_cache, v_cache, out);
   }
 }
 

@@ -68,8 +68,8 @@ class BackwardPass {
   }
 
   void load_keys(const BackwardTask& task, const Range& keys) {
-    const auto k = head_rows<T>(problem_, t_.k, task.kv_head, task.b, keys.first);
-    const auto v = head_rows<T>(problem_, t_.v, task.kv_head, task.b, keys.first);
+    const auto k = head_rows<T>(problem_, t_.k, task.kv_head, problem_.token(task.b, keys.first));
+    const auto v = head_rows<T>(problem_, t_.v, task.kv_head, problem_.token(task.b, keys.first));
     keys_transposed_.load(k.transposed(), shape_.head_dim, keys.count());
     values_transposed_.load(v.transposed(), shape_.head_dim, keys.count());
     if (task.queries) keys_.load(k, keys.count(), shape_.head_dim);
@@ -80,13 +80,13 @@ class BackwardPass {
   /// Adds the pairs of one q tile and one kv tile to dK, dV and dQ.
   void add_pair(const BackwardTask& task, std::int64_t head, const Range& queries,
                 const Range& keys, std::int64_t slot) {
-    if (problem_.visible(task.b, queries, keys).empty()) return;
+    if (problem_.sequence(task.b).visible(queries, keys).empty()) return;
     // Queries of the tile that see keys, in whole groups: the summed range of dK and dV.
     Range active{queries.count(), 0};
     for (std::int64_t i = 0; i < queries.count(); i += kRowBlock) {
       const Range rows{i, std::min(i + kRowBlock, queries.count())};
       const Range seen =
-          problem_.visible(task.b, {queries.first + i, queries.first + rows.last}, keys);
+          problem_.sequence(task.b).visible({queries.first + i, queries.first + rows.last}, keys);
       if (seen.empty()) {
         std::fill_n(p_.data() + i * shape_.kv_tile, rows.count() * shape_.kv_tile, T{});
         std::fill_n(ds_.data() + i * shape_.kv_tile, rows.count() * shape_.kv_tile, T{});
@@ -113,15 +113,16 @@ class BackwardPass {
     std::fill(scores_.begin(), scores_.end(), 0.0f);
     std::fill(dprobs_.begin(), dprobs_.end(), 0.0f);
     const std::int64_t position = start + rows.first;
-    chain_.multiply(head_rows<T>(problem_, t_.q, head, b, position), rows.count(), keys_transposed_,
-                    {0, shape_.head_dim}, columns, scores_.data() + columns.first, tile);
-    chain_.multiply(head_rows<T>(problem_, t_.dout, head, b, position), rows.count(),
-                    values_transposed_, {0, shape_.head_dim}, columns,
+    chain_.multiply(head_rows<T>(problem_, t_.q, head, problem_.token(b, position)), rows.count(),
+                    keys_transposed_, {0, shape_.head_dim}, columns, scores_.data() + columns.first,
+                    tile);
+    chain_.multiply(head_rows<T>(problem_, t_.dout, head, problem_.token(b, position)),
+                    rows.count(), values_transposed_, {0, shape_.head_dim}, columns,
                     dprobs_.data() + columns.first, tile);
     for (std::int64_t row = 0; row < rows.count(); ++row) {
       const std::int64_t i = position + row;
       const std::int64_t token = problem_.token(b, i);
-      const Range seen = problem_.visible(b, i);
+      const Range seen = problem_.sequence(b).visible(i);
       ScoreGradientRow arguments{};
       arguments.scores = scores_.data() + row * tile;
       arguments.dprobs = dprobs_.data() + row * tile;
@@ -144,10 +145,12 @@ class BackwardPass {
     const std::int64_t d = shape_.head_dim;
     const std::int64_t offset = active.first * shape_.kv_tile;
     const std::int64_t position = queries.first + active.first;
-    queries_.load(head_rows<T>(problem_, t_.dout, head, b, position), active.count(), d);
+    queries_.load(head_rows<T>(problem_, t_.dout, head, problem_.token(b, position)),
+                  active.count(), d);
     chain_.multiply(Operand<T>{p_.data() + offset, 1, shape_.kv_tile}, keys.count(), queries_,
                     {0, active.count()}, {0, d}, dv_.data(), d);
-    queries_.load(head_rows<T>(problem_, t_.q, head, b, position), active.count(), d);
+    queries_.load(head_rows<T>(problem_, t_.q, head, problem_.token(b, position)), active.count(),
+                  d);
     chain_.multiply(Operand<T>{ds_.data() + offset, 1, shape_.kv_tile}, keys.count(), queries_,
                     {0, active.count()}, {0, d}, dk_.data(), d);
   }

@@ -15,11 +15,9 @@ AttentionFactors attention_factors(std::int64_t head_dim) {
   return factors;
 }
 
-void check_attention_forward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
-                             const TensorView& v, const TensorView& document_start,
-                             const TensorView& out, const TensorView& lse,
-                             std::string_view operation) {
-  const Checks checks(operation);
+namespace {
+
+void check_shape(const Checks& checks, const AttentionShape& shape) {
   checks.require(shape.batch >= 0 && shape.sequence > 0 && shape.heads > 0 && shape.kv_heads > 0 &&
                      shape.head_dim > 0 && shape.heads % shape.kv_heads == 0,
                  "batch " + std::to_string(shape.batch) + ", sequence " +
@@ -31,6 +29,16 @@ void check_attention_forward(const AttentionShape& shape, const TensorView& q, c
                      shape.q_tile % kAttentionGroup == 0,
                  "kv_tile " + std::to_string(shape.kv_tile) + " and q_tile " +
                      std::to_string(shape.q_tile) + " must be positive multiples of 16");
+}
+
+}  // namespace
+
+void check_attention_forward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                             const TensorView& v, const TensorView& document_start,
+                             const TensorView& out, const TensorView& lse,
+                             std::string_view operation) {
+  const Checks checks(operation);
+  check_shape(checks, shape);
   const std::int64_t tokens = shape.batch * shape.sequence;
   checks.activation("q", q, tokens, shape.heads * shape.head_dim);
   checks.tensor("k", k, tokens, shape.kv_heads * shape.head_dim, {q.dtype});
@@ -38,6 +46,23 @@ void check_attention_forward(const AttentionShape& shape, const TensorView& q, c
   checks.activation("out", out, tokens, shape.heads * shape.head_dim);
   checks.tensor("lse", lse, shape.heads, tokens, {DType::f32});
   checks.vector("document_start", document_start, tokens, {DType::i32});
+}
+
+void check_attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                            const TensorView& v, const TensorView& query_start,
+                            const TensorView& cached, const TensorView& k_cache,
+                            const TensorView& v_cache, const TensorView& out) {
+  const Checks checks("attention_cached");
+  check_shape(checks, shape);
+  const std::int64_t kv_cols = shape.kv_heads * shape.head_dim;
+  checks.activation("q", q, q.rows, shape.heads * shape.head_dim);
+  checks.tensor("k", k, q.rows, kv_cols, {q.dtype});
+  checks.tensor("v", v, q.rows, kv_cols, {q.dtype});
+  checks.tensor("k_cache", k_cache, shape.batch * shape.sequence, kv_cols, {q.dtype});
+  checks.tensor("v_cache", v_cache, shape.batch * shape.sequence, kv_cols, {q.dtype});
+  checks.vector("query_start", query_start, shape.batch + 1, {DType::i32});
+  checks.vector("cached", cached, shape.batch, {DType::i32});
+  checks.activation("out", out, q.rows, shape.heads * shape.head_dim);
 }
 
 void check_attention_backward(const AttentionShape& shape, const TensorView& q, const TensorView& k,

@@ -22,6 +22,12 @@ void check_attention_forward(const AttentionShape& shape, const TensorView& q, c
                              const TensorView& out, const TensorView& lse,
                              std::string_view operation = "attention_forward");
 
+/// As check_attention_forward, for attention_cached; the values of query_start and cached are data.
+void check_attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                            const TensorView& v, const TensorView& query_start,
+                            const TensorView& cached, const TensorView& k_cache,
+                            const TensorView& v_cache, const TensorView& out);
+
 /// As check_attention_forward, for attention_backward.
 void check_attention_backward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
                               const TensorView& v, const TensorView& document_start,

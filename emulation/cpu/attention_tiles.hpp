@@ -22,6 +22,27 @@ struct Range {
   std::int64_t count() const { return last - first; }
 };
 
+/// The tokens of one sequence: positions [0, length) of it lie in consecutive rows.
+struct AttentionSequence {
+  std::int64_t query_row = 0;  ///< row of the query at position 0, present or not
+  std::int64_t key_row = 0;    ///< row of the key at position 0
+  std::int64_t length = 0;
+  const std::int32_t* document_start = nullptr;  ///< by position; null: all are one document
+
+  /// Keys that query `i` sees.
+  Range visible(std::int64_t i) const {
+    return {document_start == nullptr ? 0 : document_start[i], i + 1};
+  }
+  /// Smallest range that holds every key seen by some query of `queries`, cut to `keys`.
+  Range visible(const Range& queries, const Range& keys) const {
+    std::int64_t first = queries.last;
+    for (std::int64_t i = queries.first; i < queries.last; ++i) {
+      first = std::min(first, visible(i).first);
+    }
+    return {std::max(first, keys.first), std::min(queries.last, keys.last)};
+  }
+};
+
 /// One attention call: shape, constants, and where its documents start.
 struct AttentionProblem {
   AttentionShape shape;
@@ -39,17 +60,8 @@ struct AttentionProblem {
   Range positions(std::int64_t tile, std::int64_t width) const {
     return {tile * width, std::min(shape.sequence, (tile + 1) * width)};
   }
-  /// Keys that query `i` sees.
-  Range visible(std::int64_t b, std::int64_t i) const {
-    return {document_start[token(b, i)], i + 1};
-  }
-  /// Smallest range that holds every key seen by some query of `queries`, cut to `keys`.
-  Range visible(std::int64_t b, const Range& queries, const Range& keys) const {
-    std::int64_t first = queries.last;
-    for (std::int64_t i = queries.first; i < queries.last; ++i) {
-      first = std::min<std::int64_t>(first, document_start[token(b, i)]);
-    }
-    return {std::max(first, keys.first), std::min(queries.last, keys.last)};
+  AttentionSequence sequence(std::int64_t b) const {
+    return {token(b, 0), token(b, 0), shape.sequence, document_start + token(b, 0)};
   }
 };
 
@@ -68,12 +80,11 @@ struct Operand {
   Operand transposed() const { return {data, col_stride, row_stride}; }
 };
 
-/// Rows of head `head` from position `first` of sequence `b` on.
+/// Rows of head `head` from `row` on.
 template <class T>
 Operand<T> head_rows(const AttentionProblem& problem, const TensorView& view, std::int64_t head,
-                     std::int64_t b, std::int64_t first) {
-  return {view.row<const T>(problem.token(b, first)) + head * problem.shape.head_dim,
-          view.row_stride, 1};
+                     std::int64_t row) {
+  return {view.row<const T>(row) + head * problem.shape.head_dim, view.row_stride, 1};
 }
 
 /// Rounds a row of f32 values to operands.

@@ -231,6 +231,15 @@ void CpuBackend::attention_backward(const AttentionShape& shape, const TensorVie
   cpu::attention_backward(shape, q, k, v, document_start, out, lse, dout, dq, dk, dv);
 }
 
+void CpuBackend::attention_cached(const AttentionShape& shape, const TensorView& q,
+                                  const TensorView& k, const TensorView& v,
+                                  const TensorView& query_start, const TensorView& cached,
+                                  const TensorView& k_cache, const TensorView& v_cache,
+                                  const TensorView& out) {
+  use_threads();
+  cpu::attention_cached(shape, q, k, v, query_start, cached, k_cache, v_cache, out);
+}
+
 void CpuBackend::swiglu_forward(const TensorView& gate_up, const TensorView& out) {
   use_threads();
   cpu::swiglu_forward(gate_up, out);

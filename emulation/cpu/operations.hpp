@@ -121,6 +121,15 @@ void attention_forward(const AttentionShape& shape, const TensorView& q, const T
                        const TensorView& v, const TensorView& document_start, const TensorView& out,
                        const TensorView& lse);
 
+/// New tokens against a cache: k_cache[b * S + cached[b] + i] and v_cache[..] = rows i of sequence
+/// b's new keys and values, bits copied; then the forward pass above for its queries, at positions
+/// cached[b] + i, with tiles that start at the sequence's first cached token and document_start 0.
+/// Other rows of the caches are neither read nor written. Error for new tokens that are not
+/// counted from 0 to N, or that go beyond the cache.
+void attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                      const TensorView& v, const TensorView& query_start, const TensorView& cached,
+                      const TensorView& k_cache, const TensorView& v_cache, const TensorView& out);
+
 /// Backward. delta_i = tree_sum_d(dout_id * out_id). For a visible pair:
 ///   s = chain(+0; q_i, k_j) * scale;  p = exp2(s - lse_i);  dP = chain(+0; dout_i, v_j over D);
 ///   dS = p * (dP - delta_i), with p before rounding. Masked pairs: p = 0, dS = 0.

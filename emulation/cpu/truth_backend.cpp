@@ -186,7 +186,8 @@ class TruthBackend final : public Backend {
       for (std::int64_t h = 0; h < shape.heads; ++h) {
         const Head head = select(shape, b, h, q, k, v);
         Eigen::VectorXd log_sum(shape.sequence);
-        const Matrix p = probabilities(shape, head, document_start, b, log_sum);
+        const std::int32_t* starts = document_start.row<std::int32_t>(0) + b * shape.sequence;
+        const Matrix p = probabilities(head, starts, log_sum);
         matrix(part(out, shape, b, h)) = p * matrix(head.v);
         for (std::int64_t i = 0; i < shape.sequence; ++i) {
           lse.row<double>(h)[b * shape.sequence + i] = log_sum[i] / std::log(2.0);
@@ -207,7 +208,8 @@ class TruthBackend final : public Backend {
       for (std::int64_t h = 0; h < shape.heads; ++h) {
         const Head head = select(shape, b, h, q, k, v);
         Eigen::VectorXd log_sum(shape.sequence);
-        const Matrix p = probabilities(shape, head, document_start, b, log_sum);
+        const std::int32_t* starts = document_start.row<std::int32_t>(0) + b * shape.sequence;
+        const Matrix p = probabilities(head, starts, log_sum);
         const Matrix upstream = matrix(part(dout, shape, b, h));
         const Matrix output = matrix(part(out, shape, b, h));
         matrix(part(dv, shape, b, h / group)) += p.transpose() * upstream;
@@ -216,6 +218,30 @@ class TruthBackend final : public Backend {
         ds = (p.array() * ds.array() * scale).matrix();
         matrix(part(dq, shape, b, h)) = ds * matrix(head.k);
         matrix(part(dk, shape, b, h / group)) += ds.transpose() * matrix(head.q);
+      }
+    }
+  }
+
+  void attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
+                        const TensorView& v, const TensorView& query_start,
+                        const TensorView& cached, const TensorView& k_cache,
+                        const TensorView& v_cache, const TensorView& out) override {
+    const std::int64_t group = shape.heads / shape.kv_heads, d = shape.head_dim;
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      const std::int64_t start = query_start.row<std::int32_t>(0)[b];
+      const std::int64_t count = query_start.row<std::int32_t>(0)[b + 1] - start;
+      const std::int64_t held = cached.row<std::int32_t>(0)[b], first = b * shape.sequence;
+      if (count == 0) continue;
+      copy(k.row_range(start, count), k_cache.row_range(first + held, count));
+      copy(v.row_range(start, count), v_cache.row_range(first + held, count));
+      for (std::int64_t h = 0; h < shape.heads; ++h) {
+        const auto keys = [&](const TensorView& cache) {
+          return cache.row_range(first, held + count).columns(h / group * d, d);
+        };
+        const Head head{q.row_range(start, count).columns(h * d, d), keys(k_cache), keys(v_cache)};
+        Eigen::VectorXd log_sum(count);
+        matrix(out.row_range(start, count).columns(h * d, d)) =
+            probabilities(head, nullptr, log_sum) * matrix(head.v);
       }
     }
   }
@@ -318,15 +344,17 @@ class TruthBackend final : public Backend {
     const std::int64_t kv_head = h / (shape.heads / shape.kv_heads);
     return {part(q, shape, b, h), part(k, shape, b, kv_head), part(v, shape, b, kv_head)};
   }
-  static Matrix probabilities(const AttentionShape& shape, const Head& head,
-                              const TensorView& document_start, std::int64_t b,
+  /// The queries are those of the last keys. `starts` holds one document start a query; null: all
+  /// keys are of one document.
+  static Matrix probabilities(const Head& head, const std::int32_t* starts,
                               Eigen::VectorXd& log_sum) {
-    const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+    const double scale = 1.0 / std::sqrt(static_cast<double>(head.q.cols));
     Matrix p = matrix(head.q) * matrix(head.k).transpose() * scale;
-    for (std::int64_t i = 0; i < shape.sequence; ++i) {
-      const std::int64_t first = document_start.row<std::int32_t>(0)[b * shape.sequence + i];
-      for (std::int64_t j = 0; j < shape.sequence; ++j) {
-        if (j > i || j < first) p(i, j) = -std::numeric_limits<double>::infinity();
+    const std::int64_t before = p.cols() - p.rows();
+    for (std::int64_t i = 0; i < p.rows(); ++i) {
+      const std::int64_t first = starts == nullptr ? 0 : starts[i];
+      for (std::int64_t j = 0; j < p.cols(); ++j) {
+        if (j > before + i || j < first) p(i, j) = -std::numeric_limits<double>::infinity();
       }
       const double largest = p.row(i).maxCoeff();
       p.row(i) = (p.row(i).array() - largest).exp().matrix();

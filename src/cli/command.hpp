@@ -32,6 +32,8 @@ int recipes(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int data(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
+int eval(const std::vector<std::string>& arguments);
+int generate(const std::vector<std::string>& arguments);
 int export_command(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);
 int validate(const std::vector<std::string>& arguments);

@@ -18,12 +18,16 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointFile = "checkpoint.safetensors";
 
-/// The Hugging Face folder that the run in `directory` started from, if it is still there.
-fs::path initial_folder(const fs::path& directory) {
+/// The configuration of the run in `directory`; empty where there is none.
+std::string run_config(const fs::path& directory) {
   const fs::path file = directory / "run.h5";
   std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return {};
-  const toml::table config = parse_toml(read_run(file).meta.config_text, file.string());
+  return fs::is_regular_file(file, ignored) ? read_run(file).meta.config_text : std::string();
+}
+
+/// The Hugging Face folder that a run started from, if it is still there.
+fs::path initial_folder(const std::string& config_text) {
+  const toml::table config = parse_toml(config_text, "run.h5");
   const fs::path start = config["init_from"].value_or(std::string());
   return is_hugging_face_folder(start) ? start : fs::path();
 }
@@ -32,7 +36,9 @@ ModelSource open_checkpoint(const fs::path& path) {
   ModelSource source;
   source.model = read_checkpoint_model(path);
   source.tensors = open_checkpoint_tensors(path, *source.model);
-  source.tokenizer = initial_folder(path.parent_path());
+  source.checkpoint = path;
+  source.run_config = run_config(path.parent_path());
+  source.tokenizer = initial_folder(source.run_config);
   return source;
 }
 

@@ -17,6 +17,8 @@ struct ModelSource {
   std::unique_ptr<ModelTensors> tensors;
   std::optional<ModelConfig> model;  ///< nothing for a safetensors file without a config.json
   std::filesystem::path tokenizer;   ///< the Hugging Face folder behind them; or empty
+  std::filesystem::path checkpoint;  ///< the file that holds them, if a run wrote it
+  std::string run_config;            ///< TOML of the run beside that file; or empty
 
   /// Throws Error when nothing describes the model.
   const ModelConfig& require_model() const;

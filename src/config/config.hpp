@@ -121,12 +121,45 @@ struct PlantedOutliers {
   bool operator==(const PlantedOutliers&) const = default;
 };
 
+/// How the next token is drawn (src/evaluation/sampling.hpp).
+struct SamplingConfig {
+  double temperature = 1.0;  ///< 0: the token with the largest logit
+  std::int64_t top_k = 0;    ///< 0: all tokens
+  double top_p = 1.0;
+  std::int64_t min_new_tokens = 0;  ///< before them the end token is never chosen
+  std::uint64_t seed = 1;
+  bool operator==(const SamplingConfig&) const = default;
+};
+
+/// Sampled answers: how many of `samples` are right, and from that the chance that one of k is.
+struct PassAtKConfig {
+  std::int64_t problems = 64;
+  std::int64_t samples = 8;
+  std::vector<std::int64_t> k = {1};  ///< at most `samples` each
+  SamplingConfig sampling;
+  bool operator==(const PassAtKConfig&) const = default;
+};
+
+/// Completions generated under `recipe` and scored under the recipe of training.
+struct RolloutConfig {
+  std::string recipe;  ///< name or file; empty: the recipe of training
+  std::int64_t prompts = 32;
+  double clip = 2.0;         ///< ratios above it count as clipped
+  std::int64_t bucket = 32;  ///< positions whose gaps are averaged together
+  SamplingConfig sampling;
+  bool operator==(const RolloutConfig&) const = default;
+};
+
 struct EvalConfig {
   DataConfig data;
   std::int64_t every_steps = 50;       ///< also at the end of the stage
   std::int64_t sequences = 16;         ///< held-out loss on this many packed sequences
   std::int64_t exact_match = 0;        ///< greedy answers compared, end of the stage; 0: none
   std::int64_t max_new_tokens = 64;
+  // Taken at the end of the stage, where they are asked for.
+  std::filesystem::path multiple_choice;  ///< file of questions; empty: none
+  std::optional<PassAtKConfig> pass_at_k;
+  std::optional<RolloutConfig> rollout;
   bool operator==(const EvalConfig&) const = default;
 };
 

@@ -223,6 +223,58 @@ PlantedOutliers read_planted_outliers(TomlReader& stage, const ModelConfig& mode
   return planted;
 }
 
+void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
+  if (!recipe.empty()) load_recipe(find_experiment("recipes", recipe, reader.where("recipe")));
+}
+
+SamplingConfig read_sampling(TomlReader& table) {
+  SamplingConfig sampling;
+  sampling.temperature = table.number("temperature", sampling.temperature, 0.0, 1000.0);
+  sampling.top_k = table.integer("top_k", sampling.top_k, 0, kLarge);
+  sampling.top_p = table.number("top_p", sampling.top_p, 0x1p-20, 1.0);
+  sampling.min_new_tokens = table.integer("min_new_tokens", sampling.min_new_tokens, 0, 65536);
+  sampling.seed = static_cast<std::uint64_t>(
+      table.integer("seed", static_cast<std::int64_t>(sampling.seed), 0));
+  return sampling;
+}
+
+std::optional<PassAtKConfig> read_pass_at_k(TomlReader& eval) {
+  std::optional<TomlReader> table = eval.table("pass_at_k");
+  if (!table) return std::nullopt;
+  PassAtKConfig pass;
+  pass.problems = table->integer("problems", pass.problems, 1, 1 << 20);
+  pass.samples = table->integer("samples", pass.samples, 1, 65536);
+  if (const toml::node* node = table->node("k")) {
+    pass.k.clear();
+    const toml::array* list = node->as_array();
+    for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      pass.k.push_back((*list)[i].value_exact<std::int64_t>().value_or(0));
+    }
+  }
+  const auto fits = [&](std::int64_t k) { return 1 <= k && k <= pass.samples; };
+  if (pass.k.empty() || !std::all_of(pass.k.begin(), pass.k.end(), fits)) {
+    table->fail("k",
+                fmt::format("accepted: a list of integers from 1 to samples = {}", pass.samples));
+  }
+  pass.sampling = read_sampling(*table);
+  table->finish();
+  return pass;
+}
+
+std::optional<RolloutConfig> read_rollout(TomlReader& eval) {
+  std::optional<TomlReader> table = eval.table("rollout");
+  if (!table) return std::nullopt;
+  RolloutConfig rollout;
+  rollout.recipe = table->text("recipe", "");
+  rollout.prompts = table->integer("prompts", rollout.prompts, 1, 1 << 20);
+  rollout.clip = table->number("clip", rollout.clip, 0x1p-20);
+  rollout.bucket = table->integer("bucket", rollout.bucket, 1, kLarge);
+  rollout.sampling = read_sampling(*table);
+  table->finish();
+  check_recipe_name(*table, rollout.recipe);
+  return rollout;
+}
+
 std::optional<EvalConfig> read_eval(TomlReader& stage, const DataConfig& data) {
   std::optional<TomlReader> table = stage.table("eval");
   if (!table) return std::nullopt;
@@ -231,6 +283,9 @@ std::optional<EvalConfig> read_eval(TomlReader& stage, const DataConfig& data) {
   eval.sequences = table->integer("sequences", eval.sequences, 1, kLarge);
   eval.exact_match = table->integer("exact_match", eval.exact_match, 0, kLarge);
   eval.max_new_tokens = table->integer("max_new_tokens", eval.max_new_tokens, 1, 65536);
+  eval.multiple_choice = table->text("multiple_choice", "");
+  eval.pass_at_k = read_pass_at_k(*table);
+  eval.rollout = read_rollout(*table);
   std::optional<TomlReader> own = table->table("data");
   table->finish();
   // The generator can hold problems out; a file cannot tell which of its documents to keep back.
@@ -250,14 +305,15 @@ std::optional<EvalConfig> read_eval(TomlReader& stage, const DataConfig& data) {
   } else {
     table->fail("data", "missing; a stage that reads files names its held-out documents");
   }
-  if (eval.exact_match > 0 && eval.data.form != DataForm::prompt_response) {
-    table->fail("exact_match", "asks prompts; accepted: data.form = \"prompt_response\", or 0");
+  const bool has_prompts = eval.data.form == DataForm::prompt_response;
+  for (const auto& [key, asks] : {std::pair{"exact_match", eval.exact_match > 0},
+                                  std::pair{"pass_at_k", eval.pass_at_k.has_value()},
+                                  std::pair{"rollout", eval.rollout.has_value()}}) {
+    if (asks && !has_prompts) {
+      table->fail(key, "asks prompts; accepted: data.form = \"prompt_response\", or none");
+    }
   }
   return eval;
-}
-
-void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
-  if (!recipe.empty()) load_recipe(find_experiment("recipes", recipe, reader.where("recipe")));
 }
 
 StageConfig read_stage(TomlReader& table, const ModelConfig& model) {

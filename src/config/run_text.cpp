@@ -77,6 +77,30 @@ std::string data_text(const DataConfig& data, const std::string& path) {
   return text;
 }
 
+std::string sampling_text(const SamplingConfig& sampling) {
+  return fmt::format("temperature = {}\ntop_k = {}\ntop_p = {}\nmin_new_tokens = {}\nseed = {}\n",
+                     toml_number(sampling.temperature), sampling.top_k, toml_number(sampling.top_p),
+                     sampling.min_new_tokens, sampling.seed);
+}
+
+/// Tables that only some evaluations have.
+std::string generation_text(const EvalConfig& eval) {
+  std::string text;
+  if (const auto& pass = eval.pass_at_k) {
+    text += fmt::format("\n[stages.eval.pass_at_k]\nproblems = {}\nsamples = {}\nk = [{}]\n",
+                        pass->problems, pass->samples, fmt::join(pass->k, ", ")) +
+            sampling_text(pass->sampling);
+  }
+  if (const auto& rollout = eval.rollout) {
+    text +=
+        fmt::format("\n[stages.eval.rollout]\nrecipe = {}\nprompts = {}\nclip = {}\nbucket = {}\n",
+                    toml_quoted(rollout->recipe), rollout->prompts, toml_number(rollout->clip),
+                    rollout->bucket) +
+        sampling_text(rollout->sampling);
+  }
+  return text;
+}
+
 std::string stage_text(const StageConfig& stage) {
   const LearningRateSchedule& rate = stage.learning_rate;
   std::string text = fmt::format(
@@ -98,7 +122,11 @@ std::string stage_text(const StageConfig& stage) {
       "\n[stages.eval]\nevery_steps = {}\nsequences = {}\nexact_match = {}\nmax_new_tokens = {}\n",
       stage.eval->every_steps, stage.eval->sequences, stage.eval->exact_match,
       stage.eval->max_new_tokens);
-  return text + data_text(stage.eval->data, "stages.eval.data");
+  if (!stage.eval->multiple_choice.empty()) {
+    text +=
+        fmt::format("multiple_choice = {}\n", toml_quoted(stage.eval->multiple_choice.string()));
+  }
+  return text + generation_text(*stage.eval) + data_text(stage.eval->data, "stages.eval.data");
 }
 
 }  // namespace

@@ -99,8 +99,10 @@ Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t s
 
 Batch Mixture::next(std::int64_t sequences, std::int64_t sequence_length) {
   Batch batch(sequences, sequence_length, padding_);
+  chosen_.clear();
   for (std::int64_t s = 0; s < sequences; ++s) {
-    datasets_[schedule_.next()].fill_sequence(batch, s);
+    chosen_.push_back(schedule_.next());
+    datasets_[chosen_.back()].fill_sequence(batch, s);
   }
   return batch;
 }

@@ -60,6 +60,8 @@ class Mixture {
   Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream);
 
   Batch next(std::int64_t sequences, std::int64_t sequence_length);
+  /// The source of each sequence of the last batch.
+  const std::vector<std::size_t>& chosen() const { return chosen_; }
 
   /// Position of every source.
   std::vector<DataCursor> cursors() const;
@@ -70,6 +72,7 @@ class Mixture {
   std::vector<Dataset> datasets_;
   MixtureSchedule schedule_;
   std::int32_t padding_;
+  std::vector<std::size_t> chosen_;
 };
 
 }  // namespace fp8lab

@@ -137,7 +137,8 @@ class Hdf5RunLog final : public RunLog {
         tensors_(static_cast<std::int64_t>(tensors.size())),
         file_(Hdf5File::create(temporary, path_)) {
     write_meta(file_, meta);
-    for (const char* group : {"/metrics", "/hashes", "/eval", "/tensors", "/events", "/samples"}) {
+    for (const char* group :
+         {"/metrics", "/hashes", "/eval", "/scores", "/tensors", "/events", "/samples"}) {
       file_.create_group(group);
     }
     write_tensor_names(file_, tensors);
@@ -177,6 +178,11 @@ class Hdf5RunLog final : public RunLog {
     writer(RowGroup::eval)
         .put_row(record.step, record.stage, record.loss, record.exact_match,
                  record.exact_match_count);
+  }
+
+  void append(const ScoreRecord& record) override {
+    writer(RowGroup::scores)
+        .put_row(record.step, record.stage, record.name, record.value, record.count);
   }
 
   void append(const EventRecord& record) override {
@@ -284,7 +290,7 @@ void Hdf5RunLog::copy_rows(const Hdf5File& source, std::int64_t step) {
       const auto last = static_cast<std::size_t>(rows) - 1;
       sample_values_->copy_from(source, rows > 0 ? offsets[last] + lengths[last] : 0);
     }
-    writer(group).copy_from(source, rows);
+    if (rows > 0) writer(group).copy_from(source, rows);
   }
 }
 

@@ -53,6 +53,15 @@ struct EvalRecord {
   std::int64_t exact_match_count = 0;  ///< problems asked
 };
 
+/// One row of /scores: a number of an evaluation that has no column in /eval.
+struct ScoreRecord {
+  std::int64_t step = 0;
+  std::int32_t stage = 0;
+  std::string name;  ///< README.md in this folder
+  double value = 0;
+  std::int64_t count = 0;  ///< tokens, problems or questions behind it
+};
+
 /// One logged operand: its place in the model is part of the name,
 /// "layers.0.attention.qkv/fprop.x".
 struct TensorName {
@@ -86,6 +95,7 @@ class RunLog {
   virtual ~RunLog() = default;
   virtual void append(const StepRecord& record) = 0;
   virtual void append(const EvalRecord& record) = 0;
+  virtual void append(const ScoreRecord& record) = 0;
   virtual void append(const EventRecord& record) = 0;
   /// One row of /tensors: `statistics[i]` belongs to tensor i.
   virtual void append_tensors(std::int64_t step,

@@ -57,6 +57,17 @@ std::vector<EvalRecord> read_eval(const Hdf5File& file) {
   return rows;
 }
 
+std::vector<ScoreRecord> read_scores(const Hdf5File& file) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::scores, 0);
+  auto rows = start_rows<ScoreRecord>(file, RowGroup::scores);
+  if (rows.empty()) return rows;
+  read_column<std::int32_t>(file, specs[1], rows, &ScoreRecord::stage);
+  read_text_column(file, specs[2], rows, &ScoreRecord::name);
+  read_column<double>(file, specs[3], rows, &ScoreRecord::value);
+  read_column<std::int64_t>(file, specs[4], rows, &ScoreRecord::count);
+  return rows;
+}
+
 std::vector<EventRecord> read_events(const Hdf5File& file) {
   const std::vector<DatasetSpec> specs = row_datasets(RowGroup::events, 0);
   auto rows = start_rows<EventRecord>(file, RowGroup::events);
@@ -82,6 +93,7 @@ RunData read_run(const std::filesystem::path& path) {
   run.tensors = read_tensor_names(file);
   run.metrics = read_metrics(file);
   run.eval = read_eval(file);
+  run.scores = read_scores(file);
   run.events = read_events(file);
   run.tensor_steps =
       read_steps(file, RowGroup::tensors, static_cast<std::int64_t>(run.tensors.size()));

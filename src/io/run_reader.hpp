@@ -16,6 +16,7 @@ struct RunData {
   std::vector<TensorName> tensors;
   std::vector<StepRecord> metrics;
   std::vector<EvalRecord> eval;
+  std::vector<ScoreRecord> scores;
   std::vector<EventRecord> events;
   std::vector<std::int64_t> tensor_steps;  ///< logged steps: rows of every statistic
   bool complete = false;

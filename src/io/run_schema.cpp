@@ -72,6 +72,16 @@ std::vector<DatasetSpec> eval_datasets() {
   };
 }
 
+std::vector<DatasetSpec> scores_datasets() {
+  return {
+      step_dataset("/scores/step"),
+      number("/scores/stage", i32, "index", "index into stage_names of /meta"),
+      words("/scores/name", 96, "name", "what was measured"),
+      number("/scores/value", f64, "1", "the score; a loss or a gap is in nats"),
+      number("/scores/count", i64, "1", "tokens, problems or questions behind it"),
+  };
+}
+
 std::vector<DatasetSpec> tensors_datasets(std::int64_t tensors) {
   std::vector<DatasetSpec> specs{step_dataset("/tensors/step")};
   for (const StatisticField& field : statistic_fields()) {
@@ -154,6 +164,7 @@ std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors) {
   switch (group) {
     case RowGroup::metrics: return metrics_datasets();
     case RowGroup::eval: return eval_datasets();
+    case RowGroup::scores: return scores_datasets();
     case RowGroup::tensors: return tensors_datasets(tensors);
     case RowGroup::events: return events_datasets();
     case RowGroup::samples: return samples_datasets();
@@ -262,6 +273,7 @@ std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec&
 
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors) {
   const std::vector<DatasetSpec> specs = row_datasets(group, tensors);
+  if (group == RowGroup::scores && !file.has(specs.front().path)) return {};
   std::vector<std::int64_t> steps = read_all<std::int64_t>(file, specs.front());
   auto rows = static_cast<std::int64_t>(steps.size());
   for (const DatasetSpec& spec : specs) rows = std::min(rows, file.open_dataset(spec).rows());

@@ -17,9 +17,9 @@ inline constexpr char kRunSchema[] = "fp8lab-run-1";
 inline constexpr std::int64_t kNoStep = -1;
 
 /// Datasets that grow together, one row each.
-enum class RowGroup : std::uint8_t { metrics, eval, tensors, events, samples };
-inline constexpr RowGroup kRowGroups[] = {RowGroup::metrics, RowGroup::eval, RowGroup::tensors,
-                                          RowGroup::events, RowGroup::samples};
+enum class RowGroup : std::uint8_t { metrics, eval, scores, tensors, events, samples };
+inline constexpr RowGroup kRowGroups[] = {RowGroup::metrics, RowGroup::eval,   RowGroup::scores,
+                                          RowGroup::tensors, RowGroup::events, RowGroup::samples};
 
 /// The datasets of a group in the order in which run_log.cpp fills them; `step` is the first.
 /// `tensors` is the number of logged operands.
@@ -68,7 +68,7 @@ std::vector<T> read_all(const Hdf5File& file, const DatasetSpec& spec) {
 std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec& spec);
 
 /// `step` of every row that all datasets of the group have: a killed writer can leave the others
-/// longer, or rows that were never written.
+/// longer, or rows that were never written. None for /scores of a file from before there were any.
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors);
 
 /// Number of leading rows of /samples whose values lie within the `available` ones: a kill can come

@@ -41,18 +41,22 @@ Slot b_slot(GemmRole role) { return kSlots[2 * static_cast<std::size_t>(role) + 
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
                const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
-               std::int64_t tokens)
+               std::int64_t tokens, Purpose purpose)
     : backend_(backend),
       workspace_(workspace),
       name_(std::move(name)),
       index_(index),
       recipe_(recipe),
       weight_(weight),
-      bias_(bias) {
+      bias_(bias),
+      purpose_(purpose) {
   validate(recipe_, name_);
-  validate_shape(recipe_, tokens, in(), out(), name_);
+  validate_shape(recipe_, GemmRole::fprop, in(), name_);
   reserve(Slot::fprop_x, tokens, in());
   reserve(Slot::fprop_w, out(), in());
+  whole_x_ = operand(Slot::fprop_x);
+  if (purpose_ == Purpose::inference) return;
+  validate_shape(recipe_, tokens, in(), out(), name_);
   reserve(Slot::dgrad_dy, tokens, out());
   reserve(Slot::dgrad_w, in(), out());
   reserve(Slot::wgrad_dy, out(), tokens);
@@ -63,7 +67,7 @@ bool Linear::is_kept(Slot slot) const {
   // Weights live for the whole step. x lives until backward when its second orientation is made
   // from the codes of the first.
   return tensor_of(slot) == 1 ||
-         (slot == Slot::fprop_x &&
+         (slot == Slot::fprop_x && purpose_ == Purpose::training &&
           recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision);
 }
 
@@ -128,8 +132,16 @@ bool Linear::is_source(Slot slot, const TensorView& source) const {
          source.dtype == backend_.storage(spec.storage());
 }
 
+void Linear::fit_x(std::int64_t rows) {
+  QuantizedOperand& x = operand(Slot::fprop_x);
+  x.rows = rows;
+  if (is_kept(Slot::fprop_x)) x.codes = whole_x_.codes.row_range(0, rows);
+  if (x.spec.has_scale()) x.scales = whole_x_.scales.row_range(0, x.spec.tile_rows(rows));
+}
+
 bool Linear::bind(Slot slot, const TensorView& source) {
   QuantizedOperand& target = operand(slot);
+  if (slot == Slot::fprop_x) fit_x(source.rows);
   if (is_source(slot, source)) {
     target.codes = source;
     return false;
@@ -207,6 +219,10 @@ TensorView Linear::weight_source(Slot slot) const {
 
 void Linear::prepare_weights(const StepContext& context) {
   const TensorView first = weight_source(Slot::fprop_w), second = weight_source(Slot::dgrad_w);
+  if (purpose_ == Purpose::inference) {
+    if (!is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, first);
+    return;
+  }
   const bool smoothed = is_smoothed(GemmRole::fprop) || is_smoothed(GemmRole::dgrad);
   if (!smoothed && first.data == second.data) {
     return quantize_both(context, Slot::fprop_w, first);

@@ -29,17 +29,17 @@ struct NormInput {
 
 class Linear {
  public:
-  /// `tokens` is the T of a micro-batch; `index` identifies the layer in random keys. Buffers
-  /// shared between layers are reserved in `workspace`.
+  /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the
+  /// layer in random keys. Buffers shared between layers are reserved in `workspace`.
   Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
          const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
-         std::int64_t tokens);
+         std::int64_t tokens, Purpose purpose);
 
   /// Quantizes the weights, but for smoothed ones, which forward and backward quantize. Once a
   /// step, and before an evaluation that follows an update.
   void prepare_weights(const StepContext& context);
 
-  /// y (T, out) from x (T, in). x is read again by backward.
+  /// y (T, out) from x (T, in), or of fewer rows. x is read again by backward.
   void forward(const StepContext& context, const TensorView& x, const TensorView& y);
 
   /// The same with x = rmsnorm(norm.source), which is written.
@@ -86,6 +86,8 @@ class Linear {
   }
   QuantizedOperand& operand(Slot slot) { return operands_[static_cast<std::size_t>(slot)]; }
   bool is_kept(Slot slot) const;
+  /// Makes the operand fprop.x one of `rows` rows.
+  void fit_x(std::int64_t rows);
   std::string buffer_name(Slot slot) const;
   void reserve(Slot slot, std::int64_t rows, std::int64_t k);
   /// True where the operand in `slot` is `source` itself, without a copy.
@@ -121,7 +123,9 @@ class Linear {
   LinearRecipe recipe_;
   const Parameter& weight_;
   const Parameter* bias_;
+  Purpose purpose_;
   std::array<QuantizedOperand, 6> operands_;
+  QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has
   std::array<TensorView, 6> statistics_;
   std::array<TensorView, 3> states_;
   std::array<TensorView, 3> factors_;

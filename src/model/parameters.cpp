@@ -48,6 +48,18 @@ TensorView range(const TensorView& view, std::int64_t first, std::size_t count) 
 
 }  // namespace
 
+double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index) {
+  const TensorView view = scalars.columns(index, 1);
+  if (view.dtype == DType::f64) {
+    double value = 0;
+    backend.download(&value, view);
+    return value;
+  }
+  float value = 0;
+  backend.download(&value, view);
+  return static_cast<double>(value);
+}
+
 void download_floats(Backend& backend, const TensorView& view, std::span<float> values) {
   FP8LAB_ASSERT(static_cast<std::int64_t>(values.size()) == view.size());
   if (view.dtype == DType::f64) {
@@ -109,7 +121,7 @@ std::int64_t ParameterLayout::count() const {
 }
 
 Parameters::Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
-                       DType working)
+                       DType working, Purpose purpose)
     : backend_(backend), model_(model), layout_(model) {
   const DType master = backend_.storage(DType::f32), copy = backend_.storage(working);
   for (const ParameterShape& shape : layout_.shapes) {
@@ -122,9 +134,11 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     AdamWTensors& tensors = parameter.tensors;
     tensors.master = allocate(master);
     if (copy != master) tensors.working = allocate(copy);
-    tensors.gradient = allocate(master);
-    tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
-    tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
+    if (purpose == Purpose::training) {
+      tensors.gradient = allocate(master);
+      tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
+      tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
+    }
     parameters_.push_back(parameter);
   }
 }

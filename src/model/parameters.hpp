@@ -11,8 +11,15 @@
 
 namespace fp8lab {
 
+/// What a model is built for: `inference` has no memory for a backward pass.
+enum class Purpose : std::uint8_t { training, inference };
+
 /// Elements of a bf16, f32 or f64 tensor, rounded to FP32, in row-major order.
 void download_floats(Backend& backend, const TensorView& view, std::span<float> values);
+
+/// Element `index` of the step's scalars (StepScalar), or of another vector of the backend's real
+/// type.
+double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index);
 
 /// What one weight tensor is, shape (rows, cols); vectors are (1, n).
 struct ParameterShape {
@@ -59,9 +66,10 @@ struct ParameterLayout {
 /// All parameters in the order of ParameterLayout.
 class Parameters {
  public:
-  /// Allocates zeros. `working` is bf16 for BF16 activations; f32 keeps no second copy.
+  /// Allocates zeros. `working` is bf16 for BF16 activations; f32 keeps no second copy. For
+  /// inference there are neither gradients nor moments.
   Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
-             DType working);
+             DType working, Purpose purpose = Purpose::training);
 
   /// N(0, initializer_range) matrices from (seed, parameter index), norms 1, biases 0.
   void initialize(std::uint64_t seed);

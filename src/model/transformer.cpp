@@ -28,27 +28,27 @@ std::vector<LinearShape> linear_shapes(const ModelConfig& model) {
 }
 
 Transformer::Transformer(Backend& backend, const Parameters& parameters, const ModelConfig& model,
-                         const Recipe& recipe, const BatchShape& shape)
+                         const Recipe& recipe, const BatchShape& shape, Purpose purpose)
     : backend_(backend),
       parameters_(parameters),
       model_(model),
       shape_(shape),
       activation_(backend.storage(recipe.activation_dtype)),
       workspace_(backend) {
-  build_layers(recipe);
+  build_layers(recipe, purpose);
   workspace_.allocate();
-  allocate_activations();
+  allocate_activations(purpose);
   build_rope_tables();
 }
 
-void Transformer::build_layers(const Recipe& recipe) {
+void Transformer::build_layers(const Recipe& recipe, Purpose purpose) {
   const auto layer_count = static_cast<int>(model_.num_hidden_layers);
   const auto add = [&](const Parameter& weight, std::size_t bias = LayerParameters::kNone) {
     const std::string name = linear_shapes(model_)[linears_.size()].name;
     linears_.push_back(std::make_unique<Linear>(
         backend_, workspace_, name, static_cast<std::uint32_t>(linears_.size()),
         recipe.for_layer(name, layer_count), weight,
-        bias == LayerParameters::kNone ? nullptr : &parameters_[bias], shape_.tokens()));
+        bias == LayerParameters::kNone ? nullptr : &parameters_[bias], shape_.tokens(), purpose));
   };
   for (std::int64_t i = 0; i < model_.num_hidden_layers; ++i) {
     const LayerParameters& layer = parameters_.layer(i);
@@ -60,7 +60,55 @@ void Transformer::build_layers(const Recipe& recipe) {
   add(parameters_.head());
 }
 
-void Transformer::allocate_activations() {
+Transformer::LayerActivations Transformer::allocate_layer() {
+  const std::int64_t t = shape_.tokens(), c = model_.hidden_size, f = model_.intermediate_size;
+  const std::int64_t attention = model_.num_attention_heads * model_.head_dim;
+  const std::int64_t qkv = attention + 2 * model_.num_key_value_heads * model_.head_dim;
+  const DType real = backend_.storage(DType::f32);
+  const auto activation = [&](std::int64_t cols) {
+    return backend_.allocate(activation_, t, cols);
+  };
+  LayerActivations layer;
+  layer.input = activation(c);
+  layer.norm1 = activation(c);
+  layer.rstd1 = backend_.allocate(real, 1, t);
+  layer.qkv = activation(qkv);
+  if (model_.qk_norm) {
+    layer.qk = activation(qkv - model_.num_key_value_heads * model_.head_dim);
+    layer.q_rstd = backend_.allocate(real, 1, t * model_.num_attention_heads);
+    layer.k_rstd = backend_.allocate(real, 1, t * model_.num_key_value_heads);
+  }
+  layer.attention = activation(attention);
+  layer.lse = backend_.allocate(real, model_.num_attention_heads, t);
+  layer.middle = activation(c);
+  layer.norm2 = activation(c);
+  layer.rstd2 = backend_.allocate(real, 1, t);
+  layer.gate_up = activation(2 * f);
+  layer.swiglu = activation(f);
+  return layer;
+}
+
+Transformer::LayerActivations Transformer::LayerActivations::first_tokens(
+    std::int64_t count) const {
+  LayerActivations part = *this;
+  if (count == input.rows) return part;
+  const std::int64_t tokens = input.rows;
+  for (TensorView LayerActivations::*matrix :
+       {&LayerActivations::input, &LayerActivations::norm1, &LayerActivations::qkv,
+        &LayerActivations::attention, &LayerActivations::middle, &LayerActivations::norm2,
+        &LayerActivations::gate_up, &LayerActivations::swiglu, &LayerActivations::qk}) {
+    if (!(part.*matrix).empty()) part.*matrix = (part.*matrix).row_range(0, count);
+  }
+  for (TensorView LayerActivations::*vector :
+       {&LayerActivations::rstd1, &LayerActivations::rstd2, &LayerActivations::lse,
+        &LayerActivations::q_rstd, &LayerActivations::k_rstd}) {
+    const TensorView& whole = part.*vector;
+    if (!whole.empty()) part.*vector = whole.columns(0, whole.cols / tokens * count);
+  }
+  return part;
+}
+
+void Transformer::allocate_activations(Purpose purpose) {
   const std::int64_t t = shape_.tokens(), c = model_.hidden_size, f = model_.intermediate_size;
   const std::int64_t attention = model_.num_attention_heads * model_.head_dim;
   const std::int64_t qkv = attention + 2 * model_.num_key_value_heads * model_.head_dim;
@@ -75,31 +123,18 @@ void Transformer::allocate_activations() {
   argmax_ = backend_.allocate(DType::i32, 1, t);
   weights_ = backend_.allocate(DType::f32, 1, t);
   token_loss_ = backend_.allocate(real, 1, t);
+  wanted_ = backend_.allocate(DType::i32, 1, t);
+  // Without a backward pass every layer works in the same memory.
   for (std::int64_t i = 0; i < model_.num_hidden_layers; ++i) {
-    LayerActivations layer;
-    layer.input = activation(c);
-    layer.norm1 = activation(c);
-    layer.rstd1 = backend_.allocate(real, 1, t);
-    layer.qkv = activation(qkv);
-    if (model_.qk_norm) {
-      layer.qk = activation(qkv - model_.num_key_value_heads * model_.head_dim);
-      layer.q_rstd = backend_.allocate(real, 1, t * model_.num_attention_heads);
-      layer.k_rstd = backend_.allocate(real, 1, t * model_.num_key_value_heads);
-    }
-    layer.attention = activation(attention);
-    layer.lse = backend_.allocate(real, model_.num_attention_heads, t);
-    layer.middle = activation(c);
-    layer.norm2 = activation(c);
-    layer.rstd2 = backend_.allocate(real, 1, t);
-    layer.gate_up = activation(2 * f);
-    layer.swiglu = activation(f);
-    layers_.push_back(layer);
+    const bool own = i == 0 || purpose == Purpose::training;
+    layers_.push_back(own ? allocate_layer() : layers_.front());
   }
   final_input_ = activation(c);
   final_norm_ = activation(c);
   final_rstd_ = backend_.allocate(real, 1, t);
   logits_ = activation(model_.vocab_size);
   branch_ = activation(c);
+  if (purpose == Purpose::inference) return;
   d_hidden_ = activation(c);
   d_branch_ = activation(c);
   d_qkv_ = activation(qkv);
@@ -137,6 +172,33 @@ void Transformer::load(const Batch& batch) {
   backend_.upload(weights_, batch.weights.data());
   backend_.upload(positions_, batch.positions.data());
   backend_.upload(document_start_, batch.document_start.data());
+  rows_ = outputs_ = shape_.tokens();
+  cache_ = nullptr;
+}
+
+void Transformer::load(const CachedBatch& batch, const KvCache& cache) {
+  rows_ = static_cast<std::int64_t>(batch.tokens.size());
+  outputs_ = static_cast<std::int64_t>(batch.wanted.size());
+  FP8LAB_ASSERT(rows_ > 0 && rows_ <= shape_.tokens() && outputs_ <= rows_);
+  FP8LAB_ASSERT(static_cast<std::int64_t>(batch.cached.size()) == cache.sequences());
+  cache_ = &cache;
+  backend_.upload(tokens_.columns(0, rows_), batch.tokens.data());
+  backend_.upload(positions_.columns(0, rows_), batch.positions.data());
+  if (outputs_ > 0) backend_.upload(wanted_.columns(0, outputs_), batch.wanted.data());
+  backend_.upload(cache.query_start(), batch.query_start.data());
+  backend_.upload(cache.cached(), batch.cached.data());
+}
+
+void Transformer::set_targets(const std::vector<std::int32_t>& targets) {
+  FP8LAB_ASSERT(static_cast<std::int64_t>(targets.size()) == outputs_);
+  const std::vector<float> weights(targets.size(), 1.0f);
+  backend_.upload(targets_.columns(0, outputs_), targets.data());
+  backend_.upload(weights_.columns(0, outputs_), weights.data());
+}
+
+KvCache Transformer::make_cache(std::int64_t sequences, std::int64_t capacity) {
+  FP8LAB_ASSERT(capacity <= shape_.sequence_length);
+  return KvCache(backend_, model_, activation_, sequences, capacity);
 }
 
 void Transformer::prepare_weights(const StepContext& context) {
@@ -164,7 +226,7 @@ Transformer::QkvViews Transformer::attention_inputs(const LayerActivations& laye
 }
 
 void Transformer::normalise_heads(std::int64_t index) {
-  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const LayerActivations layer = activations(index);
   const LayerParameters& weights = parameters_.layer(index);
   const auto epsilon = static_cast<float>(model_.rms_norm_eps);
   const QkvViews from = split(layer.qkv), to = attention_inputs(layer);
@@ -186,13 +248,30 @@ void Transformer::normalise_heads_backward(std::int64_t index, const QkvViews& g
 }
 
 void Transformer::rotate(const QkvViews& views, bool inverse) {
-  backend_.rope(views.q, positions_, cosine_, sine_, model_.head_dim, inverse);
-  backend_.rope(views.k, positions_, cosine_, sine_, model_.head_dim, inverse);
+  const TensorView positions = positions_.columns(0, rows_);
+  backend_.rope(views.q, positions, cosine_, sine_, model_.head_dim, inverse);
+  backend_.rope(views.k, positions, cosine_, sine_, model_.head_dim, inverse);
+}
+
+void Transformer::attend(std::int64_t index, const QkvViews& views) {
+  const LayerActivations layer = activations(index);
+  AttentionShape shape = attention_shape();
+  if (cache_ == nullptr) {
+    backend_.attention_forward(shape, views.q, views.k, views.v, document_start_, layer.attention,
+                               layer.lse);
+    return;
+  }
+  shape.batch = cache_->sequences();
+  shape.sequence = cache_->capacity();
+  backend_.attention_cached(shape, views.q, views.k, views.v, cache_->query_start(),
+                            cache_->cached(), cache_->layer(index).keys,
+                            cache_->layer(index).values, layer.attention);
 }
 
 void Transformer::forward_layer(const StepContext& context, std::int64_t index,
                                 const TensorView& output) {
-  const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
+  const LayerActivations layer = activations(index);
+  const TensorView branch = branch_.row_range(0, rows_);
   const LayerParameters& weights = parameters_.layer(index);
   const auto epsilon = static_cast<float>(model_.rms_norm_eps);
   linear(index, kQkv)
@@ -202,40 +281,46 @@ void Transformer::forward_layer(const StepContext& context, std::int64_t index,
   if (model_.qk_norm) normalise_heads(index);
   const QkvViews views = attention_inputs(layer);
   rotate(views, false);
-  backend_.attention_forward(attention_shape(), views.q, views.k, views.v, document_start_,
-                             layer.attention, layer.lse);
-  linear(index, kO).forward(context, layer.attention, branch_);
-  backend_.add(layer.input, branch_, layer.middle);
+  attend(index, views);
+  linear(index, kO).forward(context, layer.attention, branch);
+  backend_.add(layer.input, branch, layer.middle);
   linear(index, kGateUp)
       .forward(context,
                {layer.middle, parameters_[weights.mlp_norm].working(), epsilon, layer.rstd2},
                layer.norm2, layer.gate_up);
-  linear(index, kDown).forward_swiglu(context, layer.gate_up, layer.swiglu, branch_);
-  backend_.add(layer.middle, branch_, output);
+  linear(index, kDown).forward_swiglu(context, layer.gate_up, layer.swiglu, branch);
+  backend_.add(layer.middle, branch, output);
 }
 
 void Transformer::forward(const StepContext& context) {
   const std::int64_t count = model_.num_hidden_layers;
-  backend_.embedding_forward(tokens_, parameters_.embedding().working(),
-                             count > 0 ? layers_.front().input : final_input_);
-  for (std::int64_t i = 0; i < count; ++i) {
-    forward_layer(context, i,
-                  i + 1 < count ? layers_[static_cast<std::size_t>(i + 1)].input : final_input_);
+  const TensorView last = final_input_.row_range(0, rows_);
+  const auto input = [&](std::int64_t i) { return i < count ? activations(i).input : last; };
+  backend_.embedding_forward(tokens_.columns(0, rows_), parameters_.embedding().working(),
+                             input(0));
+  for (std::int64_t i = 0; i < count; ++i) forward_layer(context, i, input(i + 1));
+  if (outputs_ == 0) return;
+  // Rows of a matrix are looked up as rows of an embedding are.
+  const TensorView wanted = outputs_ == rows_ ? last : branch_.row_range(0, outputs_);
+  if (outputs_ < rows_) {
+    backend_.embedding_forward(wanted_.columns(0, outputs_), last, wanted);
   }
-  linears_.back()->forward(context,
-                           {final_input_, parameters_.final_norm().working(),
-                            static_cast<float>(model_.rms_norm_eps), final_rstd_},
-                           final_norm_, logits_);
+  linears_.back()->forward(
+      context,
+      {wanted, parameters_.final_norm().working(), static_cast<float>(model_.rms_norm_eps),
+       final_rstd_.columns(0, outputs_)},
+      final_norm_.row_range(0, outputs_), logits());
 }
 
 void Transformer::loss(const TensorView& scalars, bool gradient) {
-  backend_.cross_entropy(logits_, targets_, weights_, scalars, token_loss_,
-                         gradient ? logits_ : TensorView{});
+  backend_.cross_entropy(logits(), targets_.columns(0, outputs_), weights_.columns(0, outputs_),
+                         scalars, token_losses(), gradient ? logits() : TensorView{});
 }
 
-const TensorView& Transformer::argmax() {
-  backend_.argmax(logits_, argmax_);
-  return argmax_;
+TensorView Transformer::argmax() {
+  const TensorView best = argmax_.columns(0, outputs_);
+  backend_.argmax(logits(), best);
+  return best;
 }
 
 void Transformer::backward_mlp(const StepContext& context, std::int64_t index) {
@@ -283,6 +368,15 @@ void Transformer::update_delayed_scales() {
 
 void Transformer::discard_amaxes() {
   for (const auto& layer : linears_) layer->discard_amaxes();
+}
+
+bool Transformer::has_delayed_scales() const {
+  for (const auto& layer : linears_) {
+    for (const TensorView& state : layer->delayed_states()) {
+      if (!state.empty()) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace fp8lab

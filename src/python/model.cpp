@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -116,6 +117,43 @@ class Model {
     std::memcpy(result.mutable_data(), values.data(), values.size() * sizeof(float));
     return result;
   }
+  py::array_t<float> token_losses(const Tokens& tokens, const Tokens& targets) {
+    const Batch batch = make(tokens, targets);
+    std::vector<float> values;
+    {
+      const py::gil_scoped_release unlocked;
+      values = session_.token_losses(batch);
+    }
+    py::array_t<float> result({tokens.shape(0), tokens.shape(1)});
+    std::memcpy(result.mutable_data(), values.data(), values.size() * sizeof(float));
+    return result;
+  }
+
+  /// (tokens, log-probabilities, ended) of each prompt.
+  std::vector<std::tuple<std::vector<std::int32_t>, std::vector<double>, bool>> generate(
+      const std::vector<std::vector<std::int32_t>>& prompts, const py::dict& options) {
+    GenerationConfig config;
+    config.sampling.temperature = options["temperature"].cast<double>();
+    config.sampling.top_k = options["top_k"].cast<std::int64_t>();
+    config.sampling.top_p = options["top_p"].cast<double>();
+    config.sampling.min_new_tokens = options["min_new_tokens"].cast<std::int64_t>();
+    config.sampling.seed = options["seed"].cast<std::uint64_t>();
+    config.max_new_tokens = options["max_new_tokens"].cast<std::int64_t>();
+    config.end = options["end"].cast<std::int32_t>();
+    config.log_probabilities = true;
+    const auto together = options["together"].cast<std::int64_t>();
+    const auto sample = options["sample"].cast<std::uint32_t>();
+    std::vector<Prompt> asked;
+    for (const auto& tokens : prompts) {
+      asked.push_back({tokens, static_cast<std::uint32_t>(asked.size()), sample});
+    }
+    const py::gil_scoped_release unlocked;
+    std::vector<std::tuple<std::vector<std::int32_t>, std::vector<double>, bool>> result;
+    for (const Completion& completion : session_.generate(asked, config, together)) {
+      result.emplace_back(completion.tokens, completion.log_probabilities, completion.ended);
+    }
+    return result;
+  }
   double loss(const Tokens& tokens, const Tokens& targets) {
     const Batch batch = make(tokens, targets);
     const py::gil_scoped_release unlocked;
@@ -178,6 +216,8 @@ void bind_model(py::module_& module) {
       .def("gradients", &Model::gradients)
       .def("set_parameters", &Model::set_parameters)
       .def("logits", &Model::logits)
+      .def("token_losses", &Model::token_losses)
+      .def("generate", &Model::generate)
       .def("loss", &Model::loss)
       .def("backward", &Model::backward)
       .def("step", &Model::step)

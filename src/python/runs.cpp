@@ -90,6 +90,16 @@ py::dict eval_dict(const std::vector<EvalRecord>& rows) {
   return result;
 }
 
+py::dict scores_dict(const std::vector<ScoreRecord>& rows) {
+  py::dict result;
+  result["step"] = column(rows, &ScoreRecord::step);
+  result["stage"] = column(rows, &ScoreRecord::stage);
+  result["name"] = texts(rows, &ScoreRecord::name);
+  result["value"] = column(rows, &ScoreRecord::value);
+  result["count"] = column(rows, &ScoreRecord::count);
+  return result;
+}
+
 py::dict read_run_file(const fs::path& path) {
   const RunData run = read_run(path);
   py::dict events;
@@ -100,6 +110,7 @@ py::dict read_run_file(const fs::path& path) {
   result["meta"] = meta_dict(run.meta);
   result["metrics"] = metrics_dict(run.metrics);
   result["eval"] = eval_dict(run.eval);
+  result["scores"] = scores_dict(run.scores);
   result["events"] = events;
   result["tensors"] = tensors_dict(run);
   result["complete"] = run.complete;

@@ -35,18 +35,11 @@ void restore(Backend& backend, const StoredTensor& tensor, const TensorView& vie
   });
 }
 
-/// Calls visit(name, view) for every tensor of a checkpoint, in file order.
+/// Calls visit(name, view) for everything that the quantizers of `linears` remember.
 template <class Visit>
-void for_each_tensor(const CheckpointScope& scope, Visit visit) {
-  for (const Parameter& parameter : scope.parameters.all()) {
-    visit("weight/" + parameter.name, parameter.master());
-    visit("first_moment/" + parameter.name, parameter.tensors.first_moment);
-    visit("second_moment/" + parameter.name, parameter.tensors.second_moment);
-  }
-  visit("scalars", scope.scalars);
-  if (scope.linears == nullptr) return;
+void for_each_state(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit) {
   constexpr std::array<const char*, 3> kOperands = {"x", "w", "dy"};
-  for (const auto& linear : *scope.linears) {
+  for (const auto& linear : linears) {
     for (std::size_t i = 0; i < kOperands.size(); ++i) {
       const TensorView& state = linear->delayed_states()[i];
       if (!state.empty()) visit(fmt::format("delayed/{}/{}", linear->name(), kOperands[i]), state);
@@ -57,6 +50,18 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
       visit(fmt::format("smoothing/{}/{}", linear->name(), gemm_role_name(role)), factors);
     }
   }
+}
+
+/// Calls visit(name, view) for every tensor of a checkpoint, in file order.
+template <class Visit>
+void for_each_tensor(const CheckpointScope& scope, Visit visit) {
+  for (const Parameter& parameter : scope.parameters.all()) {
+    visit("weight/" + parameter.name, parameter.master());
+    visit("first_moment/" + parameter.name, parameter.tensors.first_moment);
+    visit("second_moment/" + parameter.name, parameter.tensors.second_moment);
+  }
+  visit("scalars", scope.scalars);
+  if (scope.linears != nullptr) for_each_state(*scope.linears, visit);
 }
 
 /// The master weights of a checkpoint of `model`.
@@ -198,6 +203,15 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
     restore(scope.backend, file.at(name), view);
   });
   refresh_working_copies(scope.backend, scope.parameters);
+}
+
+void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
+                           const std::vector<std::unique_ptr<Linear>>& linears) {
+  const SafetensorsFile file(path);
+  for_each_state(linears, [&](const std::string& name, const TensorView& view) {
+    const bool needed = name.starts_with("delayed/");
+    if (needed || file.find(name) != nullptr) restore(backend, file.at(name), view);
+  });
 }
 
 bool is_checkpoint(const std::filesystem::path& path) {

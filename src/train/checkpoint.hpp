@@ -45,6 +45,12 @@ RunPosition read_position(const std::filesystem::path& path, const std::string& 
 /// another shape.
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
 
+/// Restores what the quantizers of `linears` remember: states of delayed scaling, and factors of
+/// smoothing where the checkpoint has them; the first pass takes others anew. Throws Error naming
+/// the state that a checkpoint under another recipe lacks.
+void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
+                           const std::vector<std::unique_ptr<Linear>>& linears);
+
 /// True for a file that save_checkpoint wrote. Throws Error for one that is no safetensors file.
 bool is_checkpoint(const std::filesystem::path& path);
 

@@ -4,18 +4,6 @@
 
 namespace fp8lab {
 
-double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index) {
-  const TensorView view = scalars.columns(index, 1);
-  if (view.dtype == DType::f64) {
-    double value = 0;
-    backend.download(&value, view);
-    return value;
-  }
-  float value = 0;
-  backend.download(&value, view);
-  return static_cast<double>(value);
-}
-
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens) {
   const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;

@@ -8,10 +8,6 @@
 
 namespace fp8lab {
 
-/// Element `index` of the step's scalars (StepScalar), or of another vector of the backend's real
-/// type.
-double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index);
-
 /// Sets the learning rate and 1 / trained_tokens (0 without any), and clears loss and norm.
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens);

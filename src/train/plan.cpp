@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "src/evaluation/generator.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/time_estimate.hpp"
@@ -38,8 +39,8 @@ std::int64_t activation_bytes(const ModelConfig& model, const StageConfig& stage
     layer += bytes.of(activation, tokens, q + kv * model.head_dim) +
              bytes.of(DType::f32, tokens, heads + kv);
   }
-  // Five vectors of integers, the weights of targets in f32, losses and a norm.
-  const std::int64_t vectors = tokens * 24 + bytes.of(DType::f32, tokens, 2);
+  // Six vectors of integers, the weights of targets in f32, losses and a norm.
+  const std::int64_t vectors = tokens * 28 + bytes.of(DType::f32, tokens, 2);
   return model.num_hidden_layers * layer + vectors +
          bytes.of(activation, tokens, 5 * c + model.vocab_size + qkv + q + 3 * f) +
          bytes.of(DType::f32, stage.sequence_length, model.head_dim);
@@ -107,6 +108,21 @@ std::int64_t operand_bytes(const ModelConfig& model, const StageConfig& stage, c
   return operands.total();
 }
 
+/// What the generators of Evaluator allocate at most: sequences as long as those of training.
+std::int64_t cache_bytes(const ModelConfig& model, const StageConfig& stage, DType activation,
+                         const ByteCount& bytes) {
+  if (!stage.eval) return 0;
+  const EvalConfig& eval = *stage.eval;
+  const bool own = eval.rollout && !eval.rollout->recipe.empty();
+  const bool shared = eval.exact_match > 0 || eval.pass_at_k || (eval.rollout && !own);
+  const std::int64_t sequences =
+      std::clamp<std::int64_t>(kCachedTokens / stage.sequence_length, 1, kDecodedTogether);
+  const std::int64_t generators = (own ? 1 : 0) + (shared ? 1 : 0);
+  return generators * model.num_hidden_layers *
+         bytes.of(activation, sequences * stage.sequence_length,
+                  2 * model.num_key_value_heads * model.head_dim);
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
@@ -123,6 +139,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
        bytes.of(optimizer.first_moment, 1, 1) + bytes.of(optimizer.second_moment, 1, 1));
   plan.activations = activation_bytes(config.model, stage, recipe.activation_dtype, bytes);
   plan.operands = operand_bytes(config.model, stage, recipe, bytes);
+  plan.caches = cache_bytes(config.model, stage, recipe.activation_dtype, bytes);
   return plan;
 }
 
@@ -166,9 +183,10 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
     }
     const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
     text += fmt::format(
-        "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}\n",
-        mib(memory.parameters + memory.activations + memory.operands), mib(memory.parameters),
-        mib(memory.activations), mib(memory.operands));
+        "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}, "
+        "caches {:.1f}\n",
+        mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
+        mib(memory.caches));
     const TimePlan time = estimate_step(config, stage, recipe, backend);
     total += time.total() * static_cast<double>(stage.steps);
     text += fmt::format(

@@ -14,6 +14,10 @@ struct MemoryPlan {
   std::int64_t parameters = 0;   ///< master, working copy, gradient and moments
   std::int64_t activations = 0;  ///< saved for backward, and their gradients
   std::int64_t operands = 0;     ///< quantized weights, and the shared operand buffers
+  /// Key-value caches of what the evaluation generates, at most; not the quantized weights of a
+  /// rollout recipe of its own.
+  std::int64_t caches = 0;
+  std::int64_t total() const { return parameters + activations + operands + caches; }
 };
 
 /// What a stage allocates on `backend`, to within the rounding of allocations, states of delayed

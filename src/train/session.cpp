@@ -95,6 +95,34 @@ double ModelSession::loss(const Batch& batch) {
   return mean_loss();
 }
 
+std::vector<float> ModelSession::token_losses(const Batch& batch) {
+  loss(batch);
+  std::vector<float> values(static_cast<std::size_t>(transformer_->token_losses().size()));
+  download_floats(backend_, transformer_->token_losses(), values);
+  return values;
+}
+
+std::vector<Completion> ModelSession::generate(const std::vector<Prompt>& prompts,
+                                               const GenerationConfig& config,
+                                               std::int64_t together) {
+  std::int64_t longest = 1;
+  for (const Prompt& prompt : prompts) {
+    longest = std::max(longest, static_cast<std::int64_t>(prompt.tokens.size()));
+  }
+  const std::int64_t capacity =
+      std::min(longest + config.max_new_tokens, model_.max_position_embeddings);
+  const auto count = std::max<std::int64_t>(static_cast<std::int64_t>(prompts.size()), 1);
+  transformer_.reset();
+  backend_.release_to(mark_);
+  Transformer transformer(backend_, parameters_, model_, config_.recipe,
+                          BatchShape{1, capacity, config_.attention}, Purpose::inference);
+  transformer.prepare_weights(context());
+  Generator generator(backend_, transformer, std::min({together, count, capacity}), capacity);
+  std::vector<Completion> completions = generator.generate(context(), prompts, config);
+  backend_.release_to(mark_);
+  return completions;
+}
+
 double ModelSession::gradients(const Batch& batch) {
   Transformer& transformer = prepare(batch);
   begin_step(backend_, scalars_, 0.0, batch.trained_tokens);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/evaluation/generator.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
 
@@ -38,6 +39,12 @@ class ModelSession {
   std::vector<float> logits(const Batch& batch);
   /// Mean loss in nats over the batch's trained tokens.
   double loss(const Batch& batch);
+  /// Loss in nats of every token of the batch, 0 where none is trained on.
+  std::vector<float> token_losses(const Batch& batch);
+  /// Completions with a key-value cache, `together` prompts at once. Delayed scales and smoothing
+  /// factors start again, as with a batch of another shape.
+  std::vector<Completion> generate(const std::vector<Prompt>& prompts,
+                                   const GenerationConfig& config, std::int64_t together);
   /// The same, and the gradients of all parameters in their place.
   double gradients(const Batch& batch);
 

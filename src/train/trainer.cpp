@@ -69,8 +69,7 @@ void Trainer::open_data() {
     const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
     Mixture mixture(train, config_.seed, stream);
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
-    if (!stage.eval || stage.eval->exact_match == 0) continue;
-    for (const auto& corpus : data_.back().eval->corpora) corpus->reference(0);  // may be an Error
+    if (stage.eval) check_evaluation(*stage.eval, *data_.back().eval, config_.model);
   }
   std::vector<StageSources> stages;
   for (std::size_t i = 0; i < data_.size(); ++i) {
@@ -183,8 +182,8 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
       backend_, *parameters_, config_.model, stage_recipes_[i],
       BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
   if (config.eval.has_value()) {
-    stage->evaluator =
-        std::make_unique<Evaluator>(backend_, *stage->transformer, *config.eval, *data_[i].eval);
+    stage->evaluator = std::make_unique<Evaluator>(backend_, *parameters_, *stage->transformer,
+                                                   *config.eval, *data_[i].eval);
   }
   if (position_.stage_step > 0) {
     load_checkpoint(checkpoint_file(),
@@ -328,15 +327,18 @@ void Trainer::evaluate(Stage& stage) {
   EvalRecord record;
   record.step = position_.step;
   record.stage = static_cast<std::int32_t>(stage.index);
-  record.loss = stage.evaluator->held_out_loss(context);
-  if (last && config.eval->exact_match > 0) {
-    const Evaluator::ExactMatch match = stage.evaluator->exact_match(context);
-    record.exact_match_count = match.asked;
-    record.exact_match = match.asked > 0
-                             ? static_cast<double>(match.correct) / static_cast<double>(match.asked)
+  const Evaluation evaluation = stage.evaluator->evaluate(context, last);
+  record.loss = evaluation.held_out.mean;
+  if (const auto& match = evaluation.exact_match) {
+    record.exact_match_count = match->asked;
+    record.exact_match = match->asked > 0
+                             ? static_cast<double>(match->right) / static_cast<double>(match->asked)
                              : -1.0;
   }
   log_->append(record);
+  for (const Score& score : scores_of(evaluation)) {
+    log_->append(ScoreRecord{record.step, record.stage, score.name, score.value, score.count});
+  }
 }
 
 void Trainer::checkpoint(Stage& stage) {

@@ -13,10 +13,10 @@
 
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
+#include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/checkpoint.hpp"
-#include "src/train/evaluate.hpp"
 
 namespace fp8lab {
 

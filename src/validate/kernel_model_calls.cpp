@@ -23,6 +23,7 @@ class ModelCalls {
       embedding(dtype);
       rotary(dtype);
       attention(dtype);
+      attention_cached(dtype);
       loss(dtype);
       optimizer(dtype);
     }
@@ -185,6 +186,38 @@ class ModelCalls {
          [a, forward](Backend& b, const Views& t) {
            forward(b, t);
            b.attention_backward(a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]);
+         }});
+  }
+
+  /// Sequences with any number of tokens in the cache, to which come one, many or none.
+  void attention_cached(DType dtype) {
+    const AttentionShape a = attention_shape();
+    HostTensor start = data_.integers(a.batch + 1, 0, 0), cached = data_.integers(a.batch, 0, 0);
+    auto* first = reinterpret_cast<std::int32_t*>(start.data.data());
+    auto* held = reinterpret_cast<std::int32_t*>(cached.data.data());
+    for (std::int64_t b = 0; b < a.batch; ++b) {
+      const bool one = data_.word() % 2 == 0;
+      const std::int64_t count = one ? 1 : data_.integer(b == 0 ? 1 : 0, a.sequence);
+      first[b + 1] = first[b] + static_cast<std::int32_t>(count);
+      held[b] = static_cast<std::int32_t>(data_.integer(0, a.sequence - count));
+    }
+    const std::int64_t tokens = first[a.batch];
+    const std::int64_t q_cols = a.heads * a.head_dim, kv_cols = a.kv_heads * a.head_dim;
+    const auto cache = [&] {
+      HostTensor values = data_.ordinary(dtype, a.batch * a.sequence, kv_cols);
+      values.output = true;
+      return values;
+    };
+    calls_.push_back(
+        {"attention_cached",
+         fmt::format("{} batch {} capacity {} tokens {} heads {}/{} dim {} kv_tile {}",
+                     name_of(dtype), a.batch, a.sequence, tokens, a.heads, a.kv_heads, a.head_dim,
+                     a.kv_tile),
+         {data_.ordinary(dtype, tokens, q_cols), data_.ordinary(dtype, tokens, kv_cols),
+          data_.ordinary(dtype, tokens, kv_cols), start, cached, cache(), cache(),
+          data_.output(dtype, tokens, q_cols)},
+         [a](Backend& b, const Views& t) {
+           b.attention_cached(a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
          }});
   }
 

@@ -64,7 +64,7 @@ def test_help_and_version() -> None:
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
     commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-    commands += ["quantize", "bench"]
+    commands += ["quantize", "bench", "eval", "generate"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 

@@ -104,6 +104,14 @@ BREAKAGES = (
         ("optimizer.cu",),
     ),
     Breakage(
+        "cached_position",
+        "attention against a cache takes new tokens for the first ones of their sequence",
+        "attention_forward.cu",
+        "task.query += sequence.held;",
+        "",
+        ("attention_forward.cu",),
+    ),
+    Breakage(
         "causal_mask",
         "attention lets a query see keys of the tile's end that lie after it",
         "attention_forward.cu",

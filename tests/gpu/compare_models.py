@@ -4,8 +4,8 @@
     python tests/gpu/compare_models.py [--recipe NAME]...
 
 Needs the package fp8lab of a build with CUDA, and NumPy. Vocabulary and heads have odd sizes, so
-that rows lie on no boundary of 16 bytes. Exit status 3 when logits, losses, gradients or weights
-differ.
+that rows lie on no boundary of 16 bytes. Exit status 3 when completions, logits, losses, gradients
+or weights differ.
 """
 
 from __future__ import annotations
@@ -43,13 +43,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3 with heads of 38": {"qkv_bias": "false", "qk_norm": "true", "head_dim": 38},
 }
 STEPS = 3
+PROMPT_LENGTHS = (1, 17, 40, 90)
+SAMPLING: dict[str, Any] = {"temperature": 1.5, "top_p": 0.95, "max_new_tokens": 40, "together": 3}
 
 
 def differences(file: Path, recipe: str) -> list[str]:
     """What is not the same on both backends."""
     cpu, cuda = (fp8lab.Model(file, recipe=recipe, backend=name) for name in ("cpu", "cuda"))
     batch = np.random.default_rng(1).integers(0, SHAPE["vocab_size"], (2, 128))
+    prompts = [batch.ravel()[:length].tolist() for length in PROMPT_LENGTHS]
     found = []
+    if cpu.generate(prompts, **SAMPLING) != cuda.generate(prompts, **SAMPLING):
+        found.append("samples or their log-probabilities")
     if not np.array_equal(cpu.logits(batch), cuda.logits(batch)):
         found.append("logits")
     (loss, gradients), (other_loss, others) = cpu.gradients(batch), cuda.gradients(batch)

@@ -210,6 +210,21 @@ def write_eval(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int) -
     add(group, "exact_match_count", count, "problem")
 
 
+def write_scores(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int) -> None:
+    """Loss by source at every evaluation, pass@4 where answers are checked."""
+    rows = []
+    for step, stage, loss, match in eval_rows(recipe, seed, done):
+        rows.append((step, stage, "loss/problems.jsonl", loss, 4096))
+        if match >= 0.0:
+            rows.append((step, stage, "pass@4", min(1.0, 1.5 * match), 64))
+    group = file.create_group("scores")
+    add(group, "step", np.array([row[0] for row in rows], dtype=np.int64), "step")
+    add(group, "stage", np.array([row[1] for row in rows], dtype=np.int32), "index")
+    add(group, "name", text([row[2] for row in rows], 96), "name")
+    add(group, "value", np.array([row[3] for row in rows]), "1")
+    add(group, "count", np.array([row[4] for row in rows], dtype=np.int64), "1")
+
+
 def statistics(recipe: SyntheticRecipe, rows: int, seed: int) -> dict[str, npt.NDArray[Any]]:
     """Mutually plausible statistics for `rows` logged steps and every tensor."""
     rng = np.random.default_rng(3000 + seed)
@@ -281,6 +296,7 @@ def write_run(path: Path, recipe: SyntheticRecipe, seed: int) -> int:
         write_meta(file, recipe, seed)
         done = write_metrics(file, recipe, seed)
         write_eval(file, recipe, seed, done)
+        write_scores(file, recipe, seed, done)
         write_tensors(file, recipe, seed, done)
         write_events(file, recipe)
         final = [] if recipe.nan_step else [hash_text(f"{recipe.name}{seed}{done}")]

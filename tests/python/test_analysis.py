@@ -256,6 +256,21 @@ def test_tables_are_written_as_csv(example_report: Path) -> None:
         assert (example_report / "tables" / f"{name}.csv").exists()
 
 
+def test_scores_of_the_end_of_a_stage_are_averaged_over_seeds(
+    example: Path, example_report: Path
+) -> None:
+    with (example_report / "tables" / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    row = next(r for r in rows if (r["recipe"], r["score"]) == ("bf16", "pass@4"))
+    values = []
+    for path in sorted(example.glob("bf16-seed*/run.h5")):
+        run = load_run(path)
+        stage = run.stage_names.index(row["stage"])
+        values.append([s for s in run.scores if s.name == "pass@4" and s.stage == stage][-1].value)
+    assert float(row["value"]) == pytest.approx(np.mean(values), rel=1e-4)
+    assert row["count"] == "64"
+
+
 @pytest.mark.usefixtures("few_figures")
 def test_same_runs_give_the_same_bytes(example: Path, tmp_path: Path) -> None:
     inputs = [str(example / f"{name}-seed1" / "run.h5") for name in ("bf16", "infir2")]
@@ -289,7 +304,11 @@ def make_poor(path: Path, without: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "without",
-    [("eval",), ("tensors",), ("eval", "tensors", "events", "hashes", "samples", "complete")],
+    [
+        ("eval",),
+        ("tensors",),
+        ("eval", "scores", "tensors", "events", "hashes", "samples", "complete"),
+    ],
 )
 def test_single_run_without_baseline(tmp_path: Path, without: tuple[str, ...]) -> None:
     path = write_run(tmp_path / "alone")

@@ -24,7 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     "src/io": {NUMERICS, API, *BASE},
     "src/config": {NUMERICS, API, *BASE},
     "src/model": {NUMERICS, API, *BASE},
-    "src/train": {NUMERICS, API, *BASE, "src/model"},
+    "src/evaluation": {NUMERICS, API, *BASE, "src/model"},
+    "src/train": {NUMERICS, API, *BASE, "src/model", "src/evaluation"},
     "src/study": {NUMERICS, API, *BASE, "src/model", "src/train"},
     # The factory and the tools that compare backends are the only ones that name a backend.
     "src/backend": {NUMERICS, API, CPU, KERNELS, *BASE},

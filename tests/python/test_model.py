@@ -106,6 +106,42 @@ def test_saved_models_are_the_same(shape: Path, tmp_path: Path) -> None:
     assert np.array_equal(other.logits(tokens()), model.logits(tokens()))
 
 
+def test_greedy_completions_follow_the_logits(shape: Path) -> None:
+    model = make(shape, recipe="infir2", seed=5)
+    prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3]]
+    found = model.generate(prompts, max_new_tokens=6)
+    for prompt, completion in zip(prompts, found):
+        assert len(completion.tokens) == len(completion.log_probabilities) == 6
+        sequence = prompt + completion.tokens
+        best = model.logits([sequence])[0].argmax(axis=1)
+        assert list(best[len(prompt) - 1 : -1]) == completion.tokens
+        scored = model.log_probabilities([sequence])[0, len(prompt) - 1 :]
+        assert np.array_equal(scored, np.float32(completion.log_probabilities))
+    end = found[0].tokens[2]
+    assert model.generate(prompts, end=end)[0].tokens[-1] == end
+    assert model.generate(prompts, end=end)[0].ended
+
+
+def test_log_probabilities_are_those_of_a_softmax(shape: Path) -> None:
+    model = make(shape, recipe="fp32", seed=5)
+    logits = model.logits(tokens()).astype(np.float64)
+    exact = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    expected = np.take_along_axis(exact[:, :-1], tokens()[:, 1:, None], axis=-1)[..., 0]
+    assert np.allclose(model.log_probabilities(tokens()), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_samples_depend_on_their_keys_alone(shape: Path) -> None:
+    model = make(shape, recipe="infir2", seed=5)
+    prompts = [[3, 1, 4], [1, 5], [9, 2, 6, 5]]
+    how: dict[str, Any] = {"temperature": 2.0, "max_new_tokens": 10, "seed": 3}
+    found = model.generate(prompts, **how)
+    assert found == model.generate(prompts, **how, together=1)
+    assert found[:1] == model.generate(prompts[:1], **how)
+    assert found != model.generate(prompts, **how, sample=1)
+    for completion in model.generate(prompts, **{**how, "top_k": 1}):
+        assert completion in model.generate(prompts, max_new_tokens=10)
+
+
 def test_refusals(shape: Path, tmp_path: Path) -> None:
     model = make(shape)
     batch = tokens()
@@ -120,6 +156,9 @@ def test_refusals(shape: Path, tmp_path: Path) -> None:
         (lambda: model.set_parameters({}), "no tensor 'model.embed_tokens.weight'"),
         (lambda: model.set_parameters({**weights, "x": batch[:1]}), "x: elements are int64"),
         (lambda: model.save(tmp_path / "f8", dtype="f8"), "accepted: bf16, f16, f32"),
+        (lambda: model.generate([[]]), "prompt 0 has 0 tokens"),
+        (lambda: model.generate([[1], [61]]), "prompt 1: token 61 is not in the vocabulary of 61"),
+        (lambda: model.generate([[1]], temperature=-1), "temperature 0 to 1000"),
         (lambda: make(tmp_path / "none"), "unknown model|does not exist"),
         (lambda: make(shape, recipe="none"), "unknown recipe 'none'"),
         (lambda: make(shape, backend="none"), "unknown backend 'none'"),

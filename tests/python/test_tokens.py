@@ -47,6 +47,10 @@ TALK = [
 ]
 
 
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def run(*arguments: object) -> None:
     assert main([str(argument) for argument in arguments]) == 0
 
@@ -374,3 +378,39 @@ def test_the_program_reads_what_the_tool_writes(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     sys.exit(pytest.main([__file__, "-q"]))
+
+
+def test_prompts_and_questions_become_ids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder = load_encoder(GOLDEN, None, None)
+    begin = encoder.tokenization.begin
+    records = [
+        {"prompt": "What is 3 plus 9?", "id": 4},
+        {"question": "3 + 9 = ", "choices": ["12", [5, 6]], "answer": 0},
+        {"prompt": [1, 2]},
+    ]
+    source = tmp_path / "q.jsonl"
+    source.write_text("\n".join(json.dumps(record) for record in records))
+    run(source, "--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "ids")
+    found = lines(tmp_path / "ids/q.jsonl")
+    assert found[0] == {"prompt": [begin, *encoder.texts(["What is 3 plus 9?"])[0]], "id": 4}
+    assert found[1]["question"] == [begin, *encoder.texts(["3 + 9 = "])[0]]
+    assert found[1]["choices"] == [encoder.texts(["12"])[0], [5, 6]] and found[1]["answer"] == 0
+    assert found[2] == {"prompt": [1, 2]}
+    assert (tmp_path / "ids/token_bytes.json").exists()
+    common = ("--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "other")
+    for text, words in {
+        "{": "bad.jsonl:1: not JSON",
+        '{"text": "a"}': 'expected an object with a "prompt"',
+        '{"prompt": "\\ud800"}': "surrogate",
+    }.items():
+        (tmp_path / "bad.jsonl").write_text(text)
+        assert words in refused(capsys, tmp_path / "bad.jsonl", *common)
+    assert "none.jsonl" in refused(capsys, tmp_path / "none.jsonl", *common)
+    assert "exists" in refused(
+        capsys, source, "--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "ids"
+    )
+    assert "needs the --tokenizer" in refused(
+        capsys, source, "--questions", "--train-bpe", 300, "--out", tmp_path / "ids2"
+    )

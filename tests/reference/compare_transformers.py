@@ -12,7 +12,10 @@ is saved by transformers with random weights and loaded by fp8lab. It must give
   loss        within 1e-6, and every parameter's gradient within 2e-5 of its norm,
   steps       after 20 steps of AdamW with clipping what changed of every weight within 1e-3, or
               within three times what transformers in FP32 differs from double precision,
-  saved       saved by fp8lab and loaded by transformers: the same logits, bit for bit.
+  saved       saved by fp8lab and loaded by transformers: the same logits, bit for bit,
+  greedy      the same tokens from generate(do_sample=False) of transformers and from fp8lab, which
+              decodes all prompts together with its cache: none differs,
+  choices     log-probabilities of given tokens in FP32 within 1e-5 nats.
 
 Exit status 3 when a figure is beyond its bound.
 """
@@ -40,7 +43,18 @@ WIDER = {
     "vocab_size": 1003,
     "initializer_range": 0.08,
 }
-BOUNDS = {"logits": 1e-5, "bf16": 2.0, "loss": 1e-6, "gradient": 2e-5, "steps": 1.0, "saved": 0.0}
+BOUNDS = {
+    "logits": 1e-5,
+    "bf16": 2.0,
+    "loss": 1e-6,
+    "gradient": 2e-5,
+    "steps": 1.0,
+    "saved": 0.0,
+    "greedy": 0,
+    "choices": 1e-5,
+}
+PROMPT_LENGTHS = (1, 5, 12, 20)
+NEW_TOKENS = 40
 
 
 def relative(found: np.ndarray, expected: np.ndarray) -> float:
@@ -132,6 +146,33 @@ def compare_saved(ours: Any, folder: Path, expected: np.ndarray, batch: np.ndarr
         return relative(models.loss_of(loaded, batch)[0].numpy(), expected)
 
 
+def compare_greedy(model: torch.nn.Module, ours: Any, batch: np.ndarray) -> int:
+    """Number of tokens that differ, over prompts of several lengths."""
+    prompts = [batch.ravel()[length : 2 * length].tolist() for length in PROMPT_LENGTHS]
+    how = transformers.GenerationConfig(
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        use_cache=True,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    different = 0
+    for prompt, completion in zip(prompts, ours.generate(prompts, max_new_tokens=NEW_TOKENS)):
+        with torch.no_grad():
+            theirs = model.eval().generate(torch.tensor([prompt]), generation_config=how)
+        expected = theirs[0, len(prompt) :].tolist()
+        different += sum(a != b for a, b in zip(completion.tokens, expected, strict=True))
+    return different
+
+
+def compare_choices(logits: np.ndarray, ours: Any, batch: np.ndarray) -> float:
+    """Largest difference of the log-probability of a token after those before it."""
+    exact = torch.log_softmax(torch.from_numpy(logits[:, :-1]).double(), dim=-1)
+    following = torch.from_numpy(batch[:, 1:, None])
+    expected = exact.gather(-1, following)[..., 0].numpy()
+    return float(np.abs(ours.log_probabilities(batch) - expected).max())
+
+
 def compare(case: models.Case, backend: str, folder: Path) -> dict[str, Any]:
     vocabulary = case.config["vocab_size"]
     batch = models.tokens(vocabulary, 0)
@@ -154,6 +195,8 @@ def compare(case: models.Case, backend: str, folder: Path) -> dict[str, Any]:
         "bf16_error": rms[0],
         "bf16_error_of_transformers": rms[1],
         "saved": compare_saved(ours, folder / "ours", logits, batch),
+        "greedy": compare_greedy(model, ours, batch),
+        "choices": compare_choices(logits, ours, batch),
     }
     result |= compare_gradients(model, ours, batch)
     truth = fp8lab.Model(folder / "theirs", recipe="fp32", backend="truth")

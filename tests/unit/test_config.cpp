@@ -262,6 +262,16 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
        {"'stages.eval.data': missing", "held-out"}},
       {stage + "[stages.eval]\nexact_match = 3\n",
        {"'stages.eval.exact_match'", "prompt_response"}},
+      {stage + "[stages.eval.pass_at_k]\n", {"'stages.eval.pass_at_k'", "prompt_response"}},
+      {stage + "[stages.eval.rollout]\n", {"'stages.eval.rollout'", "prompt_response"}},
+      {stage + "[stages.eval.pass_at_k]\nk = [9]\nsamples = 4\n",
+       {"'stages.eval.pass_at_k.k'", "from 1 to samples = 4"}},
+      {stage + "[stages.eval.pass_at_k]\nk = 2\n", {"'stages.eval.pass_at_k.k'", "a list"}},
+      {stage + "[stages.eval.pass_at_k]\nk = [1.5]\n", {"'stages.eval.pass_at_k.k'"}},
+      {stage + "[stages.eval.pass_at_k]\ntop_p = 0\n", {"'stages.eval.pass_at_k.top_p'"}},
+      {stage + "[stages.eval.rollout]\nrecipe = \"no\"\n", {"unknown recipe", "no"}},
+      {stage + "[stages.eval.rollout]\nbucket = 0\n", {"'stages.eval.rollout.bucket'"}},
+      {stage + "[stages.eval.rollout]\nk = 1\n", {"unknown key 'stages.eval.rollout.k'"}},
   };
   for (const Row& row : rows) {
     const std::string message = refusal(row.text);
@@ -395,6 +405,31 @@ TEST_CASE("bad studies are refused") {
       CHECK(message.find(part) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("what an evaluation generates is part of the configuration where it is asked for") {
+  const std::string plain =
+      "[[stages]]\nname = \"a\"\nkind = \"sft\"\n[stages.eval]\nsequences = 2\n";
+  const RunConfig without = parse_run_config(plain, "t.toml", {});
+  CHECK(without.text.find("pass_at_k") == std::string::npos);
+  const RunConfig with = parse_run_config(plain, "t.toml",
+                                          {{"stages.a.eval.pass_at_k.samples", "6"},
+                                           {"stages.a.eval.pass_at_k.k", "[1, 6]"},
+                                           {"stages.a.eval.pass_at_k.temperature", "0.7"},
+                                           {"stages.a.eval.rollout.recipe", "infir2"},
+                                           {"stages.a.eval.rollout.top_k", "20"},
+                                           {"stages.a.eval.multiple_choice", "q.jsonl"}});
+  CHECK(with.hash != without.hash);
+  const RunConfig again = parse_run_config(with.text, "stored", {});
+  CHECK(again.text == with.text);
+  REQUIRE(again.stages[0].eval == with.stages[0].eval);
+  const EvalConfig& eval = *again.stages[0].eval;
+  CHECK(eval.pass_at_k->k == std::vector<std::int64_t>{1, 6});
+  CHECK(eval.pass_at_k->sampling.temperature == 0.7);
+  CHECK(eval.rollout->recipe == "infir2");
+  CHECK(eval.rollout->sampling.top_k == 20);
+  CHECK(eval.rollout->sampling.temperature == 1.0);
+  CHECK(eval.multiple_choice == "q.jsonl");
 }
 
 }  // namespace

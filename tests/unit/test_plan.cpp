@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "src/backend/factory.hpp"
+#include "src/evaluation/evaluator.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/plan.hpp"
 #include "tests/gradient/model_fixture.hpp"
@@ -68,4 +69,30 @@ TEST_CASE("the layout of parameters counts what they hold") {
   CHECK(ParameterLayout(load_model("llama3.2-1b")).count() == 1235814400);
   CHECK(ParameterLayout(load_model("llama2-7b")).count() == 6738415616);
   CHECK(ParameterLayout(load_model("qwen3-0.6b")).count() == 596049920);
+}
+
+TEST_CASE("planned caches are enough for what an evaluation generates") {
+  RunConfig config;
+  config.model = load_model("tiny");
+  StageConfig stage;
+  stage.micro_batch_sequences = 2;
+  stage.sequence_length = 256;
+  const Recipe recipe = load_recipe("infir2");
+  const auto backend = make_backend("cpu", 1);
+  const Parameters parameters(*backend, config.model, config.optimizer, recipe.activation_dtype);
+  Transformer transformer(*backend, parameters, config.model, recipe,
+                          BatchShape{2, stage.sequence_length, {}});
+  stage.eval = EvalConfig{};
+  stage.eval->data.form = DataForm::prompt_response;
+  stage.eval->exact_match = 100;
+  stage.eval->max_new_tokens = 100;
+  const DataSources data = open_sources(stage.eval->data, config.model.vocab_size, "test");
+  const auto before = static_cast<double>(backend->memory_bytes());
+  const Evaluator evaluator(*backend, parameters, transformer, *stage.eval, data);
+  const auto taken = static_cast<double>(backend->memory_bytes()) - before;
+  const auto planned = static_cast<double>(plan_memory(config, stage, recipe, *backend).caches);
+  CHECK(taken <= planned);
+  CHECK(taken > 0.5 * planned);  // the longest prompt is shorter than a sequence
+  stage.eval->exact_match = 0;
+  CHECK(plan_memory(config, stage, recipe, *backend).caches == 0);
 }

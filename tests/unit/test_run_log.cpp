@@ -66,6 +66,8 @@ void write_example(RunLog& log) {
   log.flush();
   append_steps(log, 11, 20);
   log.append(EvalRecord{20, 1, 2.25, 0.625, 64});
+  log.append(ScoreRecord{10, 0, "loss/a.jsonl", 3.5, 1000});
+  log.append(ScoreRecord{20, 1, "pass@4", 0.75, 64});
   append_tensors(log, 20);
   log.append(EventRecord{15, "nan", std::string(255, 'm') + "é tail"});
   log.append_sample(15, "b", {});
@@ -119,6 +121,13 @@ TEST_CASE("run log: every field survives a round trip") {
   CHECK(run.eval[1].loss == 2.25);
   CHECK(run.eval[1].exact_match == 0.625);
   CHECK(run.eval[1].exact_match_count == 64);
+  REQUIRE(run.scores.size() == 2);
+  CHECK(run.scores[0].name == "loss/a.jsonl");
+  CHECK(run.scores[0].value == 3.5);
+  CHECK(run.scores[1].step == 20);
+  CHECK(run.scores[1].stage == 1);
+  CHECK(run.scores[1].name == "pass@4");
+  CHECK(run.scores[1].count == 64);
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10, 20});
   REQUIRE(run.events.size() == 2);
   CHECK(run.events[0].kind == "outliers_planted");
@@ -288,6 +297,7 @@ TEST_CASE("run log: after kill -9 only rows since the last flush are lost, and i
   CHECK(run.events[2].step == 15);
   CHECK(run.events[2].kind == "resume");
   CHECK(run.eval.size() == 1);
+  CHECK(run.scores.size() == 1);
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10});
   const std::vector<Sample> samples = read_samples(path);
   REQUIRE(samples.size() == 2);

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fp8lab._fp8lab import Error, QuantSpec, RuntimeFailure, __version__
     from fp8lab.arithmetic import Quantized, decode, dequantize, encode, gemm, quantize
-    from fp8lab.model import Model, Step
+    from fp8lab.model import Completion, Model, Step
     from fp8lab.runs import Run, read_run, read_samples, read_statistic, statistic_names
     from fp8lab.torch_order import scaled_mm
 
 __all__ = [
+    "Completion",
     "Error",
     "Model",
     "QuantSpec",
@@ -50,7 +51,7 @@ __all__ = [
 _HOME = {
     "_fp8lab": ("Error", "QuantSpec", "RuntimeFailure", "__version__"),
     "arithmetic": ("Quantized", "decode", "dequantize", "encode", "gemm", "quantize"),
-    "model": ("Model", "Step"),
+    "model": ("Completion", "Model", "Step"),
     "runs": ("Run", "read_run", "read_samples", "read_statistic", "statistic_names"),
     "torch_order": ("scaled_mm",),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
@@ -14,6 +14,17 @@ from fp8lab import _fp8lab
 
 IGNORED = -100
 """A target that is not trained on; any negative number is one."""
+
+
+class Completion(NamedTuple):
+    """What a model added to a prompt."""
+
+    tokens: list[int]
+    """With the end token, if it was met."""
+    log_probabilities: list[float]
+    """Of the tokens, in nats, without temperature and filters."""
+    ended: bool
+    """By the end token."""
 
 
 class Step(NamedTuple):
@@ -98,6 +109,52 @@ class Model:
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
         """(sequences, length, vocabulary) for tokens (sequences, length)."""
         return self._model.logits(_tokens(tokens, "tokens"))
+
+    def log_probabilities(self, tokens: ArrayLike) -> NDArray[np.float32]:
+        """(sequences, length - 1) in nats: each token's but the first, after those before it."""
+        losses = self._model.token_losses(*self._batch(tokens, None))
+        return -losses[:, :-1]
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int = 64,
+        min_new_tokens: int = 0,
+        end: int = -1,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
+        sample: int = 0,
+        together: int = 64,
+    ) -> list[Completion]:
+        """Completions of lists of token ids, with a key-value cache, `together` of them at once.
+
+        Temperature 0 takes the likeliest token. Draws depend on `seed`, the prompt's index,
+        `sample` and the position alone. Delayed scales start again.
+        """
+        if not (
+            0 <= temperature <= 1000 and top_k >= 0 and 0 < top_p <= 1 and together > 0
+            and max_new_tokens > 0 and min_new_tokens >= 0 and sample >= 0
+        ):  # fmt: skip
+            raise _fp8lab.Error(
+                "generate: accepted: temperature 0 to 1000, top_p above 0 to 1, counts not "
+                "negative, max_new_tokens and together positive"
+            )
+        options = {
+            "max_new_tokens": max_new_tokens,
+            "min_new_tokens": min_new_tokens,
+            "end": end,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "seed": seed,
+            "sample": sample,
+            "together": together,
+        }
+        ids = [[min(max(int(token), -1), 2**31 - 1) for token in prompt] for prompt in prompts]
+        return [Completion(*found) for found in self._model.generate(ids, options)]
 
     def loss(self, tokens: ArrayLike, targets: ArrayLike | None = None) -> float:
         """Mean cross-entropy in nats over the targets (sequences, length) that are not negative.

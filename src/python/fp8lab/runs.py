@@ -22,6 +22,8 @@ class Run:
     """One row an optimizer step: step, stage, tokens, loss (nats/token), grad_norm, ..."""
     eval: dict[str, NDArray[Any]]
     """One row an evaluation: step, stage, loss, exact_match (-1: not taken), ..."""
+    scores: dict[str, Any]
+    """step, stage, name, value and count (of tokens, problems or questions) a further number."""
     events: dict[str, Any]
     """step, kind and message."""
     tensors: dict[str, Any]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fp8lab.tokens.documents import Passage, Record, read_documents
+from fp8lab.tokens.questions import encode_questions
 from fp8lab.tokens.shards import ShardWriter, TokenError, hash_file, write_atomically
 from fp8lab.tokens.tokenizer import BEGIN, END, Encoder, load_encoder, token_bytes, train_bpe
 
@@ -28,6 +29,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen.add_argument("--train-bpe", type=int, metavar="VOCABULARY", help="train on the inputs")
     add("--begin", help="token before every document (default: bos_token)")
     add("--end", help="token after every document (default: eos_token)")
+    add(
+        "--questions",
+        action="store_true",
+        help='inputs are JSON lines of "prompt" or "question" and "choices": ids in their place',
+    )
     add("--shard-tokens", type=int, default=1 << 27, help="a shard ends at this many")
     return parser.parse_args(arguments)
 
@@ -125,10 +131,27 @@ def _write_shards(options: argparse.Namespace, encoder: Encoder, name: str) -> l
         raise
 
 
+def write_questions(options: argparse.Namespace) -> dict[str, int]:
+    """Writes the inputs with ids, and token_bytes.json; returns the number of records of each."""
+    if options.tokenizer is None:
+        raise TokenError("--questions: needs the --tokenizer of a model")
+    encoder = _encoder(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    counts = encode_questions(options.inputs, encoder, options.out)
+    table = token_bytes(encoder)
+    if table is not None:
+        write_atomically(options.out / "token_bytes.json", table)
+    return counts
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: written; 2: bad input, one line on standard error."""
     options = _parse(arguments)
     try:
+        if options.questions:
+            for name, count in write_questions(options).items():
+                print(f"{options.out / name}: {count} records")
+            return 0
         manifest = run(options)
     except TokenError as error:
         print(f"fp8lab.tokens: {error}", file=sys.stderr)

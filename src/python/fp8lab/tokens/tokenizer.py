@@ -106,6 +106,10 @@ class Encoder:
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return (encoding.ids for encoding in encodings)
 
+    def texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text by itself, without anything around them."""
+        return list(self._ids(texts))
+
     def _encode_batch(self, batch: Sequence[Record]) -> Iterator[Encoded]:
         passages = [record for record in batch if isinstance(record, Passage)]
         prompts = self._ids([passage.prompt for passage in passages])

@@ -1,0 +1,246 @@
+// fp8lab eval: what a model is worth on held-out data.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/loaded_model.hpp"
+#include "src/cli/model_source.hpp"
+#include "src/config/config.hpp"
+#include "src/config/run_text.hpp"
+#include "src/data/mixture.hpp"
+#include "src/evaluation/evaluator.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+using nlohmann::ordered_json;
+
+po::options_description eval_options() {
+  po::options_description options(
+      "fp8lab eval SOURCE\n"
+      "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. A run is evaluated as "
+      "its\n"
+      "last stage says; every option below replaces a part of that");
+  auto add = options.add_options();
+  add("source", po::value<std::string>(), "SOURCE");
+  add_model_options(options);
+  add("data", po::value<std::vector<std::string>>()->composing(),
+      "held-out documents: .jsonl or .txt files, or token shards; repeatable");
+  add("form", po::value<std::string>(), "running_text or prompt_response");
+  add("held-out-sequences", po::value<std::int64_t>(), "sequences of the held-out loss");
+  add("exact-match", po::value<std::int64_t>(), "problems answered greedily");
+  add("pass-at", po::value<std::vector<std::int64_t>>()->composing(), "k of pass@k; repeatable");
+  add("samples", po::value<std::int64_t>(), "answers sampled to each problem for pass@k");
+  add("problems", po::value<std::int64_t>(), "problems of pass@k");
+  add("temperature", po::value<double>(), "of samples and rollouts");
+  add("top-k", po::value<std::int64_t>(), "of samples and rollouts; 0: all tokens");
+  add("top-p", po::value<double>(), "of samples and rollouts");
+  add("sampling-seed", po::value<std::int64_t>(), "of samples and rollouts");
+  add("max-new-tokens", po::value<std::int64_t>(), "of every answer");
+  add("multiple-choice", po::value<std::string>(), "questions as JSON-lines");
+  add("rollout-recipe", po::value<std::string>(),
+      "generates in these numerics and scores in those of --recipe");
+  add("rollouts", po::value<std::int64_t>(), "prompts that are completed for it");
+  add("set", po::value<std::vector<std::string>>()->composing(),
+      "KEY=VALUE of [stages.eval] (src/evaluation/README.md), repeatable");
+  add("json", "print one JSON object");
+  add("help", "this text");
+  return options;
+}
+
+/// The assignments that options stand for; `prefix` leads to the table of the evaluation.
+class OptionAssignments {
+ public:
+  OptionAssignments(const po::variables_map& values, std::string prefix)
+      : values_(values), prefix_(std::move(prefix)) {}
+
+  void assign(const std::string& key, const std::string& value) {
+    assignments_.push_back({prefix_ + key, value});
+  }
+  template <class T>
+  void add(const char* option, const std::string& key) {
+    if (values_.count(option) == 0) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      assign(key, toml_quoted(values_[option].as<std::string>()));
+    } else {
+      assign(key, fmt::format("{}", values_[option].as<T>()));
+    }
+  }
+  const std::vector<Assignment>& all() const { return assignments_; }
+
+ private:
+  const po::variables_map& values_;
+  std::string prefix_;
+  std::vector<Assignment> assignments_;
+};
+
+void assign_data(const std::vector<std::string>& paths, OptionAssignments& out) {
+  const std::filesystem::path first = paths.front();
+  const std::string kind = first.extension() == ".jsonl" ? "jsonl"
+                           : first.extension() == ".txt" ? "text"
+                                                         : "tokens";
+  std::vector<std::string> quoted;
+  for (const std::string& path : paths) quoted.push_back(toml_quoted(path));
+  const char* form = kind == "text" ? ", form = \"running_text\"" : "";
+  out.assign("data",
+             fmt::format("{{kind = \"{}\", path = [{}]{}}}", kind, fmt::join(quoted, ", "), form));
+}
+
+std::vector<Assignment> eval_assignments(const po::variables_map& values,
+                                         const std::string& stage) {
+  OptionAssignments out(values, "stages." + stage + ".eval.");
+  if (values.count("data") != 0) {
+    assign_data(values["data"].as<std::vector<std::string>>(), out);
+  }
+  out.add<std::string>("form", "data.form");
+  out.add<std::int64_t>("held-out-sequences", "sequences");
+  out.add<std::int64_t>("exact-match", "exact_match");
+  out.add<std::int64_t>("max-new-tokens", "max_new_tokens");
+  out.add<std::string>("multiple-choice", "multiple_choice");
+  if (values.count("pass-at") != 0) {
+    const auto& k = values["pass-at"].as<std::vector<std::int64_t>>();
+    out.assign("pass_at_k.k", fmt::format("[{}]", fmt::join(k, ", ")));
+  }
+  out.add<std::int64_t>("samples", "pass_at_k.samples");
+  out.add<std::int64_t>("problems", "pass_at_k.problems");
+  out.add<std::string>("rollout-recipe", "rollout.recipe");
+  out.add<std::int64_t>("rollouts", "rollout.prompts");
+  for (const std::string table : {"pass_at_k.", "rollout."}) {
+    const bool asked = table == "rollout."
+                           ? values.count("rollout-recipe") + values.count("rollouts") != 0
+                           : values.count("pass-at") + values.count("samples") != 0;
+    if (!asked) continue;
+    out.add<double>("temperature", table + "temperature");
+    out.add<std::int64_t>("top-k", table + "top_k");
+    out.add<double>("top-p", table + "top_p");
+    out.add<std::int64_t>("sampling-seed", table + "seed");
+  }
+  if (values.count("set") != 0) {
+    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
+      const Assignment assignment = parse_assignment(text);
+      out.assign(assignment.key, assignment.value);
+    }
+  }
+  return out.all();
+}
+
+ordered_json to_json(const Evaluation& evaluation) {
+  ordered_json json;
+  json["loss"] = evaluation.held_out.mean;
+  json["sources"] = ordered_json::array();
+  for (const HeldOutLoss::Source& source : evaluation.held_out.sources) {
+    json["sources"].push_back({{"name", source.name},
+                               {"tokens", source.tokens},
+                               {"loss", source.loss},
+                               {"perplexity", std::exp(source.loss)}});
+    if (source.bits_per_byte >= 0) json["sources"].back()["bits_per_byte"] = source.bits_per_byte;
+  }
+  if (const auto& match = evaluation.exact_match) {
+    json["exact_match"] = {{"asked", match->asked}, {"right", match->right}};
+  }
+  if (const auto& pass = evaluation.pass_at_k) {
+    json["pass_at_k"]["problems"] = pass->problems;
+    for (const auto& [k, value] : pass->estimates) json["pass_at_k"][std::to_string(k)] = value;
+  }
+  if (const auto& choice = evaluation.multiple_choice) {
+    json["multiple_choice"] = {
+        {"questions", choice->questions}, {"sum", choice->sum}, {"per_token", choice->per_token}};
+    if (choice->per_byte >= 0) json["multiple_choice"]["per_byte"] = choice->per_byte;
+  }
+  if (const auto& gap = evaluation.rollout) {
+    json["rollout"] = {{"tokens", gap->tokens},
+                       {"gap_mean", gap->mean},
+                       {"gap_largest", gap->largest},
+                       {"k3", gap->k3},
+                       {"clipped_share", gap->clipped_share},
+                       {"clipped_mean", gap->clipped_mean},
+                       {"k3_by_position", ordered_json::array()}};
+    for (const RolloutGap::Bucket& part : gap->buckets) {
+      json["rollout"]["k3_by_position"].push_back(
+          {{"first", part.first}, {"tokens", part.tokens}, {"k3", part.k3}});
+    }
+  }
+  return json;
+}
+
+/// One row for each number.
+std::string to_table(const Evaluation& evaluation) {
+  const auto row = [](const std::string& name, double value, std::int64_t count,
+                      const char* counted) {
+    return fmt::format("{:<36} {:>14.6g}  {:>9} {}\n", name, value, count, counted);
+  };
+  std::string text;
+  std::int64_t tokens = 0;
+  for (const auto& source : evaluation.held_out.sources) tokens += source.tokens;
+  text += row("loss", evaluation.held_out.mean, tokens, "tokens");
+  text += row("perplexity", std::exp(evaluation.held_out.mean), tokens, "tokens");
+  if (const auto& match = evaluation.exact_match) {
+    const auto asked = static_cast<double>(match->asked);
+    text += row("exact_match", match->asked > 0 ? static_cast<double>(match->right) / asked : 0.0,
+                match->asked, "problems");
+  }
+  for (const Score& score : scores_of(evaluation)) {
+    const char* counted = score.name.starts_with("pass@")    ? "problems"
+                          : score.name.starts_with("choice") ? "questions"
+                                                             : "tokens";
+    text += row(score.name, score.value, score.count, counted);
+  }
+  return text;
+}
+
+/// Without a run there is no held-out data to fall back on.
+void require_data(const ModelSource& source, const std::vector<Assignment>& assignments) {
+  if (!source.run_config.empty()) return;
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key.find(".eval.data") != std::string::npos) return;
+  }
+  throw Error(fmt::format("eval: --data is missing: {} is no run with held-out data of its own",
+                          source.name));
+}
+
+}  // namespace
+
+int eval(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("source", 1);
+  const po::variables_map values = parse_arguments("eval", eval_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const ModelSource source = open_model(required(values, "source", "eval"));
+  const std::string stage_name = last_stage(model_run(source, values, {})).name;
+  std::vector<Assignment> assignments = eval_assignments(values, stage_name);
+  require_data(source, assignments);
+  const RunConfig run = model_run(source, values, assignments);
+  const StageConfig& stage = last_stage(run);
+  if (!stage.eval) {
+    throw Error(fmt::format("eval: stage {} of {} has no evaluation; give --data", stage.name,
+                            source.name));
+  }
+  const DataSources data = open_sources(stage.eval->data, run.model.vocab_size, "eval");
+  check_evaluation(*stage.eval, data, run.model);
+  LoadedModel model(source, run, values);
+  Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data);
+  const Evaluation evaluation = evaluator.evaluate(model.context(), true);
+  if (values.count("json") != 0) {
+    ordered_json json = {{"source", source.name},
+                         {"recipe", model.recipe().name},
+                         {"recipe_hash", model.recipe().hash},
+                         {"backend", model.backend().name()},
+                         {"device", model.backend().device()}};
+    json.update(to_json(evaluation));
+    fmt::print("{}\n", json.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+    return ExitCode::kSuccess;
+  }
+  fmt::print("{} in {} on {}\n{}", source.name, model.recipe().name, model.backend().device(),
+             to_table(evaluation));
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

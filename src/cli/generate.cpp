@@ -1,0 +1,212 @@
+// fp8lab generate: completions of prompts, in the numerics of a recipe.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/loaded_model.hpp"
+#include "src/cli/model_source.hpp"
+#include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
+#include "src/data/prompt_text.hpp"
+#include "src/evaluation/generator.hpp"
+#include "src/io/json_document.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+using nlohmann::ordered_json;
+
+po::options_description generate_options() {
+  po::options_description options(
+      "fp8lab generate SOURCE --prompt TEXT | --prompts FILE\n"
+      "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. Text needs the "
+      "byte-level\n"
+      "vocabulary; python -m fp8lab.tokens --questions writes prompts of other tokenizers as ids");
+  auto add = options.add_options();
+  add("source", po::value<std::string>(), "SOURCE");
+  add_model_options(options);
+  add("prompt", po::value<std::vector<std::string>>()->composing(), "text, repeatable");
+  add("prompts", po::value<std::string>(),
+      "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
+  add("samples", po::value<std::uint32_t>()->default_value(1), "completions of each prompt");
+  add("max-new-tokens", po::value<std::int64_t>()->default_value(64), "of each completion");
+  add("min-new-tokens", po::value<std::int64_t>()->default_value(0),
+      "before them no completion ends");
+  add("temperature", po::value<double>()->default_value(0.0), "0: always the likeliest token");
+  add("top-k", po::value<std::int64_t>()->default_value(0), "0: all tokens");
+  add("top-p", po::value<double>()->default_value(1.0), "");
+  add("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
+  add("together", po::value<std::int64_t>()->default_value(64), "sequences decoded together");
+  add("vocabulary", po::value<std::string>(),
+      "\"bytes\", or a token_bytes.json (default: that of the run's data, of a folder that has "
+      "one)");
+  add("end", po::value<std::int32_t>(), "token that ends a completion (default: the vocabulary's)");
+  add("log-probabilities", "of the new tokens, in JSON");
+  add("json", "print one JSON object a completion");
+  add("help", "this text");
+  return options;
+}
+
+/// `bounds` in the words of a refusal.
+template <class T>
+T checked(const po::variables_map& values, const char* option, T least, T most) {
+  const T value = values[option].as<T>();
+  if (value >= least && value <= most) return value;
+  throw Error(fmt::format("generate: --{} {}: accepted: {} to {}", option, value, least, most));
+}
+
+SamplingConfig read_sampling(const po::variables_map& values) {
+  SamplingConfig sampling;
+  sampling.temperature = checked(values, "temperature", 0.0, 1000.0);
+  sampling.top_k = checked<std::int64_t>(values, "top-k", 0, INT64_MAX);
+  sampling.top_p = checked(values, "top-p", 0x1p-20, 1.0);
+  sampling.min_new_tokens = checked<std::int64_t>(values, "min-new-tokens", 0, 65536);
+  sampling.seed = values["seed"].as<std::uint64_t>();
+  return sampling;
+}
+
+Vocabulary find_vocabulary(const po::variables_map& values, const ModelSource& source,
+                           const RunConfig& run) {
+  if (values.count("vocabulary") != 0) {
+    const std::string name = values["vocabulary"].as<std::string>();
+    return name == "bytes" ? Vocabulary::bytes() : Vocabulary::read(name);
+  }
+  if (!source.run_config.empty()) {
+    return open_sources(last_stage(run).data, run.model.vocab_size, "generate").vocabulary();
+  }
+  const std::filesystem::path table = source.tokenizer / "token_bytes.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(table, ignored)) return Vocabulary::read(table);
+  return Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
+}
+
+/// Prompts of the command line, then those of the file.
+class PromptReader {
+ public:
+  PromptReader(const Vocabulary& vocabulary, std::int64_t vocab_size)
+      : vocabulary_(vocabulary), reader_(vocabulary, vocab_size) {}
+
+  void add(const nlohmann::json& value, const std::string& where) {
+    std::vector<std::int32_t> tokens = reader_.tokens(value, where);
+    if (value.is_string() && vocabulary_.begin() >= 0) {
+      tokens.insert(tokens.begin(), vocabulary_.begin());
+    }
+    prompts_.push_back(std::move(tokens));
+  }
+  void add_file(const std::filesystem::path& file) {
+    std::ifstream stream(file);
+    if (!stream) throw Error(fmt::format("{}: cannot be read", file.string()));
+    std::string line;
+    for (std::int64_t number = 1; std::getline(stream, line); ++number) {
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      const std::string where = fmt::format("{}:{}", file.string(), number);
+      const nlohmann::json object = parse_json(line, where);
+      if (!object.is_object() || !object.contains("prompt")) {
+        throw Error(where + ": no object with a \"prompt\"");
+      }
+      add(object["prompt"], where + ": \"prompt\"");
+    }
+  }
+  const std::vector<std::vector<std::int32_t>>& prompts() const { return prompts_; }
+
+ private:
+  const Vocabulary& vocabulary_;
+  TextReader reader_;
+  std::vector<std::vector<std::int32_t>> prompts_;
+};
+
+std::vector<Prompt> read_prompts(const po::variables_map& values, const Vocabulary& vocabulary,
+                                 std::int64_t vocab_size) {
+  PromptReader reader(vocabulary, vocab_size);
+  if (values.count("prompt") != 0) {
+    for (const std::string& text : values["prompt"].as<std::vector<std::string>>()) {
+      reader.add(text, "generate: --prompt");
+    }
+  }
+  if (values.count("prompts") != 0) reader.add_file(values["prompts"].as<std::string>());
+  if (reader.prompts().empty()) throw Error("generate: no prompt (fp8lab generate --help)");
+  std::vector<Prompt> prompts;
+  const auto samples = checked<std::uint32_t>(values, "samples", 1, 65536);
+  for (std::size_t i = 0; i < reader.prompts().size(); ++i) {
+    for (std::uint32_t sample = 0; sample < samples; ++sample) {
+      prompts.push_back({reader.prompts()[i], static_cast<std::uint32_t>(i), sample});
+    }
+  }
+  return prompts;
+}
+
+std::int64_t longest(const std::vector<Prompt>& prompts) {
+  std::size_t length = 0;
+  for (const Prompt& prompt : prompts) length = std::max(length, prompt.tokens.size());
+  return static_cast<std::int64_t>(length);
+}
+
+void print(const std::vector<Prompt>& prompts, const std::vector<Completion>& completions,
+           const Vocabulary& vocabulary, const po::variables_map& values) {
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const Completion& completion = completions[i];
+    const std::string text =
+        vocabulary.has_text() ? vocabulary.decode(completion.tokens) : std::string();
+    if (values.count("json") == 0) {
+      fmt::print(
+          "--- prompt {} sample {}: {} tokens{}\n{}\n", prompts[i].problem, prompts[i].sample,
+          completion.tokens.size(), completion.ended ? ", ended" : "",
+          vocabulary.has_text() ? text : fmt::format("{}", fmt::join(completion.tokens, " ")));
+      continue;
+    }
+    ordered_json json = {{"prompt", prompts[i].problem},
+                         {"sample", prompts[i].sample},
+                         {"ended", completion.ended},
+                         {"tokens", completion.tokens}};
+    if (vocabulary.has_text()) json["text"] = text;
+    if (values.count("log-probabilities") != 0) {
+      json["log_probabilities"] = completion.log_probabilities;
+    }
+    fmt::print("{}\n", json.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+  }
+}
+
+}  // namespace
+
+int generate(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("source", 1);
+  const po::variables_map values =
+      parse_arguments("generate", generate_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("log-probabilities") > values.count("json")) {
+    throw Error("generate: --log-probabilities needs --json");
+  }
+  const ModelSource source = open_model(required(values, "source", "generate"));
+  const RunConfig run = model_run(source, values, {});
+  const Vocabulary vocabulary = find_vocabulary(values, source, run);
+  GenerationConfig config;
+  config.sampling = read_sampling(values);
+  config.max_new_tokens = checked<std::int64_t>(values, "max-new-tokens", 1, 1 << 20);
+  config.end = values.count("end") != 0 ? values["end"].as<std::int32_t>() : vocabulary.end();
+  config.log_probabilities = values.count("log-probabilities") != 0;
+  const std::vector<Prompt> prompts = read_prompts(values, vocabulary, run.model.vocab_size);
+  LoadedModel model(source, run, values);
+  const BatchShape& shape = model.transformer().shape();
+  const std::int64_t capacity =
+      std::min(longest(prompts) + config.max_new_tokens, shape.sequence_length);
+  const auto count = static_cast<std::int64_t>(prompts.size());
+  const std::int64_t together =
+      std::min({checked<std::int64_t>(values, "together", 1, 65536), count, shape.tokens()});
+  Generator generator(model.backend(), model.transformer(), together, capacity);
+  model.transformer().prepare_weights(model.context());
+  print(prompts, generator.generate(model.context(), prompts, config), vocabulary, values);
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

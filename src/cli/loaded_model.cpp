@@ -1,0 +1,91 @@
+#include "src/cli/loaded_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "emulation/api/error.hpp"
+#include "src/backend/factory.hpp"
+#include "src/config/model_table.hpp"
+#include "src/train/checkpoint.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr std::int64_t kDefaultLength = 512;
+
+/// A run of one stage around a model.
+std::string made_up_run(const ModelSource& source) {
+  const ModelConfig& model = source.require_model();
+  return fmt::format(
+             "name = \"eval\"\n[[stages]]\nname = \"eval\"\nkind = \"sft\"\nsteps = 1\n"
+             "batch_sequences = 1\nsequence_length = {}\n",
+             std::min(kDefaultLength, model.max_position_embeddings)) +
+         model_table_text(model);
+}
+
+}  // namespace
+
+void add_model_options(po::options_description& options) {
+  auto add = options.add_options();
+  add("recipe", po::value<std::string>(),
+      "numerics, by name or file (default: those of the run's last stage, else bf16)");
+  add("backend", po::value<std::string>(), "cpu, truth or cuda (default: the run's, else cpu)");
+  add("threads", po::value<int>()->default_value(0), "0: all processors");
+  add("sequence-length", po::value<std::int64_t>(),
+      "longest text in tokens (default: the run's, else 512)");
+  add("sequences-together", po::value<std::int64_t>(),
+      "sequences of one forward pass (default: the run's, else 1)");
+}
+
+RunConfig model_run(const ModelSource& source, const po::variables_map& values,
+                    const std::vector<Assignment>& assignments) {
+  std::vector<Assignment> all;
+  if (values.count("backend") != 0) all.push_back({"backend", values["backend"].as<std::string>()});
+  if (values.count("recipe") != 0) {
+    all.push_back({"recipe", values["recipe"].as<std::string>()});
+    all.push_back({"stages.*.recipe", "\"\""});
+  }
+  if (values.count("sequence-length") != 0) {
+    all.push_back(
+        {"stages.*.sequence_length", std::to_string(values["sequence-length"].as<std::int64_t>())});
+  }
+  if (values.count("sequences-together") != 0) {
+    const std::string count = std::to_string(values["sequences-together"].as<std::int64_t>());
+    all.push_back({"stages.*.batch_sequences", count});
+    all.push_back({"stages.*.micro_batch_sequences", count});
+  }
+  all.insert(all.end(), assignments.begin(), assignments.end());
+  const bool has_run = !source.run_config.empty();
+  return parse_run_config(has_run ? source.run_config : made_up_run(source), source.name, all);
+}
+
+const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); }
+
+LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run,
+                         const po::variables_map& values)
+    : backend_(make_backend(run.backend, values["threads"].as<int>())) {
+  const StageConfig& stage = last_stage(run);
+  recipe_ = load_recipe(stage.recipe.empty() ? run.recipe : stage.recipe);
+  parameters_ = std::make_unique<Parameters>(*backend_, run.model, run.optimizer,
+                                             recipe_.activation_dtype, Purpose::inference);
+  load_parameters(*source.tensors, source.name, *parameters_);
+  transformer_ = std::make_unique<Transformer>(
+      *backend_, *parameters_, run.model, recipe_,
+      BatchShape{stage.micro_batch_sequences, stage.sequence_length, run.attention},
+      Purpose::inference);
+  context_.seed = run.seed;
+  if (!source.checkpoint.empty()) {
+    load_quantizer_states(source.checkpoint, *backend_, transformer_->linears());
+  } else if (transformer_->has_delayed_scales()) {
+    throw Error(
+        fmt::format("{}: recipe {} scales by an amax history, which only a checkpoint of "
+                    "its run has; accepted: a recipe without delayed scaling",
+                    source.name, recipe_.name));
+  }
+}
+
+}  // namespace fp8lab::cli

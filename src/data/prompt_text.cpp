@@ -1,0 +1,36 @@
+#include "src/data/prompt_text.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "emulation/api/error.hpp"
+#include "src/data/tokenizer.hpp"
+
+namespace fp8lab {
+
+std::vector<std::int32_t> TextReader::tokens(const nlohmann::json& value,
+                                             const std::string& where) const {
+  if (value.is_string()) {
+    if (vocabulary_.tokenizer() != "bytes") {
+      throw Error(
+          fmt::format("{} is text, which only the byte-level vocabulary can encode; "
+                      "accepted: token ids",
+                      where));
+    }
+    return ByteTokenizer::encode(value.get_ref<const std::string&>());
+  }
+  if (!value.is_array()) throw Error(where + " is neither a string nor a list of token ids");
+  std::vector<std::int32_t> ids;
+  for (const nlohmann::json& id : value) {
+    if (!id.is_number_unsigned() ||
+        id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab_size_)) {
+      throw Error(
+          fmt::format("{} holds {}, which is no token of {}", where, id.dump(), vocab_size_));
+    }
+    ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,268 @@
+#include "src/evaluation/evaluator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kEvaluationStream = 0xe7a1;
+
+std::string source_name(const Corpus& corpus) {
+  const SourceRecord record = corpus.records().front();
+  return record.path.empty() ? record.format
+                             : std::filesystem::path(record.path).filename().string();
+}
+
+/// Losses of the tokens of one source, added up.
+struct LossSum {
+  double nats = 0;
+  std::int64_t tokens = 0;
+  std::vector<std::int32_t> targets;  ///< kept where they can be read as text
+};
+
+HeldOutLoss::Source summarise(const Corpus& corpus, const LossSum& sum) {
+  HeldOutLoss::Source source{source_name(corpus), sum.tokens,
+                             sum.nats / static_cast<double>(sum.tokens)};
+  if (!corpus.vocabulary().has_text()) return source;
+  const std::size_t bytes = corpus.vocabulary().decode(sum.targets).size();
+  if (bytes > 0) source.bits_per_byte = sum.nats / std::log(2.0) / static_cast<double>(bytes);
+  return source;
+}
+
+}  // namespace
+
+std::vector<Score> scores_of(const Evaluation& evaluation) {
+  std::vector<Score> scores;
+  for (const HeldOutLoss::Source& source : evaluation.held_out.sources) {
+    scores.push_back({"loss/" + source.name, source.loss, source.tokens});
+    if (source.bits_per_byte < 0) continue;
+    scores.push_back({"bits_per_byte/" + source.name, source.bits_per_byte, source.tokens});
+  }
+  if (const auto& pass = evaluation.pass_at_k) {
+    for (const PassAtK::Estimate& estimate : pass->estimates) {
+      scores.push_back({fmt::format("pass@{}", estimate.k), estimate.value, pass->problems});
+    }
+  }
+  if (const auto& choices = evaluation.multiple_choice) {
+    scores.push_back({"choice/sum", choices->sum, choices->questions});
+    scores.push_back({"choice/per_token", choices->per_token, choices->questions});
+    if (choices->per_byte >= 0) {
+      scores.push_back({"choice/per_byte", choices->per_byte, choices->questions});
+    }
+  }
+  if (const auto& gap = evaluation.rollout) {
+    scores.push_back({"rollout/gap_mean", gap->mean, gap->tokens});
+    scores.push_back({"rollout/gap_largest", gap->largest, gap->tokens});
+    scores.push_back({"rollout/k3", gap->k3, gap->tokens});
+    scores.push_back({"rollout/clipped_share", gap->clipped_share, gap->tokens});
+    scores.push_back({"rollout/clipped_mean", gap->clipped_mean, gap->tokens});
+    for (const RolloutGap::Bucket& part : gap->buckets) {
+      scores.push_back({fmt::format("rollout/k3/{}", part.first), part.k3, part.tokens});
+    }
+  }
+  return scores;
+}
+
+void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model) {
+  if (config.exact_match > 0 || config.pass_at_k) {
+    for (const auto& corpus : data.corpora) corpus->reference(0);  // may be an Error
+  }
+  if (!config.multiple_choice.empty()) {
+    read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size);
+  }
+  if (config.rollout && !config.rollout->recipe.empty()) load_recipe(config.rollout->recipe);
+}
+
+Evaluator::Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
+                     const EvalConfig& config, const DataSources& data)
+    : backend_(backend),
+      parameters_(parameters),
+      transformer_(transformer),
+      config_(config),
+      data_(data),
+      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
+      scorer_(backend, transformer, data.vocabulary().padding()) {
+  check_evaluation(config, data, parameters.model());
+  if (!config_.multiple_choice.empty()) {
+    questions_ =
+        read_questions(config_.multiple_choice, data_.vocabulary(), parameters_.model().vocab_size);
+  }
+  if (config_.exact_match > 0 || config_.pass_at_k || config_.rollout) prepare_generation();
+}
+
+void Evaluator::prepare_generation() {
+  const std::int64_t limit = transformer_.shape().sequence_length;
+  std::int64_t most = config_.exact_match, together = config_.exact_match;
+  if (const auto& pass = config_.pass_at_k) {
+    most = std::max(most, pass->problems);
+    together = std::max(together, pass->problems * pass->samples);
+  }
+  if (config_.rollout) most = std::max(most, config_.rollout->prompts);
+  problems_ = choose_problems(data_, most, config_.max_new_tokens, limit);
+  std::int64_t capacity = 2;
+  for (const Problem& problem : problems_) {
+    const auto length = static_cast<std::int64_t>(problem.prompt.size());
+    capacity = std::max(capacity, length + config_.max_new_tokens);
+  }
+  const auto sequences = [&](std::int64_t prompts) {
+    return std::clamp<std::int64_t>(std::min({prompts, kDecodedTogether, kCachedTokens / capacity}),
+                                    1, transformer_.shape().tokens());
+  };
+  const bool own = config_.rollout && !config_.rollout->recipe.empty();
+  if (config_.rollout && !own) together = std::max(together, config_.rollout->prompts);
+  if (together > 0) {
+    generator_ = std::make_unique<Generator>(backend_, transformer_, sequences(together), capacity);
+  }
+  if (!own) return;
+  rollout_model_ = make_rollout_model();
+  rollout_generator_ = std::make_unique<Generator>(backend_, *rollout_model_,
+                                                   sequences(config_.rollout->prompts), capacity);
+}
+
+std::unique_ptr<Transformer> Evaluator::make_rollout_model() const {
+  const Recipe recipe = load_recipe(config_.rollout->recipe);
+  if (backend_.storage(recipe.activation_dtype) != parameters_.embedding().working().dtype) {
+    throw Error(fmt::format("rollout recipe {}: its activations are {}, those of training {}",
+                            recipe.name, name_of(recipe.activation_dtype),
+                            name_of(parameters_.embedding().working().dtype)));
+  }
+  auto model = std::make_unique<Transformer>(backend_, parameters_, parameters_.model(), recipe,
+                                             transformer_.shape(), Purpose::inference);
+  if (model->has_delayed_scales()) {
+    throw Error(fmt::format("rollout recipe {}: delayed scaling needs the amax history of a run",
+                            recipe.name));
+  }
+  return model;
+}
+
+GenerationConfig Evaluator::generation(const SamplingConfig& sampling) const {
+  return {sampling, config_.max_new_tokens, data_.vocabulary().end(), false};
+}
+
+std::vector<Prompt> Evaluator::prompts(std::int64_t problems, std::int64_t samples) const {
+  std::vector<Prompt> result;
+  const std::size_t count = std::min(problems_.size(), static_cast<std::size_t>(problems));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::int64_t sample = 0; sample < samples; ++sample) {
+      result.push_back(
+          {problems_[i].prompt, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(sample)});
+    }
+  }
+  return result;
+}
+
+Evaluation Evaluator::evaluate(const StepContext& context, bool complete) {
+  transformer_.prepare_weights(context);
+  Evaluation evaluation;
+  evaluation.held_out = held_out_loss(context);
+  if (complete) {
+    if (config_.exact_match > 0) evaluation.exact_match = exact_match(context);
+    if (config_.pass_at_k) evaluation.pass_at_k = pass_at_k(context);
+    if (!questions_.empty()) {
+      evaluation.multiple_choice = score_questions(context, scorer_, questions_);
+    }
+    if (config_.rollout) evaluation.rollout = rollout(context);
+  }
+  transformer_.discard_amaxes();
+  return evaluation;
+}
+
+HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
+  Mixture mixture(data_, 0, kEvaluationStream);
+  const BatchShape& shape = transformer_.shape();
+  const bool has_text = data_.vocabulary().has_text();
+  std::vector<LossSum> sums(data_.corpora.size());
+  std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
+  std::int64_t tokens = 0;
+  backend_.fill_zero(scalars_);
+  for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
+    const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
+    tokens += batch.trained_tokens;
+    transformer_.load(batch);
+    transformer_.forward(context);
+    transformer_.loss(scalars_, false);
+    download_floats(backend_, transformer_.token_losses(), losses);
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      if (batch.weights[i] == 0.0f) continue;
+      const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);
+      LossSum& sum = sums[mixture.chosen()[sequence]];
+      sum.nats += static_cast<double>(losses[i]);
+      ++sum.tokens;
+      if (has_text) sum.targets.push_back(batch.targets[i]);
+    }
+  }
+  HeldOutLoss result;
+  const double total = read_scalar(backend_, scalars_, StepScalar::kLossSum);
+  result.mean = tokens > 0 ? total / static_cast<double>(tokens) : 0.0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].tokens > 0) result.sources.push_back(summarise(*data_.corpora[i], sums[i]));
+  }
+  return result;
+}
+
+ExactMatch Evaluator::exact_match(const StepContext& context) {
+  SamplingConfig greedy;
+  greedy.temperature = 0.0;
+  const std::vector<Completion> completions =
+      generator_->generate(context, prompts(config_.exact_match, 1), generation(greedy));
+  ExactMatch result;
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    ++result.asked;
+    result.right += is_right(problems_[i], completions[i].tokens, data_.vocabulary()) ? 1 : 0;
+  }
+  return result;
+}
+
+PassAtK Evaluator::pass_at_k(const StepContext& context) {
+  const PassAtKConfig& config = *config_.pass_at_k;
+  const std::vector<Prompt> asked = prompts(config.problems, config.samples);
+  const std::vector<Completion> completions =
+      generator_->generate(context, asked, generation(config.sampling));
+  std::vector<std::int64_t> right(problems_.size(), 0);
+  for (std::size_t i = 0; i < completions.size(); ++i) {
+    const std::uint32_t problem = asked[i].problem;
+    const bool correct = is_right(problems_[problem], completions[i].tokens, data_.vocabulary());
+    right[problem] += correct ? 1 : 0;
+  }
+  PassAtK result;
+  result.problems = static_cast<std::int64_t>(asked.size()) / config.samples;
+  for (const std::int64_t k : config.k) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < result.problems; ++i) {
+      sum += fp8lab::pass_at_k(config.samples, right[static_cast<std::size_t>(i)], k);
+    }
+    const auto problems = static_cast<double>(std::max<std::int64_t>(result.problems, 1));
+    result.estimates.push_back({k, sum / problems});
+  }
+  return result;
+}
+
+RolloutGap Evaluator::rollout(const StepContext& context) {
+  const RolloutConfig& config = *config_.rollout;
+  GenerationConfig how = generation(config.sampling);
+  how.log_probabilities = true;
+  if (rollout_model_ != nullptr) rollout_model_->prepare_weights(context);
+  Generator& generator = rollout_model_ != nullptr ? *rollout_generator_ : *generator_;
+  const std::vector<Prompt> asked = prompts(config.prompts, 1);
+  const std::vector<Completion> completions = generator.generate(context, asked, how);
+  std::vector<ScoredText> texts;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    ScoredText text{asked[i].tokens, static_cast<std::int64_t>(asked[i].tokens.size())};
+    const std::vector<std::int32_t>& tokens = completions[i].tokens;
+    text.tokens.insert(text.tokens.end(), tokens.begin(), tokens.end());
+    texts.push_back(std::move(text));
+  }
+  const std::vector<std::vector<double>> training = scorer_.score(context, texts);
+  std::vector<RolloutTokens> compared;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    compared.push_back({completions[i].log_probabilities, training[i]});
+  }
+  return measure_gap(compared, config.clip, config.bucket);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,108 @@
+// What a model is worth on held-out data, in the numerics of a recipe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
+#include "src/evaluation/answers.hpp"
+#include "src/evaluation/generator.hpp"
+#include "src/evaluation/multiple_choice.hpp"
+#include "src/evaluation/rollout.hpp"
+#include "src/evaluation/scorer.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab {
+
+/// Loss in nats per unmasked token.
+struct HeldOutLoss {
+  struct Source {
+    std::string name;
+    std::int64_t tokens = 0;    ///< unmasked
+    double loss = 0;            ///< perplexity is exp(loss)
+    double bits_per_byte = -1;  ///< -1 where ids cannot be read as text
+  };
+  double mean = 0;              ///< over all sources, as a training loss is summed
+  std::vector<Source> sources;  ///< those that had a token
+};
+
+struct ExactMatch {
+  std::int64_t asked = 0;
+  std::int64_t right = 0;
+};
+
+struct PassAtK {
+  struct Estimate {
+    std::int64_t k = 0;
+    double value = 0;  ///< mean over the problems
+  };
+  std::int64_t problems = 0;
+  std::vector<Estimate> estimates;
+};
+
+/// Parts that were not asked for are missing.
+struct Evaluation {
+  HeldOutLoss held_out;
+  std::optional<ExactMatch> exact_match;
+  std::optional<PassAtK> pass_at_k;
+  std::optional<ChoiceAccuracy> multiple_choice;
+  std::optional<RolloutGap> rollout;
+};
+
+/// One number of an evaluation under a name, as run files hold them (src/io/README.md).
+struct Score {
+  std::string name;
+  double value = 0;
+  std::int64_t count = 0;  ///< tokens, problems or questions behind it
+};
+/// All numbers but the mean loss and the exact match, which have columns of their own.
+std::vector<Score> scores_of(const Evaluation& evaluation);
+
+/// Throws Error for questions that do not fit `model`, for data whose ids must be read as text and
+/// cannot, and for an unknown rollout recipe: before anything is computed.
+void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model);
+
+/// The evaluation of one stage or of one model: buffers allocated once.
+class Evaluator {
+ public:
+  /// Everything given must outlive the evaluator; `data` is config.data opened. `parameters` are
+  /// those of `transformer`, for a rollout in another recipe. Throws Error as check_evaluation
+  /// does, and for a rollout recipe with delayed scales, whose history there is not.
+  Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
+            const EvalConfig& config, const DataSources& data);
+
+  /// Quantizes the weights and takes the held-out loss: over the configured number of packed
+  /// sequences (rounded up to whole micro-batches), always the same ones. `complete`: also
+  /// everything else that is configured. Delayed scales stay what they are.
+  Evaluation evaluate(const StepContext& context, bool complete);
+
+ private:
+  HeldOutLoss held_out_loss(const StepContext& context);
+  ExactMatch exact_match(const StepContext& context);
+  PassAtK pass_at_k(const StepContext& context);
+  RolloutGap rollout(const StepContext& context);
+  void prepare_generation();
+  std::unique_ptr<Transformer> make_rollout_model() const;
+  GenerationConfig generation(const SamplingConfig& sampling) const;
+  /// The prompts of the first `problems` problems, `samples` times each.
+  std::vector<Prompt> prompts(std::int64_t problems, std::int64_t samples) const;
+
+  Backend& backend_;
+  const Parameters& parameters_;
+  Transformer& transformer_;
+  EvalConfig config_;
+  const DataSources& data_;
+  TensorView scalars_;
+  Scorer scorer_;
+  std::vector<Question> questions_;
+  std::vector<Problem> problems_;
+  std::unique_ptr<Generator> generator_;        ///< if something is generated
+  std::unique_ptr<Transformer> rollout_model_;  ///< if it has a recipe of its own
+  std::unique_ptr<Generator> rollout_generator_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,145 @@
+#include "src/evaluation/generator.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab {
+
+Generator::Generator(Backend& backend, Transformer& transformer, std::int64_t sequences,
+                     std::int64_t capacity)
+    : backend_(backend),
+      transformer_(transformer),
+      cache_(transformer.make_cache(sequences, capacity)),
+      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
+      slots_(static_cast<std::size_t>(sequences)) {
+  FP8LAB_ASSERT(sequences > 0 && sequences <= transformer.shape().tokens());
+}
+
+std::int64_t Generator::Slot::length() const {
+  return static_cast<std::int64_t>(prompt->tokens.size() + completion->tokens.size());
+}
+
+std::int32_t Generator::Slot::token(std::int64_t position) const {
+  const auto index = static_cast<std::size_t>(position);
+  const std::size_t prompted = prompt->tokens.size();
+  return index < prompted ? prompt->tokens[index] : completion->tokens[index - prompted];
+}
+
+void Generator::check(const std::vector<Prompt>& prompts) const {
+  const std::int64_t vocabulary = transformer_.logits().cols;
+  for (const Prompt& prompt : prompts) {
+    const auto length = static_cast<std::int64_t>(prompt.tokens.size());
+    if (length < 1 || length >= cache_.capacity()) {
+      throw Error(fmt::format("prompt {} has {} tokens; accepted: 1 to {}, and room for new ones",
+                              prompt.problem, length, cache_.capacity() - 1));
+    }
+    for (const std::int32_t token : prompt.tokens) {
+      if (token >= 0 && token < vocabulary) continue;
+      throw Error(fmt::format("prompt {}: token {} is not in the vocabulary of {}", prompt.problem,
+                              token, vocabulary));
+    }
+  }
+}
+
+std::vector<Generator::Slot*> Generator::advance(const StepContext& context) {
+  CachedBatch batch;
+  std::vector<Slot*> complete;
+  batch.query_start = {0};
+  std::int64_t room = transformer_.shape().tokens();
+  auto waiting = std::count_if(slots_.begin(), slots_.end(),
+                               [](const Slot& slot) { return slot.prompt != nullptr; });
+  for (Slot& slot : slots_) {
+    batch.cached.push_back(static_cast<std::int32_t>(slot.cached));
+    if (slot.prompt != nullptr) {
+      --waiting;  // each of the others needs room for one token at least
+      const std::int64_t count = std::min(slot.length() - slot.cached, room - waiting);
+      for (std::int64_t i = 0; i < count; ++i, ++slot.cached) {
+        batch.tokens.push_back(slot.token(slot.cached));
+        batch.positions.push_back(static_cast<std::int32_t>(slot.cached));
+      }
+      room -= count;
+      if (slot.cached == slot.length()) {
+        batch.wanted.push_back(static_cast<std::int32_t>(batch.tokens.size()) - 1);
+        complete.push_back(&slot);
+      }
+    }
+    batch.query_start.push_back(static_cast<std::int32_t>(batch.tokens.size()));
+  }
+  transformer_.load(batch, cache_);
+  transformer_.forward(context);
+  return complete;
+}
+
+std::vector<std::int32_t> Generator::choose(const std::vector<Slot*>& slots,
+                                            const GenerationConfig& config) {
+  const auto count = static_cast<std::int64_t>(slots.size());
+  std::vector<std::int32_t> tokens(slots.size());
+  const SamplingConfig& sampling = config.sampling;
+  if (sampling.temperature == 0.0 && sampling.min_new_tokens == 0) {
+    backend_.download(tokens.data(), transformer_.argmax());
+    return tokens;
+  }
+  const TensorView logits = transformer_.logits();
+  std::vector<float> values(static_cast<std::size_t>(logits.size()));
+  download_floats(backend_, logits, values);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Slot& slot = *slots[static_cast<std::size_t>(i)];
+    const auto position = static_cast<std::uint32_t>(slot.completion->tokens.size());
+    const bool may_end = position >= sampling.min_new_tokens;
+    const auto width = static_cast<std::size_t>(logits.cols);
+    tokens[static_cast<std::size_t>(i)] =
+        choose_token(std::span(values).subspan(static_cast<std::size_t>(i) * width, width),
+                     sampling, {sampling.seed, slot.prompt->problem, slot.prompt->sample, position},
+                     may_end ? -1 : config.end);
+  }
+  return tokens;
+}
+
+void Generator::accept(const std::vector<Slot*>& slots, const std::vector<std::int32_t>& tokens,
+                       const GenerationConfig& config) {
+  std::vector<float> losses(config.log_probabilities ? slots.size() : 0);
+  if (config.log_probabilities) {
+    transformer_.set_targets(tokens);
+    transformer_.loss(scalars_, false);
+    download_floats(backend_, transformer_.token_losses(), losses);
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Slot& slot = *slots[i];
+    Completion& completion = *slot.completion;
+    completion.tokens.push_back(tokens[i]);
+    if (config.log_probabilities) {
+      completion.log_probabilities.push_back(-static_cast<double>(losses[i]));
+    }
+    completion.ended = tokens[i] == config.end;
+    const bool full = slot.length() == cache_.capacity();
+    const auto made = static_cast<std::int64_t>(completion.tokens.size());
+    if (completion.ended || full || made == config.max_new_tokens) slot = Slot{};
+  }
+}
+
+std::vector<Completion> Generator::generate(const StepContext& context,
+                                            const std::vector<Prompt>& prompts,
+                                            const GenerationConfig& config) {
+  check(prompts);
+  std::vector<Completion> completions(prompts.size());
+  std::size_t next = 0;
+  for (;;) {
+    bool busy = false;
+    for (Slot& slot : slots_) {
+      if (slot.prompt == nullptr && next < prompts.size()) {
+        slot = {&prompts[next], &completions[next], 0};
+        ++next;
+      }
+      busy = busy || slot.prompt != nullptr;
+    }
+    if (!busy) break;
+    const std::vector<Slot*> complete = advance(context);
+    if (!complete.empty()) accept(complete, choose(complete, config), config);
+  }
+  return completions;
+}
+
+}  // namespace fp8lab

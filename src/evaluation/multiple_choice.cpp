@@ -1,0 +1,124 @@
+#include "src/evaluation/multiple_choice.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+
+#include "emulation/api/error.hpp"
+#include "src/config/json_fields.hpp"
+#include "src/data/prompt_text.hpp"
+#include "src/io/json_document.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// The index that a number or a letter stands for.
+std::size_t read_answer(JsonFields& fields, std::size_t choices) {
+  const nlohmann::json& value = fields.value("answer");
+  std::size_t answer = choices;
+  if (value.is_number_unsigned()) answer = value.get<std::size_t>();
+  if (value.is_string() && value.get_ref<const std::string&>().size() == 1) {
+    const char letter = value.get_ref<const std::string&>().front();
+    if (letter >= 'A' && letter <= 'Z') answer = static_cast<std::size_t>(letter - 'A');
+  }
+  if (answer >= choices) {
+    fields.fail("answer", fmt::format("is not one of the {} choices; accepted: an index from 0 on, "
+                                      "or a letter from \"A\" on",
+                                      choices));
+  }
+  return answer;
+}
+
+Question read_question(const nlohmann::json& object, const std::string& where,
+                       const Vocabulary& vocabulary, std::int64_t vocab_size) {
+  JsonFields fields(object, where);
+  const TextReader reader(vocabulary, vocab_size);
+  Question question;
+  const nlohmann::json& prompt = fields.value("question");
+  question.prompt = reader.tokens(prompt, where + ": \"question\"");
+  if (prompt.is_string() && vocabulary.begin() >= 0) {
+    question.prompt.insert(question.prompt.begin(), vocabulary.begin());
+  }
+  if (question.prompt.empty()) fields.fail("question", "is empty");
+  const nlohmann::json& choices = fields.value("choices");
+  if (!choices.is_array() || choices.size() < 2) {
+    fields.fail("choices", "is no list of at least two");
+  }
+  for (const nlohmann::json& value : choices) {
+    Choice choice;
+    choice.tokens = reader.tokens(value, where + ": \"choices\"");
+    if (choice.tokens.empty()) fields.fail("choices", "holds an empty one");
+    if (vocabulary.has_text()) {
+      choice.bytes = static_cast<std::int64_t>(vocabulary.decode(choice.tokens).size());
+    }
+    question.choices.push_back(std::move(choice));
+  }
+  question.answer = read_answer(fields, question.choices.size());
+  return question;
+}
+
+/// Is the right one the first of the largest?
+bool is_best(const std::vector<double>& scores, std::size_t answer) {
+  return std::max_element(scores.begin(), scores.end()) - scores.begin() ==
+         static_cast<std::ptrdiff_t>(answer);
+}
+
+}  // namespace
+
+std::vector<Question> read_questions(const std::filesystem::path& file,
+                                     const Vocabulary& vocabulary, std::int64_t vocab_size) {
+  std::ifstream stream(file);
+  if (!stream) throw Error(fmt::format("{}: cannot be read", file.string()));
+  std::vector<Question> questions;
+  std::string line;
+  for (std::int64_t number = 1; std::getline(stream, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", file.string(), number);
+    const nlohmann::json object = parse_json(line, where);
+    if (!object.is_object()) throw Error(where + ": not an object");
+    questions.push_back(read_question(object, where, vocabulary, vocab_size));
+  }
+  if (questions.empty()) throw Error(fmt::format("{}: no questions", file.string()));
+  return questions;
+}
+
+ChoiceAccuracy score_questions(const StepContext& context, Scorer& scorer,
+                               const std::vector<Question>& questions) {
+  std::vector<ScoredText> texts;
+  for (const Question& question : questions) {
+    for (const Choice& choice : question.choices) {
+      ScoredText text{question.prompt, static_cast<std::int64_t>(question.prompt.size())};
+      text.tokens.insert(text.tokens.end(), choice.tokens.begin(), choice.tokens.end());
+      texts.push_back(std::move(text));
+    }
+  }
+  const std::vector<std::vector<double>> scores = scorer.score(context, texts);
+  std::int64_t sum_right = 0, token_right = 0, byte_right = 0;
+  bool bytes_known = true;
+  std::size_t next = 0;
+  for (const Question& question : questions) {
+    std::vector<double> sums, per_token, per_byte;
+    for (const Choice& choice : question.choices) {
+      const std::vector<double>& tokens = scores[next++];
+      sums.push_back(std::accumulate(tokens.begin(), tokens.end(), 0.0));
+      per_token.push_back(sums.back() / static_cast<double>(tokens.size()));
+      bytes_known = bytes_known && choice.bytes > 0;
+      per_byte.push_back(sums.back() /
+                         static_cast<double>(std::max<std::int64_t>(choice.bytes, 1)));
+    }
+    sum_right += is_best(sums, question.answer) ? 1 : 0;
+    token_right += is_best(per_token, question.answer) ? 1 : 0;
+    byte_right += is_best(per_byte, question.answer) ? 1 : 0;
+  }
+  const auto share = [&](std::int64_t right) {
+    return static_cast<double>(right) / static_cast<double>(questions.size());
+  };
+  return {static_cast<std::int64_t>(questions.size()), share(sum_right), share(token_right),
+          bytes_known ? share(byte_right) : -1.0};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,44 @@
+// Questions with given choices, answered by the likelihood of each choice.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "src/data/vocabulary.hpp"
+#include "src/evaluation/scorer.hpp"
+
+namespace fp8lab {
+
+struct Choice {
+  std::vector<std::int32_t> tokens;
+  std::int64_t bytes = 0;  ///< of the text; 0: not known
+};
+
+struct Question {
+  std::vector<std::int32_t> prompt;
+  std::vector<Choice> choices;
+  std::size_t answer = 0;  ///< index of the right choice
+};
+
+/// Reads JSON-lines: {"question": TEXT, "choices": [TEXT, ...], "answer": INDEX or "A", "B", ...}.
+/// TEXT is a string, for models of the byte-level vocabulary, or a list of token ids. A choice
+/// follows the question without anything between them; a question that is a string begins with the
+/// vocabulary's begin token. Other keys are left alone. Throws Error with file:line for everything
+/// else, and for ids of no `vocab_size`.
+std::vector<Question> read_questions(const std::filesystem::path& file,
+                                     const Vocabulary& vocabulary, std::int64_t vocab_size);
+
+/// Fractions of questions whose right choice has the largest log-probability, the first of equals.
+struct ChoiceAccuracy {
+  std::int64_t questions = 0;
+  double sum = 0;        ///< log-probability of all tokens of the choice
+  double per_token = 0;  ///< the same over their number
+  double per_byte = -1;  ///< the same over the bytes of the choice; -1: not all are known
+};
+
+/// Scores every choice after its question by full forward passes.
+ChoiceAccuracy score_questions(const StepContext& context, Scorer& scorer,
+                               const std::vector<Question>& questions);
+
+}  // namespace fp8lab

@@ -1,0 +1,48 @@
+// Log-probabilities of given tokens by full forward passes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/data/dataset.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab {
+
+/// Tokens of which those from `first` (at least 1) on are scored, each after all before it.
+struct ScoredText {
+  std::vector<std::int32_t> tokens;
+  std::int64_t first = 1;
+};
+
+/// Packs texts into micro-batches, each text from a multiple of the attention's kv tile on, so that
+/// its bits are those of a sequence of its own if every quantization is local to a token.
+class Scorer {
+ public:
+  /// `padding` fills what is left of a micro-batch. `backend` and `transformer` must outlive the
+  /// scorer.
+  Scorer(Backend& backend, Transformer& transformer, std::int32_t padding);
+
+  /// For every text the log-probabilities of tokens first, first + 1, ... in nats, as
+  /// Backend::cross_entropy computes them. The weights must have been prepared. Throws Error for a
+  /// text without scored tokens or longer than a sequence.
+  std::vector<std::vector<double>> score(const StepContext& context,
+                                         const std::vector<ScoredText>& texts);
+
+ private:
+  /// Where the first token of a text lies in the micro-batch.
+  struct Place {
+    std::size_t text = 0;
+    std::int64_t token = 0;
+  };
+  /// Places as many of the texts from `next` on as fit, at least one.
+  std::vector<Place> pack(const std::vector<ScoredText>& texts, std::size_t next,
+                          Batch& batch) const;
+
+  Backend& backend_;
+  Transformer& transformer_;
+  std::int32_t padding_;
+  TensorView scalars_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,46 @@
+// Keys and values that attention has seen, layer by layer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+#include "src/config/config.hpp"
+
+namespace fp8lab {
+
+/// Memory for the first `capacity` tokens of each of `sequences` sequences.
+class KvCache {
+ public:
+  /// `dtype` is the storage type of activations. Lives as long as the backend's memory.
+  KvCache(Backend& backend, const ModelConfig& model, DType dtype, std::int64_t sequences,
+          std::int64_t capacity);
+
+  /// Keys and values of one layer: (sequences * capacity, kv_heads * head_dim) each.
+  struct Layer {
+    TensorView keys, values;
+  };
+  const Layer& layer(std::int64_t index) const { return layers_[static_cast<std::size_t>(index)]; }
+  std::int64_t sequences() const { return sequences_; }
+  std::int64_t capacity() const { return capacity_; }
+
+  /// Arguments of Backend::attention_cached for the tokens that are coming.
+  const TensorView& query_start() const { return query_start_; }
+  const TensorView& cached() const { return cached_; }
+
+ private:
+  std::int64_t sequences_, capacity_;
+  std::vector<Layer> layers_;
+  TensorView query_start_, cached_;
+};
+
+/// New tokens of sequences in a cache, sequence by sequence.
+struct CachedBatch {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> positions;    ///< within the sequence
+  std::vector<std::int32_t> query_start;  ///< first token of each sequence, and their number
+  std::vector<std::int32_t> cached;       ///< tokens of each sequence that the cache holds already
+  std::vector<std::int32_t> wanted;       ///< tokens, ascending, whose logits are asked for
+};
+
+}  // namespace fp8lab
