@@ -235,7 +235,7 @@ class Consumer {
     release(previous);
   }
 
-  /// The turn passes when the last instruction is left, so that the next warpgroup's products begin
+  /// The turn passes when two instructions are left, so that the next warpgroup's products begin
   /// when these end.
   __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sum& sum) {
     Sum partial;
@@ -244,7 +244,7 @@ class Consumer {
       turns_.wait();
       issue_stage(partial, false);
       const Promotion<P> promotion(shared_.scales[ring_.stage], 0, fragment);
-      wgmma_wait<1>();
+      wgmma_wait<2>();
       turns_.pass();
       wgmma_wait<0>();
       promote(promotion, partial, sum, ring_.stage);
