@@ -1,5 +1,6 @@
 // Sums of a tile of the wgmma GEMM that pass from the block that begins its chain to the block that
-// ends it: in the order in which a single block would have added them.
+// ends it: in the order in which a single block would have added them. A block gives before it
+// takes, and takes from a block before it, which the device starts first: every wait ends.
 #pragma once
 
 #include "kernels/gemm_problem.cuh"
