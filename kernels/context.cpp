@@ -43,6 +43,10 @@ Context::Context(int device) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   faults_ = std::make_unique<DeviceArray<std::uint32_t>>(1);
   check(cudaMemsetAsync(faults_->data(), 0, sizeof(std::uint32_t), stream_), "cudaMemsetAsync");
+  const std::size_t signals = static_cast<std::size_t>(multiprocessors_) * kSignals;
+  signals_ = std::make_unique<DeviceArray<std::uint32_t>>(signals);
+  check(cudaMemsetAsync(signals_->data(), 0, signals * sizeof(std::uint32_t), stream_),
+        "cudaMemsetAsync");
 }
 
 Context::~Context() {

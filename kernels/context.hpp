@@ -39,6 +39,10 @@ class Context {
   /// the next call. Grows by reallocation, so that a training step allocates in its first pass
   /// only.
   void* workspace(std::size_t bytes);
+  /// kSignals device words for each multiprocessor. They are zero between kernels: one that sets a
+  /// word sets it back.
+  std::uint32_t* signals() const { return signals_->data(); }
+  static constexpr int kSignals = 16;
   /// Device word of Fault bits.
   std::uint32_t* faults() const { return faults_->data(); }
 
@@ -50,6 +54,7 @@ class Context {
   int multiprocessors_ = 0;
   std::string description_;
   std::unique_ptr<DeviceArray<std::uint32_t>> faults_;
+  std::unique_ptr<DeviceArray<std::uint32_t>> signals_;
   std::unique_ptr<DeviceArray<std::byte>> workspace_;
 };
 

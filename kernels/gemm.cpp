@@ -108,7 +108,7 @@ void gemm(Context& context, const GemmSpec& spec, const QuantizedOperand& a,
   gemm.d = d.data;
   gemm.d_stride = d.row_stride;
 
-  const std::size_t own = tensor_cores ? wgmma_workspace(gemm) : 0;
+  const std::size_t own = tensor_cores ? wgmma_workspace(context, gemm) : 0;
   std::byte* memory = nullptr;
   if (carried + own > 0) {
     memory = static_cast<std::byte*>(context.workspace(carried + own));

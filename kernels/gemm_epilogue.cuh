@@ -70,14 +70,15 @@ struct Output {
 };
 
 /// What the epilogue multiplies by: s in every element, sa in this thread's two rows, and a scale
-/// of each column that the warpgroup keeps in shared memory. They are loaded when a tile begins and
-/// wait for its end.
-template <int kTileN>
+/// of each column that the warpgroup keeps in shared memory; without kScales, alpha alone. They are
+/// loaded when a tile begins and wait for its end.
+template <int kTileN, bool kScales>
 class TileScales {
  public:
-  __device__ TileScales(const Problem& p, const Tile& tile, const Fragment& fragment) {
-    outer_ = p.epilogue.scales == numerics::EpilogueScales::outer;
+  __device__ void load(const Problem& p, const Tile& tile, const Fragment& fragment) {
     s = p.epilogue.alpha;
+    if constexpr (!kScales) return;
+    outer_ = p.epilogue.scales == numerics::EpilogueScales::outer;
     if (!outer_) {
       s = __fmul_rn(__fmul_rn(s, p.outer_a.at(0)), p.outer_b.at(0));
       return;
@@ -109,15 +110,15 @@ class TileScales {
 
  private:
   static constexpr int kOwn = (kTileN + kWarpgroup - 1) / kWarpgroup;
-  bool outer_;
+  bool outer_ = false;
   float own_[kOwn] = {};
 };
 
 /// Elements (row + 8 r, column) and (row + 8 r, column + 1) of a single kernel: v = fma(A, s, c) +
 /// bias, in straight code, because it runs for every element of a tile.
-template <bool kOuter, bool kBias, int kTileN>
-__device__ inline float2 finish(const TileScales<kTileN>& scales, float2 sb, float2 bias, float2 v,
-                                int r, float2 c) {
+template <bool kOuter, bool kBias, class Scales>
+__device__ inline float2 finish(const Scales& scales, float2 sb, float2 bias, float2 v, int r,
+                                float2 c) {
   if constexpr (kOuter) {
     v = {__fmul_rn(__fmul_rn(v.x, scales.sa[r]), sb.x),
          __fmul_rn(__fmul_rn(v.y, scales.sa[r]), sb.y)};
@@ -154,9 +155,9 @@ __device__ void write_parts(const Problem& p, const Tile& tile, const float (&su
 }
 
 /// Straight from registers: any address, any output type.
-template <bool kOuter, bool kBias, int kTileN>
+template <bool kOuter, bool kBias, int kTileN, class Scales>
 __device__ void write_elements(const Problem& p, const Tile& tile, const float (&sum)[kTileN / 2],
-                               const Fragment& fragment, const TileScales<kTileN>& scales,
+                               const Fragment& fragment, const Scales& scales,
                                const ColumnScales<kTileN>& columns) {
   const int row0 = tile.m0 + fragment.row;
 #pragma unroll
@@ -183,10 +184,10 @@ __device__ void write_elements(const Problem& p, const Tile& tile, const float (
 
 /// bf16 without C: as many boxes at a time as the staging holds, in the 128-byte swizzle, so that a
 /// warp's stores touch every bank once; their copies to d run on while the next tile is multiplied.
-template <bool kOuter, bool kBias, int kTileN, int kBoxes>
+template <bool kOuter, bool kBias, int kTileN, int kBoxes, class Scales>
 __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                             const float (&sum)[kTileN / 2], const Fragment& fragment,
-                            const TileScales<kTileN>& scales, const ColumnScales<kTileN>& columns,
+                            const Scales& scales, const ColumnScales<kTileN>& columns,
                             Staging<kBoxes>& staging, int barrier) {
   constexpr int kRounds = kTileN / kBoxColumns / kBoxes;
   constexpr int kPieces = kBoxes * kBoxColumns / 8;  // 16 bytes of a row each
@@ -229,12 +230,11 @@ __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Ti
   }
 }
 
-template <bool kOuter, bool kBias, int kTileN, int kBoxes>
+template <bool kOuter, bool kBias, int kTileN, int kBoxes, class Scales>
 __device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                                const float (&sum)[kTileN / 2], const Fragment& fragment,
-                               const TileScales<kTileN>& scales,
-                               const ColumnScales<kTileN>& columns, Staging<kBoxes>& staging,
-                               int barrier) {
+                               const Scales& scales, const ColumnScales<kTileN>& columns,
+                               Staging<kBoxes>& staging, int barrier) {
   if (p.boxed) {
     write_boxes<kOuter, kBias>(p, map_d, tile, sum, fragment, scales, columns, staging, barrier);
   } else {
@@ -242,10 +242,10 @@ __device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const
   }
 }
 
-template <int kTileN, int kBoxes>
+template <int kTileN, int kBoxes, class Scales>
 __device__ void write_tile(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                            const float (&sum)[kTileN / 2], const Fragment& fragment,
-                           const TileScales<kTileN>& scales, ColumnScales<kTileN>& columns,
+                           const Scales& scales, ColumnScales<kTileN>& columns,
                            Staging<kBoxes>& staging) {
   const int barrier = 1 + static_cast<int>(threadIdx.x) / kWarpgroup;
   if (p.splits > 1) return write_parts<kTileN>(p, tile, sum, fragment);

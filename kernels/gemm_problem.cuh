@@ -16,7 +16,8 @@ namespace fp8lab::cuda {
 // One block computes tiles of 64 rows for each warpgroup that multiplies; one more warpgroup
 // copies. Each block walks over its share of the tiles, so that the copies of the next tile run
 // while the last one is written. Two blocks may form a cluster: they take tiles below each other
-// and copy half of B each for both.
+// and copy half of B each for both. Where whole tiles leave blocks idle in the last round, clusters
+// share tiles: one begins the chain of sums and hands it to the one that ends it.
 constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
 constexpr int kWarpgroup = 128;
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
@@ -79,9 +80,14 @@ struct Problem {
   bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
   int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
   int splits, range;
+  int whole;  ///< tiles of a cluster that are walked whole; those behind are shared evenly
+  int stages, stage_k;       ///< of a tile along K; elements of K in one
+  int share, longer_shares;  ///< stages of shared tiles for a cluster; how many take one more
+  float* handed;             ///< sums that a block hands over, tile_m * tile_n for each
+  unsigned* signals;  ///< zeros, Context::signals: a warp sets its own when its sums are there
   /// Scales inside the sum along K in the order in which the kernel copies them: for each chunk,
   /// those of the rows of A, and scale_places for each tile along N.
-  const float *step_a, *step_b;
+  float *step_a, *step_b;
   Grid outer_a, outer_b;  ///< scales of the epilogue
   numerics::Epilogue epilogue;
   const void* bias;
@@ -95,47 +101,72 @@ struct Problem {
 
 struct Tile {
   int m0, n0, k_begin, k_end, split;
+  bool takes, gives;  ///< its sums begin as another block's; they go to another block
 };
 
 /// A value that all threads of a warp have, told to the compiler: what follows from it is computed
 /// once for the warp. Called by whole warps.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-/// The block's share of the tiles, in order, and within each the stages along K.
+/// The block's part of the tiles, in order: whole ones while all blocks have one, then its share of
+/// the others from the end, so that it first begins what the next cluster ends and ends last what
+/// the cluster before began.
 class Walk {
  public:
   /// `rank` of the block in its cluster.
-  __device__ Walk(const Problem& p, int rank) : p_(p), rank_(rank) {
-    index_ = static_cast<int>(blockIdx.x) / p.tiling.cluster;
-    find();
-  }
-  __device__ bool done() const {
-    return index_ >= p_.tiles_m / p_.tiling.cluster * p_.tiles_n * p_.splits;
-  }
+  __device__ Walk(const Problem& p, int rank) : p_(p), rank_(rank) { go_whole(cluster()); }
+  __device__ bool done() const { return done_; }
   __device__ const Tile& tile() const { return tile_; }
   __device__ void next() {
-    index_ += static_cast<int>(gridDim.x) / p_.tiling.cluster;
-    find();
+    if (index_ < p_.whole) return go_whole(index_ + clusters());
+    go_shared(index_ - 1 - p_.whole);
   }
 
  private:
-  __device__ void find() {
-    const int high = p_.tiles_m / p_.tiling.cluster;  // in clusters
+  // A cluster has one or two blocks.
+  __device__ int cluster() const { return static_cast<int>(blockIdx.x) >> (p_.tiling.cluster - 1); }
+  __device__ int clusters() const { return static_cast<int>(gridDim.x) >> (p_.tiling.cluster - 1); }
+  /// The first stage of the shared tiles that belongs to a cluster.
+  __device__ int share(int cluster) const {
+    return cluster * p_.share + min(cluster, p_.longer_shares);
+  }
+  __device__ void go_whole(int index) {
+    if (index >= p_.whole) return go_shared((share(cluster() + 1) - 1) / p_.stages);
+    place(index);
+  }
+  __device__ void go_shared(int index) {
+    const int before = index * p_.stages;
+    const int from = max(share(cluster()) - before, 0);
+    const int to = min(share(cluster() + 1) - before, p_.stages);
+    done_ = from >= to;
+    place(p_.whole + index);
+    tile_.takes = from > 0;
+    tile_.gives = to < p_.stages;
+    tile_.k_begin = from * p_.stage_k;
+    if (tile_.gives) tile_.k_end = to * p_.stage_k;
+  }
+  __device__ void place(int index) {
+    index_ = index;
+    const int high = p_.tiles_m >> (p_.tiling.cluster - 1);  // in clusters
     const int tiles = high * p_.tiles_n;
-    tile_.split = index_ / tiles;
-    const int i = index_ % tiles;
+    tile_.split = p_.splits > 1 ? index / tiles : 0;
+    const int i = index - tile_.split * tiles;
     const int first = i / (p_.group * p_.tiles_n) * p_.group;
     const int height = min(p_.group, high - first);
     const int in_group = i - first * p_.tiles_n;
-    tile_.m0 = ((first + in_group % height) * p_.tiling.cluster + rank_) * p_.tiling.tile_m;
-    tile_.n0 = in_group / height * p_.tiling.tile_n;
+    const int column = in_group / height;
+    const int row = first + in_group - column * height;
+    tile_.m0 = (row * p_.tiling.cluster + rank_) * p_.tiling.tile_m;
+    tile_.n0 = column * p_.tiling.tile_n;
     tile_.k_begin = tile_.split * p_.range;
     tile_.k_end = min(p_.k, tile_.k_begin + p_.range);
+    tile_.takes = tile_.gives = false;
   }
 
   const Problem& p_;
   int rank_;
   int index_;
+  bool done_ = false;
   Tile tile_;
 };
 

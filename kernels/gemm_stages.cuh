@@ -66,7 +66,7 @@ struct alignas(1024) Shared {
 template <int kStages>
 struct Ring {
   int stage = 0;
-  std::uint32_t parity = 0;
+  int parity = 0;
   __device__ void advance() {
     if (++stage == kStages) {
       stage = 0;
@@ -129,6 +129,7 @@ __device__ void copy_operands(const Problem& p, int rank, const CUtensorMap* map
   for (Walk walk(p, rank); !walk.done(); walk.next()) {
     const Tile tile = walk.tile();
     ScaleCopies<P> scales(p, tile);
+#pragma unroll 1
     for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring.advance()) {
       Stage<P>& stage = shared.stages[ring.stage];
       std::uint64_t* full = &shared.full[ring.stage];

@@ -26,30 +26,43 @@ __global__ void reduce_kernel(const __grid_constant__ Problem p) {
   }
 }
 
-/// Scales inside the sum along K, from their places in the operands to the order of Problem.
-__global__ void order_scales_kernel(const __grid_constant__ Problem p, Grid a, Grid b, int columns,
-                                    float* to_a, float* to_b) {
+/// Scales inside the sum along K, from their places in the operands to the order of Problem. A
+/// block moves kOrderedPlaces by kOrderedChunks, read along K and written along the tile.
+constexpr int kOrderedPlaces = 32, kOrderedChunks = 8;
+__global__ void order_scales_kernel(const __grid_constant__ Problem p, Grid a, Grid b,
+                                    int columns) {
+  let_next_kernel_start();
+  __shared__ float scales[kOrderedChunks][kOrderedPlaces + 4];
   const int tile_n = p.tiling.tile_n;
   const int rows = p.tiles_m * p.tiling.tile_m;
   const int places = scale_places(tile_n, columns);
   const int width = rows + p.tiles_n * places;
   const int chunks = (p.k + p.chunk - 1) / p.chunk;
-  const std::int64_t count = static_cast<std::int64_t>(chunks) * width;
-  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < count;
-       i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
-    const int chunk = static_cast<int>(i / width), place = static_cast<int>(i % width);
-    const int k = chunk * p.chunk;
+  const int place0 = static_cast<int>(blockIdx.x) * kOrderedPlaces;
+  const int chunk0 = static_cast<int>(blockIdx.y) * kOrderedChunks;
+  const int thread = static_cast<int>(threadIdx.x);
+  {
+    const int place = place0 + thread / kOrderedChunks, chunk = chunk0 + thread % kOrderedChunks;
+    float scale = 0.0f;
     if (place < rows) {
-      to_a[static_cast<std::int64_t>(chunk) * rows + place] =
-          place < p.m ? a.row(place)[k / a.cols] : 0.0f;
+      if (place < p.m && chunk < chunks) scale = a.row(place)[chunk * p.chunk / a.cols];
     } else {
-      const int at = place - rows, tile = at / places;
-      const int in_tile = scale_column(at % places, tile_n, columns);
+      const int tile = (place - rows) / places;
+      const int in_tile = scale_column((place - rows) % places, tile_n, columns);
       const int column = tile * tile_n + in_tile;
-      to_b[static_cast<std::int64_t>(chunk) * (p.tiles_n * places) + at] =
-          in_tile < tile_n && column < p.n ? b.row(column)[k / b.cols] : 0.0f;
+      if (in_tile < tile_n && column < p.n && chunk < chunks) {
+        scale = b.row(column)[chunk * p.chunk / b.cols];
+      }
     }
+    scales[thread % kOrderedChunks][thread / kOrderedChunks] = scale;
   }
+  __syncthreads();
+  const int place = place0 + thread % kOrderedPlaces, chunk = chunk0 + thread / kOrderedPlaces;
+  if (place >= width || chunk >= chunks) return;
+  float* to = place < rows
+                  ? p.step_a + static_cast<std::int64_t>(chunk) * rows + place
+                  : p.step_b + static_cast<std::int64_t>(chunk) * (width - rows) + (place - rows);
+  *to = scales[thread / kOrderedPlaces][thread % kOrderedPlaces];
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -147,8 +160,22 @@ constexpr Choice kChoices[] = {
     {{Chains::pieces, 128, 128, 1}, 1.0},
 };
 
-/// The tiles whose rounds over the multiprocessors take the least time. Clusters halve the copies
-/// of B, which pays where chains are long.
+/// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the
+/// same part of K at the same time. Measured on an H200.
+double sharing_stages(const Problem& p) { return 6.0 + 0.1 * p.stages; }
+
+/// How many of `tiles` are walked whole; the others are shared by all of `clusters`. Each of these
+/// takes at least a whole tile of them, so that two are enough for each tile.
+int whole_tiles(const Problem& p, const Tiling& tiling, int tiles, int clusters) {
+  const int rest = tiles % clusters;
+  const bool chained = p.splits == 1 && tiling.chains != Chains::pieces;
+  if (!chained || tiles < clusters || rest == 0) return tiles;
+  const double saved = p.stages * (1.0 - static_cast<double>(rest) / clusters);
+  return saved > sharing_stages(p) ? tiles - rest - clusters : tiles;
+}
+
+/// The tiles that take the least time. Clusters halve the copies of B, which pays where chains are
+/// long.
 void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
   const bool long_chains = p.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) >= 4096;
   double least = 0;
@@ -157,42 +184,80 @@ void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
     if (!has_kernel(gemm, tiling) || (tiling.cluster > 1 && !long_chains)) continue;
     const int tiles_m = ceil_div(p.m, tiling.tile_m), tiles_n = ceil_div(p.n, tiling.tile_n);
     if (tiles_m % tiling.cluster != 0) continue;
-    const int rounds = ceil_div(tiles_m * tiles_n * p.splits, multiprocessors);
-    const double time = rounds * choice.cost * tiling.tile_m * tiling.tile_n;
+    const int tiles = tiles_m / tiling.cluster * tiles_n * p.splits;
+    const int clusters = multiprocessors / tiling.cluster;
+    const int whole = whole_tiles(p, tiling, tiles, clusters);
+    const double stages =
+        whole == tiles ? ceil_div(tiles, clusters) * static_cast<double>(p.stages)
+                       : p.stages * static_cast<double>(tiles) / clusters + sharing_stages(p);
+    const double time = stages * choice.cost * tiling.tile_m * tiling.tile_n;
     if (least != 0 && time >= least) continue;
     least = time;
     p.tiling = tiling;
     p.tiles_m = tiles_m;
     p.tiles_n = tiles_n;
+    p.whole = whole;
+    p.share = (tiles - whole) * p.stages / clusters;
+    p.longer_shares = (tiles - whole) * p.stages % clusters;
     p.group = std::max(1, group_rows(gemm, tiling.tile_m) / tiling.cluster);
   }
 }
 
-/// Partial sums, rounded up so that what follows is 16-byte aligned.
-std::size_t part_elements(const WgmmaGemm& gemm) {
-  return gemm.splits > 1 ? static_cast<std::size_t>((gemm.splits * gemm.m * gemm.n + 3) / 4 * 4)
-                         : 0;
-}
-/// Room for the scales of both operands whatever tiles are chosen.
-std::size_t scale_elements(const WgmmaGemm& gemm) {
-  if (!scaled_steps(gemm)) return 0;
-  constexpr int kMostRows = 192, kColumns = 128;
-  const std::int64_t rows = gemm.m + kMostRows;
-  const std::int64_t tiles = (gemm.n + kColumns - 1) / kColumns;
-  const std::int64_t chunks = (gemm.k + gemm.chunk - 1) / gemm.chunk;
-  return static_cast<std::size_t>(chunks * (rows + tiles * scale_places(kColumns, 1)));
+/// Elements of the workspace, in whole 16 bytes.
+struct Workspace {
+  std::int64_t parts, scales_a, scales_b, handed;
+};
+Workspace workspace_of(const Problem& p, const WgmmaGemm& gemm, int multiprocessors) {
+  const auto whole = [](std::int64_t elements) { return (elements + 3) / 4 * 4; };
+  const std::int64_t chunks = scaled_steps(gemm) ? ceil_div(p.k, p.chunk) : 0;
+  const std::int64_t places = scale_places(p.tiling.tile_n, p.blocks_b ? kBlockColumns : 1);
+  const bool shared = p.whole < p.tiles_m / p.tiling.cluster * p.tiles_n * p.splits;
+  return {p.splits > 1 ? whole(gemm.splits * gemm.m * gemm.n) : 0,
+          chunks * p.tiles_m * p.tiling.tile_m, chunks * p.tiles_n * places,
+          shared ? std::int64_t{multiprocessors} * p.tiling.tile_m * p.tiling.tile_n : 0};
 }
 
-void order_scales(Context& context, const WgmmaGemm& gemm, Problem& p) {
-  const std::int64_t chunks = ceil_div(p.k, p.chunk);
+void order_scales(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   const int columns = p.blocks_b ? kBlockColumns : 1;
-  float* to_a = gemm.memory + part_elements(gemm);
-  float* to_b = to_a + chunks * p.tiles_m * p.tiling.tile_m;
-  order_scales_kernel<<<context.multiprocessors() * 4, 256, 0, context.stream()>>>(
-      p, grid_of(gemm.scale_a, gemm.k), grid_of(gemm.scale_b, gemm.k), columns, to_a, to_b);
+  const int width =
+      p.tiles_m * p.tiling.tile_m + p.tiles_n * scale_places(p.tiling.tile_n, columns);
+  const dim3 blocks(static_cast<unsigned>(ceil_div(width, kOrderedPlaces)),
+                    static_cast<unsigned>(ceil_div(ceil_div(p.k, p.chunk), kOrderedChunks)));
+  if (blocks.y == 0) return;
+  order_scales_kernel<<<blocks, kOrderedPlaces * kOrderedChunks, 0, context.stream()>>>(
+      p, grid_of(gemm.scale_a, gemm.k), grid_of(gemm.scale_b, gemm.k), columns);
   check_launch("gemm scales");
-  p.step_a = to_a;
-  p.step_b = to_b;
+}
+
+/// All of the problem but its memory.
+Problem plan(const WgmmaGemm& gemm, int multiprocessors) {
+  const int step_k = gemm.types == WgmmaTypes::bf16 ? 16 : 32;
+  Problem p{};
+  p.m = static_cast<int>(gemm.m);
+  p.n = static_cast<int>(gemm.n);
+  p.k = static_cast<int>(gemm.k);
+  p.splits = static_cast<int>(gemm.splits);
+  p.range = static_cast<int>(gemm.splits > 1 ? gemm.range : gemm.k);
+  p.stage_k = kTileBytes / (gemm.types == WgmmaTypes::bf16 ? 2 : 1);
+  p.stages = std::max(1, ceil_div(p.range, p.stage_k));
+  p.chunk = static_cast<int>(gemm.chunk);
+  p.chunk_steps = p.chunk / step_k;
+  const bool scaled = scaled_steps(gemm);
+  p.outer_a = grid_of(scaled ? ScaleGrid{} : gemm.scale_a, gemm.k);
+  p.outer_b = grid_of(scaled ? ScaleGrid{} : gemm.scale_b, gemm.k);
+  p.epilogue = gemm.epilogue;
+  p.bias = gemm.bias;
+  p.bias_bf16 = gemm.bias_bf16;
+  p.d = gemm.d;
+  p.d_stride = gemm.d_stride;
+  const auto address = reinterpret_cast<std::uintptr_t>(gemm.d);
+  const bool bf16 = gemm.epilogue.output.bits() == 16;
+  p.paired = address % (bf16 ? 4 : 8) == 0 && gemm.d_stride % 2 == 0;
+  p.boxed = bf16 && gemm.epilogue.beta == 0.0f && gemm.splits == 1 && address % 16 == 0 &&
+            gemm.d_stride % 8 == 0;
+  choose_tiles(gemm, multiprocessors, p);
+  p.blocks_b = p.tiling.chains == Chains::turns && blocks_b(gemm);
+  return p;
 }
 
 }  // namespace
@@ -207,38 +272,23 @@ CUtensorMap output_map(const Problem& p) {
   return tensor_map(p.d, 2, p.m, p.n, p.d_stride, 64, 64);
 }
 
-std::size_t wgmma_workspace(const WgmmaGemm& gemm) {
-  return (part_elements(gemm) + scale_elements(gemm)) * sizeof(float);
+std::size_t wgmma_workspace(const Context& context, const WgmmaGemm& gemm) {
+  const int multiprocessors = context.multiprocessors();
+  const Workspace sizes = workspace_of(plan(gemm, multiprocessors), gemm, multiprocessors);
+  return static_cast<std::size_t>(sizes.parts + sizes.scales_a + sizes.scales_b + sizes.handed) *
+         sizeof(float);
 }
 
 void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
   if (gemm.m == 0 || gemm.n == 0) return;
-  const int step_k = gemm.types == WgmmaTypes::bf16 ? 16 : 32;
-  Problem p{};
-  p.m = static_cast<int>(gemm.m);
-  p.n = static_cast<int>(gemm.n);
-  p.k = static_cast<int>(gemm.k);
-  p.splits = static_cast<int>(gemm.splits);
-  p.range = static_cast<int>(gemm.splits > 1 ? gemm.range : gemm.k);
-  p.chunk = static_cast<int>(gemm.chunk);
-  p.chunk_steps = p.chunk / step_k;
+  Problem p = plan(gemm, context.multiprocessors());
+  const Workspace sizes = workspace_of(p, gemm, context.multiprocessors());
   p.parts = gemm.memory;
-  const bool scaled = scaled_steps(gemm);
-  p.outer_a = grid_of(scaled ? ScaleGrid{} : gemm.scale_a, gemm.k);
-  p.outer_b = grid_of(scaled ? ScaleGrid{} : gemm.scale_b, gemm.k);
-  p.epilogue = gemm.epilogue;
-  p.bias = gemm.bias;
-  p.bias_bf16 = gemm.bias_bf16;
-  p.d = gemm.d;
-  p.d_stride = gemm.d_stride;
-  const auto address = reinterpret_cast<std::uintptr_t>(gemm.d);
-  const bool bf16 = gemm.epilogue.output.bits() == 16;
-  p.paired = address % (bf16 ? 4 : 8) == 0 && gemm.d_stride % 2 == 0;
-  p.boxed = bf16 && gemm.epilogue.beta == 0.0f && gemm.splits == 1 && address % 16 == 0 &&
-            gemm.d_stride % 8 == 0;
-  choose_tiles(gemm, context.multiprocessors(), p);
-  p.blocks_b = p.tiling.chains == Chains::turns && blocks_b(gemm);
-  if (scaled) order_scales(context, gemm, p);
+  p.step_a = p.parts + sizes.parts;
+  p.step_b = p.step_a + sizes.scales_a;
+  p.handed = p.step_b + sizes.scales_b;
+  p.signals = context.signals();
+  if (scaled_steps(gemm)) order_scales(context, gemm, p);
   switch (gemm.types) {
     case WgmmaTypes::e4m3_e4m3: launch_types<WgmmaTypes::e4m3_e4m3>(context, gemm, p); break;
     case WgmmaTypes::e4m3_e5m2: launch_types<WgmmaTypes::e4m3_e5m2>(context, gemm, p); break;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/gemm_epilogue.cuh"
+#include "kernels/gemm_handover.cuh"
 #include "kernels/gemm_launch.cuh"
 #include "kernels/gemm_problem.cuh"
 #include "kernels/gemm_stages.cuh"
@@ -114,9 +115,14 @@ class Consumer {
     const Fragment fragment;
     if constexpr (kTakesTurns) turns_.begin();
     for (Walk walk(p_, rank_); !walk.done(); walk.next()) {
-      const TileScales<P::kTileN> scales(p_, walk.tile(), fragment);
+      Scales scales;
       Sum sum;
-      multiply(walk.tile(), fragment, sum);
+      if (walk.tile().takes) take_sums<P::kTileN>(p_, warpgroup_, sum);
+      multiply(walk.tile(), fragment, scales, sum);
+      if (walk.tile().gives) {
+        give_sums<P::kTileN>(p_, warpgroup_, sum);
+        continue;
+      }
       write_tile(p_, map_d, walk.tile(), sum, fragment, scales, shared_.columns[warpgroup_],
                  shared_.staging[warpgroup_]);
     }
@@ -128,18 +134,29 @@ class Consumer {
   static constexpr bool kTakesTurns = P::kChains == Chains::one || P::kChains == Chains::turns;
   static constexpr int kStepK = 32 / P::kBytes;
 
-  __device__ void multiply(const Tile& tile, const Fragment& fragment, Sum& sum) {
+  using Scales = TileScales<P::kTileN, !P::kScaled>;
+
+  /// The products of a tile, added to `sum` where the tile takes that over. The scales of the
+  /// epilogue are loaded while the first products are under way.
+  __device__ void multiply(const Tile& tile, const Fragment& fragment, Scales& scales, Sum& sum) {
+    ring_.stage = uniform(ring_.stage);
+    ring_.parity = uniform(ring_.parity);
     if constexpr (P::kChains == Chains::one) {
-      multiply_one(tile, sum);
+      multiply_one(tile, fragment, scales, sum);
     } else {
+      if (!tile.takes) {
 #pragma unroll
-      for (int i = 0; i < P::kTileN / 2; ++i) sum[i] = 0.0f;
-      if constexpr (P::kChains == Chains::turns) {
-        multiply_turns(tile, fragment, sum);
-      } else if constexpr (P::kChains == Chains::overlapped) {
-        multiply_overlapped(tile, fragment, sum);
+        for (int i = 0; i < P::kTileN / 2; ++i) sum[i] = 0.0f;
+      }
+      if constexpr (P::kChains == Chains::overlapped) {
+        multiply_overlapped(tile, fragment, scales, sum);
       } else {
-        multiply_pieces(tile, fragment, sum);
+        scales.load(p_, tile, fragment);
+        if constexpr (P::kChains == Chains::turns) {
+          multiply_turns(tile, fragment, sum);
+        } else {
+          multiply_pieces(tile, fragment, sum);
+        }
       }
     }
   }
@@ -180,28 +197,45 @@ class Consumer {
     if constexpr (Promotion<P>::kReadsLate) release(stage);
   }
 
+  __device__ static int stages_of(const Tile& tile) {
+    return (tile.k_end - tile.k_begin + P::kTileK - 1) / P::kTileK;
+  }
+  /// Waits for the next stage, issues its products and returns its number.
+  __device__ int issue_next(Sum& d, bool add) {
+    const int stage = ring_.stage;
+    await_stage();
+    if constexpr (P::kChains == Chains::one) turns_.wait();
+    issue_stage(d, add);
+    if constexpr (P::kChains == Chains::one) turns_.pass();
+    ring_.advance();
+    return stage;
+  }
+
   /// One chain over the whole range: a stage is released when the next one's products are under
-  /// way.
-  __device__ void multiply_one(const Tile& tile, Sum& sum) {
-    int previous = -1;
-    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
-      await_stage();
-      turns_.wait();
-      issue_stage(sum, k > tile.k_begin);
-      turns_.pass();
+  /// way. The first stands before the loop, in which nothing but products then defines the sums:
+  /// otherwise the compiler waits after each.
+  __device__ void multiply_one(const Tile& tile, const Fragment& fragment, Scales& scales,
+                               Sum& sum) {
+    int stages = stages_of(tile);
+    if (stages == 0) {  // K = 0
+      for (float& value : sum) value = 0.0f;
+      return scales.load(p_, tile, fragment);
+    }
+    int previous = issue_next(sum, tile.takes);
+    scales.load(p_, tile, fragment);
+    while (--stages > 0) {
+      const int stage = issue_next(sum, true);
       keep(sum);
-      if (previous >= 0) {
-        wgmma_wait<1>();
-        release(previous);
-      }
-      previous = ring_.stage;
+      wgmma_wait<1>();
+      release(previous);
+      previous = stage;
     }
     wgmma_wait<0>();
     keep(sum);
     release(previous);
   }
 
-  /// The turn passes when the last instruction is left, so that the next warpgroup's products begin
+  /// The turn passes when two instructions are left, so that the next warpgroup's products begin
   /// when these end.
   __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sum& sum) {
     Sum partial;
@@ -210,33 +244,28 @@ class Consumer {
       turns_.wait();
       issue_stage(partial, false);
       const Promotion<P> promotion(shared_.scales[ring_.stage], 0, fragment);
-      wgmma_wait<1>();
+      wgmma_wait<2>();
       turns_.pass();
       wgmma_wait<0>();
       promote(promotion, partial, sum, ring_.stage);
     }
   }
 
-  __device__ void multiply_overlapped(const Tile& tile, const Fragment& fragment, Sum& sum) {
+  __device__ void multiply_overlapped(const Tile& tile, const Fragment& fragment, Scales& scales,
+                                      Sum& sum) {
     Sum even, odd;
-    int stages = (tile.k_end - tile.k_begin + P::kTileK - 1) / P::kTileK;
-    if (stages == 0) return;
-    int previous = issue_next(even);
+    int stages = stages_of(tile);
+    if (stages == 0) return scales.load(p_, tile, fragment);
+    int previous = issue_next(even, false);
+    scales.load(p_, tile, fragment);
     while (true) {
       if (--stages == 0) return promote_one<0>(even, sum, fragment, previous);
-      const int stage = issue_next(odd);
+      const int stage = issue_next(odd, false);
       promote_one<1>(even, sum, fragment, previous);
       if (--stages == 0) return promote_one<0>(odd, sum, fragment, stage);
-      previous = issue_next(even);
+      previous = issue_next(even, false);
       promote_one<1>(odd, sum, fragment, stage);
     }
-  }
-  __device__ int issue_next(Sum& partial) {
-    const int stage = ring_.stage;
-    await_stage();
-    issue_stage(partial, false);
-    ring_.advance();
-    return stage;
   }
   template <int kPending>
   __device__ void promote_one(Sum& partial, Sum& sum, const Fragment& fragment, int stage) const {

@@ -44,8 +44,8 @@ struct WgmmaGemm {
 
 void gemm_wgmma(Context& context, const WgmmaGemm& gemm);
 
-/// Bytes of device memory that a GEMM needs: partial sums when K is split, and scales inside the
-/// sum along K in the order in which the kernel reads them.
-std::size_t wgmma_workspace(const WgmmaGemm& gemm);
+/// Bytes of device memory that a GEMM needs: partial sums when K is split, scales inside the sum
+/// along K in the order in which the kernel reads them, and sums that blocks hand to each other.
+std::size_t wgmma_workspace(const Context& context, const WgmmaGemm& gemm);
 
 }  // namespace fp8lab::cuda

@@ -143,6 +143,23 @@ __device__ inline void prefetch_map(const CUtensorMap* map) {
 
 // --- the grid -----------------------------------------------------------------------------------
 
+/// Tells another block's thread that what this thread and those it has synchronised with wrote to
+/// global memory is there.
+__device__ inline void signal_set(unsigned* signal) {
+  asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(signal) : "memory");
+}
+/// Waits for signal_set. Called by whole warps, which stay together.
+__device__ inline void signal_await(const unsigned* signal) {
+  unsigned set = 0;
+  while (__any_sync(0xffffffffu, set == 0)) {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(signal) : "memory");
+  }
+}
+/// Lets the next kernel of the stream start where it was launched with programmatic stream
+/// serialization and finds room.
+__device__ inline void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 /// Waits until the kernels before this one in the stream are done and their writes visible: a
 /// kernel launched with programmatic stream serialization may begin before that.
 __device__ inline void wait_for_earlier_kernels() {

@@ -293,12 +293,32 @@ std::vector<GemmCase> gemm_cases() {
   return cases;
 }
 
+/// Those whose kernels may share tiles: chains over the whole range, or over 128 bytes of K.
+std::vector<GemmCase> shared_cases() {
+  std::vector<GemmCase> cases;
+  for (const GemmCase& gemm_case : gemm_cases()) {
+    const GemmSpec& spec = gemm_case.gemm;
+    const bool wgmma = spec.accumulator == Accumulator::sm90_wgmma_fp8 ||
+                       spec.accumulator == Accumulator::sm90_bf16;
+    const bool bf16 = !gemm_case.a.is_quantized();
+    const bool chained =
+        spec.schedule == Schedule::fast || spec.promote_interval == (bf16 ? 64 : 128);
+    const bool both =
+        gemm_case.a.format != numerics::kE5M2 || gemm_case.b.format != numerics::kE5M2;
+    if (wgmma && chained && both && spec.split_k == 1) cases.push_back(gemm_case);
+  }
+  return cases;
+}
+
 class GemmCalls {
  public:
   GemmCalls(std::uint64_t seed, int round) : data_(seed), round_(round) {}
 
   std::vector<KernelCall> draw() {
-    for (const GemmCase& gemm_case : gemm_cases()) multiply(gemm_case);
+    for (const GemmCase& gemm_case : gemm_cases()) multiply(gemm_case, shape(gemm_case));
+    if (round_ % 4 == 3) {
+      for (const GemmCase& gemm_case : shared_cases()) multiply(gemm_case, shared(gemm_case));
+    }
     return std::move(calls_);
   }
 
@@ -321,6 +341,17 @@ class GemmCalls {
     // Every range of a split needs some of K.
     if (gemm_case.gemm.split_k > 1) s.k += 512 * gemm_case.gemm.split_k;
     return s;
+  }
+
+  /// 144 tiles of 192 x 128, or of 128 x 128, and K so long that the 132 multiprocessors of an H200
+  /// share the last ones.
+  Shape shared(const GemmCase& gemm_case) {
+    const std::int64_t n = data_.integer(1409, 1536);
+    if (gemm_case.a.tile.cols == 128) {
+      return {data_.integer(2113, 2304), n, data_.integer(1160, 1400)};
+    }
+    const std::int64_t k = data_.integer(4230, 4500);
+    return {data_.integer(1409, 1536), n, gemm_case.a.is_quantized() ? k : k / 2};
   }
 
   HostTensor codes(const QuantSpec& spec, std::int64_t rows, std::int64_t k, bool specials) {
@@ -347,8 +378,7 @@ class GemmCalls {
     return tensor;
   }
 
-  void multiply(const GemmCase& gemm_case) {
-    const Shape s = shape(gemm_case);
+  void multiply(const GemmCase& gemm_case, const Shape& s) {
     const bool wild = data_.word() % 4 == 0;
     for (const bool accumulate : {false, true}) {
       GemmSpec spec = gemm_case.gemm;
