@@ -57,7 +57,7 @@ po::options_description generate_options() {
   return options;
 }
 
-/// `bounds` in the words of a refusal.
+/// The value of an option. Throws Error when it is not within [least, most].
 template <class T>
 T checked(const po::variables_map& values, const char* option, T least, T most) {
   const T value = values[option].as<T>();
