@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/bell_values.hpp"
 
@@ -36,9 +37,10 @@ class Bench {
   Bench(std::int64_t rows, std::int64_t cols)
       : values_(bell_values(rows * cols)),
         copy_(values_.size()),
-        codes_(values_.size()),
         scales_(values_.size()),
-        source_{values_.data(), DType::bf16, rows, cols, cols} {}
+        source_{values_.data(), DType::bf16, rows, cols, cols} {
+    codes_.reserve(values_.size());
+  }
 
   QuantizeBenchRow measure(const QuantSpec& spec, bool transpose, int repetitions) {
     QuantizedOperand operand = operand_for(spec, transpose);
@@ -83,7 +85,7 @@ class Bench {
   }
 
   std::vector<std::uint16_t> values_, copy_;
-  std::vector<std::uint8_t> codes_;
+  cpu::AlignedBuffer codes_;  // on cache lines, as a backend's memory is
   std::vector<float> scales_;
   TensorView source_;
 };

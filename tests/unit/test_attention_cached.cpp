@@ -170,8 +170,8 @@ TEST_CASE("attention against a cache refuses what does not fit") {
                      DType::f32, DType::f32, 17);
   Replay replay(full, 20);
   replay.feed({15, 20});
-  REQUIRE_THROWS_WITH(replay.feed({5, 1}),
-                      Catch::Contains("1 new tokens after 20 of sequence 1 do not fit"));
+  REQUIRE_THROWS_WITH(replay.feed({6, 0}),
+                      Catch::Contains("6 new tokens after 15 of sequence 0 do not fit"));
   const AttentionShape shape = full.shape;
   Matrix q(DType::f32, 3, 32), k = q, v = q, out = q, cache(DType::f32, 40, 32), twin = cache;
   const auto attend = [&](const std::vector<std::int32_t>& start,
