@@ -170,14 +170,25 @@ template <class L, int kRows, bool kFromZero>
   }
 }
 
+constexpr std::int64_t kCacheLine = 64;
+
 /// Part `index` of `parts` of the panel's next group into the cache: the first rows would otherwise
 /// wait for it line by line.
 template <class L>
 inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_t parts) {
-  constexpr std::int64_t kLine = 64;
-  constexpr std::int64_t kLines = L::kPanelGroup / kLine;
+  constexpr std::int64_t kLines = L::kPanelGroup / kCacheLine;
   for (std::int64_t i = kLines * index / parts; i < kLines * (index + 1) / parts; ++i) {
-    __builtin_prefetch(next + i * kLine);
+    __builtin_prefetch(next + i * kCacheLine);
+  }
+}
+
+/// One group of the next rows into the cache: a strip of rows is larger than the first level.
+template <class L>
+inline void prefetch_rows(const std::byte* next, std::int64_t row_bytes) {
+  for (int r = 0; r < L::Lanes::kRows; ++r) {
+    for (std::int64_t at = 0; at < L::kLeftPowers; at += kCacheLine) {
+      __builtin_prefetch(next + r * row_bytes + at);
+    }
   }
 }
 
@@ -195,6 +206,7 @@ void run_group_rows(const ChainTile& tile, std::int64_t group, int count, std::i
   for (std::int64_t i = 0; i < triples; ++i) {
     const std::int64_t r = i * Lanes::kRows;
     prefetch_part<L>(b + L::kPanelGroup, i, triples);
+    prefetch_rows<L>(a + (r + Lanes::kRows) * tile.a_row_bytes, tile.a_row_bytes);
     run_group<L, Lanes::kRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
                                           c + r * L::kColumns, products + r * L::kLaneBytes);
   }
