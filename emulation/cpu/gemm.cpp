@@ -29,8 +29,8 @@ constexpr std::int64_t kSerialProducts = 1 << 18;  // fewer are not worth waking
 struct Chunk {
   std::int64_t begin = 0;
   std::int64_t length = 0;
-  std::int64_t group = 0;  // groups of the packed row before it
-  bool ends_range = false;
+  std::int64_t behind = 0;  // products of its range after it
+  std::int64_t group = 0;   // groups of the packed row before it
   std::int64_t scales = 0;  // the first place of its gathered scales
 };
 
@@ -43,7 +43,8 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_
     const std::int64_t step = plan.promoted ? plan.chunk : range_end - range.begin;
     for (std::int64_t begin = range.begin; begin < range_end; begin += step) {
       const std::int64_t length = std::min(step, range_end - begin);
-      chunks.push_back({begin, length, groups, begin + length == range_end});
+      const std::int64_t behind = range_end - begin - length;
+      chunks.push_back({begin, length, behind, groups});
       groups += (length + group - 1) / group;
     }
   }
@@ -53,6 +54,7 @@ std::vector<Chunk> list_chunks(const GemmPlan& plan, std::int64_t k, std::int64_
 // One thread's memory.
 struct Scratch {
   AlignedBuffer rows, step, partial, accumulator, total, sums;
+  ExponentsAhead ahead;
 };
 
 // What is stored of an element: d after the epilogue, or (f32) its accumulator before it.
@@ -225,8 +227,8 @@ class FastGemm {
       run_chain(chunk, row, rows, column, panel, direct ? accumulator : partial, scratch);
       if (range_begins && !direct) std::fill_n(accumulator, elements, 0.0f);
       if (!direct) add_partial(chunk, row, rows, column, partial, accumulator);
-      range_begins = chunk.ends_range;
-      if (!chunk.ends_range || !plan_.split()) continue;
+      range_begins = chunk.behind == 0;
+      if (!range_begins || !plan_.split()) continue;
       if (first_range) {
         std::copy_n(accumulator, elements, total);
         first_range = false;
@@ -260,6 +262,8 @@ class FastGemm {
     tile.c = c;
     tile.from_zero = true;
     tile.last_column = sizes_.columns;
+    tile.ahead = &scratch.ahead;
+    tile.k_behind = chunk.behind;
     if (method_.exact_products > 0) return run_block_sums(chunk, tile, row, column, scratch);
     if (method_.carrier == Carrier::f32) return kernels_.f32_chain(&tile);
     if (method_.carrier == Carrier::f64) return run_exact_sums(chunk, tile, row, column, scratch);

@@ -97,7 +97,7 @@ FastMethod specialise(const FastMethod& method, const GemmPlan& plan, const Gemm
   FastMethod special = method;
   const bool e4m3 = plan.format_a == numerics::kE4M3 && plan.format_b == numerics::kE4M3;
   if (method.carrier == Carrier::fp8 && method.kind == ChainKind::fp8_32 && e4m3 &&
-      kernels.e4m3_rows > 0) {
+      kernels.has_e4m3) {
     special.carrier = Carrier::e4m3;
     special.kind = ChainKind::e4m3_32;
   }
@@ -245,7 +245,7 @@ PackedSizes packed_sizes(const FastMethod& method, const GemmKernels& kernels) {
               group * kFp8ProductBytes};
     case Carrier::e4m3:
       return {kernels.fp8_columns, kernels.fp8_columns * kE4m3PanelBytes, group,
-              group * kE4m3ProductBytes, kernels.e4m3_rows};
+              group * kE4m3ProductBytes, kE4m3Rows};
     case Carrier::bf16:
     case Carrier::wide:
       return {kernels.bf16_columns, kernels.bf16_columns * kBf16PanelBytes, group,

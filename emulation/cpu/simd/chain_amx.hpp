@@ -18,32 +18,42 @@ using E4m3Layout =
 static_assert(E4m3Layout::kGroupBytes == kFp8Group * kE4m3ProductBytes);
 static_assert(E4m3Layout::kPanelGroup == kFp8Group * E4m3Layout::kColumns * kE4m3PanelBytes);
 
-/// All groups of `rows` <= PowerSums::kRows rows from row `first` on.
+/// The powers of a group into the cache.
 template <class L>
-void run_strip(const ChainTile& tile, std::int64_t first, std::int64_t rows, PowerSums& sums) {
-  const std::int64_t groups = (tile.k + L::kGroup - 1) / L::kGroup;
-  for (std::int64_t begin = 0; begin < groups; begin += PowerSums::kGroups) {
-    const std::int64_t count = std::min(groups - begin, PowerSums::kGroups);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::byte* a = tile.a + (begin + i) * tile.a_group_bytes + first * tile.a_row_bytes;
-      const std::byte* b = tile.b + (begin + i) * L::kPanelGroup;
-      sums.find(i, a + L::kLeftPowers, tile.a_row_bytes, rows, b + L::kRightPowers);
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      run_strip_group<L>(tile, begin + i, first, rows, sums.exponents(i));
-    }
+void prefetch_powers(const std::byte* a, const ChainTile& tile, const std::byte* b) {
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    __builtin_prefetch(a + L::kLeftPowers + r * tile.a_row_bytes);
+  }
+  for (std::int64_t at = L::kRightPowers; at < L::kPanelGroup; at += kCacheLine) {
+    __builtin_prefetch(b + at);
+  }
+}
+
+/// Finds the common exponents of groups from `first` on.
+template <class L>
+void look_ahead(const ChainTile& tile, std::int64_t first) {
+  const std::int64_t groups = (tile.k + tile.k_behind + L::kGroup - 1) / L::kGroup;
+  const TileRegisters registers;
+  PowerSums sums;
+  ExponentsAhead& ahead = *tile.ahead;
+  ahead.found = std::min(groups - first, ExponentsAhead::kGroups);
+  ahead.used = 0;
+  for (std::int64_t i = 0; i < ahead.found; ++i) {
+    const std::byte* a = tile.a + (first + i) * tile.a_group_bytes;
+    const std::byte* b = tile.b + (first + i) * L::kPanelGroup;
+    if (i + 1 < ahead.found) prefetch_powers<L>(a + tile.a_group_bytes, tile, b + L::kPanelGroup);
+    sums.find(a + L::kLeftPowers, tile.a_row_bytes, tile.rows, b + L::kRightPowers,
+              ahead.codes + i * ExponentsAhead::kGroupBytes);
   }
 }
 
 /// The chain of a tile, every group summed as `model` says.
 template <class L>
 void run_amx_chain(const ChainTile& tile, const numerics::GroupModel& model) {
-  {
-    const TileRegisters registers;
-    PowerSums sums;
-    for (std::int64_t first = 0; first < tile.rows; first += PowerSums::kRows) {
-      run_strip<L>(tile, first, std::min(tile.rows - first, PowerSums::kRows), sums);
-    }
+  for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {
+    ExponentsAhead& ahead = *tile.ahead;
+    if (ahead.used == ahead.found) look_ahead<L>(tile, group);
+    run_tile_group<L>(tile, group, ahead.codes + ahead.used++ * ExponentsAhead::kGroupBytes);
   }
   finish_chain<L>(tile, model);
 }

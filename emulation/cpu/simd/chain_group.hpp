@@ -172,17 +172,21 @@ template <class L, int kRows, bool kFromZero>
 
 constexpr std::int64_t kCacheLine = 64;
 
-/// Part `index` of `parts` of the panel's next group into the cache: the first rows would otherwise
-/// wait for it line by line.
+/// Part `index` of `parts` of the panel's next group, without powers, into the cache: the first
+/// rows would otherwise wait for it line by line.
 template <class L>
 inline void prefetch_part(const std::byte* next, std::int64_t index, std::int64_t parts) {
-  constexpr std::int64_t kLines = L::kPanelGroup / kCacheLine;
+  constexpr std::int64_t kLines = L::kRightPowers / kCacheLine;
   for (std::int64_t i = kLines * index / parts; i < kLines * (index + 1) / parts; ++i) {
     __builtin_prefetch(next + i * kCacheLine);
   }
 }
 
-/// One group of the next rows into the cache: a strip of rows is larger than the first level.
+/// Blocks of kRows rows that are brought into the cache before they are multiplied: all rows of a
+/// tile are more than its first level holds.
+constexpr std::int64_t kBlocksAhead = 2;
+
+/// One group of a block of rows into the cache.
 template <class L>
 inline void prefetch_rows(const std::byte* next, std::int64_t row_bytes) {
   for (int r = 0; r < L::Lanes::kRows; ++r) {
@@ -192,25 +196,25 @@ inline void prefetch_rows(const std::byte* next, std::int64_t row_bytes) {
   }
 }
 
-/// One group of `rows` rows of a tile from row `first` on; kCount products, or `count` of them for
-/// kCount = 0; `products` (rows, W) with L::kPowers.
+/// One group of all rows of a tile; kCount products, or `count` of them for kCount = 0; `products`
+/// (rows, W) with L::kPowers.
 template <class L, bool kFromZero, int kCount>
-void run_group_rows(const ChainTile& tile, std::int64_t group, int count, std::int64_t first,
-                    std::int64_t rows, const std::byte* products) {
+void run_group_rows(const ChainTile& tile, std::int64_t group, int count,
+                    const std::byte* products) {
   using Lanes = typename L::Lanes;
   if (kCount > 0) count = kCount;
-  const std::byte* a = tile.a + group * tile.a_group_bytes + first * tile.a_row_bytes;
+  const std::byte* a = tile.a + group * tile.a_group_bytes;
   const std::byte* b = tile.b + group * L::kPanelGroup;
-  float* c = tile.c + first * L::kColumns;
-  const std::int64_t triples = rows / Lanes::kRows;
+  float* c = tile.c;
+  const std::int64_t triples = tile.rows / Lanes::kRows;
   for (std::int64_t i = 0; i < triples; ++i) {
     const std::int64_t r = i * Lanes::kRows;
     prefetch_part<L>(b + L::kPanelGroup, i, triples);
-    prefetch_rows<L>(a + (r + Lanes::kRows) * tile.a_row_bytes, tile.a_row_bytes);
+    prefetch_rows<L>(a + (r + kBlocksAhead * Lanes::kRows) * tile.a_row_bytes, tile.a_row_bytes);
     run_group<L, Lanes::kRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
                                           c + r * L::kColumns, products + r * L::kLaneBytes);
   }
-  for (std::int64_t r = triples * Lanes::kRows; r < rows; ++r) {
+  for (std::int64_t r = triples * Lanes::kRows; r < tile.rows; ++r) {
     run_group<L, 1, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
                                c + r * L::kColumns, products + r * L::kLaneBytes);
   }
@@ -339,19 +343,18 @@ void finish_f16(const ChainTile& tile) {
   }
 }
 
-/// One group of `rows` rows of a tile from row `first` on.
+/// One group of a tile.
 template <class L>
-void run_strip_group(const ChainTile& tile, std::int64_t group, std::int64_t first,
-                     std::int64_t rows, const std::byte* products) {
+void run_tile_group(const ChainTile& tile, std::int64_t group, const std::byte* products) {
   const std::int64_t left = tile.k - group * L::kGroup;
   const bool from_zero = group == 0 && tile.from_zero;
   if (left < L::kGroup) {
     const int count = static_cast<int>(left);
-    from_zero ? run_group_rows<L, true, 0>(tile, group, count, first, rows, products)
-              : run_group_rows<L, false, 0>(tile, group, count, first, rows, products);
+    from_zero ? run_group_rows<L, true, 0>(tile, group, count, products)
+              : run_group_rows<L, false, 0>(tile, group, count, products);
   } else {
-    from_zero ? run_group_rows<L, true, L::kGroup>(tile, group, 0, first, rows, products)
-              : run_group_rows<L, false, L::kGroup>(tile, group, 0, first, rows, products);
+    from_zero ? run_group_rows<L, true, L::kGroup>(tile, group, 0, products)
+              : run_group_rows<L, false, L::kGroup>(tile, group, 0, products);
   }
 }
 
@@ -359,7 +362,7 @@ void run_strip_group(const ChainTile& tile, std::int64_t group, std::int64_t fir
 template <class L>
 void run_chain(const ChainTile& tile, const numerics::GroupModel& model) {
   for (std::int64_t group = 0; group * L::kGroup < tile.k; ++group) {
-    run_strip_group<L>(tile, group, 0, tile.rows, nullptr);
+    run_tile_group<L>(tile, group, nullptr);
   }
   finish_chain<L>(tile, model);
   if constexpr (L::kOutput == ChainOutput::f16) finish_f16<L>(tile);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "emulation/cpu/simd/chain_group.hpp"
 #include "emulation/cpu/simd/chain_pack.hpp"
@@ -212,39 +213,47 @@ void add_block_sums(const BlockSumTile* tile) {
 
 // --- promotion and epilogue ---------------------------------------------------------------------
 
-void promote(const PromotionTile* tile) {
-  for (std::int64_t r = 0; r < tile->rows; ++r) {
-    const float* p = tile->partial + r * tile->columns;
-    float* acc = tile->accumulator + r * tile->columns;
-    const float* sb = tile->scale_b;
-    const float sa = tile->scale_a == nullptr ? 1.0f : tile->scale_a[r];
-    switch (tile->step) {
+/// `columns`: of the tile; as a constant it leaves no loop over vectors.
+template <class Columns>
+void promote_rows(const PromotionTile& tile, Columns columns) {
+  const float* __restrict sb = tile.scale_b;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    const float* __restrict p = tile.partial + r * columns;
+    float* __restrict acc = tile.accumulator + r * columns;
+    const float sa = tile.scale_a == nullptr ? 1.0f : tile.scale_a[r];
+    switch (tile.step) {
       case PromotionStep::add:
-        for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = acc[j] + p[j];
+        for (std::int64_t j = 0; j < columns; ++j) acc[j] = acc[j] + p[j];
         break;
       case PromotionStep::add_f16:
-        for (std::int64_t j = 0; j < tile->columns; ++j) acc[j] = acc[j] + p[j];
-        for (std::int64_t j = 0; j < tile->columns; j += F16Rounding::kLanes) {
+        for (std::int64_t j = 0; j < columns; ++j) acc[j] = acc[j] + p[j];
+        for (std::int64_t j = 0; j < columns; j += F16Rounding::kLanes) {
           F16Rounding::round(acc + j, __builtin_inff());
         }
         break;
       case PromotionStep::b_then_a:
-        for (std::int64_t j = 0; j < tile->columns; ++j) {
+        for (std::int64_t j = 0; j < columns; ++j) {
           acc[j] = __builtin_fmaf(p[j] * sb[j], sa, acc[j]);
         }
         break;
       case PromotionStep::a_then_b:
-        for (std::int64_t j = 0; j < tile->columns; ++j) {
+        for (std::int64_t j = 0; j < columns; ++j) {
           acc[j] = __builtin_fmaf(p[j] * sa, sb[j], acc[j]);
         }
         break;
       case PromotionStep::product_first:
-        for (std::int64_t j = 0; j < tile->columns; ++j) {
+        for (std::int64_t j = 0; j < columns; ++j) {
           acc[j] = __builtin_fmaf(p[j], sa * sb[j], acc[j]);
         }
         break;
     }
   }
+}
+
+void promote(const PromotionTile* tile) {
+  using Usual = std::integral_constant<std::int64_t, Fp8Layout::kColumns>;
+  if (tile->columns == Usual::value) return promote_rows(*tile, Usual{});
+  promote_rows(*tile, tile->columns);
 }
 
 void scale_row(const EpilogueRow& row) {
@@ -301,11 +310,11 @@ const GemmKernels kGemm = {
     .pack_f32_panel = pack_plain_panel<float>,
     .pack_f64_panel = pack_plain_panel<double>,
 #if defined(FP8LAB_ISA_avx512_amx)
-    .e4m3_rows = PowerSums::kRows,
+    .has_e4m3 = true,
     .pack_e4m3_row = pack_e4m3_row,
     .pack_e4m3_panel = pack_e4m3_panel,
 #else
-    .e4m3_rows = 0,
+    .has_e4m3 = false,
     .pack_e4m3_row = nullptr,
     .pack_e4m3_panel = nullptr,
 #endif

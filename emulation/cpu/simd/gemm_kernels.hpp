@@ -11,7 +11,8 @@
 // and 16-bit exponents ("wide"), and block scales that are powers of two join the packed values.
 //
 // With AMX, the largest exponents of E4M3 products come from sums of products of powers of two
-// instead (Fp8Codes::power), for several groups at a time.
+// instead (Fp8Codes::power), for several groups at a time, of more than one chain if they are
+// short.
 //
 // Callers of the chain functions must have set the rounding mode to toward zero (TowardZero) and
 // must use no other floating-point arithmetic meanwhile; all other kernels need round to nearest.
@@ -68,6 +69,18 @@ struct WideSource {
       scale_rows;  ///< scales of row i begin at i / scale_rows * scale_stride
 };
 
+/// Rows of a tile of ChainKind::e4m3_32.
+inline constexpr std::int64_t kE4m3Rows = 48;
+
+/// The largest exponents of products that one chain of ChainKind::e4m3_32 finds for itself and for
+/// the chains behind it: AMX takes long to wake up. For one thread, kept from chain to chain.
+struct ExponentsAhead {
+  static constexpr std::int64_t kGroups = 8;
+  static constexpr std::int64_t kGroupBytes = kE4m3Rows * 64;  ///< a byte for each output
+  std::int64_t found = 0, used = 0;                            ///< groups
+  alignas(64) std::byte codes[kGroups * kGroupBytes];
+};
+
 /// One tile of chains: c (rows, W), W the panel width, contiguous, is the accumulator in and out.
 struct ChainTile {
   const std::byte* a;          ///< packed rows (f32: rows of floats, f64: of doubles)
@@ -84,6 +97,10 @@ struct ChainTile {
   const float* start;
   std::int64_t start_stride;
   std::int64_t first_column, last_column;
+  /// e4m3_32 only. The next calls with the same `ahead`, up to `k_behind` products in whole groups,
+  /// must be for the chains behind this one in the same packed rows and panel.
+  ExponentsAhead* ahead;
+  std::int64_t k_behind;
 };
 
 /// Chains by packing, products of a group and, where it is FP16, accumulator.
@@ -174,10 +191,10 @@ struct GemmKernels {
   void (*pack_f64_panel)(const F32Source* source, std::int64_t first, std::int64_t rows,
                          std::int64_t k, std::byte* out);
 
-  /// With AMX (otherwise e4m3_rows is 0): operands of ChainKind::e4m3_32, which takes tiles of up
-  /// to e4m3_rows rows whose memory has that many. Rows have zeros after K, panels memory for whole
-  /// groups.
-  std::int64_t e4m3_rows;
+  /// With AMX (otherwise has_e4m3 is false): operands of ChainKind::e4m3_32, which takes tiles of
+  /// up to kE4m3Rows rows whose memory has that many. Rows have zeros after K, panels memory for
+  /// whole groups.
+  bool has_e4m3;
   void (*pack_e4m3_row)(const Fp8Source* source, std::int64_t row, std::int64_t k, std::byte* out,
                         std::int64_t group_bytes);
   void (*pack_e4m3_panel)(const Fp8Source* source, std::int64_t first, std::int64_t rows,

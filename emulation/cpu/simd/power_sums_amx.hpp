@@ -42,17 +42,16 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-/// Works on a strip of rows and several groups, as the first multiplication after a pause of the
-/// unit waits for some 300 ns. TileRegisters must live.
+/// Works on several groups, as the first multiplication after a pause of the unit waits for some
+/// 700 cycles, and the multiply-adds after the last one run at half speed for a while.
+/// TileRegisters must live.
 class PowerSums {
  public:
-  static constexpr std::int64_t kRows = 48;
-  static constexpr std::int64_t kGroups = 4;
-
-  /// Group `group` < kGroups of `rows` <= kRows rows of powers, `row_bytes` apart, by a panel of
-  /// powers (4 blocks of 16 columns, pairs of k, columns, 2). Up to 15 rows more are read.
-  void find(std::int64_t group, const std::byte* left, std::int64_t row_bytes, std::int64_t rows,
-            const std::byte* right) {
+  /// One group of `rows` <= kE4m3Rows rows of powers, `row_bytes` apart, by a panel of powers (4
+  /// blocks of 16 columns, pairs of k, columns, 2): `codes` (kE4m3Rows, 64) become the common
+  /// exponents of its products, columns in lane order. Up to 15 rows more are read and written.
+  void find(const std::byte* left, std::int64_t row_bytes, std::int64_t rows,
+            const std::byte* right, std::byte* codes) {
     _tile_loadd(4, right, kTileRow);
     _tile_loadd(5, right + kTile, kTileRow);
     _tile_loadd(6, right + 2 * kTile, kTileRow);
@@ -60,11 +59,9 @@ class PowerSums {
     const std::int64_t blocks = (rows + kTileRows - 1) / kTileRows;
     for (std::int64_t i = 0; i <= blocks; ++i) {  // sums wait a block for their conversion
       if (i < blocks) multiply(left + i * kTileRows * row_bytes, row_bytes, sums_[i % 2]);
-      if (i > 0) convert(sums_[(i - 1) % 2], codes_[group] + (i - 1) * kTile);
+      if (i > 0) convert(sums_[(i - 1) % 2], codes + (i - 1) * kTile);
     }
   }
-  /// Common exponents of the products of a group: (kRows, 64) codes, columns in lane order.
-  const std::byte* exponents(std::int64_t group) const { return codes_[group]; }
 
  private:
   static constexpr std::int64_t kTileRows = 16, kTileRow = 64, kTile = kTileRows * kTileRow;
@@ -97,7 +94,6 @@ class PowerSums {
   }
 
   alignas(64) float sums_[2][kTileRows * kColumns];
-  alignas(64) std::byte codes_[kGroups][kRows * kTileRow];
 };
 
 }  // namespace
