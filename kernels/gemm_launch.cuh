@@ -19,6 +19,9 @@ void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& proble
 /// rows in the 128-byte swizzle.
 CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int64_t k,
                         std::int64_t stride, int box_rows);
+/// Tensor map of scales in the order of Problem, `columns` of them for each chunk of K: boxes of
+/// `box` scales of one chunk.
+CUtensorMap scale_map(const Problem& problem, const float* scales, int columns, int box);
 /// Tensor map of a bf16 d: boxes of 64 x 64 elements, likewise. Empty unless problem.boxed.
 CUtensorMap output_map(const Problem& problem);
 

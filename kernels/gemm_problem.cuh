@@ -99,6 +99,12 @@ struct Problem {
   float* parts;  ///< (splits, m, n) when split
 };
 
+/// Tensor maps of the operands, of their scales inside the sum along K, where there are any, and of
+/// d, where it is written in boxes.
+struct Maps {
+  CUtensorMap a, b, step_a, step_b, d;
+};
+
 struct Tile {
   int m0, n0, k_begin, k_end, split;
   bool takes, gives;  ///< its sums begin as another block's; they go to another block

@@ -22,17 +22,17 @@ class Promotion {
   static constexpr bool kReadsLate = P::kScaled && !P::kBlocksB;
   using Sum = float[P::kTileN / 2];
 
-  __device__ Promotion(const StageScales<P>& scales, int slot, const Fragment& fragment) {
-    a_[0] = scales.a[slot][fragment.row];
-    a_[1] = scales.a[slot][fragment.row + 8];
+  __device__ Promotion(const ChunkScales<P>& scales, const Fragment& fragment) {
+    a_[0] = scales.a[fragment.row];
+    a_[1] = scales.a[fragment.row + 8];
     if constexpr (P::kBlocksB) {
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) b_[j] = scales.b[slot][j];
+      for (int j = 0; j < kBlocks; ++j) b_[j] = scales.b[j];
     } else {
-      columns_ = scales.b[slot] + fragment.column / 2 * scale_thread_stride(P::kTileN);
+      columns_ = scales.b + fragment.column / 2 * scale_thread_stride(P::kTileN);
     }
   }
-  __device__ Promotion(const NoScales<P>&, int, const Fragment&) {}
+  __device__ Promotion(const NoScales<P>&, const Fragment&) {}
 
   __device__ void add(const Sum& partial, Sum& sum) const {
 #pragma unroll
@@ -243,7 +243,7 @@ class Consumer {
       await_stage();
       turns_.wait();
       issue_stage(partial, false);
-      const Promotion<P> promotion(shared_.scales[ring_.stage], 0, fragment);
+      const Promotion<P> promotion(shared_.scales[ring_.stage][0], fragment);
       wgmma_wait<2>();
       turns_.pass();
       wgmma_wait<0>();
@@ -269,7 +269,7 @@ class Consumer {
   }
   template <int kPending>
   __device__ void promote_one(Sum& partial, Sum& sum, const Fragment& fragment, int stage) const {
-    const Promotion<P> promotion(shared_.scales[stage], 0, fragment);
+    const Promotion<P> promotion(shared_.scales[stage][0], fragment);
     wgmma_wait<kPending>();
     promote(promotion, partial, sum, stage);
   }
@@ -294,7 +294,7 @@ class Consumer {
         wgmma_wait<0>();
         keep(partial);
         if (in_chunk < p_.chunk_steps && k + s * kStepK < tile.k_end) continue;
-        Promotion<P>(shared_.scales[ring_.stage], slot, fragment).add(partial, sum);
+        Promotion<P>(shared_.scales[ring_.stage][slot], fragment).add(partial, sum);
         in_chunk = 0;
         ++slot;
       }
@@ -311,9 +311,7 @@ class Consumer {
 
 template <class P>
 __global__ void __launch_bounds__(P::kThreads, 1)
-    gemm_kernel(const __grid_constant__ CUtensorMap map_a,
-                const __grid_constant__ CUtensorMap map_b,
-                const __grid_constant__ CUtensorMap map_d, const __grid_constant__ Problem p) {
+    gemm_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<P>*>(memory);
   if (threadIdx.x == 0) {
@@ -322,9 +320,9 @@ __global__ void __launch_bounds__(P::kThreads, 1)
       barrier_init(&shared.empty[s], Consumer<P>::releases(p));
     }
     barrier_init_fence();
-    prefetch_map(&map_a);
-    prefetch_map(&map_b);
-    prefetch_map(&map_d);
+    prefetch_map(&maps.a);
+    prefetch_map(&maps.b);
+    prefetch_map(&maps.d);
   }
   __syncthreads();
   if (p.tiling.cluster > 1) cluster_sync();
@@ -334,10 +332,10 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const int rank = p.tiling.cluster == 1 ? 0 : uniform(static_cast<int>(cluster_rank()));
   if (warpgroup == P::kConsumers) {
     lower_registers<P::kConsumers == 2 ? 40 : 32>();
-    if (threadIdx.x % kWarpgroup == 0) copy_operands<P>(p, rank, &map_a, &map_b, shared);
+    if (threadIdx.x % kWarpgroup == 0) copy_operands<P>(p, maps, rank, shared);
   } else {
     raise_registers<P::kConsumers == 2 ? 232 : 160>();
-    Consumer<P>(p, shared, warpgroup, rank).run(&map_d);
+    Consumer<P>(p, shared, warpgroup, rank).run(&maps.d);
   }
   // A block must not leave while another one still copies into its memory or arrives there.
   __syncwarp();
@@ -358,9 +356,14 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   }();
   (void)prepared;
   const int cluster = problem.tiling.cluster;
-  const CUtensorMap a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
-  const CUtensorMap b =
-      operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
+  Maps maps{};
+  maps.a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
+  maps.b = operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
+  maps.d = output_map(problem);
+  if constexpr (P::kScaled) {
+    maps.step_a = scale_map(problem, problem.step_a, problem.tiles_m * P::kTileM, P::kTileM);
+    maps.step_b = scale_map(problem, problem.step_b, problem.tiles_n * P::kPlaces, P::kPlaces);
+  }
   const int tiles = problem.tiles_m * problem.tiles_n * problem.splits;
   const int room = context.multiprocessors() / cluster * cluster;
   cudaLaunchConfig_t config{};
@@ -375,7 +378,7 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
   config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, a, b, output_map(problem), problem), "gemm_wgmma");
+  check(cudaLaunchKernelEx(&config, kernel, maps, problem), "gemm_wgmma");
 }
 
 /// Kernels that promote with one step.
