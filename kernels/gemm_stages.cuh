@@ -10,31 +10,40 @@
 namespace fp8lab::cuda {
 
 /// What is fixed when a kernel is compiled. kBlocksB: the scales of B are the same in each
-/// kBlockColumns columns.
+/// kBlockColumns columns. kRowBlocks: blocks of 64 rows for each warpgroup, one after the other in
+/// the same partial sums.
 template <WgmmaTypes kTypes_, WgmmaStep kStep_, bool kBlocksB_, Chains kChains_, int kConsumers_,
-          int kTileN_>
+          int kTileN_, int kRowBlocks_ = 1>
 struct Plan {
   static constexpr WgmmaTypes kTypes = kTypes_;
   static constexpr WgmmaStep kStep = kStep_;
   static constexpr bool kBlocksB = kBlocksB_;
   static constexpr Chains kChains = kChains_;
   static constexpr int kConsumers = kConsumers_;  ///< warpgroups that multiply
-  static constexpr int kTileM = 64 * kConsumers, kTileN = kTileN_;
+  static constexpr int kRowBlocks = kRowBlocks_;
+  static constexpr int kRows = 64 * kRowBlocks;  ///< of a warpgroup
+  static constexpr int kTileM = kRows * kConsumers, kTileN = kTileN_;
 
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kBytes = kTypes == WgmmaTypes::bf16 ? 2 : 1;
   static constexpr int kTileK = kTileBytes / kBytes;
   static constexpr bool kScaled = kStep != WgmmaStep::none && kStep != WgmmaStep::add;
+  static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::turns));
   static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale
+  /// Whether a thread keeps its scales of single columns for all row blocks of a chunk.
+  static constexpr bool kHoldsColumns = kScaled && !kBlocksB && kRowBlocks > 1;
   static constexpr int kPlaces = scale_places(kTileN, kColumns);
   static constexpr int kSlots = kChains == Chains::pieces ? kStepsPerStage : 1;
   // As many stages and boxes of d as fit into the shared memory of a multiprocessor.
   static constexpr int kStages = kTileM * kTileN > 128 * 128           ? 4
                                  : kScaled&& kChains == Chains::pieces ? 5
                                                                        : 6;
-  static constexpr int kBoxes = kChains == Chains::overlapped ? 1
-                                : kTileN == 256               ? 2
-                                                              : kTileN / kBoxColumns;
+  static constexpr int kBoxes = kChains == Chains::overlapped || kRowBlocks > 1 ? 1
+                                : kTileN == 256                                 ? 2
+                                                : kTileN / kBoxColumns;
+  // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
+  static constexpr int kCopyRegisters = kConsumers == 3 ? 32 : kRowBlocks > 1 ? 24 : 40;
+  static constexpr int kRegisters = kConsumers == 3 ? 160 : kRowBlocks > 1 ? 240 : 232;
 };
 
 template <class P>

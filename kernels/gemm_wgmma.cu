@@ -135,7 +135,7 @@ bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   }
   const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
   switch (tiling.chains) {
-    case Chains::turns: return stages;
+    case Chains::turns: return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.step));
     case Chains::overlapped: return stages && gemm.step == WgmmaStep::add;
     case Chains::pieces: return !stages;
     case Chains::one: break;
@@ -161,8 +161,8 @@ constexpr Choice kChoices[] = {
     {{Chains::one, 128, 256, 2}, 1.0},         {{Chains::one, 128, 256, 1}, 1.02},
     {{Chains::one, 128, 192, 2}, 1.02},        {{Chains::one, 128, 192, 1}, 1.04},
     {{Chains::one, 128, 128, 2}, 1.1},         {{Chains::one, 128, 128, 1}, 1.12},
-    {{Chains::overlapped, 128, 128, 2}, 0.97}, {{Chains::turns, 192, 128, 1}, 1.0},
-    {{Chains::pieces, 128, 128, 1}, 1.0},
+    {{Chains::overlapped, 128, 128, 2}, 1.02}, {{Chains::turns, 192, 128, 1}, 1.0},
+    {{Chains::turns, 256, 128, 1}, 0.97},      {{Chains::pieces, 128, 128, 1}, 1.0},
 };
 
 /// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the
