@@ -192,7 +192,7 @@ __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Ti
   constexpr int kRounds = kTileN / kBoxColumns / kBoxes;
   constexpr int kPieces = kBoxes * kBoxColumns / 8;  // 16 bytes of a row each
   const bool leader = threadIdx.x % kWarpgroup == 0;
-  const int row = fragment.row % 64;
+  const int row = fragment.row;
   // 16-byte piece j of row q of a box lies at piece j ^ (q % 8).
   const int place = row * 128 + row % 8 * 16 + fragment.column * 2;
 #pragma unroll
@@ -223,7 +223,7 @@ __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Ti
     if (leader) {
       for (int box = 0; box < kBoxes; ++box) {
         store_box(staging.boxes[box], map_d, tile.n0 + (round * kBoxes + box) * kBoxColumns,
-                  tile.m0 + static_cast<int>(threadIdx.x) / kWarpgroup * 64);
+                  tile.m0);
       }
       store_commit();
     }
@@ -242,23 +242,33 @@ __device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const
   }
 }
 
-template <int kTileN, int kBoxes, class Scales>
-__device__ void write_tile(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
-                           const float (&sum)[kTileN / 2], const Fragment& fragment,
+/// The row blocks of a warpgroup, the first at the beginning of `tile`.
+template <int kTileN, int kRowBlocks, int kBoxes, class Scales>
+__device__ void write_tile(const Problem& p, const CUtensorMap* map_d, Tile tile,
+                           const float (&sums)[kRowBlocks][kTileN / 2], const Fragment& fragment,
                            const Scales& scales, ColumnScales<kTileN>& columns,
                            Staging<kBoxes>& staging) {
   const int barrier = 1 + static_cast<int>(threadIdx.x) / kWarpgroup;
-  if (p.splits > 1) return write_parts<kTileN>(p, tile, sum, fragment);
-  scales.share(columns, barrier);
-  const auto write = [&]<bool kOuter, bool kBias>() {
+  if (p.splits == 1) scales.share(columns, barrier);
+  const auto write = [&]<bool kOuter, bool kBias>(const float(&sum)[kTileN / 2]) {
     write_finished<kOuter, kBias>(p, map_d, tile, sum, fragment, scales, columns, staging, barrier);
   };
-  if (scales.outer()) {
-    if (p.bias != nullptr) return write.template operator()<true, true>();
-    return write.template operator()<true, false>();
+#pragma unroll
+  for (int block = 0; block < kRowBlocks; ++block, tile.m0 += 64) {
+    if (p.splits > 1) {
+      write_parts<kTileN>(p, tile, sums[block], fragment);
+    } else if (scales.outer()) {
+      if (p.bias != nullptr) {
+        write.template operator()<true, true>(sums[block]);
+      } else {
+        write.template operator()<true, false>(sums[block]);
+      }
+    } else if (p.bias != nullptr) {
+      write.template operator()<false, true>(sums[block]);
+    } else {
+      write.template operator()<false, false>(sums[block]);
+    }
   }
-  if (p.bias != nullptr) return write.template operator()<false, true>();
-  write.template operator()<false, false>();
 }
 
 }  // namespace fp8lab::cuda

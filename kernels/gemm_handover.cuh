@@ -10,41 +10,48 @@ namespace fp8lab::cuda {
 
 /// Where a thread of a block puts the sums that it hands over, 16 bytes beside those of the next
 /// thread.
-template <int kTileN>
+template <int kCount>
 __device__ inline float4* handed_sums(const Problem& p, int block, int warpgroup) {
-  const std::int64_t at =
-      (static_cast<std::int64_t>(block) * p.tiling.tile_m + warpgroup * 64) * kTileN;
-  return reinterpret_cast<float4*>(p.handed + at) + threadIdx.x % kWarpgroup;
+  const std::int64_t at = std::int64_t{block} * p.tiling.tile_m * p.tiling.tile_n;
+  return reinterpret_cast<float4*>(p.handed + at + warpgroup * kCount * kWarpgroup) +
+         threadIdx.x % kWarpgroup;
 }
 /// Each warp hands over to the same warp of the block that ends the tile, and tells it so.
 __device__ inline unsigned* handed_signal(const Problem& p, int block) {
   return p.signals + block * Context::kSignals + threadIdx.x / 32;
 }
-template <int kTileN>
-__device__ void give_sums(const Problem& p, int warpgroup, const float (&sum)[kTileN / 2]) {
+/// Neighbours turn round: four sums of one access get registers in order, so that a sum and its
+/// element of a chain lie in different banks of registers (scale_thread_stride).
+template <int kRowBlocks, int kSums>
+__device__ void give_sums(const Problem& p, int warpgroup, const float (&sums)[kRowBlocks][kSums]) {
   const int block = static_cast<int>(blockIdx.x);
-  float4* to = handed_sums<kTileN>(p, block, warpgroup);
+  float4* to = handed_sums<kRowBlocks * kSums>(p, block, warpgroup);
 #pragma unroll
-  for (int i = 0; i < kTileN / 8; ++i) {
-    __stcg(to + i * kWarpgroup,
-           make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+  for (const auto& sum : sums) {
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4, to += kWarpgroup) {
+      __stcg(to, make_float4(sum[i + 1], sum[i], sum[i + 3], sum[i + 2]));
+    }
   }
   __syncwarp();
   if (threadIdx.x % 32 == 0) signal_set(handed_signal(p, block));
 }
-template <int kTileN>
-__device__ void take_sums(const Problem& p, int warpgroup, float (&sum)[kTileN / 2]) {
+template <int kRowBlocks, int kSums>
+__device__ void take_sums(const Problem& p, int warpgroup, float (&sums)[kRowBlocks][kSums]) {
   const int block = static_cast<int>(blockIdx.x) - p.tiling.cluster;
   signal_await(handed_signal(p, block));
   if (threadIdx.x % 32 == 0) *handed_signal(p, block) = 0;
-  const float4* from = handed_sums<kTileN>(p, block, warpgroup);
+  const float4* from = handed_sums<kRowBlocks * kSums>(p, block, warpgroup);
 #pragma unroll
-  for (int i = 0; i < kTileN / 8; ++i) {
-    const float4 four = __ldcg(from + i * kWarpgroup);
-    sum[4 * i] = four.x;
-    sum[4 * i + 1] = four.y;
-    sum[4 * i + 2] = four.z;
-    sum[4 * i + 3] = four.w;
+  for (auto& sum : sums) {
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4, from += kWarpgroup) {
+      const float4 four = __ldcg(from);
+      sum[i + 1] = four.x;
+      sum[i] = four.y;
+      sum[i + 3] = four.z;
+      sum[i + 2] = four.w;
+    }
   }
 }
 

@@ -13,7 +13,7 @@
 
 namespace fp8lab::cuda {
 
-// One block computes tiles of 64 rows for each warpgroup that multiplies; one more warpgroup
+// One block computes tiles of 64 or 128 rows for each warpgroup that multiplies; one more warpgroup
 // copies. Each block walks over its share of the tiles, so that the copies of the next tile run
 // while the last one is written. Two blocks may form a cluster: they take tiles below each other
 // and copy half of B each for both. Where whole tiles leave blocks idle in the last round, clusters
@@ -48,8 +48,11 @@ struct Grid {
   __device__ float at(int index) const { return *row(index); }
 };
 
-/// Scales of a tile's columns lie so that those of one thread (Fragment) are side by side, and
-/// those of the four threads of a row begin in different banks.
+/// Scales of a tile's columns lie so that those of one thread (Fragment) are side by side, in pairs
+/// whose second comes first, and those of the four threads of a row begin in different banks. The
+/// pairs turn round because the compiler numbers the registers of one load in order: a scale and
+/// its element of a chain then lie in different banks of registers, which the tensor core keeps
+/// busy.
 __host__ __device__ constexpr int scale_thread_stride(int tile_n) { return tile_n / 4 + 4; }
 /// Scales of one chunk of K that a tile copies for its columns, in whole 16 bytes: one for each
 /// `columns`.
@@ -61,7 +64,7 @@ __host__ __device__ constexpr int scale_column(int place, int tile_n, int column
   if (columns > 1) return place * columns;
   const int stride = scale_thread_stride(tile_n);
   const int thread = place / stride, own = place % stride;
-  return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + own % 2 : tile_n;
+  return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + 1 - own % 2 : tile_n;
 }
 
 /// The tiles of a GEMM.
@@ -97,6 +100,12 @@ struct Problem {
   bool paired;   ///< two neighbouring columns of d can be written at once
   bool boxed;    ///< d is written in boxes through shared memory
   float* parts;  ///< (splits, m, n) when split
+};
+
+/// Tensor maps of the operands, of their scales inside the sum along K, where there are any, and of
+/// d, where it is written in boxes.
+struct Maps {
+  CUtensorMap a, b, step_a, step_b, d;
 };
 
 struct Tile {
@@ -171,12 +180,12 @@ class Walk {
 };
 
 /// A consumer thread's part of a (64, n) accumulator: element i lies in row `row` + 8 * (i / 2 % 2)
-/// of the tile and column `column` + 8 * (i / 4) + i % 2 (PTX ISA, wgmma register fragment of D).
+/// and column `column` + 8 * (i / 4) + i % 2 (PTX ISA, wgmma register fragment of D).
 struct Fragment {
   int row, column;
   __device__ Fragment() {
     const int thread = threadIdx.x % kWarpgroup;
-    row = (threadIdx.x / kWarpgroup) * 64 + thread / 32 * 16 + thread % 32 / 4;
+    row = thread / 32 * 16 + thread % 32 / 4;
     column = thread % 4 * 2;
   }
 };

@@ -84,19 +84,24 @@ EncodeTiled encode_tiled() {
   return function;
 }
 
-/// Row-major (rows, cols) matrix in boxes of `box_cols` columns, 128 bytes in the swizzle of 128.
+CUtensorMapDataType map_type(int bytes) {
+  if (bytes == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  return bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+}
+
+/// Row-major (rows, cols) matrix of codes, bf16 or f32, by `bytes` of an element, in boxes.
 CUtensorMap tensor_map(const void* data, int bytes, std::int64_t rows, std::int64_t cols,
-                       std::int64_t stride, int box_rows, int box_cols) {
+                       std::int64_t stride, int box_rows, int box_cols,
+                       CUtensorMapSwizzle swizzle) {
   CUtensorMap map{};
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride * bytes)};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
-  const CUresult status = encode_tiled()(
-      &map, bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
-      const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode_tiled()(&map, map_type(bytes), 2, const_cast<void*>(data), sizes, strides, box, steps,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw RuntimeFailure("cuTensorMapEncodeTiled: error " + std::to_string(status));
   }
@@ -130,7 +135,7 @@ bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   }
   const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
   switch (tiling.chains) {
-    case Chains::turns: return stages;
+    case Chains::turns: return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.step));
     case Chains::overlapped: return stages && gemm.step == WgmmaStep::add;
     case Chains::pieces: return !stages;
     case Chains::one: break;
@@ -156,8 +161,8 @@ constexpr Choice kChoices[] = {
     {{Chains::one, 128, 256, 2}, 1.0},         {{Chains::one, 128, 256, 1}, 1.02},
     {{Chains::one, 128, 192, 2}, 1.02},        {{Chains::one, 128, 192, 1}, 1.04},
     {{Chains::one, 128, 128, 2}, 1.1},         {{Chains::one, 128, 128, 1}, 1.12},
-    {{Chains::overlapped, 128, 128, 2}, 0.97}, {{Chains::turns, 192, 128, 1}, 1.0},
-    {{Chains::pieces, 128, 128, 1}, 1.0},
+    {{Chains::overlapped, 128, 128, 2}, 1.02}, {{Chains::turns, 192, 128, 1}, 1.0},
+    {{Chains::turns, 256, 128, 1}, 0.97},      {{Chains::pieces, 128, 128, 1}, 1.0},
 };
 
 /// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the
@@ -264,12 +269,18 @@ Problem plan(const WgmmaGemm& gemm, int multiprocessors) {
 
 CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int64_t k,
                         std::int64_t stride, int box_rows) {
-  return tensor_map(data, bytes, rows, k, stride, box_rows, kTileBytes / bytes);
+  return tensor_map(data, bytes, rows, k, stride, box_rows, kTileBytes / bytes,
+                    CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap scale_map(const Problem& p, const float* scales, int columns, int box) {
+  return tensor_map(scales, sizeof(float), ceil_div(p.k, p.chunk), columns, columns, 1, box,
+                    CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 CUtensorMap output_map(const Problem& p) {
   if (!p.boxed) return {};
-  return tensor_map(p.d, 2, p.m, p.n, p.d_stride, 64, 64);
+  return tensor_map(p.d, 2, p.m, p.n, p.d_stride, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 std::size_t wgmma_workspace(const Context& context, const WgmmaGemm& gemm) {

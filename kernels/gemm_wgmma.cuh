@@ -12,45 +12,64 @@
 
 namespace fp8lab::cuda {
 
+/// x * y. Between FMAs the compiler lets the scheduler take another warp, between multiplications
+/// it does not: the warpgroup whose turn it is would wait to issue its products.
+__device__ inline float yielding_product(float x, float y) {
+  float product;
+  asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
+  return product;
+}
+
 /// sum = promote(sum, partial) with the scales of one chunk (numerics.md section 6.2). Those of
-/// this thread's rows, and of blocks of columns, are read when it is made, while the products are
-/// still under way; those of single columns while adding, because registers are short.
+/// this thread's rows, and of blocks of columns, are read while the products are still under way;
+/// those of single columns too where they are held, otherwise while adding, because registers are
+/// short.
 template <class P>
 class Promotion {
  public:
   /// Whether the scales in shared memory are still needed by `add`.
-  static constexpr bool kReadsLate = P::kScaled && !P::kBlocksB;
+  static constexpr bool kReadsLate = P::kScaled && !P::kBlocksB && !P::kHoldsColumns;
   using Sum = float[P::kTileN / 2];
 
-  __device__ Promotion(const StageScales<P>& scales, int slot, const Fragment& fragment) {
-    a_[0] = scales.a[slot][fragment.row];
-    a_[1] = scales.a[slot][fragment.row + 8];
+  /// For rows of the tile from `row` on; those of columns, which are the same for all row blocks,
+  /// with the first.
+  __device__ void read(const ChunkScales<P>& scales, int row, const Fragment& fragment, int block) {
+    a_[0] = scales.a[row + fragment.row];
+    a_[1] = scales.a[row + fragment.row + 8];
+    if (block > 0) return;
     if constexpr (P::kBlocksB) {
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) b_[j] = scales.b[slot][j];
+      for (int j = 0; j < kBlocks; ++j) b_[j] = scales.b[j];
     } else {
-      columns_ = scales.b[slot] + fragment.column / 2 * scale_thread_stride(P::kTileN);
+      columns_ = scales.b + fragment.column / 2 * scale_thread_stride(P::kTileN);
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) held_[j] = column_scales(j);
     }
   }
-  __device__ Promotion(const NoScales<P>&, int, const Fragment&) {}
+  __device__ void read(const NoScales<P>&, int, const Fragment&, int) {}
 
   __device__ void add(const Sum& partial, Sum& sum) const {
 #pragma unroll
     for (int i = 0; i < P::kTileN / 2; i += 8) {
       float4 sb{};
-      if constexpr (kReadsLate) sb = *reinterpret_cast<const float4*>(columns_ + i / 2);
+      if constexpr (P::kHoldsColumns) sb = held_[i / 8];
+      if constexpr (kReadsLate) sb = column_scales(i / 8);
       if constexpr (P::kBlocksB) {
         const float block = b_[i / 4 / (kBlockColumns / 8)];
         sb = {block, block, block, block};
       }
-      add_two(partial + i, sb.x, sb.y, sum + i);
-      add_two(partial + i + 4, sb.z, sb.w, sum + i + 4);
+      add_two(partial + i, sb.y, sb.x, sum + i);  // turned round (scale_thread_stride)
+      add_two(partial + i + 4, sb.w, sb.z, sum + i + 4);
     }
   }
 
  private:
   static constexpr int kBlocks = P::kTileN / kBlockColumns;
+  static constexpr int kHeld = P::kHoldsColumns ? P::kTileN / 8 : 0;
 
+  __device__ float4 column_scales(int j) const {
+    return *reinterpret_cast<const float4*>(columns_ + 4 * j);
+  }
   /// Two neighbouring columns with scales b0 and b1, in both rows.
   __device__ void add_two(const float* partial, float b0, float b1, float* sum) const {
 #pragma unroll
@@ -63,9 +82,9 @@ class Promotion {
     if constexpr (P::kStep == WgmmaStep::add) {
       return __fadd_rn(sum, partial);
     } else if constexpr (P::kStep == WgmmaStep::b_then_a) {
-      return __fmaf_rn(__fmul_rn(partial, b), a, sum);
+      return __fmaf_rn(yielding_product(partial, b), a, sum);
     } else if constexpr (P::kStep == WgmmaStep::a_then_b) {
-      return __fmaf_rn(__fmul_rn(partial, a), b, sum);
+      return __fmaf_rn(yielding_product(partial, a), b, sum);
     } else {
       return __fmaf_rn(partial, __fmul_rn(a, b), sum);
     }
@@ -73,6 +92,7 @@ class Promotion {
 
   float a_[2];
   float b_[kBlocks];
+  float4 held_[kHeld > 0 ? kHeld : 1];
   const float* columns_;
 };
 
@@ -115,16 +135,18 @@ class Consumer {
     const Fragment fragment;
     if constexpr (kTakesTurns) turns_.begin();
     for (Walk walk(p_, rank_); !walk.done(); walk.next()) {
+      Tile tile = walk.tile();
+      tile.m0 += warpgroup_ * P::kRows;  // from here on this warpgroup's
       Scales scales;
-      Sum sum;
-      if (walk.tile().takes) take_sums<P::kTileN>(p_, warpgroup_, sum);
-      multiply(walk.tile(), fragment, scales, sum);
-      if (walk.tile().gives) {
-        give_sums<P::kTileN>(p_, warpgroup_, sum);
+      Sums sums;
+      if (tile.takes) take_sums(p_, warpgroup_, sums);
+      multiply(tile, fragment, scales, sums);
+      if (tile.gives) {
+        give_sums(p_, warpgroup_, sums);
         continue;
       }
-      write_tile(p_, map_d, walk.tile(), sum, fragment, scales, shared_.columns[warpgroup_],
-                 shared_.staging[warpgroup_]);
+      write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
+                            shared_.staging[warpgroup_]);
     }
     if constexpr (kTakesTurns) turns_.finish();
     if (threadIdx.x % kWarpgroup == 0) store_wait_all();
@@ -135,42 +157,49 @@ class Consumer {
   static constexpr int kStepK = 32 / P::kBytes;
 
   using Scales = TileScales<P::kTileN, !P::kScaled>;
+  using Sums = Sum[P::kRowBlocks];
 
-  /// The products of a tile, added to `sum` where the tile takes that over. The scales of the
+  /// The products of a tile, added to `sums` where the tile takes them over. The scales of the
   /// epilogue are loaded while the first products are under way.
-  __device__ void multiply(const Tile& tile, const Fragment& fragment, Scales& scales, Sum& sum) {
+  __device__ void multiply(const Tile& tile, const Fragment& fragment, Scales& scales, Sums& sums) {
     ring_.stage = uniform(ring_.stage);
     ring_.parity = uniform(ring_.parity);
     if constexpr (P::kChains == Chains::one) {
-      multiply_one(tile, fragment, scales, sum);
+      multiply_one(tile, fragment, scales, sums[0]);
     } else {
       if (!tile.takes) {
 #pragma unroll
-        for (int i = 0; i < P::kTileN / 2; ++i) sum[i] = 0.0f;
+        for (Sum& sum : sums) {
+#pragma unroll
+          for (float& value : sum) value = 0.0f;
+        }
       }
       if constexpr (P::kChains == Chains::overlapped) {
-        multiply_overlapped(tile, fragment, scales, sum);
+        multiply_overlapped(tile, fragment, scales, sums[0]);
       } else {
         scales.load(p_, tile, fragment);
         if constexpr (P::kChains == Chains::turns) {
-          multiply_turns(tile, fragment, sum);
+          multiply_turns(tile, fragment, sums);
         } else {
-          multiply_pieces(tile, fragment, sum);
+          multiply_pieces(tile, fragment, sums[0]);
         }
       }
     }
   }
 
-  __device__ std::uint64_t a_descriptor() const {
-    return operand_descriptor(shared_.stages[ring_.stage].a + warpgroup_ * 64 * kTileBytes);
+  /// The first row of a row block in the tile.
+  __device__ int first_row(int block) const { return warpgroup_ * P::kRows + 64 * block; }
+  __device__ std::uint64_t a_descriptor(int block) const {
+    return operand_descriptor(shared_.stages[ring_.stage].a + first_row(block) * kTileBytes);
   }
   __device__ std::uint64_t b_descriptor() const {
     return operand_descriptor(shared_.stages[ring_.stage].b);
   }
   __device__ void await_stage() const { barrier_wait(&shared_.full[ring_.stage], ring_.parity); }
-  /// Issues the products of a stage; past the end of K all are zeros. `add`: to what d holds.
-  __device__ void issue_stage(Sum& d, bool add) const {
-    const std::uint64_t a = a_descriptor(), b = b_descriptor();
+  /// Issues the products of a stage in a row block; past the end of K all are zeros. `add`: to what
+  /// d holds.
+  __device__ void issue_stage(Sum& d, bool add, int block = 0) const {
+    const std::uint64_t a = a_descriptor(block), b = b_descriptor();
     keep(d);
     wgmma_fence();
 #pragma unroll
@@ -189,12 +218,14 @@ class Consumer {
       barrier_arrive_at(&shared_.empty[stage], static_cast<std::uint32_t>(lane));
     }
   }
-  /// Adds the chain in `partial`, whose products are done, to `sum`, and gives its stage back.
-  __device__ void promote(const Promotion<P>& promotion, Sum& partial, Sum& sum, int stage) const {
+  /// Adds the chain in `partial`, whose products are done, to `sum`, and gives its stage back with
+  /// the `last` chain of it.
+  __device__ void promote(const Promotion<P>& promotion, Sum& partial, Sum& sum, int stage,
+                          bool last = true) const {
     keep(partial);
-    if constexpr (!Promotion<P>::kReadsLate) release(stage);
+    if (last && !Promotion<P>::kReadsLate) release(stage);
     promotion.add(partial, sum);
-    if constexpr (Promotion<P>::kReadsLate) release(stage);
+    if (last && Promotion<P>::kReadsLate) release(stage);
   }
 
   __device__ static int stages_of(const Tile& tile) {
@@ -236,18 +267,24 @@ class Consumer {
   }
 
   /// The turn passes when two instructions are left, so that the next warpgroup's products begin
-  /// when these end.
-  __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sum& sum) {
+  /// when these end. Between row blocks it comes before the promotion: measured, not understood.
+  __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sums& sums) {
     Sum partial;
+    Promotion<P> promotion;
     for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
       await_stage();
       turns_.wait();
-      issue_stage(partial, false);
-      const Promotion<P> promotion(shared_.scales[ring_.stage], 0, fragment);
-      wgmma_wait<2>();
-      turns_.pass();
-      wgmma_wait<0>();
-      promote(promotion, partial, sum, ring_.stage);
+#pragma unroll
+      for (int block = 0; block < P::kRowBlocks; ++block) {
+        const bool last = block == P::kRowBlocks - 1;
+        issue_stage(partial, false, block);
+        promotion.read(shared_.scales[ring_.stage][0], first_row(block), fragment, block);
+        wgmma_wait<2>();
+        turns_.pass();
+        wgmma_wait<0>();
+        if (!last) turns_.wait();
+        promote(promotion, partial, sums[block], ring_.stage, last);
+      }
     }
   }
 
@@ -269,7 +306,8 @@ class Consumer {
   }
   template <int kPending>
   __device__ void promote_one(Sum& partial, Sum& sum, const Fragment& fragment, int stage) const {
-    const Promotion<P> promotion(shared_.scales[stage], 0, fragment);
+    Promotion<P> promotion;
+    promotion.read(shared_.scales[stage][0], first_row(0), fragment, 0);
     wgmma_wait<kPending>();
     promote(promotion, partial, sum, stage);
   }
@@ -280,7 +318,7 @@ class Consumer {
     int in_chunk = 0;
     for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
       await_stage();
-      const std::uint64_t a = a_descriptor(), b = b_descriptor();
+      const std::uint64_t a = a_descriptor(0), b = b_descriptor();
       const int steps = min(kStepsPerStage, (tile.k_end - k + kStepK - 1) / kStepK);
       int slot = 0;
       for (int s = 0; s < steps;) {
@@ -294,7 +332,9 @@ class Consumer {
         wgmma_wait<0>();
         keep(partial);
         if (in_chunk < p_.chunk_steps && k + s * kStepK < tile.k_end) continue;
-        Promotion<P>(shared_.scales[ring_.stage], slot, fragment).add(partial, sum);
+        Promotion<P> promotion;
+        promotion.read(shared_.scales[ring_.stage][slot], first_row(0), fragment, 0);
+        promotion.add(partial, sum);
         in_chunk = 0;
         ++slot;
       }
@@ -311,9 +351,7 @@ class Consumer {
 
 template <class P>
 __global__ void __launch_bounds__(P::kThreads, 1)
-    gemm_kernel(const __grid_constant__ CUtensorMap map_a,
-                const __grid_constant__ CUtensorMap map_b,
-                const __grid_constant__ CUtensorMap map_d, const __grid_constant__ Problem p) {
+    gemm_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<P>*>(memory);
   if (threadIdx.x == 0) {
@@ -322,9 +360,9 @@ __global__ void __launch_bounds__(P::kThreads, 1)
       barrier_init(&shared.empty[s], Consumer<P>::releases(p));
     }
     barrier_init_fence();
-    prefetch_map(&map_a);
-    prefetch_map(&map_b);
-    prefetch_map(&map_d);
+    prefetch_map(&maps.a);
+    prefetch_map(&maps.b);
+    prefetch_map(&maps.d);
   }
   __syncthreads();
   if (p.tiling.cluster > 1) cluster_sync();
@@ -333,11 +371,11 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   const int rank = p.tiling.cluster == 1 ? 0 : uniform(static_cast<int>(cluster_rank()));
   if (warpgroup == P::kConsumers) {
-    lower_registers<P::kConsumers == 2 ? 40 : 32>();
-    if (threadIdx.x % kWarpgroup == 0) copy_operands<P>(p, rank, &map_a, &map_b, shared);
+    lower_registers<P::kCopyRegisters>();
+    if (threadIdx.x % kWarpgroup == 0) copy_operands<P>(p, maps, rank, shared);
   } else {
-    raise_registers<P::kConsumers == 2 ? 232 : 160>();
-    Consumer<P>(p, shared, warpgroup, rank).run(&map_d);
+    raise_registers<P::kRegisters>();
+    Consumer<P>(p, shared, warpgroup, rank).run(&maps.d);
   }
   // A block must not leave while another one still copies into its memory or arrives there.
   __syncwarp();
@@ -358,9 +396,14 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   }();
   (void)prepared;
   const int cluster = problem.tiling.cluster;
-  const CUtensorMap a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
-  const CUtensorMap b =
-      operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
+  Maps maps{};
+  maps.a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
+  maps.b = operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
+  maps.d = output_map(problem);
+  if constexpr (P::kScaled) {
+    maps.step_a = scale_map(problem, problem.step_a, problem.tiles_m * P::kTileM, P::kTileM);
+    maps.step_b = scale_map(problem, problem.step_b, problem.tiles_n * P::kPlaces, P::kPlaces);
+  }
   const int tiles = problem.tiles_m * problem.tiles_n * problem.splits;
   const int room = context.multiprocessors() / cluster * cluster;
   cudaLaunchConfig_t config{};
@@ -375,7 +418,7 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
   config.numAttrs = 2;
-  check(cudaLaunchKernelEx(&config, kernel, a, b, output_map(problem), problem), "gemm_wgmma");
+  check(cudaLaunchKernelEx(&config, kernel, maps, problem), "gemm_wgmma");
 }
 
 /// Kernels that promote with one step.
@@ -386,6 +429,11 @@ void launch_step(Context& context, const WgmmaGemm& gemm, const Problem& p) {
       if constexpr (kStep == WgmmaStep::product_first) {
         if (p.blocks_b)
           return launch_plan<Plan<kTypes, kStep, true, Chains::turns, 3, 128>>(context, gemm, p);
+      }
+      if constexpr (multiplies_columns(kStep)) {
+        if (p.tiling.tile_m == 256)
+          return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 2, 128, 2>>(context, gemm,
+                                                                                   p);
       }
       return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 3, 128>>(context, gemm, p);
     }

@@ -102,15 +102,6 @@ __device__ inline void copy_box_to(void* destination, const CUtensorMap* map,
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
       : "memory");
 }
-/// `bytes` (a multiple of 16) from global to shared memory, both 16-byte aligned.
-__device__ inline void copy_bytes(void* destination, const void* source, std::uint32_t bytes,
-                                  std::uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(destination)),
-      "l"(source), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-}
 /// Shared memory into the box at (x, y); elements outside the tensor are not written. Belongs to
 /// the calling thread's next store_commit. The L2 may drop the box first: nobody reads it soon.
 __device__ inline void store_box(const void* source, const CUtensorMap* map, int x, int y) {

@@ -343,9 +343,12 @@ class GemmCalls {
     return s;
   }
 
-  /// 144 tiles of 192 x 128, or of 128 x 128, and K so long that the 132 multiprocessors of an H200
-  /// share the last ones.
+  /// 144 tiles of 192 x 128, or of 128 x 128, or 133 of 256 x 128 where every row and column has
+  /// scales of its own, and K so long that the 132 multiprocessors of an H200 share the last ones.
   Shape shared(const GemmCase& gemm_case) {
+    if (gemm_case.a.tile == TileShape{1, 128} && gemm_case.b.tile == TileShape{1, 128}) {
+      return {data_.integer(1729, 1792), data_.integer(2305, 2432), data_.integer(2320, 2500)};
+    }
     const std::int64_t n = data_.integer(1409, 1536);
     if (gemm_case.a.tile.cols == 128) {
       return {data_.integer(2113, 2304), n, data_.integer(1160, 1400)};
