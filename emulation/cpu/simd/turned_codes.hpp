@@ -32,16 +32,40 @@ struct CodeGroups {
   Words of[kGroups];
 };
 
+/// `words` with the bytes of the mask taken from their neighbours in `from`: byte 0 from 1, 1 from
+/// 0, 2 from 3 and 3 from 2 of each word.
+template <__mmask64 kMask>
+FP8LAB_INLINE Words with_neighbours(Words words, Words from) {
+  const __m512i index = _mm512_set4_epi32(0x0E0F0C0D, 0x0A0B0809, 0x06070405, 0x02030001);
+  return (Words)_mm512_mask_shuffle_epi8((__m512i)words, kMask, (__m512i)from, index);
+}
+/// The same from the other half of each word.
+template <__mmask64 kMask>
+FP8LAB_INLINE Words with_other_half(Words words, Words from) {
+  const __m512i index = _mm512_set4_epi32(0x0D0C0F0E, 0x09080B0A, 0x05040706, 0x01000302);
+  return (Words)_mm512_mask_shuffle_epi8((__m512i)words, kMask, (__m512i)from, index);
+}
+/// The lower halves of the words of a and b, or the upper ones, a's lower.
+FP8LAB_INLINE Words lower_halves(Words a, Words b) {
+  return with_other_half<0xCCCCCCCCCCCCCCCCu>(a, b);
+}
+FP8LAB_INLINE Words upper_halves(Words a, Words b) {
+  return with_other_half<0x3333333333333333u>(b, a);
+}
+/// Bytes 1 and 3 of the words of a and b: a1 b1 a3 b3.
+FP8LAB_INLINE Words odd_bytes(Words a, Words b) {
+  return with_neighbours<0x5555555555555555u>(b, a);
+}
 /// The low bytes of a, b, c and d side by side, a's lowest.
 FP8LAB_INLINE Words side_by_side(Words a, Words b, Words c, Words d) {
-  const Words low = (a & 0xFFu) | ((b << 8) & ~0xFFu);
-  const Words high = (c & 0xFFu) | ((d << 8) & ~0xFFu);
-  return (low & 0xFFFFu) | (high << 16);
+  constexpr __mmask64 kByte1 = 0x2222222222222222u;
+  return lower_halves(with_neighbours<kByte1>(a, b), with_neighbours<kByte1>(c, d));
 }
 
-template <int kHigh, int... kIndex>
-FP8LAB_INLINE Words interleave_words(Words a, Words b, std::integer_sequence<int, kIndex...>) {
-  return __builtin_shufflevector(a, b, (kIndex / 2 + kLanes / 2 * kHigh + kIndex % 2 * kLanes)...);
+template <class Encoder>
+FP8LAB_INLINE Words unsigned_codes(Encoder encode, Floats values) {
+  if constexpr (Encoder::kSignsApart) return encode.without_sign(values);
+  return encode(values);
 }
 
 FP8LAB_INLINE void store_line(Words line, std::uint8_t* destination, bool streamed) {
@@ -52,26 +76,45 @@ FP8LAB_INLINE void store_line(Words line, std::uint8_t* destination, bool stream
   }
 }
 
+/// Of 128-bit lanes the words a0 b0 a1 b1, or with kHigh a2 b2 a3 b3; or of registers the lanes
+/// a0 a2 b0 b2, or a1 a3 b1 b3.
+template <bool kWithin, int kHigh, int... kIndex>
+FP8LAB_INLINE Words exchange(Words a, Words b, std::integer_sequence<int, kIndex...>) {
+  if constexpr (kWithin) {
+    return __builtin_shufflevector(
+        a, b, (kIndex / 4 * 4 + 2 * kHigh + kIndex % 4 / 2 + kIndex % 2 * kLanes)...);
+  } else {
+    return __builtin_shufflevector(
+        a, b, (kIndex / 4 % 2 * 8 + 4 * kHigh + kIndex % 4 + kIndex / 8 * kLanes)...);
+  }
+}
+
+/// Exchanges the bit kDistance of the number of a line with the upper bit of the place of a word
+/// within its 128-bit lane, or with the lower one of a lane within its register; the other bit of
+/// the place moves there instead.
+template <int kDistance, bool kWithin>
+FP8LAB_INLINE void exchange_all(Words* lines) {
+  using Sequence = std::make_integer_sequence<int, kLanes>;
+  for (int i = 0; i < kGroups; ++i) {
+    if ((i & kDistance) != 0) continue;
+    const Words a = lines[i], b = lines[i + kDistance];
+    lines[i] = exchange<kWithin, 0>(a, b, Sequence{});
+    lines[i + kDistance] = exchange<kWithin, 1>(a, b, Sequence{});
+  }
+}
+
 /// Lane i of the groups is column i, which becomes the line at destination + i * stride.
-/// Interleaving vectors i and i + 8 moves the top bit of a group's index to the bottom of the
-/// lane's; four rounds exchange the two.
 inline void write_columns(const CodeGroups& groups, std::uint8_t* destination, std::int64_t stride,
                           bool streamed) {
-  using Sequence = std::make_integer_sequence<int, kLanes>;
   static_assert(kGroups == 16 && kLanes == 16);
-  Words a[16], b[16];
-  for (int i = 0; i < 16; ++i) a[i] = groups.of[i];
-  for (int round = 0; round < 2; ++round) {
-    for (int i = 0; i < 8; ++i) {
-      b[2 * i] = interleave_words<0>(a[i], a[i + 8], Sequence{});
-      b[2 * i + 1] = interleave_words<1>(a[i], a[i + 8], Sequence{});
-    }
-    for (int i = 0; i < 8; ++i) {
-      a[2 * i] = interleave_words<0>(b[i], b[i + 8], Sequence{});
-      a[2 * i + 1] = interleave_words<1>(b[i], b[i + 8], Sequence{});
-    }
-  }
-  for (int i = 0; i < 16; ++i) store_line(a[i], destination + i * stride, streamed);
+  Words lines[16];
+  for (int i = 0; i < 16; ++i) lines[i] = groups.of[i];
+  // Shuffles of two registers that need no third for an index, nor overwrite one.
+  exchange_all<2, true>(lines);
+  exchange_all<1, true>(lines);
+  exchange_all<4, false>(lines);
+  exchange_all<8, false>(lines);
+  for (int i = 0; i < 16; ++i) store_line(lines[i], destination + i * stride, streamed);
 }
 
 /// Brings the lines of a rectangle near one by one, along its rows: in another order each line lies
@@ -133,14 +176,19 @@ void turn_panel(const Panel<std::uint16_t>& panel, Encoder encode, std::uint8_t*
     of_odd = Factor::at(factors).odd();
   };
   panel.for_groups(set, [&](int g) {
-    Words e[4], o[4];
+    Words pairs[4], e[4], o[4];
     for (int i = 0; i < 4; ++i) {
-      const Words pairs = load<Words>(panel.row(4 * g + i));
-      e[i] = encode(scaled<kDivide>((Floats)(pairs << 16), of_even));
-      o[i] = encode(scaled<kDivide>((Floats)(pairs & 0xFFFF0000u), of_odd));
+      pairs[i] = load<Words>(panel.row(4 * g + i));
+      e[i] = unsigned_codes(encode, scaled<kDivide>((Floats)(pairs[i] << 16), of_even));
+      o[i] = unsigned_codes(encode, scaled<kDivide>((Floats)(pairs[i] & 0xFFFF0000u), of_odd));
     }
     even.of[g] = side_by_side(e[0], e[1], e[2], e[3]);
     odd.of[g] = side_by_side(o[0], o[1], o[2], o[3]);
+    if constexpr (Encoder::kSignsApart) {
+      const Words ab = odd_bytes(pairs[0], pairs[1]), cd = odd_bytes(pairs[2], pairs[3]);
+      even.of[g] = encode.with_signs(even.of[g], lower_halves(ab, cd));
+      odd.of[g] = encode.with_signs(odd.of[g], upper_halves(ab, cd));
+    }
   });
   write_columns(even, destination, 2 * codes.stride, codes.streamed);
   write_columns(odd, destination + codes.stride, 2 * codes.stride, codes.streamed);
@@ -153,11 +201,16 @@ void turn_panel(const Panel<float>& panel, Encoder encode, std::uint8_t* destina
   Floats factor{};
   const auto set = [&](const float* factors) { factor = Factor::at(factors).straight(); };
   panel.for_groups(set, [&](int g) {
-    Words c[4];
+    Words x[4], c[4];
     for (int i = 0; i < 4; ++i) {
-      c[i] = encode(scaled<kDivide>(load<Floats>(panel.row(4 * g + i)), factor));
+      x[i] = load<Words>(panel.row(4 * g + i));
+      c[i] = unsigned_codes(encode, scaled<kDivide>((Floats)x[i], factor));
     }
     groups.of[g] = side_by_side(c[0], c[1], c[2], c[3]);
+    if constexpr (Encoder::kSignsApart) {
+      const Words signs = upper_halves(odd_bytes(x[0], x[1]), odd_bytes(x[2], x[3]));
+      groups.of[g] = encode.with_signs(groups.of[g], signs);
+    }
   });
   write_columns(groups, destination, codes.stride, codes.streamed);
 }
