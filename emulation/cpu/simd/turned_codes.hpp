@@ -1,8 +1,10 @@
-// Codes of a panel of 64 rows, written as columns: whole cache lines. For the SIMD sources only.
+// Codes of a panel of rows, written as columns: whole cache lines. For the SIMD sources only.
 #pragma once
 
 #include <utility>
 
+#include "emulation/cpu/simd/code_bytes.hpp"
+#include "emulation/cpu/simd/line_reader.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/simd/quantize_lanes.hpp"
 
@@ -10,6 +12,7 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
+/// A panel has so many rows, a line of each column of codes, or twice as many.
 constexpr std::int64_t kPanelRows = 64;
 
 #if defined(__AVX512BW__)
@@ -21,8 +24,8 @@ constexpr std::int64_t panel_columns(const float*) { return kLanes; }
 /// Whether tiles end where panels do, or hold whole ones.
 inline bool fits_panels(const SourceBlock& block, std::int64_t panel_cols) {
   const std::int64_t height = block.tile_height, width = block.tile_width;
-  const bool down = height >= block.rows || height % kPanelRows == 0 ||
-                    (kPanelRows % height == 0 && height % 4 == 0);
+  const bool down = height >= block.rows || height % (2 * kPanelRows) == 0 ||
+                    (2 * kPanelRows % height == 0 && height % 4 == 0);
   return down && (width == 1 || width >= block.cols || width % panel_cols == 0);
 }
 
@@ -31,42 +34,6 @@ constexpr int kGroups = kPanelRows / 4;
 struct CodeGroups {
   Words of[kGroups];
 };
-
-/// `words` with the bytes of the mask taken from their neighbours in `from`: byte 0 from 1, 1 from
-/// 0, 2 from 3 and 3 from 2 of each word.
-template <__mmask64 kMask>
-FP8LAB_INLINE Words with_neighbours(Words words, Words from) {
-  const __m512i index = _mm512_set4_epi32(0x0E0F0C0D, 0x0A0B0809, 0x06070405, 0x02030001);
-  return (Words)_mm512_mask_shuffle_epi8((__m512i)words, kMask, (__m512i)from, index);
-}
-/// The same from the other half of each word.
-template <__mmask64 kMask>
-FP8LAB_INLINE Words with_other_half(Words words, Words from) {
-  const __m512i index = _mm512_set4_epi32(0x0D0C0F0E, 0x09080B0A, 0x05040706, 0x01000302);
-  return (Words)_mm512_mask_shuffle_epi8((__m512i)words, kMask, (__m512i)from, index);
-}
-/// The lower halves of the words of a and b, or the upper ones, a's lower.
-FP8LAB_INLINE Words lower_halves(Words a, Words b) {
-  return with_other_half<0xCCCCCCCCCCCCCCCCu>(a, b);
-}
-FP8LAB_INLINE Words upper_halves(Words a, Words b) {
-  return with_other_half<0x3333333333333333u>(b, a);
-}
-/// Bytes 1 and 3 of the words of a and b: a1 b1 a3 b3.
-FP8LAB_INLINE Words odd_bytes(Words a, Words b) {
-  return with_neighbours<0x5555555555555555u>(b, a);
-}
-/// The low bytes of a, b, c and d side by side, a's lowest.
-FP8LAB_INLINE Words side_by_side(Words a, Words b, Words c, Words d) {
-  constexpr __mmask64 kByte1 = 0x2222222222222222u;
-  return lower_halves(with_neighbours<kByte1>(a, b), with_neighbours<kByte1>(c, d));
-}
-
-template <class Encoder>
-FP8LAB_INLINE Words unsigned_codes(Encoder encode, Floats values) {
-  if constexpr (Encoder::kSignsApart) return encode.without_sign(values);
-  return encode(values);
-}
 
 FP8LAB_INLINE void store_line(Words line, std::uint8_t* destination, bool streamed) {
   if (streamed) {
@@ -103,73 +70,70 @@ FP8LAB_INLINE void exchange_all(Words* lines) {
   }
 }
 
-/// Lane i of the groups is column i, which becomes the line at destination + i * stride.
-inline void write_columns(const CodeGroups& groups, std::uint8_t* destination, std::int64_t stride,
-                          bool streamed) {
+/// Lane i of the groups is column i, which becomes the lines at destination + i * stride, one for
+/// each half: straight after each other, because memory takes two lines side by side, and only so,
+/// nearly as fast as one.
+template <int kHalves>
+void write_columns(const CodeGroups* groups, std::uint8_t* destination, std::int64_t stride,
+                   bool streamed) {
   static_assert(kGroups == 16 && kLanes == 16);
-  Words lines[16];
-  for (int i = 0; i < 16; ++i) lines[i] = groups.of[i];
-  // Shuffles of two registers that need no third for an index, nor overwrite one.
-  exchange_all<2, true>(lines);
-  exchange_all<1, true>(lines);
-  exchange_all<4, false>(lines);
-  exchange_all<8, false>(lines);
-  for (int i = 0; i < 16; ++i) store_line(lines[i], destination + i * stride, streamed);
+  Words lines[kHalves][16];
+  for (int half = 0; half < kHalves; ++half) {
+    for (int i = 0; i < 16; ++i) lines[half][i] = groups[half].of[i];
+    // Shuffles of two registers that need no third for an index, nor overwrite one.
+    exchange_all<2, true>(lines[half]);
+    exchange_all<1, true>(lines[half]);
+    exchange_all<4, false>(lines[half]);
+    exchange_all<8, false>(lines[half]);
+  }
+  for (int i = 0; i < 16; ++i) {
+    for (int half = 0; half < kHalves; ++half) {
+      store_line(lines[half][i], destination + i * stride + half * kPanelRows, streamed);
+    }
+  }
 }
 
-/// Brings the lines of a rectangle near one by one, along its rows: in another order each line lies
-/// in a page of its own.
-class Lookahead {
- public:
-  Lookahead(const void* data, std::int64_t row_bytes, std::int64_t row_lines)
-      : row_(static_cast<const std::byte*>(data)), row_bytes_(row_bytes), row_lines_(row_lines) {}
-
-  FP8LAB_INLINE void step() {
-    __builtin_prefetch(row_ + line_ * 64, 0, 2);
-    if (++line_ < row_lines_) return;
-    line_ = 0;
-    row_ += row_bytes_;
-  }
-
- private:
-  const std::byte* row_;
-  std::int64_t row_bytes_, row_lines_, line_ = 0;
-};
+inline void write_columns(const CodeGroups* groups, int halves, std::uint8_t* destination,
+                          std::int64_t stride, bool streamed) {
+  const auto write = halves == 2 ? write_columns<2> : write_columns<1>;
+  write(groups, destination, stride, streamed);
+}
 
 /// Rows of a panel, the first of which begins a tile or lies in one that ends no sooner than the
 /// panel.
 template <class T>
 struct Panel {
+  int halves;  ///< of kPanelRows: one or two
   const T* x;
   std::int64_t row_stride;
   const float* factors;  ///< at the first tile and the first column
   std::int64_t tile_stride, tile_height;
-  Lookahead& next;
+  LineReader<T>* next;  ///< takes lines as the panel does
 
-  const T* row(std::int64_t r) const {
-    next.step();
-    return x + r * row_stride;
-  }
+  const T* row(std::int64_t r) const { return x + r * row_stride; }
   /// Calls set(factors) where a tile begins, and encode_group(g) for each group of four rows.
   template <class Set, class Encode>
   FP8LAB_INLINE void for_groups(Set set, Encode encode_group) const {
     const float* of_tile = factors;
     std::int64_t rows_left = 0;
-    for (int g = 0; g < kGroups; ++g, rows_left -= 4) {
+    LineReader<T> reader = *next;
+    for (int g = 0; g < halves * kGroups; ++g, rows_left -= 4) {
       if (rows_left == 0) {
         set(of_tile);
         of_tile += tile_stride;
         rows_left = tile_height;
       }
+      reader.step();
       encode_group(g);
     }
+    *next = reader;
   }
 };
 
 template <class Factor, bool kDivide, class Encoder>
 void turn_panel(const Panel<std::uint16_t>& panel, Encoder encode, std::uint8_t* destination,
                 const CodeBlock& codes) {
-  CodeGroups even, odd;
+  CodeGroups even[2], odd[2];
   Floats of_even{}, of_odd{};
   const auto set = [&](const float* factors) {
     of_even = Factor::at(factors).even();
@@ -182,22 +146,24 @@ void turn_panel(const Panel<std::uint16_t>& panel, Encoder encode, std::uint8_t*
       e[i] = unsigned_codes(encode, scaled<kDivide>((Floats)(pairs[i] << 16), of_even));
       o[i] = unsigned_codes(encode, scaled<kDivide>((Floats)(pairs[i] & 0xFFFF0000u), of_odd));
     }
-    even.of[g] = side_by_side(e[0], e[1], e[2], e[3]);
-    odd.of[g] = side_by_side(o[0], o[1], o[2], o[3]);
+    Words& even_codes = even[g / kGroups].of[g % kGroups];
+    Words& odd_codes = odd[g / kGroups].of[g % kGroups];
+    even_codes = side_by_side(e[0], e[1], e[2], e[3]);
+    odd_codes = side_by_side(o[0], o[1], o[2], o[3]);
     if constexpr (Encoder::kSignsApart) {
       const Words ab = odd_bytes(pairs[0], pairs[1]), cd = odd_bytes(pairs[2], pairs[3]);
-      even.of[g] = encode.with_signs(even.of[g], lower_halves(ab, cd));
-      odd.of[g] = encode.with_signs(odd.of[g], upper_halves(ab, cd));
+      even_codes = encode.with_signs(even_codes, lower_halves(ab, cd));
+      odd_codes = encode.with_signs(odd_codes, upper_halves(ab, cd));
     }
   });
-  write_columns(even, destination, 2 * codes.stride, codes.streamed);
-  write_columns(odd, destination + codes.stride, 2 * codes.stride, codes.streamed);
+  write_columns(even, panel.halves, destination, 2 * codes.stride, codes.streamed);
+  write_columns(odd, panel.halves, destination + codes.stride, 2 * codes.stride, codes.streamed);
 }
 
 template <class Factor, bool kDivide, class Encoder>
 void turn_panel(const Panel<float>& panel, Encoder encode, std::uint8_t* destination,
                 const CodeBlock& codes) {
-  CodeGroups groups;
+  CodeGroups groups[2];
   Floats factor{};
   const auto set = [&](const float* factors) { factor = Factor::at(factors).straight(); };
   panel.for_groups(set, [&](int g) {
@@ -206,13 +172,14 @@ void turn_panel(const Panel<float>& panel, Encoder encode, std::uint8_t* destina
       x[i] = load<Words>(panel.row(4 * g + i));
       c[i] = unsigned_codes(encode, scaled<kDivide>((Floats)x[i], factor));
     }
-    groups.of[g] = side_by_side(c[0], c[1], c[2], c[3]);
+    Words& four = groups[g / kGroups].of[g % kGroups];
+    four = side_by_side(c[0], c[1], c[2], c[3]);
     if constexpr (Encoder::kSignsApart) {
       const Words signs = upper_halves(odd_bytes(x[0], x[1]), odd_bytes(x[2], x[3]));
-      groups.of[g] = encode.with_signs(groups.of[g], signs);
+      four = encode.with_signs(four, signs);
     }
   });
-  write_columns(groups, destination, codes.stride, codes.streamed);
+  write_columns(groups, panel.halves, destination, codes.stride, codes.streamed);
 }
 
 #endif
