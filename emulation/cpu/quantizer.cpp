@@ -21,8 +21,8 @@ constexpr std::int64_t kLineBytes = 64;
 constexpr std::int64_t kTurnedRows = 2 * kLineBytes;
 constexpr std::int64_t kTurnedElements = 128 * 1024, kTurnedCols = 256;
 /// Of so many tiles the scales are written together where the codes are turned, because
-/// neighbouring ones belong to rows far from each other: a line of them.
-constexpr std::int64_t kGroupTiles = kLineBytes / static_cast<std::int64_t>(sizeof(float));
+/// neighbouring ones belong to rows far from each other: two lines of them.
+constexpr std::int64_t kGroupTiles = 2 * kLineBytes / static_cast<std::int64_t>(sizeof(float));
 /// Groups hold fewer tiles where there would be fewer of them, for the threads to have equal work.
 constexpr std::int64_t kGroupsOfThread = 4;
 /// Higher tiles are measured before the units, which hold parts of them.
@@ -248,7 +248,7 @@ void Quantizer::write_scales(const Rectangle& area, const std::vector<float>& de
   }
   float* const to = operand_.scales.row<float>(first_col) + first_row;
   const bool on_lines = reinterpret_cast<std::uintptr_t>(to) % kLineBytes == 0 &&
-                        operand_.scales.row_stride % kGroupTiles == 0;
+                        operand_.scales.row_stride * sizeof(float) % kLineBytes == 0;
   kernels_.turn_scales(scale, high, wide, to, operand_.scales.row_stride, streamed_ && on_lines);
 }
 

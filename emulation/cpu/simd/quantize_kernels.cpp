@@ -463,14 +463,15 @@ void turn_scales(const float* from, std::int64_t rows, std::int64_t cols, float*
 #if defined(__AVX512BW__)
   lines = rows / kGroups * kGroups;
   wide = cols / kLanes * kLanes;
-  for (std::int64_t i = 0; i < lines; i += kGroups) {
+  for (std::int64_t i = 0; i < lines; i += 2 * kGroups) {
+    const int halves = lines - i > kGroups ? 2 : 1;
     for (std::int64_t j = 0; j < wide; j += kLanes) {
-      CodeGroups scales;
-      for (std::int64_t g = 0; g < kGroups; ++g) {
-        scales.of[g] = load<Words>(from + (i + g) * cols + j);
+      CodeGroups scales[2];
+      for (std::int64_t g = 0; g < halves * kGroups; ++g) {
+        scales[g / kGroups].of[g % kGroups] = load<Words>(from + (i + g) * cols + j);
       }
-      write_columns(&scales, 1, reinterpret_cast<std::uint8_t*>(to + j * stride + i), 4 * stride,
-                    streamed);
+      write_columns(scales, halves, reinterpret_cast<std::uint8_t*>(to + j * stride + i),
+                    4 * stride, streamed);
     }
   }
   if (streamed) _mm_sfence();
