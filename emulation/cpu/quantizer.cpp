@@ -15,6 +15,8 @@ using numerics::TileScale;
 /// Elements of one unit of work: small enough to stay in the second-level cache between the amax
 /// and the encoding pass.
 constexpr std::int64_t kUnitElements = 64 * 1024;
+/// Columns of a unit of more rows than kTallUnit: each a page at least.
+constexpr std::int64_t kTallUnit = 64, kTallCols = 2048;
 constexpr std::int64_t kLineBytes = 64;
 /// Of a unit whose codes are turned: two lines of each row of codes, which memory takes nearly as
 /// fast as one, and many lines of each row of the source.
@@ -78,10 +80,11 @@ Quantizer::Extent Quantizer::unit_of(std::int64_t height, std::int64_t width) co
   const std::int64_t wanted_rows =
       transpose_ ? kTurnedRows : std::max<std::int64_t>(1, kUnitElements / source_.cols);
   const std::int64_t rows = round_up(std::min(wanted_rows, source_.rows), height);
-  const std::int64_t cols = (transpose_ ? kTurnedElements : kUnitElements) / rows;
-  const std::int64_t wanted_cols = transpose_
-                                       ? std::max(kTurnedCols, cols / kLineBytes * kLineBytes)
-                                       : std::max(kLineBytes, cols);
+  const std::int64_t least_cols = transpose_         ? kTurnedCols
+                                  : rows > kTallUnit ? kTallCols
+                                                     : kLineBytes;
+  const std::int64_t elements = transpose_ ? kTurnedElements : kUnitElements;
+  const std::int64_t wanted_cols = std::max(least_cols, round_up(elements / rows, kLineBytes));
   return {rows, std::max<std::int64_t>(1, wanted_cols / width) * width};
 }
 
