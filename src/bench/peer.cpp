@@ -45,33 +45,30 @@ void call_openblas(const float* a, const float* b, float* c, std::int64_t m, std
           c, columns);
 }
 
+struct EigenPeers {
+  PeerGemm gemm;
+  PeerTranspose transpose;
+};
+
+/// For the best instruction set of this processor.
+EigenPeers eigen_peers() {
+#if defined(__x86_64__)
+  switch (cpu::available_targets().back()) {
+    case cpu::SimdTarget::portable: break;
+    case cpu::SimdTarget::avx2: return {isa_avx2::peer_gemm, isa_avx2::peer_transpose};
+    case cpu::SimdTarget::avx512:
+    case cpu::SimdTarget::avx512_fp16:
+    case cpu::SimdTarget::avx512_amx: return {isa_avx512::peer_gemm, isa_avx512::peer_transpose};
+  }
+#endif
+  return {isa_portable::peer_gemm, isa_portable::peer_transpose};
+}
+
 }  // namespace
 
-PeerGemm eigen_gemm() {
-#if defined(__x86_64__)
-  switch (cpu::available_targets().back()) {
-    case cpu::SimdTarget::portable: return isa_portable::peer_gemm;
-    case cpu::SimdTarget::avx2: return isa_avx2::peer_gemm;
-    case cpu::SimdTarget::avx512:
-    case cpu::SimdTarget::avx512_fp16:
-    case cpu::SimdTarget::avx512_amx: return isa_avx512::peer_gemm;
-  }
-#endif
-  return isa_portable::peer_gemm;
-}
+PeerGemm eigen_gemm() { return eigen_peers().gemm; }
 
-PeerTranspose eigen_transpose() {
-#if defined(__x86_64__)
-  switch (cpu::available_targets().back()) {
-    case cpu::SimdTarget::portable: return isa_portable::peer_transpose;
-    case cpu::SimdTarget::avx2: return isa_avx2::peer_transpose;
-    case cpu::SimdTarget::avx512:
-    case cpu::SimdTarget::avx512_fp16:
-    case cpu::SimdTarget::avx512_amx: return isa_avx512::peer_transpose;
-  }
-#endif
-  return isa_portable::peer_transpose;
-}
+PeerTranspose eigen_transpose() { return eigen_peers().transpose; }
 
 PeerGemm openblas_gemm() {
   if (g_sgemm != nullptr) return call_openblas;
