@@ -1,7 +1,8 @@
 #include "emulation/cpu/quantizer.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
-#include <cstring>
 
 #include "emulation/numerics/codec.hpp"
 
@@ -14,12 +15,20 @@ using numerics::TileScale;
 /// Elements of one unit of work: small enough to stay in the second-level cache between the amax
 /// and the encoding pass.
 constexpr std::int64_t kUnitElements = 64 * 1024;
-constexpr std::int64_t kTallCols = 2048;  ///< of a unit of many rows: each a page at least
+/// Columns of a unit of more rows than kTallUnit: each a page at least.
+constexpr std::int64_t kTallUnit = 64, kTallCols = 2048;
 constexpr std::int64_t kLineBytes = 64;
-constexpr std::int64_t kTurnedRows = kLineBytes;  ///< of a unit whose codes are turned: whole lines
-/// Of so many rows the scales are written together where the codes are turned, because neighbouring
-/// ones belong to rows far from each other.
-constexpr std::int64_t kGroupRows = 512;
+/// Of a unit whose codes are turned: two lines of each row of codes, which memory takes nearly as
+/// fast as one, and many lines of each row of the source.
+constexpr std::int64_t kTurnedRows = 2 * kLineBytes;
+constexpr std::int64_t kTurnedElements = 128 * 1024, kTurnedCols = 256;
+/// Of so many tiles the scales are written together where the codes are turned, because
+/// neighbouring ones belong to rows far from each other: two lines of them.
+constexpr std::int64_t kGroupTiles = 2 * kLineBytes / static_cast<std::int64_t>(sizeof(float));
+/// Groups hold fewer tiles where there would be fewer of them, for the threads to have equal work.
+constexpr std::int64_t kGroupsOfThread = 4;
+/// Higher tiles are measured before the units, which hold parts of them.
+constexpr std::int64_t kTallRows = 512;
 /// Turned codes of more bytes are written past the caches.
 constexpr std::int64_t kStreamedBytes = 8 << 20;
 
@@ -71,8 +80,11 @@ Quantizer::Extent Quantizer::unit_of(std::int64_t height, std::int64_t width) co
   const std::int64_t wanted_rows =
       transpose_ ? kTurnedRows : std::max<std::int64_t>(1, kUnitElements / source_.cols);
   const std::int64_t rows = round_up(std::min(wanted_rows, source_.rows), height);
-  const std::int64_t least_cols = rows > kTurnedRows ? kTallCols : kLineBytes;
-  const std::int64_t wanted_cols = std::max(least_cols, kUnitElements / rows);
+  const std::int64_t least_cols = transpose_         ? kTurnedCols
+                                  : rows > kTallUnit ? kTallCols
+                                                     : kLineBytes;
+  const std::int64_t elements = transpose_ ? kTurnedElements : kUnitElements;
+  const std::int64_t wanted_cols = std::max(least_cols, round_up(elements / rows, kLineBytes));
   return {rows, std::max<std::int64_t>(1, wanted_cols / width) * width};
 }
 
@@ -110,22 +122,6 @@ SourceBlock Quantizer::block(const Rectangle& area) const {
           source_.row_stride};
 }
 
-/// Turning walks down columns. The rows of a wide matrix each lie in pages of their own, and where
-/// their distance is a power of two they share few sets of a cache.
-SourceBlock Quantizer::block_nearby(const Rectangle& area, AlignedBuffer& copy) const {
-  SourceBlock result = block(area);
-  if (!transpose_ || area.rows() <= kTurnedRows) return result;
-  const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
-  const std::int64_t bytes = round_up(area.cols() * size, kLineBytes) + kLineBytes;
-  auto* to = static_cast<std::byte*>(copy.reserve(static_cast<std::size_t>(area.rows() * bytes)));
-  result.data = to;
-  result.row_stride = bytes / size;
-  for (std::int64_t r = area.row_begin; r < area.row_end; ++r, to += bytes) {
-    std::memcpy(to, at(r, area.col_begin), static_cast<std::size_t>(area.cols() * size));
-  }
-  return result;
-}
-
 void Quantizer::make_one_tile(SourceBlock& block, const float* factor) const {
   block.tile_height = source_.rows;
   block.tile_width = std::max<std::int64_t>(source_.cols, 2);
@@ -139,15 +135,16 @@ float Quantizer::value_at(std::int64_t row, std::int64_t col) const {
 }
 
 void Quantizer::encode(const Rectangle& area, const SourceBlock& block) const {
-  const std::int64_t stride = operand_.codes.row_stride;
-  if (!transpose_) {
-    const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.row_begin) + area.col_begin, stride,
-                          false};
-    return kernels_.encode(&rule_, &random_, &block, &codes);
-  }
-  const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.col_begin) + area.row_begin, stride,
-                        streamed_};
-  kernels_.encode_turned(&rule_, &random_, &block, &codes);
+  const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.row_begin) + area.col_begin,
+                        operand_.codes.row_stride, false};
+  kernels_.encode(&rule_, &random_, &block, &codes);
+}
+
+void Quantizer::encode_turned(const Rectangle& area, const SourceBlock& block,
+                              const Reading& next) const {
+  const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.col_begin) + area.row_begin,
+                        operand_.codes.row_stride, streamed_ && area.row_begin % kLineBytes == 0};
+  kernels_.encode_turned(&rule_, &random_, &block, &codes, &next);
 }
 
 // --- one scale ----------------------------------------------------------------------------------
@@ -168,26 +165,23 @@ std::uint32_t Quantizer::tensor_amax() const {
 std::uint32_t Quantizer::run(const TileScale& scale, bool finite, bool measure) {
   if (spec_.has_scale()) operand_.scales.row<float>(0)[0] = scale.decode;
   const float factor = rule_.divide ? scale.decode : scale.multiplier;
+  if (transpose_) return turn_tensor(factor);
   const std::vector<Rectangle> areas = rectangles(unit_of(1, 1));
   const auto count = static_cast<std::int64_t>(areas.size());
   std::uint32_t amax = 0;
-#pragma omp parallel reduction(max : amax) if (count > 1)
-  {
-    AlignedBuffer copy;
-#pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) {
-      const Rectangle& area = areas[static_cast<std::size_t>(i)];
-      SourceBlock all = block_nearby(area, copy);
-      make_one_tile(all, &factor);
-      all.finite = finite;
-      if (measure) {
-        std::uint32_t area_amax = 0;
-        kernels_.amax(&all, &area_amax);
-        all.finite = area_amax < numerics::kF32Infinity;
-        amax = std::max(amax, area_amax);
-      }
-      encode(area, all);
+#pragma omp parallel for schedule(static) reduction(max : amax) if (count > 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Rectangle& area = areas[static_cast<std::size_t>(i)];
+    SourceBlock all = block(area);
+    make_one_tile(all, &factor);
+    all.finite = finite;
+    if (measure) {
+      std::uint32_t area_amax = 0;
+      kernels_.amax(&all, &area_amax);
+      all.finite = area_amax < numerics::kF32Infinity;
+      amax = std::max(amax, area_amax);
     }
+    encode(area, all);
   }
   return amax;
 }
@@ -199,58 +193,37 @@ void Quantizer::quantize_tiles() {
     tensor_factor_ =
         numerics::nv_tensor_factor(spec_.scale, spec_.format, bits_float(tensor_amax()));
   }
-  if (transpose_ && tile_height_ > kGroupRows) return quantize_tall_tiles();
-  const Extent unit = unit_of(tile_height_, tile_width_);
-  const std::int64_t rows = streamed_ ? round_up(kGroupRows, unit.rows) : unit.rows;
-  const std::vector<Rectangle> groups = rectangles({rows, unit.cols});
-  const auto count = static_cast<std::int64_t>(groups.size());
+  if (transpose_) return tile_height_ > kTallRows ? turn_tall_tiles() : turn_tiles();
+  const std::vector<Rectangle> areas = rectangles(unit_of(tile_height_, tile_width_));
+  const auto count = static_cast<std::int64_t>(areas.size());
 #pragma omp parallel if (count > 1)
   {
-    TileScales scales(spec_, tensor_factor_);
-    Scratch scratch;
+    Scratch own = scratch();
 #pragma omp for schedule(static)
     for (std::int64_t i = 0; i < count; ++i) {
-      quantize_group(groups[static_cast<std::size_t>(i)], unit.rows, scales, scratch);
+      quantize_unit(areas[static_cast<std::size_t>(i)], own);
     }
   }
 }
 
-/// In units of `unit_rows`, one below the other.
-void Quantizer::quantize_group(const Rectangle& group, std::int64_t unit_rows, TileScales& scales,
-                               Scratch& scratch) const {
-  scratch.decode.resize(tiles_of(group));
-  float* decode = scratch.decode.data();
-  for (std::int64_t r = group.row_begin; r < group.row_end; r += unit_rows) {
-    Rectangle unit = group;
-    unit.row_begin = r;
-    unit.row_end = std::min(r + unit_rows, group.row_end);
-    if (unit.row_end < group.row_end) {
-      unit.next_row = unit.row_end;
-      unit.next_col = unit.col_begin;
-    }
-    quantize_unit(unit, scales, scratch, decode);
-    decode += tiles_of(unit);
-  }
-  write_scales(group, scratch.decode);
-}
-
-void Quantizer::quantize_unit(const Rectangle& area, TileScales& scales, Scratch& scratch,
-                              float* decode) const {
-  SourceBlock tiles = block_nearby(area, scratch.copy);
+void Quantizer::quantize_unit(const Rectangle& area, Scratch& scratch) const {
+  SourceBlock tiles = block(area);
   scratch.amax.assign(tiles_of(area), 0u);
-  scratch.factors.resize(tiles_of(area));
+  scratch.decode.resize(tiles_of(area));
   kernels_.amax(&tiles, scratch.amax.data());
-  choose_scales(area, scales, scratch.amax, decode, scratch.factors.data());
+  choose_scales(area, scratch, scratch.decode.data());
+  write_scales(area, scratch.decode);
   tiles.finite = is_finite(scratch.amax);
   tiles.factors = scratch.factors.data();
   encode(area, tiles);
 }
 
 /// From the amaxes of the tiles of `area`.
-void Quantizer::choose_scales(const Rectangle& area, TileScales& scales,
-                              const std::vector<std::uint32_t>& amax, float* decode,
-                              float* factors) const {
-  scales.of_all(amax.data(), static_cast<std::int64_t>(amax.size()), decode, factors);
+void Quantizer::choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const {
+  const std::vector<std::uint32_t>& amax = scratch.amax;
+  scratch.factors.resize(amax.size());
+  float* const factors = scratch.factors.data();
+  scratch.scales.of_all(amax.data(), static_cast<std::int64_t>(amax.size()), decode, factors);
   if (spec_.scale.four_over_six == numerics::FourOverSix::none) return;
   const std::int64_t wide = tiles_across(area);
   for (std::size_t i = 0; i < amax.size(); ++i) {
@@ -276,10 +249,10 @@ void Quantizer::write_scales(const Rectangle& area, const std::vector<float>& de
     }
     return;
   }
-  for (std::int64_t j = 0; j < wide; ++j, ++scale) {
-    float* const to = operand_.scales.row<float>(first_col + j) + first_row;
-    for (std::int64_t i = 0; i < high; ++i) to[i] = scale[i * wide];
-  }
+  float* const to = operand_.scales.row<float>(first_col) + first_row;
+  const bool on_lines = reinterpret_cast<std::uintptr_t>(to) % kLineBytes == 0 &&
+                        operand_.scales.row_stride * sizeof(float) % kLineBytes == 0;
+  kernels_.turn_scales(scale, high, wide, to, operand_.scales.row_stride, streamed_ && on_lines);
 }
 
 /// The usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.
@@ -303,8 +276,133 @@ float Quantizer::error_of(const Rectangle& tile, const TileScale& scale) const {
   return sum;
 }
 
-// --- turned tiles that are taller than a unit
-// -----------------------------------------------------
+// --- turned codes -------------------------------------------------------------------------------
+
+/// Of units that begin at multiples of unit.rows and, where tiles are higher, at those of tiles.
+std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t group_rows) const {
+  std::vector<Group> result;
+  for (const Rectangle& group : rectangles({group_rows, unit.cols})) {
+    result.emplace_back();
+    Rectangle area = group;
+    for (; area.row_begin < group.row_end; area.row_begin = area.row_end) {
+      area.row_end = std::min((area.row_begin / unit.rows + 1) * unit.rows, group.row_end);
+      if (tile_height_ > unit.rows) {
+        area.row_end = std::min(area.row_end, (area.row_begin / tile_height_ + 1) * tile_height_);
+      }
+      result.back().push_back({area, group});
+    }
+  }
+  return result;
+}
+
+/// Its amaxes are known when it has been read.
+void Quantizer::start_reading(const Rectangle& area, Nearby& nearby) const {
+  const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
+  // One line more, against distances that are powers of two.
+  const std::int64_t bytes = round_up(area.cols() * size, kLineBytes) + kLineBytes;
+  const auto reserve = [&](AlignedBuffer& buffer, std::int64_t rows) {
+    return buffer.reserve(static_cast<std::size_t>(rows * bytes));
+  };
+  nearby.block = block(area);
+  nearby.reading = {nearby.block.data,
+                    nearby.block.bf16,
+                    area.rows(),
+                    source_.row_stride,
+                    area.cols(),
+                    tile_height_,
+                    reserve(nearby.copy, area.rows()),
+                    bytes / size,
+                    reserve(nearby.magnitudes, tiles_down(area))};
+  nearby.block.data = nearby.reading.copy;
+  nearby.block.row_stride = nearby.reading.copy_stride;
+  nearby.block.next = nearby.block.data;  // the next unit is read, not brought near
+  nearby.block.next_stride = nearby.block.row_stride;
+}
+
+/// Every thread turns units in turn, and reads each while the codes of the one before are written:
+/// prepare(unit, nearby, scratch) gives the block of one that has been read its factors. Returns
+/// the largest amax that it has seen.
+template <class Prepare>
+std::uint32_t Quantizer::turn(const std::vector<Group>& groups, Prepare prepare) const {
+  const auto count = static_cast<std::int64_t>(groups.size());
+  std::uint32_t largest = 0;
+#pragma omp parallel reduction(max : largest) if (count > 1)
+  {
+    const std::int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    Group units;
+    for (std::int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
+      const Group& group = groups[static_cast<std::size_t>(i)];
+      units.insert(units.end(), group.begin(), group.end());
+    }
+    Scratch own = scratch();
+    if (!units.empty()) turn_units(units, prepare, own);
+    largest = own.largest;
+  }
+  return largest;
+}
+
+template <class Prepare>
+void Quantizer::turn_units(const Group& units, Prepare prepare, Scratch& scratch) const {
+  Nearby nearby[2];
+  start_reading(units.front().area, nearby[0]);
+  kernels_.read(&nearby[0].reading);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    Nearby &here = nearby[i % 2], &next = nearby[(i + 1) % 2];
+    next.reading = {};
+    if (i + 1 < units.size()) start_reading(units[i + 1].area, next);
+    prepare(units[i], here, scratch);
+    encode_turned(units[i].area, here.block, next.reading);
+  }
+}
+
+/// The largest magnitudes of the columns of each row of tiles, as a matrix.
+SourceBlock Quantizer::measured(const Rectangle& area, const Nearby& nearby) const {
+  SourceBlock result = nearby.block;
+  result.data = nearby.reading.magnitudes;
+  result.rows = tiles_down(area);
+  result.tile_height = 1;
+  return result;
+}
+
+std::uint32_t Quantizer::turn_tensor(const float& factor) const {
+  const Extent unit = unit_of(1, 1);
+  return turn(groups(unit, unit.rows), [&](const Unit& part, Nearby& nearby, Scratch& scratch) {
+    SourceBlock magnitudes = measured(part.area, nearby);
+    make_one_tile(magnitudes, nullptr);
+    std::uint32_t amax = 0;
+    kernels_.amax(&magnitudes, &amax);
+    scratch.largest = std::max(scratch.largest, amax);
+    make_one_tile(nearby.block, &factor);
+    nearby.block.finite = amax < numerics::kF32Infinity;
+  });
+}
+
+void Quantizer::turn_tiles() const {
+  const Extent unit = unit_of(tile_height_, tile_width_);
+  const auto wanted = static_cast<std::size_t>(kGroupsOfThread * omp_get_max_threads());
+  std::vector<Group> all;
+  for (std::int64_t tiles = kGroupTiles; tiles > 0 && all.size() < wanted; tiles /= 2) {
+    all = groups(unit, round_up(tiles * tile_height_, unit.rows));
+  }
+  turn(all, [&](const Unit& part, Nearby& nearby, Scratch& scratch) {
+    prepare_tiles(part, nearby, scratch);
+  });
+}
+
+void Quantizer::prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const {
+  const SourceBlock magnitudes = measured(unit.area, nearby);
+  scratch.amax.assign(tiles_of(unit.area), 0u);
+  kernels_.amax(&magnitudes, scratch.amax.data());
+  if (unit.area.row_begin == unit.group.row_begin) {
+    scratch.decode.resize(tiles_of(unit.group));
+    scratch.decoded = 0;
+  }
+  choose_scales(unit.area, scratch, scratch.decode.data() + scratch.decoded);
+  scratch.decoded += scratch.amax.size();
+  if (unit.area.row_end == unit.group.row_end) write_scales(unit.group, scratch.decode);
+  nearby.block.finite = is_finite(scratch.amax);
+  nearby.block.factors = scratch.factors.data();
+}
 
 std::vector<std::uint32_t> Quantizer::amax_of_tall_tiles() const {
   const Rectangle whole{0, source_.rows, 0, source_.cols};
@@ -332,39 +430,23 @@ std::vector<std::uint32_t> Quantizer::amax_of_tall_tiles() const {
   return amax;
 }
 
-void Quantizer::quantize_tall_tiles() {
+void Quantizer::turn_tall_tiles() const {
   const Rectangle whole{0, source_.rows, 0, source_.cols};
-  Scratch all;
+  Scratch all = scratch();
   all.amax = amax_of_tall_tiles();
-  TileScales scales(spec_, tensor_factor_);
   all.decode.resize(all.amax.size());
-  all.factors.resize(all.amax.size());
-  choose_scales(whole, scales, all.amax, all.decode.data(), all.factors.data());
+  choose_scales(whole, all, all.decode.data());
   write_scales(whole, all.decode);
   const bool finite = is_finite(all.amax);
   const std::int64_t wide = tiles_across(whole);
-  const std::vector<Rectangle> areas = rectangles(unit_of(1, tile_width_));
-  const auto count = static_cast<std::int64_t>(areas.size());
-#pragma omp parallel if (count > 1)
-  {
-    AlignedBuffer copy;
-#pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) {
-      const Rectangle& area = areas[static_cast<std::size_t>(i)];
-      for (std::int64_t r = area.row_begin; r < area.row_end;) {
-        const std::int64_t tile = r / tile_height_;
-        Rectangle part = area;
-        part.row_begin = r;
-        part.row_end = std::min(area.row_end, (tile + 1) * tile_height_);
-        SourceBlock block = block_nearby(part, copy);
-        block.tile_height = part.rows();
-        block.factors = all.factors.data() + tile * wide + area.col_begin / tile_width_;
-        block.finite = finite;
-        encode(part, block);
-        r = part.row_end;
-      }
-    }
-  }
+  const Extent unit = unit_of(1, tile_width_);
+  turn(groups(unit, unit.rows), [&](const Unit& part, Nearby& nearby, Scratch&) {
+    const Rectangle& area = part.area;
+    nearby.block.tile_height = area.rows();
+    nearby.block.factors =
+        all.factors.data() + area.row_begin / tile_height_ * wide + area.col_begin / tile_width_;
+    nearby.block.finite = finite;
+  });
 }
 
 }  // namespace fp8lab::cpu

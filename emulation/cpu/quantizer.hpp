@@ -43,22 +43,44 @@ class Quantizer {
   };
   /// What a thread keeps from one rectangle to the next.
   struct Scratch {
+    TileScales scales;
     std::vector<std::uint32_t> amax;
     std::vector<float> decode, factors;
-    AlignedBuffer copy;
+    std::size_t decoded = 0;    ///< scales of the group
+    std::uint32_t largest = 0;  ///< amax of the tensor, as far as it has been seen
+  };
+  /// A rectangle whose codes are turned. The scales of its group, which are rectangles one below
+  /// the other, are written together.
+  struct Unit {
+    Rectangle area, group;
+  };
+  using Group = std::vector<Unit>;
+  /// A copy of a unit, and the largest magnitudes of its columns.
+  struct Nearby {
+    AlignedBuffer copy, magnitudes;
+    Reading reading;
+    SourceBlock block;
   };
 
   std::uint32_t run(const numerics::TileScale& scale, bool finite, bool measure);
-  void quantize_tall_tiles();
+  void quantize_unit(const Rectangle& area, Scratch& scratch) const;
+  void turn_tiles() const;
+  void turn_tall_tiles() const;
+  std::uint32_t turn_tensor(const float& factor) const;
   std::vector<std::uint32_t> amax_of_tall_tiles() const;
-  void quantize_group(const Rectangle& group, std::int64_t unit_rows, TileScales& scales,
-                      Scratch& scratch) const;
-  void quantize_unit(const Rectangle& area, TileScales& scales, Scratch& scratch,
-                     float* decode) const;
-  void choose_scales(const Rectangle& area, TileScales& scales,
-                     const std::vector<std::uint32_t>& amax, float* decode, float* factors) const;
+  std::vector<Group> groups(const Extent& unit, std::int64_t group_rows) const;
+  template <class Prepare>
+  std::uint32_t turn(const std::vector<Group>& groups, Prepare prepare) const;
+  template <class Prepare>
+  void turn_units(const Group& units, Prepare prepare, Scratch& scratch) const;
+  void start_reading(const Rectangle& area, Nearby& nearby) const;
+  SourceBlock measured(const Rectangle& area, const Nearby& nearby) const;
+  void prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const;
+  void choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const;
   void write_scales(const Rectangle& area, const std::vector<float>& decode) const;
   void encode(const Rectangle& area, const SourceBlock& block) const;
+  void encode_turned(const Rectangle& area, const SourceBlock& block, const Reading& next) const;
+  Scratch scratch() const { return {TileScales(spec_, tensor_factor_), {}, {}, {}}; }
   numerics::TileScale better_of_two(const Rectangle& tile, std::uint32_t amax) const;
   float error_of(const Rectangle& tile, const numerics::TileScale& scale) const;
 
@@ -74,8 +96,6 @@ class Quantizer {
     return static_cast<std::size_t>(tiles_down(area) * tiles_across(area));
   }
   SourceBlock block(const Rectangle& area) const;
-  /// The same, of a copy whose rows lie side by side where the codes are to be turned.
-  SourceBlock block_nearby(const Rectangle& area, AlignedBuffer& copy) const;
   void make_one_tile(SourceBlock& block, const float* factor) const;
   const std::byte* at(std::int64_t row, std::int64_t col) const {
     return static_cast<const std::byte*>(source_.data) +

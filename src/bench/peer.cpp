@@ -2,22 +2,29 @@
 
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
+#include "src/bench/simd/peer_transpose.hpp"
 
 namespace fp8lab {
 
 namespace isa_portable {
 void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
                std::int64_t k);
-}
+void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,
+                    std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride);
+}  // namespace isa_portable
 #if defined(__x86_64__)
 namespace isa_avx2 {
 void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
                std::int64_t k);
-}
+void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,
+                    std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride);
+}  // namespace isa_avx2
 namespace isa_avx512 {
 void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
                std::int64_t k);
-}
+void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,
+                    std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride);
+}  // namespace isa_avx512
 #endif
 
 namespace {
@@ -38,20 +45,30 @@ void call_openblas(const float* a, const float* b, float* c, std::int64_t m, std
           c, columns);
 }
 
-}  // namespace
+struct EigenPeers {
+  PeerGemm gemm;
+  PeerTranspose transpose;
+};
 
-PeerGemm eigen_gemm() {
+/// For the best instruction set of this processor.
+EigenPeers eigen_peers() {
 #if defined(__x86_64__)
   switch (cpu::available_targets().back()) {
-    case cpu::SimdTarget::portable: return isa_portable::peer_gemm;
-    case cpu::SimdTarget::avx2: return isa_avx2::peer_gemm;
+    case cpu::SimdTarget::portable: break;
+    case cpu::SimdTarget::avx2: return {isa_avx2::peer_gemm, isa_avx2::peer_transpose};
     case cpu::SimdTarget::avx512:
     case cpu::SimdTarget::avx512_fp16:
-    case cpu::SimdTarget::avx512_amx: return isa_avx512::peer_gemm;
+    case cpu::SimdTarget::avx512_amx: return {isa_avx512::peer_gemm, isa_avx512::peer_transpose};
   }
 #endif
-  return isa_portable::peer_gemm;
+  return {isa_portable::peer_gemm, isa_portable::peer_transpose};
 }
+
+}  // namespace
+
+PeerGemm eigen_gemm() { return eigen_peers().gemm; }
+
+PeerTranspose eigen_transpose() { return eigen_peers().transpose; }
 
 PeerGemm openblas_gemm() {
   if (g_sgemm != nullptr) return call_openblas;

@@ -9,6 +9,7 @@
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/bell_values.hpp"
+#include "src/bench/simd/peer_transpose.hpp"
 
 namespace fp8lab {
 namespace {
@@ -126,6 +127,25 @@ class BackendBench {
     return result;
   }
 
+  /// Eigen's transposed copy of the source, in strips of its rows for the threads.
+  QuantizeBenchRow measure_transposed_copy(int repetitions) {
+    constexpr std::int64_t kStrip = 64;
+    const std::size_t mark = backend_.memory_mark();
+    const TensorView turned = backend_.allocate(DType::bf16, source_.cols, source_.rows);
+    const PeerTranspose transpose = eigen_transpose();
+    const auto work = [&] {
+#pragma omp parallel for schedule(static)
+      for (std::int64_t r = 0; r < source_.rows; r += kStrip) {
+        transpose(source_.row<std::uint16_t>(r), std::min(kStrip, source_.rows - r), source_.cols,
+                  source_.row_stride, turned.row<std::uint16_t>(0) + r, turned.row_stride);
+      }
+    };
+    QuantizeBenchRow result = time(work, 4.0 * static_cast<double>(source_.size()), repetitions);
+    result.operation = "Eigen's copy transposed";
+    backend_.release_to(mark);
+    return result;
+  }
+
   /// The operations that quantize their result, in one call and as their parts.
   std::vector<QuantizeBenchRow> measure_results(const QuantSpec& spec, int repetitions) {
     const std::size_t mark = backend_.memory_mark();
@@ -236,6 +256,7 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
     results.push_back(bench.measure(spec, false, true, repetitions));
     results.push_back(bench.measure(spec, true, true, repetitions));
   }
+  if (backend.name() == "cpu") results.push_back(bench.measure_transposed_copy(repetitions));
   if (cols % 2 != 0) return results;  // SwiGLU halves them
   for (const QuantSpec& spec : {delayed, spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),

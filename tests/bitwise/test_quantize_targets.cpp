@@ -162,11 +162,46 @@ TEST_CASE("panels of transposed codes and tiles taller than a unit: targets do n
   }
 }
 
+TEST_CASE("transposed codes are those of the transposed matrix") {
+  const Settings restore;
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  Matrix source(dtype, 391, 2330);  // units in both directions, ragged ones last
+  test::fill_wide(source, 35);
+  Matrix turned(dtype, source.cols(), source.rows());
+  for (std::int64_t r = 0; r < source.rows(); ++r) {
+    for (std::int64_t c = 0; c < source.cols(); ++c) turned.set(c, r, source.at(r, c));
+  }
+  for (const TileShape& tile :
+       {TileShape{0, 0}, TileShape{1, 128}, TileShape{128, 128}, TileShape{1, 32}, TileShape{1, 16},
+        TileShape{1, 6}, TileShape{64, 130}, TileShape{7, 3}}) {
+    QuantSpec spec;
+    spec.format = numerics::kE4M3;
+    spec.tile = tile;
+    spec.scale_source = ScaleSource::current;
+    Operand expected(spec, turned.rows(), turned.cols());
+    cpu::quantize(turned.view(), false, {}, {}, expected);
+    for (const cpu::SimdTarget target : cpu::available_targets()) {
+      for (const int threads : {1, 3}) {
+        cpu::set_active_target(target);
+        omp_set_num_threads(threads);
+        Operand operand(spec, source.cols(), source.rows());
+        cpu::quantize(source.view(), true, {}, {}, operand);
+        INFO(label(spec) << " " << name_of(dtype) << " " << cpu::name_of(target));
+        const bool same = operand.memory == expected.memory;
+        CHECK(same);
+        CHECK(operand.scale_memory == expected.scale_memory);
+      }
+    }
+  }
+}
+
 TEST_CASE("transposed codes written past the caches are those written through them") {
   Matrix source(DType::bf16, 2048, 4160);  // more than 8 MiB of codes
   test::fill_wide(source, 34);
+  // Tiles of 130 and 700 rows of the source end in the middle of a line of codes.
   for (const TileShape& tile :
-       {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128}, TileShape{1, 32}}) {
+       {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128}, TileShape{1, 130}, TileShape{1, 700},
+        TileShape{1, 32}, TileShape{1, 16}}) {
     QuantSpec spec;
     spec.format = numerics::kE4M3;
     spec.tile = tile;

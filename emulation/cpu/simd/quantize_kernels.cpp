@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "emulation/cpu/simd/byte_transpose.hpp"
+#include "emulation/cpu/simd/code_bytes.hpp"
 #include "emulation/cpu/simd/quantize_lanes.hpp"
 #include "emulation/cpu/simd/tile_amax.hpp"
 #include "emulation/cpu/simd/turned_codes.hpp"
@@ -48,6 +49,15 @@ FP8LAB_INLINE void encode_run(const T* x, std::int64_t n, Encoder encode, Factor
                               const T* next, std::uint8_t* codes) {
   constexpr std::int64_t kStep = step_of(static_cast<const T*>(nullptr));
   std::int64_t i = 0;
+#if defined(__AVX512BW__)
+  if constexpr (takes_two_registers<T>()) {
+    for (; i + 2 * kStep <= n; i += 2 * kStep) {
+      __builtin_prefetch(next + i, 0, 2);
+      __builtin_prefetch(next + i + kStep, 0, 2);
+      encode_two_vectors<kDivide>(x + i, encode, factor.from(i), factor.from(i + kStep), codes + i);
+    }
+  }
+#endif
   for (; i + kStep <= n; i += kStep) {
     __builtin_prefetch(next + i, 0, 2);
     encode_vector<kDivide>(x + i, encode, factor.from(i), codes + i);
@@ -112,6 +122,30 @@ FP8LAB_INLINE std::int64_t encode_tiles(const T* x, const SourceBlock& block, En
   return i;
 }
 
+/// The same for tiles of at most 32 columns, some or none of them. Of those that fill registers two
+/// registers at a time.
+template <bool kDivide, class T, class Encoder>
+FP8LAB_INLINE std::int64_t encode_narrow_tiles(const T* x, const SourceBlock& block, Encoder encode,
+                                               const T* next, std::uint8_t* codes) {
+#if defined(__AVX512BW__)
+  if constexpr (takes_two_registers<T>()) {
+    std::int64_t i = 0;
+    const auto encode_with = [&](auto at, std::int64_t tiles) {
+      const float* factor = block.factors;
+      for (; i + 2 * kPairLanes <= block.cols; i += 2 * kPairLanes, factor += 2 * tiles) {
+        __builtin_prefetch(next + i, 0, 2);
+        __builtin_prefetch(next + i + kPairLanes, 0, 2);
+        encode_two_vectors<kDivide>(x + i, encode, at(factor), at(factor + tiles), codes + i);
+      }
+    };
+    if (block.tile_width == 32) encode_with(OneFactor::at, 1);
+    if (block.tile_width == 16) encode_with(FactorOfHalves::at, 2);
+    return i;
+  }
+#endif
+  return block.tile_width == 32 ? encode_tiles<32, kDivide>(x, block, encode, next, codes) : 0;
+}
+
 template <bool kDivide, class T, class Encoder>
 FP8LAB_INLINE void encode_row(const T* x, const SourceBlock& block, Encoder encode, const T* next,
                               std::uint8_t* codes) {
@@ -121,7 +155,7 @@ FP8LAB_INLINE void encode_row(const T* x, const SourceBlock& block, Encoder enco
   }
   std::int64_t i = 0;
   if (width == 128) i = encode_tiles<128, kDivide>(x, block, encode, next, codes);
-  if (width == 32) i = encode_tiles<32, kDivide>(x, block, encode, next, codes);
+  if (width <= 32) i = encode_narrow_tiles<kDivide>(x, block, encode, next, codes);
   for (const float* factor = block.factors + i / width; i < block.cols; i += width, ++factor) {
     const std::int64_t rest = block.cols - i;
     encode_run<kDivide>(x + i, rest < width ? rest : width, encode, OneFactor{*factor}, next + i,
@@ -133,7 +167,8 @@ FP8LAB_INLINE void encode_row(const T* x, const SourceBlock& block, Encoder enco
 template <bool kDivide, class T, class Encoder>
 void encode_row_of_tiles(const T* x, const SourceBlock& block, Encoder encode, CodeBlock codes) {
   const std::int64_t width = block.tile_width;
-  if (width > 1 && width < 32 && width < block.cols) {
+  const bool by_rows = takes_two_registers<T>() && width == 16;
+  if (width > 1 && width < 32 && width < block.cols && !by_rows) {
     return encode_narrow<kDivide>(x, block, encode, codes);
   }
   const T* next = static_cast<const T*>(block.next);
@@ -186,30 +221,35 @@ struct Rows {
     });
   }
 #if defined(__AVX512BW__)
-  /// Turns the codes of the first `rows` and `cols`, which fill panels.
+  /// Turns the codes of the first `rows` and `cols`, which fill panels, and reads meanwhile.
   void write_panels(const SourceBlock& block, std::int64_t rows, std::int64_t cols,
-                    const CodeBlock& codes) const {
-    const T* x = static_cast<const T*>(block.data);
+                    const CodeBlock& codes, const Reading& reading) const {
+    LineReader<T> next(reading);
     constexpr std::int64_t kColumns = panel_columns(static_cast<const T*>(nullptr));
-    Lookahead next(block.next, block.next_stride * static_cast<std::int64_t>(sizeof(T)),
-                   cols / kColumns);
-    // Along the rows first: a panel touches as many pages as it has rows.
-    for (std::int64_t r = 0; r < rows; r += kPanelRows) {
+    for (std::int64_t r = 0; r < rows; r += 2 * kPanelRows) {
       for (std::int64_t c = 0; c < cols; c += kColumns) {
-        const Panel<T> panel{
-            x + r * block.row_stride + c,
-            block.row_stride,
-            block.factors + r / block.tile_height * block.tile_stride + c / block.tile_width,
-            block.tile_stride,
-            block.tile_height,
-            next};
-        std::uint8_t* destination = codes.data + c * codes.stride + r;
-        if (block.tile_width == 1) {
-          turn_panel<FactorEach, kDivide>(panel, encode, destination, codes);
-        } else {
-          turn_panel<OneFactor, kDivide>(panel, encode, destination, codes);
-        }
+        write_panel(rows - r > kPanelRows ? 2 : 1, block, r, c, codes, next);
       }
+    }
+    next.finish();
+  }
+
+ private:
+  void write_panel(int halves, const SourceBlock& block, std::int64_t r, std::int64_t c,
+                   const CodeBlock& codes, LineReader<T>& next) const {
+    const std::int64_t tile = r / block.tile_height * block.tile_stride + c / block.tile_width;
+    const Panel<T> panel{halves,
+                         static_cast<const T*>(block.data) + r * block.row_stride + c,
+                         block.row_stride,
+                         block.factors + tile,
+                         block.tile_stride,
+                         block.tile_height,
+                         &next};
+    std::uint8_t* destination = codes.data + c * codes.stride + r;
+    if (block.tile_width == 1) {
+      turn_panel<FactorEach, kDivide>(panel, encode, destination, codes);
+    } else {
+      turn_panel<OneFactor, kDivide>(panel, encode, destination, codes);
     }
   }
 #endif
@@ -379,8 +419,16 @@ void turn_by_chunks(const EncodeRule& rule, const RandomStream& random, const So
   }
 }
 
+void read(const Reading* reading) {
+  if (reading->bf16) {
+    LineReader<std::uint16_t>(*reading).finish();
+  } else {
+    LineReader<float>(*reading).finish();
+  }
+}
+
 void encode_turned(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
-                   const CodeBlock* codes) {
+                   const CodeBlock* codes, const Reading* next) {
   std::int64_t rows = 0, cols = 0;
 #if defined(__AVX512BW__)
   const std::int64_t panel_cols = block->bf16 ? kPairLanes : kLanes;
@@ -388,8 +436,13 @@ void encode_turned(const EncodeRule* rule, const RandomStream* random, const Sou
     rows = block->rows / kPanelRows * kPanelRows;
     cols = block->cols / panel_cols * panel_cols;
   }
-  const auto write = [&](auto rows_of) { rows_of.write_panels(*block, rows, cols, *codes); };
-  if (rows * cols == 0 || !with_encoder(*rule, *block, write)) rows = cols = 0;
+  const auto write = [&](auto rows_of) { rows_of.write_panels(*block, rows, cols, *codes, *next); };
+  if (rows * cols == 0 || !with_encoder(*rule, *block, write)) {
+    rows = cols = 0;
+    read(next);
+  }
+#else
+  read(next);
 #endif
   const auto turn = [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t wide) {
     if (count * wide == 0) return;
@@ -403,6 +456,33 @@ void encode_turned(const EncodeRule* rule, const RandomStream* random, const Sou
 #endif
 }
 
+/// Whole lines of 16 scales by 16 columns, as far as they go.
+void turn_scales(const float* from, std::int64_t rows, std::int64_t cols, float* to,
+                 std::int64_t stride, [[maybe_unused]] bool streamed) {
+  std::int64_t lines = 0, wide = 0;
+#if defined(__AVX512BW__)
+  lines = rows / kGroups * kGroups;
+  wide = cols / kLanes * kLanes;
+  for (std::int64_t i = 0; i < lines; i += 2 * kGroups) {
+    const int halves = lines - i > kGroups ? 2 : 1;
+    for (std::int64_t j = 0; j < wide; j += kLanes) {
+      CodeGroups scales[2];
+      for (std::int64_t g = 0; g < halves * kGroups; ++g) {
+        scales[g / kGroups].of[g % kGroups] = load<Words>(from + (i + g) * cols + j);
+      }
+      write_columns(scales, halves, reinterpret_cast<std::uint8_t*>(to + j * stride + i),
+                    4 * stride, streamed);
+    }
+  }
+  if (streamed) _mm_sfence();
+#endif
+  for (std::int64_t j = 0; j < cols; ++j) {
+    for (std::int64_t i = j < wide ? lines : 0; i < rows; ++i) {
+      to[j * stride + i] = from[i * cols + j];
+    }
+  }
+}
+
 }  // namespace
 
 extern const QuantizeKernels kQuantize;
@@ -411,6 +491,8 @@ const QuantizeKernels kQuantize = {
     .scales = scales,
     .encode = encode,
     .encode_turned = encode_turned,
+    .read = read,
+    .turn_scales = turn_scales,
 };
 
 }  // namespace FP8LAB_ISA

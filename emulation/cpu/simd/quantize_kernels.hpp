@@ -34,8 +34,8 @@ struct SourceBlock {
   const float* factors;        ///< factors[i * tile_stride + j] of tile (i, j); unused by amax
   std::uint64_t first_index;   ///< logical index of the first element, for random bits
   std::uint64_t index_stride;  ///< of consecutive rows
-  /// Rectangle of the same size that is read soon, brought near while this one is encoded; it may
-  /// end behind the matrix.
+  /// Rectangle of the same size that is read soon, brought near while the codes of this one are
+  /// written as they lie; it may end behind the matrix.
   const void* next;
   std::int64_t next_stride;  ///< elements
 };
@@ -46,6 +46,22 @@ struct CodeBlock {
   std::uint8_t* data;
   std::int64_t stride;  ///< bytes
   bool streamed;        ///< data and stride are multiples of 64; ignored where codes are not turned
+};
+
+/// A rectangle of a bf16 or f32 matrix whose rows are copied to lie side by side. Turning walks
+/// down columns: the rows of a wide matrix each lie in pages of their own, and where their distance
+/// is a power of two they share few sets of a cache.
+struct Reading {
+  const void* source;
+  bool bf16;
+  std::int64_t rows, stride;  ///< elements
+  std::int64_t cols;
+  std::int64_t tile_height;
+  void* copy;
+  std::int64_t copy_stride;  ///< elements, at least cols and whole lines of 64 bytes
+  /// magnitudes[i * copy_stride + j]: of the elements of column j in the rows of tiles i the
+  /// largest magnitude, of their type.
+  void* magnitudes;
 };
 
 /// How the ordinary amaxes of tiles become scales, as plain numbers: those whose bits lie in
@@ -71,9 +87,14 @@ struct QuantizeKernels {
   /// codes.data[i * codes.stride + j] = encode(x[i][j] * factor).
   void (*encode)(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
                  const CodeBlock* codes);
-  /// codes.data[j * codes.stride + i] = encode(x[i][j] * factor).
+  /// codes.data[j * codes.stride + i] = encode(x[i][j] * factor). Meanwhile does all of `next`,
+  /// which has elements of the same type, or no rows.
   void (*encode_turned)(const EncodeRule* rule, const RandomStream* random,
-                        const SourceBlock* block, const CodeBlock* codes);
+                        const SourceBlock* block, const CodeBlock* codes, const Reading* next);
+  void (*read)(const Reading* reading);
+  /// to[j * stride + i] = from[i * cols + j] for `rows` x `cols` scales.
+  void (*turn_scales)(const float* from, std::int64_t rows, std::int64_t cols, float* to,
+                      std::int64_t stride, bool streamed);
 };
 
 /// The table of active_target().

@@ -113,6 +113,8 @@ struct FactorEach {
 // --- encoders -----------------------------------------------------------------------------------
 //
 // An encoder maps FP32 lanes to words whose low 8 bits are the code; the bits above are arbitrary.
+// One with kSignsApart has also codes without their signs, which cost less to add to four codes at
+// once.
 
 constexpr std::uint32_t nan_code_of(const FormatSpec& format) {
   return format.specials == SpecialValues::none ? format.max_finite_code() : format.nan_code();
@@ -131,9 +133,15 @@ constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
 /// off the exponent's offset is even, and rides in the low bits of the addend.
 template <SaturatingFormat kName, bool kFinite>
 struct Saturating {
+#if defined(__AVX512BW__)
+  static constexpr bool kSignsApart = kFinite;
+#else
+  static constexpr bool kSignsApart = false;
+#endif
+
   FP8LAB_INLINE Words operator()(Floats value) const {
 #if defined(__AVX512BW__)
-    if constexpr (kFinite) return with_sign(by_table(value), value);
+    if constexpr (kSignsApart) return with_sign((Ints)without_sign(value), value);
 #endif
     const Ints magnitude = (Ints)value & 0x7FFFFFFF;
     const Ints clamped = smaller(magnitude, Ints{} + kLargest);
@@ -143,6 +151,37 @@ struct Saturating {
     if constexpr (kFinite) return result;
     return (Words)(magnitude > 0x7F800000 ? Ints{} + kNaN : (Ints)result);
   }
+
+#if defined(__AVX512BW__)
+  /// The low bits below the sign are the code. vrangeps and vpermd wait for the register that they
+  /// overwrite (Golden Cove), so each overwrites its own operand. The table is not read by memcpy:
+  /// GCC 12 makes zeros of the upper half of a constant array.
+  FP8LAB_INLINE static Words without_sign(Floats value) {
+    alignas(64) static constexpr Table kTable = table();
+    const __m512i addends = _mm512_load_si512(kTable.addends);
+    Floats clamped = value;  // the smaller of the magnitudes
+    __asm__("vrangeps $10, %1, %0, %0" : "+v"(clamped) : "v"((Floats)(Ints{} + kLargest)));
+    Ints addend = larger((Ints)clamped, Ints{} + kSmallestNormal) >> 23;
+    if constexpr (kBinades == 16) {
+      __asm__("vpermd %1, %0, %0" : "+v"(addend) : "v"((Ints)addends));
+    } else {
+      const __m512i upper = _mm512_load_si512(kTable.addends + 16);
+      addend = (Ints)_mm512_permutex2var_epi32(addends, (__m512i)addend, upper);
+    }
+    return (Words)(clamped + (Floats)addend);
+  }
+
+  /// Four codes in the bytes of each word, those of `codes` with the top bits of the bytes of
+  /// `signs`.
+  FP8LAB_INLINE static Words with_signs(Words codes, Words signs) {
+    constexpr std::uint32_t kEach = 0x01010101u, kSignMask = kFormat.sign_mask();
+    const Words shifted = kSignMask == 0x80 ? signs : signs >> (8 - kFormat.bits());
+    const __m512i below = _mm512_set1_epi32(kEach * (kSignMask - 1));
+    const auto bytes = (Words)_mm512_ternarylogic_epi32(below, (__m512i)codes, (__m512i)shifted,
+                                                        0xCA);  // codes where `below`
+    return kSignMask == 0x80 ? bytes : bytes & kEach * (2 * kSignMask - 1);
+  }
+#endif
 
  private:
   static constexpr FormatSpec kFormat = kSaturatingFormats[static_cast<int>(kName)];
@@ -176,24 +215,6 @@ struct Saturating {
     return result;
   }
   static_assert((kLargest >> 23) - (kSmallestNormal >> 23) < kBinades);
-
-  /// The code without its sign, in the low bits. vrangeps and vpermd wait for the register that
-  /// they overwrite (Golden Cove), so each overwrites its own operand. The table is not read by
-  /// memcpy: GCC 12 makes zeros of the upper half of a constant array.
-  FP8LAB_INLINE static Ints by_table(Floats value) {
-    alignas(64) static constexpr Table kTable = table();
-    const __m512i addends = _mm512_load_si512(kTable.addends);
-    Floats clamped = value;  // the smaller of the magnitudes
-    __asm__("vrangeps $10, %1, %0, %0" : "+v"(clamped) : "v"((Floats)(Ints{} + kLargest)));
-    Ints addend = larger((Ints)clamped, Ints{} + kSmallestNormal) >> 23;
-    if constexpr (kBinades == 16) {
-      __asm__("vpermd %1, %0, %0" : "+v"(addend) : "v"((Ints)addends));
-    } else {
-      const __m512i upper = _mm512_load_si512(kTable.addends + 16);
-      addend = (Ints)_mm512_permutex2var_epi32(addends, (__m512i)addend, upper);
-    }
-    return (Ints)(clamped + (Floats)addend);
-  }
 #endif
 };
 
@@ -207,6 +228,7 @@ struct NearestAny {
   std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
   std::uint32_t negated;     ///< mask of the bits that a minus sign inverts, all for integers
   std::uint32_t code_mask;
+  static constexpr bool kSignsApart = false;
 
   NearestAny(const FormatSpec& format, Overflow overflow)
       : shift(static_cast<std::uint32_t>(23 - format.mantissa_bits)),

@@ -1,8 +1,10 @@
-// Codes of a panel of 64 rows, written as columns: whole cache lines. For the SIMD sources only.
+// Codes of a panel of rows, written as columns: whole cache lines. For the SIMD sources only.
 #pragma once
 
 #include <utility>
 
+#include "emulation/cpu/simd/code_bytes.hpp"
+#include "emulation/cpu/simd/line_reader.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/simd/quantize_lanes.hpp"
 
@@ -10,6 +12,7 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
+/// A panel has so many rows, a line of each column of codes, or twice as many.
 constexpr std::int64_t kPanelRows = 64;
 
 #if defined(__AVX512BW__)
@@ -21,8 +24,8 @@ constexpr std::int64_t panel_columns(const float*) { return kLanes; }
 /// Whether tiles end where panels do, or hold whole ones.
 inline bool fits_panels(const SourceBlock& block, std::int64_t panel_cols) {
   const std::int64_t height = block.tile_height, width = block.tile_width;
-  const bool down = height >= block.rows || height % kPanelRows == 0 ||
-                    (kPanelRows % height == 0 && height % 4 == 0);
+  const bool down = height >= block.rows || height % (2 * kPanelRows) == 0 ||
+                    (2 * kPanelRows % height == 0 && height % 4 == 0);
   return down && (width == 1 || width >= block.cols || width % panel_cols == 0);
 }
 
@@ -32,18 +35,6 @@ struct CodeGroups {
   Words of[kGroups];
 };
 
-/// The low bytes of a, b, c and d side by side, a's lowest.
-FP8LAB_INLINE Words side_by_side(Words a, Words b, Words c, Words d) {
-  const Words low = (a & 0xFFu) | ((b << 8) & ~0xFFu);
-  const Words high = (c & 0xFFu) | ((d << 8) & ~0xFFu);
-  return (low & 0xFFFFu) | (high << 16);
-}
-
-template <int kHigh, int... kIndex>
-FP8LAB_INLINE Words interleave_words(Words a, Words b, std::integer_sequence<int, kIndex...>) {
-  return __builtin_shufflevector(a, b, (kIndex / 2 + kLanes / 2 * kHigh + kIndex % 2 * kLanes)...);
-}
-
 FP8LAB_INLINE void store_line(Words line, std::uint8_t* destination, bool streamed) {
   if (streamed) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(destination), (__m512i)line);
@@ -52,114 +43,143 @@ FP8LAB_INLINE void store_line(Words line, std::uint8_t* destination, bool stream
   }
 }
 
-/// Lane i of the groups is column i, which becomes the line at destination + i * stride.
-/// Interleaving vectors i and i + 8 moves the top bit of a group's index to the bottom of the
-/// lane's; four rounds exchange the two.
-inline void write_columns(const CodeGroups& groups, std::uint8_t* destination, std::int64_t stride,
-                          bool streamed) {
-  using Sequence = std::make_integer_sequence<int, kLanes>;
-  static_assert(kGroups == 16 && kLanes == 16);
-  Words a[16], b[16];
-  for (int i = 0; i < 16; ++i) a[i] = groups.of[i];
-  for (int round = 0; round < 2; ++round) {
-    for (int i = 0; i < 8; ++i) {
-      b[2 * i] = interleave_words<0>(a[i], a[i + 8], Sequence{});
-      b[2 * i + 1] = interleave_words<1>(a[i], a[i + 8], Sequence{});
-    }
-    for (int i = 0; i < 8; ++i) {
-      a[2 * i] = interleave_words<0>(b[i], b[i + 8], Sequence{});
-      a[2 * i + 1] = interleave_words<1>(b[i], b[i + 8], Sequence{});
-    }
+/// Of 128-bit lanes the words a0 b0 a1 b1, or with kHigh a2 b2 a3 b3; or of registers the lanes
+/// a0 a2 b0 b2, or a1 a3 b1 b3.
+template <bool kWithin, int kHigh, int... kIndex>
+FP8LAB_INLINE Words exchange(Words a, Words b, std::integer_sequence<int, kIndex...>) {
+  if constexpr (kWithin) {
+    return __builtin_shufflevector(
+        a, b, (kIndex / 4 * 4 + 2 * kHigh + kIndex % 4 / 2 + kIndex % 2 * kLanes)...);
+  } else {
+    return __builtin_shufflevector(
+        a, b, (kIndex / 4 % 2 * 8 + 4 * kHigh + kIndex % 4 + kIndex / 8 * kLanes)...);
   }
-  for (int i = 0; i < 16; ++i) store_line(a[i], destination + i * stride, streamed);
 }
 
-/// Brings the lines of a rectangle near one by one, along its rows: in another order each line lies
-/// in a page of its own.
-class Lookahead {
- public:
-  Lookahead(const void* data, std::int64_t row_bytes, std::int64_t row_lines)
-      : row_(static_cast<const std::byte*>(data)), row_bytes_(row_bytes), row_lines_(row_lines) {}
-
-  FP8LAB_INLINE void step() {
-    __builtin_prefetch(row_ + line_ * 64, 0, 2);
-    if (++line_ < row_lines_) return;
-    line_ = 0;
-    row_ += row_bytes_;
+/// Exchanges the bit kDistance of the number of a line with the upper bit of the place of a word
+/// within its 128-bit lane, or with the lower one of a lane within its register; the other bit of
+/// the place moves there instead.
+template <int kDistance, bool kWithin>
+FP8LAB_INLINE void exchange_all(Words* lines) {
+  using Sequence = std::make_integer_sequence<int, kLanes>;
+  for (int i = 0; i < kGroups; ++i) {
+    if ((i & kDistance) != 0) continue;
+    const Words a = lines[i], b = lines[i + kDistance];
+    lines[i] = exchange<kWithin, 0>(a, b, Sequence{});
+    lines[i + kDistance] = exchange<kWithin, 1>(a, b, Sequence{});
   }
+}
 
- private:
-  const std::byte* row_;
-  std::int64_t row_bytes_, row_lines_, line_ = 0;
-};
+/// Lane i of the groups is column i, which becomes the lines at destination + i * stride, one for
+/// each half: straight after each other, because memory takes two lines side by side, and only so,
+/// nearly as fast as one.
+template <int kHalves>
+void write_columns(const CodeGroups* groups, std::uint8_t* destination, std::int64_t stride,
+                   bool streamed) {
+  static_assert(kGroups == 16 && kLanes == 16);
+  Words lines[kHalves][16];
+  for (int half = 0; half < kHalves; ++half) {
+    for (int i = 0; i < 16; ++i) lines[half][i] = groups[half].of[i];
+    // Shuffles of two registers that need no third for an index, nor overwrite one.
+    exchange_all<2, true>(lines[half]);
+    exchange_all<1, true>(lines[half]);
+    exchange_all<4, false>(lines[half]);
+    exchange_all<8, false>(lines[half]);
+  }
+  for (int i = 0; i < 16; ++i) {
+    for (int half = 0; half < kHalves; ++half) {
+      store_line(lines[half][i], destination + i * stride + half * kPanelRows, streamed);
+    }
+  }
+}
+
+inline void write_columns(const CodeGroups* groups, int halves, std::uint8_t* destination,
+                          std::int64_t stride, bool streamed) {
+  const auto write = halves == 2 ? write_columns<2> : write_columns<1>;
+  write(groups, destination, stride, streamed);
+}
 
 /// Rows of a panel, the first of which begins a tile or lies in one that ends no sooner than the
 /// panel.
 template <class T>
 struct Panel {
+  int halves;  ///< of kPanelRows: one or two
   const T* x;
   std::int64_t row_stride;
   const float* factors;  ///< at the first tile and the first column
   std::int64_t tile_stride, tile_height;
-  Lookahead& next;
+  LineReader<T>* next;  ///< takes lines as the panel does
 
-  const T* row(std::int64_t r) const {
-    next.step();
-    return x + r * row_stride;
-  }
+  const T* row(std::int64_t r) const { return x + r * row_stride; }
   /// Calls set(factors) where a tile begins, and encode_group(g) for each group of four rows.
   template <class Set, class Encode>
   FP8LAB_INLINE void for_groups(Set set, Encode encode_group) const {
     const float* of_tile = factors;
     std::int64_t rows_left = 0;
-    for (int g = 0; g < kGroups; ++g, rows_left -= 4) {
+    LineReader<T> reader = *next;
+    for (int g = 0; g < halves * kGroups; ++g, rows_left -= 4) {
       if (rows_left == 0) {
         set(of_tile);
         of_tile += tile_stride;
         rows_left = tile_height;
       }
+      reader.step();
       encode_group(g);
     }
+    *next = reader;
   }
 };
 
 template <class Factor, bool kDivide, class Encoder>
 void turn_panel(const Panel<std::uint16_t>& panel, Encoder encode, std::uint8_t* destination,
                 const CodeBlock& codes) {
-  CodeGroups even, odd;
+  CodeGroups even[2], odd[2];
   Floats of_even{}, of_odd{};
   const auto set = [&](const float* factors) {
     of_even = Factor::at(factors).even();
     of_odd = Factor::at(factors).odd();
   };
   panel.for_groups(set, [&](int g) {
-    Words e[4], o[4];
+    Words pairs[4], e[4], o[4];
     for (int i = 0; i < 4; ++i) {
-      const Words pairs = load<Words>(panel.row(4 * g + i));
-      e[i] = encode(scaled<kDivide>((Floats)(pairs << 16), of_even));
-      o[i] = encode(scaled<kDivide>((Floats)(pairs & 0xFFFF0000u), of_odd));
+      pairs[i] = load<Words>(panel.row(4 * g + i));
+      e[i] = unsigned_codes(encode, scaled<kDivide>((Floats)(pairs[i] << 16), of_even));
+      o[i] = unsigned_codes(encode, scaled<kDivide>((Floats)(pairs[i] & 0xFFFF0000u), of_odd));
     }
-    even.of[g] = side_by_side(e[0], e[1], e[2], e[3]);
-    odd.of[g] = side_by_side(o[0], o[1], o[2], o[3]);
+    Words& even_codes = even[g / kGroups].of[g % kGroups];
+    Words& odd_codes = odd[g / kGroups].of[g % kGroups];
+    even_codes = side_by_side(e[0], e[1], e[2], e[3]);
+    odd_codes = side_by_side(o[0], o[1], o[2], o[3]);
+    if constexpr (Encoder::kSignsApart) {
+      const Words ab = odd_bytes(pairs[0], pairs[1]), cd = odd_bytes(pairs[2], pairs[3]);
+      even_codes = encode.with_signs(even_codes, lower_halves(ab, cd));
+      odd_codes = encode.with_signs(odd_codes, upper_halves(ab, cd));
+    }
   });
-  write_columns(even, destination, 2 * codes.stride, codes.streamed);
-  write_columns(odd, destination + codes.stride, 2 * codes.stride, codes.streamed);
+  write_columns(even, panel.halves, destination, 2 * codes.stride, codes.streamed);
+  write_columns(odd, panel.halves, destination + codes.stride, 2 * codes.stride, codes.streamed);
 }
 
 template <class Factor, bool kDivide, class Encoder>
 void turn_panel(const Panel<float>& panel, Encoder encode, std::uint8_t* destination,
                 const CodeBlock& codes) {
-  CodeGroups groups;
+  CodeGroups groups[2];
   Floats factor{};
   const auto set = [&](const float* factors) { factor = Factor::at(factors).straight(); };
   panel.for_groups(set, [&](int g) {
-    Words c[4];
+    Words x[4], c[4];
     for (int i = 0; i < 4; ++i) {
-      c[i] = encode(scaled<kDivide>(load<Floats>(panel.row(4 * g + i)), factor));
+      x[i] = load<Words>(panel.row(4 * g + i));
+      c[i] = unsigned_codes(encode, scaled<kDivide>((Floats)x[i], factor));
     }
-    groups.of[g] = side_by_side(c[0], c[1], c[2], c[3]);
+    Words& four = groups[g / kGroups].of[g % kGroups];
+    four = side_by_side(c[0], c[1], c[2], c[3]);
+    if constexpr (Encoder::kSignsApart) {
+      const Words signs = upper_halves(odd_bytes(x[0], x[1]), odd_bytes(x[2], x[3]));
+      four = encode.with_signs(four, signs);
+    }
   });
-  write_columns(groups, destination, codes.stride, codes.streamed);
+  write_columns(groups, panel.halves, destination, codes.stride, codes.streamed);
 }
 
 #endif
