@@ -295,14 +295,15 @@ std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t
   return result;
 }
 
+/// One line more than a row has, against distances that are powers of two.
+std::int64_t Quantizer::row_bytes_nearby(const Rectangle& area) const {
+  const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
+  return round_up(area.cols() * size, kLineBytes) + kLineBytes;
+}
+
 /// Its amaxes are known when it has been read.
 void Quantizer::start_reading(const Rectangle& area, Nearby& nearby) const {
-  const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
-  // One line more, against distances that are powers of two.
-  const std::int64_t bytes = round_up(area.cols() * size, kLineBytes) + kLineBytes;
-  const auto reserve = [&](AlignedBuffer& buffer, std::int64_t rows) {
-    return buffer.reserve(static_cast<std::size_t>(rows * bytes));
-  };
+  const std::int64_t bytes = row_bytes_nearby(area);
   nearby.block = block(area);
   nearby.reading = {nearby.block.data,
                     nearby.block.bf16,
@@ -310,9 +311,9 @@ void Quantizer::start_reading(const Rectangle& area, Nearby& nearby) const {
                     source_.row_stride,
                     area.cols(),
                     tile_height_,
-                    reserve(nearby.copy, area.rows()),
-                    bytes / size,
-                    reserve(nearby.magnitudes, tiles_down(area))};
+                    nearby.memory,
+                    bytes / static_cast<std::int64_t>(size_of(source_.dtype)),
+                    nearby.memory + area.rows() * bytes};
   nearby.block.data = nearby.reading.copy;
   nearby.block.row_stride = nearby.reading.copy_stride;
   nearby.block.next = nearby.block.data;  // the next unit is read, not brought near
@@ -343,7 +344,11 @@ std::uint32_t Quantizer::turn(const std::vector<Group>& groups, Prepare prepare)
 
 template <class Prepare>
 void Quantizer::turn_units(const Group& units, Prepare prepare, Scratch& scratch) const {
-  Nearby nearby[2];
+  std::int64_t bytes = 0;
+  for (const Unit& unit : units) bytes = std::max(bytes, bytes_nearby(unit.area));
+  AlignedBuffer memory;  // in one piece, which the allocator then keeps from call to call
+  auto* const first = memory.reserve_as<std::byte>(static_cast<std::size_t>(2 * bytes));
+  Nearby nearby[2] = {{first, {}, {}}, {first + bytes, {}, {}}};
   start_reading(units.front().area, nearby[0]);
   kernels_.read(&nearby[0].reading);
   for (std::size_t i = 0; i < units.size(); ++i) {

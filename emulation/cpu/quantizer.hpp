@@ -57,7 +57,7 @@ class Quantizer {
   using Group = std::vector<Unit>;
   /// A copy of a unit, and the largest magnitudes of its columns.
   struct Nearby {
-    AlignedBuffer copy, magnitudes;
+    std::byte* memory;  ///< bytes_nearby of it, on a line
     Reading reading;
     SourceBlock block;
   };
@@ -73,6 +73,10 @@ class Quantizer {
   std::uint32_t turn(const std::vector<Group>& groups, Prepare prepare) const;
   template <class Prepare>
   void turn_units(const Group& units, Prepare prepare, Scratch& scratch) const;
+  std::int64_t row_bytes_nearby(const Rectangle& area) const;
+  std::int64_t bytes_nearby(const Rectangle& area) const {
+    return (area.rows() + tiles_down(area)) * row_bytes_nearby(area);
+  }
   void start_reading(const Rectangle& area, Nearby& nearby) const;
   SourceBlock measured(const Rectangle& area, const Nearby& nearby) const;
   void prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const;
