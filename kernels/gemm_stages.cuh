@@ -92,7 +92,8 @@ struct Ring {
 /// not divide where a chunk is a stage. Like the operands, scales arrive before the phase of `full`
 /// that consumers await ends, by their bytes; and the next ones overwrite them after the phase of
 /// `empty` ends, by an arrival of each warp behind the reads of its lanes (Consumer::release).
-/// racecheck knows this order for copies through tensor maps alone.
+/// racecheck does not see this order: it reports plain bulk copies, which it takes for writes of
+/// the thread that issues them, and does not follow copies through tensor maps.
 template <class P>
 __device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile, int k, int k_end,
                             ChunkScales<P> (&scales)[P::kSlots], std::uint64_t* full) {

@@ -2,20 +2,10 @@
 // BITALG and GFNI).
 #pragma once
 
-// GCC 12 warns about the deliberately undefined registers inside its own intrinsics.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-
 #include <cstdint>
 
 #include "emulation/cpu/simd/chain_codes.hpp"
+#include "emulation/cpu/simd/intrinsics.hpp"
 
 namespace fp8lab::cpu {
 namespace FP8LAB_ISA {

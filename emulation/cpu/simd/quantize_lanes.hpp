@@ -1,24 +1,14 @@
 // Registers of elements, and the encoders of their lanes. For the SIMD sources only.
 #pragma once
 
-// GCC 12 warns about the deliberately undefined registers inside its own intrinsics.
-#if defined(__AVX512BW__)
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
-#endif
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
+#if defined(__AVX512BW__)
+#include "emulation/cpu/simd/intrinsics.hpp"
+#endif
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/format.hpp"
 
