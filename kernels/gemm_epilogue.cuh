@@ -7,13 +7,12 @@
 
 namespace fp8lab::cuda {
 
-constexpr int kBoxColumns = 64;  ///< bf16 columns of one box of d: 128 bytes, the swizzle's width
-constexpr int kBoxBytes = 64 * kBoxColumns * 2;
-
-/// Shared memory of one consumer warpgroup's epilogue.
-template <int kBoxes>
+/// Shared memory of one consumer warpgroup's epilogue: boxes of d, written together, each of 64
+/// rows by kColumns of bf16: 128 bytes or 64, the swizzle's width.
+template <int kColumns_, int kBoxes_>
 struct Staging {
-  alignas(1024) unsigned char boxes[kBoxes][kBoxBytes];
+  static constexpr int kColumns = kColumns_, kBoxes = kBoxes_;
+  alignas(1024) unsigned char boxes[kBoxes][64 * kColumns * 2];
 };
 template <int kTileN>
 struct ColumnScales {
@@ -182,19 +181,22 @@ __device__ void write_elements(const Problem& p, const Tile& tile, const float (
   }
 }
 
-/// bf16 without C: as many boxes at a time as the staging holds, in the 128-byte swizzle, so that a
-/// warp's stores touch every bank once; their copies to d run on while the next tile is multiplied.
-template <bool kOuter, bool kBias, int kTileN, int kBoxes, class Scales>
+/// bf16 without C: as many boxes at a time as the staging holds, in the swizzle of their width, so
+/// that a warp's stores touch every bank once; their copies to d run on while the next tile is
+/// multiplied.
+template <bool kOuter, bool kBias, int kTileN, class StagingT, class Scales>
 __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                             const float (&sum)[kTileN / 2], const Fragment& fragment,
                             const Scales& scales, const ColumnScales<kTileN>& columns,
-                            Staging<kBoxes>& staging, int barrier) {
-  constexpr int kRounds = kTileN / kBoxColumns / kBoxes;
-  constexpr int kPieces = kBoxes * kBoxColumns / 8;  // 16 bytes of a row each
+                            StagingT& staging, int barrier) {
+  constexpr int kRounds = kTileN / StagingT::kColumns / StagingT::kBoxes;
+  constexpr int kRowBytes = StagingT::kColumns * 2, kInBox = kRowBytes / 16;
+  constexpr int kPieces = StagingT::kBoxes * kInBox;  // 16 bytes of a row each
   const bool leader = threadIdx.x % kWarpgroup == 0;
   const int row = fragment.row;
-  // 16-byte piece j of row q of a box lies at piece j ^ (q % 8).
-  const int place = row * 128 + row % 8 * 16 + fragment.column * 2;
+  // 16-byte piece j of row q of a box lies at piece j ^ (q % 8), or j ^ (q / 2 % 4) in rows of 64
+  // bytes.
+  const int place = row * kRowBytes + row / (128 / kRowBytes) % kInBox * 16 + fragment.column * 2;
 #pragma unroll
   for (int round = 0; round < kRounds; ++round) {
     __nv_bfloat162 rounded[2 * kPieces];
@@ -214,27 +216,27 @@ __device__ void write_boxes(const Problem& p, const CUtensorMap* map_d, const Ti
     named_sync(barrier, kWarpgroup);
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      unsigned char* piece = staging.boxes[j / 8] + (place ^ j % 8 * 16);
+      unsigned char* piece = staging.boxes[j / kInBox] + (place ^ j % kInBox * 16);
       *reinterpret_cast<__nv_bfloat162*>(piece) = rounded[2 * j];
-      *reinterpret_cast<__nv_bfloat162*>(piece + 8 * 128) = rounded[2 * j + 1];
+      *reinterpret_cast<__nv_bfloat162*>(piece + 8 * kRowBytes) = rounded[2 * j + 1];
     }
     async_fence();
     named_sync(barrier, kWarpgroup);
     if (leader) {
-      for (int box = 0; box < kBoxes; ++box) {
-        store_box(staging.boxes[box], map_d, tile.n0 + (round * kBoxes + box) * kBoxColumns,
-                  tile.m0);
+      for (int box = 0; box < StagingT::kBoxes; ++box) {
+        store_box(staging.boxes[box], map_d,
+                  tile.n0 + (round * StagingT::kBoxes + box) * StagingT::kColumns, tile.m0);
       }
       store_commit();
     }
   }
 }
 
-template <bool kOuter, bool kBias, int kTileN, int kBoxes, class Scales>
+template <bool kOuter, bool kBias, int kTileN, class StagingT, class Scales>
 __device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const Tile& tile,
                                const float (&sum)[kTileN / 2], const Fragment& fragment,
                                const Scales& scales, const ColumnScales<kTileN>& columns,
-                               Staging<kBoxes>& staging, int barrier) {
+                               StagingT& staging, int barrier) {
   if (p.boxed) {
     write_boxes<kOuter, kBias>(p, map_d, tile, sum, fragment, scales, columns, staging, barrier);
   } else {
@@ -243,11 +245,10 @@ __device__ void write_finished(const Problem& p, const CUtensorMap* map_d, const
 }
 
 /// The row blocks of a warpgroup, the first at the beginning of `tile`.
-template <int kTileN, int kRowBlocks, int kBoxes, class Scales>
+template <int kTileN, int kRowBlocks, class StagingT, class Scales>
 __device__ void write_tile(const Problem& p, const CUtensorMap* map_d, Tile tile,
                            const float (&sums)[kRowBlocks][kTileN / 2], const Fragment& fragment,
-                           const Scales& scales, ColumnScales<kTileN>& columns,
-                           Staging<kBoxes>& staging) {
+                           const Scales& scales, ColumnScales<kTileN>& columns, StagingT& staging) {
   const int barrier = 1 + static_cast<int>(threadIdx.x) / kWarpgroup;
   if (p.splits == 1) scales.share(columns, barrier);
   const auto write = [&]<bool kOuter, bool kBias>(const float(&sum)[kTileN / 2]) {

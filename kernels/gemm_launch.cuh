@@ -28,7 +28,8 @@ CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int
 /// Tensor map of scales in the order of Problem, `columns` of them for each chunk of K: boxes of
 /// `box` scales of one chunk.
 CUtensorMap scale_map(const Problem& problem, const float* scales, int columns, int box);
-/// Tensor map of a bf16 d: boxes of 64 x 64 elements, likewise. Empty unless problem.boxed.
-CUtensorMap output_map(const Problem& problem);
+/// Tensor map of a bf16 d: boxes of 64 rows by 64 or 32 columns, swizzled by their width. Empty
+/// unless problem.boxed.
+CUtensorMap output_map(const Problem& problem, int columns);
 
 }  // namespace fp8lab::cuda

@@ -67,6 +67,9 @@ __host__ __device__ constexpr int scale_column(int place, int tile_n, int column
   return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + 1 - own % 2 : tile_n;
 }
 
+/// Columns of a tile where there are scales inside the sum.
+constexpr int kScaledTileN = 128;
+
 /// The tiles of a GEMM.
 struct Tiling {
   Chains chains = Chains::one;

@@ -29,15 +29,18 @@ struct Plan {
   static constexpr int kTileK = kTileBytes / kBytes;
   static constexpr bool kScaled = kStep != WgmmaStep::none && kStep != WgmmaStep::add;
   static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::turns));
+  static_assert(!kScaled || kTileN == kScaledTileN);
   static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale
   /// Whether a thread keeps its scales of single columns for all row blocks of a chunk.
   static constexpr bool kHoldsColumns = kScaled && !kBlocksB && kRowBlocks > 1;
   static constexpr int kPlaces = scale_places(kTileN, kColumns);
   static constexpr int kSlots = kChains == Chains::pieces ? kStepsPerStage : 1;
   // As many stages and boxes of d as fit into the shared memory of a multiprocessor.
-  static constexpr int kStages = kTileM * kTileN > 128 * 128           ? 4
+  static constexpr int kStages = kTileM * kTileN > 128 * 160           ? 4
+                                 : kTileN > 128                        ? 5
                                  : kScaled&& kChains == Chains::pieces ? 5
                                                                        : 6;
+  static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
   static constexpr int kBoxes = kChains == Chains::overlapped || kRowBlocks > 1 ? 1
                                 : kTileN == 256                                 ? 2
                                                 : kTileN / kBoxColumns;
@@ -65,7 +68,7 @@ template <class P>
 struct alignas(1024) Shared {
   using Scales = std::conditional_t<P::kScaled, ChunkScales<P>, NoScales<P>>;
   Stage<P> stages[P::kStages];
-  Staging<P::kBoxes> staging[P::kConsumers];
+  Staging<P::kBoxColumns, P::kBoxes> staging[P::kConsumers];
   ColumnScales<P::kTileN> columns[P::kConsumers];
   Scales scales[P::kStages][P::kSlots];
   std::uint64_t full[P::kStages];
@@ -87,9 +90,9 @@ struct Ring {
 
 // --- the warpgroup that copies ------------------------------------------------------------------
 
-/// Announces the bytes of a stage and copies the scales of the chunks with a part in it, up to
-/// `k_end`. Ranges of a split begin at multiples of a chunk. One thread does this for all: it must
-/// not divide where a chunk is a stage. Like the operands, scales arrive before the phase of `full`
+/// Arrives for a stage and copies the scales of the chunks with a part in it, up to `k_end`. Ranges
+/// of a split begin at multiples of a chunk. One thread does this for all: it must not divide where
+/// a chunk is a stage. Like the operands, scales arrive before the phase of `full`
 /// that consumers await ends, by their bytes; and the next ones overwrite them after the phase of
 /// `empty` ends, by an arrival of each warp behind the reads of its lanes (Consumer::release).
 /// racecheck does not see this order: it reports plain bulk copies, which it takes for writes of
@@ -104,11 +107,11 @@ __device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile
     copy_box(to.b, &maps.step_b, full, place, chunk);
   };
   if constexpr (P::kSlots == 1) {
-    barrier_expect(full, sizeof(Stage<P>) + kChunkBytes);
+    barrier_expect(full, kChunkBytes);
     copy_chunk(k / P::kTileK, scales[0]);
   } else {
     const int first = k / p.chunk, count = (k_end - 1) / p.chunk - first + 1;
-    barrier_expect(full, sizeof(Stage<P>) + count * kChunkBytes);
+    barrier_expect(full, count * kChunkBytes);
 #pragma unroll 1
     for (int slot = 0; slot < count; ++slot) copy_chunk(first + slot, scales[slot]);
   }
@@ -126,8 +129,7 @@ __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shar
       std::uint64_t* full = &shared.full[ring.stage];
       barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
       if constexpr (P::kScaled) {
-        copy_scales<P>(p, maps, tile, k, min(k + P::kTileK, tile.k_end), shared.scales[ring.stage],
-                       full);
+        barrier_announce(full, sizeof(stage));
       } else {
         barrier_expect(full, sizeof(stage));
       }
@@ -138,6 +140,11 @@ __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shar
         constexpr int kHalf = P::kTileN / kMaxCluster;
         copy_box_to(stage.b + rank * kHalf * kTileBytes, &maps.b, full, k, tile.n0 + rank * kHalf,
                     (1 << kMaxCluster) - 1);
+      }
+      if constexpr (P::kScaled) {
+        wait_for_earlier_kernels();  // the one that orders the scales; the operands are older
+        copy_scales<P>(p, maps, tile, k, min(k + P::kTileK, tile.k_end), shared.scales[ring.stage],
+                       full);
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include <cmath>
 #include <string>
 
 #include "kernels/gemm_epilogue.cuh"
@@ -27,42 +28,53 @@ __global__ void reduce_kernel(const __grid_constant__ Problem p) {
 }
 
 /// Scales inside the sum along K, from their places in the operands to the order of Problem. A
-/// block moves kOrderedPlaces by kOrderedChunks, read along K and written along the tile.
-constexpr int kOrderedPlaces = 32, kOrderedChunks = 8;
-__global__ void order_scales_kernel(const __grid_constant__ Problem p, Grid a, Grid b,
-                                    int columns) {
+/// block moves kOrderedPlaces by kOrderedChunks, read along K and written along the tile: a thread
+/// finds one row and reads all that it moves of it at once, as the GEMM cannot begin before. The
+/// first `blocks_a` blocks along x move scales of A.
+constexpr int kOrderedPlaces = 32, kOrderedChunks = 32, kReadTogether = 8;
+template <int kColumns>
+__global__ void __launch_bounds__(kOrderedPlaces* kReadTogether)
+    order_scales_kernel(const __grid_constant__ Problem p, Grid a, Grid b, int blocks_a) {
   let_next_kernel_start();
+  constexpr int kPlaces = scale_places(kScaledTileN, kColumns);
+  constexpr int kParts = kOrderedChunks / kReadTogether;
   __shared__ float scales[kOrderedChunks][kOrderedPlaces + 4];
-  const int tile_n = p.tiling.tile_n;
-  const int rows = p.tiles_m * p.tiling.tile_m;
-  const int places = scale_places(tile_n, columns);
-  const int width = rows + p.tiles_n * places;
-  const int chunks = (p.k + p.chunk - 1) / p.chunk;
-  const int place0 = static_cast<int>(blockIdx.x) * kOrderedPlaces;
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const bool of_a = block < blocks_a;
+  const int place0 = (of_a ? block : block - blocks_a) * kOrderedPlaces;
   const int chunk0 = static_cast<int>(blockIdx.y) * kOrderedChunks;
-  const int thread = static_cast<int>(threadIdx.x);
+  const int chunks = (p.k + p.chunk - 1) / p.chunk;
   {
-    const int place = place0 + thread / kOrderedChunks, chunk = chunk0 + thread % kOrderedChunks;
-    float scale = 0.0f;
-    if (place < rows) {
-      if (place < p.m && chunk < chunks) scale = a.row(place)[chunk * p.chunk / a.cols];
-    } else {
-      const int tile = (place - rows) / places;
-      const int in_tile = scale_column((place - rows) % places, tile_n, columns);
-      const int column = tile * tile_n + in_tile;
-      if (in_tile < tile_n && column < p.n && chunk < chunks) {
-        scale = b.row(column)[chunk * p.chunk / b.cols];
-      }
+    const int in_block = thread / kReadTogether, place = place0 + in_block;
+    const int tile = place / kPlaces;
+    const int in_tile = scale_column(place - tile * kPlaces, kScaledTileN, kColumns);
+    const int row = of_a ? place : tile * kScaledTileN + in_tile;
+    const bool fills_up = of_a ? row >= p.m : in_tile >= kScaledTileN || row >= p.n;
+    const Grid grid = of_a ? a : b;
+    const float* from = grid.row(fills_up ? 0 : row);
+    float read[kParts] = {};
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      const int chunk = chunk0 + thread % kReadTogether + i * kReadTogether;
+      const int column = grid.cols == p.chunk ? chunk : chunk * p.chunk / grid.cols;
+      if (!fills_up && chunk < chunks) read[i] = from[column];
     }
-    scales[thread % kOrderedChunks][thread / kOrderedChunks] = scale;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      scales[thread % kReadTogether + i * kReadTogether][in_block] = read[i];
+    }
   }
   __syncthreads();
-  const int place = place0 + thread % kOrderedPlaces, chunk = chunk0 + thread / kOrderedPlaces;
-  if (place >= width || chunk >= chunks) return;
-  float* to = place < rows
-                  ? p.step_a + static_cast<std::int64_t>(chunk) * rows + place
-                  : p.step_b + static_cast<std::int64_t>(chunk) * (width - rows) + (place - rows);
-  *to = scales[thread / kOrderedPlaces][thread % kOrderedPlaces];
+  const int in_block = thread % kOrderedPlaces, place = place0 + in_block;
+  const int width = of_a ? p.tiles_m * p.tiling.tile_m : p.tiles_n * kPlaces;
+  if (place >= width) return;
+  float* to = (of_a ? p.step_a : p.step_b) + place;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const int part = thread / kOrderedPlaces + i * kReadTogether;
+    if (chunk0 + part >= chunks) return;
+    to[static_cast<std::int64_t>(chunk0 + part) * width] = scales[part][in_block];
+  }
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -145,11 +157,13 @@ bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
 
 /// Tile rows that are walked together: at least as many as make a round of all multiprocessors read
 /// as much of A as of B, more while their A takes a small part of the L2.
-int group_rows(const WgmmaGemm& gemm, int tile_m) {
+int group_rows(const WgmmaGemm& gemm, const Tiling& tiling, int multiprocessors) {
   constexpr std::int64_t kBytes = std::int64_t{12} << 20;
-  const std::int64_t row = tile_m * gemm.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1);
-  return static_cast<int>(
-      std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(row, 1), 16, 64));
+  const std::int64_t row = tiling.tile_m * gemm.k * (gemm.types == WgmmaTypes::bf16 ? 2 : 1);
+  const double even =
+      std::sqrt(multiprocessors * static_cast<double>(tiling.tile_n) / tiling.tile_m);
+  return static_cast<int>(std::clamp<std::int64_t>(kBytes / std::max<std::int64_t>(row, 1),
+                                                   static_cast<std::int64_t>(even), 64));
 }
 
 /// The larger the tile, the fewer bytes it copies for each product, the more of it may be idle.
@@ -160,6 +174,7 @@ struct Choice {
 constexpr Choice kChoices[] = {
     {{Chains::one, 128, 256, 2}, 1.0},         {{Chains::one, 128, 256, 1}, 1.02},
     {{Chains::one, 128, 192, 2}, 1.02},        {{Chains::one, 128, 192, 1}, 1.04},
+    {{Chains::one, 128, 160, 2}, 1.06},        {{Chains::one, 128, 160, 1}, 1.08},
     {{Chains::one, 128, 128, 2}, 1.1},         {{Chains::one, 128, 128, 1}, 1.12},
     {{Chains::overlapped, 128, 128, 2}, 1.02}, {{Chains::turns, 192, 128, 1}, 1.0},
     {{Chains::turns, 256, 128, 1}, 0.97},      {{Chains::pieces, 128, 128, 1}, 1.0},
@@ -167,7 +182,7 @@ constexpr Choice kChoices[] = {
 
 /// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the
 /// same part of K at the same time. Measured on an H200.
-double sharing_stages(const Problem& p) { return 6.0 + 0.1 * p.stages; }
+double sharing_stages(const Problem& p) { return 6.0 + 0.17 * p.stages; }
 
 /// How many of `tiles` are walked whole; the others are shared by all of `clusters`. Each of these
 /// takes at least a whole tile of them, so that two are enough for each tile.
@@ -204,7 +219,7 @@ void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
     p.whole = whole;
     p.share = (tiles - whole) * p.stages / clusters;
     p.longer_shares = (tiles - whole) * p.stages % clusters;
-    p.group = std::max(1, group_rows(gemm, tiling.tile_m) / tiling.cluster);
+    p.group = std::max(1, group_rows(gemm, tiling, multiprocessors) / tiling.cluster);
   }
 }
 
@@ -223,14 +238,15 @@ Workspace workspace_of(const Problem& p, const WgmmaGemm& gemm, int multiprocess
 }
 
 void order_scales(Context& context, const WgmmaGemm& gemm, const Problem& p) {
-  const int columns = p.blocks_b ? kBlockColumns : 1;
-  const int width =
-      p.tiles_m * p.tiling.tile_m + p.tiles_n * scale_places(p.tiling.tile_n, columns);
-  const dim3 blocks(static_cast<unsigned>(ceil_div(width, kOrderedPlaces)),
-                    static_cast<unsigned>(ceil_div(ceil_div(p.k, p.chunk), kOrderedChunks)));
-  if (blocks.y == 0) return;
-  order_scales_kernel<<<blocks, kOrderedPlaces * kOrderedChunks, 0, context.stream()>>>(
-      p, grid_of(gemm.scale_a, gemm.k), grid_of(gemm.scale_b, gemm.k), columns);
+  const int chunks = ceil_div(p.k, p.chunk);
+  if (chunks == 0) return;
+  const auto kernel = p.blocks_b ? order_scales_kernel<kBlockColumns> : order_scales_kernel<1>;
+  const int places = scale_places(kScaledTileN, p.blocks_b ? kBlockColumns : 1);
+  const int blocks_a = ceil_div(p.tiles_m * p.tiling.tile_m, kOrderedPlaces);
+  const dim3 blocks(static_cast<unsigned>(blocks_a + ceil_div(p.tiles_n * places, kOrderedPlaces)),
+                    static_cast<unsigned>(ceil_div(chunks, kOrderedChunks)));
+  kernel<<<blocks, kOrderedPlaces * kReadTogether, 0, context.stream()>>>(
+      p, grid_of(gemm.scale_a, gemm.k), grid_of(gemm.scale_b, gemm.k), blocks_a);
   check_launch("gemm scales");
 }
 
@@ -278,9 +294,10 @@ CUtensorMap scale_map(const Problem& p, const float* scales, int columns, int bo
                     CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
-CUtensorMap output_map(const Problem& p) {
+CUtensorMap output_map(const Problem& p, int columns) {
   if (!p.boxed) return {};
-  return tensor_map(p.d, 2, p.m, p.n, p.d_stride, 64, 64, CU_TENSOR_MAP_SWIZZLE_128B);
+  const auto swizzle = columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+  return tensor_map(p.d, 2, p.m, p.n, p.d_stride, 64, columns, swizzle);
 }
 
 std::size_t wgmma_workspace(const Context& context, const WgmmaGemm& gemm) {

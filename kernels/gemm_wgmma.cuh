@@ -366,7 +366,8 @@ __global__ void __launch_bounds__(P::kThreads, 1)
   }
   __syncthreads();
   if (p.tiling.cluster > 1) cluster_sync();
-  wait_for_earlier_kernels();
+  // Behind the kernel that orders scales only their copies wait: what ran before it is done.
+  if (!P::kScaled) wait_for_earlier_kernels();
 
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   const int rank = p.tiling.cluster == 1 ? 0 : uniform(static_cast<int>(cluster_rank()));
@@ -399,7 +400,7 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   Maps maps{};
   maps.a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
   maps.b = operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
-  maps.d = output_map(problem);
+  maps.d = output_map(problem, P::kBoxColumns);
   if constexpr (P::kScaled) {
     maps.step_a = scale_map(problem, problem.step_a, problem.tiles_m * P::kTileM, P::kTileM);
     maps.step_b = scale_map(problem, problem.step_b, problem.tiles_n * P::kPlaces, P::kPlaces);
@@ -415,7 +416,8 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  // Without K nothing orders scales: the kernel would not wait for the earlier ones.
+  attributes[1].val.programmaticStreamSerializationAllowed = !P::kScaled || problem.k > 0;
   config.attrs = attributes;
   config.numAttrs = 2;
   check(cudaLaunchKernelEx(&config, kernel, maps, problem), "gemm_wgmma");
@@ -464,6 +466,7 @@ void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   if constexpr (has_choice(kTypes)) {
     if (p.tiling.tile_n == 256) return launch.template operator()<256>();
     if (p.tiling.tile_n == 192) return launch.template operator()<192>();
+    if (p.tiling.tile_n == 160) return launch.template operator()<160>();
   }
   launch.template operator()<128>();
 }

@@ -34,6 +34,13 @@ __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t byte
                "r"(bytes)
                : "memory");
 }
+/// Announces `bytes` alone, before an arrival that ends the phase.
+__device__ inline void barrier_announce(std::uint64_t* barrier, std::uint32_t bytes) {
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
 /// Arrives on the barrier at the same place in the shared memory of another block of the cluster.
 __device__ inline void barrier_arrive_at(std::uint64_t* barrier, std::uint32_t rank) {
   asm volatile(

@@ -52,6 +52,23 @@ __device__ inline void keep(float (&values)[kCount]) {
       "}\n"                                                                              \
       : FP8LAB_R32(0), FP8LAB_R32(32)                                                    \
       : "l"(a), "l"(b), "r"(add ? 1 : 0))
+#define FP8LAB_WGMMA_160(types, tail)                                                    \
+  asm volatile(                                                                          \
+      "{\n"                                                                              \
+      ".reg .pred add;\n"                                                                \
+      "setp.ne.b32 add, %82, 0;\n"                                                       \
+      "wgmma.mma_async.sync.aligned.m64n160" types                                       \
+      " {"                                                                               \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"   \
+      "}, %80, %81, add, 1, 1" tail                                                      \
+      ";\n"                                                                              \
+      "}\n"                                                                              \
+      : FP8LAB_R32(0), FP8LAB_R32(32), FP8LAB_R8(64), FP8LAB_R8(72)                      \
+      : "l"(a), "l"(b), "r"(add ? 1 : 0))
 #define FP8LAB_WGMMA_192(types, tail)                                                    \
   asm volatile(                                                                          \
       "{\n"                                                                              \
@@ -108,9 +125,11 @@ __device__ inline void keep(float (&values)[kCount]) {
 /// d (64, kN) = a (64, 32 bytes of K) b (kN, 32 bytes of K)^T + (add ? d : 0).
 template <WgmmaTypes kTypes, int kN>
 __device__ void wgmma(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
-  static_assert(kN == 128 || kN == 192 || kN == 256);
+  static_assert(kN == 128 || kN == 160 || kN == 192 || kN == 256);
   if constexpr (kN == 128) {
     FP8LAB_WGMMA(128)
+  } else if constexpr (kN == 160) {
+    FP8LAB_WGMMA(160)
   } else if constexpr (kN == 192) {
     FP8LAB_WGMMA(192)
   } else {
@@ -120,6 +139,7 @@ __device__ void wgmma(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool
 
 #undef FP8LAB_WGMMA
 #undef FP8LAB_WGMMA_128
+#undef FP8LAB_WGMMA_160
 #undef FP8LAB_WGMMA_192
 #undef FP8LAB_WGMMA_256
 #undef FP8LAB_R32

@@ -317,7 +317,10 @@ class GemmCalls {
   std::vector<KernelCall> draw() {
     for (const GemmCase& gemm_case : gemm_cases()) multiply(gemm_case, shape(gemm_case));
     if (round_ % 4 == 3) {
-      for (const GemmCase& gemm_case : shared_cases()) multiply(gemm_case, shared(gemm_case));
+      for (const GemmCase& gemm_case : shared_cases()) {
+        multiply(gemm_case, shared(gemm_case));
+        if (gemm_case.gemm.schedule == Schedule::fast) multiply(gemm_case, one_round(gemm_case));
+      }
     }
     return std::move(calls_);
   }
@@ -344,7 +347,8 @@ class GemmCalls {
   }
 
   /// 144 tiles of 192 x 128, or of 128 x 128, or 133 of 256 x 128 where every row and column has
-  /// scales of its own, and K so long that the 132 multiprocessors of an H200 share the last ones.
+  /// scales of its own, or 204 of 128 x 128 for a chain over the whole range, and K so long that
+  /// the 132 multiprocessors of an H200 share the last ones.
   Shape shared(const GemmCase& gemm_case) {
     if (gemm_case.a.tile == TileShape{1, 128} && gemm_case.b.tile == TileShape{1, 128}) {
       return {data_.integer(1729, 1792), data_.integer(2305, 2432), data_.integer(2320, 2500)};
@@ -353,8 +357,15 @@ class GemmCalls {
     if (gemm_case.a.tile.cols == 128) {
       return {data_.integer(2113, 2304), n, data_.integer(1160, 1400)};
     }
+    const Shape round = one_round(gemm_case);
+    const bool fast = gemm_case.gemm.schedule == Schedule::fast;
+    return {fast ? data_.integer(2049, 2176) : round.m, n, round.k};
+  }
+  /// 120 tiles of 128 x 160, which a chain over the whole range takes.
+  Shape one_round(const GemmCase& gemm_case) {
     const std::int64_t k = data_.integer(4230, 4500);
-    return {data_.integer(1409, 1536), n, gemm_case.a.is_quantized() ? k : k / 2};
+    return {data_.integer(1409, 1536), data_.integer(1473, 1536),
+            gemm_case.a.is_quantized() ? k : k / 2};
   }
 
   HostTensor codes(const QuantSpec& spec, std::int64_t rows, std::int64_t k, bool specials) {
