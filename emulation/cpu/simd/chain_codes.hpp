@@ -44,14 +44,14 @@ struct Fp8Codes {
   static constexpr int kLimitOffset = 127 + 13 - 32;
   static constexpr int kLimitMax = 63;
 
-  /// E4M3 operands for AMX: 2^(8 e - 11) in BF16 (zero: 0) instead of e. A sum of 32 products of
+  /// E4M3 operands for AMX: 2^(8 e - 3) in BF16 (zero: 0) instead of e. A sum of 32 products of
   /// such powers is less than 2^6 times the largest of them and is rounded by far less than it:
-  /// bits 26 to 30 of its FP32 form are the largest e_a + e_b + 13, or 0 without a product (e is in
-  /// [-6, 8], so that no sum comes near the ends of FP32).
+  /// bits 26 to 30 of its FP32 form are the largest e_a + e_b + 15, or 0 without a product (e is in
+  /// [-6, 8], so that no sum reaches the ends of FP32).
   static constexpr std::int32_t power(std::int32_t exponent) {
-    return (8 * exponent - 11 + 127) << 7;
+    return (8 * exponent - 3 + 127) << 7;
   }
-  static constexpr int kSumField = 13;
+  static constexpr int kSumField = 15;
 };
 
 /// BF16 and other wide operands in 16-bit words (e in [-141, 142] and l in [-143, 142], with the

@@ -129,7 +129,11 @@ template <class L, int kRows, bool kFromZero>
   Code limit[kRows];
   Counter counter[kRows];
   for (int r = 0; r < kRows; ++r) {
-    limit[r] = Lanes::limit(top[r]);
+    if constexpr (L::kPowers) {
+      limit[r] = Lanes::small_limit(top[r]);
+    } else {
+      limit[r] = Lanes::limit(top[r]);
+    }
     counter[r].clear(count);
     for (int v = 0; v < 4; ++v) {
       anchor[r][v] = Lanes::anchor(top[r], v);

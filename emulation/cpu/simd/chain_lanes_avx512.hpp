@@ -118,10 +118,10 @@ struct Fp8Lanes {
     constexpr long long kUpper = 0x0101010100000000ll * (32 + kBit), kLower = 0x01010101ll * kBit;
     const __m512i bits = _mm512_set1_epi64(kUpper | kLower);
     const auto part = [c](int v) { return _mm512_loadu_si512(c + 16 * v); };
-    Code codes = _mm512_multishift_epi64_epi8(bits, part(0));
+    Code codes = kBit == 24 ? part(3) : _mm512_multishift_epi64_epi8(bits, part(3));  // in place
+    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x1111111111111111u, bits, part(0));
     codes = _mm512_mask_multishift_epi64_epi8(codes, 0x4444444444444444u, bits, part(1));
-    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, bits, part(2));
-    return _mm512_mask_multishift_epi64_epi8(codes, 0x8888888888888888u, bits, part(3));
+    return _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, bits, part(2));
   }
   static Code exponents(const float* c) { return fields<23>(c); }
 #else
@@ -140,7 +140,11 @@ struct Fp8Lanes {
   static Code limit(Code top) {
     constexpr int kMost = Codes::kLimitOffset + Codes::kLimitMax;
     const Code bounded = _mm512_min_epu8(top, _mm512_set1_epi8(static_cast<char>(kMost)));
-    return _mm512_sub_epi8(bounded, _mm512_set1_epi8(Codes::kLimitOffset - 128));
+    return small_limit(bounded);
+  }
+  /// The same for sums of E4M3 products, which stay below 2^44 up to K = 2^26.
+  static Code small_limit(Code top) {
+    return _mm512_sub_epi8(top, _mm512_set1_epi8(Codes::kLimitOffset - 128));
   }
   /// Where the product is negative and has bits below the grid.
   static __mmask64 off_grid(Code low_a, Code low_b, Code limits) {
