@@ -166,8 +166,8 @@ class CodeVector {
   __m512i right_lows() const { return add_signs(look_up(kBytes.right_low)); }
   __m512i power_tops() const { return look_up(kBytes.power_top); }
 
-  /// Byte i of a part of 16 bytes to all four bytes of element i; to make pairs of two vectors, the
-  /// upper byte or two from the second.
+  /// Indices that bring byte 16 part + i to all four bytes of element i; of pairs, the top byte
+  /// comes from a second vector.
   static __m512i splats(int part) {
     return _mm512_mullo_epi32(
         _mm512_add_epi32(_mm512_set1_epi32(16 * part),
