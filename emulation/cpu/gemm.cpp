@@ -225,8 +225,7 @@ class FastGemm {
       const bool direct = range_begins && (plan_.order == ScaleOrder::epilogue ||
                                            plan_.order == ScaleOrder::in_instruction);
       run_chain(chunk, row, rows, column, panel, direct ? accumulator : partial, scratch);
-      if (range_begins && !direct) std::fill_n(accumulator, elements, 0.0f);
-      if (!direct) add_partial(chunk, row, rows, column, partial, accumulator);
+      if (!direct) add_partial(chunk, row, rows, column, partial, range_begins, accumulator);
       range_begins = chunk.behind == 0;
       if (!range_begins || !plan_.split()) continue;
       if (first_range) {
@@ -350,9 +349,9 @@ class FastGemm {
   }
 
   void add_partial(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
-                   const float* partial, float* accumulator) const {
+                   const float* partial, bool from_zero, float* accumulator) const {
     PromotionTile tile{PromotionStep::add, rows,    sizes_.columns, partial,
-                       accumulator,        nullptr, nullptr};
+                       accumulator,        nullptr, nullptr,        from_zero};
     switch (plan_.order) {
       case ScaleOrder::b_then_a: tile.step = PromotionStep::b_then_a; break;
       case ScaleOrder::a_then_b: tile.step = PromotionStep::a_then_b; break;

@@ -172,14 +172,17 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
     return 1e-9 * static_cast<double>(m * n) * static_cast<double>(k);
   };
   row.gigamac_per_second = gigamacs(row.m, row.n) / median(own);
+  const double share = static_cast<double>(row.m * row.n) / static_cast<double>(a.rows * b.rows);
   for (int p = 0; p < 2; ++p) {
     if (other[p].empty()) continue;
     const double speed = gigamacs(a.rows, b.rows) / median(other[p]);
     if (speed <= row.peer_gigamac_per_second) continue;
     row.peer_gigamac_per_second = speed;
     row.peer = peer_names[p];
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < own.size(); ++i) ratios.push_back(share * other[p][i] / own[i]);
+    row.ratio = median(ratios);
   }
-  row.ratio = row.gigamac_per_second / row.peer_gigamac_per_second;
   return row;
 }
 

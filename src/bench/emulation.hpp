@@ -18,7 +18,9 @@ struct GemmBenchRow {
   std::int64_t m = 0, n = 0, k = 0;
   double gigamac_per_second = 0;
   double peer_gigamac_per_second = 0;
-  double ratio = 0;  ///< emulation over peer
+  /// Emulation over peer: the median of the rounds' ratios, as both run in turn in every round and
+  /// the processor's clock changes between rounds.
+  double ratio = 0;
   std::string peer;  ///< the faster of the FP32 libraries: "eigen" or "openblas"
 };
 

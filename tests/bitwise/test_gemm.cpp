@@ -202,6 +202,23 @@ TEST_CASE("Long FP8 chains keep the accumulator's exponent above the products'")
   }
 }
 
+TEST_CASE("Products of E5M2 subnormals alone are not cut") {
+  CaseGenerator cases(24);
+  const std::int64_t rows = 70, k = 32 * 3 + 9;
+  const auto operand = [&] {
+    std::vector<std::uint8_t> codes;
+    for (std::int64_t i = 0; i < rows * k; ++i) {
+      codes.push_back(static_cast<std::uint8_t>(cases.bits() & 0x83u));
+    }
+    return codes;
+  };
+  auto a = operand(), b = operand();
+  for (const GemmSpec& spec : {fp8_spec(Schedule::fast, 0), fp8_spec(Schedule::promote, 32)}) {
+    check_operands(spec, unscaled(numerics::kE5M2, a.data(), rows, k),
+                   unscaled(numerics::kE5M2, b.data(), rows, k));
+  }
+}
+
 TEST_CASE("The fast GEMM refuses what the reference refuses") {
   CaseGenerator cases(22);
   const TestOperand a(cases, quantized(numerics::kE4M3, {}), 3, 40, false);

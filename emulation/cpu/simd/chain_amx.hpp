@@ -18,17 +18,6 @@ using E4m3Layout =
 static_assert(E4m3Layout::kGroupBytes == kFp8Group * kE4m3ProductBytes);
 static_assert(E4m3Layout::kPanelGroup == kFp8Group * E4m3Layout::kColumns * kE4m3PanelBytes);
 
-/// The powers of a group into the cache.
-template <class L>
-void prefetch_powers(const std::byte* a, const ChainTile& tile, const std::byte* b) {
-  for (std::int64_t r = 0; r < tile.rows; ++r) {
-    __builtin_prefetch(a + L::kLeftPowers + r * tile.a_row_bytes);
-  }
-  for (std::int64_t at = L::kRightPowers; at < L::kPanelGroup; at += kCacheLine) {
-    __builtin_prefetch(b + at);
-  }
-}
-
 /// Finds the common exponents of groups from `first` on.
 template <class L>
 void look_ahead(const ChainTile& tile, std::int64_t first) {
@@ -41,7 +30,6 @@ void look_ahead(const ChainTile& tile, std::int64_t first) {
   for (std::int64_t i = 0; i < ahead.found; ++i) {
     const std::byte* a = tile.a + (first + i) * tile.a_group_bytes;
     const std::byte* b = tile.b + (first + i) * L::kPanelGroup;
-    if (i + 1 < ahead.found) prefetch_powers<L>(a + tile.a_group_bytes, tile, b + L::kPanelGroup);
     sums.find(a + L::kLeftPowers, tile.a_row_bytes, tile.rows, b + L::kRightPowers,
               ahead.codes + i * ExponentsAhead::kGroupBytes);
   }

@@ -17,7 +17,8 @@ namespace {
 ///     e_a + e_b + 127, the biased FP32 exponent, or 0 for a zero product (e is in [-14, 15]);
 ///   low l + 16 with the sign in bit 7 (zero: 64 right, 63 left, positive); the sum of two is
 ///     l_a + l_b + 32 in the lower seven bits and the product's sign in bit 7 (l is in [-16, 15]).
-/// The common exponent ("top") is the biased FP32 exponent, at least 1.
+/// The common exponent ("top") is the biased FP32 exponent, at least kFloor. A chain that does not
+/// start from zero starts from multiples of 2^-32.
 struct Fp8Codes {
   using Lane = std::uint8_t;
   static constexpr int kRightExponent = 143;
@@ -33,7 +34,8 @@ struct Fp8Codes {
   /// as the next common exponent is at least that of the accumulator and cuts them.
   static constexpr std::uint32_t kResultMask = ~0x3FFu;
 
-  static constexpr int kFloor = 1;
+  /// At emax = -19 the grid is 2^-32, and every product is a multiple of it.
+  static constexpr int kFloor = 108;
   static constexpr int kExponentBias = 127;  ///< of the common exponent
   /// top + 10 is the exponent of 2^23 grid units; saturating to 255 turns a lane that could
   /// overflow into NaN, which survives to the end of the chain and has it recomputed.
@@ -42,14 +44,14 @@ struct Fp8Codes {
   static constexpr int kLimitOffset = 127 + 13 - 32;
   static constexpr int kLimitMax = 63;
 
-  /// E4M3 operands for AMX: 2^(8 e - 11) in BF16 (zero: 0) instead of e. A sum of 32 products of
+  /// E4M3 operands for AMX: 2^(8 e - 3) in BF16 (zero: 0) instead of e. A sum of 32 products of
   /// such powers is less than 2^6 times the largest of them and is rounded by far less than it:
-  /// bits 26 to 30 of its FP32 form are the largest e_a + e_b + 13, or 0 without a product (e is in
-  /// [-6, 8], so that no sum comes near the ends of FP32).
+  /// bits 26 to 30 of its FP32 form are the largest e_a + e_b + 15, or 0 without a product (e is in
+  /// [-6, 8], so that no sum reaches the ends of FP32).
   static constexpr std::int32_t power(std::int32_t exponent) {
-    return (8 * exponent - 11 + 127) << 7;
+    return (8 * exponent - 3 + 127) << 7;
   }
-  static constexpr int kSumField = 13;
+  static constexpr int kSumField = 15;
 };
 
 /// BF16 and other wide operands in 16-bit words (e in [-141, 142] and l in [-143, 142], with the
@@ -87,7 +89,7 @@ template <class Lanes>
 class LaneCounter {
  public:
   using Code = typename Lanes::Code;
-  static constexpr int kStored = 0;  ///< products whose lanes wait in memory to be counted
+  static constexpr bool kStores = false;  ///< whether lanes wait in memory to be counted
 
   /// Before a group of `count` products.
   void clear(int) { counted_ = Lanes::zero(); }

@@ -129,7 +129,11 @@ template <class L, int kRows, bool kFromZero>
   Code limit[kRows];
   Counter counter[kRows];
   for (int r = 0; r < kRows; ++r) {
-    limit[r] = Lanes::limit(top[r]);
+    if constexpr (L::kPowers) {
+      limit[r] = Lanes::small_limit(top[r]);
+    } else {
+      limit[r] = Lanes::limit(top[r]);
+    }
     counter[r].clear(count);
     for (int v = 0; v < 4; ++v) {
       anchor[r][v] = Lanes::anchor(top[r], v);
@@ -151,12 +155,13 @@ template <class L, int kRows, bool kFromZero>
       counter[r].add(k, low_a, low_b, limit[r]);
     }
   };
-  // The masks of the first products go to memory in a loop of their own, without a choice in it.
-  const int stored = count < Counter::kStored ? count : Counter::kStored;
-#pragma GCC unroll 24
-  for (int k = 0; k < stored; ++k) add_products(k);
+  if constexpr (Counter::kStores) {  // no register is carried from product to product but y
+#pragma GCC unroll 32
+    for (int k = 0; k < count; ++k) add_products(k);
+  } else {
 #pragma GCC unroll 8
-  for (int k = stored; k < count; ++k) add_products(k);
+    for (int k = 0; k < count; ++k) add_products(k);
+  }
   for (int r = 0; r < kRows; ++r) {
     const Code counted = counter[r].total();
     for (int v = 0; v < 4; ++v) {

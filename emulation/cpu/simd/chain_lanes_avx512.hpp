@@ -20,28 +20,23 @@ inline V in_register(V vector) {
 }
 
 #if defined(FP8LAB_ISA_avx512_fp16)
-/// Counts in bytes. The masks of most products go to memory, which costs no vector operation, and
-/// are counted eight at a time; those of the last products would come back late.
-template <class Lanes, int kStoredMasks>
+/// Counts in bytes. The masks of a group's kProducts go to memory, which costs no vector operation,
+/// and are counted eight at a time.
+template <class Lanes, int kProducts>
 class StoredCounter {
  public:
   using Code = typename Lanes::Code;
-  static constexpr int kStored = kStoredMasks;
+  static constexpr bool kStores = true;
 
   void clear(int count) {
-    for (int k = count; k < kStored; ++k) masks_[k] = 0;
-    counted_ = Lanes::zero();
+    for (int k = count; k < kProducts; ++k) masks_[k] = 0;
   }
   void add(int k, Code low_a, Code low_b, Code limits) {
-    if (k < kStored) {
-      masks_[k] = Lanes::off_grid(low_a, low_b, limits);
-    } else {
-      counted_ = Lanes::count(counted_, low_a, low_b, limits);
-    }
+    masks_[k] = Lanes::off_grid(low_a, low_b, limits);
   }
   Code total() const {
-    Code sum = counted_;
-    for (int k = 0; k < kStored; k += 8) {
+    Code sum = Lanes::zero();
+    for (int k = 0; k < kProducts; k += 8) {
       // Byte l of eight masks side by side is a matrix of 8x8 bits; transposed, it has a byte for
       // each of eight lanes.
       const Code bits = _mm512_permutexvar_epi8(side_by_side(), _mm512_load_si512(masks_ + k));
@@ -61,8 +56,7 @@ class StoredCounter {
     return _mm512_set1_epi64(static_cast<long long>(0x8040201008040201ull));
   }
 
-  alignas(64) std::uint64_t masks_[kStored];
-  Code counted_;
+  alignas(64) std::uint64_t masks_[kProducts];
 };
 #endif
 
@@ -70,7 +64,7 @@ class StoredCounter {
 struct Fp8Lanes {
 #if defined(FP8LAB_ISA_avx512_fp16)
   template <std::int64_t kGroup>
-  using Counter = StoredCounter<Fp8Lanes, kGroup - 8>;
+  using Counter = StoredCounter<Fp8Lanes, kGroup>;
 #else
   template <std::int64_t>
   using Counter = LaneCounter<Fp8Lanes>;
@@ -124,10 +118,10 @@ struct Fp8Lanes {
     constexpr long long kUpper = 0x0101010100000000ll * (32 + kBit), kLower = 0x01010101ll * kBit;
     const __m512i bits = _mm512_set1_epi64(kUpper | kLower);
     const auto part = [c](int v) { return _mm512_loadu_si512(c + 16 * v); };
-    Code codes = _mm512_multishift_epi64_epi8(bits, part(0));
+    Code codes = kBit == 24 ? part(3) : _mm512_multishift_epi64_epi8(bits, part(3));  // in place
+    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x1111111111111111u, bits, part(0));
     codes = _mm512_mask_multishift_epi64_epi8(codes, 0x4444444444444444u, bits, part(1));
-    codes = _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, bits, part(2));
-    return _mm512_mask_multishift_epi64_epi8(codes, 0x8888888888888888u, bits, part(3));
+    return _mm512_mask_multishift_epi64_epi8(codes, 0x2222222222222222u, bits, part(2));
   }
   static Code exponents(const float* c) { return fields<23>(c); }
 #else
@@ -144,9 +138,13 @@ struct Fp8Lanes {
   }
 #endif
   static Code limit(Code top) {
-    const Code distance = _mm512_subs_epu8(top, _mm512_set1_epi8(Codes::kLimitOffset));
-    return _mm512_or_si512(_mm512_min_epu8(distance, _mm512_set1_epi8(Codes::kLimitMax)),
-                           _mm512_set1_epi8(-128));
+    constexpr int kMost = Codes::kLimitOffset + Codes::kLimitMax;
+    const Code bounded = _mm512_min_epu8(top, _mm512_set1_epi8(static_cast<char>(kMost)));
+    return small_limit(bounded);
+  }
+  /// The same for sums of E4M3 products, which stay below 2^44 up to K = 2^26.
+  static Code small_limit(Code top) {
+    return _mm512_sub_epi8(top, _mm512_set1_epi8(Codes::kLimitOffset - 128));
   }
   /// Where the product is negative and has bits below the grid.
   static __mmask64 off_grid(Code low_a, Code low_b, Code limits) {
@@ -167,14 +165,18 @@ struct Fp8Lanes {
   static Float multiply_add(Float a, Float b, Float y) { return _mm512_fmadd_ps(a, b, y); }
 
   static Float anchor(Code top, int v) {
-    const Code field = _mm512_adds_epu8(top, _mm512_set1_epi8(Codes::kAnchorOffset));
-    const Code at = v == 0   ? _mm512_slli_epi32(field, 23)
-                    : v == 1 ? _mm512_slli_epi32(field, 7)
-                    : v == 2 ? _mm512_slli_epi32(field, 15)
-                             : _mm512_srli_epi32(field, 1);
-    constexpr int kAndOr = 0xEA;  // (first & second) | third
-    return in_register(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(
-        at, _mm512_set1_epi32(0x7F800000), _mm512_set1_epi32(0x00400000), kAndOr)));
+    // A field and 0x80 beside it: turned to bit 23, it has the sign bit 0 above and mantissa bit 22
+    // below. The other fields become further mantissa bits, which are whole units and leave with
+    // the anchor.
+    const bool even = position(16 * v) % 2 == 0;
+    const Code fields = _mm512_mask_adds_epu8(_mm512_set1_epi8(-128),
+                                              even ? 0x5555555555555555u : 0xAAAAAAAAAAAAAAAAu, top,
+                                              _mm512_set1_epi8(Codes::kAnchorOffset));
+    const Code at = v == 0   ? _mm512_rol_epi32(fields, 23)
+                    : v == 1 ? _mm512_rol_epi32(fields, 7)
+                    : v == 2 ? _mm512_rol_epi32(fields, 15)
+                             : _mm512_rol_epi32(fields, 31);
+    return in_register(_mm512_castsi512_ps(at));
   }
   static Float start(Float anchor, const float* c, int v) {
     const Float term = _mm512_loadu_ps(c + 16 * v);

@@ -81,6 +81,10 @@ constexpr std::uint32_t left_gap(const Parts& p) {
          static_cast<std::uint32_t>(
              select(p.magnitude != 0, Codes::kLeftExponent - p.exponent, Codes::kLeftZero));
 }
+template <class Codes>
+constexpr std::int32_t right_exponent(const Parts& p) {
+  return select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0);
+}
 template <class Split, class Codes>
 constexpr std::int32_t low_code(const Parts& p, std::int32_t zero) {
   static_assert(Split::kSign == Codes::kNegativeLow);
@@ -121,58 +125,119 @@ constexpr std::int32_t packed_power(const Parts& p) {
 }
 
 #if defined(FP8LAB_ISA_avx512_fp16)
-/// What a left operand stores for each of 128 magnitudes, a byte each.
-struct LeftBytes {
-  alignas(64) std::uint8_t value_top[128], value_next[128], gap[128], low[128], power_top[128];
+/// What operands store for each of 128 magnitudes, a byte each.
+struct CodeBytes {
+  alignas(64) std::uint8_t value_top[128], value_next[128], power_top[128];
+  alignas(64) std::uint8_t left_gap[128], left_low[128], right_exponent[128], right_low[128];
 };
 template <class Split>
-constexpr LeftBytes list_left_bytes() {
-  LeftBytes bytes{};
+constexpr CodeBytes list_code_bytes() {
+  CodeBytes bytes{};
   for (std::int32_t i = 0; i < 128; ++i) {
     const Parts p = Split::split(i);
-    bytes.value_top[i] = static_cast<std::uint8_t>(p.value_bits >> 24);
-    bytes.value_next[i] = static_cast<std::uint8_t>(p.value_bits >> 16);
-    bytes.gap[i] = static_cast<std::uint8_t>(left_gap<Fp8Codes>(p));
-    bytes.low[i] = static_cast<std::uint8_t>(low_code<Split, Fp8Codes>(p, Fp8Codes::kLeftZeroLow));
-    bytes.power_top[i] = static_cast<std::uint8_t>(packed_power(p) >> 8);
+    const auto byte = [](auto bits) { return static_cast<std::uint8_t>(bits); };
+    bytes.value_top[i] = byte(p.value_bits >> 24);
+    bytes.value_next[i] = byte(p.value_bits >> 16);
+    bytes.power_top[i] = byte(packed_power(p) >> 8);
+    bytes.left_gap[i] = byte(left_gap<Fp8Codes>(p));
+    bytes.left_low[i] = byte(low_code<Split, Fp8Codes>(p, Fp8Codes::kLeftZeroLow));
+    bytes.right_exponent[i] = byte(right_exponent<Fp8Codes>(p));
+    bytes.right_low[i] = byte(low_code<Split, Fp8Codes>(p, Fp8Codes::kRightZeroLow));
   }
   return bytes;
 }
 
-/// One group of a left-operand row from its FP8 codes, by table.
-template <class Split, class L>
-inline void pack_fp8_group(const std::uint8_t* codes, std::byte* out) {
-  static constexpr LeftBytes kBytes = list_left_bytes<Split>();
-  constexpr std::uint64_t kPresent = (std::uint64_t{1} << L::kGroup) - 1u;
-  const __m512i code = _mm512_maskz_loadu_epi8(kPresent, codes);
-  const auto look_up = [code](const std::uint8_t* table) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), code, _mm512_load_si512(table + 64));
-  };
-  const __m512i sign = _mm512_and_si512(code, _mm512_set1_epi8(-128));
-  const __m512i top = _mm512_or_si512(look_up(kBytes.value_top), sign);
-  const __m512i next = look_up(kBytes.value_next);
-  const __m512i gap = look_up(kBytes.gap);
-  const __m512i positive = look_up(kBytes.low);
-  const __mmask64 nonzero = _mm512_test_epi8_mask(code, _mm512_set1_epi8(127));
-  const __m512i low = _mm512_mask_add_epi8(positive, nonzero, positive, sign);
-  for (int part = 0; part < L::kGroup / 16; ++part) {
-    // Byte i of the part to all four bytes of element i.
-    const __m512i splat = _mm512_mullo_epi32(
+/// 64 FP8 codes, what operands store of them by table.
+template <class Split>
+class CodeVector {
+ public:
+  explicit CodeVector(__m512i codes) : codes_(codes) {}
+
+  /// The FP32 values of codes 16 part .. 16 part + 15.
+  void store_values(int part, std::byte* out) const {
+    const __m512i top = _mm512_or_si512(look_up(kBytes.value_top), signs());
+    const __m512i next = look_up(kBytes.value_next);
+    const __mmask64 upper = 0xCCCCCCCCCCCCCCCCu;
+    _mm512_storeu_si512(out, _mm512_maskz_permutex2var_epi8(upper, next, pairs(part), top));
+  }
+  __m512i left_gaps() const { return look_up(kBytes.left_gap); }
+  __m512i left_lows() const { return add_signs(look_up(kBytes.left_low)); }
+  __m512i right_exponents() const { return look_up(kBytes.right_exponent); }
+  __m512i right_lows() const { return add_signs(look_up(kBytes.right_low)); }
+  __m512i power_tops() const { return look_up(kBytes.power_top); }
+
+  /// Indices that bring byte 16 part + i to all four bytes of element i; of pairs, the top byte
+  /// comes from a second vector.
+  static __m512i splats(int part) {
+    return _mm512_mullo_epi32(
         _mm512_add_epi32(_mm512_set1_epi32(16 * part),
                          _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)),
         _mm512_set1_epi32(0x01010101));
-    const __m512i pair = _mm512_or_si512(splat, _mm512_set1_epi32(0x40000000));  // next, then top
+  }
+  static __m512i pairs(int part) {
+    return _mm512_or_si512(splats(part), _mm512_set1_epi32(0x40000000));
+  }
+
+ private:
+  static constexpr CodeBytes kBytes = list_code_bytes<Split>();
+
+  __m512i look_up(const std::uint8_t* table) const {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes_,
+                                    _mm512_load_si512(table + 64));
+  }
+  __m512i signs() const { return _mm512_and_si512(codes_, _mm512_set1_epi8(-128)); }
+  /// The signs of codes other than zero.
+  __m512i add_signs(__m512i bytes) const {
+    const __mmask64 nonzero = _mm512_test_epi8_mask(codes_, _mm512_set1_epi8(127));
+    return _mm512_mask_add_epi8(bytes, nonzero, bytes, signs());
+  }
+
+  __m512i codes_;
+};
+
+/// One group of a left-operand row from its FP8 codes.
+template <class Split, class L>
+inline void pack_fp8_group(const std::uint8_t* codes, std::byte* out) {
+  constexpr std::uint64_t kPresent = (std::uint64_t{1} << L::kGroup) - 1u;
+  const CodeVector<Split> vector(_mm512_maskz_loadu_epi8(kPresent, codes));
+  for (int part = 0; part < L::kGroup / 16; ++part) {
     std::byte* at = out + 64 * part;
-    _mm512_storeu_si512(at, _mm512_maskz_permutex2var_epi8(0xCCCCCCCCCCCCCCCCu, next, pair, top));
+    const __m512i splats = vector.splats(part);
+    vector.store_values(part, at);
     if constexpr (!L::kPowers) {
-      _mm512_storeu_si512(at + L::kGaps, _mm512_permutexvar_epi8(splat, gap));
+      _mm512_storeu_si512(at + L::kGaps, _mm512_permutexvar_epi8(splats, vector.left_gaps()));
     }
-    _mm512_storeu_si512(at + L::kLeftLows, _mm512_permutexvar_epi8(splat, low));
+    _mm512_storeu_si512(at + L::kLeftLows, _mm512_permutexvar_epi8(splats, vector.left_lows()));
   }
   if constexpr (L::kPowers) {
-    const __m512i power = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(look_up(kBytes.power_top)));
+    const __m512i power = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(vector.power_tops()));
     _mm512_storeu_si512(out + L::kLeftPowers, _mm512_slli_epi16(power, 8));
   }
+}
+
+/// Where each lane's column is.
+struct LaneColumns {
+  alignas(64) std::uint8_t of[64];
+};
+template <class Lanes>
+constexpr LaneColumns list_lane_columns() {
+  LaneColumns columns{};
+  for (int j = 0; j < 64; ++j) columns.of[Lanes::position(j)] = static_cast<std::uint8_t>(j);
+  return columns;
+}
+
+/// One k of a right-operand panel from the FP8 codes of its columns.
+template <class Split, class L>
+inline void pack_fp8_step(const std::uint8_t* codes, std::byte* out) {
+  static constexpr LaneColumns kLaneColumns = list_lane_columns<typename L::Lanes>();
+  const __m512i lanes = _mm512_load_si512(kLaneColumns.of);
+  const CodeVector<Split> vector(_mm512_loadu_si512(codes));
+  for (int part = 0; part < 4; ++part) vector.store_values(part, out + 64 * part);
+  if constexpr (!L::kPowers) {
+    _mm512_storeu_si512(out + L::kExponents,
+                        _mm512_permutexvar_epi8(lanes, vector.right_exponents()));
+  }
+  _mm512_storeu_si512(out + L::kRightLows, _mm512_permutexvar_epi8(lanes, vector.right_lows()));
 }
 #endif
 
@@ -242,33 +307,37 @@ inline void pack_step(const T* __restrict column_codes, std::byte* __restrict ou
   using Lanes = typename L::Lanes;
   using Codes = typename Lanes::Codes;
   using Lane = typename Codes::Lane;
+#if defined(FP8LAB_ISA_avx512_fp16)
+  if constexpr (sizeof(T) == 1) return pack_fp8_step<Split, L>(column_codes, out);
+#endif
   auto* values = reinterpret_cast<typename L::Real*>(out);
   Lane exponents[L::kColumns], lows[L::kColumns];
   for (int j = 0; j < L::kColumns; ++j) {
     const Parts p = Split::split(column_codes[j]);
     values[j] = bits_float(p.value_bits);
-    exponents[j] =
-        static_cast<Lane>(select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0));
+    exponents[j] = static_cast<Lane>(right_exponent<Codes>(p));
     lows[j] = static_cast<Lane>(low_code<Split, Codes>(p, Codes::kRightZeroLow));
   }
   if constexpr (!L::kPowers) Lanes::arrange(exponents, out + L::kExponents);
   Lanes::arrange(lows, out + L::kRightLows);
 }
 
+#if defined(FP8LAB_ISA_avx512_amx)
 /// Powers of two neighbouring k to row `pair` of the tiles of a panel's group.
-template <class Split, class L, class T>
-inline void pack_powers(const T* __restrict even, const T* __restrict odd, std::int64_t pair,
-                        std::byte* __restrict tiles) {
-  constexpr int kTileColumns = 16, kTileRowBytes = 64, kTileBytes = 16 * kTileRowBytes;
-  std::int32_t words[L::kColumns];
-  for (int j = 0; j < L::kColumns; ++j) {
-    words[j] = packed_power(Split::split(even[j])) | packed_power(Split::split(odd[j])) << 16;
-  }
-  for (int t = 0; t < L::kColumns / kTileColumns; ++t) {
-    std::memcpy(tiles + t * kTileBytes + pair * kTileRowBytes, words + t * kTileColumns,
-                kTileRowBytes);
+template <class Split>
+inline void pack_powers(const std::uint8_t* even, const std::uint8_t* odd, std::int64_t pair,
+                        std::byte* tiles) {
+  constexpr std::int64_t kTileRowBytes = 64, kTileBytes = 16 * kTileRowBytes;
+  using Vector = CodeVector<Split>;
+  const __m512i first = Vector(_mm512_loadu_si512(even)).power_tops();
+  const __m512i second = Vector(_mm512_loadu_si512(odd)).power_tops();
+  for (int t = 0; t < 4; ++t) {
+    const __mmask64 tops = 0xAAAAAAAAAAAAAAAAu;
+    _mm512_storeu_si512(tiles + t * kTileBytes + pair * kTileRowBytes,
+                        _mm512_maskz_permutex2var_epi8(tops, first, Vector::pairs(t), second));
   }
 }
+#endif
 
 /// `count` k of `columns` rows of a right operand, each k to a row of `block`.
 template <class L, class T>
@@ -305,11 +374,13 @@ inline void pack_panel(const T* data, std::int64_t row_stride, std::int64_t k_st
     for (std::int64_t l = 0; l < count; ++l) {
       pack_step<Split, L>(block[l], group + (at + l) * L::kStep);
     }
+#if defined(FP8LAB_ISA_avx512_amx)
     if constexpr (L::kPowers) {  // beyond k any powers do: they meet zeros of the left operand
       for (std::int64_t l = 0; l < kBlock; l += 2) {
-        pack_powers<Split, L>(block[l], block[l + 1], (at + l) / 2, group + L::kRightPowers);
+        pack_powers<Split>(block[l], block[l + 1], (at + l) / 2, group + L::kRightPowers);
       }
     }
+#endif
   }
 }
 
@@ -346,8 +417,7 @@ inline void pack_wide_steps(const WideSource& source, std::int64_t first, std::i
         p.exponent += shifts[j];
         p.low += shifts[j];
         values[j] = static_cast<double>(block[l][j]) * static_cast<double>(scales[j]);
-        exponents[j] =
-            static_cast<Lane>(select(p.magnitude != 0, p.exponent + Codes::kRightExponent, 0));
+        exponents[j] = static_cast<Lane>(right_exponent<Codes>(p));
         lows[j] = static_cast<Lane>(low_code<SplitWide, Codes>(p, Codes::kRightZeroLow));
       }
       L::Lanes::arrange(exponents, step + L::kExponents);

@@ -214,36 +214,37 @@ void add_block_sums(const BlockSumTile* tile) {
 // --- promotion and epilogue ---------------------------------------------------------------------
 
 /// `columns`: of the tile; as a constant it leaves no loop over vectors.
-template <class Columns>
+template <bool kFromZero, class Columns>
 void promote_rows(const PromotionTile& tile, Columns columns) {
   const float* __restrict sb = tile.scale_b;
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     const float* __restrict p = tile.partial + r * columns;
     float* __restrict acc = tile.accumulator + r * columns;
+    const auto before = [acc](std::int64_t j) { return kFromZero ? 0.0f : acc[j]; };
     const float sa = tile.scale_a == nullptr ? 1.0f : tile.scale_a[r];
     switch (tile.step) {
       case PromotionStep::add:
-        for (std::int64_t j = 0; j < columns; ++j) acc[j] = acc[j] + p[j];
+        for (std::int64_t j = 0; j < columns; ++j) acc[j] = before(j) + p[j];
         break;
       case PromotionStep::add_f16:
-        for (std::int64_t j = 0; j < columns; ++j) acc[j] = acc[j] + p[j];
+        for (std::int64_t j = 0; j < columns; ++j) acc[j] = before(j) + p[j];
         for (std::int64_t j = 0; j < columns; j += F16Rounding::kLanes) {
           F16Rounding::round(acc + j, __builtin_inff());
         }
         break;
       case PromotionStep::b_then_a:
         for (std::int64_t j = 0; j < columns; ++j) {
-          acc[j] = __builtin_fmaf(p[j] * sb[j], sa, acc[j]);
+          acc[j] = __builtin_fmaf(p[j] * sb[j], sa, before(j));
         }
         break;
       case PromotionStep::a_then_b:
         for (std::int64_t j = 0; j < columns; ++j) {
-          acc[j] = __builtin_fmaf(p[j] * sa, sb[j], acc[j]);
+          acc[j] = __builtin_fmaf(p[j] * sa, sb[j], before(j));
         }
         break;
       case PromotionStep::product_first:
         for (std::int64_t j = 0; j < columns; ++j) {
-          acc[j] = __builtin_fmaf(p[j], sa * sb[j], acc[j]);
+          acc[j] = __builtin_fmaf(p[j], sa * sb[j], before(j));
         }
         break;
     }
@@ -252,8 +253,11 @@ void promote_rows(const PromotionTile& tile, Columns columns) {
 
 void promote(const PromotionTile* tile) {
   using Usual = std::integral_constant<std::int64_t, Fp8Layout::kColumns>;
-  if (tile->columns == Usual::value) return promote_rows(*tile, Usual{});
-  promote_rows(*tile, tile->columns);
+  if (tile->columns != Usual::value) {
+    return tile->from_zero ? promote_rows<true>(*tile, tile->columns)
+                           : promote_rows<false>(*tile, tile->columns);
+  }
+  tile->from_zero ? promote_rows<true>(*tile, Usual{}) : promote_rows<false>(*tile, Usual{});
 }
 
 void scale_row(const EpilogueRow& row) {

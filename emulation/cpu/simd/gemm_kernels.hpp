@@ -147,8 +147,9 @@ struct PromotionTile {
   std::int64_t rows, columns;
   const float* partial;
   float* accumulator;
-  const float* scale_a;  ///< one a row; unused by `add` and `add_f16`
-  const float* scale_b;  ///< one a column; likewise
+  const float* scale_a;    ///< one a row; unused by `add` and `add_f16`
+  const float* scale_b;    ///< one a column; likewise
+  bool from_zero = false;  ///< the accumulator is taken as +0 and need not be initialised
 };
 
 /// The epilogue of one row (numerics.md section 6.4), numerics::finish_element for each column.

@@ -12,19 +12,6 @@ namespace fp8lab::cpu {
 namespace FP8LAB_ISA {
 namespace {
 
-/// The common exponent for bits 26 to 30 of a sum of powers.
-struct ExponentCodes {
-  alignas(64) std::uint8_t of[64];
-};
-constexpr ExponentCodes list_exponent_codes() {
-  ExponentCodes codes{};
-  codes.of[0] = Fp8Codes::kFloor;
-  for (int i = 1; i < 32; ++i) {
-    codes.of[i] = static_cast<std::uint8_t>(i - Fp8Codes::kSumField + Fp8Codes::kExponentBias);
-  }
-  return codes;
-}
-
 /// The tile registers of AMX, all 16 rows of 64 bytes, while it lives.
 class TileRegisters {
  public:
@@ -85,11 +72,13 @@ class PowerSums {
   }
 
   static void convert(const float* sums, std::byte* codes) {
-    static constexpr ExponentCodes kCodes = list_exponent_codes();
-    const __m512i table = _mm512_load_si512(kCodes.of);
+    // Of seven exponent bits the upper five, plus 112: the highest becomes bit 7 and its complement
+    // bits 4 to 6.
+    const __m512i shift = _mm512_set1_epi64(0x0408102040404040);
+    static_assert(Fp8Codes::kExponentBias - Fp8Codes::kSumField == 0x70);
     for (std::int64_t r = 0; r < kTileRows; ++r) {
-      const __m512i fields = Fp8Lanes::fields<26>(sums + r * kColumns);
-      _mm512_store_si512(codes + r * kTileRow, _mm512_permutexvar_epi8(fields, table));
+      const __m512i fields = Fp8Lanes::fields<24>(sums + r * kColumns);
+      _mm512_store_si512(codes + r * kTileRow, _mm512_gf2p8affine_epi64_epi8(fields, shift, 0x70));
     }
   }
 
