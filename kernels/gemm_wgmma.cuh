@@ -134,19 +134,23 @@ class Consumer {
   __device__ void run(const CUtensorMap* map_d) {
     const Fragment fragment;
     if constexpr (kTakesTurns) turns_.begin();
-    for (Walk walk(p_, rank_); !walk.done(); walk.next()) {
+    for (Walk walk(p_, rank_); !walk.done();) {
       Tile tile = walk.tile();
       tile.m0 += warpgroup_ * P::kRows;  // from here on this warpgroup's
       Scales scales;
       Sums sums;
       if (tile.takes) take_sums(p_, warpgroup_, sums);
-      multiply(tile, fragment, scales, sums);
+      multiply(tile, fragment, sums, [&] {
+        scales.load(p_, tile, fragment);
+        if constexpr (kLooksAhead) walk.next();
+      });
       if (tile.gives) {
         give_sums(p_, warpgroup_, sums);
-        continue;
+      } else {
+        write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
+                              shared_.staging[warpgroup_]);
       }
-      write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
-                            shared_.staging[warpgroup_]);
+      if constexpr (!kLooksAhead) walk.next();
     }
     if constexpr (kTakesTurns) turns_.finish();
     if (threadIdx.x % kWarpgroup == 0) store_wait_all();
@@ -154,18 +158,23 @@ class Consumer {
 
  private:
   static constexpr bool kTakesTurns = P::kChains == Chains::one || P::kChains == Chains::turns;
+  /// Whether the place of the next tile is found while products are under way: its divisions would
+  /// keep the next ones waiting. Where warpgroups promote in turns others multiply meanwhile.
+  static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
   static constexpr int kStepK = 32 / P::kBytes;
 
   using Scales = TileScales<P::kTileN, !P::kScaled>;
   using Sums = Sum[P::kRowBlocks];
 
-  /// The products of a tile, added to `sums` where the tile takes them over. The scales of the
-  /// epilogue are loaded while the first products are under way.
-  __device__ void multiply(const Tile& tile, const Fragment& fragment, Scales& scales, Sums& sums) {
+  /// The products of a tile, added to `sums` where the tile takes them over. `meanwhile` is called
+  /// once, if kLooksAhead while the first products are under way.
+  template <class Meanwhile>
+  __device__ void multiply(const Tile& tile, const Fragment& fragment, Sums& sums,
+                           const Meanwhile& meanwhile) {
     ring_.stage = uniform(ring_.stage);
     ring_.parity = uniform(ring_.parity);
     if constexpr (P::kChains == Chains::one) {
-      multiply_one(tile, fragment, scales, sums[0]);
+      multiply_one(tile, sums[0], meanwhile);
     } else {
       if (!tile.takes) {
 #pragma unroll
@@ -175,9 +184,9 @@ class Consumer {
         }
       }
       if constexpr (P::kChains == Chains::overlapped) {
-        multiply_overlapped(tile, fragment, scales, sums[0]);
+        multiply_overlapped(tile, fragment, sums[0], meanwhile);
       } else {
-        scales.load(p_, tile, fragment);
+        meanwhile();
         if constexpr (P::kChains == Chains::turns) {
           multiply_turns(tile, fragment, sums);
         } else {
@@ -245,15 +254,15 @@ class Consumer {
   /// One chain over the whole range: a stage is released when the next one's products are under
   /// way. The first stands before the loop, in which nothing but products then defines the sums:
   /// otherwise the compiler waits after each.
-  __device__ void multiply_one(const Tile& tile, const Fragment& fragment, Scales& scales,
-                               Sum& sum) {
+  template <class Meanwhile>
+  __device__ void multiply_one(const Tile& tile, Sum& sum, const Meanwhile& meanwhile) {
     int stages = stages_of(tile);
     if (stages == 0) {  // K = 0
       for (float& value : sum) value = 0.0f;
-      return scales.load(p_, tile, fragment);
+      return meanwhile();
     }
     int previous = issue_next(sum, tile.takes);
-    scales.load(p_, tile, fragment);
+    meanwhile();
     while (--stages > 0) {
       const int stage = issue_next(sum, true);
       keep(sum);
@@ -288,13 +297,14 @@ class Consumer {
     }
   }
 
-  __device__ void multiply_overlapped(const Tile& tile, const Fragment& fragment, Scales& scales,
-                                      Sum& sum) {
+  template <class Meanwhile>
+  __device__ void multiply_overlapped(const Tile& tile, const Fragment& fragment, Sum& sum,
+                                      const Meanwhile& meanwhile) {
     Sum even, odd;
     int stages = stages_of(tile);
-    if (stages == 0) return scales.load(p_, tile, fragment);
+    if (stages == 0) return meanwhile();
     int previous = issue_next(even, false);
-    scales.load(p_, tile, fragment);
+    meanwhile();
     while (true) {
       if (--stages == 0) return promote_one<0>(even, sum, fragment, previous);
       const int stage = issue_next(odd, false);
