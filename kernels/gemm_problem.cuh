@@ -70,6 +70,31 @@ __host__ __device__ constexpr int scale_column(int place, int tile_n, int column
 /// Columns of a tile where there are scales inside the sum.
 constexpr int kScaledTileN = 128;
 
+/// A positive divisor of numbers below 2^31, by multiplication: with s = ceil(log2 d) and
+/// m = ceil(2^(31 + s) / d), x / d is x * m >> (31 + s).
+class Divisor {
+ public:
+  Divisor() = default;
+  explicit Divisor(int d) : value_(d) {
+    int log = 0;
+    while ((std::int64_t{1} << log) < d) ++log;
+    if (log == 0) return;
+    const std::uint64_t divisor = static_cast<std::uint64_t>(d);
+    multiplier_ =
+        static_cast<std::uint32_t>(((std::uint64_t{1} << (31 + log)) + divisor - 1) / divisor);
+    shift_ = log - 1;
+  }
+  __device__ int value() const { return value_; }
+  __device__ int quotient(int x) const {
+    if (multiplier_ == 0) return x;  // by 1
+    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(x), multiplier_) >> shift_);
+  }
+
+ private:
+  int value_ = 1, shift_ = 0;
+  std::uint32_t multiplier_ = 0;
+};
+
 /// The tiles of a GEMM.
 struct Tiling {
   Chains chains = Chains::one;
@@ -82,7 +107,9 @@ struct Problem {
   int m, n, k;
   Tiling tiling;
   int tiles_m, tiles_n;  ///< tiles_m in whole clusters
-  int group;  ///< clusters of tile rows that are walked together, so that their A stays in the L2
+  /// Clusters of tile rows that are walked together, so that their A stays in the L2; what is left
+  /// of them below; tiles of a cluster in a group.
+  Divisor group, last_group, group_tiles;
   bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
   int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
   int splits, range;
@@ -163,11 +190,11 @@ class Walk {
     const int tiles = high * p_.tiles_n;
     tile_.split = p_.splits > 1 ? index / tiles : 0;
     const int i = index - tile_.split * tiles;
-    const int first = i / (p_.group * p_.tiles_n) * p_.group;
-    const int height = min(p_.group, high - first);
+    const int first = p_.group_tiles.quotient(i) * p_.group.value();
+    const Divisor height = first + p_.group.value() <= high ? p_.group : p_.last_group;
     const int in_group = i - first * p_.tiles_n;
-    const int column = in_group / height;
-    const int row = first + in_group - column * height;
+    const int column = height.quotient(in_group);
+    const int row = first + in_group - column * height.value();
     tile_.m0 = (row * p_.tiling.cluster + rank_) * p_.tiling.tile_m;
     tile_.n0 = column * p_.tiling.tile_n;
     tile_.k_begin = tile_.split * p_.range;

@@ -219,7 +219,11 @@ void choose_tiles(const WgmmaGemm& gemm, int multiprocessors, Problem& p) {
     p.whole = whole;
     p.share = (tiles - whole) * p.stages / clusters;
     p.longer_shares = (tiles - whole) * p.stages % clusters;
-    p.group = std::max(1, group_rows(gemm, tiling, multiprocessors) / tiling.cluster);
+    const int high = tiles_m / tiling.cluster;
+    const int group = std::max(1, group_rows(gemm, tiling, multiprocessors) / tiling.cluster);
+    p.group = Divisor(group);
+    p.last_group = Divisor(std::max(1, high % group));
+    p.group_tiles = Divisor(group * tiles_n);
   }
 }
 
