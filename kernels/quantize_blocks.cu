@@ -96,7 +96,7 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
   block.scale_stride = operand.scales.row_stride;
   block.format = operand.spec.format;
   block.rule = operand.spec.scale;
-  block.steps = numerics::scale_steps(block.rule, block.format);
+  block.ordinary = numerics::ordinary_scales(block.rule, block.format);
   block.factors = factors;
   block.factor_step = factor_step;
   return block;

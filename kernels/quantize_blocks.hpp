@@ -3,7 +3,7 @@
 #pragma once
 
 #include "emulation/api/backend.hpp"
-#include "emulation/numerics/scale_steps.hpp"
+#include "emulation/numerics/ordinary_scales.hpp"
 #include "kernels/context.hpp"
 
 namespace fp8lab::cuda {
@@ -17,7 +17,7 @@ struct BlockOperand {
   std::int64_t scale_stride = 0;
   numerics::FormatSpec format{};
   numerics::ScaleRule rule{};
-  numerics::ScaleSteps steps{};  ///< of `rule`
+  numerics::OrdinaryScales ordinary{};  ///< of `rule`
   /// A tile is 2^row_shift x 2^col_shift elements of the source.
   int row_shift = 0, col_shift = 0;
   /// Factors applied before the cast; nullptr: those of the tiles. Line i of the operand (row, or

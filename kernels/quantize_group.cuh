@@ -168,7 +168,7 @@ __device__ inline std::uint32_t warp_max(std::uint32_t value) {
 /// The scale of a tile whose largest magnitude has the FP32 bits `largest`.
 __device__ inline numerics::TileScale scale_of_tile(const BlockOperand& operand,
                                                     std::uint32_t largest) {
-  if (operand.steps.holds_for(largest)) return operand.steps.scale(largest);
+  if (operand.ordinary.holds_for(largest)) return operand.ordinary.scale(largest);
   return numerics::tile_scale(operand.rule, operand.format, numerics::bits_float(largest));
 }
 

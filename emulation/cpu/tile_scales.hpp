@@ -1,13 +1,12 @@
 // Scales of tiles by their amaxes, for one quantization.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "emulation/api/quant_spec.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"
-#include "emulation/numerics/scale_steps.hpp"
+#include "emulation/numerics/ordinary_scales.hpp"
 #include "emulation/numerics/scaling.hpp"
 
 namespace fp8lab::cpu {
@@ -44,25 +43,10 @@ class TileScales {
     numerics::TileScale scale;
   };
 
-  /// FP32 scales of amaxes between 2^-80 and 2^80 are far from all that numerics::fp32_scale
-  /// bounds, and those from the epsilon on are not raised to it.
   static ScalesRule ordinary_rule(const QuantSpec& spec) {
-    constexpr std::uint32_t kLowest = (127u - 80u) << 23, kHighest = (127u + 80u) << 23;
-    const numerics::ScaleRule& rule = spec.scale;
-    const numerics::ScaleSteps steps = numerics::scale_steps(rule, spec.format);
-    const std::uint32_t epsilon =
-        rule.amax_epsilon > 0.0f ? numerics::float_bits(rule.amax_epsilon) : 0u;
-    const std::uint32_t lowest = std::max(kLowest, epsilon);
-    const bool as_is = epsilon == 0u || rule.epsilon_mode == numerics::EpsilonMode::floor;
-    const bool divided = rule.format == numerics::ScaleFormat::fp32 && as_is && lowest < kHighest;
-    return {divided ? lowest : steps.lowest,
-            divided ? kHighest - lowest : steps.count,
-            steps.carry,
-            steps.offset,
-            divided,
-            rule.arithmetic == numerics::ScaleArithmetic::enc_div,
-            rule.divides(),
-            numerics::target_maximum(rule, spec.format)};
+    const numerics::OrdinaryScales scales = numerics::ordinary_scales(spec.scale, spec.format);
+    return {scales.lowest,    scales.count,        scales.carry,  scales.offset,
+            scales.quotients, scales.encode_first, scales.divide, scales.target};
   }
   const numerics::TileScale& remembered(std::uint32_t amax) {
     Entry& entry = entries_[(amax >> 16) % kEntries];

@@ -366,7 +366,7 @@ bool scales(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t coun
             float* factor) {
   if (!all_ordinary(*rule, amax, count)) return false;
   const ScalesRule r = *rule;
-  if (!r.divided) {
+  if (!r.quotients) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::uint32_t field = ((amax[i] + r.carry) >> 23) + r.offset;
       decode[i] = numerics::bits_float(field << 23);
@@ -374,14 +374,14 @@ bool scales(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t coun
     }
     return true;
   }
-  float* const quotient = r.encodes ? factor : decode;
-  float* const reciprocal = r.encodes ? decode : factor;
+  float* const quotient = r.encode_first ? factor : decode;
+  float* const reciprocal = r.encode_first ? decode : factor;
   for (std::int64_t i = 0; i < count; ++i) {
     const float magnitude = numerics::bits_float(amax[i]);
-    quotient[i] = r.encodes ? r.target / magnitude : magnitude / r.target;
+    quotient[i] = r.encode_first ? r.target / magnitude : magnitude / r.target;
     reciprocal[i] = 1.0f / quotient[i];
   }
-  if (r.by_decode) std::memcpy(factor, decode, static_cast<std::size_t>(count) * sizeof(float));
+  if (r.divide) std::memcpy(factor, decode, static_cast<std::size_t>(count) * sizeof(float));
   return true;
 }
 

@@ -64,15 +64,13 @@ struct Reading {
   void* magnitudes;
 };
 
-/// How the ordinary amaxes of tiles become scales, as plain numbers: those whose bits lie in
-/// [lowest, lowest + count). Either as numerics::ScaleSteps, or by FP32 divisions alone.
+/// numerics::OrdinaryScales as plain numbers.
 struct ScalesRule {
   std::uint32_t lowest, count;
   std::uint32_t carry, offset;
-  bool divided;    ///< FP32 scales
-  bool encodes;    ///< numerics::ScaleArithmetic::enc_div
-  bool by_decode;  ///< factors are decode scales: the rule divides by them
-  float target;    ///< magnitude that the amax is mapped to
+  bool quotients, encode_first;
+  bool divide;  ///< factors are decode scales
+  float target;
 };
 
 struct QuantizeKernels {
