@@ -10,8 +10,7 @@ namespace {
 template <class T>
 __device__ Place load_stored(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
                              Patch<T>& patch) {
-  const auto across = static_cast<unsigned>((cols + kSide - 1) / kSide);
-  const Place at(rows, cols, blockIdx.x / across, blockIdx.x % across);
+  const Place at = place_of_block<false>(rows, cols);
   patch.load(source, at);
   return at;
 }

@@ -52,6 +52,15 @@ struct Place {
   }
 };
 
+/// Blocks follow each other across the source, or down it where only its transpose is written: the
+/// codes that are written at one time then lie side by side.
+template <bool kDown>
+__device__ Place place_of_block(std::int64_t rows, std::int64_t cols) {
+  const auto count = static_cast<unsigned>(((kDown ? rows : cols) + kSide - 1) / kSide);
+  const unsigned outer = blockIdx.x / count, inner = blockIdx.x % count;
+  return {rows, cols, kDown ? inner : outer, kDown ? outer : inner};
+}
+
 /// The thread's 8 x 8 elements, zeros outside the source.
 template <class T>
 struct Patch {
@@ -385,17 +394,16 @@ __device__ inline void write_turned_codes(const BlockOperand& operand, const Pla
 // --- kernel -------------------------------------------------------------------------------------
 
 template <class T, class Cast, bool kRow, bool kTurned>
-__global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2    ? 2
-                                                 : kRow && kTurned ? 3
-                                                                   : 4)
+__global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2 ? 2
+                                                 : kRow         ? 3
+                                                                : 4)
     block_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols,
                  const __grid_constant__ BlockOperand row,
                  const __grid_constant__ BlockOperand turned, std::uint32_t* amax) {
   __shared__ alignas(16) std::byte codes[kTurned ? sizeof(Turned) : 16];
   __shared__ alignas(16) std::uint32_t row_parts[kRow ? TileMap<false>::kParts : 4];
   __shared__ alignas(16) std::uint32_t turned_parts[kTurned ? TileMap<true>::kParts : 4];
-  const auto across = static_cast<unsigned>((cols + kSide - 1) / kSide);
-  const Place at(rows, cols, blockIdx.x / across, blockIdx.x % across);
+  const Place at = place_of_block < kTurned && !kRow > (rows, cols);
   const TileMap<false> row_map(row);
   const TileMap<true> turned_map(turned);
   const bool share_row = kRow && row.factors == nullptr && !row_map.in_warp();

@@ -165,11 +165,17 @@ __device__ inline std::uint32_t warp_max(std::uint32_t value) {
   return __reduce_max_sync(kAllLanes, value);
 }
 
+/// The scale where it is not an ordinary one: called, because its code is many times as long.
+__device__ __noinline__ inline numerics::TileScale rare_scale(const BlockOperand& operand,
+                                                              std::uint32_t largest) {
+  return numerics::tile_scale(operand.rule, operand.format, numerics::bits_float(largest));
+}
+
 /// The scale of a tile whose largest magnitude has the FP32 bits `largest`.
 __device__ inline numerics::TileScale scale_of_tile(const BlockOperand& operand,
                                                     std::uint32_t largest) {
   if (operand.ordinary.holds_for(largest)) return operand.ordinary.scale(largest);
-  return numerics::tile_scale(operand.rule, operand.format, numerics::bits_float(largest));
+  return rare_scale(operand, largest);
 }
 
 /// What x is multiplied with, or divided by, before the cast.
