@@ -34,7 +34,7 @@ struct Swiglu {
     float g[kGroup], u[kGroup], result[kGroup];
     gate.load_group(row, col, count, g);
     up.load_group(row, col, count, u);
-    for (int i = 0; i < kGroup; ++i) result[i] = swiglu(g[i], u[i]);
+    swiglu(g, u, result);
     out.store_group(row, col, count, result);
   }
 };
@@ -50,10 +50,7 @@ struct SwigluGradient {
     gate.load_group(row, col, count, g);
     up.load_group(row, col, count, u);
     dout.load_group(row, col, count, d);
-    for (int i = 0; i < kGroup; ++i) {
-      up_result[i] = swiglu_dup(g[i], d[i]);
-      gate_result[i] = swiglu_dgate(g[i], u[i], d[i]);
-    }
+    swiglu_gradient(g, u, d, gate_result, up_result);
     dgate.store_group(row, col, count, gate_result);
     dup.store_group(row, col, count, up_result);
   }

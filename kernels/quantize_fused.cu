@@ -47,13 +47,14 @@ struct NormRows {
     T bits[kGroup] = {};
     if (left > 0) {
       const int count = min(left, kGroup);
-      float w[kGroup];
+      float w[kGroup], values[kGroup];
       weight.load_group(0, col, count, w);
       std::memcpy(bits, staged() + col, sizeof bits);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
-        bits[i] = i < count ? narrow<T>((widen(bits[i]) * r) * w[i]) : T{};
+        values[i] = i < count ? (widen(bits[i]) * r) * w[i] : 0.0f;
       }
+      narrow(values, bits);
       y.store_bits(row, col, count, bits);
     }
     Group<T> made;
@@ -73,11 +74,11 @@ struct SwigluRows {
     T bits[kGroup] = {};
     if (left > 0) {
       const int count = min(left, kGroup);
-      float g[kGroup], u[kGroup];
+      float g[kGroup], u[kGroup], values[kGroup];
       gate.load_group(row, col, count, g);
       up.load_group(row, col, count, u);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) bits[i] = i < count ? narrow<T>(swiglu(g[i], u[i])) : T{};
+      swiglu(g, u, values);  // 0 of zeros
+      narrow(values, bits);
       out.store_bits(row, col, count, bits);
     }
     Group<T> made;
@@ -153,9 +154,7 @@ bool can_quantize_norm(const TensorView& x, const TensorView& weight, const Tens
 }
 
 bool can_quantize_swiglu(const TensorView& gate_up, const TensorView& out, const QuantSpec& spec) {
-  // Each tile's FP32 scale takes divisions, for which SwiGLU leaves no time: in parts it is faster.
-  const bool slow = has_block_tiles(spec) && !spec.scale.is_power_of_two();
-  return has_row_type(out) && gate_up.dtype == out.dtype && !slow && has_row_local_scales(spec);
+  return has_row_type(out) && gate_up.dtype == out.dtype && has_row_local_scales(spec);
 }
 
 void rmsnorm_quantize(Context& context, const TensorView& x, const TensorView& weight,

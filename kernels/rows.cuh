@@ -1,6 +1,8 @@
 // Rows of tensors on the device: conversion to FP32 and back, and launches over groups of columns.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -17,12 +19,28 @@ inline constexpr int kGroup = 8;
 __device__ inline float widen(std::uint16_t bf16) { return numerics::from_bf16(bf16); }
 __device__ inline float widen(float value) { return value; }
 
+/// The value as T stores it; bf16 by the conversion instruction, which `validate codec` proves
+/// equal to numerics::to_bf16 on all 2^32 inputs.
 template <class T>
 __device__ T narrow(float value) {
   if constexpr (sizeof(T) == 2) {
-    return numerics::to_bf16(value);
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
   } else {
     return numerics::canonical_nan(value);
+  }
+}
+/// The same for a group, whose pairs share an instruction.
+template <class T>
+__device__ void narrow(const float (&values)[kGroup], T (&bits)[kGroup]) {
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int i = 0; i < kGroup; i += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
+      std::memcpy(bits + i, &pair, sizeof pair);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) bits[i] = narrow<T>(values[i]);
   }
 }
 
@@ -80,7 +98,7 @@ struct Rows {
   __device__ void store_group(std::int64_t row, std::int64_t col, int count,
                               const float (&values)[kGroup]) const {
     T bits[kGroup];
-    for (int i = 0; i < kGroup; ++i) bits[i] = narrow<T>(values[i]);
+    narrow(values, bits);
     store_bits(row, col, count, bits);
   }
 };

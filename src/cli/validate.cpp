@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -99,17 +100,36 @@ std::vector<Row> check_codecs(const po::variables_map& values) {
   return rows;
 }
 
-/// The FP8 conversions of all 2^32 floats on the device, by our codec and by the instruction.
+#if defined(FP8LAB_HAVE_CUDA)
+/// Of FP8 as recorded, of bf16 by the codec on the CPU.
+std::vector<std::uint64_t> conversion_hashes(cuda::SweptFormat format) {
+  if (format != cuda::SweptFormat::bf16) {
+    const auto& recorded = kConversionHashes[format == cuda::SweptFormat::e5m2 ? 1 : 0];
+    return {std::begin(recorded), std::end(recorded)};
+  }
+  std::vector<std::uint64_t> hashes;
+  for (const Bf16ChunkResult& result : sweep_bf16(kConversionHashSeed)) {
+    hashes.push_back(result.hash);
+  }
+  return hashes;
+}
+#endif
+
+/// The conversions of all 2^32 floats on the device, by our codec and by the instruction.
 std::vector<Row> check_codecs_on_device() {
 #if defined(FP8LAB_HAVE_CUDA)
   if (cuda::device_count() == 0) throw Error("validate: --backend cuda: no CUDA device is present");
+  constexpr std::pair<cuda::SweptFormat, const char*> kFormats[] = {
+      {cuda::SweptFormat::e4m3, "e4m3"},
+      {cuda::SweptFormat::e5m2, "e5m2"},
+      {cuda::SweptFormat::bf16, "bf16"}};
   std::vector<Row> rows;
-  for (const bool e5m2 : {false, true}) {
+  for (const auto& [format, name] : kFormats) {
+    const std::vector<std::uint64_t> expected = conversion_hashes(format);
     for (const auto source : {cuda::CodecSource::numerics, cuda::CodecSource::hardware}) {
       const std::vector<std::uint64_t> hashes =
-          cuda::codec_sweep(e5m2, source, kConversionHashSeed);
-      const auto& expected = kConversionHashes[e5m2 ? 1 : 0];
-      Row row{fmt::format("f32 to {} {}, device", e5m2 ? "e5m2" : "e4m3",
+          cuda::codec_sweep(format, source, kConversionHashSeed);
+      Row row{fmt::format("f32 to {} {}, device", name,
                           source == cuda::CodecSource::numerics ? "codec" : "instruction"),
               std::uint64_t{1} << 32, 0, 0};
       for (std::size_t chunk = 0; chunk < hashes.size(); ++chunk) {
@@ -118,6 +138,9 @@ std::vector<Row> check_codecs_on_device() {
       rows.push_back(row);
     }
   }
+  constexpr std::uint64_t kReciprocals = std::uint64_t{126} << 23;
+  rows.push_back({"1 / x for 1 <= x < 2^126 without a branch, device", kReciprocals,
+                  cuda::reciprocal_sweep(), 0});
   return rows;
 #else
   throw Error("validate: --backend cuda: this build has no CUDA code");

@@ -67,9 +67,32 @@ void convert_block_e4m3(std::uint32_t first, Fp8Block& block) {
   convert_block<numerics::kE4M3>(first, block);
 }
 
+struct Bf16Block {
+  std::array<std::uint16_t, kBlockSize> general;
+  std::array<std::uint16_t, kBlockSize> fast;
+};
+
+FP8LAB_SWEEP_CLONES
+void convert_block_bf16(std::uint32_t first, Bf16Block& block) {
+  for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+    block.general[i] = static_cast<std::uint16_t>(
+        numerics::encode(numerics::kBF16, first + i, Rounding::nearest, Overflow::special));
+  }
+  for (std::uint32_t i = 0; i < kBlockSize; ++i) {
+    block.fast[i] = numerics::to_bf16(numerics::bits_float(first + i));
+  }
+}
+
 FP8LAB_SWEEP_CLONES
 void convert_block_e5m2(std::uint32_t first, Fp8Block& block) {
   convert_block<numerics::kE5M2>(first, block);
+}
+
+std::uint32_t count_differences(const std::array<std::uint16_t, kBlockSize>& a,
+                                const std::array<std::uint16_t, kBlockSize>& b) {
+  std::uint32_t unlike = 0;
+  for (std::uint32_t i = 0; i < kBlockSize; ++i) unlike += a[i] != b[i] ? 1u : 0u;
+  return unlike;
 }
 
 // Counts the inputs first .. first + count - 1 that do not give `expected`.
@@ -174,6 +197,18 @@ void check_fp8(Fp8Format format, const std::string& name,
   reports.insert(reports.end(), {saturating, special, fast});
 }
 
+Bf16ChunkResult sweep_bf16_chunk(std::uint32_t chunk, std::uint32_t seed) {
+  Bf16Block block;
+  Bf16ChunkResult result;
+  for (std::uint32_t offset = 0; offset < kChunkSize; offset += kBlockSize) {
+    const std::uint32_t first = chunk * kChunkSize + offset;
+    convert_block_bf16(first, block);
+    result.fast_mismatches += count_differences(block.fast, block.general);
+    result.hash += hash_conversions(first, block.general.data(), kBlockSize, seed);
+  }
+  return result;
+}
+
 CodecReport check_boundaries(const numerics::NamedFormat& named,
                              const std::function<void(const std::string&)>& progress) {
   const std::string name(named.name);
@@ -209,15 +244,20 @@ Fp8ChunkResult sweep_fp8_chunk(Fp8Format format, std::uint32_t chunk, std::uint3
   for (std::uint32_t offset = 0; offset < kChunkSize; offset += kBlockSize) {
     const std::uint32_t first = chunk * kChunkSize + offset;
     convert(first, block);
-    std::uint32_t unlike = 0;
-    for (std::uint32_t i = 0; i < kBlockSize; ++i) {
-      unlike += block.fast[i] != block.saturating[i] ? 1u : 0u;
-    }
-    result.fast_mismatches += unlike;
+    result.fast_mismatches += count_differences(block.fast, block.saturating);
     result.saturating_hash += hash_conversions(first, block.saturating.data(), kBlockSize, seed);
     result.special_hash += hash_conversions(first, block.special.data(), kBlockSize, seed);
   }
   return result;
+}
+
+std::vector<Bf16ChunkResult> sweep_bf16(std::uint32_t seed) {
+  std::vector<Bf16ChunkResult> results(kChunks);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    results[chunk] = sweep_bf16_chunk(chunk, seed);
+  }
+  return results;
 }
 
 std::vector<std::uint32_t> rounding_thresholds(const FormatSpec& format) {
@@ -290,6 +330,11 @@ std::vector<CodecReport> validate_codecs(bool exhaustive_all_formats,
   }
   check_fp8(Fp8Format::e4m3, "e4m3fn", progress, reports);
   check_fp8(Fp8Format::e5m2, "e5m2", progress, reports);
+  CodecReport bf16{"bf16 fast conversion, all floats", kAllFloats, 0};
+  for (const Bf16ChunkResult& result : sweep_bf16(kConversionHashSeed)) {
+    bf16.mismatches += result.fast_mismatches;
+  }
+  reports.push_back(bf16);
   if (!exhaustive_all_formats) return reports;
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     const bool swept = named.format.bits() <= 16 && named.format.has_sign &&

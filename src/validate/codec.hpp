@@ -22,11 +22,11 @@ struct CodecReport {
 /// Runs every check of the codecs, using all OpenMP threads.
 ///
 /// Always: all 2^32 floats into e4m3 and e5m2 under both overflow policies against the recorded
-/// hardware hashes, the fast conversions against the general one, and every code of every format of
-/// at most 16 bits through decode and encode. With `exhaustive_all_formats` also all 2^32 floats
-/// into each of the floating ones among those formats against the exact boundaries between
-/// neighbouring values. `progress` receives a line now and then on the calling thread; it may be
-/// empty.
+/// hardware hashes, the fast conversions (of bf16 too) against the general one, and every code of
+/// every format of at most 16 bits through decode and encode. With `exhaustive_all_formats` also
+/// all 2^32 floats into each of the floating ones among those formats against the exact boundaries
+/// between neighbouring values. `progress` receives a line now and then on the calling thread; it
+/// may be empty.
 std::vector<CodecReport> validate_codecs(bool exhaustive_all_formats,
                                          const std::function<void(const std::string&)>& progress);
 
@@ -46,6 +46,15 @@ struct Fp8ChunkResult {
 };
 
 Fp8ChunkResult sweep_fp8_chunk(Fp8Format format, std::uint32_t chunk, std::uint32_t seed);
+
+/// The same for bf16, whose overflow gives infinity.
+struct Bf16ChunkResult {
+  std::uint64_t hash = 0;
+  std::uint64_t fast_mismatches = 0;  ///< to_bf16 unlike encode
+};
+
+/// One result for each of the 256 chunks, using all OpenMP threads.
+std::vector<Bf16ChunkResult> sweep_bf16(std::uint32_t seed);
 
 /// The magnitudes at which nearest-even rounding moves to the next code: element c is the smallest
 /// FP32 bit pattern that rounds to more than code c, for c = 0 .. max_finite_code. Derived from the

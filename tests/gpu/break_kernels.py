@@ -93,9 +93,12 @@ BREAKAGES = (
         "nan",
         "RMSNorm rounds NaN to bf16 like any other number",
         "rows.cuh",
-        "return numerics::to_bf16(value);",
-        "const std::uint32_t bits = numerics::float_bits(value);\n"
-        "    return static_cast<T>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);",
+        "const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);",
+        "std::uint16_t pair[2];\n"
+        "      for (int j = 0; j < 2; ++j) {\n"
+        "        const std::uint32_t x = numerics::float_bits(values[i + j]);\n"
+        "        pair[j] = static_cast<std::uint16_t>((x + 0x7FFFu + (x >> 16 & 1u)) >> 16);\n"
+        "      }",
         ("rmsnorm.cu",),
     ),
     Breakage(
