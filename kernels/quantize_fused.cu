@@ -17,21 +17,21 @@ constexpr std::size_t kMostShared = 40960;  ///< bytes of a row that a norm keep
 template <class T>
 struct NormRows {
   using Element = T;
+  using Loaded = Group<T>;
+  static constexpr int kBlocks = sizeof(T) == 2 ? 4 : 3;
   Rows<T> x, weight, y;
   float epsilon;
   float* rstd;
 
-  static __device__ T* staged() {
-    extern __shared__ uint4 elements[];
-    return reinterpret_cast<T*>(elements);
+  __device__ Loaded load(std::int64_t row, int col, int left) const {
+    return load_group(x, row, col, left);
   }
-  __device__ float begin(std::int64_t row, int cols) const {
-    T* const own = staged();
-    for (int col = static_cast<int>(threadIdx.x) * kGroup; col < cols;
-         col += static_cast<int>(blockDim.x) * kGroup) {
-      T bits[kGroup];
-      x.load_bits(row, col, min(cols - col, kGroup), bits);
-      std::memcpy(own + col, bits, sizeof bits);
+  __device__ float begin(std::int64_t row, int cols, const Loaded (&loaded)[kHeldGroups]) const {
+    extern __shared__ uint4 elements[];
+    auto* const own = reinterpret_cast<T*>(elements);
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) {
+      if (held_col(h) < cols) std::memcpy(own + held_col(h), loaded[h].words, sizeof(Loaded));
     }
     __syncthreads();
     const float squares = block_tree_sum(cols, [own](std::int64_t c) {
@@ -43,18 +43,20 @@ struct NormRows {
     if (threadIdx.x == 0) rstd[row] = numerics::canonical_nan(r);
     return r;
   }
-  __device__ Group<T> group(std::int64_t row, int col, int left, float r) const {
+  __device__ Group<T> make(std::int64_t row, int col, int left, float r,
+                           const Loaded& loaded) const {
     T bits[kGroup] = {};
     if (left > 0) {
       const int count = min(left, kGroup);
-      float w[kGroup], values[kGroup];
-      weight.load_group(0, col, count, w);
-      std::memcpy(bits, staged() + col, sizeof bits);
+      float values[kGroup];
+      const Group<T> w = load_group(weight, 0, col, left);
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        values[i] = i < count ? (widen(bits[i]) * r) * w[i] : 0.0f;
-      }
+      for (int i = 0; i < kGroup; ++i) values[i] = (loaded.value(i) * r) * w.value(i);
       narrow(values, bits);
+      if (left < kGroup) {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) bits[i] = i < count ? bits[i] : T{};
+      }
       y.store_bits(row, col, count, bits);
     }
     Group<T> made;
@@ -67,19 +69,25 @@ struct NormRows {
 template <class T>
 struct SwigluRows {
   using Element = T;
+  struct Loaded {
+    Group<T> gate, up;
+  };
+  static constexpr int kBlocks = sizeof(T) == 2 ? 4 : 3;
   Rows<T> gate, up, out;
 
-  __device__ float begin(std::int64_t, int) const { return 0.0f; }
-  __device__ Group<T> group(std::int64_t row, int col, int left, float) const {
+  __device__ Loaded load(std::int64_t row, int col, int left) const {
+    return {load_group(gate, row, col, left), load_group(up, row, col, left)};
+  }
+  __device__ float begin(std::int64_t, int, const Loaded (&)[kHeldGroups]) const { return 0.0f; }
+  __device__ Group<T> make(std::int64_t row, int col, int left, float, const Loaded& loaded) const {
     T bits[kGroup] = {};
     if (left > 0) {
-      const int count = min(left, kGroup);
       float g[kGroup], u[kGroup], values[kGroup];
-      gate.load_group(row, col, count, g);
-      up.load_group(row, col, count, u);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) g[i] = loaded.gate.value(i), u[i] = loaded.up.value(i);
       swiglu(g, u, values);  // 0 of zeros
       narrow(values, bits);
-      out.store_bits(row, col, count, bits);
+      out.store_bits(row, col, min(left, kGroup), bits);
     }
     Group<T> made;
     made.set(bits);

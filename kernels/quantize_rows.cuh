@@ -11,41 +11,59 @@ inline constexpr int kHeldGroups = 4;  ///< of a thread
 inline constexpr int kMostRowThreads = 1024;
 static_assert(kLongestRow == std::int64_t{kMostRowThreads} * kHeldGroups * kGroup);
 
-/// Elements as they lie in memory. A source of row_kernel has `begin`, which all threads of a block
-/// call for their row, and `group`, which gets a group of its elements, zeros after `left` of them.
+/// A group of elements of a row, zeros after `left` of them.
+template <class T>
+__device__ Group<T> load_group(const Rows<T>& rows, std::int64_t row, int col, int left) {
+  Group<T> group;
+  if (rows.wide && left >= kGroup) {
+    group.load(rows.at(row, col));
+  } else {
+    group.load_some(rows.at(row, col), left);
+  }
+  return group;
+}
+
+/// Elements as they lie in memory. What row_kernel asks of a source: `load` reads what a group of
+/// its elements is made of, all of a thread's before `begin`, which all threads of a block call for
+/// their row; `make` gives the elements, zeros after `left` of them.
 template <class T>
 struct StoredRows {
   using Element = T;
+  using Loaded = Group<T>;
+  static constexpr int kBlocks = sizeof(T) == 2 ? 5 : 4;  ///< of few threads on a multiprocessor
   Rows<T> rows;
 
-  __device__ float begin(std::int64_t, int) const { return 0.0f; }
-  __device__ Group<T> group(std::int64_t row, int col, int left, float) const {
-    Group<T> group;
-    if (rows.wide && left >= kGroup) {
-      group.load(rows.at(row, col));
-    } else {
-      group.load_some(rows.at(row, col), left);
-    }
-    return group;
+  __device__ Loaded load(std::int64_t row, int col, int left) const {
+    return load_group(rows, row, col, left);
+  }
+  __device__ float begin(std::int64_t, int, const Loaded (&)[kHeldGroups]) const { return 0.0f; }
+  __device__ Group<T> make(std::int64_t, int, int, float, const Loaded& loaded) const {
+    return loaded;
   }
 };
 
-/// The thread's part of a row: groups that lie one width of the block apart.
+/// Column of group h of a thread: groups lie one width of the block apart.
+__device__ inline int held_col(int h) {
+  return (h * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kGroup;
+}
+
+/// The thread's part of a row.
 template <class T>
 struct HeldRow {
   Group<T> groups[kHeldGroups];
   int cols;
 
-  __device__ int col(int h) const {
-    return (h * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kGroup;
-  }
   /// Columns of the row from group h on; not positive beyond its end.
-  __device__ int left(int h) const { return cols - col(h); }
+  __device__ int left(int h) const { return cols - held_col(h); }
   template <class Source>
-  __device__ void load(const Source& source, std::int64_t row, float begun) {
+  __device__ void load(const Source& source, std::int64_t row) {
+    typename Source::Loaded loaded[kHeldGroups];
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) loaded[h] = source.load(row, held_col(h), left(h));
+    const float begun = source.begin(row, cols, loaded);
 #pragma unroll
     for (int h = 0; h < kHeldGroups; ++h) {
-      groups[h] = source.group(row, col(h), left(h), begun);
+      groups[h] = source.make(row, held_col(h), left(h), begun, loaded[h]);
     }
   }
   __device__ void amaxes(std::uint32_t (&largest)[kHeldGroups]) const {
@@ -94,7 +112,7 @@ __device__ void tile_factors(const BlockOperand& operand, const HeldRow<T>& held
   for (int i = 0; i < Lanes::kKept; ++i) {
     const numerics::TileScale scale = scale_of_tile(operand, largest[i]);
     kept[i] = factor_of(operand, scale);
-    const int start = held.col(Lanes::first(lane) + i) - Lanes::place(lane) * kGroup;
+    const int start = held_col(Lanes::first(lane) + i) - Lanes::place(lane) * kGroup;
     if (start < held.cols) {
       operand.scales[row * operand.scale_stride + start / (kLanes * kGroup)] = scale.decode;
     }
@@ -126,15 +144,13 @@ __device__ void held_factors(const BlockOperand& operand, const HeldRow<T>& held
 
 /// One block a row. *amax is raised to the largest magnitude unless it is nullptr.
 template <RowScales kScales, class Cast, int kThreads, class Source>
-__global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads             ? 1
-                                            : sizeof(typename Source::Element) == 2 ? 5
-                                                                                    : 4)
+__global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads ? 1 : Source::kBlocks)
     row_kernel(const __grid_constant__ Source source, int cols,
                const __grid_constant__ BlockOperand operand, std::uint32_t* amax) {
   const std::int64_t row = blockIdx.x;
   HeldRow<typename Source::Element> held;
   held.cols = cols;
-  held.load(source, row, source.begin(row, cols));
+  held.load(source, row);
   if (amax != nullptr) raise(amax, held.amax());
   float factors[kHeldGroups];
   held_factors<kScales>(operand, held, row, factors);
@@ -144,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads         
   for (int h = 0; h < kHeldGroups; ++h) {
     const int left = held.left(h);
     if (left <= 0) continue;
-    write_group<Cast>(held.groups[h], factors[h], wide && left >= kGroup, left, line + held.col(h));
+    write_group<Cast>(held.groups[h], factors[h], wide && left >= kGroup, left, line + held_col(h));
   }
 }
 
