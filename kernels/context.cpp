@@ -1,6 +1,9 @@
 #include "kernels/context.hpp"
 
 #include <string>
+#include <vector>
+
+#include "emulation/numerics/hadamard.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -55,13 +58,30 @@ Context::~Context() {
   cudaStreamDestroy(stream_);
 }
 
-void* Context::workspace(std::size_t bytes) {
-  if (workspace_ == nullptr || workspace_->size() < bytes) {
+void* Context::grown(std::unique_ptr<DeviceArray<std::byte>>& memory, std::size_t bytes) {
+  if (memory == nullptr || memory->size() < bytes) {
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    workspace_.reset();
-    workspace_ = std::make_unique<DeviceArray<std::byte>>(bytes);
+    memory.reset();
+    memory = std::make_unique<DeviceArray<std::byte>>(bytes);
   }
-  return workspace_->data();
+  return memory->data();
+}
+
+void* Context::workspace(std::size_t bytes) { return grown(workspace_, bytes); }
+
+void* Context::tensor_memory(std::size_t bytes) { return grown(tensor_memory_, bytes); }
+
+const float* Context::hadamard_core(int order) {
+  std::unique_ptr<DeviceArray<float>>& kept = hadamard_cores_[order];
+  if (kept == nullptr) {
+    std::vector<float> core(static_cast<std::size_t>(order) * static_cast<std::size_t>(order));
+    numerics::write_hadamard_core(order, core.data());
+    kept = std::make_unique<DeviceArray<float>>(core.size());
+    check(
+        cudaMemcpy(kept->data(), core.data(), core.size() * sizeof(float), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+  }
+  return kept->data();
 }
 
 void Context::synchronize() {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "kernels/cuda_handles.hpp"
@@ -39,6 +40,10 @@ class Context {
   /// the next call. Grows by reallocation, so that a training step allocates in its first pass
   /// only.
   void* workspace(std::size_t bytes);
+  /// The same beside it, for a tensor that an operation makes of its source.
+  void* tensor_memory(std::size_t bytes);
+  /// The core of numerics::hadamard_multiply of this order, (order, order); kept.
+  const float* hadamard_core(int order);
   /// kSignals device words for each multiprocessor. They are zero between kernels: one that sets a
   /// word sets it back.
   std::uint32_t* signals() const { return signals_->data(); }
@@ -50,12 +55,16 @@ class Context {
   void synchronize();
 
  private:
+  /// `memory` with at least `bytes`.
+  void* grown(std::unique_ptr<DeviceArray<std::byte>>& memory, std::size_t bytes);
+
   cudaStream_t stream_ = nullptr;
   int multiprocessors_ = 0;
   std::string description_;
   std::unique_ptr<DeviceArray<std::uint32_t>> faults_;
   std::unique_ptr<DeviceArray<std::uint32_t>> signals_;
-  std::unique_ptr<DeviceArray<std::byte>> workspace_;
+  std::unique_ptr<DeviceArray<std::byte>> workspace_, tensor_memory_;
+  std::map<int, std::unique_ptr<DeviceArray<float>>> hadamard_cores_;
 };
 
 /// Throws RuntimeFailure when the last launch could not be made; `kernel` names it.

@@ -6,11 +6,13 @@
 #include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/gemm_plan.hpp"
 #include "emulation/cpu/quantize.hpp"
+#include "kernels/clamp.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/operand_statistics.hpp"
 #include "kernels/operations.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/quantize_fused.hpp"
+#include "kernels/transform.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -37,7 +39,9 @@ Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const Qu
   return {cublaslt_ ? cublaslt_refusal(spec, a, b) : gemm_refusal(spec, a, b)};
 }
 
-Support CudaBackend::supports(const QuantSpec& spec) const { return supports_quantization(spec); }
+Support CudaBackend::supports(const QuantSpec& spec) const {
+  return cpu::supports_quantization(spec);
+}
 
 TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
   const auto limit = std::numeric_limits<std::int64_t>::max() / 16;
@@ -115,6 +119,12 @@ void CudaBackend::quantize_both(const TensorView& source, const RandomKey& key,
   cuda::quantize_both(context_, source, state, first, second);
 }
 
+void CudaBackend::smoothing_factors(const Transform& transform, const TensorView& a,
+                                    bool transpose_a, const TensorView& b, bool transpose_b,
+                                    const TensorView& factors) {
+  cuda::smoothing_factors(context_, transform, a, transpose_a, b, transpose_b, factors);
+}
+
 void CudaBackend::dequantize(const QuantizedOperand& operand, bool transpose,
                              const TensorView& destination) {
   cuda::dequantize(context_, operand, transpose, destination);
@@ -137,6 +147,12 @@ void CudaBackend::gemm_cublaslt(const GemmCall& call) {
                call.spec.split_k);
   gemm.run(context_);
   gemm_algorithm_ = cublaslt_version() + ": " + gemm.algorithm();
+}
+
+void CudaBackend::compensate(const QuantizedOperand& a, const TensorView& a_source,
+                             bool transpose_a, const QuantizedOperand& b,
+                             const TensorView& b_source, bool transpose_b, const TensorView& d) {
+  cuda::compensate(context_, a, a_source, transpose_a, b, b_source, transpose_b, d);
 }
 
 void CudaBackend::operand_statistics(const TensorView& source, bool transpose,

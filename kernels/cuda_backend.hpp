@@ -42,11 +42,16 @@ class CudaBackend final : public Backend {
                 const TensorView& state, QuantizedOperand& operand) override;
   void quantize_both(const TensorView& source, const RandomKey& key, const TensorView& state,
                      QuantizedOperand& first, QuantizedOperand& second) override;
+  void smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
+                         const TensorView& b, bool transpose_b, const TensorView& factors) override;
   void dequantize(const QuantizedOperand& operand, bool transpose,
                   const TensorView& destination) override;
   void update_delayed_scale(const QuantSpec& spec, const TensorView& state) override;
   void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
             const TensorView& bias, bool accumulate, const TensorView& d) override;
+  void compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
+                  const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
+                  const TensorView& d) override;
   void operand_statistics(const TensorView& source, bool transpose, const QuantizedOperand& operand,
                           const TensorView& record) override;
 

@@ -9,6 +9,7 @@
 #include "kernels/carry.hpp"
 #include "kernels/gemm_scalar.hpp"
 #include "kernels/gemm_wgmma.hpp"
+#include "kernels/quantize_values.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -67,6 +68,19 @@ struct Carry {
   }
 };
 
+/// The operand in its multiplied_form, as cpu::MultipliedOperand; values go to `memory`.
+QuantizedOperand multiplied(Context& context, Accumulator accumulator,
+                            const QuantizedOperand& operand, std::byte* memory) {
+  const QuantSpec form = multiplied_form(accumulator, operand.spec);
+  if (form == operand.spec) return operand;
+  QuantizedOperand values = operand;
+  values.spec = form;
+  values.scales = {};
+  values.codes = {memory, form.storage(), operand.rows, operand.k, operand.k};
+  decode_operand(context, operand, false, values.codes);
+  return values;
+}
+
 }  // namespace
 
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
@@ -75,6 +89,15 @@ std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSp
   const TensorCoreProfile& profile = profile_of(spec.accumulator);
   const bool carried = profile.takes_codes() || profile.operand == numerics::kBF16 ||
                        profile.operand == numerics::kFP32;
+  const bool scaled =
+      spec.accumulator == Accumulator::sm90_bf16 &&
+      cpu::scale_order(spec, multiplied_form(spec.accumulator, a),
+                       multiplied_form(spec.accumulator, b)) != ScaleOrder::epilogue;
+  if (scaled) {
+    return "GEMM accumulator sm90_bf16: the cuda backend has no kernel with scales inside the sum "
+           "along K; accepted: scales of the tensor or of rows, another accumulator, or backend "
+           "cpu";
+  }
   if (carried && !profile.group.block_scales) return {};
   return "GEMM accumulator: " + std::string(profile.name) + " is emulated by backend cpu only";
 }
@@ -83,6 +106,13 @@ void gemm(Context& context, const GemmSpec& spec, const QuantizedOperand& a,
           const QuantizedOperand& b, const TensorView& bias, bool accumulate, const TensorView& d) {
   const std::string reason = gemm_refusal(spec, a.spec, b.spec);
   if (!reason.empty()) throw Error(reason);
+  if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
+    const auto size_a = static_cast<std::size_t>(a.rows * a.k) * sizeof(float);
+    const auto size_b = static_cast<std::size_t>(b.rows * b.k) * sizeof(float);
+    auto* const memory = static_cast<std::byte*>(context.tensor_memory(size_a + size_b));
+    return gemm(context, spec, multiplied(context, spec.accumulator, a, memory),
+                multiplied(context, spec.accumulator, b, memory + size_a), bias, accumulate, d);
+  }
   const GemmPlan plan = cpu::plan_gemm(spec, a.spec, b.spec, a.k);
   cpu::check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   if (a.rows == 0 || b.rows == 0) return;

@@ -7,10 +7,12 @@
 #include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/statistics.hpp"
 #include "emulation/numerics/operand_hash.hpp"
+#include "emulation/numerics/outliers.hpp"
 #include "kernels/operand_decoder.cuh"
 #include "kernels/quantize.hpp"
 #include "kernels/quantize_scales.hpp"
 #include "kernels/rows.cuh"
+#include "kernels/transform.hpp"
 #include "kernels/tree_sum.cuh"
 
 namespace fp8lab::cuda {
@@ -49,6 +51,7 @@ struct Compared {
   bool transpose;
   TileGrid grid;
   Decoder decoder;
+  const float* compensation;  ///< bounds of a compensated clamp; nullptr: none
 
   __device__ float value(std::int64_t row, std::int64_t col) const {
     return transpose ? decoder(col, row) : decoder(row, col);
@@ -111,10 +114,17 @@ __device__ void read_block(const Rows<T>& source, const Compared& compared, std:
     const std::int64_t tile_row = row / compared.grid.height, tile_col = col / compared.grid.width;
     if (tile_row * compared.grid.wide + tile_col != tile) {
       tile = tile_row * compared.grid.wide + tile_col;
-      limit = cpu::saturation_limit(compared.decoder.format, compared.scale(tile_row, tile_col));
+      // The scale of an expanded tile is that of its powers, and its largest value the code Qmax.
+      limit = compared.decoder.expanded ? bits_float(numerics::kF32MaxFinite)
+                                        : cpu::saturation_limit(compared.decoder.format,
+                                                                compared.scale(tile_row, tile_col));
       marked = false;
     }
-    const float x = source.load(row, col), y = compared.value(row, col);
+    const float x = source.load(row, col);
+    float y = compared.value(row, col);
+    if (compared.compensation != nullptr) {
+      y += numerics::clamp_residual({compared.compensation[0], compared.compensation[1]}, x);
+    }
     count_element(x, y, limit, j, counters);
     if (!marked && (float_bits(x) & 0x7FFFFFFFu) != 0) {
       nonzero[tile] = 1;
@@ -318,13 +328,18 @@ cpu::StatisticsParts parts_of(const std::vector<std::byte>& bytes, const Layout&
 
 }  // namespace
 
-OperandStatistics operand_statistics(Context& context, const TensorView& source, bool transpose,
+OperandStatistics operand_statistics(Context& context, const TensorView& original, bool transpose,
                                      const QuantizedOperand& operand) {
-  cpu::check_statistics(source, transpose, operand);
-  check_supported("operand_statistics", operand);
-  const Compared compared{source.rows, source.cols, transpose,
-                          tile_grid(source, operand.spec.scale_tile(), transpose),
-                          decoder_of(operand)};
+  cpu::check_statistics(original, transpose, operand);
+  const TensorView source = operand.spec.transform.is_along_k()
+                                ? transformed(context, original, transpose, operand)
+                                : original;
+  const bool compensated = operand.spec.transform.compensated;
+  if (compensated) cpu::check_transform(operand, operand.k);
+  const Compared compared{
+      source.rows,         source.cols,
+      transpose,           tile_grid(source, operand.spec.scale_tile(), transpose),
+      decoder_of(operand), compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
   const std::int64_t bands = (source.rows + kBand - 1) / kBand;
   const Layout layout(bands, source.cols, compared.grid.count());
   auto* memory = static_cast<std::byte*>(context.workspace(layout.end));

@@ -7,12 +7,14 @@
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/quantize_checks.hpp"
+#include "kernels/clamp.hpp"
 #include "kernels/quantize_blocks.hpp"
 #include "kernels/quantize_rows.hpp"
 #include "kernels/quantize_scales.hpp"
 #include "kernels/quantize_tiles.cuh"
 #include "kernels/quantize_values.hpp"
 #include "kernels/rows.cuh"
+#include "kernels/transform.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -252,54 +254,9 @@ class SharedFactors {
   float* next_ = nullptr;
 };
 
-}  // namespace
-
-Support supports_quantization(const QuantSpec& spec) {
-  if (Support support = cpu::supports_quantization(spec); !support) return support;
-  if (!spec.transform) return {};
-  return {"the cuda backend has no transforms, the operand asks for " +
-          transform_name(spec.transform) + "; accepted: transform none, or backend cpu"};
-}
-
-void check_supported(const char* where, const QuantizedOperand& operand) {
-  const Support support = supports_quantization(operand.spec);
-  if (!support) throw Error(std::string(where) + ": " + support.reason);
-}
-
-bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
-  const auto fits = [](const QuantSpec& spec) {
-    return has_instruction(spec) &&
-           (has_block_tiles(spec) || has_row_scales(spec) || spec.scale_tile().is_tensor());
-  };
-  const auto divides = [](const QuantSpec& spec) {
-    return spec.has_scale() && spec.scale.divides();
-  };
-  return fits(first) && fits(second) && first.format == second.format &&
-         divides(first) == divides(second);
-}
-
-void quantize_both(Context& context, const TensorView& source, const TensorView& state,
-                   QuantizedOperand& first, QuantizedOperand& second) {
-  cpu::check_quantize(source, false, state, first);
-  cpu::check_quantize(source, true, state, second);
-  check_supported("quantize", first);
-  check_supported("quantize", second);
-  if (source.size() == 0) return;
-  SharedFactors factors(context, source, state);
-  factors.measure(first.spec, second.spec);
-  const BlockOperand row = factors.block(first, false);
-  const BlockOperand turned = factors.block(second, true);
-  const bool delayed = first.spec.scale_source == ScaleSource::delayed ||
-                       second.spec.scale_source == ScaleSource::delayed;
-  quantize_blocks(context, source, first.spec.has_scale() && first.spec.scale.divides(), row,
-                  turned, delayed ? amax_of(state) : nullptr);
-}
-
-void quantize(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
-              const TensorView& state, QuantizedOperand& operand) {
-  cpu::check_quantize(source, transpose, state, operand);
-  check_supported("quantize", operand);
-  if (source.size() == 0) return;
+/// Without the transform.
+void quantize_as_is(Context& context, const TensorView& source, bool transpose,
+                    const RandomKey& key, const TensorView& state, QuantizedOperand& operand) {
   const QuantSpec& spec = operand.spec;
   if (!spec.is_quantized()) return quantize_values(context, source, transpose, key, operand);
   if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
@@ -315,6 +272,52 @@ void quantize(Context& context, const TensorView& source, bool transpose, const 
   Quantizer quantizer(context, source, transpose, key, operand);
   if (spec.scale_source == ScaleSource::current) return quantizer.current();
   quantizer.known(state);
+}
+
+}  // namespace
+
+bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
+  const auto fits = [](const QuantSpec& spec) {
+    return !spec.transform && has_instruction(spec) &&
+           (has_block_tiles(spec) || has_row_scales(spec) || spec.scale_tile().is_tensor());
+  };
+  const auto divides = [](const QuantSpec& spec) {
+    return spec.has_scale() && spec.scale.divides();
+  };
+  return fits(first) && fits(second) && first.format == second.format &&
+         divides(first) == divides(second);
+}
+
+void quantize_both(Context& context, const TensorView& source, const TensorView& state,
+                   QuantizedOperand& first, QuantizedOperand& second) {
+  cpu::check_quantize(source, false, state, first);
+  cpu::check_quantize(source, true, state, second);
+  if (source.size() == 0) return;
+  SharedFactors factors(context, source, state);
+  factors.measure(first.spec, second.spec);
+  const BlockOperand row = factors.block(first, false);
+  const BlockOperand turned = factors.block(second, true);
+  const bool delayed = first.spec.scale_source == ScaleSource::delayed ||
+                       second.spec.scale_source == ScaleSource::delayed;
+  quantize_blocks(context, source, first.spec.has_scale() && first.spec.scale.divides(), row,
+                  turned, delayed ? amax_of(state) : nullptr);
+}
+
+void quantize(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
+              const TensorView& state, QuantizedOperand& operand) {
+  cpu::check_quantize(source, transpose, state, operand);
+  operand.key = key;
+  if (source.size() == 0) return;
+  if (!operand.spec.transform || operand.spec.transform.is_expansion()) {
+    return quantize_as_is(context, source, transpose, key, state, operand);
+  }
+  if (operand.spec.transform.is_clamp()) {
+    cpu::check_transform(operand, operand.k);
+    write_clamp_bounds(context, source, operand.spec.transform.quantile,
+                       operand.clamp_bounds.row<float>(0));
+  }
+  const TensorView values = transformed(context, source, transpose, operand);
+  quantize_as_is(context, values, transpose, key, state, operand);
 }
 
 }  // namespace fp8lab::cuda

@@ -132,8 +132,8 @@ void launch_source(Context& context, const Source& source, const TensorView& sha
 
 /// True when the scale of an element depends on nothing outside its row, or is known.
 bool has_row_local_scales(const QuantSpec& spec) {
-  return has_row_scales(spec) || has_known_scale(spec) ||
-         (has_block_tiles(spec) && spec.tile.rows == 1);
+  return !spec.transform && (has_row_scales(spec) || has_known_scale(spec) ||
+                             (has_block_tiles(spec) && spec.tile.rows == 1));
 }
 
 /// True for a result of rows that a block holds.
@@ -170,7 +170,6 @@ void rmsnorm_quantize(Context& context, const TensorView& x, const TensorView& w
                       const TensorView& state, QuantizedOperand& operand) {
   cpu::check_rmsnorm_forward(x, weight, y, rstd);
   cpu::check_quantize(y, false, state, operand);
-  check_supported("rmsnorm_quantize", operand);
   with_type(y, [&]<class T>(T) {
     const NormRows<T> source{rows_of<T>(x), rows_of<T>(weight), rows_of<T>(y), epsilon,
                              rstd.row<float>(0)};
@@ -183,7 +182,6 @@ void swiglu_quantize(Context& context, const TensorView& gate_up, const TensorVi
                      const TensorView& state, QuantizedOperand& operand) {
   cpu::check_swiglu_forward(gate_up, out);
   cpu::check_quantize(out, false, state, operand);
-  check_supported("swiglu_quantize", operand);
   with_type(out, [&]<class T>(T) {
     const SwigluRows<T> source{rows_of<T>(gate_up.columns(0, out.cols)),
                                rows_of<T>(gate_up.columns(out.cols, out.cols)), rows_of<T>(out)};

@@ -11,6 +11,11 @@ namespace fp8lab::cuda {
 void quantize_values(Context& context, const TensorView& source, bool transpose,
                      const RandomKey& key, QuantizedOperand& operand);
 
+/// destination = scale * decode(code), or its transpose, rounded to the destination's type;
+/// codebooks are applied, transforms along K are not undone.
+void decode_operand(Context& context, const QuantizedOperand& operand, bool transpose,
+                    const TensorView& destination);
+
 /// Backend::quantize for a spec with codebooks. The arguments have been checked.
 void quantize_codebooks(Context& context, const TensorView& source, bool transpose,
                         const RandomKey& key, QuantizedOperand& operand);

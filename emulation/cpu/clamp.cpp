@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/cpu/checks.hpp"
+#include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/cpu/transform.hpp"
 #include "emulation/numerics/codec.hpp"
 
@@ -78,17 +77,6 @@ void add_to(const TensorView& d, std::int64_t m, std::int64_t n, float term) {
   }
 }
 
-void check(const Checks& checks, const QuantizedOperand& a, const TensorView& a_source,
-           bool transpose_a, const QuantizedOperand& b, const TensorView& b_source,
-           bool transpose_b, const TensorView& d) {
-  checks.require(a.spec.transform.compensated != b.spec.transform.compensated,
-                 "exactly one operand needs a compensated clamp");
-  checks.require(a.k == b.k, "operands of different K");
-  checks.activation("A", a_source, transpose_a ? a.k : a.rows, transpose_a ? a.rows : a.k);
-  checks.activation("B", b_source, transpose_b ? b.k : b.rows, transpose_b ? b.rows : b.k);
-  checks.activation("D", d, a.rows, b.rows);
-}
-
 }  // namespace
 
 ClampBounds clamp_bounds(const TensorView& source, double quantile) {
@@ -112,18 +100,15 @@ ClampBounds clamp_bounds(const TensorView& source, double quantile) {
 }
 
 ClampBounds clamp_bounds_of(const QuantizedOperand& operand) {
-  const TensorView& bounds = operand.clamp_bounds;
-  if (bounds.empty() || bounds.dtype != DType::f32 || bounds.rows != 1 || bounds.cols != 2) {
-    throw Error("transform " + transform_name(operand.spec.transform) +
-                " needs memory for its bounds, f32 (1, 2)");
-  }
-  return {bounds.row<float>(0)[0], bounds.row<float>(0)[1]};
+  check_transform(operand, operand.k);
+  const float* const bounds = operand.clamp_bounds.row<float>(0);
+  return {bounds[0], bounds[1]};
 }
 
 void compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
                 const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
                 const TensorView& d) {
-  check(Checks("compensate"), a, a_source, transpose_a, b, b_source, transpose_b, d);
+  check_compensate(a, a_source, transpose_a, b, b_source, transpose_b, d);
   const Original left{a, a_source, transpose_a}, right{b, b_source, transpose_b};
   const bool is_left = a.spec.transform.compensated;
   const Original& own = is_left ? left : right;

@@ -24,14 +24,6 @@ bool in_blocks(const QuantSpec& spec) {
   return varies_along_k(spec) && spec.scale_tile().rows != 1;
 }
 
-ScaleOrder resolve_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
-  if (spec.scale_order != ScaleOrder::automatic) return spec.scale_order;
-  if (profile_of(spec.accumulator).group.block_scales) return ScaleOrder::in_instruction;
-  if (in_blocks(a) || in_blocks(b)) return ScaleOrder::product_first;
-  if (varies_along_k(a) || varies_along_k(b)) return ScaleOrder::b_then_a;
-  return ScaleOrder::epilogue;
-}
-
 // numerics.md section 6.3 (blocks of 128) and section 7 (blocks of 64 for bf16, and by analogy for
 // FP16). A promotion interval that does not divide the block widens it, so that no chunk straddles
 // two ranges.
@@ -129,6 +121,14 @@ void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
 
 }  // namespace
 
+ScaleOrder scale_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+  if (spec.scale_order != ScaleOrder::automatic) return spec.scale_order;
+  if (profile_of(spec.accumulator).group.block_scales) return ScaleOrder::in_instruction;
+  if (in_blocks(a) || in_blocks(b)) return ScaleOrder::product_first;
+  if (varies_along_k(a) || varies_along_k(b)) return ScaleOrder::b_then_a;
+  return ScaleOrder::epilogue;
+}
+
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   const std::optional<GemmRefusal> refusal = refuse_gemm(spec, a, b, "a", "b");
   return refusal ? "GEMM " + refusal->key + ": " + refusal->reason : std::string();
@@ -140,7 +140,7 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
   if (k < 1) throw Error("GEMM with K = " + std::to_string(k) + "; K must be positive");
   GemmPlan plan;
   plan.accumulator = spec.accumulator;
-  plan.order = resolve_order(spec, a, b);
+  plan.order = scale_order(spec, a, b);
   plan.promoted = spec.schedule == Schedule::promote;
   plan.scalar_scales = a.scale_tile().rows == 0 && b.scale_tile().rows == 0;
   const TensorCoreProfile& profile = profile_of(spec.accumulator);

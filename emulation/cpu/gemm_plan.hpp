@@ -49,6 +49,9 @@ struct GemmPlan {
   bool split() const { return ranges.size() > 1; }
 };
 
+/// Where the scales of these operands enter; spec.scale_order unless it is automatic.
+ScaleOrder scale_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
+
 /// The refusal of refuse_gemm for operands "a" and "b" as one line, or an empty string.
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/quantize.hpp"
 
 namespace fp8lab::cpu {
@@ -104,6 +105,54 @@ void check_statistics(const TensorView& source, bool transpose, const QuantizedO
   check_operand("operand_statistics", operand);
   check_matrix("operand_statistics", "source", source, transpose ? operand.k : operand.rows,
                transpose ? operand.rows : operand.k);
+}
+
+void check_transform(const QuantizedOperand& operand, std::int64_t k) {
+  const Transform& transform = operand.spec.transform;
+  if (transform.is_clamp()) {
+    const TensorView& bounds = operand.clamp_bounds;
+    if (bounds.empty() || bounds.dtype != DType::f32 || bounds.rows != 1 || bounds.cols != 2) {
+      throw Error(fmt::format("transform {} needs memory for its bounds, f32 (1, 2)",
+                              transform_name(transform)));
+    }
+    return;
+  }
+  if (!transform.is_smoothing()) {
+    if (const std::string reason = transform_refusal(transform, k); !reason.empty()) {
+      throw Error(reason);
+    }
+    return;
+  }
+  const TensorView& factors = operand.channel_factors;
+  if (factors.empty() || factors.dtype != DType::f32 || factors.rows != 1 || factors.cols != k) {
+    throw Error(
+        fmt::format("transform {} needs the factors of both operands of a product, f32 (1, {})",
+                    transform_name(transform), k));
+  }
+}
+
+void check_smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
+                             const TensorView& b, bool transpose_b, const TensorView& factors) {
+  const Checks checks("smoothing_factors");
+  const std::int64_t k = transpose_a ? a.rows : a.cols;
+  checks.require(transform.is_smoothing(), "transform " + transform_name(transform));
+  checks.activation("A", a, a.rows, a.cols);
+  checks.activation("B", b, transpose_b ? k : b.rows, transpose_b ? b.cols : k);
+  checks.vector("factors", factors, k, {DType::f32});
+}
+
+void check_compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
+                      const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
+                      const TensorView& d) {
+  const Checks checks("compensate");
+  const bool is_left = a.spec.transform.compensated;
+  checks.require(is_left != b.spec.transform.compensated,
+                 "exactly one operand needs a compensated clamp");
+  checks.require(a.k == b.k, "operands of different K");
+  checks.activation("A", a_source, transpose_a ? a.k : a.rows, transpose_a ? a.rows : a.k);
+  checks.activation("B", b_source, transpose_b ? b.k : b.rows, transpose_b ? b.rows : b.k);
+  checks.activation("D", d, a.rows, b.rows);
+  check_transform(is_left ? a : b, a.k);
 }
 
 void check_delayed_state(const QuantSpec& spec, const TensorView& state) {

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "emulation/api/error.hpp"
-#include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/clamp.hpp"
+#include "emulation/cpu/quantize_checks.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/hadamard.hpp"
@@ -25,9 +24,6 @@ class Rotation {
         order_(numerics::hadamard_core(block_)),
         back_(back),
         signs_first_((transform.side == SignSide::before) != back) {
-    if (const std::string reason = transform_refusal(transform, k); !reason.empty()) {
-      throw Error(reason);
-    }
     core_.resize(static_cast<std::size_t>(order_ * order_));
     numerics::write_hadamard_core(static_cast<int>(order_), core_.data());
     if (transform.signs == SignSource::none) return;
@@ -134,17 +130,12 @@ void transform_values(const TensorView& values, bool transpose, const QuantizedO
     if (!back) clamp_values(values, clamp_bounds_of(operand));
     return;
   }
+  check_transform(operand, k);
   if (!transform.is_smoothing()) {
     const Rotation rotation(transform, k, operand.key, back);
     return transpose ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
   }
-  const TensorView& factors = operand.channel_factors;
-  if (factors.empty() || factors.dtype != DType::f32 || factors.rows != 1 || factors.cols != k) {
-    throw Error("transform " + transform_name(transform) +
-                " needs the factors of both operands of a product, f32 (1, " + std::to_string(k) +
-                ")");
-  }
-  rescale(values, transpose, factors.row<float>(0), operand.is_right != back);
+  rescale(values, transpose, operand.channel_factors.row<float>(0), operand.is_right != back);
 }
 
 /// Bits of the largest magnitude at each position along K.
@@ -190,15 +181,10 @@ void undo_transform(const TensorView& values, bool transpose, const QuantizedOpe
 
 void smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
                        const TensorView& b, bool transpose_b, const TensorView& factors) {
-  const Checks checks("smoothing_factors");
-  const std::int64_t k = transpose_a ? a.rows : a.cols;
-  checks.require(transform.is_smoothing(), "transform " + transform_name(transform));
-  checks.activation("A", a, a.rows, a.cols);
-  checks.activation("B", b, transpose_b ? k : b.rows, transpose_b ? b.cols : k);
-  checks.vector("factors", factors, k, {DType::f32});
+  check_smoothing_factors(transform, a, transpose_a, b, transpose_b, factors);
   const std::vector<std::uint32_t> amax_a = amax_along_k(a, transpose_a);
   const std::vector<std::uint32_t> amax_b = amax_along_k(b, transpose_b);
-  for (std::int64_t j = 0; j < k; ++j) {
+  for (std::int64_t j = 0; j < factors.cols; ++j) {
     float& factor = factors.row<float>(0)[j];
     if (transform.is_static && factor != 0.0f) continue;
     const auto i = static_cast<std::size_t>(j);

@@ -1,5 +1,6 @@
 // Calls of quantization and GEMM.
 #include <cstring>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -101,10 +102,126 @@ class QuantizationCalls {
       quantize_both(spec, source);
       quantize_results(spec, source);
     }
+    for (const char* name : kTransforms) {
+      for (const bool transpose : {false, true}) transform(name, transpose);
+    }
+    const auto quantized_by = [](const FormatSpec& format, TileShape tile, const char* name) {
+      QuantSpec spec = quantized(format, tile, ScaleFormat::fp32);
+      spec.transform = *transform_from_name(name);
+      return spec;
+    };
+    const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64}, ScaleFormat::fp32);
+    const QuantSpec plain = quantized(numerics::kE2M1, {1, 0}, ScaleFormat::fp32);
+    const QuantSpec expanded = quantized_by(numerics::kE4M3, {1, 128}, "expand");
+    const char* const clamp = "clamp:0.99:compensated";
+    GemmSpec fp8;
+    fp8.accumulator = Accumulator::sm90_wgmma_fp8;
+    multiply({}, logarithms, logarithms);
+    multiply({}, expanded, quantized_by(numerics::kE4M3, {16, 16}, "expand"));
+    multiply(fp8, quantized_by(numerics::kE2M1, {1, 0}, clamp), plain);
+    multiply(fp8, plain, quantized_by(numerics::kE2M1, {0, 0}, clamp));
+    multiply(fp8, quantized_by(numerics::kE4M3, {0, 0}, "clamp:0.7"), plain);
     return std::move(calls_);
   }
 
  private:
+  static constexpr const char* kTransforms[] = {
+      "hadamard:2",   "hadamard:16:+--+",    "hadamard:64:drawn", "hadamard:12:drawn:after",
+      "hadamard:172", "hadamard:1024:drawn", "hadamard:full",     "hadamard:full:drawn:after",
+      "smooth:0.5",   "smooth:0.3:static"};
+
+  /// Elements of K that `transform` fits, about `wanted`.
+  std::int64_t length_for(const Transform& transform, std::int64_t wanted) {
+    constexpr std::int64_t kOrders[] = {2, 12, 16, 20, 96, 128, 172, 896, 1536, 4096, 9728};
+    if (transform.is_smoothing()) return wanted;
+    if (transform.block == 0) return kOrders[data_.word() % std::size(kOrders)];
+    return (wanted + transform.block - 1) / transform.block * transform.block;
+  }
+
+  /// Operands whose values are undone before they are multiplied, or whose clamp is compensated.
+  void multiply(const GemmSpec& gemm, const QuantSpec& a, const QuantSpec& b) {
+    const MatrixShape s = matrix_shape(data_, round_);
+    const std::int64_t m = s.rows, k = s.cols, n = 1 + data_.word() % 300;
+    const bool turn_a = data_.word() % 2 == 0, turn_b = data_.word() % 2 == 0;
+    const DType dtype = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
+    const bool wild = data_.word() % 4 == 0;
+    GemmSpec spec = gemm;
+    spec.output = data_.word() % 2 == 0 ? DType::f32 : DType::bf16;
+    const auto output = [&](const QuantSpec& operand, std::int64_t rows) {
+      return data_.output(operand.storage(), rows, k);
+    };
+    const auto source = [&](std::int64_t rows, bool turned) {
+      return data_.values(dtype, turned ? k : rows, turned ? rows : k, wild);
+    };
+    calls_.push_back(
+        {fmt::format("quantize and gemm {} x {} {}", label(a), label(b), label(spec)),
+         fmt::format("({}, {}, {}) {}{}{}", m, n, k, name_of(dtype), turn_a ? " A transposed" : "",
+                     turn_b ? " B transposed" : ""),
+         {source(m, turn_a), source(n, turn_b), output(a, m), scales_of(data_, a, m, k),
+          output(b, n), scales_of(data_, b, n, k), data_.output(spec.output, m, n),
+          flat(data_.output(DType::f32, 1, 2)), flat(data_.output(DType::f32, 1, 2)),
+          flat(data_.output(DType::u8, 1, sizeof(OperandStatistics)))},
+         [=](Backend& backend, const Views& t) {
+           QuantizedOperand left = operand_at(a, m, k, t, 2), right = operand_at(b, n, k, t, 4);
+           left.clamp_bounds = t[7];
+           right.clamp_bounds = t[8];
+           backend.quantize(t[0], turn_a, {}, {}, left);
+           backend.quantize(t[1], turn_b, {}, {}, right);
+           backend.gemm(spec, left, right, {}, false, t[6]);
+           if (a.transform.compensated != b.transform.compensated) {
+             backend.compensate(left, t[0], turn_a, right, t[1], turn_b, t[6]);
+           }
+           backend.operand_statistics(t[0], turn_a, left, t[9]);
+         }});
+  }
+
+  QuantSpec transformed_spec() {
+    const QuantSpec specs[] = {quantized(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
+                               quantized(numerics::kE4M3, {0, 0}, ScaleFormat::fp32),
+                               quantized(numerics::kE5M2, {1, 0}, ScaleFormat::pow2),
+                               quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level),
+                               quantized(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0)};
+    return specs[data_.word() % std::size(specs)];
+  }
+
+  /// Quantization behind a transform along K, the way back, and statistics; smoothing with its
+  /// factors, twice, so that static ones have to stay.
+  void transform(const char* name, bool transpose) {
+    QuantSpec spec = transformed_spec();
+    spec.transform = *transform_from_name(name);
+    if (data_.word() % 4 == 0) spec.rounding = Rounding::stochastic;
+    const MatrixShape s = matrix_shape(data_, round_);
+    const std::int64_t rows = s.rows, k = length_for(spec.transform, s.cols);
+    const MatrixShape source{transpose ? k : rows, transpose ? rows : k};
+    const DType dtype = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
+    const DType out = data_.word() % 2 == 0 ? DType::bf16 : DType::f32;
+    const bool wild = data_.word() % 4 == 0, right = data_.word() % 2 == 0;
+    const RandomKey key{7, data_.word(), 3, transpose ? 1u : 0u, data_.word() % 100};
+    HostTensor factors = flat(data_.output(DType::f32, 1, k));
+    for (std::byte& byte : factors.data) byte = std::byte{0};
+    calls_.push_back(
+        {fmt::format("transform {}", name),
+         fmt::format("{} {} {}{}", label(spec), name_of(dtype), describe(source),
+                     transpose ? " transposed" : ""),
+         {data_.values(dtype, source.rows, source.cols, wild),
+          data_.values(dtype, source.rows, source.cols, wild),
+          data_.output(spec.storage(), rows, k), scales_of(data_, spec, rows, k),
+          data_.output(out, source.rows, source.cols),
+          flat(data_.output(DType::u8, 1, sizeof(OperandStatistics))), factors},
+         [spec, rows, k, transpose, right, key](Backend& b, const Views& t) {
+           QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
+           if (spec.transform.is_smoothing()) {
+             b.smoothing_factors(spec.transform, t[0], transpose, t[1], transpose, t[6]);
+             b.smoothing_factors(spec.transform, t[1], transpose, t[0], transpose, t[6]);
+             operand.channel_factors = t[6];
+             operand.is_right = right;
+           }
+           b.quantize(t[0], transpose, key, {}, operand);
+           b.dequantize(operand, transpose, t[4]);
+           b.operand_statistics(t[1], transpose, operand, t[5]);
+         }});
+  }
+
   void quantize(const QuantSpec& spec, DType source, bool transpose) {
     const MatrixShape s = matrix_shape(data_, round_);
     const std::int64_t rows = transpose ? s.cols : s.rows, k = transpose ? s.rows : s.cols;
