@@ -39,9 +39,7 @@ Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const Qu
   return {cublaslt_ ? cublaslt_refusal(spec, a, b) : gemm_refusal(spec, a, b)};
 }
 
-Support CudaBackend::supports(const QuantSpec& spec) const {
-  return cpu::supports_quantization(spec);
-}
+Support CudaBackend::supports(const QuantSpec& spec) const { return supports_quantization(spec); }
 
 TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
   const auto limit = std::numeric_limits<std::int64_t>::max() / 16;

@@ -9,6 +9,7 @@
 #include "kernels/carry.hpp"
 #include "kernels/gemm_scalar.hpp"
 #include "kernels/gemm_wgmma.hpp"
+#include "kernels/quantize.hpp"
 #include "kernels/quantize_values.hpp"
 
 namespace fp8lab::cuda {
@@ -86,6 +87,9 @@ QuantizedOperand multiplied(Context& context, Accumulator accumulator,
 std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   const std::string reason = cpu::gemm_refusal(spec, a, b);
   if (!reason.empty()) return reason;
+  for (const QuantSpec& operand : {a, b}) {
+    if (Support support = supports_quantization(operand); !support) return support.reason;
+  }
   const TensorCoreProfile& profile = profile_of(spec.accumulator);
   const bool carried = profile.takes_codes() || profile.operand == numerics::kBF16 ||
                        profile.operand == numerics::kFP32;

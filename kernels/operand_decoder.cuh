@@ -3,7 +3,6 @@
 
 #include "emulation/api/backend.hpp"
 #include "emulation/numerics/codec.hpp"
-#include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 
 namespace fp8lab::cuda {
@@ -14,7 +13,7 @@ struct Decoder {
   std::int64_t stride;
   DType dtype;
   numerics::FormatSpec format;
-  bool codebooks, expanded;
+  bool codebooks;
   const float* scales;  ///< nullptr: none
   std::int64_t scale_stride, tile_height, tile_width, tiles_across;
 
@@ -27,11 +26,6 @@ struct Decoder {
     if (scales == nullptr) return numerics::decode(format, code);
     const float* row_scales = scales + row / tile_height * scale_stride;
     const std::int64_t tile = col / tile_width;
-    if (expanded) {
-      const numerics::ExpandedGroup group{row_scales[tile], row_scales[tiles_across + tile],
-                                          row_scales[2 * tiles_across + tile]};
-      return numerics::contract(group, numerics::decode(format, code));
-    }
     if (codebooks) {
       return numerics::decode_log_codebook(
           format, {row_scales[tile], row_scales[tiles_across + tile]}, code);
@@ -47,7 +41,6 @@ inline Decoder decoder_of(const QuantizedOperand& operand) {
           operand.codes.dtype,
           operand.spec.format,
           operand.spec.has_codebooks(),
-          operand.spec.transform.is_expansion(),
           operand.spec.has_scale() ? static_cast<const float*>(operand.scales.data) : nullptr,
           operand.scales.row_stride,
           tile.rows == 0 ? operand.rows : tile.rows,

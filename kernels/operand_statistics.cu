@@ -114,10 +114,7 @@ __device__ void read_block(const Rows<T>& source, const Compared& compared, std:
     const std::int64_t tile_row = row / compared.grid.height, tile_col = col / compared.grid.width;
     if (tile_row * compared.grid.wide + tile_col != tile) {
       tile = tile_row * compared.grid.wide + tile_col;
-      // The scale of an expanded tile is that of its powers, and its largest value the code Qmax.
-      limit = compared.decoder.expanded ? bits_float(numerics::kF32MaxFinite)
-                                        : cpu::saturation_limit(compared.decoder.format,
-                                                                compared.scale(tile_row, tile_col));
+      limit = cpu::saturation_limit(compared.decoder.format, compared.scale(tile_row, tile_col));
       marked = false;
     }
     const float x = source.load(row, col);
@@ -331,6 +328,7 @@ cpu::StatisticsParts parts_of(const std::vector<std::byte>& bytes, const Layout&
 OperandStatistics operand_statistics(Context& context, const TensorView& original, bool transpose,
                                      const QuantizedOperand& operand) {
   cpu::check_statistics(original, transpose, operand);
+  check_supported("operand_statistics", operand);
   const TensorView source = operand.spec.transform.is_along_k()
                                 ? transformed(context, original, transpose, operand)
                                 : original;

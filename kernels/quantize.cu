@@ -276,6 +276,17 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
 
 }  // namespace
 
+Support supports_quantization(const QuantSpec& spec) {
+  if (Support support = cpu::supports_quantization(spec); !support) return support;
+  if (!spec.transform.is_expansion()) return {};
+  return {"the cuda backend has no transform expand; accepted: the others, or backend cpu"};
+}
+
+void check_supported(const char* where, const QuantizedOperand& operand) {
+  const Support support = supports_quantization(operand.spec);
+  if (!support) throw Error(std::string(where) + ": " + support.reason);
+}
+
 bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
   const auto fits = [](const QuantSpec& spec) {
     return !spec.transform && has_instruction(spec) &&
@@ -292,6 +303,8 @@ void quantize_both(Context& context, const TensorView& source, const TensorView&
                    QuantizedOperand& first, QuantizedOperand& second) {
   cpu::check_quantize(source, false, state, first);
   cpu::check_quantize(source, true, state, second);
+  check_supported("quantize", first);
+  check_supported("quantize", second);
   if (source.size() == 0) return;
   SharedFactors factors(context, source, state);
   factors.measure(first.spec, second.spec);
@@ -306,9 +319,10 @@ void quantize_both(Context& context, const TensorView& source, const TensorView&
 void quantize(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
               const TensorView& state, QuantizedOperand& operand) {
   cpu::check_quantize(source, transpose, state, operand);
+  check_supported("quantize", operand);
   operand.key = key;
   if (source.size() == 0) return;
-  if (!operand.spec.transform || operand.spec.transform.is_expansion()) {
+  if (!operand.spec.transform) {
     return quantize_as_is(context, source, transpose, key, state, operand);
   }
   if (operand.spec.transform.is_clamp()) {

@@ -170,6 +170,7 @@ void rmsnorm_quantize(Context& context, const TensorView& x, const TensorView& w
                       const TensorView& state, QuantizedOperand& operand) {
   cpu::check_rmsnorm_forward(x, weight, y, rstd);
   cpu::check_quantize(y, false, state, operand);
+  check_supported("rmsnorm_quantize", operand);
   with_type(y, [&]<class T>(T) {
     const NormRows<T> source{rows_of<T>(x), rows_of<T>(weight), rows_of<T>(y), epsilon,
                              rstd.row<float>(0)};
@@ -182,6 +183,7 @@ void swiglu_quantize(Context& context, const TensorView& gate_up, const TensorVi
                      const TensorView& state, QuantizedOperand& operand) {
   cpu::check_swiglu_forward(gate_up, out);
   cpu::check_quantize(out, false, state, operand);
+  check_supported("swiglu_quantize", operand);
   with_type(out, [&]<class T>(T) {
     const SwigluRows<T> source{rows_of<T>(gate_up.columns(0, out.cols)),
                                rows_of<T>(gate_up.columns(out.cols, out.cols)), rows_of<T>(out)};

@@ -1,7 +1,6 @@
 #include "kernels/quantize_values.hpp"
 
 #include "emulation/cpu/quantize_checks.hpp"
-#include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 #include "kernels/operand_decoder.cuh"
 #include "kernels/operations.hpp"
@@ -53,40 +52,8 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
   }
 }
 
-/// LogFMT's codebook and its place among the scales.
-struct Logarithm {
-  numerics::LogCodebook book;
-
-  __device__ Logarithm(const Cast& cast, float largest, float smallest)
-      : book(numerics::log_codebook(cast.format, largest, smallest)) {}
-  __device__ void store(float* scales, std::int64_t across) const {
-    scales[0] = book.scale;
-    scales[across] = book.step;
-  }
-  __device__ std::uint32_t encode(const Cast& cast, float value, std::uint32_t random) const {
-    return numerics::encode_log_codebook(cast.format, book, value, cast.rounding, random);
-  }
-};
-
-/// The same of an expanded tile.
-struct Expansion {
-  numerics::ExpandedGroup group;
-
-  __device__ Expansion(const Cast&, float largest, float smallest)
-      : group(numerics::expanded_group(largest, smallest)) {}
-  __device__ void store(float* scales, std::int64_t across) const {
-    scales[0] = group.scale;
-    scales[across] = group.exponent;
-    scales[2 * across] = group.center;
-  }
-  __device__ std::uint32_t encode(const Cast& cast, float value, std::uint32_t random) const {
-    return numerics::encode(cast.format, float_bits(numerics::expand(group, value)), cast.rounding,
-                            cast.overflow, random);
-  }
-};
-
 /// One block a tile, in the orientation of the operand (cpu::quantize_codebooks).
-template <class Book, class T>
+template <class T>
 __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose,
                                 std::int64_t rows, std::int64_t k, std::int64_t height,
                                 std::int64_t width, const __grid_constant__ Cast cast,
@@ -111,8 +78,12 @@ __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool t
     if (size != 0) atomicMin(&smallest, size);
   }
   __syncthreads();
-  const Book book(cast, bits_float(largest), bits_float(smallest));
-  if (threadIdx.x == 0) book.store(scales + i * scale_stride + j, across);
+  const numerics::LogCodebook book =
+      numerics::log_codebook(cast.format, bits_float(largest), bits_float(smallest));
+  if (threadIdx.x == 0) {
+    scales[i * scale_stride + j] = book.scale;
+    scales[i * scale_stride + across + j] = book.step;
+  }
   for (std::int64_t e = threadIdx.x; e < high * wide; e += blockDim.x) {
     const std::int64_t r = row0 + e / wide, c = col0 + e % wide;
     std::uint32_t random = 0;
@@ -121,7 +92,8 @@ __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool t
       random = numerics::random_bits(cast.key.seed, cast.key.step, cast.key.tensor,
                                      cast.key.orientation, static_cast<std::uint64_t>(index));
     }
-    codes[r * stride + c] = static_cast<std::uint8_t>(book.encode(cast, value(r, c), random));
+    codes[r * stride + c] = static_cast<std::uint8_t>(
+        numerics::encode_log_codebook(cast.format, book, value(r, c), cast.rounding, random));
   }
 }
 
@@ -149,20 +121,13 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
   const std::int64_t width = tile.cols == 0 ? operand.k : tile.cols;
   const std::int64_t tiles =
       operand.spec.tile_rows(operand.rows) * operand.spec.tile_cols(operand.k);
-  const auto launch = [&](auto kernel, const auto& rows) {
-    kernel<<<static_cast<unsigned>(tiles), 128, 0, context.stream()>>>(
-        rows, source.cols, transpose, operand.rows, operand.k, height, width,
-        cast_of(operand.spec, key), static_cast<std::uint8_t*>(operand.codes.data),
-        operand.codes.row_stride, static_cast<float*>(operand.scales.data),
-        operand.scales.row_stride);
-  };
   with_rows(
-      [&]<class T>(const Rows<T>& rows) {
-        if (operand.spec.transform.is_expansion()) {
-          launch(codebook_kernel<Expansion, T>, rows);
-        } else {
-          launch(codebook_kernel<Logarithm, T>, rows);
-        }
+      [&](const auto& rows) {
+        codebook_kernel<<<static_cast<unsigned>(tiles), 128, 0, context.stream()>>>(
+            rows, source.cols, transpose, operand.rows, operand.k, height, width,
+            cast_of(operand.spec, key), static_cast<std::uint8_t*>(operand.codes.data),
+            operand.codes.row_stride, static_cast<float*>(operand.scales.data),
+            operand.scales.row_stride);
       },
       source);
   check_launch("quantize: codebooks");
@@ -182,6 +147,7 @@ void decode_operand(Context& context, const QuantizedOperand& operand, bool tran
 void dequantize(Context& context, const QuantizedOperand& operand, bool transpose,
                 const TensorView& destination) {
   cpu::check_operand("dequantize", operand);
+  check_supported("dequantize", operand);
   cpu::check_matrix("dequantize", "destination", destination, transpose ? operand.k : operand.rows,
                     transpose ? operand.rows : operand.k);
   if (destination.size() == 0) return;

@@ -112,12 +112,10 @@ class QuantizationCalls {
     };
     const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64}, ScaleFormat::fp32);
     const QuantSpec plain = quantized(numerics::kE2M1, {1, 0}, ScaleFormat::fp32);
-    const QuantSpec expanded = quantized_by(numerics::kE4M3, {1, 128}, "expand");
     const char* const clamp = "clamp:0.99:compensated";
     GemmSpec fp8;
     fp8.accumulator = Accumulator::sm90_wgmma_fp8;
     multiply({}, logarithms, logarithms);
-    multiply({}, expanded, quantized_by(numerics::kE4M3, {16, 16}, "expand"));
     multiply(fp8, quantized_by(numerics::kE2M1, {1, 0}, clamp), plain);
     multiply(fp8, plain, quantized_by(numerics::kE2M1, {0, 0}, clamp));
     multiply(fp8, quantized_by(numerics::kE4M3, {0, 0}, "clamp:0.7"), plain);
