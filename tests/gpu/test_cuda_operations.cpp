@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/cpu/gemm_plan.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "kernels/gemm.hpp"
 #include "kernels/operations.hpp"
 #include "tests/gpu/device_test.hpp"
 
@@ -449,28 +447,6 @@ TEST_CASE("cuda embedding_backward of many tokens keeps their order") {
       *context, {{"tokens", &tokens}, {"dout", &dout}, {"dtable", &dtable}},
       [&] { cpu::embedding_backward(tokens.host(), dout.host(), dtable.host()); },
       [&] { cuda::embedding_backward(*context, tokens.device(), dout.device(), dtable.device()); });
-}
-
-TEST_CASE("cuda refuses BF16 GEMMs with scales inside the sum, of which it has no kernel") {
-  QuantSpec fp4;
-  fp4.format = numerics::kE2M1;
-  fp4.scale_source = ScaleSource::current;
-  fp4.tile = {1, 16};
-  GemmSpec spec;
-  spec.accumulator = Accumulator::sm90_bf16;
-  spec.schedule = Schedule::promote;
-  spec.promote_interval = 16;
-  CHECK(cpu::gemm_refusal(spec, fp4, fp4).empty());
-  CHECK_THAT(cuda::gemm_refusal(spec, fp4, fp4), Catch::Contains("no kernel with scales inside"));
-  fp4.tile = {1, 0};
-  spec.promote_interval = 64;
-  CHECK(cuda::gemm_refusal(spec, fp4, fp4).empty());
-  CHECK(cuda::gemm_refusal(spec, {}, {}).empty());
-  QuantSpec logarithms;  // multiplied as their values
-  logarithms.format = numerics::kLogFmt8;
-  logarithms.scale_source = ScaleSource::current;
-  logarithms.tile = {1, 64};
-  CHECK(cuda::gemm_refusal(spec, logarithms, logarithms).empty());
 }
 
 TEST_CASE("cuda operations report bad data and refuse bad shapes like the CPU") {
