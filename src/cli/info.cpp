@@ -105,7 +105,9 @@ void print_profiles() {
 
 }  // namespace
 
-std::string code_version() { return FP8LAB_VERSION; }
+std::string project_version() { return FP8LAB_VERSION; }
+
+std::string code_version() { return project_version() + "+" + build_identity(); }
 
 int info(const std::vector<std::string>& arguments) {
   po::options_description options(

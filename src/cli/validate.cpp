@@ -259,7 +259,7 @@ int export_pack(const po::variables_map& values) {
   const auto seed = values["seed"].as<std::uint64_t>();
   const std::unique_ptr<Backend> backend = make_backend("cpu", values["threads"].as<int>());
   const ExportReport report =
-      export_vectors(shipped_implementation(*backend), directory, seed, code_version());
+      export_vectors(shipped_implementation(*backend), directory, seed, project_version());
   fmt::print("{}: {} results in {} files, {} bytes, seed {}\n", directory, report.results,
              report.files, report.bytes, seed);
   if (values.count("json") != 0) {
