@@ -62,6 +62,7 @@ struct QuantSpec {
   float static_scale = 1.0f;  ///< decode factor for ScaleSource::static_scale
   int history_length = 1024;  ///< delayed: steps remembered
   AmaxAlgorithm amax_algorithm = AmaxAlgorithm::max;
+  int warmup_steps = 0;  ///< delayed: first steps of a history that are scaled by their own amax
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
   Transform transform{};  ///< before everything else; scales are those of its result

@@ -142,6 +142,10 @@ void validate_scale(const QuantSpec& spec, const std::string& where, const std::
     refuse(where, key + ".history",
            std::to_string(spec.history_length) + "; accepted: 1 to 65536 steps");
   }
+  if (spec.warmup_steps < 0 || spec.warmup_steps > 65536) {
+    refuse(where, key + ".warmup_steps",
+           std::to_string(spec.warmup_steps) + "; accepted: 0 to 65536 steps");
+  }
   if (spec.scale_source == ScaleSource::static_scale &&
       (!(spec.static_scale > 0.0f) || !std::isfinite(spec.static_scale))) {
     refuse(where, key + ".static_scale", "accepted: a finite number above 0");

@@ -54,8 +54,11 @@ std::string describe_source(const QuantSpec& spec) {
   if (spec.scale_source != ScaleSource::delayed) {
     return std::string(word_for(kScaleSourceNames, spec.scale_source));
   }
-  return fmt::format("delayed {} of {}", word_for(kAmaxAlgorithmNames, spec.amax_algorithm),
-                     spec.history_length);
+  const std::string text =
+      fmt::format("delayed {} of {}", word_for(kAmaxAlgorithmNames, spec.amax_algorithm),
+                  spec.history_length);
+  return spec.warmup_steps == 0 ? text
+                                : text + fmt::format(", {} steps current", spec.warmup_steps);
 }
 
 // What the codes of a slot are made from.
@@ -121,8 +124,8 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
   if (spec.scale_source == ScaleSource::delayed && first) {
     out.push_back(
         fmt::format("{}: delayed scaling knows only past steps; a growing amax saturates "
-                    "until the history follows",
-                    name));
+                    "until the history follows{}",
+                    name, spec.warmup_steps == 0 ? ", and the first step has scale 1" : ""));
   }
   if (spec.scale_source == ScaleSource::static_scale) {
     out.push_back(fmt::format("{}: the static scale does not follow the data", name));

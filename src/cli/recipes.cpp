@@ -49,6 +49,7 @@ Json to_json(const LinearRecipe& recipe) {
         {"margin", spec.scale.margin},
         {"static_scale", spec.static_scale},
         {"history", spec.history_length},
+        {"warmup_steps", spec.warmup_steps},
         {"amax_algorithm", word_for(kAmaxAlgorithmNames, spec.amax_algorithm)},
         {"rounding", word_for(kRoundingNames, spec.rounding)},
         {"overflow", word_for(kOverflowNames, spec.overflow)},

@@ -84,7 +84,7 @@ numerics::ScaleRule effective(const numerics::ScaleRule& rule) {
 // Whether a key of a slot table matters to the resolved `spec`; `draft` is what was written.
 bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft) {
   if (key == "rounding" || key == "overflow" || key == "transform") return spec.is_cast();
-  if (key == "history" || key == "amax_algorithm") {
+  if (key == "history" || key == "amax_algorithm" || key == "warmup_steps") {
     return spec.scale_source == ScaleSource::delayed;
   }
   if (key == "static_scale") return spec.scale_source == ScaleSource::static_scale;
@@ -99,7 +99,9 @@ bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& 
 }
 
 std::string needed_for(const std::string& key) {
-  if (key == "history" || key == "amax_algorithm") return "scale_source = \"delayed\"";
+  if (key == "history" || key == "amax_algorithm" || key == "warmup_steps") {
+    return "scale_source = \"delayed\"";
+  }
   if (key == "static_scale") return "scale_source = \"static\"";
   if (key == "scale_rounding") return "scale_format = \"pow2\" or \"e8m0\"";
   if (key == "rounding" || key == "overflow" || key == "transform") {
@@ -263,13 +265,15 @@ void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& re
     spec.overflow = table.choice("overflow", kOverflowNames, spec.overflow);
     spec.history_length = static_cast<int>(table.integer("history", spec.history_length, 1, 65536));
     spec.amax_algorithm = table.choice("amax_algorithm", kAmaxAlgorithmNames, spec.amax_algorithm);
+    spec.warmup_steps =
+        static_cast<int>(table.integer("warmup_steps", spec.warmup_steps, 0, 65536));
     spec.static_scale =
         static_cast<float>(table.number("static_scale", spec.static_scale, 0x1p-126, 0x1p127));
   }
   for (const char* key :
        {"tile", "scale_format", "scale_rounding", "scale_arithmetic", "amax_epsilon",
         "epsilon_mode", "encode_limit", "scale_overflow", "four_over_six", "margin", "scale_source",
-        "rounding", "overflow", "history", "amax_algorithm", "static_scale"}) {
+        "rounding", "overflow", "history", "amax_algorithm", "warmup_steps", "static_scale"}) {
     if (table.has(key)) uses_.push_back({table.where(key), table.path_of(key), key, reached});
   }
 }
@@ -384,6 +388,7 @@ QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
   if (spec.scale_source != ScaleSource::delayed) {
     spec.history_length = plain.history_length;
     spec.amax_algorithm = plain.amax_algorithm;
+    spec.warmup_steps = plain.warmup_steps;
   }
   if (spec.scale_source != ScaleSource::static_scale) spec.static_scale = plain.static_scale;
   return spec;

@@ -32,6 +32,7 @@ std::string canonical_additions(const QuantSpec& spec) {
   add("encode_limit", kEncodeLimitNames, rule.encode_limit, plain.encode_limit);
   add("scale_overflow", kScaleOverflowNames, rule.scale_overflow, plain.scale_overflow);
   add("four_over_six", kFourOverSixNames, rule.four_over_six, plain.four_over_six);
+  if (spec.warmup_steps != 0) text += fmt::format("warmup_steps {}\n", spec.warmup_steps);
   if (spec.transform) text += "transform " + transform_name(spec.transform) + "\n";
   return text;
 }

@@ -39,6 +39,14 @@ Slot b_slot(GemmRole role) { return kSlots[2 * static_cast<std::size_t>(role) + 
 
 }  // namespace
 
+const QuantSpec& delayed_spec(const LinearRecipe& recipe, std::size_t tensor) {
+  constexpr std::array<Slot, 3> kFirst = {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy};
+  const QuantSpec& first = recipe.slot(kFirst[tensor]);
+  return first.scale_source == ScaleSource::delayed
+             ? first
+             : recipe.slot(second_orientation(kFirst[tensor]));
+}
+
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
                const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
                std::int64_t tokens, Purpose purpose)
@@ -141,6 +149,7 @@ void Linear::fit_x(std::int64_t rows) {
 
 bool Linear::bind(Slot slot, const TensorView& source) {
   QuantizedOperand& target = operand(slot);
+  target.spec = recipe_.slot(slot);
   if (slot == Slot::fprop_x) fit_x(source.rows);
   if (is_source(slot, source)) {
     target.codes = source;
@@ -151,6 +160,26 @@ bool Linear::bind(Slot slot, const TensorView& source) {
     target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
   }
   return true;
+}
+
+bool Linear::is_warming_up(Slot slot) const {
+  const QuantSpec& spec = recipe_.slot(slot);
+  return spec.scale_source == ScaleSource::delayed &&
+         history_steps_[tensor_of(slot)] < spec.warmup_steps;
+}
+
+bool Linear::is_without_history(Slot slot) const {
+  const QuantSpec& spec = recipe_.slot(slot);
+  if (spec.scale_source != ScaleSource::delayed || is_warming_up(slot)) return false;
+  const int first_scale = spec.amax_algorithm == AmaxAlgorithm::window ? spec.history_length : 1;
+  return history_steps_[tensor_of(slot)] < first_scale;
+}
+
+void Linear::rescale_in_warmup(const StepContext& context, Slot slot, const TensorView& source) {
+  if (!is_warming_up(slot)) return;
+  QuantizedOperand& target = operand(slot);
+  target.spec.scale_source = ScaleSource::current;
+  backend_.quantize(source, is_second_orientation(slot), key_of(context, slot), {}, target);
 }
 
 RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
@@ -174,6 +203,7 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
   if (bind(slot, source)) {
     backend_.quantize(source, is_second_orientation(slot), key_of(context, slot),
                       states_[tensor_of(slot)], operand(slot));
+    rescale_in_warmup(context, slot, source);
   }
   measure(context, slot, original);
 }
@@ -196,6 +226,8 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
   }
   backend_.quantize_both(original, key_of(context, first), states_[tensor_of(first)],
                          operand(first), operand(second));
+  rescale_in_warmup(context, first, original);
+  rescale_in_warmup(context, second, original);
   measure(context, first, original);
   measure(context, second, original);
 }
@@ -263,6 +295,7 @@ void Linear::forward(const StepContext& context, const NormInput& norm, const Te
   }
   backend_.rmsnorm_quantize(norm.source, norm.weight, norm.epsilon, x, norm.rstd,
                             key_of(context, kSlot), states_[tensor_of(kSlot)], operand(kSlot));
+  rescale_in_warmup(context, kSlot, x);
   measure(context, kSlot, x);
   multiply_forward(x, y);
 }
@@ -276,6 +309,7 @@ void Linear::forward_swiglu(const StepContext& context, const TensorView& gate_u
   }
   backend_.swiglu_quantize(gate_up, x, key_of(context, kSlot), states_[tensor_of(kSlot)],
                            operand(kSlot));
+  rescale_in_warmup(context, kSlot, x);
   measure(context, kSlot, x);
   multiply_forward(x, y);
 }
@@ -309,18 +343,18 @@ void Linear::backward_swiglu(const StepContext& context, const TensorView& x,
   }
   backend_.swiglu_backward_quantize(gate_up, dout, dy, key_of(context, kFirst),
                                     states_[tensor_of(kFirst)], operand(kFirst), operand(kSecond));
+  rescale_in_warmup(context, kFirst, dy);
+  rescale_in_warmup(context, kSecond, dy);
   measure(context, kFirst, dy);
   measure(context, kSecond, dy);
   multiply_backward(context, x, dy, dx);
 }
 
 void Linear::update_delayed_scales() {
-  for (const Slot slot : {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy}) {
-    const TensorView& state = states_[tensor_of(slot)];
-    if (state.empty()) continue;
-    const bool first_delayed = recipe_.slot(slot).scale_source == ScaleSource::delayed;
-    backend_.update_delayed_scale(recipe_.slot(first_delayed ? slot : second_orientation(slot)),
-                                  state);
+  for (std::size_t tensor = 0; tensor < states_.size(); ++tensor) {
+    if (states_[tensor].empty()) continue;
+    backend_.update_delayed_scale(delayed_spec(recipe_, tensor), states_[tensor]);
+    ++history_steps_[tensor];
   }
 }
 

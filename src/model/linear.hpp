@@ -27,6 +27,10 @@ struct NormInput {
   TensorView rstd;  ///< written, (1, T)
 };
 
+/// The quantizer that the delayed-scaling state of x (0), w (1) or dy (2) belongs to: that of the
+/// first orientation, or of the second if it alone is delayed.
+const QuantSpec& delayed_spec(const LinearRecipe& recipe, std::size_t tensor);
+
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the
@@ -60,6 +64,8 @@ class Linear {
 
   /// Ends the step: delayed scales take the amaxes they have seen.
   void update_delayed_scales();
+  /// True where the slot's scale is delayed and knows no amax yet: it is 1.
+  bool is_without_history(Slot slot) const;
   /// Forgets the amaxes that an evaluation has seen.
   void discard_amaxes();
 
@@ -77,6 +83,10 @@ class Linear {
   }
   /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
   const std::array<TensorView, 3>& delayed_states() const { return states_; }
+  /// Steps whose amaxes each of them has seen.
+  const std::array<std::int64_t, 3>& history_steps() const { return history_steps_; }
+  /// Continues a history of `steps` steps, whose state has been put into delayed_states().
+  void continue_history(std::size_t tensor, std::int64_t steps) { history_steps_[tensor] = steps; }
   /// Smoothing factors of fprop, dgrad and wgrad, part of a checkpoint; empty without smoothing.
   const std::array<TensorView, 3>& smoothing_factors() const { return factors_; }
 
@@ -92,6 +102,10 @@ class Linear {
   void reserve(Slot slot, std::int64_t rows, std::int64_t k);
   /// True where the operand in `slot` is `source` itself, without a copy.
   bool is_source(Slot slot, const TensorView& source) const;
+  bool is_warming_up(Slot slot) const;
+  /// In the first steps of a history: quantizes once more, by the amax of `source` itself. The
+  /// quantization before it has recorded that amax.
+  void rescale_in_warmup(const StepContext& context, Slot slot, const TensorView& source);
   /// Gives the operand in `slot` its memory; false where it is the source itself.
   bool bind(Slot slot, const TensorView& source);
   /// The same for both orientations of a tensor; false unless both are made from `source`.
@@ -128,6 +142,7 @@ class Linear {
   QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has
   std::array<TensorView, 6> statistics_;
   std::array<TensorView, 3> states_;
+  std::array<std::int64_t, 3> history_steps_{};
   std::array<TensorView, 3> factors_;
 };
 

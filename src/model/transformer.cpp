@@ -370,6 +370,14 @@ void Transformer::discard_amaxes() {
   for (const auto& layer : linears_) layer->discard_amaxes();
 }
 
+std::vector<std::uint8_t> Transformer::without_history() const {
+  std::vector<std::uint8_t> flags;
+  for (const auto& layer : linears_) {
+    for (const Slot slot : kSlots) flags.push_back(layer->is_without_history(slot) ? 1 : 0);
+  }
+  return flags;
+}
+
 bool Transformer::has_delayed_scales() const {
   for (const auto& layer : linears_) {
     for (const TensorView& state : layer->delayed_states()) {

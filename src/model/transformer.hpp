@@ -66,6 +66,8 @@ class Transformer {
   void update_delayed_scales();
   void discard_amaxes();
   bool has_delayed_scales() const;
+  /// Linear::is_without_history of every slot of every layer.
+  std::vector<std::uint8_t> without_history() const;
 
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
   TensorView logits() const { return logits_.row_range(0, outputs_); }          ///< (T, V)
