@@ -176,6 +176,10 @@ struct StageConfig {
   PlantedOutliers planted_outliers;
   std::string recipe;                   ///< name or file; empty: the run's recipe
   bool reset_optimizer = true;          ///< moments start from zero with the stage
+  /// Delayed scaling starts without a history, as in a new run.
+  bool reset_amax_history = false;
+  /// The data start from their beginning, though an earlier stage of the same kind read them.
+  bool restart_data = false;
   bool operator==(const StageConfig&) const = default;
 };
 
@@ -206,7 +210,6 @@ struct RunConfig {
   std::string name = "run";
   std::string recipe = "bf16";   ///< name or file
   std::string backend = "cpu";   ///< cpu, truth or cuda
-  std::string math = "exact";
   std::uint64_t seed = 1;
   /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors file;
   /// empty: random. Without a [model] the run has that of the folder's config.json.
@@ -218,7 +221,9 @@ struct RunConfig {
   std::vector<StageConfig> stages;
 
   std::string text;  ///< the resolved configuration as TOML: what a run stores, and can be run again
-  std::string hash;  ///< 16 hex digits, XXH3-64 of `text`
+  /// 16 hex digits, XXH3-64 of `text` without the run's name, its backend, and the spelling of what
+  /// has a content of its own: recipes, data, questions, initial weights (src/train/identity.hpp).
+  std::string hash;
 };
 
 /// Assignment "dotted.key=value" from --set or a study axis; the value is TOML ("3", "\"bf16\"",

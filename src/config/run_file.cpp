@@ -335,6 +335,8 @@ StageConfig read_stage(TomlReader& table, const ModelConfig& model) {
   stage.sequence_length = table.integer("sequence_length", stage.sequence_length, 2, kLarge);
   stage.recipe = table.text("recipe", "");
   stage.reset_optimizer = table.boolean("reset_optimizer", stage.reset_optimizer);
+  stage.reset_amax_history = table.boolean("reset_amax_history", stage.reset_amax_history);
+  stage.restart_data = table.boolean("restart_data", stage.restart_data);
   stage.data.form =
       stage.kind == StageKind::sft ? DataForm::prompt_response : DataForm::running_text;
   if (std::optional<TomlReader> data = table.table("data")) {
@@ -371,21 +373,40 @@ void read_stages(TomlReader& document, RunConfig& config) {
   }
 }
 
+void forget_paths(DataConfig& data) {
+  for (SourceConfig& source : data.sources) source.paths.assign(source.paths.empty() ? 0 : 1, "");
+}
+
+/// What determines the run and is written in the configuration itself.
+RunConfig without_references(const RunConfig& config) {
+  RunConfig result = config;
+  result.name.clear();
+  result.backend.clear();
+  result.recipe.clear();
+  result.init_from.clear();
+  for (StageConfig& stage : result.stages) {
+    stage.recipe.clear();
+    forget_paths(stage.data);
+    if (!stage.eval) continue;
+    forget_paths(stage.eval->data);
+    stage.eval->multiple_choice.clear();
+    if (stage.eval->rollout) stage.eval->rollout->recipe.clear();
+  }
+  return result;
+}
+
 }  // namespace
 
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments) {
   static constexpr std::array<Named<std::string_view>, 3> kBackends = {
       {{"cpu", "cpu"}, {"truth", "truth"}, {"cuda", "cuda"}}};
-  static constexpr std::array<Named<std::string_view>, 2> kMath = {
-      {{"exact", "exact"}, {"fast", "fast"}}};
   const toml::table root = build_run_document(text, origin, assignments);
   TomlReader document(root, "", origin);
   RunConfig config;
   config.name = document.text("name", config.name);
   config.recipe = document.text("recipe", config.recipe);
   config.backend = document.choice<std::string_view>("backend", kBackends, "cpu");
-  config.math = document.choice<std::string_view>("math", kMath, "exact");
   config.seed = static_cast<std::uint64_t>(document.integer("seed", 1, 0));
   config.init_from = document.text("init_from", "");
   config.model = read_model_table(document);
@@ -396,12 +417,8 @@ RunConfig parse_run_config(const std::string& text, const std::string& origin,
   document.finish();
   if (config.recipe.empty()) document.refuse("recipe", "empty", "a recipe's name or file");
   check_recipe_name(document, config.recipe);
-  if (config.math == "fast" && config.backend != "cuda") {
-    document.fail("math",
-                  "the fast profile runs on a GPU only; accepted: exact, or backend = \"cuda\"");
-  }
   config.text = to_toml(config);
-  config.hash = hex16(xxh3(config.text.data(), config.text.size()));
+  config.hash = hex16(xxh3(to_toml(without_references(config))));
   return config;
 }
 

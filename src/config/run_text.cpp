@@ -105,10 +105,12 @@ std::string stage_text(const StageConfig& stage) {
   const LearningRateSchedule& rate = stage.learning_rate;
   std::string text = fmt::format(
       "\n[[stages]]\nname = {}\nkind = \"{}\"\nsteps = {}\nbatch_sequences = {}\n"
-      "micro_batch_sequences = {}\nsequence_length = {}\nrecipe = {}\nreset_optimizer = {}\n",
+      "micro_batch_sequences = {}\nsequence_length = {}\nrecipe = {}\nreset_optimizer = {}\n"
+      "reset_amax_history = {}\nrestart_data = {}\n",
       toml_quoted(stage.name), word_for(kStageKindNames, stage.kind), stage.steps,
       stage.batch_sequences, stage.micro_batch_sequences, stage.sequence_length,
-      toml_quoted(stage.recipe), truth(stage.reset_optimizer));
+      toml_quoted(stage.recipe), truth(stage.reset_optimizer), truth(stage.reset_amax_history),
+      truth(stage.restart_data));
   text += fmt::format(
       "\n[stages.learning_rate]\nkind = \"{}\"\npeak = {}\nfinal = {}\nwarmup_steps = {}\n",
       word_for(kScheduleKindNames, rate.kind), toml_number(rate.peak), toml_number(rate.final),
@@ -148,9 +150,9 @@ std::string toml_quoted(std::string_view text) {
 
 std::string to_toml(const RunConfig& config) {
   std::string text =
-      fmt::format("name = {}\nrecipe = {}\nbackend = {}\nmath = {}\nseed = {}\ninit_from = {}\n",
+      fmt::format("name = {}\nrecipe = {}\nbackend = {}\nseed = {}\ninit_from = {}\n",
                   toml_quoted(config.name), toml_quoted(config.recipe), toml_quoted(config.backend),
-                  toml_quoted(config.math), config.seed, toml_quoted(config.init_from.string()));
+                  config.seed, toml_quoted(config.init_from.string()));
   text += model_table_text(config.model) + optimizer_text(config.optimizer) +
           logging_text(config.logging);
   text += fmt::format("\n[attention]\nkv_tile = {}\nq_tile = {}\n", config.attention.kv_tile,

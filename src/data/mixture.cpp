@@ -90,6 +90,32 @@ DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
   return sources;
 }
 
+void check_targets(const DataSources& sources, std::int64_t sequence_length,
+                   const std::string& where) {
+  // Running text goes on in the next sequence, so that no token lies beyond one.
+  const bool cut = sources.form == DataForm::prompt_response;
+  const auto gives_target = [&](const Corpus& corpus) {
+    for (std::int64_t index = 0; index < corpus.size(); ++index) {
+      const DocumentView document = corpus.document(index);
+      const std::int64_t last =
+          cut ? std::min(document.size - 1, sequence_length) : document.size - 1;
+      for (std::int64_t token = 1; token <= last; ++token) {
+        if (document.trained(token)) return true;
+      }
+    }
+    return false;
+  };
+  for (const auto& corpus : sources.corpora) {
+    if (gives_target(*corpus)) continue;
+    const SourceRecord record = corpus->records().front();
+    throw Error(fmt::format(
+        "{}: no token of {} can be trained on: in all of its {} documents the "
+        "response begins after the first {} tokens; accepted: a larger "
+        "sequence_length, or other data",
+        where, record.path.empty() ? record.format : record.path, corpus->size(), sequence_length));
+  }
+}
+
 Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream)
     : schedule_(sources.weights, seed, stream), padding_(sources.vocabulary().padding()) {
   for (std::size_t i = 0; i < sources.corpora.size(); ++i) {
@@ -107,19 +133,20 @@ Batch Mixture::next(std::int64_t sequences, std::int64_t sequence_length) {
   return batch;
 }
 
-std::vector<DataCursor> Mixture::cursors() const {
-  std::vector<DataCursor> cursors;
-  for (const Dataset& dataset : datasets_) cursors.push_back(dataset.cursor());
-  return cursors;
+StreamPosition Mixture::position() const {
+  StreamPosition position{schedule_.sequences(), {}};
+  for (const Dataset& dataset : datasets_) position.cursors.push_back(dataset.cursor());
+  return position;
 }
 
-void Mixture::seek(const std::vector<DataCursor>& cursors, std::int64_t sequences) {
+void Mixture::seek(const StreamPosition& position) {
+  const std::vector<DataCursor>& cursors = position.cursors;
   if (cursors.size() != datasets_.size()) {
     throw Error(fmt::format("checkpoint positions of {} sources do not fit a stage of {}",
                             cursors.size(), datasets_.size()));
   }
   for (std::size_t i = 0; i < datasets_.size(); ++i) datasets_[i].seek(cursors[i]);
-  schedule_.seek(sequences);
+  schedule_.seek(position.sequences);
 }
 
 }  // namespace fp8lab

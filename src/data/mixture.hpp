@@ -20,6 +20,7 @@ class MixtureSchedule {
   MixtureSchedule(const std::vector<double>& weights, std::uint64_t seed, std::uint32_t stream);
 
   std::size_t next();
+  std::int64_t sequences() const { return sequences_; }  ///< number of calls of next()
   /// As if next() had been called `sequences` times on a new schedule.
   void seek(std::int64_t sequences);
 
@@ -53,6 +54,17 @@ void check_one_tokenizer(const std::vector<StageSources>& stages);
 DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
                          const std::string& where);
 
+/// Throws Error naming `where` and the source if one of them gives no target: if every token that
+/// is trained on lies beyond the first `sequence_length` tokens of its document.
+void check_targets(const DataSources& sources, std::int64_t sequence_length,
+                   const std::string& where);
+
+/// How far a Mixture has been read; part of a checkpoint.
+struct StreamPosition {
+  std::int64_t sequences = 0;       ///< packed so far
+  std::vector<DataCursor> cursors;  ///< of the sources, in their order
+};
+
 /// Endless stream of packed sequences, each from one source. One source alone gives the batches of
 /// its Dataset.
 class Mixture {
@@ -63,10 +75,9 @@ class Mixture {
   /// The source of each sequence of the last batch.
   const std::vector<std::size_t>& chosen() const { return chosen_; }
 
-  /// Position of every source.
-  std::vector<DataCursor> cursors() const;
-  /// Continues after `sequences` sequences in all. Throws Error when the cursors do not fit.
-  void seek(const std::vector<DataCursor>& cursors, std::int64_t sequences);
+  StreamPosition position() const;
+  /// Goes on from `position`. Throws Error when it does not fit the sources.
+  void seek(const StreamPosition& position);
 
  private:
   std::vector<Dataset> datasets_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "emulation/api/error.hpp"
 
@@ -198,7 +199,8 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   }
   HeldOutLoss result;
   const double total = read_scalar(backend_, scalars_, StepScalar::kLossSum);
-  result.mean = tokens > 0 ? total / static_cast<double>(tokens) : 0.0;
+  result.mean =
+      tokens > 0 ? total / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
   for (std::size_t i = 0; i < sums.size(); ++i) {
     if (sums[i].tokens > 0) result.sources.push_back(summarise(*data_.corpora[i], sums[i]));
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <system_error>
+#include <vector>
 
 #include "emulation/api/error.hpp"
 #include "src/io/file_descriptor.hpp"
@@ -50,6 +51,16 @@ fs::path temporary_beside(const fs::path& path) {
   const std::string name =
       fmt::format(".{}.tmp-{}-{}", path.filename().string(), ::getpid(), counter++);
   return path.parent_path() / name;
+}
+
+void remove_temporaries(const fs::path& path) {
+  const std::string start = fmt::format(".{}.tmp-", path.filename().string());
+  std::error_code ignored;
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory_of(path), ignored)) {
+    if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
+  }
+  for (const fs::path& file : found) fs::remove(file, ignored);
 }
 
 TemporaryFile::~TemporaryFile() {

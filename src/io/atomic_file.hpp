@@ -46,6 +46,10 @@ class AtomicFile {
 /// A name beside `path` that no other process and no other call uses. The file is not created.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
+/// Removes what killed processes left of temporary_beside(path). Whoever writes `path` must hold a
+/// lock that keeps others from writing it.
+void remove_temporaries(const std::filesystem::path& path);
+
 /// Brings the written file `temporary` to the disk and renames it over `path`, in the same
 /// directory. Throws RuntimeFailure when that fails; then the destructor removes `temporary`.
 void replace_file(TemporaryFile& temporary, const std::filesystem::path& path);

@@ -92,7 +92,7 @@ void set_fill(const Hdf5Handle& properties, const DatasetSpec& spec, const Hdf5S
 /// Chunks of about 512 bytes unless the spec says otherwise: a partly filled chunk is compressed
 /// anew at every flush, and a SWMR writer cannot reuse the place of the old one. (2000 steps, each
 /// flushed: 3 MB; with 4 KiB 16 MB.)
-std::int64_t rows_per_chunk(const DatasetSpec& spec) {
+std::int64_t chunk_rows_of(const DatasetSpec& spec) {
   constexpr std::size_t kTargetBytes = 512;
   if (spec.chunk_rows > 0) return spec.chunk_rows;
   const std::size_t rows = kTargetBytes / std::max<std::size_t>(spec.row_bytes(), 1);
@@ -143,6 +143,8 @@ Hdf5Dataset::Hdf5Dataset(Hdf5Handle handle, DatasetSpec spec, Hdf5Status status)
                 "H5Sget_simple_extent_dims", spec_.path);
   rows_ = static_cast<std::int64_t>(dims[0]);
 }
+
+std::int64_t Hdf5Dataset::rows_per_chunk() const { return chunk_rows_of(spec_); }
 
 std::vector<hsize_t> Hdf5Dataset::extent(std::int64_t rows) const {
   std::vector<hsize_t> dims{static_cast<hsize_t>(rows)};
@@ -294,8 +296,8 @@ Hdf5Dataset Hdf5File::create_fixed(const DatasetSpec& spec, std::int64_t rows) {
 
 Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows, bool extendable) {
   std::vector<hsize_t> dims{static_cast<hsize_t>(rows)};
-  std::vector<hsize_t> limits{extendable ? H5S_UNLIMITED : dims[0]};
-  std::vector<hsize_t> chunk{static_cast<hsize_t>(rows_per_chunk(spec))};
+  std::vector<hsize_t> limits{extendable ? H5S_UNLIMITED : std::max<hsize_t>(dims[0], 1)};
+  std::vector<hsize_t> chunk{static_cast<hsize_t>(chunk_rows_of(spec))};
   for (const std::int64_t extent : spec.row_shape) {
     dims.push_back(static_cast<hsize_t>(extent));
     // A chunk needs at least one element and may not exceed the limit.
@@ -308,11 +310,13 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
   const Hdf5Handle properties =
       status_.own(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "H5Pcreate", spec.path);
   set_fill(properties, spec, status_);
+  if (!extendable) chunk[0] = limits[0];
+  status_.check(H5Pset_chunk(properties.get(), rank, chunk.data()), "H5Pset_chunk", spec.path);
   if (extendable) {
-    status_.check(H5Pset_chunk(properties.get(), rank, chunk.data()), "H5Pset_chunk", spec.path);
     status_.check(H5Pset_shuffle(properties.get()), "H5Pset_shuffle", spec.path);
     status_.check(H5Pset_deflate(properties.get(), 4), "H5Pset_deflate", spec.path);
   }
+  status_.check(H5Pset_fletcher32(properties.get()), "H5Pset_fletcher32", spec.path);
   const Hdf5Handle type = element_type(spec, status_);
   Hdf5Handle dataset =
       status_.own(H5Dcreate2(handle_.get(), spec.path.c_str(), type.get(), space.get(), H5P_DEFAULT,

@@ -98,6 +98,11 @@ class Hdf5Dataset {
 
   const DatasetSpec& spec() const { return spec_; }
   std::int64_t rows() const { return rows_; }
+  /// Of an extendable dataset.
+  std::int64_t rows_per_chunk() const;
+  std::size_t chunk_bytes() const {
+    return static_cast<std::size_t>(rows_per_chunk()) * spec_.row_bytes();
+  }
   /// Grows an extendable dataset by `count` rows.
   void append(const void* elements, std::int64_t count);
   /// Overwrites rows that exist.
@@ -126,9 +131,10 @@ class Hdf5File {
   /// Link `path` to `object` of another file, whose name may be relative to this file's directory.
   void link_external(const std::string& path, const std::string& file, const std::string& object);
 
-  /// Zero rows, unlimited first axis, chunked, shuffled and deflated.
+  /// Zero rows, unlimited first axis, chunked, shuffled, deflated, each chunk with a Fletcher-32
+  /// checksum: a flipped bit is a failed read.
   Hdf5Dataset create_extendable(const DatasetSpec& spec);
-  /// Exactly `rows` rows, stored in one piece.
+  /// Exactly `rows` rows in one chunk with a checksum.
   Hdf5Dataset create_fixed(const DatasetSpec& spec, std::int64_t rows);
   /// Throws Error when the dataset is missing or has another rank, row shape or kind of type. A
   /// text dataset may have any length of string; the result's spec tells it.
@@ -147,6 +153,12 @@ class Hdf5File {
   std::vector<std::string> list_attribute(const std::string& object, const std::string& name) const;
   bool has_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::string> attribute_names(const std::string& object) const;
+  /// Gives `object` the attribute "checksum" over its other ones, texts and integers, which HDF5
+  /// itself does not protect: SHA-256 of netstrings ("4:name5:value"), ordered by name; a list is
+  /// the netstrings of its entries, an integer its decimal digits.
+  void seal_attributes(const std::string& object);
+  /// Throws Error when the attributes are not those that were sealed.
+  void check_attributes(const std::string& object) const;
 
   /// From here on readers may look, and nothing but rows can be added.
   void start_swmr();
@@ -173,6 +185,8 @@ class Hdf5File {
                    H5T_class_t expected, void* value) const;
   std::vector<std::string> read_texts(const std::string& object, const std::string& name,
                                       bool scalar) const;
+  std::string attribute_text(const std::string& object, const std::string& name) const;
+  std::string attributes_checksum(const std::string& object) const;
   Hdf5Handle handle_;
   Hdf5Status status_;
 };

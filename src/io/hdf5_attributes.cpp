@@ -6,6 +6,7 @@
 
 #include "emulation/api/error.hpp"
 #include "src/io/hdf5.hpp"
+#include "src/io/sha256.hpp"
 
 namespace fp8lab {
 namespace {
@@ -21,6 +22,10 @@ Hdf5Handle text_type(const Hdf5Status& status) {
 Hdf5Handle scalar_space(const Hdf5Status& status) {
   return status.own(H5Screate(H5S_SCALAR), H5Sclose, "H5Screate");
 }
+
+constexpr char kChecksum[] = "checksum";
+
+std::string netstring(const std::string& text) { return fmt::format("{}:{}", text.size(), text); }
 
 void refuse_nul(const std::string& text, const std::string& name) {
   if (text.find('\0') != std::string::npos) {
@@ -149,6 +154,44 @@ std::vector<std::string> Hdf5File::read_texts(const std::string& object, const s
     texts.emplace_back(owned == nullptr ? "" : owned.get());
   }
   return texts;
+}
+
+/// The value as the checksum takes it.
+std::string Hdf5File::attribute_text(const std::string& object, const std::string& name) const {
+  const std::string where = object + "@" + name;
+  const Hdf5Handle attribute = status_.own(
+      H5Aopen_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+      H5Aclose, "H5Aopen_by_name", where);
+  const Hdf5Handle type = status_.own(H5Aget_type(attribute.get()), H5Tclose, "H5Aget_type");
+  if (H5Tget_class(type.get()) == H5T_INTEGER) {
+    return H5Tget_sign(type.get()) == H5T_SGN_NONE
+               ? std::to_string(unsigned_attribute(object, name))
+               : std::to_string(integer_attribute(object, name));
+  }
+  const Hdf5Handle space = status_.own(H5Aget_space(attribute.get()), H5Sclose, "H5Aget_space");
+  if (H5Sget_simple_extent_type(space.get()) == H5S_SCALAR) return text_attribute(object, name);
+  std::string text;
+  for (const std::string& entry : list_attribute(object, name)) text += netstring(entry);
+  return text;
+}
+
+std::string Hdf5File::attributes_checksum(const std::string& object) const {
+  std::string all;
+  for (const std::string& name : attribute_names(object)) {
+    if (name != kChecksum) all += netstring(name) + netstring(attribute_text(object, name));
+  }
+  return sha256(all);
+}
+
+void Hdf5File::seal_attributes(const std::string& object) {
+  set_attribute(object, kChecksum, attributes_checksum(object));
+}
+
+void Hdf5File::check_attributes(const std::string& object) const {
+  const bool sealed = has_attribute(object, kChecksum);
+  if (sealed && text_attribute(object, kChecksum) == attributes_checksum(object)) return;
+  throw Error(
+      fmt::format("{}: damaged: the attributes of {} do not have their checksum", name(), object));
 }
 
 std::string Hdf5File::text_attribute(const std::string& object, const std::string& name) const {

@@ -62,11 +62,18 @@ class RowWriter {
   std::int64_t rows() const { return columns_.front().dataset.rows() + pending_rows_; }
 
   /// Bound on what writing the collected rows adds to the file: the rows, and for each dataset one
-  /// chunk written again and a few blocks of its index. 0 when there are none.
+  /// chunk written again and new blocks of its index, an extensible array whose blocks grow with
+  /// the square root of the number of chunks. 0 when there are none.
   std::size_t space_needed() const {
-    constexpr std::size_t kPerDataset = std::size_t{128} << 10;
-    std::size_t bytes = pending_rows_ == 0 ? 0 : columns_.size() * kPerDataset;
-    for (const Column& column : columns_) bytes += 2 * column.pending.size();
+    constexpr std::size_t kBlocks = std::size_t{4} << 10;
+    std::size_t bytes = 0;
+    for (const Column& column : columns_) {
+      if (pending_rows_ == 0) break;
+      const Hdf5Dataset& dataset = column.dataset;
+      const auto chunks = static_cast<double>(dataset.rows() / dataset.rows_per_chunk() + 1);
+      bytes += kBlocks + static_cast<std::size_t>(128.0 * std::sqrt(chunks)) +
+               2 * (column.pending.size() + dataset.chunk_bytes());
+    }
     return bytes;
   }
 
@@ -110,12 +117,6 @@ class RowWriter {
   std::int64_t pending_rows_ = 0;
 };
 
-FileLock lock_run(const std::filesystem::path& path) {
-  std::optional<FileLock> lock = FileLock::try_acquire(path);
-  if (!lock) throw Error(path.string() + ": another process is writing this run");
-  return std::move(*lock);
-}
-
 /// The name of a file under construction. The lock makes it ours, so one that a kill left behind is
 /// simply overwritten.
 std::filesystem::path construction_site(const std::filesystem::path& path) {
@@ -137,8 +138,8 @@ class Hdf5RunLog final : public RunLog {
         tensors_(static_cast<std::int64_t>(tensors.size())),
         file_(Hdf5File::create(temporary, path_)) {
     write_meta(file_, meta);
-    for (const char* group :
-         {"/metrics", "/hashes", "/eval", "/scores", "/tensors", "/events", "/samples"}) {
+    for (const char* group : {"/metrics", "/hashes", "/eval", "/scores", "/tensors", "/events",
+                              "/samples", "/checkpoints"}) {
       file_.create_group(group);
     }
     write_tensor_names(file_, tensors);
@@ -189,7 +190,12 @@ class Hdf5RunLog final : public RunLog {
     writer(RowGroup::events).put_row(record.step, record.kind, record.message);
   }
 
-  void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics) override;
+  void append(const CheckpointRecord& record) override {
+    writer(RowGroup::checkpoints).put_row(record.step, record.hash);
+  }
+
+  void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
+                      const std::vector<std::uint8_t>& without_history) override;
 
   void append_sample(std::int64_t step, const std::string& name,
                      const std::vector<float>& values) override {
@@ -209,6 +215,12 @@ class Hdf5RunLog final : public RunLog {
     failed_ = false;
   }
 
+  std::size_t space_needed() const override {
+    std::size_t bytes = sample_values_->space_needed() + complete_->space_needed();
+    for (const RowWriter& rows : groups_) bytes += rows.space_needed();
+    return bytes;
+  }
+
   void complete(std::uint64_t final_weight_hash) override {
     FP8LAB_ASSERT(complete_->rows() == 0);
     flush();  // first everything else, so that a reader who sees the row sees a whole run
@@ -217,12 +229,6 @@ class Hdf5RunLog final : public RunLog {
   }
 
  private:
-  std::size_t space_needed() const {
-    std::size_t bytes = sample_values_->space_needed() + complete_->space_needed();
-    for (const RowWriter& rows : groups_) bytes += rows.space_needed();
-    return bytes;
-  }
-
   /// Values before the rows of /samples that speak of them.
   void write_pending() {
     sample_values_->write_pending();
@@ -243,10 +249,10 @@ class Hdf5RunLog final : public RunLog {
   bool failed_ = false;
 };
 
-void Hdf5RunLog::append_tensors(std::int64_t step,
-                                const std::vector<OperandStatistics>& statistics) {
+void Hdf5RunLog::append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
+                                const std::vector<std::uint8_t>& without_history) {
   const auto count = static_cast<std::size_t>(tensors_);
-  FP8LAB_ASSERT(statistics.size() == count);
+  FP8LAB_ASSERT(statistics.size() == count && without_history.size() == count);
   RowWriter& rows = writer(RowGroup::tensors);
   rows.put(step);
   std::vector<double> values;
@@ -268,6 +274,7 @@ void Hdf5RunLog::append_tensors(std::int64_t step,
   std::vector<std::uint64_t> hashes;
   for (const OperandStatistics& record : statistics) hashes.push_back(record.hash);
   rows.put(hashes.data(), count);
+  rows.put(without_history.data(), count);
   rows.end_row();
 }
 
@@ -296,10 +303,37 @@ void Hdf5RunLog::copy_rows(const Hdf5File& source, std::int64_t step) {
 
 }  // namespace
 
+std::string difference(const Identity& stored, const Identity& now) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
+  const auto named = [](const Identity& all, const std::string& name) {
+    return std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.first == name; });
+  };
+  for (const auto& [name, hash] : now) {
+    const auto before = named(stored, name);
+    if (before == stored.end()) {
+      add(fmt::format("{} is new", name));
+    } else if (before->second != hash) {
+      add(fmt::format("{} was {}, now {}", name, before->second, hash));
+    }
+  }
+  for (const auto& [name, hash] : stored) {
+    if (named(now, name) == now.end()) add(fmt::format("{} was {}, now there is none", name, hash));
+  }
+  return text;
+}
+
+FileLock RunLog::lock(const std::filesystem::path& path) {
+  std::optional<FileLock> lock = FileLock::try_acquire(path);
+  if (!lock) throw Error(path.string() + ": another process is writing this run");
+  return std::move(*lock);
+}
+
 std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const RunMeta& meta,
-                                       const std::vector<TensorName>& tensors) {
+                                       const std::vector<TensorName>& tensors,
+                                       std::optional<FileLock> held) {
   make_directories(path.parent_path());
-  FileLock lock = lock_run(path);
+  FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   if (std::filesystem::exists(path)) {
     throw Error(path.string() + ": this run file exists; resume it or write to another directory");
   }
@@ -310,11 +344,17 @@ std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const 
 }
 
 std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::int64_t step,
-                                       std::int64_t log_interval) {
+                                       std::int64_t log_interval, std::optional<FileLock> held) {
   if (!std::filesystem::exists(path)) throw Error(path.string() + ": no such run file");
-  FileLock lock = lock_run(path);
+  FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   const Hdf5File old = Hdf5File::open(path);
   const RunMeta meta = read_meta(old);
+  if (meta.version < RunMeta().version) {
+    throw Error(
+        fmt::format("{}: of a version of fp8lab that did not write down what determines a "
+                    "run; it can be read, not continued",
+                    path.string()));
+  }
   const std::vector<TensorName> tensors = read_tensor_names(old);
   const std::vector<std::int64_t> steps = read_steps(old, RowGroup::metrics, 0);
   const std::int64_t last = steps.empty() ? 0 : steps.back();

@@ -5,51 +5,64 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/api/backend.hpp"
+#include "src/io/file_lock.hpp"
 
 namespace fp8lab {
 
+/// What determines a run, as names and hashes of contents: two runs with the same identity have the
+/// same bits (src/train/identity.hpp).
+using Identity = std::vector<std::pair<std::string, std::string>>;
+
+/// The parts of `now` that `stored` has otherwise, in words; empty when the two are equal.
+std::string difference(const Identity& stored, const Identity& now);
+
 /// /meta: written before the first step, all as attributes.
 struct RunMeta {
+  int version = 2;  ///< of the schema: "fp8lab-run-VERSION"; 1 has no identity and no checksums
   std::string run_name;
   std::string recipe_name;
   std::string recipe_text;      ///< TOML of the run's recipe
   std::string recipe_resolved;  ///< describe(recipe)
   std::string recipe_hash;
-  std::string config_text;      ///< resolved TOML
+  std::string config_text;  ///< resolved TOML
   std::string config_hash;
-  std::string data_hash;        ///< 16 hex digits over every stage's token stream
+  std::string data_hash;  ///< 16 hex digits over every stage's token stream
   std::string initial_weights_hash;
   std::string code_version;
   std::string backend, device, math_profile, simd_target;
   std::uint64_t seed = 0;
   std::int64_t parameter_count = 0;
-  std::string optimizer_states;  ///< "m=f32 v=f32 master=f32"
-  std::vector<std::string> stage_names;  ///< index = StepRecord::stage
+  std::string optimizer_states;              ///< "m=f32 v=f32 master=f32"
+  std::vector<std::string> stage_names;      ///< index = StepRecord::stage
   std::map<std::string, std::string> extra;  ///< versions and whatever else has a name
+  Identity identity;
 };
 
 /// One row of /metrics. `step` counts optimizer steps of the whole run from 1.
 struct StepRecord {
   std::int64_t step = 0;
   std::int32_t stage = 0;
-  std::int64_t tokens = 0;   ///< trained (unmasked) tokens so far
-  double loss = 0;           ///< nats per unmasked token
-  double grad_norm = 0;      ///< before clipping
+  std::int64_t tokens = 0;  ///< trained (unmasked) tokens so far
+  double loss = 0;          ///< nats per unmasked token
+  double grad_norm = 0;     ///< before clipping
   double learning_rate = 0;
-  double seconds = 0;        ///< wall time since the start of the run, resumes added up
-  std::uint64_t weight_hash = 0;  ///< XXH3-64 of all master weights in parameter order; 0: not taken
+  double seconds = 0;  ///< wall time since the start of the run, resumes added up
+  std::uint64_t weight_hash =
+      0;  ///< XXH3-64 of all master weights in parameter order; 0: not taken
 };
 
 /// One row of /eval.
 struct EvalRecord {
   std::int64_t step = 0;
   std::int32_t stage = 0;
-  double loss = 0;              ///< held-out, nats per unmasked token
-  double exact_match = -1;      ///< fraction, -1 when not measured
+  double loss = 0;                     ///< held-out, nats per unmasked token
+  double exact_match = -1;             ///< fraction, -1 when not measured
   std::int64_t exact_match_count = 0;  ///< problems asked
 };
 
@@ -78,42 +91,59 @@ struct EventRecord {
   std::string message;
 };
 
+/// /checkpoints: one that is complete on the disk.
+struct CheckpointRecord {
+  std::int64_t step = 0;
+  std::uint64_t hash = 0;  ///< of its content (src/train/checkpoint.hpp)
+};
+
 /// Single writer, readable while it grows (SWMR). All methods are called from one thread and throw
 /// RuntimeFailure when the disk fails, Error when the file is not a run file or has another writer.
 class RunLog {
  public:
   /// Creates `path` (which must not exist) with every dataset and attribute, then starts SWMR.
   static std::unique_ptr<RunLog> create(const std::filesystem::path& path, const RunMeta& meta,
-                                        const std::vector<TensorName>& tensors);
+                                        const std::vector<TensorName>& tensors,
+                                        std::optional<FileLock> held = std::nullopt);
 
   /// Continues `path` after `step`: copies every row up to and including `step` into a new file,
   /// renames it over the old one and adds a "resume" event. Works after a kill -9. Throws Error
   /// when the metrics end `log_interval` (LoggingConfig::every_steps) or more steps before `step`.
   static std::unique_ptr<RunLog> resume(const std::filesystem::path& path, std::int64_t step,
-                                        std::int64_t log_interval = 1);
+                                        std::int64_t log_interval = 1,
+                                        std::optional<FileLock> held = std::nullopt);
+
+  /// The lock of the writer of `path`, for those who look at the run before they write; create and
+  /// resume take it otherwise. Throws Error when another process has it.
+  static FileLock lock(const std::filesystem::path& path);
 
   virtual ~RunLog() = default;
   virtual void append(const StepRecord& record) = 0;
   virtual void append(const EvalRecord& record) = 0;
   virtual void append(const ScoreRecord& record) = 0;
   virtual void append(const EventRecord& record) = 0;
-  /// One row of /tensors: `statistics[i]` belongs to tensor i.
-  virtual void append_tensors(std::int64_t step,
-                              const std::vector<OperandStatistics>& statistics) = 0;
+  virtual void append(const CheckpointRecord& record) = 0;
+  /// One row of /tensors: `statistics[i]` belongs to tensor i; `without_history[i]` is 1 where a
+  /// delayed scale knew no amax yet.
+  virtual void append_tensors(std::int64_t step, const std::vector<OperandStatistics>& statistics,
+                              const std::vector<std::uint8_t>& without_history) = 0;
   /// Captured raw tensor under /samples (the offending tensor of a NaN event).
   virtual void append_sample(std::int64_t step, const std::string& name,
                              const std::vector<float>& values) = 0;
   virtual void flush() = 0;
+  /// Bytes of disk space that flush() would ask for first.
+  virtual std::size_t space_needed() const = 0;
   /// Writes the completion row: the run is done, with the final weight hash.
   virtual void complete(std::uint64_t final_weight_hash) = 0;
 };
 
-/// What `ablate` and `report` need to know about a run file without reading all of it.
+/// What `train`, `ablate` and `doctor` need to know about a run file without reading all of it.
 struct RunStatus {
   bool complete = false;
   std::int64_t last_step = 0;
   std::uint64_t final_weight_hash = 0;
-  std::string config_hash;
+  RunMeta meta;
+  std::vector<CheckpointRecord> checkpoints;
 };
 
 /// Opens a run file, also one whose writer was killed. Throws Error when it is not one.

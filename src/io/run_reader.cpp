@@ -149,10 +149,14 @@ std::vector<Sample> read_samples(const std::filesystem::path& path) {
 RunStatus read_run_status(const std::filesystem::path& path) {
   const Hdf5File file = Hdf5File::open(path);
   RunStatus status;
-  status.config_hash = read_meta(file).config_hash;
+  status.meta = read_meta(file);
   status.complete = read_completion(file, status.final_weight_hash);
   const std::vector<std::int64_t> steps = read_steps(file, RowGroup::metrics, 0);
   if (!steps.empty()) status.last_step = steps.back();
+  status.checkpoints = start_rows<CheckpointRecord>(file, RowGroup::checkpoints);
+  if (status.checkpoints.empty()) return status;
+  read_column<std::uint64_t>(file, row_datasets(RowGroup::checkpoints, 0)[1], status.checkpoints,
+                             &CheckpointRecord::hash);
   return status;
 }
 

@@ -13,6 +13,7 @@ using enum ElementType;
 
 constexpr char kExtra[] = "extra.";
 constexpr char kMeta[] = "/meta";
+constexpr char kWithoutHistory[] = "/tensors/without_history";
 
 /// The attributes of /meta that are one string.
 constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 14> kTexts = {{
@@ -89,12 +90,19 @@ std::vector<DatasetSpec> tensors_datasets(std::int64_t tensors) {
   }
   specs.push_back(number("/tensors/hash", u64, "hash", "identity of codes and scales"));
   specs.back().row_shape = {tensors};
+  specs.push_back(number(kWithoutHistory, u8, "flag", "a delayed scale that knew no amax yet"));
+  specs.back().row_shape = {tensors};
   return specs;
 }
 
 std::vector<DatasetSpec> events_datasets() {
   return {step_dataset("/events/step"), words("/events/kind", 32, "name", "kind of event"),
           words("/events/message", 256, "text", "what happened")};
+}
+
+std::vector<DatasetSpec> checkpoints_datasets() {
+  return {step_dataset("/checkpoints/step"),
+          number("/checkpoints/hash", u64, "hash", "content of the checkpoint of that step")};
 }
 
 std::vector<DatasetSpec> samples_datasets() {
@@ -110,6 +118,23 @@ std::array<DatasetSpec, 4> name_datasets(std::size_t layer, std::size_t slot, st
           words("/tensors/format", format, "name", "quantizer"),
           number("/tensors/scale_bits_per_element", f64, "bit/element",
                  "storage of the scales per element")};
+}
+
+Identity read_identity(const Hdf5File& file) {
+  const std::vector<std::string> names = file.list_attribute(kMeta, "identity_names");
+  const std::vector<std::string> hashes = file.list_attribute(kMeta, "identity_hashes");
+  if (names.size() != hashes.size()) {
+    throw Error(file.name() + ": damaged run file: identity_names and identity_hashes differ");
+  }
+  Identity identity;
+  for (std::size_t i = 0; i < names.size(); ++i) identity.emplace_back(names[i], hashes[i]);
+  return identity;
+}
+
+/// What files of version 1 lack.
+bool is_later(const std::string& path) {
+  return path.starts_with("/scores/") || path.starts_with("/checkpoints/") ||
+         path == kWithoutHistory;
 }
 
 }  // namespace
@@ -168,6 +193,7 @@ std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors) {
     case RowGroup::tensors: return tensors_datasets(tensors);
     case RowGroup::events: return events_datasets();
     case RowGroup::samples: return samples_datasets();
+    case RowGroup::checkpoints: return checkpoints_datasets();
   }
   return {};
 }
@@ -184,13 +210,21 @@ DatasetSpec complete_dataset() {
 
 void write_meta(Hdf5File& file, const RunMeta& meta) {
   file.create_group(kMeta);
-  file.set_attribute(kMeta, "schema", std::string(kRunSchema));
+  file.set_attribute(kMeta, "schema", kRunSchema + std::to_string(meta.version));
   for (const auto& [name, member] : kTexts) file.set_attribute(kMeta, name, meta.*member);
   file.set_attribute(kMeta, "optimizer_states", meta.optimizer_states);
   file.set_attribute(kMeta, "seed", meta.seed);
   file.set_attribute(kMeta, "parameter_count", meta.parameter_count);
   file.set_attribute(kMeta, "stage_names", meta.stage_names);
   for (const auto& [key, value] : meta.extra) file.set_attribute(kMeta, kExtra + key, value);
+  std::vector<std::string> names, hashes;
+  for (const auto& [name, hash] : meta.identity) {
+    names.push_back(name);
+    hashes.push_back(hash);
+  }
+  file.set_attribute(kMeta, "identity_names", names);
+  file.set_attribute(kMeta, "identity_hashes", hashes);
+  file.seal_attributes(kMeta);
 }
 
 RunMeta read_meta(const Hdf5File& file) {
@@ -198,12 +232,21 @@ RunMeta read_meta(const Hdf5File& file) {
     throw Error(file.name() + ": not a run file of fp8lab (/meta has no schema)");
   }
   const std::string schema = file.text_attribute(kMeta, "schema");
-  if (schema != kRunSchema) {
-    throw Error(
-        fmt::format("{}: not a run file that this version reads: schema '{}', accepted '{}'",
-                    file.name(), schema, kRunSchema));
-  }
   RunMeta meta;
+  const int newest = meta.version;
+  meta.version = 0;
+  for (int version = 1; version <= newest; ++version) {
+    if (schema == kRunSchema + std::to_string(version)) meta.version = version;
+  }
+  if (meta.version == 0) {
+    throw Error(
+        fmt::format("{}: not a run file that this version reads: schema '{}', accepted '{}1' to {}",
+                    file.name(), schema, kRunSchema, newest));
+  }
+  if (meta.version >= 2) {
+    file.check_attributes(kMeta);
+    meta.identity = read_identity(file);
+  }
   for (const auto& [name, member] : kTexts) meta.*member = file.text_attribute(kMeta, name);
   meta.optimizer_states = file.text_attribute(kMeta, "optimizer_states");
   meta.seed = file.unsigned_attribute(kMeta, "seed");
@@ -273,10 +316,13 @@ std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec&
 
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors) {
   const std::vector<DatasetSpec> specs = row_datasets(group, tensors);
-  if (group == RowGroup::scores && !file.has(specs.front().path)) return {};
+  if (is_later(specs.front().path) && !file.has(specs.front().path)) return {};
   std::vector<std::int64_t> steps = read_all<std::int64_t>(file, specs.front());
   auto rows = static_cast<std::int64_t>(steps.size());
-  for (const DatasetSpec& spec : specs) rows = std::min(rows, file.open_dataset(spec).rows());
+  for (const DatasetSpec& spec : specs) {
+    if (is_later(spec.path) && !file.has(spec.path)) continue;
+    rows = std::min(rows, file.open_dataset(spec).rows());
+  }
   steps.resize(static_cast<std::size_t>(rows));
   steps.erase(std::find(steps.begin(), steps.end(), kNoStep), steps.end());
   return steps;

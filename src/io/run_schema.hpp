@@ -12,14 +12,16 @@
 
 namespace fp8lab {
 
-inline constexpr char kRunSchema[] = "fp8lab-run-1";
+/// Before the version, RunMeta::version.
+inline constexpr char kRunSchema[] = "fp8lab-run-";
 /// `step` of a row that was never written.
 inline constexpr std::int64_t kNoStep = -1;
 
 /// Datasets that grow together, one row each.
-enum class RowGroup : std::uint8_t { metrics, eval, scores, tensors, events, samples };
-inline constexpr RowGroup kRowGroups[] = {RowGroup::metrics, RowGroup::eval,   RowGroup::scores,
-                                          RowGroup::tensors, RowGroup::events, RowGroup::samples};
+enum class RowGroup : std::uint8_t { metrics, eval, scores, tensors, events, samples, checkpoints };
+inline constexpr RowGroup kRowGroups[] = {
+    RowGroup::metrics, RowGroup::eval,    RowGroup::scores,     RowGroup::tensors,
+    RowGroup::events,  RowGroup::samples, RowGroup::checkpoints};
 
 /// The datasets of a group in the order in which run_log.cpp fills them; `step` is the first.
 /// `tensors` is the number of logged operands.
@@ -48,7 +50,8 @@ DatasetSpec statistic_dataset(const StatisticField& field, std::int64_t tensors)
 
 /// /meta of a new file: schema and attributes.
 void write_meta(Hdf5File& file, const RunMeta& meta);
-/// Throws Error when the file is not a run file or has another schema.
+/// Throws Error when the file is not a run file, has another schema, or attributes that do not have
+/// their checksum.
 RunMeta read_meta(const Hdf5File& file);
 
 /// /tensors/{layer,slot,format,scale_bits_per_element}; the group must exist.
@@ -68,7 +71,7 @@ std::vector<T> read_all(const Hdf5File& file, const DatasetSpec& spec) {
 std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec& spec);
 
 /// `step` of every row that all datasets of the group have: a killed writer can leave the others
-/// longer, or rows that were never written. None for /scores of a file from before there were any.
+/// longer, or rows that were never written. None for groups that files of version 1 lack.
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors);
 
 /// Number of leading rows of /samples whose values lie within the `available` ones: a kill can come

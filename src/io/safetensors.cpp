@@ -87,15 +87,20 @@ void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<flo
              });
 }
 
-void write_safetensors(const std::filesystem::path& path,
-                       const std::map<std::string, std::string>& metadata,
-                       const std::vector<TensorHeader>& tensors,
-                       const std::function<TensorBytes(std::size_t)>& produce) {
+std::vector<std::size_t> safetensors_order(const std::vector<TensorHeader>& tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return size_of(tensors[a].type) > size_of(tensors[b].type);
   });
+  return order;
+}
+
+void write_safetensors(const std::filesystem::path& path,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::vector<TensorHeader>& tensors,
+                       const std::function<TensorBytes(std::size_t)>& produce) {
+  const std::vector<std::size_t> order = safetensors_order(tensors);
   std::vector<TensorHeader> placed;
   for (const std::size_t i : order) placed.push_back(tensors[i]);
   const std::string header = format_safetensors_header(metadata, placed);

@@ -57,6 +57,9 @@ void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<flo
 /// The bytes of one tensor, in its own type.
 using TensorBytes = std::vector<std::byte>;
 
+/// The order in which write_safetensors asks for tensors and writes them.
+std::vector<std::size_t> safetensors_order(const std::vector<TensorHeader>& tensors);
+
 /// Writes atomically: the old file stays until the new one is complete on disk. `produce(i)`
 /// returns the bytes of tensors[i]; it is asked once for each, so that one tensor is in memory at a
 /// time. Tensors lie in the order of falling element size, otherwise as given, so that all are

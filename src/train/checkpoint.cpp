@@ -2,48 +2,136 @@
 
 #include <fmt/core.h>
 
-#include <array>
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <map>
 #include <system_error>
 
 #include "src/config/model_table.hpp"
+#include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/model/weight_names.hpp"
 
 namespace fp8lab {
 namespace {
 
-constexpr const char* kSchema = "fp8lab-checkpoint-1";
+using Metadata = std::map<std::string, std::string>;
+
+constexpr const char* kFamily = "fp8lab-checkpoint-";
+constexpr const char* kSchema = "fp8lab-checkpoint-2";
+/// u8: XXH3-64 of the header, then of the bytes of each other tensor in the order of the file.
+constexpr const char* kChecksums = "checksums";
 
 bool is_checkpoint(const SafetensorsFile& file) {
   const auto schema = file.metadata().find("schema");
-  return schema != file.metadata().end() && schema->second == kSchema;
+  return schema != file.metadata().end() && schema->second.starts_with(kFamily);
 }
 
-void restore(Backend& backend, const StoredTensor& tensor, const TensorView& view) {
-  const TensorHeader wanted{tensor.name, stored_type(view.dtype), {view.rows, view.cols}};
+std::string field(const Metadata& metadata, const std::string& origin, const std::string& key) {
+  const auto found = metadata.find(key);
+  if (found != metadata.end()) return found->second;
+  throw Error(fmt::format("{}: the checkpoint lacks '{}'", origin, key));
+}
+
+/// XXH3-64 of everything that the header says.
+std::uint64_t header_hash(const Metadata& metadata, const std::vector<TensorHeader>& tensors) {
+  Xxh3Stream stream;
+  const auto add = [&](const std::string& text) {
+    stream.update(fmt::format("{}:{}", text.size(), text));
+  };
+  for (const auto& [key, value] : metadata) {
+    add(key);
+    add(value);
+  }
+  for (const TensorHeader& tensor : tensors) {
+    add(tensor.name);
+    add(shape_text(tensor));
+  }
+  return stream.digest();
+}
+
+/// A checkpoint with the checksums that its tensors must have.
+class CheckpointFile {
+ public:
+  explicit CheckpointFile(const std::filesystem::path& path) : file_(path) {
+    if (!is_checkpoint(file_)) throw Error(file_.path() + ": not a checkpoint of fp8lab");
+    const std::string& schema = file_.metadata().at("schema");
+    if (schema != kSchema) {
+      throw Error(
+          fmt::format("{}: schema '{}', accepted '{}': checkpoints of earlier versions "
+                      "have no checksums; start the run anew",
+                      file_.path(), schema, kSchema));
+    }
+    std::vector<TensorHeader> headers;
+    for (const StoredTensor& tensor : file_.tensors()) {
+      if (tensor.name != kChecksums) headers.push_back(tensor);
+    }
+    const StoredTensor& stored = file_.at(kChecksums);
+    if (stored.type != StoredType::u8 ||
+        stored.data.size() != sizeof(std::uint64_t) * (headers.size() + 1)) {
+      throw Error(file_.path() + ": damaged: its checksums do not fit its tensors");
+    }
+    std::vector<std::uint64_t> hashes(headers.size() + 1);
+    std::memcpy(hashes.data(), stored.data.data(), stored.data.size());
+    if (hashes[0] != header_hash(file_.metadata(), headers)) {
+      throw Error(file_.path() + ": damaged: the header does not have its checksum");
+    }
+    for (std::size_t i = 0; i < headers.size(); ++i) hashes_[headers[i].name] = hashes[i + 1];
+    hash_ = xxh3(stored.data.data(), stored.data.size());
+  }
+
+  const SafetensorsFile& file() const { return file_; }
+  std::uint64_t hash() const { return hash_; }
+
+  std::string field(const std::string& key) const {
+    return fp8lab::field(file_.metadata(), file_.path(), key);
+  }
+
+  /// Calls visit as visit_data does, then compares the checksum.
+  template <class Visit>
+  void read(const StoredTensor& tensor, Visit visit) const {
+    Xxh3Stream stream;
+    visit_data(tensor, 0, tensor.data.size(),
+               [&](std::size_t at, std::span<const std::byte> piece) {
+                 stream.update(piece.data(), piece.size());
+                 visit(at, piece);
+               });
+    if (stream.digest() != hashes_.at(tensor.name)) {
+      throw Error(fmt::format("{}: damaged: tensor '{}' does not have its checksum", file_.path(),
+                              tensor.name));
+    }
+  }
+  void verify(const StoredTensor& tensor) const {
+    read(tensor, [](std::size_t, std::span<const std::byte>) {});
+  }
+
+ private:
+  SafetensorsFile file_;
+  std::map<std::string, std::uint64_t> hashes_;
+  std::uint64_t hash_ = 0;
+};
+
+void restore(Backend& backend, const CheckpointFile& file, const std::string& name,
+             const TensorView& view) {
+  const StoredTensor& tensor = file.file().at(name);
+  const TensorHeader wanted{name, stored_type(view.dtype), {view.rows, view.cols}};
   if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
-    throw Error(fmt::format("checkpoint tensor '{}' is {}, the model needs {}", tensor.name,
+    throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file.file().path(), name,
                             shape_text(tensor), shape_text(wanted)));
   }
   const std::size_t width = size_of(view.dtype);
-  visit_data(tensor, 0, tensor.data.size(), [&](std::size_t at, std::span<const std::byte> piece) {
+  file.read(tensor, [&](std::size_t at, std::span<const std::byte> piece) {
     backend.upload(view.flat().columns(static_cast<std::int64_t>(at / width),
                                        static_cast<std::int64_t>(piece.size() / width)),
                    piece.data());
   });
 }
 
-/// Calls visit(name, view) for everything that the quantizers of `linears` remember.
+/// Calls visit(name, view) for the smoothing factors of `linears`.
 template <class Visit>
-void for_each_state(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit) {
-  constexpr std::array<const char*, 3> kOperands = {"x", "w", "dy"};
+void for_each_factor(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit) {
   for (const auto& linear : linears) {
-    for (std::size_t i = 0; i < kOperands.size(); ++i) {
-      const TensorView& state = linear->delayed_states()[i];
-      if (!state.empty()) visit(fmt::format("delayed/{}/{}", linear->name(), kOperands[i]), state);
-    }
     for (const GemmRole role : kGemmRoles) {
       const TensorView& factors = linear->smoothing_factors()[static_cast<std::size_t>(role)];
       if (factors.empty()) continue;
@@ -51,6 +139,8 @@ void for_each_state(const std::vector<std::unique_ptr<Linear>>& linears, Visit v
     }
   }
 }
+
+constexpr const char* kDelayed = "delayed/";
 
 /// Calls visit(name, view) for every tensor of a checkpoint, in file order.
 template <class Visit>
@@ -61,7 +151,26 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
     visit("second_moment/" + parameter.name, parameter.tensors.second_moment);
   }
   visit("scalars", scope.scalars);
-  if (scope.linears != nullptr) for_each_state(*scope.linears, visit);
+  for (const auto& linear : scope.linears) {
+    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+      const TensorView& state = linear->delayed_states()[tensor];
+      if (!state.empty()) visit(kDelayed + amax_history_name(*linear, tensor), state);
+    }
+  }
+  for_each_factor(scope.linears, visit);
+}
+
+/// "LAYER/x=STEPS" for each delayed scale, with commas between them.
+std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
+  std::string text;
+  for (const auto& linear : linears) {
+    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+      if (linear->delayed_states()[tensor].empty()) continue;
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(*linear, tensor),
+                          linear->history_steps()[tensor]);
+    }
+  }
+  return text;
 }
 
 /// The master weights of a checkpoint of `model`.
@@ -69,12 +178,13 @@ class CheckpointTensors : public ModelTensors {
  public:
   CheckpointTensors(const std::filesystem::path& path, const ModelConfig& model) : file_(path) {
     for (const ParameterShape& shape : ParameterLayout(model).shapes) {
-      const StoredTensor& tensor = file_.at("weight/" + shape.name);
+      const StoredTensor& tensor = file_.file().at("weight/" + shape.name);
       const TensorHeader wanted{tensor.name, StoredType::f32, {shape.rows, shape.cols}};
       if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
-        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_.path(),
+        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_.file().path(),
                                 tensor.name, shape_text(tensor), shape_text(wanted)));
       }
+      file_.verify(tensor);
       for (WeightPart& part : weight_parts(shape, model)) {
         headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
         places_.push_back({&tensor, part.first});
@@ -92,44 +202,91 @@ class CheckpointTensors : public ModelTensors {
     std::int64_t first;
   };
 
-  SafetensorsFile file_;
+  CheckpointFile file_;
   std::vector<Place> places_;
 };
 
-std::string field(const SafetensorsFile& file, const std::string& key) {
-  const auto found = file.metadata().find(key);
-  if (found == file.metadata().end()) throw Error(fmt::format("checkpoint lacks '{}'", key));
-  return found->second;
-}
-
 /// Numbers from 0 on, with commas between them.
-std::vector<std::int64_t> integers(const SafetensorsFile& file, const std::string& key) {
-  const std::string text = field(file, key);
+std::vector<std::int64_t> integers(const Metadata& metadata, const std::string& origin,
+                                   const std::string& key) {
+  const std::string text = field(metadata, origin, key);
   const char* const end = text.data() + text.size();
   std::vector<std::int64_t> values;
   for (const char* at = text.data();; ++at) {
     const auto [last, error] = std::from_chars(at, end, values.emplace_back());
     const bool valid = error == std::errc{} && values.back() >= 0 && (last == end || *last == ',');
     if (!valid) {
-      throw Error(fmt::format("checkpoint field '{}' is '{}', not a number from 0 on", key, text));
+      throw Error(fmt::format("{}: field '{}' is '{}', not a number from 0 on", origin, key, text));
     }
     if (last == end) return values;
     at = last;
   }
 }
 
-std::int64_t integer(const SafetensorsFile& file, const std::string& key) {
-  const std::vector<std::int64_t> values = integers(file, key);
-  if (values.size() != 1) throw Error(fmt::format("checkpoint field '{}' is a list", key));
-  return values.front();
+std::int64_t integer(const Metadata& metadata, const std::string& origin, const std::string& key) {
+  const std::vector<std::int64_t> values = integers(metadata, origin, key);
+  if (values.size() == 1) return values.front();
+  throw Error(fmt::format("{}: field '{}' is a list", origin, key));
 }
 
-std::string joined(const std::vector<DataCursor>& cursors, std::int64_t DataCursor::*member) {
-  std::string text;
-  for (const DataCursor& cursor : cursors) {
-    text += (text.empty() ? "" : ",") + std::to_string(cursor.*member);
+/// For each stream: its sequences, the number of its cursors, and three numbers for each of them.
+std::string streams_text(const std::vector<StreamPosition>& streams) {
+  std::string text = std::to_string(streams.size());
+  for (const StreamPosition& stream : streams) {
+    text += fmt::format(",{},{}", stream.sequences, stream.cursors.size());
+    for (const DataCursor& cursor : stream.cursors) {
+      text += fmt::format(",{},{},{}", cursor.epoch, cursor.document, cursor.offset);
+    }
   }
   return text;
+}
+
+std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::string& origin) {
+  const std::vector<std::int64_t> numbers = integers(metadata, origin, "streams");
+  std::size_t at = 0;
+  const auto next = [&] {
+    if (at < numbers.size()) return numbers[at++];
+    throw Error(origin + ": field 'streams' ends early");
+  };
+  std::vector<StreamPosition> streams;
+  for (std::int64_t left = next(); left > 0; --left) {
+    StreamPosition& stream = streams.emplace_back();
+    stream.sequences = next();
+    for (std::int64_t cursors = next(); cursors > 0; --cursors) {
+      const std::int64_t epoch = next(), document = next();
+      stream.cursors.push_back({epoch, document, next()});
+    }
+  }
+  if (at != numbers.size()) throw Error(origin + ": field 'streams' is too long");
+  return streams;
+}
+
+/// The index of x, w and dy in Linear::delayed_states.
+std::size_t tensor_index(const std::string& name) { return name == "x" ? 0 : name == "w" ? 1 : 2; }
+
+AmaxHistories read_histories(const CheckpointFile& file) {
+  AmaxHistories histories;
+  const std::map<std::string, std::int64_t> steps =
+      parse_history_steps(file.file().metadata(), file.file().path());
+  if (steps.empty()) return histories;
+  const Recipe recipe = parse_recipe(file.field("recipe"), file.file().path() + ": recipe");
+  const ModelConfig model = parse_model_table(file.field("model"), file.file().path() + ": model");
+  for (const auto& [name, count] : steps) {
+    const StoredTensor& tensor = file.file().at(kDelayed + name);
+    if (tensor.type != StoredType::f32) {
+      throw Error(fmt::format("{}: tensor '{}' is {}, an F32 one is needed", file.file().path(),
+                              tensor.name, shape_text(tensor)));
+    }
+    const std::size_t slash = name.rfind('/');
+    const LinearRecipe& linear =
+        recipe.for_layer(name.substr(0, slash), static_cast<int>(model.num_hidden_layers));
+    AmaxHistory history{delayed_spec(linear, tensor_index(name.substr(slash + 1))), {}, count};
+    history.state.resize(static_cast<std::size_t>(tensor.size()));
+    file.verify(tensor);
+    read_elements(tensor, 0, history.state);
+    histories[name] = std::move(history);
+  }
+  return histories;
 }
 
 void refresh_working_copies(Backend& backend, const Parameters& parameters) {
@@ -142,76 +299,150 @@ void refresh_working_copies(Backend& backend, const Parameters& parameters) {
 
 }  // namespace
 
-void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
-                     const RunPosition& position, const std::string& config_hash) {
-  const std::map<std::string, std::string> metadata = {
+std::uint64_t save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
+                              const RunPosition& position, const std::string& identity,
+                              const Recipe& recipe) {
+  const Metadata metadata = {
       {"schema", kSchema},
-      {"config_hash", config_hash},
+      {"identity", identity},
       {"model", model_table_text(scope.parameters.model())},
+      {"recipe", recipe.text},
       {"step", std::to_string(position.step)},
       {"stage", std::to_string(position.stage)},
       {"stage_step", std::to_string(position.stage_step)},
       {"tokens", std::to_string(position.tokens)},
       {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
-      {"epoch", joined(position.cursors, &DataCursor::epoch)},
-      {"document", joined(position.cursors, &DataCursor::document)},
-      {"offset", joined(position.cursors, &DataCursor::offset)}};
+      {"streams", streams_text(position.streams)},
+      {"history_steps", history_steps_text(scope.linears)}};
   std::vector<TensorHeader> headers;
   std::vector<TensorView> views;
   for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
     headers.push_back({name, stored_type(view.dtype), {view.rows, view.cols}});
     views.push_back(view);
   });
+  // Checksums follow from the other tensors, so they are produced last: a file holds its tensors by
+  // falling element size, and this one is of bytes.
+  const auto count = static_cast<std::int64_t>((headers.size() + 1) * sizeof(std::uint64_t));
+  headers.push_back({kChecksums, StoredType::u8, {count}});
+  const std::vector<std::size_t> order = safetensors_order(headers);
+  FP8LAB_ASSERT(order.back() + 1 == headers.size());
+  std::vector<TensorHeader> placed;
+  for (const std::size_t i : order) {
+    if (i < views.size()) placed.push_back(headers[i]);
+  }
+  std::vector<std::uint64_t> hashes = {header_hash(metadata, placed)};
+  std::uint64_t content = 0;
   write_safetensors(path, metadata, headers, [&](std::size_t i) {
     TensorBytes bytes(headers[i].bytes());
-    scope.backend.download(bytes.data(), views[i]);
+    if (i < views.size()) {
+      scope.backend.download(bytes.data(), views[i]);
+      hashes.push_back(xxh3(bytes.data(), bytes.size()));
+    } else {
+      std::memcpy(bytes.data(), hashes.data(), bytes.size());
+      content = xxh3(bytes.data(), bytes.size());
+    }
     return bytes;
   });
+  return content;
 }
 
-RunPosition read_position(const std::filesystem::path& path, const std::string& config_hash) {
-  const SafetensorsFile file(path);
-  if (!is_checkpoint(file)) {
-    throw Error(fmt::format("{}: not a checkpoint of fp8lab", path.string()));
-  }
-  if (field(file, "config_hash") != config_hash) {
-    throw Error(
-        fmt::format("{}: written under another configuration ({}, now {}); start a new "
-                    "output directory",
-                    path.string(), field(file, "config_hash"), config_hash));
-  }
+RunPosition parse_position(const Metadata& metadata, const std::string& origin) {
   RunPosition position;
-  position.step = integer(file, "step");
-  position.stage = integer(file, "stage");
-  position.stage_step = integer(file, "stage_step");
-  position.tokens = integer(file, "tokens");
-  position.seconds = static_cast<double>(integer(file, "microseconds")) * 1e-6;
-  const auto epochs = integers(file, "epoch");
-  const auto documents = integers(file, "document"), offsets = integers(file, "offset");
-  if (documents.size() != epochs.size() || offsets.size() != epochs.size()) {
-    throw Error("checkpoint fields 'epoch', 'document' and 'offset' have different lengths");
-  }
-  for (std::size_t i = 0; i < epochs.size(); ++i) {
-    position.cursors.push_back({epochs[i], documents[i], offsets[i]});
-  }
+  position.step = integer(metadata, origin, "step");
+  position.stage = integer(metadata, origin, "stage");
+  position.stage_step = integer(metadata, origin, "stage_step");
+  position.tokens = integer(metadata, origin, "tokens");
+  position.seconds = static_cast<double>(integer(metadata, origin, "microseconds")) * 1e-6;
+  position.streams = parse_streams(metadata, origin);
   return position;
 }
 
+std::map<std::string, std::int64_t> parse_history_steps(const Metadata& metadata,
+                                                        const std::string& origin) {
+  std::map<std::string, std::int64_t> steps;
+  const std::string text = field(metadata, origin, "history_steps");
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::size_t equals = text.find('=', begin);
+    std::int64_t count = -1;
+    if (equals < end) std::from_chars(text.data() + equals + 1, text.data() + end, count);
+    const std::string name = equals < end ? text.substr(begin, equals - begin) : std::string();
+    if (count < 0 || name.find('/') == std::string::npos) {
+      throw Error(origin + ": field 'history_steps' is no list of LAYER/x=STEPS");
+    }
+    steps[name] = count;
+    begin = end + 1;
+  }
+  return steps;
+}
+
+CheckpointSummary read_checkpoint(const std::filesystem::path& path) {
+  const CheckpointFile file(path);
+  return {parse_position(file.file().metadata(), file.file().path()), file.field("identity"),
+          file.hash()};
+}
+
+void check_position(const RunPosition& position, const RunConfig& config,
+                    const std::string& where) {
+  const auto refuse = [&](const char* field, std::int64_t value, std::int64_t least,
+                          std::int64_t most) {
+    if (value >= least && value <= most) return;
+    throw Error(fmt::format("{}: damaged: field '{}' is {}; a checkpoint of this run has {} to {}",
+                            where, field, value, least, most));
+  };
+  refuse("stage", position.stage, 0, static_cast<std::int64_t>(config.stages.size()) - 1);
+  const StageConfig& stage = config.stages[static_cast<std::size_t>(position.stage)];
+  refuse("stage_step", position.stage_step, 1, stage.steps);
+  std::int64_t step = position.stage_step;
+  for (std::int64_t i = 0; i < position.stage; ++i) {
+    step += config.stages[static_cast<std::size_t>(i)].steps;
+  }
+  refuse("step", position.step, step, step);
+  refuse("number of streams", static_cast<std::int64_t>(position.streams.size()),
+         position.stage + 1, position.stage + 1);
+}
+
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope) {
-  const SafetensorsFile file(path);
+  const CheckpointFile file(path);
   for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
-    restore(scope.backend, file.at(name), view);
+    restore(scope.backend, file, name, view);
   });
+  const std::map<std::string, std::int64_t> steps =
+      parse_history_steps(file.file().metadata(), file.file().path());
+  for (const auto& linear : scope.linears) {
+    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+      const auto found = steps.find(amax_history_name(*linear, tensor));
+      if (found != steps.end()) linear->continue_history(tensor, found->second);
+    }
+  }
   refresh_working_copies(scope.backend, scope.parameters);
+}
+
+AmaxHistories read_amax_histories(const std::filesystem::path& path) {
+  return read_histories(CheckpointFile(path));
 }
 
 void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
                            const std::vector<std::unique_ptr<Linear>>& linears) {
-  const SafetensorsFile file(path);
-  for_each_state(linears, [&](const std::string& name, const TensorView& view) {
-    const bool needed = name.starts_with("delayed/");
-    if (needed || file.find(name) != nullptr) restore(backend, file.at(name), view);
+  const CheckpointFile file(path);
+  const std::vector<std::string> missing =
+      continue_histories(backend, read_histories(file), linears);
+  if (!missing.empty()) {
+    throw Error(
+        fmt::format("{}: has no amax history for {} as this recipe quantizes it; "
+                    "accepted: the recipe of its run, or one without delayed scaling",
+                    file.file().path(), missing.front()));
+  }
+  for_each_factor(linears, [&](const std::string& name, const TensorView& view) {
+    if (file.file().find(name) != nullptr) restore(backend, file, name, view);
   });
+}
+
+void verify_checkpoint(const std::filesystem::path& path) {
+  const CheckpointFile file(path);
+  for (const StoredTensor& tensor : file.file().tensors()) {
+    if (tensor.name != kChecksums) file.verify(tensor);
+  }
 }
 
 bool is_checkpoint(const std::filesystem::path& path) {
@@ -220,8 +451,7 @@ bool is_checkpoint(const std::filesystem::path& path) {
 }
 
 ModelConfig read_checkpoint_model(const std::filesystem::path& path) {
-  const SafetensorsFile file(path);
-  return parse_model_table(field(file, "model"), path.string() + ": model");
+  return parse_model_table(CheckpointFile(path).field("model"), path.string() + ": model");
 }
 
 std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,

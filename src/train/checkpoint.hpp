@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "src/model/linear.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
+#include "src/train/amax_history.hpp"
 
 namespace fp8lab {
 
@@ -22,28 +24,53 @@ struct RunPosition {
   std::int64_t stage_step = 0;  ///< steps done in that stage
   std::int64_t tokens = 0;
   double seconds = 0;
-  std::vector<DataCursor> cursors;  ///< of that stage's data sources, in their order
+  std::vector<StreamPosition> streams;  ///< of the stages begun so far
 };
 
-/// What a checkpoint covers. `linears` may be empty (weights of a finished stage only).
+/// What a checkpoint covers: weights, moments, step scalars, and what the quantizers of `linears`
+/// remember.
 struct CheckpointScope {
   Backend& backend;
   Parameters& parameters;
   const TensorView& scalars;
-  const std::vector<std::unique_ptr<Linear>>* linears = nullptr;
+  const std::vector<std::unique_ptr<Linear>>& linears;
 };
 
-/// Writes weights, moments, delayed-scaling states, step scalars and position, atomically.
-void save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
-                     const RunPosition& position, const std::string& config_hash);
+/// Writes everything in `scope` and `position`, atomically. `identity` is that of the run
+/// (identity.hpp); `recipe` is the recipe under which the quantizers work. Every tensor and the
+/// header have an XXH3-64 in the file; returns the hash over them all, the content's identity.
+std::uint64_t save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
+                              const RunPosition& position, const std::string& identity,
+                              const Recipe& recipe);
 
-/// Reads the position only. Throws Error when the checkpoint was written under another
-/// configuration.
-RunPosition read_position(const std::filesystem::path& path, const std::string& config_hash);
+/// A checkpoint whose header has its checksum.
+struct CheckpointSummary {
+  RunPosition position;
+  std::string identity;
+  std::uint64_t hash = 0;  ///< as save_checkpoint returned it
+};
 
-/// Restores everything that save_checkpoint wrote. Throws Error when a tensor is missing or has
-/// another shape.
+/// The position in the metadata of a checkpoint called `origin`. Throws Error naming the field that
+/// is missing, no number from 0 on, or too long.
+RunPosition parse_position(const std::map<std::string, std::string>& metadata,
+                           const std::string& origin);
+/// The steps behind each amax history, by its name.
+std::map<std::string, std::int64_t> parse_history_steps(
+    const std::map<std::string, std::string>& metadata, const std::string& origin);
+
+/// Reads what is not in the tensors. Throws Error naming the field that is damaged, and for
+/// checkpoints of versions without checksums.
+CheckpointSummary read_checkpoint(const std::filesystem::path& path);
+
+/// Throws Error naming the field of `position` that no run of `config` can have.
+void check_position(const RunPosition& position, const RunConfig& config, const std::string& where);
+
+/// Restores everything that save_checkpoint wrote. Throws Error when a tensor is missing, has
+/// another shape, or bytes that do not have their checksum.
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
+
+/// The amax histories in a checkpoint. Throws Error as load_checkpoint does.
+AmaxHistories read_amax_histories(const std::filesystem::path& path);
 
 /// Restores what the quantizers of `linears` remember: states of delayed scaling, and factors of
 /// smoothing where the checkpoint has them; the first pass takes others anew. Throws Error naming
@@ -51,13 +78,17 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
 void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
                            const std::vector<std::unique_ptr<Linear>>& linears);
 
+/// Checks every byte of a checkpoint. Throws Error naming what is damaged.
+void verify_checkpoint(const std::filesystem::path& path);
+
 /// True for a file that save_checkpoint wrote. Throws Error for one that is no safetensors file.
 bool is_checkpoint(const std::filesystem::path& path);
 
 /// The model whose state a checkpoint is. Throws Error for one of a version that does not say.
 ModelConfig read_checkpoint_model(const std::filesystem::path& path);
 
-/// The master weights of a checkpoint of `model`. Throws Error naming the tensor that does not fit.
+/// The master weights of a checkpoint of `model`, checked. Throws Error naming the tensor that does
+/// not fit or does not have its checksum.
 std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
                                                       const ModelConfig& model);
 

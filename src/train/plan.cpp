@@ -157,6 +157,14 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
         throw Error(fmt::format("{}: {}: {}", where, slot_name(slot), support.reason));
       }
     }
+    for (const GemmRole role : kGemmRoles) {
+      const std::size_t first = 2 * static_cast<std::size_t>(role);
+      const Support support =
+          backend.supports(linear.gemm(role), linear.slots[first], linear.slots[first + 1]);
+      if (!support) {
+        throw Error(fmt::format("{}: {}: {}", where, gemm_role_name(role), support.reason));
+      }
+    }
   }
 }
 

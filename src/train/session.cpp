@@ -8,6 +8,16 @@
 #include "src/train/optimizer_step.hpp"
 
 namespace fp8lab {
+namespace {
+
+void require_targets(const Batch& batch) {
+  if (batch.trained_tokens > 0) return;
+  throw Error(
+      "no token of the batch has a target, so there is no loss; accepted: at least one "
+      "target from 0 on");
+}
+
+}  // namespace
 
 Batch make_batch(std::vector<std::int32_t> tokens, std::vector<std::int32_t> targets,
                  std::int64_t sequences, std::int64_t vocab_size) {
@@ -87,6 +97,7 @@ double ModelSession::mean_loss() {
 }
 
 double ModelSession::loss(const Batch& batch) {
+  require_targets(batch);
   Transformer& transformer = prepare(batch);
   begin_step(backend_, scalars_, 0.0, batch.trained_tokens);
   transformer.forward(context());
@@ -124,6 +135,7 @@ std::vector<Completion> ModelSession::generate(const std::vector<Prompt>& prompt
 }
 
 double ModelSession::gradients(const Batch& batch) {
+  require_targets(batch);
   Transformer& transformer = prepare(batch);
   begin_step(backend_, scalars_, 0.0, batch.trained_tokens);
   parameters_.zero_gradients();
@@ -135,6 +147,7 @@ double ModelSession::gradients(const Batch& batch) {
 }
 
 ModelSession::Step ModelSession::step(const Batch& batch, double learning_rate) {
+  require_targets(batch);
   Transformer& transformer = prepare(batch);
   begin_step(backend_, scalars_, learning_rate, batch.trained_tokens);
   parameters_.zero_gradients();

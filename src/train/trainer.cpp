@@ -2,12 +2,17 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "src/data/manifest.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
+#include "src/train/identity.hpp"
 #include "src/train/optimizer_step.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/schedule.hpp"
@@ -41,6 +46,7 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
   if (backend_.name() == "truth" && config_.logging.statistics_every_steps > 0) {
     throw Error("backend 'truth' quantizes nothing: set logging.statistics_every_steps=0");
   }
+  check_directory();
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     const StageConfig& stage = config_.stages[i];
     stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
@@ -51,14 +57,28 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
   parameters_ = std::make_unique<Parameters>(backend_, config_.model, config_.optimizer,
                                              recipe_.activation_dtype);
   scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
-  parameters_->initialize(config_.seed);
-  const std::filesystem::path& initial =
-      options_.init_from.empty() ? config_.init_from : options_.init_from;
-  if (!initial.empty()) load_weights(initial, *parameters_);
-  initial_hash_ = hex16(parameters_->hash());
+  load_initial_weights();
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::load_initial_weights() {
+  parameters_->initialize(config_.seed);
+  const std::filesystem::path& initial =
+      options_.init_from.empty() ? config_.init_from : options_.init_from;
+  if (!initial.empty()) {
+    load_weights(initial, *parameters_);
+    if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
+  }
+  std::vector<StageContents> contents;
+  for (const StageData& data : data_) {
+    contents.push_back({&data.train, data.eval ? &*data.eval : nullptr});
+  }
+  identity_ = make_identity(config_, contents, hex16(parameters_->hash()));
+  if (!histories_.empty()) {
+    identity_.emplace_back("initial amax histories", hex16(hash_of(histories_)));
+  }
+}
 
 void Trainer::open_data() {
   for (const StageConfig& stage : config_.stages) {
@@ -68,6 +88,8 @@ void Trainer::open_data() {
     if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
     const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
     Mixture mixture(train, config_.seed, stream);
+    check_targets(train, stage.sequence_length, where);
+    if (eval) check_targets(*eval, stage.sequence_length, where + ", evaluation");
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
     if (stage.eval) check_evaluation(*stage.eval, *data_.back().eval, config_.model);
   }
@@ -104,11 +126,14 @@ RunMeta Trainer::make_meta() {
   }
   meta.data_hash = hex16(data.digest());
   meta.extra["data_manifest"] = data_manifest(entries);
-  meta.initial_weights_hash = initial_hash_;
+  meta.identity = identity_;
+  for (const auto& [name, hash] : identity_) {
+    if (name == kInitialWeights) meta.initial_weights_hash = hash;
+  }
   meta.code_version = options_.code_version;
   meta.backend = backend_.name();
   meta.device = backend_.device();
-  meta.math_profile = config_.math;
+  meta.math_profile = "exact";
   meta.simd_target = options_.simd_target;
   meta.seed = config_.seed;
   meta.parameter_count = parameters_->count();
@@ -150,26 +175,107 @@ std::vector<TensorName> Trainer::tensor_names() const {
   return names;
 }
 
-void Trainer::open_log() {
-  std::filesystem::create_directories(options_.directory);
-  const bool exists = std::filesystem::exists(run_file());
-  if (exists && !options_.resume) {
-    throw Error(fmt::format("{} exists: use --resume to continue it, or another --out",
+void Trainer::check_directory() const {
+  const bool has_run = std::filesystem::exists(run_file());
+  if (!has_run && std::filesystem::exists(checkpoint_file())) {
+    throw Error(
+        fmt::format("{}: there is no run.h5 beside this checkpoint, and a run here would "
+                    "overwrite it; put the run.h5 back, or start in another directory (with "
+                    "--init-from to start from its weights)",
+                    checkpoint_file().string()));
+  }
+  if (has_run != options_.resume) {
+    throw Error(has_run ? fmt::format("{} exists: use --resume to continue it, or another --out",
+                                      run_file().string())
+                        : fmt::format("{}: no run to resume; start it without --resume",
+                                      options_.directory.string()));
+  }
+}
+
+bool Trainer::open_log() {
+  make_directories(options_.directory);
+  FileLock lock = RunLog::lock(run_file());
+  check_directory();
+  remove_temporaries(checkpoint_file());
+  if (!options_.resume) {
+    log_ = RunLog::create(run_file(), make_meta(), tensor_names(), std::move(lock));
+    return true;
+  }
+  const RunStatus status = read_run_status(run_file());
+  if (const std::string changes = difference(status.meta.identity, identity_); !changes.empty()) {
+    throw Error(
+        fmt::format("{}: another run: {}; give another --out", run_file().string(), changes));
+  }
+  if (status.complete) return false;
+  find_checkpoint(status);
+  log_ = RunLog::resume(run_file(), position_.step, config_.logging.every_steps, std::move(lock));
+  record_changes(status.meta);
+  return true;
+}
+
+void Trainer::find_checkpoint(const RunStatus& status) {
+  const std::string file = checkpoint_file().string();
+  const auto& recorded = status.checkpoints;
+  if (!std::filesystem::exists(file)) {
+    if (recorded.empty()) return;  // killed before the first one
+    throw Error(
+        fmt::format("{}: missing, but {} has one after step {}; put it back, or start "
+                    "anew in another directory",
+                    file, run_file().string(), recorded.back().step));
+  }
+  const CheckpointSummary checkpoint = read_checkpoint(file);
+  if (checkpoint.identity != hash_of(identity_)) {
+    throw Error(fmt::format("{}: of another run than {}; put the right one back", file,
                             run_file().string()));
   }
-  if (!exists) {
-    log_ = RunLog::create(run_file(), make_meta(), tensor_names());
-    return;
-  }
-  if (std::filesystem::exists(checkpoint_file())) {
-    position_ = read_position(checkpoint_file(), config_.hash);
-  } else if (read_run_status(run_file()).config_hash != config_.hash) {
+  check_position(checkpoint.position, config_, file);
+  // A kill between the two files leaves one that is not recorded yet.
+  const std::int64_t step = checkpoint.position.step;
+  const bool is_recorded = !recorded.empty() && step <= recorded.back().step;
+  if (is_recorded && (step < recorded.back().step || checkpoint.hash != recorded.back().hash)) {
     throw Error(
-        fmt::format("{}: the run was started under another configuration; start a new "
-                    "output directory",
-                    run_file().string()));
+        fmt::format("{}: of step {}, not the one that {} has written after step {}; put "
+                    "that back",
+                    file, step, run_file().string(), recorded.back().step));
   }
-  log_ = RunLog::resume(run_file(), position_.step, config_.logging.every_steps);
+  position_ = checkpoint.position;
+}
+
+void Trainer::record_changes(const RunMeta& before) {
+  const RunMeta now = make_meta();
+  constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 4> kParts = {{
+      {"build_changed", &RunMeta::code_version},
+      {"backend_changed", &RunMeta::backend},
+      {"device_changed", &RunMeta::device},
+      {"simd_changed", &RunMeta::simd_target},
+  }};
+  for (const auto& [kind, member] : kParts) {
+    if (before.*member == now.*member) continue;
+    log_->append(EventRecord{
+        position_.step, kind,
+        fmt::format("began with '{}', continues with '{}'", before.*member, now.*member)});
+  }
+}
+
+StreamPosition Trainer::first_position(std::int64_t stage) const {
+  const auto at = static_cast<std::size_t>(stage);
+  const StageConfig& own = config_.stages[at];
+  for (std::size_t i = at; i-- > 0 && !own.restart_data;) {
+    const StageConfig& earlier = config_.stages[i];
+    if (earlier.kind == own.kind && earlier.data == own.data) return position_.streams[i];
+  }
+  return data_[at].stream.position();
+}
+
+void Trainer::continue_amax_histories(Stage& stage) {
+  if (stage.config->reset_amax_history) return;
+  const std::vector<std::string> missing =
+      continue_histories(backend_, histories_, stage.transformer->linears());
+  if (missing.empty() || histories_.empty()) return;
+  log_->append(EventRecord{position_.step + 1, "amax_history_reset",
+                           fmt::format("{} tensors start without an amax history: the one before "
+                                       "belongs to another quantizer; the first is {}",
+                                       missing.size(), missing.front())});
 }
 
 std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
@@ -185,11 +291,15 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
     stage->evaluator = std::make_unique<Evaluator>(backend_, *parameters_, *stage->transformer,
                                                    *config.eval, *data_[i].eval);
   }
-  if (position_.stage_step > 0) {
+  const bool resumed = position_.streams.size() == i + 1;
+  if (resumed) {
     load_checkpoint(checkpoint_file(),
-                    {backend_, *parameters_, scalars_, &stage->transformer->linears()});
-    data_[i].stream.seek(position_.cursors, position_.stage_step * config.batch_sequences);
+                    {backend_, *parameters_, scalars_, stage->transformer->linears()});
+    data_[i].stream.seek(position_.streams[i]);
   } else {
+    position_.streams.push_back(first_position(index));
+    data_[i].stream.seek(position_.streams[i]);
+    continue_amax_histories(*stage);
     if (config.reset_optimizer) {
       parameters_->reset_optimizer();
       backend_.fill_zero(scalars_);
@@ -234,10 +344,14 @@ void Trainer::train_step(Stage& stage) {
     ++context.micro_batch;
     context.log_statistics = false;  // the first micro-batch speaks for the step
   }
-  update_parameters(backend_, *parameters_, config_.optimizer.adamw, scalars_);
+  // Without a target there is no gradient: moments and weight decay alone would move the weights.
+  if (tokens > 0) {
+    update_parameters(backend_, *parameters_, config_.optimizer.adamw, scalars_);
+  }
+  const std::vector<std::uint8_t> without_history = stage.transformer->without_history();
   stage.transformer->update_delayed_scales();
-  context.log_statistics = logged;
-  record_step(stage, context, tokens);
+  record_step(stage, tokens);
+  if (logged) record_statistics(stage, without_history);
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {
@@ -266,24 +380,31 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       fmt::format("loss {} or gradient norm {} is not finite", record.loss, record.grad_norm)});
 }
 
-void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t tokens) {
+void Trainer::record_step(Stage& stage, std::int64_t tokens) {
   ++position_.step;
   ++position_.stage_step;
   position_.tokens += tokens;
-  position_.cursors = data_[static_cast<std::size_t>(stage.index)].stream.cursors();
+  const auto index = static_cast<std::size_t>(stage.index);
+  position_.streams[index] = data_[index].stream.position();
   StepRecord record;
   record.step = position_.step;
   record.stage = static_cast<std::int32_t>(stage.index);
   record.tokens = position_.tokens;
-  record.loss = scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
-  record.grad_norm = scalar(StepScalar::kGradNorm);
+  record.loss = record.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  if (tokens > 0) {
+    record.loss = scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
+    record.grad_norm = scalar(StepScalar::kGradNorm);
+  } else {
+    log_->append(EventRecord{record.step, "no_targets",
+                             "no token of this step is trained on; the weights stay"});
+  }
   record.learning_rate = scalar(StepScalar::kLearningRate);
   record.seconds = elapsed();
   if (config_.logging.hash_every_step) record.weight_hash = parameters_->hash();
   const bool last = position_.stage_step == stage.config->steps;
-  const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+  const bool finite =
+      tokens == 0 || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
   if (position_.step % config_.logging.every_steps == 0 || last || !finite) log_->append(record);
-  if (context.log_statistics) record_statistics(stage);
   if (!finite) {
     record_nonfinite(record);
     log_->flush();
@@ -304,7 +425,7 @@ void Trainer::record_step(Stage& stage, const StepContext& context, std::int64_t
   }
 }
 
-void Trainer::record_statistics(Stage& stage) {
+void Trainer::record_statistics(Stage& stage, const std::vector<std::uint8_t>& without_history) {
   std::vector<OperandStatistics> statistics;
   for (const auto& layer : stage.transformer->linears()) {
     for (const Slot slot : kSlots) {
@@ -313,7 +434,7 @@ void Trainer::record_statistics(Stage& stage) {
       statistics.push_back(record);
     }
   }
-  log_->append_tensors(position_.step, statistics);
+  log_->append_tensors(position_.step, statistics, without_history);
 }
 
 void Trainer::evaluate(Stage& stage) {
@@ -345,22 +466,16 @@ void Trainer::checkpoint(Stage& stage) {
   RunPosition position = position_;
   position.seconds = elapsed();
   log_->flush();
-  save_checkpoint(checkpoint_file(),
-                  {backend_, *parameters_, scalars_, &stage.transformer->linears()}, position,
-                  config_.hash);
+  const std::uint64_t hash = save_checkpoint(
+      checkpoint_file(), {backend_, *parameters_, scalars_, stage.transformer->linears()}, position,
+      hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
+  log_->append(CheckpointRecord{position.step, hash});
+  log_->flush();
 }
 
 RunOutcome Trainer::run() {
   start_seconds_ = now();
-  if (options_.resume && std::filesystem::exists(run_file()) &&
-      read_run_status(run_file()).complete) {
-    if (read_run_status(run_file()).config_hash != config_.hash) {
-      throw Error(
-          fmt::format("{}: complete, but under another configuration", run_file().string()));
-    }
-    return RunOutcome::complete;
-  }
-  open_log();
+  if (!open_log()) return RunOutcome::complete;
   const std::size_t mark = backend_.memory_mark();
   for (auto index = position_.stage; index < static_cast<std::int64_t>(config_.stages.size());
        ++index) {
@@ -374,9 +489,9 @@ RunOutcome Trainer::run() {
       if (stop || last || (every > 0 && position_.stage_step % every == 0)) checkpoint(*stage);
       if (stop) return RunOutcome::interrupted;
     }
+    histories_ = amax_histories(backend_, stage->transformer->linears());
     position_.stage_step = 0;
     ++position_.stage;
-    position_.cursors.clear();
     backend_.release_to(mark);
   }
   log_->complete(parameters_->hash());

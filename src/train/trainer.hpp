@@ -16,6 +16,7 @@
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
 
 namespace fp8lab {
@@ -64,14 +65,25 @@ class Trainer {
   };
 
   void open_data();
-  void open_log();
+  void load_initial_weights();
+  /// Throws Error unless the directory is one that this run can begin or continue in.
+  void check_directory() const;
+  /// False when the run in the directory is complete.
+  bool open_log();
+  /// Finds the checkpoint to continue from; `status` is that of the run file beside it.
+  void find_checkpoint(const RunStatus& status);
+  void record_changes(const RunMeta& before);
   RunMeta make_meta();
   std::vector<TensorName> tensor_names() const;
   std::unique_ptr<Stage> begin_stage(std::int64_t index);
+  /// Where the data of a stage begin: where the last stage of its kind that read the same ones
+  /// stopped, unless it restarts them.
+  StreamPosition first_position(std::int64_t stage) const;
+  void continue_amax_histories(Stage& stage);
   void train_step(Stage& stage);
-  void record_step(Stage& stage, const StepContext& context, std::int64_t tokens);
+  void record_step(Stage& stage, std::int64_t tokens);
   void record_nonfinite(const StepRecord& record);
-  void record_statistics(Stage& stage);
+  void record_statistics(Stage& stage, const std::vector<std::uint8_t>& without_history);
   void evaluate(Stage& stage);
   void checkpoint(Stage& stage);
   double scalar(std::int64_t index);
@@ -92,7 +104,8 @@ class Trainer {
   std::unique_ptr<RunLog> log_;
   RunPosition position_;
   std::int64_t total_steps_ = 0;
-  std::string initial_hash_;
+  AmaxHistories histories_;  ///< of the stage before the present one, or of the initial checkpoint
+  Identity identity_;
   double start_seconds_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "src/io/atomic_file.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/io/tensor_store.hpp"
 #include "src/train/checkpoint.hpp"
@@ -26,6 +27,20 @@ void check(const SafetensorsHeader& header, std::uint64_t data_size) {
   fuzz::require(filled == data_size, "the tensors do not fill the data");
 }
 
+void fuzz_position(const std::map<std::string, std::string>& metadata) {
+  const RunPosition position = parse_position(metadata, "fuzz");
+  fuzz::require(
+      position.step >= 0 && position.stage >= 0 && position.stage_step >= 0 && position.tokens >= 0,
+      "a checkpoint with a negative position is accepted");
+  for (const StreamPosition& stream : position.streams) {
+    fuzz::require(stream.sequences >= 0, "a checkpoint with a negative stream is accepted");
+    for (const DataCursor& cursor : stream.cursors) {
+      fuzz::require(cursor.epoch >= 0 && cursor.document >= 0 && cursor.offset >= 0,
+                    "a checkpoint with a negative cursor is accepted");
+    }
+  }
+}
+
 /// The same from the text alone, without a file; and what is written reads as the same.
 void fuzz_header(const std::string& text) {
   const auto at = text.find('\n');
@@ -40,6 +55,12 @@ void fuzz_header(const std::string& text) {
   const SafetensorsHeader again = parse_safetensors_header(written, data_size, "written");
   fuzz::require(again.metadata == header.metadata, "metadata change when they are written");
   fuzz::require(again.tensors.size() == header.tensors.size(), "tensors vanish");
+  fuzz::accept_error([&] { fuzz_position(header.metadata); });
+  fuzz::accept_error([&] {
+    for (const auto& [name, steps] : parse_history_steps(header.metadata, "fuzz")) {
+      fuzz::require(steps >= 0 && name.find('/') != std::string::npos, "a history of no tensor");
+    }
+  });
 }
 
 void fuzz_file(const std::uint8_t* data, std::size_t size) {
@@ -55,15 +76,11 @@ void fuzz_file(const std::uint8_t* data, std::size_t size) {
       read_elements(tensor, 0, values);
     }
   });
+  // A checkpoint made by chance does not have its checksum.
   fuzz::accept_error([&] {
-    const RunPosition position = read_position(file.path(), "0");
-    fuzz::require(position.step >= 0 && position.stage >= 0 && position.stage_step >= 0 &&
-                      position.tokens >= 0 && !position.cursors.empty(),
-                  "a checkpoint with a negative position is accepted");
-    for (const DataCursor& cursor : position.cursors) {
-      fuzz::require(cursor.epoch >= 0 && cursor.document >= 0 && cursor.offset >= 0,
-                    "a checkpoint with a negative cursor is accepted");
-    }
+    read_checkpoint(file.path());
+    fuzz::require(read_file(file.path()).find("fp8lab-checkpoint-2") != std::string::npos,
+                  "a checkpoint without a schema is accepted");
   });
 }
 

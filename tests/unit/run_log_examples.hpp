@@ -29,6 +29,9 @@ inline fp8lab::RunMeta example_meta() {
   meta.optimizer_states = "m=f32 v=f32 master=f32";
   meta.stage_names = {"pretrain", "cpt", "sft"};
   meta.extra = {{"hdf5", "1.10.8"}, {"a.b", "c"}};
+  meta.identity = {{"configuration", "fedcba9876543210"},
+                   {"recipe of stage cpt", "0123456789abcdef"},
+                   {"initial weights", "00000000000000bb"}};
   return meta;
 }
 

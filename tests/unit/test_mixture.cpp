@@ -102,17 +102,18 @@ TEST_CASE("a mixture resumes with the same bits, whatever the batch sizes were")
     sequences += rows;
   }
   Mixture resumed(three_sources(), 4, 9);
-  resumed.seek(whole.cursors(), sequences);
+  resumed.seek(whole.position());
+  CHECK(whole.position().sequences == sequences);
   for (int i = 0; i < 50; ++i) {
     const Batch expected = whole.next(3, 11), actual = resumed.next(3, 11);
     CHECK(actual.tokens == expected.tokens);
     CHECK(actual.positions == expected.positions);
     CHECK(actual.document_start == expected.document_start);
   }
-  CHECK(resumed.cursors()[1].epoch > 2);
-  CHECK_THROWS_WITH(resumed.seek({{0, 0, 0}}, 1), Catch::Contains("1 sources do not fit"));
-  CHECK_THROWS_AS(resumed.seek({{0, 0, 0}, {0, 7, 0}, {0, 0, 0}}, 1), Error);
-  CHECK_THROWS_AS(resumed.seek({{0, 0, 0}, {0, 0, 99}, {0, 0, 0}}, 1), Error);
+  CHECK(resumed.position().cursors[1].epoch > 2);
+  CHECK_THROWS_WITH(resumed.seek({1, {{0, 0, 0}}}), Catch::Contains("1 sources do not fit"));
+  CHECK_THROWS_AS(resumed.seek({1, {{0, 0, 0}, {0, 7, 0}, {0, 0, 0}}}), Error);
+  CHECK_THROWS_AS(resumed.seek({1, {{0, 0, 0}, {0, 0, 99}, {0, 0, 0}}}), Error);
 }
 
 TEST_CASE("one source alone gives the batches of its dataset") {

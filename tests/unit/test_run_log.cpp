@@ -35,7 +35,7 @@ void append_tensors(RunLog& log, std::int64_t step) {
   for (std::size_t i = 0; i < example_tensors().size(); ++i) {
     statistics.push_back(example_statistics(step, i));
   }
-  log.append_tensors(step, statistics);
+  log.append_tensors(step, statistics, {0, 1, static_cast<std::uint8_t>(step == 10)});
 }
 
 /// Steps 1..n in order, with the values of example_step.
@@ -63,6 +63,7 @@ void write_example(RunLog& log) {
   append_tensors(log, 10);
   log.append(EventRecord{5, "outliers_planted", "4 channels, gain 64"});
   log.append_sample(7, "layers.0.attention.qkv/fprop.x", {1.0f, -0.0f, 3.5f});
+  log.append(CheckpointRecord{10, 0x1111111111111111ull});
   log.flush();
   append_steps(log, 11, 20);
   log.append(EvalRecord{20, 1, 2.25, 0.625, 64});
@@ -71,6 +72,7 @@ void write_example(RunLog& log) {
   append_tensors(log, 20);
   log.append(EventRecord{15, "nan", std::string(255, 'm') + "é tail"});
   log.append_sample(15, "b", {});
+  log.append(CheckpointRecord{20, 0x2222222222222222ull});
   log.append_sample(20, "c", {std::numeric_limits<float>::infinity(), 2.0f});
   log.flush();
 }
@@ -140,7 +142,12 @@ TEST_CASE("run log: every field survives a round trip") {
   CHECK(status.complete);
   CHECK(status.last_step == 20);
   CHECK(status.final_weight_hash == 0xfedcba9876543210ull);
-  CHECK(status.config_hash == expected.config_hash);
+  CHECK(status.meta.config_hash == expected.config_hash);
+  CHECK(status.meta.identity == expected.identity);
+  REQUIRE(status.checkpoints.size() == 2);
+  CHECK(status.checkpoints[0].step == 10);
+  CHECK(status.checkpoints[1].step == 20);
+  CHECK(status.checkpoints[1].hash == 0x2222222222222222ull);
 }
 
 TEST_CASE("run log: statistics and samples survive a round trip") {
@@ -189,12 +196,14 @@ TEST_CASE("run log: statistics and samples survive a round trip") {
   for (std::size_t i = 0; i < histogram.size(); ++i) {
     CHECK(histogram[i] == value(i / 192, i / 64 % 3, 32 + i % 64));
   }
-  const std::vector<std::uint64_t> hashes =
-      read_all<std::uint64_t>(Hdf5File::open(path), row_datasets(RowGroup::tensors, 3).back());
+  const std::vector<std::uint64_t> hashes = read_all<std::uint64_t>(
+      Hdf5File::open(path), *(row_datasets(RowGroup::tensors, 3).end() - 2));
   REQUIRE(hashes.size() == 6);
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     CHECK(hashes[i] == example_statistics(static_cast<std::int64_t>(i / 3 + 1) * 10, i % 3).hash);
   }
+  CHECK(read_all<std::uint8_t>(Hdf5File::open(path), row_datasets(RowGroup::tensors, 3).back()) ==
+        std::vector<std::uint8_t>{0, 1, 1, 0, 1, 0});
   CHECK_THAT(error_of([&] { read_statistic(path, "colour"); }), Contains("known are amax, rms"));
   const std::vector<Sample> samples = read_samples(path);
   REQUIRE(samples.size() == 3);
@@ -212,13 +221,13 @@ TEST_CASE("run log: missing channels are -1 and no tensor at all is fine") {
     OperandStatistics statistics = example_statistics(1, 0);
     statistics.top_channel[2] = -1.0;
     statistics.top_channel[3] = std::numeric_limits<double>::quiet_NaN();
-    log->append_tensors(1, {statistics});
+    log->append_tensors(1, {statistics}, {0});
   }
   const std::vector<double> channels = read_statistic(scratch / "a.h5", "top_channel");
   CHECK(channels == std::vector<double>{100, 101, -1, -1, 104, 105, 106, 107});
   {
     const auto log = RunLog::create(scratch / "b.h5", RunMeta{}, {});
-    log->append_tensors(3, {});
+    log->append_tensors(3, {}, {});
     append_steps(*log, 1, 3);
   }
   { const auto log = RunLog::resume(scratch / "b.h5", 3); }
@@ -298,6 +307,7 @@ TEST_CASE("run log: after kill -9 only rows since the last flush are lost, and i
   CHECK(run.events[2].kind == "resume");
   CHECK(run.eval.size() == 1);
   CHECK(run.scores.size() == 1);
+  CHECK(read_run_status(path).checkpoints.size() == 1);
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10});
   const std::vector<Sample> samples = read_samples(path);
   REQUIRE(samples.size() == 2);
@@ -388,7 +398,7 @@ TEST_CASE("run log: what is not a run file is refused and left alone") {
     CHECK(read_file(path) == bytes);
   }
   write_study(path, StudyTable{});
-  CHECK_THAT(refusal(), Contains("schema 'fp8lab-study-1', accepted 'fp8lab-run-1'"));
+  CHECK_THAT(refusal(), Contains("schema 'fp8lab-study-1', accepted 'fp8lab-run-1' to 2"));
   { RunLog::create(scratch / "run.h5", example_meta(), example_tensors()); }
   const std::string whole = read_file(scratch / "run.h5");
   for (const std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{100}}) {
@@ -485,6 +495,68 @@ TEST_CASE("run log: a disk too full to create or resume changes nothing") {
   CHECK(refused([&] { RunLog::resume(path, 20); }));
   CHECK(read_file(path) == before);
   CHECK(std::distance(fs::directory_iterator(scratch.path()), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("run log: what a flush takes from the disk beforehand is enough, and little") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  const auto log = RunLog::create(path, example_meta(), example_tensors());
+  std::uintmax_t largest = 0, reserved = 0;
+  for (std::int64_t step = 1; step <= 3000; ++step) {
+    log->append(example_step(step));
+    append_tensors(*log, step);
+    log->append(CheckpointRecord{step, 1});
+    log->append(EventRecord{step, "event", "message"});
+    const std::uintmax_t before = fs::file_size(path);
+    reserved = std::max<std::uintmax_t>(reserved, log->space_needed());
+    const std::uintmax_t room = log->space_needed();
+    log->flush();
+    const std::uintmax_t growth = fs::file_size(path) - before;
+    largest = std::max(largest, growth);
+    REQUIRE(growth <= room);
+  }
+  INFO("largest growth " << largest << ", reserved " << reserved);
+  CHECK(reserved < 600'000);
+}
+
+TEST_CASE("run log: a flipped bit is found, or touches nothing that is read") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  { write_example(*RunLog::create(path, example_meta(), example_tensors())); }
+  const std::string whole = read_file(path);
+  const auto everything = [&](const fs::path& file) {
+    const RunData run = read_run(file);
+    std::string text = run.meta.recipe_text + run.meta.config_text + run.meta.run_name +
+                       run.meta.recipe_hash + std::to_string(run.meta.seed);
+    for (const auto& [name, hash] : run.meta.identity) text += name + hash;
+    for (const auto& [name, value] : run.meta.extra) text += name + value;
+    for (const TensorName& tensor : run.tensors) text += tensor.layer + tensor.slot + tensor.format;
+    for (const StepRecord& row : run.metrics) {
+      text += std::to_string(row.loss) + std::to_string(row.weight_hash);
+    }
+    for (const EvalRecord& row : run.eval) text += std::to_string(row.loss);
+    for (const double value : read_statistic(file, "sqnr_db")) text += std::to_string(value);
+    for (const Sample& sample : read_samples(file)) text += sample.name;
+    return text;
+  };
+  const std::string expected = everything(path);
+  int refused = 0;
+  for (std::size_t i = 0; i < 300; ++i) {
+    std::string bytes = whole;
+    const std::size_t at = i * 2654435761u % bytes.size();
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << i % 8));
+    write_file_atomically(scratch / "flipped.h5", bytes);
+    std::string found;
+    try {
+      found = everything(scratch / "flipped.h5");
+    } catch (const Error&) {
+      ++refused;
+      continue;
+    }
+    INFO("byte " << at << " of " << bytes.size());
+    CHECK(found == expected);
+  }
+  CHECK(refused > 100);
 }
 
 TEST_CASE("run log: texts that HDF5 cannot hold are refused before a file appears") {

@@ -1,0 +1,62 @@
+#include "src/train/amax_history.hpp"
+
+#include <array>
+
+#include "src/io/hash.hpp"
+
+namespace fp8lab {
+
+std::string amax_history_name(const Linear& linear, std::size_t tensor) {
+  constexpr std::array<const char*, 3> kTensors = {"x", "w", "dy"};
+  return linear.name() + "/" + kTensors[tensor];
+}
+
+std::uint64_t hash_of(const AmaxHistories& histories) {
+  Xxh3Stream stream;
+  for (const auto& [name, history] : histories) {
+    stream.update(name);
+    stream.update(&history.steps, sizeof history.steps);
+    stream.update(history.state.data(), history.state.size() * sizeof(float));
+  }
+  return stream.digest();
+}
+
+AmaxHistories amax_histories(Backend& backend,
+                             const std::vector<std::unique_ptr<Linear>>& linears) {
+  AmaxHistories histories;
+  for (const auto& linear : linears) {
+    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+      const TensorView& view = linear->delayed_states()[tensor];
+      if (view.empty()) continue;
+      AmaxHistory history{delayed_spec(linear->recipe(), tensor),
+                          std::vector<float>(static_cast<std::size_t>(view.size())),
+                          linear->history_steps()[tensor]};
+      backend.download(history.state.data(), view);
+      histories[amax_history_name(*linear, tensor)] = std::move(history);
+    }
+  }
+  return histories;
+}
+
+std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
+                                            const std::vector<std::unique_ptr<Linear>>& linears) {
+  std::vector<std::string> missing;
+  for (const auto& linear : linears) {
+    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+      const TensorView& view = linear->delayed_states()[tensor];
+      if (view.empty()) continue;
+      const std::string name = amax_history_name(*linear, tensor);
+      const auto found = histories.find(name);
+      if (found == histories.end() || !found->second.fits(delayed_spec(linear->recipe(), tensor)) ||
+          static_cast<std::int64_t>(found->second.state.size()) != view.size()) {
+        missing.push_back(name);
+        continue;
+      }
+      backend.upload(view, found->second.state.data());
+      linear->continue_history(tensor, found->second.steps);
+    }
+  }
+  return missing;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,47 @@
+// The memory of delayed scaling outside the backend: between stages, in checkpoints, between runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulation/api/backend.hpp"
+#include "src/model/linear.hpp"
+
+namespace fp8lab {
+
+/// The state of one tensor's delayed scale. It means something to the quantizer that wrote it
+/// alone: the scale in force belongs to a format, the amaxes to a history of one length.
+struct AmaxHistory {
+  QuantSpec spec;
+  std::vector<float> state;  ///< DelayedState
+  std::int64_t steps = 0;    ///< whose amaxes it has seen
+
+  /// True when a tensor quantized by `other` can continue it.
+  bool fits(const QuantSpec& other) const {
+    return spec.format == other.format && spec.scale == other.scale &&
+           spec.history_length == other.history_length &&
+           spec.amax_algorithm == other.amax_algorithm;
+  }
+};
+
+/// By "LAYER/x", "LAYER/w" or "LAYER/dy".
+using AmaxHistories = std::map<std::string, AmaxHistory>;
+
+/// The name of x (0), w (1) or dy (2) of a layer in AmaxHistories.
+std::string amax_history_name(const Linear& linear, std::size_t tensor);
+
+/// Identity of all of them.
+std::uint64_t hash_of(const AmaxHistories& histories);
+
+/// Copies out of the backend what the layers remember.
+AmaxHistories amax_histories(Backend& backend, const std::vector<std::unique_ptr<Linear>>& linears);
+
+/// Gives each delayed scale of `linears` the history with its name, if there is one that fits.
+/// Returns the names of those that got none.
+std::vector<std::string> continue_histories(Backend& backend, const AmaxHistories& histories,
+                                            const std::vector<std::unique_ptr<Linear>>& linears);
+
+}  // namespace fp8lab

@@ -1,0 +1,33 @@
+// What a run is made of, by content: the same identity is the same bits at every step.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
+#include "src/io/run_log.hpp"
+
+namespace fp8lab {
+
+/// The name of Parameters::hash before the first step in an Identity.
+inline constexpr char kInitialWeights[] = "initial weights";
+
+/// The opened data of one stage.
+struct StageContents {
+  const DataSources* train = nullptr;
+  const DataSources* eval = nullptr;  ///< null without an evaluation
+};
+
+/// Names and hashes of the configuration (RunConfig::hash), the recipes that the stages and
+/// rollouts name, the data of each stage, its questions, and the initial weights (Parameters::hash
+/// as 16 hex digits). `stages` is in the order of config.stages. Where a file lies and how its path
+/// is written is no part of it.
+Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
+                       const std::string& initial_weights_hash);
+
+/// 16 hex digits over all names and hashes.
+std::string hash_of(const Identity& identity);
+
+}  // namespace fp8lab
