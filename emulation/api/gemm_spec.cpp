@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "emulation/api/recipe_names.hpp"
 #include "emulation/api/tensor_core.hpp"
 
 namespace fp8lab {
@@ -57,6 +58,9 @@ QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand) {
 std::string label(const GemmSpec& spec) {
   std::string text = fmt::format("{}/{}/{}", accumulator_name(spec.accumulator),
                                  schedule_name(spec), name_of(spec.output));
+  if (spec.scale_order != ScaleOrder::automatic) {
+    text += fmt::format("/{}", word_for(kScaleOrderNames, spec.scale_order));
+  }
   if (spec.split_k > 1) text += fmt::format("/split_k:{}", spec.split_k);
   return text;
 }

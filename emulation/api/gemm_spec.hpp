@@ -84,8 +84,8 @@ std::optional<ScheduleChoice> schedule_from_name(std::string_view name);
 /// sums.
 QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand);
 
-/// Short form for tables, for example "sm90_wgmma_fp8/promote:128/bf16"; "/split_k:N" follows when
-/// K is split.
+/// The words that parse_gemm_spec reads back, for example "sm90_wgmma_fp8/promote:128/bf16"; a
+/// scale order other than automatic and "/split_k:N" follow.
 std::string label(const GemmSpec& spec);
 
 }  // namespace fp8lab

@@ -1,10 +1,12 @@
 #include "emulation/api/quant_spec.hpp"
 
+#include <array>
 #include <charconv>
 
 #include <fmt/format.h>
 
 #include "emulation/api/recipe_names.hpp"
+#include "emulation/api/spec_fields.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab {
@@ -122,6 +124,36 @@ double bits_of(numerics::ScaleFormat format) {
   return 0.0;
 }
 
+/// "/PREFIXword" for a value other than the usual one.
+template <class T, std::size_t N>
+std::string word_if(std::string_view prefix, const std::array<Named<T>, N>& names, T value,
+                    T usual) {
+  if (value == usual) return "";
+  return fmt::format("/{}{}", prefix, word_for(names, value));
+}
+
+std::string scale_words(const numerics::ScaleRule& rule) {
+  const numerics::ScaleRule plain;
+  std::string text = fmt::format("/{}", word_for(kScaleFormatNames, rule.format));
+  if (rule.is_power_of_two()) {
+    // "nearest" alone is what happens to the elements.
+    const bool nearest = rule.rounding == numerics::ScaleRounding::nearest;
+    text += fmt::format("/{}{}", nearest ? "scale_rounding:" : "",
+                        word_for(kScaleRoundingNames, rule.rounding));
+  }
+  text += word_if("", kScaleArithmeticNames, rule.arithmetic, plain.arithmetic);
+  if (rule.amax_epsilon != plain.amax_epsilon) {
+    text += fmt::format("/amax_epsilon:{}", rule.amax_epsilon);
+  }
+  text += word_if("epsilon_mode:", kEpsilonModeNames, rule.epsilon_mode, plain.epsilon_mode);
+  if (rule.margin != plain.margin) text += fmt::format("/margin:{}", rule.margin);
+  text += word_if("encode_limit:", kEncodeLimitNames, rule.encode_limit, plain.encode_limit);
+  text +=
+      word_if("scale_overflow:", kScaleOverflowNames, rule.scale_overflow, plain.scale_overflow);
+  text += word_if("", kFourOverSixNames, rule.four_over_six, plain.four_over_six);
+  return text;
+}
+
 }  // namespace
 
 DType QuantSpec::storage() const {
@@ -170,17 +202,26 @@ std::optional<TileShape> tile_from_name(std::string_view name) {
   return TileShape{*rows, *cols};
 }
 
-std::string label(const QuantSpec& spec) {
+std::string label(const QuantSpec& whole) {
+  const QuantSpec spec = effective(whole), plain;
   std::string text = format_name(spec.format);
-  if (spec.has_scale()) {
+  if (spec.scale_source == ScaleSource::static_scale) {
+    text += fmt::format("/static:{}", spec.static_scale);
+  } else if (spec.has_scale()) {
+    text += "/" + tile_name(spec.tile);
+    if (!spec.has_codebooks()) text += scale_words(spec.scale);
+  }
+  if (spec.scale_source == ScaleSource::delayed) {
+    text += "/delayed";
+    if (spec.history_length != plain.history_length) {
+      text += fmt::format("/history:{}", spec.history_length);
+    }
     text +=
-        fmt::format("/{}/{}", tile_name(spec.tile), word_for(kScaleFormatNames, spec.scale.format));
+        word_if("amax_algorithm:", kAmaxAlgorithmNames, spec.amax_algorithm, plain.amax_algorithm);
+    if (spec.warmup_steps != 0) text += fmt::format("/warmup_steps:{}", spec.warmup_steps);
   }
-  if (spec.scale_source == ScaleSource::delayed) text += "/delayed";
-  if (spec.scale_source == ScaleSource::static_scale) text += "/static";
-  if (spec.rounding != numerics::Rounding::nearest) {
-    text += fmt::format("/{}", word_for(kRoundingNames, spec.rounding));
-  }
+  text += word_if("", kRoundingNames, spec.rounding, plain.rounding);
+  text += word_if("overflow:", kOverflowNames, spec.overflow, plain.overflow);
   if (spec.transform) text += "/" + transform_name(spec.transform);
   return text;
 }

@@ -117,9 +117,9 @@ std::string tile_name(const TileShape& tile);
 /// Inverse of tile_name: "tensor", "row" or "RxC" with positive R and C; nothing otherwise.
 std::optional<TileShape> tile_from_name(std::string_view name);
 
-/// Short form for tables and figures: format, tile and scale format, for example
-/// "e4m3fn/1x128/pow2"; "/delayed", "/static", a rounding other than nearest and a transform follow
-/// where they apply, and a spec without a scale is its format alone.
+/// The words of tables and run files, such as "e4m3fn/1x128/pow2/enc_floor": all that is not
+/// default, and always the rounding of powers of two. parse_quant_spec reads effective(spec) back,
+/// but for orientation_source and weight_source, which say what is quantized and not how.
 std::string label(const QuantSpec& spec);
 
 /// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16

@@ -36,8 +36,8 @@ po::options_description gemm_options() {
       "cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N] with MODE tensor, row, 1x128x1x128, "
       "1x128x128x128, 128x128x1x128 or bf16");
   add("operand-a", po::value<std::string>(),
-      "quantizer of A such as e4m3fn/1x128/pow2 (default: the recipe's or the mode's, else the "
-      "accumulator's format, unscaled unless it takes block scales)");
+      "quantizer of A such as e4m3fn/1x128/pow2, see fp8lab quantize --help (default: the recipe's "
+      "or the mode's, else the accumulator's format, unscaled unless it takes block scales)");
   add("operand-b", po::value<std::string>(), "quantizer of B");
   add("alpha", po::value<float>()->default_value(1.0f), "factor of the product");
   add("beta", po::value<float>()->default_value(0.0f), "factor of C");

@@ -33,19 +33,27 @@ po::options_description quantize_options() {
       "fp8lab quantize X.npy --spec SPEC | --recipe NAME --slot SLOT\n"
       "fp8lab quantize MODEL --recipe NAME\n"
       "X holds float32 or bf16 (uint16 bits) values (rows, K). The second orientations wgrad.x,\n"
-      "wgrad.dy and dgrad.w of a recipe are made from X transposed, as in training.\n"
+      "wgrad.dy and dgrad.w of a recipe are made from X transposed, as in training; --spec takes "
+      "X\n"
+      "as the GEMM does.\n"
+      "SPEC is RECIPE:SLOT or, as reports print it, FORMAT[/WORD...], such as e4m3fn/1x128/pow2: "
+      "a\n"
+      "tile, a scale format and further words in any order. Power-of-two scales are rounded by\n"
+      "enc_floor (pow2) or rceil (e8m0), under which no element saturates, or by ocp_floor (mx32,\n"
+      "which is 1x32/e8m0/ocp_floor), under which some do; ceil, even and scale_rounding:nearest\n"
+      "are the others\n"
       "MODEL is a Hugging Face folder, a safetensors file, or a run: every weight of a linear "
       "layer is\n"
       "measured as fprop.w of the recipe and under other quantizers");
   auto add = options.add_options();
   add("input", po::value<std::string>(), "X.npy or MODEL");
-  add("spec", po::value<std::string>(), "quantizer such as e4m3fn/1x128/pow2/enc_floor");
+  add("spec", po::value<std::string>(), "quantizer such as e4m3fn/1x128/pow2 or infir2:fprop.x");
   add("recipe", po::value<std::string>(), "recipe by name or file");
   add("slot", po::value<std::string>(), "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
   add("transpose", "with --spec: quantize X transposed");
   add("partner", po::value<std::string>(),
       "Y.npy, for a smooth transform: the tensor of the other operand of the product. With --spec\n"
-      "X is the left one, and Y (rows, K) holds the right one");
+      "X is the left one unless SPEC is RECIPE:SLOT, and Y (rows, K) holds the other");
   add("compare",
       po::value<std::vector<std::string>>()->composing()->default_value(
           kCompared,
@@ -79,6 +87,9 @@ bool is_second_orientation(Slot slot) {
   return slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
 }
 
+/// B of its GEMM.
+bool is_right(Slot slot) { return static_cast<std::size_t>(slot) % 2 == 1; }
+
 Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
   std::string names;
   for (const Slot slot : kSlots) {
@@ -87,9 +98,8 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
     Plan plan;
     plan.spec = recipe.slot(slot);
     plan.transpose = is_second_orientation(slot);
-    const auto index = static_cast<std::size_t>(slot);
-    plan.is_right = index % 2 == 1;
-    plan.partner_transpose = is_second_orientation(kSlots[index ^ 1u]);
+    plan.is_right = is_right(slot);
+    plan.partner_transpose = is_second_orientation(kSlots[static_cast<std::size_t>(slot) ^ 1u]);
     if (plan.spec.orientation_source != OrientationSource::high_precision) {
       plan.first = recipe.slot(slot == Slot::wgrad_x    ? Slot::fprop_x
                                : slot == Slot::wgrad_dy ? Slot::dgrad_dy
@@ -114,8 +124,12 @@ Plan read_plan(const po::variables_map& values) {
   }
   if (values.count("slot") != 0) throw Error("quantize: --slot is for --recipe");
   Plan plan;
-  plan.spec = parse_quant_spec(values["spec"].as<std::string>());
+  const std::string words = values["spec"].as<std::string>();
+  plan.spec = parse_quant_spec(words);
   plan.transpose = values.count("transpose") != 0;
+  if (const std::optional<RecipeSlot> of = recipe_slot_from_text(words)) {
+    plan.is_right = is_right(of->slot);
+  }
   return plan;
 }
 

@@ -178,6 +178,14 @@ std::vector<std::int64_t> top_channels(const OperandStatistics& s, std::int64_t 
   return top;
 }
 
+/// Length of the longest quantizer.
+template <class Row>
+std::size_t widest(const std::vector<Row>& rows) {
+  std::size_t width = 0;
+  for (const Row& row : rows) width = std::max(width, row.quantizer.size());
+  return width;
+}
+
 void print_weight(const MeasuredWeight& weight) {
   const OperandStatistics& s = weight.measurements.front().statistics;
   fmt::print(
@@ -186,21 +194,24 @@ void print_weight(const MeasuredWeight& weight) {
       weight.header.name, fmt::join(weight.header.shape, ", "), weight.layer, s.amax, s.rms,
       s.crest_factor, s.kurtosis, s.channel_outlier_ratio,
       fmt::join(top_channels(s, weight.header.shape[1]), " "));
+  const std::size_t width = widest(weight.measurements);
   for (const Measurement& one : weight.measurements) {
     fmt::print(
-        "  {} {:<28} {:>8.3f} dB  underflow {:<10.3g} saturated {:<10.3g} scale bits {:.4g}\n",
-        one.of_recipe ? '*' : ' ', one.quantizer, one.statistics.sqnr_db,
+        "  {} {:<{}} {:>8.3f} dB  underflow {:<10.3g} saturated {:<10.3g} scale bits {:.4g}\n",
+        one.of_recipe ? '*' : ' ', one.quantizer, width, one.statistics.sqnr_db,
         one.statistics.underflow_fraction, one.statistics.saturation_fraction, one.scale_bits);
   }
 }
 
 void print_summary(const std::vector<MeasuredWeight>& weights, const std::string& recipe) {
   fmt::print("all weights of linear layers, * as recipe {} has it\n", recipe);
-  for (const Summary& summary : summarize(weights)) {
+  const std::vector<Summary> summaries = summarize(weights);
+  const std::size_t width = widest(summaries);
+  for (const Summary& summary : summaries) {
     fmt::print(
-        "  {} {:<28} mean {:>8.3f} dB  lowest {:>8.3f} dB in {}; underflow up to {:.3g}, saturated "
+        "  {} {:<{}} mean {:>8.3f} dB  lowest {:>8.3f} dB in {}; underflow up to {:.3g}, saturated "
         "up to {:.3g}\n",
-        summary.of_recipe ? '*' : ' ', summary.quantizer,
+        summary.of_recipe ? '*' : ' ', summary.quantizer, width,
         summary.sqnr_sum / static_cast<double>(summary.weights), summary.lowest_sqnr,
         summary.lowest_name, summary.most_underflow, summary.most_saturation);
   }

@@ -8,6 +8,7 @@
 
 #include "emulation/api/error.hpp"
 #include "src/config/spec_words.hpp"
+#include "src/config/words.hpp"
 
 namespace fp8lab {
 namespace {
@@ -97,9 +98,18 @@ LibraryCall parse_library_call(const std::string& text) {
     call.a.tile = mode.a;
     call.b.tile = mode.b;
   }
+  SettledOnce settled(fmt::format("GEMM '{}'", text));
   for (std::size_t i = 1; i < words.size(); ++i) {
-    if (take_schedule(text, words[i], mode, call) || take_output(words[i], call)) continue;
+    if (take_schedule(text, words[i], mode, call)) {
+      settled.settle("schedule", words[i]);
+      continue;
+    }
+    if (take_output(words[i], call)) {
+      settled.settle("output", words[i]);
+      continue;
+    }
     if (const std::optional<int> split = split_k_from_word(words[i])) {
+      settled.settle("split of K", words[i]);
       call.gemm.split_k = *split;
       continue;
     }

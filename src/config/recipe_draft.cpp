@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/spec_fields.hpp"
 #include "emulation/api/tensor_core.hpp"
 
 namespace fp8lab {
@@ -50,52 +51,6 @@ bool is_scale_rule_key(const std::string& key) {
       "scale_rounding", "scale_arithmetic", "amax_epsilon",   "margin",
       "epsilon_mode",   "encode_limit",     "scale_overflow", "four_over_six"};
   return std::find(keys.begin(), keys.end(), key) != keys.end();
-}
-
-// Whether a key of the scale rule matters to a scale of this format and arithmetic.
-bool shapes_scale(const std::string& key, const numerics::ScaleRule& rule) {
-  const bool two_level = rule.format == numerics::ScaleFormat::nv_two_level;
-  if (key == "scale_rounding") return rule.is_power_of_two();
-  if (key == "scale_overflow") return rule.format == numerics::ScaleFormat::e8m0;
-  if (key == "four_over_six") return two_level;
-  if (key == "epsilon_mode") return !two_level && rule.amax_epsilon != 0.0f;
-  if (key == "encode_limit") {
-    return !two_level && !rule.is_power_of_two() &&
-           rule.arithmetic == numerics::ScaleArithmetic::enc_div;
-  }
-  return !two_level;
-}
-
-// The rule without fields that have no effect.
-numerics::ScaleRule effective(const numerics::ScaleRule& rule) {
-  const numerics::ScaleRule plain;
-  numerics::ScaleRule result = rule;
-  if (!shapes_scale("scale_rounding", rule)) result.rounding = plain.rounding;
-  if (!shapes_scale("scale_arithmetic", rule)) result.arithmetic = plain.arithmetic;
-  if (!shapes_scale("amax_epsilon", rule)) result.amax_epsilon = plain.amax_epsilon;
-  if (!shapes_scale("margin", rule)) result.margin = plain.margin;
-  if (!shapes_scale("epsilon_mode", rule)) result.epsilon_mode = plain.epsilon_mode;
-  if (!shapes_scale("encode_limit", rule)) result.encode_limit = plain.encode_limit;
-  if (!shapes_scale("scale_overflow", rule)) result.scale_overflow = plain.scale_overflow;
-  if (!shapes_scale("four_over_six", rule)) result.four_over_six = plain.four_over_six;
-  return result;
-}
-
-// Whether a key of a slot table matters to the resolved `spec`; `draft` is what was written.
-bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft) {
-  if (key == "rounding" || key == "overflow" || key == "transform") return spec.is_cast();
-  if (key == "history" || key == "amax_algorithm" || key == "warmup_steps") {
-    return spec.scale_source == ScaleSource::delayed;
-  }
-  if (key == "static_scale") return spec.scale_source == ScaleSource::static_scale;
-  const bool derived = spec.has_scale() && spec.scale_source != ScaleSource::static_scale;
-  if (key == "tile") return derived || (spec.is_quantized() && draft.spec.tile.is_tensor());
-  if (key == "scale_source") {
-    return spec.is_quantized() || draft.scale_source == ScaleSource::none;
-  }
-  const bool by_rule = derived && !spec.has_codebooks();
-  if (key == "scale_format") return by_rule;
-  return !is_scale_rule_key(key) || (by_rule && shapes_scale(key, spec.scale));
 }
 
 std::string needed_for(const std::string& key) {
@@ -145,6 +100,22 @@ std::string locate(const toml::table& document, const std::vector<std::string>& 
 }
 
 }  // namespace
+
+bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft) {
+  if (key == "rounding" || key == "overflow" || key == "transform") return spec.is_cast();
+  if (key == "history" || key == "amax_algorithm" || key == "warmup_steps") {
+    return spec.scale_source == ScaleSource::delayed;
+  }
+  if (key == "static_scale") return spec.scale_source == ScaleSource::static_scale;
+  const bool derived = spec.has_scale() && spec.scale_source != ScaleSource::static_scale;
+  if (key == "tile") return derived || (spec.is_quantized() && draft.spec.tile.is_tensor());
+  if (key == "scale_source") {
+    return spec.is_quantized() || draft.scale_source == ScaleSource::none;
+  }
+  const bool by_rule = derived && !spec.has_codebooks();
+  if (key == "scale_format") return by_rule;
+  return !is_scale_rule_key(key) || (by_rule && shapes_scale(key, spec.scale));
+}
 
 numerics::FormatSpec parse_format(const TomlReader& reader, const std::string& key,
                                   const std::string& name) {
@@ -240,6 +211,7 @@ void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& re
     numerics::ScaleRule& scale = spec.scale;
     if (tile) spec.tile = *tile;
     if (mx) scale.format = numerics::ScaleFormat::e8m0;
+    if (mx || nv || table.has("scale_format")) draft.is_ocp_scaled = mx;
     if (nv) scale.format = numerics::ScaleFormat::nv_two_level;
     scale.format = table.choice("scale_format", kScaleFormatNames, scale.format);
     if (mx && scale.format != numerics::ScaleFormat::e8m0) {
@@ -248,7 +220,9 @@ void RecipeDraft::read_scale_keys(TomlReader& table, const std::vector<Slot>& re
     if (nv && scale.format != numerics::ScaleFormat::nv_two_level) {
       table.refuse("scale_format", "not that of tile nv16", "nv_two_level, or tile = \"1x16\"");
     }
-    scale.rounding = table.choice("scale_rounding", kScaleRoundingNames, scale.rounding);
+    const numerics::ScaleRounding rounding =
+        table.choice("scale_rounding", kScaleRoundingNames, scale.rounding);
+    if (table.has("scale_rounding")) draft.scale_rounding = rounding;
     scale.arithmetic = table.choice("scale_arithmetic", kScaleArithmeticNames, scale.arithmetic);
     scale.amax_epsilon =
         static_cast<float>(table.number("amax_epsilon", scale.amax_epsilon, 0.0, 1.0));
@@ -366,32 +340,10 @@ QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
   const SlotDraft& draft = slots_[static_cast<std::size_t>(slot)];
   QuantSpec spec = draft.spec;
   spec.format = draft.format.value_or(format_of(activations_));
-  const QuantSpec plain;
-  if (!spec.is_quantized()) {
-    QuantSpec passed = plain;
-    passed.format = spec.format;
-    if (spec.is_cast()) {
-      passed.rounding = spec.rounding;
-      passed.overflow = spec.overflow;
-      passed.transform = spec.transform;
-    }
-    passed.orientation_source = spec.orientation_source;
-    passed.weight_source = spec.weight_source;
-    return passed;
-  }
   spec.scale_source = draft.scale_source.value_or(ScaleSource::current);
-  if (spec.scale_source == ScaleSource::none || spec.scale_source == ScaleSource::static_scale) {
-    spec.tile = plain.tile;
-    spec.scale = plain.scale;
-  }
-  spec.scale = spec.has_codebooks() ? plain.scale : effective(spec.scale);
-  if (spec.scale_source != ScaleSource::delayed) {
-    spec.history_length = plain.history_length;
-    spec.amax_algorithm = plain.amax_algorithm;
-    spec.warmup_steps = plain.warmup_steps;
-  }
-  if (spec.scale_source != ScaleSource::static_scale) spec.static_scale = plain.static_scale;
-  return spec;
+  spec.scale.rounding =
+      draft.scale_rounding.value_or(default_scale_rounding(spec.scale.format, draft.is_ocp_scaled));
+  return effective(spec);
 }
 
 GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const {

@@ -14,9 +14,14 @@ namespace fp8lab {
 /// The settings of one operand; what no table has said yet depends on the rest.
 struct SlotDraft {
   QuantSpec spec;
-  std::optional<numerics::FormatSpec> format;  ///< default: the activations' type
-  std::optional<ScaleSource> scale_source;     ///< default: current for at most 8 bits
+  std::optional<numerics::FormatSpec> format;             ///< default: the activations' type
+  std::optional<ScaleSource> scale_source;                ///< default: current for at most 8 bits
+  std::optional<numerics::ScaleRounding> scale_rounding;  ///< default: default_scale_rounding
+  bool is_ocp_scaled = false;                             ///< the scale format is that of mx32
 };
+
+/// Whether a key of a slot table matters to the resolved `spec`; `draft` is what was written.
+bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft);
 
 /// The settings of one GEMM.
 struct GemmDraft {

@@ -11,15 +11,36 @@
 
 #include "emulation/api/gemm_spec.hpp"
 #include "emulation/api/quant_spec.hpp"
+#include "emulation/api/recipe.hpp"
 
 namespace fp8lab {
 
-/// "FORMAT[/WORD...]", for example "e4m3fn/1x128/pow2/enc_floor", "e5m2", "e2m1/mx32/stochastic".
-/// Words, in any order: a tile; a scale format; a scale rounding other than nearest, which is the
-/// default; a scale arithmetic; mae or mse, the choice between 6 and 4 of two-level scales;
-/// "static:NUMBER"; a rounding other than nearest; a transform. A tile or scale word asks for
-/// current scaling; without one the values are only cast. Throws Error naming the word.
+/// "FORMAT[/WORD...]", for example "e4m3fn/1x128/pow2/enc_floor", "e5m2", "e2m1/mx32/stochastic",
+/// or "RECIPE:SLOT" such as "infir2:fprop.x", the quantizer of a recipe's operand.
+///
+/// Words, in any order: a tile; a scale format; a scale rounding (default_scale_rounding where none
+/// is given; the nearest one is "scale_rounding:nearest"); a scale arithmetic; mae or mse, the
+/// choice between 6 and 4 of two-level scales; "delayed" or "static:NUMBER"; a rounding other than
+/// nearest; a transform; and as KEY:VALUE the other keys of a recipe's slot table that shape codes
+/// and scales: amax_epsilon, epsilon_mode, margin, encode_limit, scale_overflow, history,
+/// amax_algorithm, overflow. A word about the scale asks for current scaling unless another source
+/// is given; without one the values are only cast. The result is effective().
+///
+/// parse_quant_spec(label(spec)) is effective(spec) but for orientation_source and weight_source.
+///
+/// Throws Error naming the word: also for a word about what an earlier one has said, for a word
+/// without effect, and for a slot that is made from the codes of another.
 QuantSpec parse_quant_spec(const std::string& words);
+
+/// An operand of a recipe.
+struct RecipeSlot {
+  std::string recipe;  ///< name or file
+  Slot slot = Slot::fprop_x;
+};
+
+/// "RECIPE:SLOT"; nothing for other texts, such as the words of a quantizer. Throws Error for an
+/// unknown slot of what can be nothing else.
+std::optional<RecipeSlot> recipe_slot_from_text(const std::string& text);
 
 /// A key of a recipe's slot table and its value.
 using SpecKey = std::pair<std::string, std::variant<std::string, std::int64_t, double>>;
@@ -31,7 +52,8 @@ using SpecKey = std::pair<std::string, std::variant<std::string, std::int64_t, d
 QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys);
 
 /// "ACCUMULATOR[/SCHEDULE][/OUTPUT][/SCALE_ORDER][/split_k:N]", for example
-/// "sm90_wgmma_fp8/promote:128/fp32"; the defaults are fast and bf16. Throws Error naming the word.
+/// "sm90_wgmma_fp8/promote:128/fp32"; the defaults are fast and bf16. Throws Error naming the word,
+/// also one about what an earlier one has said.
 GemmSpec parse_gemm_spec(const std::string& words);
 
 /// A GEMM and the quantizers of its operands.

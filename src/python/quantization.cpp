@@ -132,7 +132,8 @@ void bind_quantization(py::module_& module) {
     return std::string(word_for(table, value));
   };
   py::class_<QuantSpec>(module, "QuantSpec",
-                        "How one matrix is quantized: QuantSpec('e4m3fn/1x128/pow2'), or keywords "
+                        "How one matrix is quantized: QuantSpec('e4m3fn/1x128/pow2'), QuantSpec("
+                        "'infir2:fprop.x'), or keywords "
                         "named as the keys of a recipe's slot table.")
       .def(py::init(&parse_quant_spec), py::arg("words"), py::pos_only())
       .def(py::init(&spec_of_keywords))

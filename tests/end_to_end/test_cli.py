@@ -474,6 +474,15 @@ def test_quantize(matrices: Path) -> None:
     )
     assert abs(report["sqnr_db"] + 20 * np.log10(relative)) < 1e-3
     assert report["amax"] == np.abs(x).max()
+    # What is printed is a spec, and so is an operand of a recipe.
+    for spec in ("infir2:fprop.x", report["operand"], "e4m3fn/1x128/pow2"):
+        again = succeeded("quantize", matrices / "a.npy", "--spec", spec, "--json")
+        assert json.loads(again) == report
+    transposed = succeeded(
+        "quantize", matrices / "a.npy", "--spec", "infir2:wgrad.x", "--transpose", "--json"
+    )
+    slot = ["--recipe", "infir2", "--slot", "wgrad.x"]
+    assert transposed == succeeded("quantize", matrices / "a.npy", *slot, "--json")
     # The second orientation is made from the transpose, here from the requantized first one.
     succeeded("quantize", matrices / "a.npy", "--recipe", "deepseek_v3", "--slot", "wgrad.x",
               "--out", codes)
@@ -495,6 +504,12 @@ def test_quantize_refusals(matrices: Path) -> None:
     assert "--slot is missing" in refused("quantize", x, "--recipe", "infir2")
     assert "accepted: fprop.x" in refused("quantize", x, "--recipe", "infir2", "--slot", "x")
     assert "unknown format 'e9m9'" in refused("quantize", x, "--spec", "e9m9")
+    assert "'row' after 'row'" in refused("quantize", x, "--spec", "e4m3fn/row/row/row")
+    assert "'ceil' has no effect" in refused("quantize", x, "--spec", "e4m3fn/row/ceil")
+    assert "'fast' after 'promote:128'" in refused(
+        "gemm", "--spec", "sm90_wgmma_fp8/promote:128/fast", "--a", x, "--b", x, "--out", x
+    )
+    assert "is requantized" in refused("quantize", x, "--spec", "deepseek_v3:wgrad.x")
     assert "--input is missing" in refused("quantize", "--spec", "e5m2")
     # A folder is a model.
     assert "a model takes --recipe" in refused("quantize", matrices, "--spec", "e5m2")

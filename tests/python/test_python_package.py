@@ -127,7 +127,7 @@ def test_spec_by_keywords_is_the_spec_by_words() -> None:
         format="e4m3fn", tile="1x128", scale_format="pow2", scale_rounding="enc_floor"
     )
     assert spec == fp8lab.QuantSpec("e4m3fn/1x128/pow2/enc_floor")
-    assert spec != fp8lab.QuantSpec("e4m3fn/1x128/pow2")
+    assert spec != fp8lab.QuantSpec("e4m3fn/1x128/pow2/scale_rounding:nearest")
     assert (spec.format, spec.tile, spec.scale_rounding) == ("e4m3fn", "1x128", "enc_floor")
     x = generator().normal(size=(4, 256)).astype(np.float32)
     first = fp8lab.quantize(x, spec)
@@ -138,13 +138,64 @@ def test_spec_by_keywords_is_the_spec_by_words() -> None:
     assert fp8lab.quantize(x, "e5m2").scales is None
 
 
+RECIPES = ("infir2", "mxfp8", "deepseek_v3", "torchao_rowwise", "nvfp4", "te_current", "halo1_fp8")
+SLOTS = ("fprop.x", "fprop.w", "dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_labels_are_specs(recipe: str) -> None:
+    x = generator(11).normal(size=(64, 256)).astype(np.float32)
+    for slot in SLOTS:
+        if (recipe, slot) == ("deepseek_v3", "wgrad.x"):
+            continue  # requantized
+        spec = fp8lab.QuantSpec(f"{recipe}:{slot}")
+        assert fp8lab.QuantSpec(spec.label) == spec
+        assert repr(spec) == f"QuantSpec('{spec.label}')"
+        ours = fp8lab.quantize(x, f"{recipe}:{slot}", seed=3)
+        theirs = fp8lab.quantize(x, spec.label, seed=3)
+        assert np.array_equal(ours.codes, theirs.codes)
+        assert np.array_equal(ours.scales, theirs.scales)
+
+
+def test_operands_of_recipes_are_those_of_their_gemms() -> None:
+    a = generator(12).normal(size=(8, 256)).astype(np.float32)
+    b = generator(13).normal(size=(16, 256)).astype(np.float32)
+    expected = fp8lab.gemm(a, b, "infir2:fprop")
+    x, w = fp8lab.quantize(a, "infir2:fprop.x"), fp8lab.quantize(b, "infir2:fprop.w")
+    by_codes = fp8lab.gemm(x.codes, w.codes, "infir2:fprop", scale_a=x.scales, scale_b=w.scales)
+    assert np.array_equal(by_codes, expected)
+    words = {"operand_a": "infir2:fprop.x", "operand_b": "infir2:fprop.w"}
+    assert np.array_equal(fp8lab.gemm(a, b, "sm90_wgmma_fp8/promote:128", **words), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "keys", "saturated", "sqnr"),
+    [
+        ("1x128/pow2", {"tile": "1x128", "scale_format": "pow2"}, 0.0, 31.4),
+        ("1x32/e8m0", {"tile": "1x32", "scale_format": "e8m0"}, 0.0, 31.4),
+        ("mx32", {"tile": "mx32"}, 0.01, 30.5),
+    ],
+)
+def test_a_power_of_two_that_nothing_is_said_about_suits_normal_data(
+    words: str, keys: dict[str, str], saturated: float, sqnr: float
+) -> None:
+    x = generator(14).normal(size=(512, 1024)).astype(np.float32)
+    spec = fp8lab.QuantSpec("e4m3fn/" + words)
+    assert spec == fp8lab.QuantSpec(format="e4m3fn", **keys)
+    statistics = fp8lab.quantize(x, spec).statistics
+    assert statistics["saturation_fraction"] <= saturated
+    assert statistics["sqnr_db"] > sqnr
+    ocp = fp8lab.quantize(x, "e4m3fn/1x32/e8m0/ocp_floor")
+    assert (words == "mx32") == np.array_equal(fp8lab.quantize(x, spec).codes, ocp.codes)
+
+
 def run_program(*arguments: object) -> None:
     words = [os.environ["FP8LAB_PROGRAM"], *map(str, arguments)]
     subprocess.run(words, check=True, capture_output=True, timeout=100)
 
 
 @pytest.mark.parametrize(
-    "spec", ["e4m3fn/1x128/pow2", "e5m2/row", "e2m1/mx32/stochastic", "e4m3fn/128x128/ceil"]
+    "spec", ["e4m3fn/1x128/pow2", "e5m2/row", "e2m1/mx32/stochastic", "infir2:fprop.w"]
 )
 @pytest.mark.parametrize("transpose", [False, True])
 def test_quantize_is_the_program(tmp_path: Path, spec: str, transpose: bool) -> None:
@@ -349,6 +400,11 @@ CALL = "cublaslt_h200:tensor"
         (lambda: fp8lab.quantize(X[:0], "e4m3fn"), "x: shape (0, 32)"),
         (lambda: fp8lab.quantize(CODES, "e4m3fn"), "x: values are u8"),
         (lambda: fp8lab.quantize(X, "e4m3fn/1x0"), "unknown word '1x0'"),
+        (lambda: fp8lab.quantize(X, "e4m3fn/row/row"), "says the tile already"),
+        (lambda: fp8lab.quantize(X, "e4m3fn/row/ceil"), "'ceil' has no effect"),
+        (lambda: fp8lab.quantize(X, "e4m3fn/delayed"), "delayed scaling needs the amax history"),
+        (lambda: fp8lab.quantize(X, "infir2:x"), "unknown slot 'x'"),
+        (lambda: fp8lab.quantize(X, "deepseek_v3:wgrad.x"), "is requantized from the codes"),
         (lambda: fp8lab.quantize(X, "e4m3fn", threads=-1), "thread"),
         (
             lambda: fp8lab.quantize(X, fp8lab.QuantSpec(format="e4m3fn", scale_source="delayed")),

@@ -404,9 +404,9 @@ TEST_CASE("an unknown recipe name lists the known ones") {
 
 TEST_CASE("quantizers and GEMMs in words") {
   for (const char* words :
-       {"e4m3fn/1x128/pow2", "e5m2/tensor/fp32", "e2m1/1x32/e8m0/stochastic", "bf16", "e4m3fn",
-        "e4m3fn/row/fp32/toward_zero", "e2m1/1x16/nv_two_level/ties_down", "int8/row/fp32",
-        "e8m3/stochastic", "lns8/tensor/bf16"}) {
+       {"e4m3fn/1x128/pow2/enc_floor", "e5m2/tensor/fp32", "e2m1/1x32/e8m0/rceil/stochastic",
+        "bf16", "e4m3fn", "e4m3fn/row/fp32/toward_zero", "e2m1/1x16/nv_two_level/ties_down",
+        "int8/row/fp32", "e8m3/stochastic", "lns8/tensor/bf16"}) {
     CHECK(label(parse_quant_spec(words)) == words);
   }
   for (const char* words : {"sm90_wgmma_fp8/promote:128/f32", "sm90_bf16/fast/bf16",

@@ -76,6 +76,8 @@ TEST_CASE("accumulator and schedule names are inverse to each other") {
   }
   spec.split_k = 2;
   CHECK(label(spec) == "sm90_bf16/promote:64/bf16/split_k:2");
+  spec.scale_order = ScaleOrder::epilogue;
+  CHECK(label(spec) == "sm90_bf16/promote:64/bf16/epilogue/split_k:2");
 }
 
 TEST_CASE("labels and the cost of scales") {
@@ -86,7 +88,8 @@ TEST_CASE("labels and the cost of scales") {
   spec.tile = {1, 128};
   spec.scale.format = numerics::ScaleFormat::pow2;
   spec.scale_source = ScaleSource::current;
-  CHECK(label(spec) == "e4m3fn/1x128/pow2");
+  spec.scale.rounding = numerics::ScaleRounding::enc_floor;
+  CHECK(label(spec) == "e4m3fn/1x128/pow2/enc_floor");
   CHECK(scale_bits_per_element(spec, 10, 256) == 0.25);
   CHECK(scale_bits_per_element(spec, 10, 192) == 32.0 * 20 / 1920);  // short tiles cost as much
   spec.scale.format = numerics::ScaleFormat::e8m0;
@@ -102,7 +105,7 @@ TEST_CASE("labels and the cost of scales") {
   spec.tile = {};
   spec.scale_source = ScaleSource::delayed;
   spec.rounding = numerics::Rounding::stochastic;
-  CHECK(label(spec) == "e4m3fn/tensor/e8m0/delayed/stochastic");
+  CHECK(label(spec) == "e4m3fn/tensor/e8m0/enc_floor/delayed/stochastic");
   CHECK(scale_bits_per_element(spec, 2, 4) == 1.0);
 }
 

@@ -2,6 +2,7 @@
 
     import numpy as np, fp8lab
     q = fp8lab.quantize(x, "e4m3fn/1x128/pow2")     # q.codes, q.scales, q.statistics
+    q = fp8lab.quantize(x, "infir2:fprop.x")        # by the quantizer of a recipe's operand
     d = fp8lab.gemm(a, b, "sm90_wgmma_fp8/promote:128/fp32")
     model = fp8lab.Model("FOLDER", recipe="infir2")          # saved by transformers
     loss, gradients = model.gradients(tokens)                # and logits, step, ...

@@ -18,10 +18,16 @@ class QuantSpec:
     """How one matrix is quantized.
 
     `QuantSpec("e4m3fn/1x128/pow2")` takes the words of the command line: a format, then in any
-    order a tile (`tensor`, `row`, `RxC`, `mx32`), a scale format (`fp32`, `pow2`, `e8m0`), a scale
-    rounding (`ceil`, `enc_floor`, `ocp_floor`, `rceil`, `even`), a scale arithmetic (`enc_div`,
-    `dec_div_recip`, `dec_div`), `static:NUMBER`, `toward_zero` or `stochastic`. A format alone is a
-    cast without a scale.
+    order a tile (`tensor`, `row`, `RxC`), a scale format (`fp32`, `pow2`, `e8m0`, `bf16`, `e4m3`,
+    `nv_two_level`) or both at once (`mx32`, `nv16`), a scale rounding (`ceil`, `enc_floor`,
+    `ocp_floor`, `rceil`, `even`, `scale_rounding:nearest`), a scale arithmetic (`enc_div`,
+    `dec_div_recip`, `dec_div`), `mae` or `mse`, `delayed` or `static:NUMBER`, a rounding
+    (`ties_down`, `ties_positive`, `toward_zero`, `stochastic`), a transform, and further keys of a
+    recipe's slot table, such as `amax_epsilon:1e-4`. A format alone is a cast without a scale.
+    Without a scale rounding `pow2` has `enc_floor` and `e8m0` has `rceil`, under which no element
+    saturates, and `mx32` has `ocp_floor`. `label` is these words, and reads back as an equal spec.
+
+    `QuantSpec("infir2:fprop.x")` is the quantizer of a recipe's operand.
 
     The keywords are the keys of a recipe's slot table, with their defaults: a format of at most 8
     bits is scaled by its current amax unless `scale_source` says otherwise, and a key that has no

@@ -67,7 +67,9 @@ def quantize(
 ) -> Quantized:
     """Codes, scales and error statistics of `x` (rows, K), or with `transpose` of its transpose.
 
-    `spec` is a `QuantSpec` or its words. Short tiles at the edges are ordinary tiles. `seed` is for
+    `spec` is a `QuantSpec` or its words: `FORMAT[/WORD...]`, or `RECIPE:SLOT` such as
+    `infir2:fprop.x`; `x` is the operand as its GEMM takes it, also for a slot that training makes
+    from a transposed tensor. Short tiles at the edges are ordinary tiles. `seed` is for
     stochastic rounding. Delayed scaling needs the amax history of a run and is refused. `threads` 0
     means all processors; it never changes a bit.
     """

@@ -1,0 +1,57 @@
+// What the readers of words between slashes share.
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "emulation/api/recipe_names.hpp"
+
+namespace fp8lab {
+
+/// The number that is all of `text`; nothing for other texts and for numbers out of range.
+template <class Number>
+std::optional<Number> number_of(std::string_view text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || last != end || text.empty()) return std::nullopt;
+  return value;
+}
+
+/// Which word has settled each setting of a spec. A second one would win or lose in silence.
+class SettledOnce {
+ public:
+  /// `spec` is the whole of it as messages begin with it, such as "quantizer 'e5m2/row'".
+  explicit SettledOnce(std::string spec) : spec_(std::move(spec)) {}
+
+  /// Throws Error when an earlier word was about the same setting.
+  void settle(std::string_view setting, const std::string& word);
+  bool has(std::string_view setting) const;
+  /// Setting and word, in the order of the words.
+  const std::vector<std::pair<std::string_view, std::string>>& words() const { return words_; }
+
+  /// Settles `setting` when `word` is one of `names`.
+  template <class T, std::size_t N>
+  bool take(std::string_view setting, const std::array<Named<T>, N>& names, const std::string& word,
+            T& value) {
+    for (const Named<T>& entry : names) {
+      if (entry.name != word) continue;
+      settle(setting, word);
+      value = entry.value;
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  std::string spec_;
+  std::vector<std::pair<std::string_view, std::string>> words_;
+};
+
+}  // namespace fp8lab
