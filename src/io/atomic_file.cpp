@@ -53,14 +53,19 @@ fs::path temporary_beside(const fs::path& path) {
   return path.parent_path() / name;
 }
 
-void remove_temporaries(const fs::path& path) {
+std::vector<fs::path> temporaries(const fs::path& path) {
   const std::string start = fmt::format(".{}.tmp-", path.filename().string());
   std::error_code ignored;
   std::vector<fs::path> found;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory_of(path), ignored)) {
     if (entry.path().filename().string().starts_with(start)) found.push_back(entry.path());
   }
-  for (const fs::path& file : found) fs::remove(file, ignored);
+  return found;
+}
+
+void remove_temporaries(const fs::path& path) {
+  std::error_code ignored;
+  for (const fs::path& file : temporaries(path)) fs::remove(file, ignored);
 }
 
 TemporaryFile::~TemporaryFile() {

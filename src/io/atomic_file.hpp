@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "src/io/file_descriptor.hpp"
 
@@ -46,8 +47,9 @@ class AtomicFile {
 /// A name beside `path` that no other process and no other call uses. The file is not created.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
-/// Removes what killed processes left of temporary_beside(path). Whoever writes `path` must hold a
-/// lock that keeps others from writing it.
+/// The files that processes, running or killed, have made as temporary_beside(path).
+std::vector<std::filesystem::path> temporaries(const std::filesystem::path& path);
+/// Removes them. The caller must hold a lock that keeps others from writing `path`.
 void remove_temporaries(const std::filesystem::path& path);
 
 /// Brings the written file `temporary` to the disk and renames it over `path`, in the same

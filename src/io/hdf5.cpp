@@ -233,6 +233,27 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   return Hdf5File(status.own(id, H5Fclose, "H5Fopen"), status);
 }
 
+bool Hdf5File::was_closed(const std::filesystem::path& path) {
+  const Hdf5Status status(path.string(), false);
+  const Hdf5Handle access = access_properties(status);
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose);
+  return file.valid();
+}
+
+std::vector<std::string> Hdf5File::link_names(const std::string& group) const {
+  const auto collect = [](hid_t, const char* name, const H5L_info_t*, void* data) -> herr_t {
+    static_cast<std::vector<std::string>*>(data)->emplace_back(name);
+    return 0;
+  };
+  if (!has(group)) throw Error(fmt::format("{}: {} is missing", name(), group));
+  std::vector<std::string> names;
+  hsize_t position = 0;
+  status_.check(H5Literate_by_name(handle_.get(), group.c_str(), H5_INDEX_NAME, H5_ITER_INC,
+                                   &position, collect, &names, H5P_DEFAULT),
+                "H5Literate_by_name", group);
+  return names;
+}
+
 void Hdf5File::start_swmr() {
   status_.check(H5Fstart_swmr_write(handle_.get()), "H5Fstart_swmr_write");
 }

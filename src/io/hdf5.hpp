@@ -127,6 +127,10 @@ class Hdf5File {
   /// For reading, also while a SWMR writer has it open or after such a writer was killed.
   static Hdf5File open(const std::filesystem::path& path);
 
+  /// False for a file whose writer was killed, or is still writing: other programs can open it as
+  /// SWMR readers alone.
+  static bool was_closed(const std::filesystem::path& path);
+
   void create_group(const std::string& path);
   /// Link `path` to `object` of another file, whose name may be relative to this file's directory.
   void link_external(const std::string& path, const std::string& file, const std::string& object);
@@ -153,6 +157,8 @@ class Hdf5File {
   std::vector<std::string> list_attribute(const std::string& object, const std::string& name) const;
   bool has_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::string> attribute_names(const std::string& object) const;
+  /// Names of the links in a group, sorted.
+  std::vector<std::string> link_names(const std::string& group) const;
   /// Gives `object` the attribute "checksum" over its other ones, texts and integers, which HDF5
   /// itself does not protect: SHA-256 of netstrings ("4:name5:value"), ordered by name; a list is
   /// the netstrings of its entries, an integer its decimal digits.

@@ -166,6 +166,11 @@ class Hdf5RunLog final : public RunLog {
     replace_file(temporary, path_);
   }
 
+  /// The completion row of `source`, if it has one.
+  void copy_completion(const Hdf5File& source) {
+    complete_->copy_from(source, source.open_dataset(complete_dataset()).rows());
+  }
+
   /// Appends the rows of `source` up to and including `step`.
   void copy_rows(const Hdf5File& source, std::int64_t step);
 
@@ -341,6 +346,17 @@ std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const 
   auto log = std::make_unique<Hdf5RunLog>(std::move(lock), path, temporary.path(), meta, tensors);
   log->publish(temporary);
   return log;
+}
+
+void RunLog::close_killed(const std::filesystem::path& path, FileLock held) {
+  const Hdf5File old = Hdf5File::open(path);
+  const RunMeta meta = read_meta(old);
+  const std::vector<TensorName> tensors = read_tensor_names(old);
+  TemporaryFile temporary(construction_site(path));
+  Hdf5RunLog log(std::move(held), path, temporary.path(), meta, tensors);
+  log.copy_rows(old, std::numeric_limits<std::int64_t>::max());
+  log.copy_completion(old);
+  log.publish(temporary);
 }
 
 std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::int64_t step,

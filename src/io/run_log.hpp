@@ -113,6 +113,10 @@ class RunLog {
                                         std::int64_t log_interval = 1,
                                         std::optional<FileLock> held = std::nullopt);
 
+  /// Writes a run file anew whose writer was killed, with all its rows, so that other programs open
+  /// it as they open any HDF5 file. `held` is its lock.
+  static void close_killed(const std::filesystem::path& path, FileLock held);
+
   /// The lock of the writer of `path`, for those who look at the run before they write; create and
   /// resume take it otherwise. Throws Error when another process has it.
   static FileLock lock(const std::filesystem::path& path);

@@ -180,8 +180,27 @@ void write_study(const std::filesystem::path& study_h5, const StudyTable& table)
   write_arms(file, table.arms);
   write_stages(file, table);
   write_axes(file, table.arms);
+  file.seal_attributes("/meta");
   file.close();
   replace_file(temporary, study_h5);
+}
+
+std::vector<std::filesystem::path> read_study_links(const std::filesystem::path& study_h5) {
+  const Hdf5File file = Hdf5File::open(study_h5);
+  if (!file.has_attribute("/meta", "schema") ||
+      file.text_attribute("/meta", "schema") != kStudySchema) {
+    throw Error(fmt::format("{}: not a study file: its schema is not '{}'", study_h5.string(),
+                            kStudySchema));
+  }
+  if (file.has_attribute("/meta", "checksum")) file.check_attributes("/meta");
+  const std::vector<std::string> arms = file.link_names("/runs");
+  const std::vector<std::string> files =
+      read_all_texts(file, {.path = "/arms/run_file", .type = ElementType::text});
+  if (arms.size() != files.size()) {
+    throw Error(fmt::format("{}: damaged: {} links for {} arms", study_h5.string(), arms.size(),
+                            files.size()));
+  }
+  return {files.begin(), files.end()};
 }
 
 }  // namespace fp8lab

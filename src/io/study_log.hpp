@@ -59,4 +59,8 @@ struct StudyTable {
 /// number of stages than the table, RuntimeFailure when the disk fails.
 void write_study(const std::filesystem::path& study_h5, const StudyTable& table);
 
+/// The run files that a study links to, relative to its folder. Throws Error when the file is no
+/// study file, or damaged.
+std::vector<std::filesystem::path> read_study_links(const std::filesystem::path& study_h5);
+
 }  // namespace fp8lab
