@@ -8,6 +8,7 @@
 #include "emulation/api/error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/json_fields.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/json_document.hpp"
 
@@ -37,7 +38,8 @@ Family read_family(JsonFields& fields) {
     fields.require("architectures", json::array({name.architecture}));
     return name.family;
   }
-  fields.fail("model_type", fmt::format("is '{}'; accepted: llama, qwen2, qwen3", type));
+  fields.fail("model_type", fmt::format("is '{}'{}; accepted: llama, qwen2, qwen3",
+                                        type.substr(0, 80), did_you_mean(type, "llama, qwen2, qwen3")));
 }
 
 /// Fields of `scaling`, of the older rope_scaling or the newer rope_parameters.

@@ -13,6 +13,7 @@
 #include "emulation/api/recipe_names.hpp"
 #include "emulation/api/tensor_core.hpp"
 #include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/config/recipe_draft.hpp"
 
 namespace fp8lab {
@@ -69,7 +70,8 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
     return {recipe.gemm(role), recipe.slots[slot], recipe.slots[slot + 1]};
   }
   throw Error(
-      fmt::format("GEMM '{}': unknown role '{}'; accepted: fprop, dgrad, wgrad", text, word));
+      fmt::format("GEMM '{}': unknown role '{}'{}; accepted: fprop, dgrad, wgrad", text, word,
+                  did_you_mean(word, "fprop, dgrad, wgrad")));
 }
 
 }  // namespace
@@ -96,11 +98,11 @@ QuantSpec parse_quant_spec(const std::string& text) {
   QuantSpec spec;
   const std::optional<numerics::FormatSpec> format = format_by_name(words.front());
   if (!format || words.front() == "e4m3") {
-    throw Error(fmt::format(
-        "quantizer '{}': unknown format '{}'; accepted: e4m3fn, e5m2, e3m4, "
-        "e2m3, e3m2, e2m1, e4m3_240, int8, int4, mxint8, lns8, bf16, fp32, or eXmY such "
-        "as e5m1, intN, lnsBgG such as lns8g16, logfmtN",
-        text, words.front()));
+    constexpr std::string_view kFormats =
+        "e4m3fn, e5m2, e3m4, e2m3, e3m2, e2m1, e4m3_240, int8, int4, mxint8, lns8, bf16, fp32, or "
+        "eXmY such as e5m1, intN, lnsBgG such as lns8g16, logfmtN";
+    throw Error(fmt::format("quantizer '{}': unknown format '{}'{}; accepted: {}", text,
+                            words.front(), did_you_mean(words.front(), kFormats), kFormats));
   }
   spec.format = *format;
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -121,14 +123,13 @@ QuantSpec parse_quant_spec(const std::string& text) {
       if (spec.has_codebooks()) spec.scale_source = ScaleSource::current;
       continue;
     }
-    throw Error(
-        fmt::format("quantizer '{}': unknown word '{}'; accepted: tensor, row, RxC, mx32, "
-                    "nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, enc_floor, "
-                    "ocp_floor, rceil, even, enc_div, "
-                    "dec_div_recip, dec_div, static:NUMBER, ties_down, ties_positive, toward_zero, "
-                    "stochastic, hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH, expand, "
-                    "clamp:QUANTILE[:compensated]",
-                    text, word));
+    constexpr std::string_view kWords =
+        "tensor, row, RxC, mx32, nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, "
+        "enc_floor, ocp_floor, rceil, even, enc_div, dec_div_recip, dec_div, static:NUMBER, "
+        "ties_down, ties_positive, toward_zero, stochastic, hadamard:BLOCK[:SIGNS[:after]], "
+        "smooth:STRENGTH, expand, clamp:QUANTILE[:compensated]";
+    throw Error(fmt::format("quantizer '{}': unknown word '{}'{}; accepted: {}", text, word,
+                            did_you_mean(word, kWords), kWords));
   }
   if (!spec.is_cast() && words.size() > 1) {
     throw Error(fmt::format("quantizer '{}': {} is passed through; accepted: no further words",
@@ -177,9 +178,10 @@ GemmSpec parse_gemm_spec(const std::string& text) {
       names += ", " + std::string(known.name);
     }
     throw Error(
-        fmt::format("GEMM '{}': unknown accumulator '{}'; accepted: {}, or RECIPE:ROLE such "
+        fmt::format("GEMM '{}': unknown accumulator '{}'{}; accepted: {}, or RECIPE:ROLE such "
                     "as infir2:fprop",
-                    text, words.front(), names.substr(2)));
+                    text, words.front(), did_you_mean(words.front(), names.substr(2)),
+                    names.substr(2)));
   }
   spec.accumulator = *accumulator;
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -199,11 +201,11 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     }
     if (take(kStorageNames, word, spec.output)) continue;
     if (take(kScaleOrderNames, word, spec.scale_order)) continue;
-    throw Error(
-        fmt::format("GEMM '{}': unknown word '{}'; accepted: fast, promote:G, bf16, fp32, "
-                    "automatic, epilogue, b_then_a, a_then_b, product_first, in_instruction, "
-                    "split_k:N",
-                    text, word));
+    constexpr std::string_view kWords =
+        "fast, promote:G, bf16, fp32, automatic, epilogue, b_then_a, a_then_b, product_first, "
+        "in_instruction, split_k:N";
+    throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, word,
+                            did_you_mean(word, kWords), kWords));
   }
   return spec;
 }
