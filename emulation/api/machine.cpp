@@ -49,8 +49,8 @@ int thread_limit() {
 
 int checked_threads(std::int64_t threads, const std::string& what) {
   if (threads >= 0 && threads <= thread_limit()) return static_cast<int>(threads);
-  throw Error(fmt::format("{}: {} threads; accepted: 0 for all processors, to {} on this machine",
-                          what, threads, thread_limit()));
+  throw Error(fmt::format("{}: {}; accepted: 0 for all processors, up to {} on this machine", what,
+                          threads, thread_limit()));
 }
 
 std::int64_t machine_memory() {

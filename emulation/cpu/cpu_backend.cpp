@@ -55,7 +55,7 @@ struct CpuBackend::Memory {
 };
 
 CpuBackend::CpuBackend(int threads)
-    : threads_(checked_threads(threads, "cpu backend") == 0 ? omp_get_num_procs() : threads),
+    : threads_(checked_threads(threads, "threads") == 0 ? omp_get_num_procs() : threads),
       memory_limit_(static_cast<std::size_t>(machine_memory())) {}
 
 CpuBackend::~CpuBackend() = default;

@@ -29,7 +29,7 @@ double& element(const TensorView& view, std::int64_t column) { return view.row<d
 class TruthBackend final : public Backend {
  public:
   explicit TruthBackend(int threads) {
-    if (checked_threads(threads, "truth backend") > 0) Eigen::setNbThreads(threads);
+    if (checked_threads(threads, "threads") > 0) Eigen::setNbThreads(threads);
   }
 
   std::string name() const override { return "truth"; }

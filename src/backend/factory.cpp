@@ -28,7 +28,7 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
 #if defined(FP8LAB_HAVE_CUDA)
     using cuda::GemmImplementation;
     // What the host computes beside the device.
-    if (checked_threads(threads, "cuda backend") > 0) omp_set_num_threads(threads);
+    if (checked_threads(threads, "threads") > 0) omp_set_num_threads(threads);
     return cuda::make_cuda_backend(gemm == "own" ? GemmImplementation::own
                                                  : GemmImplementation::cublaslt);
 #else
