@@ -68,14 +68,14 @@ T checked(const po::variables_map& values, const char* option, T least, T most) 
 SamplingConfig read_sampling(const po::variables_map& values) {
   SamplingConfig sampling;
   sampling.temperature = checked(values, "temperature", 0.0, 1000.0);
-  if (sampling.temperature == 0.0) {
-    refuse_given(values, "generate", {"top-k", "top-p"},
-                 "has no effect at --temperature 0, which takes the likeliest token");
-  }
   sampling.top_k = checked<std::int64_t>(values, "top-k", 0, INT64_MAX);
   sampling.top_p = checked(values, "top-p", 0x1p-20, 1.0);
   sampling.min_new_tokens = checked<std::int64_t>(values, "min-new-tokens", 0, 65536);
   sampling.seed = values["seed"].as<std::uint64_t>();
+  if (sampling.temperature == 0.0) {
+    refuse_given(values, "generate", {"top-k", "top-p"},
+                 "has no effect at --temperature 0, which takes the likeliest token");
+  }
   return sampling;
 }
 

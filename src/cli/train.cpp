@@ -107,7 +107,8 @@ void choose_simd(const po::variables_map& values, const std::string& backend) {
 }
 
 /// What --dry-run says of the options that a plan does not depend on.
-void describe_options(const TrainerOptions& options, const RunConfig& config) {
+std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
+  std::string text;
   const fs::path& initial = options.init_from.empty() ? config.init_from : options.init_from;
   if (!initial.empty()) {
     if (is_checkpoint(initial)) {
@@ -115,16 +116,16 @@ void describe_options(const TrainerOptions& options, const RunConfig& config) {
     } else {
       fit_to_model(open_model_tensors(initial), initial.string(), config.model);
     }
-    fmt::print("initial weights of {}, which fit the model\n", initial.string());
+    text += fmt::format("initial weights of {}, which fit the model\n", initial.string());
   }
-  for (const auto& [key, value] : options.extra_meta) fmt::print("{} {}\n", key, value);
+  for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
   std::error_code ignored;
   const bool exists = fs::exists(options.directory / "run.h5", ignored);
   const char* found = exists && options.resume ? "holds a run, which is continued"
                       : exists                 ? "holds a run: needs --resume, or another --out"
                       : options.resume         ? "holds no run to --resume"
                                                : "new";
-  fmt::print("output {}: {}\n", options.directory.string(), found);
+  return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
 TrainerOptions trainer_options(const po::variables_map& values, const RunConfig& config) {
@@ -152,11 +153,11 @@ int train(const std::vector<std::string>& arguments) {
       make_backend(config.backend, threads_of(values, "train"));
   PhaseLine phase;
   if (values.count("dry-run") != 0) {
+    const std::string said = describe_options(options, config);
     const std::string plan = describe_plan(
         config, *backend, [&](const std::string& what) { phase.begin(what); });
     phase.begin("");
-    fmt::print("{}", plan);
-    describe_options(options, config);
+    fmt::print("{}{}", plan, said);
     return 0;
   }
   require_memory_of(config, *backend);
