@@ -5,9 +5,11 @@
 #include <fstream>
 #include <limits>
 
+#include <fmt/format.h>
 #include <omp.h>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "emulation/cpu/checks.hpp"
 #include "emulation/cpu/clamp.hpp"
 #include "emulation/cpu/gemm.hpp"
@@ -52,12 +54,9 @@ struct CpuBackend::Memory {
   std::size_t bytes;
 };
 
-CpuBackend::CpuBackend(int threads) : threads_(threads == 0 ? omp_get_num_procs() : threads) {
-  if (threads < 0) {
-    throw Error("cpu backend: " + std::to_string(threads) +
-                " threads; accepted are positive numbers, or 0 for all processors");
-  }
-}
+CpuBackend::CpuBackend(int threads)
+    : threads_(checked_threads(threads, "threads") == 0 ? omp_get_num_procs() : threads),
+      memory_limit_(static_cast<std::size_t>(machine_memory())) {}
 
 CpuBackend::~CpuBackend() = default;
 
@@ -86,20 +85,25 @@ TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t col
   }
   const std::size_t bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
   const std::size_t padded = (bytes / kAlignment + 1) * kAlignment;
+  // Memory is written as it is handed out: what the machine lacks would end in its killer of
+  // processes, not in a failed allocation.
+  if (held_ + padded > memory_limit_) {
+    require_memory(static_cast<double>(held_ + padded),
+                   fmt::format("allocate: a tensor of shape ({}, {}), with all others,", rows, cols),
+                   static_cast<double>(memory_limit_));
+  }
   memory_.push_back(std::make_unique<Memory>(padded));
+  held_ += padded;
   return {memory_.back()->data, dtype, rows, cols, cols};
 }
 
 void CpuBackend::release_to(std::size_t mark) {
   FP8LAB_ASSERT(mark <= memory_.size());
+  for (std::size_t i = mark; i < memory_.size(); ++i) held_ -= memory_[i]->bytes;
   memory_.resize(mark);
 }
 
-std::size_t CpuBackend::memory_bytes() const {
-  std::size_t total = 0;
-  for (const auto& memory : memory_) total += memory->bytes;
-  return total;
-}
+std::size_t CpuBackend::memory_bytes() const { return held_; }
 
 void CpuBackend::upload(const TensorView& destination, const void* source) {
   const std::size_t bytes = static_cast<std::size_t>(destination.cols) * size_of(destination.dtype);

@@ -13,7 +13,8 @@ namespace fp8lab::cpu {
 /// not depend on the number of threads or the SIMD target.
 class CpuBackend final : public Backend {
  public:
-  /// 0 threads: as many as this process may use. Throws Error for a negative number.
+  /// 0 threads: as many as this process may use. Throws Error for a negative number and for more
+  /// than thread_limit().
   explicit CpuBackend(int threads);
   ~CpuBackend() override;
 
@@ -94,6 +95,8 @@ class CpuBackend final : public Backend {
 
   int threads_ = 1;
   std::vector<std::unique_ptr<Memory>> memory_;
+  std::size_t held_ = 0;  ///< bytes of memory_
+  std::size_t memory_limit_ = 0;
 };
 
 /// A CpuBackend, see its constructor.

@@ -1,6 +1,10 @@
 #include "emulation/cpu/truth_backend.hpp"
 
+#include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "emulation/cpu/operations.hpp"
+
+#include <fmt/format.h>
 
 #include <Eigen/Dense>
 #include <algorithm>
@@ -25,7 +29,7 @@ double& element(const TensorView& view, std::int64_t column) { return view.row<d
 class TruthBackend final : public Backend {
  public:
   explicit TruthBackend(int threads) {
-    if (threads > 0) Eigen::setNbThreads(threads);
+    if (checked_threads(threads, "threads") > 0) Eigen::setNbThreads(threads);
   }
 
   std::string name() const override { return "truth"; }
@@ -39,6 +43,10 @@ class TruthBackend final : public Backend {
   Support supports(const QuantSpec&) const override { return {}; }
 
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
+    FP8LAB_ASSERT(rows >= 0 && cols >= 0);
+    const double needed =
+        static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(size_of(dtype));
+    require_memory(needed, fmt::format("allocate: a tensor of shape ({}, {})", rows, cols));
     const auto bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
     buffers_.emplace_back((bytes + 7) / 8, 0.0);
     return {buffers_.back().data(), dtype, rows, cols, cols};

@@ -1,8 +1,12 @@
 #include "src/backend/factory.hpp"
 
+#include <omp.h>
+
 #include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/cpu/truth_backend.hpp"
+#include "src/config/nearest_name.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/cuda_backend.hpp"
 #endif
@@ -12,7 +16,8 @@ namespace fp8lab {
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
                                       const std::string& gemm) {
   if (gemm != "own" && gemm != "cublaslt") {
-    throw Error("unknown GEMM implementation '" + gemm + "'; accepted are own and cublaslt");
+    throw Error("unknown GEMM implementation '" + gemm + "'" + did_you_mean(gemm, "own, cublaslt") +
+                "; accepted are own and cublaslt");
   }
   if (gemm == "cublaslt" && name != "cuda") {
     throw Error("GEMM implementation cublaslt needs backend 'cuda', found '" + name + "'");
@@ -22,13 +27,16 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
   if (name == "cuda") {
 #if defined(FP8LAB_HAVE_CUDA)
     using cuda::GemmImplementation;
+    // What the host computes beside the device.
+    if (checked_threads(threads, "threads") > 0) omp_set_num_threads(threads);
     return cuda::make_cuda_backend(gemm == "own" ? GemmImplementation::own
                                                  : GemmImplementation::cublaslt);
 #else
     throw Error("backend 'cuda' is not available: this build has no CUDA backend; use 'cpu'");
 #endif
   }
-  throw Error("unknown backend '" + name + "'; accepted are cpu, truth and cuda");
+  throw Error("unknown backend '" + name + "'" + did_you_mean(name, "cpu, truth, cuda") +
+              "; accepted are cpu, truth and cuda");
 }
 
 std::string gemm_algorithm([[maybe_unused]] const Backend& backend) {

@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/study/study.hpp"
 #include "src/train/stop_signal.hpp"
@@ -29,7 +31,6 @@ po::options_description ablate_options() {
   add("index", po::value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
   add("launcher", po::value<std::string>()->default_value("local"), "local");
   add("list", "print the arms and their configuration hashes; run nothing");
-  add("help", "this text");
   return options;
 }
 
@@ -39,6 +40,13 @@ int ablate(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("ablate", ablate_options(), arguments);
   if (values.count("help") != 0) return 0;
   if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
+  if (values.count("list") != 0) {
+    refuse_given(values, "ablate --list", {"out", "jobs", "threads", "index", "launcher"},
+                 "is for running the arms");
+  }
+  const int threads = threads_of(values, "ablate");
+  const int jobs = checked_threads(values["jobs"].as<int>(), "ablate: --jobs");
+  checked_threads(std::int64_t{threads} * jobs, "ablate: --jobs times --threads");
   if (values["launcher"].as<std::string>() != "local") {
     throw Error(
         fmt::format("ablate: launcher '{}' is not available; accepted is local, and --index "
@@ -66,9 +74,10 @@ int ablate(const std::vector<std::string>& arguments) {
   StudyOptions options;
   options.directory =
       values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + study.name;
+  output_folder(options.directory.string(), "ablate: --out");
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  options.jobs = values["jobs"].as<int>() > 0 ? values["jobs"].as<int>() : processors;
-  options.threads = values["threads"].as<int>();
+  options.jobs = jobs > 0 ? jobs : processors;
+  options.threads = threads;
   if (values.count("index") != 0) options.index = values["index"].as<std::int64_t>();
   options.stop = &stop_requested();
   options.say = [](const std::string& line) {

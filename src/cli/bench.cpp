@@ -4,9 +4,11 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
 #include "src/bench/device_gemm.hpp"
@@ -14,6 +16,7 @@
 #include "src/bench/model_load.hpp"
 #include "src/bench/quantize.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab::cli {
@@ -34,8 +37,24 @@ po::options_description bench_options() {
   add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
   add("cols", po::value<std::int64_t>()->default_value(4096), "quantization: its columns");
   add("json", po::value<std::string>(), "also write the result to this file");
-  add("help", "this text");
   return options;
+}
+
+constexpr int kMostRepeats = 10000;
+
+void check_repeats(const po::variables_map& values) {
+  const int repeats = values["repeats"].as<int>();
+  if (repeats >= 1 && repeats <= kMostRepeats) return;
+  throw Error(fmt::format("bench: --repeats {}: accepted: 1 to {}", repeats, kMostRepeats));
+}
+
+/// --rows and --cols, of a tensor that fits into memory in bf16, with its codes and scales.
+std::pair<std::int64_t, std::int64_t> tensor_shape(const po::variables_map& values) {
+  const auto rows = values["rows"].as<std::int64_t>(), cols = values["cols"].as<std::int64_t>();
+  if (rows < 1 || cols < 1) throw Error("bench: --rows and --cols must be at least 1");
+  require_memory(4.0 * static_cast<double>(rows) * static_cast<double>(cols),
+                 fmt::format("bench: --rows {} --cols {}", rows, cols));
+  return {rows, cols};
 }
 
 /// Every accumulator by instruction set, from the rows of one shape: the ratios to FP32 GEMM.
@@ -173,10 +192,9 @@ nlohmann::ordered_json bench_on_device(const po::variables_map&) {
 nlohmann::ordered_json bench_backend(const po::variables_map& values) {
   const auto name = values["backend"].as<std::string>();
   if (name != "cpu" && name != "cuda") {
-    throw Error(fmt::format("bench: unknown backend '{}'; accepted: cpu, cuda", name));
+    throw unknown_word("bench", "backend", name, {"cpu", "cuda"});
   }
-  const auto rows = values["rows"].as<std::int64_t>(), cols = values["cols"].as<std::int64_t>();
-  if (rows < 1 || cols < 1) throw Error("bench: --rows and --cols must be at least 1");
+  const auto [rows, cols] = tensor_shape(values);
   const std::unique_ptr<Backend> backend = make_backend(name, 0);
   fmt::print("quantization of bf16 ({}, {}) on {}: bytes beside a copy\n", rows, cols,
              backend->device());
@@ -219,13 +237,52 @@ nlohmann::ordered_json bench_load(const po::variables_map& values) {
 }
 
 nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
-  const auto tensor_rows = values["rows"].as<std::int64_t>();
-  const auto tensor_cols = values["cols"].as<std::int64_t>();
-  if (tensor_rows < 1 || tensor_cols < 1)
-    throw Error("bench: --rows and --cols must be at least 1");
+  const auto [tensor_rows, tensor_cols] = tensor_shape(values);
   fmt::print("quantization of bf16 ({}, {}), {} threads: bytes beside a memory copy\n", tensor_rows,
              tensor_cols, omp_get_max_threads());
   return print_quantizers(bench_quantize(tensor_rows, tensor_cols, values["repeats"].as<int>()));
+}
+
+/// Runs one bench and writes what it found where --json says.
+template <class Bench>
+int run_bench(const po::variables_map& values, Bench bench) {
+  check_repeats(values);
+  check_output_files(values, "bench", {"json"});
+  const nlohmann::ordered_json json = bench();
+  if (values.count("json") != 0) {
+    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
+  }
+  return ExitCode::kSuccess;
+}
+
+int emulation(const po::variables_map& values) {
+  return run_bench(values, [&] {
+    nlohmann::ordered_json json, peers;
+    json["gemm"] = bench_gemms(values, peers);
+    json["emulators"] = std::move(peers);
+    json["quantize"] = bench_quantizers(values);
+    return json;
+  });
+}
+
+int device_gemms(const po::variables_map& values) {
+  return run_bench(values, [&] { return bench_on_device(values); });
+}
+
+int quantizers(const po::variables_map& values) {
+  return run_bench(values, [&] {
+    nlohmann::ordered_json json;
+    json["quantize"] = bench_backend(values);
+    return json;
+  });
+}
+
+int load(const po::variables_map& values) {
+  return run_bench(values, [&] {
+    nlohmann::ordered_json json;
+    json["load"] = bench_load(values);
+    return json;
+  });
 }
 
 }  // namespace
@@ -235,35 +292,11 @@ int bench(const std::vector<std::string>& arguments) {
   positional.add("what", 1);
   const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::string what = required(values, "what", "bench");
-  if (what != "emulation" && what != "gemm" && what != "quantize" && what != "load") {
-    throw Error(
-        fmt::format("bench: unknown bench '{}'; accepted: emulation, gemm, quantize, load", what));
-  }
-  if (what != "load" && values.count("model") != 0) {
-    throw Error(fmt::format("bench {}: --model is for bench load", what));
-  }
-  if (what != "quantize" && !values["backend"].defaulted()) {
-    throw Error(fmt::format("bench {}: --backend is for bench quantize", what));
-  }
-  if (values["repeats"].as<int>() < 1) throw Error("bench: --repeats must be at least 1");
-  nlohmann::ordered_json json;
-  if (what == "gemm") {
-    json = bench_on_device(values);
-  } else if (what == "emulation") {
-    nlohmann::ordered_json peers;
-    json["gemm"] = bench_gemms(values, peers);
-    json["emulators"] = std::move(peers);
-    json["quantize"] = bench_quantizers(values);
-  } else if (what == "load") {
-    json["load"] = bench_load(values);
-  } else {
-    json["quantize"] = bench_backend(values);
-  }
-  if (values.count("json") != 0) {
-    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
-  }
-  return ExitCode::kSuccess;
+  return run_action("bench", values, "what",
+                    {{"emulation", "", {"all-targets", "repeats", "rows", "cols", "json"}, emulation},
+                     {"gemm", "", {"repeats", "json"}, device_gemms},
+                     {"quantize", "", {"backend", "repeats", "rows", "cols", "json"}, quantizers},
+                     {"load", "", {"model", "repeats", "json"}, load}});
 }
 
 }  // namespace fp8lab::cli

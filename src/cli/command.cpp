@@ -1,15 +1,22 @@
 #include "src/cli/command.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <sstream>
+#include <system_error>
+#include <typeinfo>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "src/cli/version.hpp"
+#include "src/config/nearest_name.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -23,7 +30,9 @@ std::string help_text(const std::vector<Command>& commands) {
     text += fmt::format("  {:<10}{}\n", command.name, command.summary);
   }
   return text +
-         "\nfp8lab COMMAND --help explains one command; fp8lab --version prints the version\n";
+         "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab --version "
+         "prints\nthe version. Ended by 0: success, 1: the machine failed, 2: bad input, 3: a "
+         "difference found,\n4: interrupted after a checkpoint\n";
 }
 
 std::string command_names(const std::vector<Command>& commands) {
@@ -34,6 +43,16 @@ std::string command_names(const std::vector<Command>& commands) {
   return names;
 }
 
+const Command& find_command(const std::vector<Command>& commands, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (command.name == name) return command;
+    names.emplace_back(command.name);
+  }
+  throw Error(fmt::format("unknown command '{}'{}; accepted: {}", name, did_you_mean(name, names),
+                          command_names(commands)));
+}
+
 // What went wrong, on one line whatever the message holds.
 int complain(std::string message, int status) {
   std::replace_if(
@@ -42,12 +61,25 @@ int complain(std::string message, int status) {
   return status;
 }
 
+/// A full disk, say; a path that leads nowhere is bad input.
+bool is_failure_of_machine(const std::error_code& code) {
+  return code == std::errc::no_space_on_device || code == std::errc::io_error ||
+         code == std::errc::too_many_files_open || code == std::errc::not_enough_memory ||
+         code == std::errc::too_many_files_open_in_system;
+}
+
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     throw Error(fmt::format("no command; accepted: {} (fp8lab --help)", command_names(commands)));
   }
   const std::string& name = arguments.front();
-  if (name == "--help" || name == "-h" || name == "help") {
+  const bool help = name == "--help" || name == "-h" || name == "help";
+  const std::size_t most = name == "help" ? 2 : 1;
+  if ((help || name == "--version") && arguments.size() > most) {
+    throw Error(fmt::format("{}: too many arguments, '{}'", name, arguments[most]));
+  }
+  if (help && arguments.size() == 2) return find_command(commands, arguments[1]).run({"--help"});
+  if (help) {
     fmt::print("{}", help_text(commands));
     return ExitCode::kSuccess;
   }
@@ -55,10 +87,63 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
     fmt::print("fp8lab {}\n", code_version());
     return ExitCode::kSuccess;
   }
-  for (const Command& command : commands) {
-    if (command.name == name) return command.run({arguments.begin() + 1, arguments.end()});
+  return find_command(commands, name).run({arguments.begin() + 1, arguments.end()});
+}
+
+/// Names of the options that were declared.
+std::vector<std::string> option_names(const po::options_description& options) {
+  std::vector<std::string> names;
+  for (const auto& option : options.options()) names.push_back("--" + option->long_name());
+  return names;
+}
+
+/// The library reads "-1" for a number without sign as the largest one.
+void refuse_negative_counts(const std::string& command, const po::variables_map& values,
+                            const po::parsed_options& parsed) {
+  for (const po::option& option : parsed.options) {
+    const auto found = values.find(option.string_key);
+    if (found == values.end() || option.value.empty()) continue;
+    const std::type_info& type = found->second.value().type();
+    if (type != typeid(std::uint64_t) && type != typeid(std::uint32_t)) continue;
+    if (option.value.front().find('-') == std::string::npos) continue;
+    throw Error(fmt::format("{}: --{} {}: accepted: numbers from 0 on", command, option.string_key,
+                            option.value.front()));
   }
-  throw Error(fmt::format("unknown command '{}'; accepted: {}", name, command_names(commands)));
+}
+
+/// The names of the actions that read an option, "recipes show, recipes check".
+std::string readers_of(const std::string& command, const std::vector<Action>& actions,
+                       const std::string& option) {
+  std::string names;
+  for (const Action& action : actions) {
+    const auto& read = action.options;
+    if (std::find(read.begin(), read.end(), option) == read.end()) continue;
+    names += fmt::format("{}{} {}", names.empty() ? "" : ", ", command, action.name);
+  }
+  return names;
+}
+
+std::string first_word(const po::variable_value& value) {
+  if (const auto* words = boost::any_cast<std::vector<std::string>>(&value.value())) {
+    return words->empty() ? std::string() : words->front();
+  }
+  return value.as<std::string>();
+}
+
+void refuse_unread(const std::string& command, const po::variables_map& values,
+                   const std::string& selector, const std::vector<Action>& actions,
+                   const Action& chosen) {
+  for (const auto& [option, value] : values) {
+    const auto& read = chosen.options;
+    if (option == selector || option == chosen.words || value.defaulted()) continue;
+    if (std::find(read.begin(), read.end(), option) != read.end()) continue;
+    const std::string others = readers_of(command, actions, option);
+    if (!others.empty()) {
+      throw Error(fmt::format("{} {}: --{} is for {}", command, chosen.name, option, others));
+    }
+    throw Error(fmt::format("{} {}: takes no '{}' (fp8lab {} --help)", command, chosen.name,
+                            first_word(value), command));
+  }
 }
 
 }  // namespace
@@ -66,16 +151,22 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
 po::variables_map parse_arguments(const std::string& name, const po::options_description& options,
                                   const std::vector<std::string>& arguments,
                                   const po::positional_options_description& positional) {
+  po::options_description all(options);
+  all.add_options()("help,h", "this text");
   po::variables_map values;
   try {
-    po::store(
+    const po::parsed_options parsed =
         po::command_line_parser(arguments)
-            .options(options)
+            .options(all)
             .positional(positional)
             .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
-            .run(),
-        values);
+            .run();
+    po::store(parsed, values);
     po::notify(values);
+    refuse_negative_counts(name, values, parsed);
+  } catch (const po::unknown_option& error) {
+    throw Error(fmt::format("{}: {}{} (fp8lab {} --help)", name, error.what(),
+                            did_you_mean(error.get_option_name(), option_names(all)), name));
   } catch (const po::too_many_positional_options_error&) {
     throw Error(fmt::format("{}: too many arguments (fp8lab {} --help)", name, name));
   } catch (const po::error& error) {
@@ -83,10 +174,45 @@ po::variables_map parse_arguments(const std::string& name, const po::options_des
   }
   if (values.count("help") != 0) {
     std::ostringstream text;
-    text << options;
+    text << all;
     fmt::print("{}", text.str());
   }
   return values;
+}
+
+bool given(const po::variables_map& values, std::string_view option) {
+  const auto found = values.find(std::string(option));
+  return found != values.end() && !found->second.empty() && !found->second.defaulted();
+}
+
+void refuse_given(const po::variables_map& values, const std::string& command,
+                  const std::vector<std::string_view>& options, const std::string& why) {
+  for (const std::string_view option : options) {
+    if (given(values, option)) throw Error(fmt::format("{}: --{} {}", command, option, why));
+  }
+}
+
+int run_action(const std::string& command, const po::variables_map& values,
+               const std::string& selector, const std::vector<Action>& actions) {
+  const std::string name = required(values, selector, command);
+  std::vector<std::string> names;
+  for (const Action& action : actions) {
+    names.emplace_back(action.name);
+    if (action.name != name) continue;
+    refuse_unread(command, values, selector, actions, action);
+    return action.run(values);
+  }
+  throw unknown_word(command, selector == "action" ? "action" : "word", name, names);
+}
+
+Error unknown_word(const std::string& command, const std::string& what, const std::string& word,
+                   const std::vector<std::string>& accepted) {
+  return Error(fmt::format("{}: unknown {} '{}'{}; accepted: {}", command, what, word,
+                           did_you_mean(word, accepted), fmt::join(accepted, ", ")));
+}
+
+int threads_of(const po::variables_map& values, const std::string& command) {
+  return checked_threads(values["threads"].as<int>(), command + ": --threads");
 }
 
 std::string required(const po::variables_map& values, const std::string& name,
@@ -107,6 +233,7 @@ Assignment parse_assignment(const std::string& text) {
 
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   try {
+    checked_threads(omp_get_max_threads(), "OMP_NUM_THREADS");
     const int status = dispatch(commands, arguments);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       throw RuntimeFailure("standard output cannot be written");
@@ -114,6 +241,10 @@ int run(const std::vector<Command>& commands, const std::vector<std::string>& ar
     return status;
   } catch (const Error& error) {
     return complain(error.what(), ExitCode::kBadInput);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return complain(fmt::format("{}: {}", error.path1().string(), error.code().message()),
+                    is_failure_of_machine(error.code()) ? ExitCode::kRuntimeFailure
+                                                        : ExitCode::kBadInput);
   } catch (const std::bad_alloc&) {
     return complain("out of memory", ExitCode::kRuntimeFailure);
   } catch (const std::exception& error) {

@@ -27,7 +27,6 @@ po::options_description data_options() {
       "token that ends a document, in files without boundaries");
   add("document", po::value<std::int64_t>(), "print one document of every file, from 0 on");
   add("json", "machine-readable");
-  add("help", "this text");
   return options;
 }
 
@@ -84,18 +83,17 @@ void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t ind
   }
 }
 
-}  // namespace
-
-int data(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("action", 1).add("path", -1);
-  const po::variables_map values = parse_arguments("data", data_options(), arguments, positional);
-  if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::string action = required(values, "action", "data");
-  if (action != "inspect") {
-    throw Error(fmt::format("data: unknown action '{}'; accepted: inspect", action));
-  }
+int inspect(const po::variables_map& values) {
   if (values.count("path") == 0) throw Error("data inspect: no path (fp8lab data --help)");
+  for (const char* option : {"document-begin", "document-end"}) {
+    const auto token = values[option].as<std::int64_t>();
+    if (!given(values, option) || (token >= 0 && token <= INT32_MAX)) continue;
+    throw Error(fmt::format("data inspect: --{} {}: accepted: 0 to {}", option, token, INT32_MAX));
+  }
+  if (given(values, "document-begin")) {
+    refuse_given(values, "data inspect", {"document-end"},
+                 "beside --document-begin: documents are cut at one of the two");
+  }
   const DocumentDelimiter delimiter = {values["document-begin"].as<std::int64_t>(),
                                        values["document-end"].as<std::int64_t>()};
   auto report = ordered_json::array();
@@ -115,6 +113,18 @@ int data(const std::vector<std::string>& arguments) {
   }
   for (const ordered_json& facts : report) fmt::print("{}", line_of(facts));
   return ExitCode::kSuccess;
+}
+
+}  // namespace
+
+int data(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("action", 1).add("path", -1);
+  const po::variables_map values = parse_arguments("data", data_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  return run_action(
+      "data", values, "action",
+      {{"inspect", "path", {"document-begin", "document-end", "document", "json"}, inspect}});
 }
 
 }  // namespace fp8lab::cli

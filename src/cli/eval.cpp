@@ -12,6 +12,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/cli/model_source.hpp"
+#include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/run_text.hpp"
 #include "src/data/mixture.hpp"
@@ -52,7 +53,6 @@ po::options_description eval_options() {
   add("set", po::value<std::vector<std::string>>()->composing(),
       "KEY=VALUE of [stages.eval] (src/evaluation/README.md), repeatable");
   add("json", "print one JSON object");
-  add("help", "this text");
   return options;
 }
 
@@ -94,8 +94,9 @@ void assign_data(const std::vector<std::string>& paths, OptionAssignments& out) 
              fmt::format("{{kind = \"{}\", path = [{}]{}}}", kind, fmt::join(quoted, ", "), form));
 }
 
-std::vector<Assignment> eval_assignments(const po::variables_map& values,
-                                         const std::string& stage) {
+/// `own` is what the run evaluates by itself.
+std::vector<Assignment> eval_assignments(const po::variables_map& values, const std::string& stage,
+                                         const std::optional<EvalConfig>& own) {
   OptionAssignments out(values, "stages." + stage + ".eval.");
   if (values.count("data") != 0) {
     assign_data(values["data"].as<std::vector<std::string>>(), out);
@@ -113,11 +114,12 @@ std::vector<Assignment> eval_assignments(const po::variables_map& values,
   out.add<std::int64_t>("problems", "pass_at_k.problems");
   out.add<std::string>("rollout-recipe", "rollout.recipe");
   out.add<std::int64_t>("rollouts", "rollout.prompts");
+  const bool samples =
+      values.count("pass-at") + values.count("samples") + values.count("problems") != 0;
+  const bool rollouts = values.count("rollout-recipe") + values.count("rollouts") != 0;
+  const bool own_samples = own && own->pass_at_k, own_rollouts = own && own->rollout;
   for (const std::string table : {"pass_at_k.", "rollout."}) {
-    const bool asked = table == "rollout."
-                           ? values.count("rollout-recipe") + values.count("rollouts") != 0
-                           : values.count("pass-at") + values.count("samples") != 0;
-    if (!asked) continue;
+    if (table == "rollout." ? !rollouts && !own_rollouts : !samples && !own_samples) continue;
     out.add<double>("temperature", table + "temperature");
     out.add<std::int64_t>("top-k", table + "top_k");
     out.add<double>("top-p", table + "top_p");
@@ -196,6 +198,19 @@ std::string to_table(const Evaluation& evaluation) {
   return text;
 }
 
+/// Throws Error for options of answers that `eval` does not ask for.
+void refuse_unused(const po::variables_map& values, const EvalConfig& eval) {
+  const bool sampled = eval.pass_at_k || eval.rollout;
+  if (!sampled) {
+    refuse_given(values, "eval", {"temperature", "top-k", "top-p", "sampling-seed"},
+                 "is for samples and rollouts; give --pass-at or --rollouts");
+  }
+  if (!sampled && eval.exact_match == 0) {
+    refuse_given(values, "eval", {"max-new-tokens"},
+                 "is for answers; give --exact-match, --pass-at or --rollouts");
+  }
+}
+
 /// Without a run there is no held-out data to fall back on.
 void require_data(const ModelSource& source, const std::vector<Assignment>& assignments) {
   if (!source.run_config.empty()) return;
@@ -214,8 +229,9 @@ int eval(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("eval", eval_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const ModelSource source = open_model(required(values, "source", "eval"));
-  const std::string stage_name = last_stage(model_run(source, values, {})).name;
-  std::vector<Assignment> assignments = eval_assignments(values, stage_name);
+  const RunConfig plain = model_run(source, values, {});
+  const std::vector<Assignment> assignments =
+      eval_assignments(values, last_stage(plain).name, last_stage(plain).eval);
   require_data(source, assignments);
   const RunConfig run = model_run(source, values, assignments);
   const StageConfig& stage = last_stage(run);
@@ -223,11 +239,17 @@ int eval(const std::vector<std::string>& arguments) {
     throw Error(fmt::format("eval: stage {} of {} has no evaluation; give --data", stage.name,
                             source.name));
   }
+  refuse_unused(values, *stage.eval);
+  PhaseLine phase;
+  phase.begin("opening the data");
   const DataSources data = open_sources(stage.eval->data, run.model.vocab_size, "eval");
   check_evaluation(*stage.eval, data, run.model);
+  phase.begin("");
   LoadedModel model(source, run, values);
   Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data);
+  phase.begin("evaluating");
   const Evaluation evaluation = evaluator.evaluate(model.context(), true);
+  phase.begin("");
   if (values.count("json") != 0) {
     ordered_json json = {{"source", source.name},
                          {"recipe", model.recipe().name},

@@ -12,7 +12,10 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/model/model_export.hpp"
 
 namespace fp8lab::cli {
@@ -41,7 +44,6 @@ po::options_description export_options() {
   add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
   add("backend", po::value<std::string>()->default_value("cpu"), "quantizes: cpu or cuda");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("help", "this text");
   return options;
 }
 
@@ -49,7 +51,8 @@ StoredType parse_dtype(const std::string& name) {
   if (name == "bf16") return StoredType::bf16;
   if (name == "f16") return StoredType::f16;
   if (name == "f32") return StoredType::f32;
-  throw Error(fmt::format("export: --dtype {}: accepted: bf16, f16, f32", name));
+  throw Error(fmt::format("export: --dtype {}{}: accepted: bf16, f16, f32", name,
+                          did_you_mean(name, "bf16, f16, f32")));
 }
 
 std::filesystem::path tokenizer_folder(const po::variables_map& values, const ModelSource& source) {
@@ -70,6 +73,9 @@ int export_command(const std::vector<std::string>& arguments) {
   const po::variables_map values =
       parse_arguments("export", export_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
+  if (values.count("recipe") == 0) {
+    refuse_given(values, "export", {"seed", "backend", "threads"}, "quantizes by --recipe");
+  }
   ExportOptions options;
   options.dtype = parse_dtype(values["dtype"].as<std::string>());
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
@@ -77,10 +83,14 @@ int export_command(const std::vector<std::string>& arguments) {
   if (values.count("recipe") != 0) options.recipe = load_recipe(values["recipe"].as<std::string>());
   const ModelSource source = open_model(required(values, "source", "export"));
   const std::string folder = required(values, "dir", "export");
+  output_folder(folder, "export: DIR");
   options.tokenizer = tokenizer_folder(values, source);
   const auto backend =
-      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+      make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
+  PhaseLine phase;
+  phase.begin("writing " + folder);
   export_model(*backend, *source.tensors, source.require_model(), options, folder);
+  phase.begin("");
   fmt::print("{}\n", folder);
   return ExitCode::kSuccess;
 }

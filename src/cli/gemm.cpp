@@ -9,6 +9,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/config/library_call.hpp"
 #include "src/config/spec_words.hpp"
 
@@ -51,7 +52,6 @@ po::options_description gemm_options() {
   add("implementation", po::value<std::string>()->default_value("own"),
       "own, or with --backend cuda also cublaslt: the library, held to the spec's split_k");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("help", "this text");
   return options;
 }
 
@@ -133,9 +133,9 @@ int gemm(const std::vector<std::string>& arguments) {
   const Problem problem = read_problem(values);
   const std::string file_a = required(values, "a", "gemm");
   const std::string file_b = required(values, "b", "gemm");
-  const std::string out = required(values, "out", "gemm");
+  const std::string out = output_file(required(values, "out", "gemm"), "gemm: --out").string();
   const auto backend =
-      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>(),
+      make_backend(values["backend"].as<std::string>(), threads_of(values, "gemm"),
                    values["implementation"].as<std::string>());
   const Support support = backend->supports(problem.gemm, problem.a, problem.b);
   if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));

@@ -14,6 +14,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/cli/model_source.hpp"
+#include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
 #include "src/data/prompt_text.hpp"
@@ -53,7 +54,6 @@ po::options_description generate_options() {
   add("end", po::value<std::int32_t>(), "token that ends a completion (default: the vocabulary's)");
   add("log-probabilities", "of the new tokens, in JSON");
   add("json", "print one JSON object a completion");
-  add("help", "this text");
   return options;
 }
 
@@ -72,6 +72,10 @@ SamplingConfig read_sampling(const po::variables_map& values) {
   sampling.top_p = checked(values, "top-p", 0x1p-20, 1.0);
   sampling.min_new_tokens = checked<std::int64_t>(values, "min-new-tokens", 0, 65536);
   sampling.seed = values["seed"].as<std::uint64_t>();
+  if (sampling.temperature == 0.0) {
+    refuse_given(values, "generate", {"top-k", "top-p"},
+                 "has no effect at --temperature 0, which takes the likeliest token");
+  }
   return sampling;
 }
 
@@ -205,7 +209,12 @@ int generate(const std::vector<std::string>& arguments) {
       std::min({checked<std::int64_t>(values, "together", 1, 65536), count, shape.tokens()});
   Generator generator(model.backend(), model.transformer(), together, capacity);
   model.transformer().prepare_weights(model.context());
-  print(prompts, generator.generate(model.context(), prompts, config), vocabulary, values);
+  PhaseLine phase;
+  phase.begin(fmt::format("generating {} completions", prompts.size()));
+  const std::vector<Completion> completions =
+      generator.generate(model.context(), prompts, config);
+  phase.begin("");
+  print(prompts, completions, vocabulary, values);
   return ExitCode::kSuccess;
 }
 

@@ -113,7 +113,7 @@ int info(const std::vector<std::string>& arguments) {
   po::options_description options(
       "fp8lab info\n"
       "What this build is, and the tensor cores it emulates with the evidence for each");
-  options.add_options()("json", "machine-readable")("help", "this text");
+  options.add_options()("json", "machine-readable");
   const po::variables_map values = parse_arguments("info", options, arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   nlohmann::ordered_json facts = collect();

@@ -7,6 +7,8 @@
 
 #include "emulation/api/error.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/progress.hpp"
 #include "src/config/model_table.hpp"
 #include "src/train/checkpoint.hpp"
 
@@ -67,12 +69,15 @@ const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); 
 
 LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run,
                          const po::variables_map& values)
-    : backend_(make_backend(run.backend, values["threads"].as<int>())) {
+    : backend_(make_backend(run.backend, threads_of(values, "model"))) {
   const StageConfig& stage = last_stage(run);
   recipe_ = load_recipe(stage.recipe.empty() ? run.recipe : stage.recipe);
+  PhaseLine phase;
+  phase.begin("loading weights of " + source.name);
   parameters_ = std::make_unique<Parameters>(*backend_, run.model, run.optimizer,
                                              recipe_.activation_dtype, Purpose::inference);
   load_parameters(*source.tensors, source.name, *parameters_);
+  phase.begin("allocating activations");
   transformer_ = std::make_unique<Transformer>(
       *backend_, *parameters_, run.model, recipe_,
       BatchShape{stage.micro_batch_sequences, stage.sequence_length, run.attention},

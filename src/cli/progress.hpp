@@ -1,11 +1,14 @@
-// One line of progress on standard error.
+// What the program is at, on standard error.
 #pragma once
 
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
 #include <string>
+#include <thread>
 
 namespace fp8lab::cli {
 
@@ -32,6 +35,35 @@ class ProgressLine {
   bool terminal_ = isatty(STDERR_FILENO) == 1;
   bool dirty_ = false;
   std::chrono::steady_clock::time_point printed_ = std::chrono::steady_clock::now();
+};
+
+/// Names a phase that turns out to take more than a second: on a terminal with the seconds so far,
+/// until it ends; elsewhere on one line. Short phases stay unsaid.
+class PhaseLine {
+ public:
+  PhaseLine() : watcher_([this] { watch(); }) {}
+  ~PhaseLine();
+  PhaseLine(const PhaseLine&) = delete;
+  PhaseLine& operator=(const PhaseLine&) = delete;
+
+  /// Ends the present phase and begins another; "" begins none.
+  void begin(const std::string& phase);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void watch();
+  /// Prints the phase as it is after `seconds`, with the lock held.
+  void say(std::int64_t seconds);
+
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string phase_;  ///< empty: none that still has to be said
+  Clock::time_point began_;
+  bool dirty_ = false;  ///< the terminal's line holds a phase
+  bool done_ = false;
+  std::thread watcher_;  // last: it reads the others
 };
 
 }  // namespace fp8lab::cli

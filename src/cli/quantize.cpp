@@ -14,8 +14,10 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/cli/quantize_model.hpp"
 #include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/config/spec_words.hpp"
 
 namespace fp8lab::cli {
@@ -70,7 +72,6 @@ po::options_description quantize_options() {
   add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
   add("backend", po::value<std::string>()->default_value("cpu"), "cpu or cuda");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("help", "this text");
   return options;
 }
 
@@ -107,7 +108,8 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
     }
     return plan;
   }
-  throw Error(fmt::format("quantize: unknown slot '{}'; accepted: {}", name, names));
+  throw Error(fmt::format("quantize: unknown slot '{}'{}; accepted: {}", name,
+                          did_you_mean(name, names), names));
 }
 
 Plan read_plan(const po::variables_map& values) {
@@ -204,8 +206,10 @@ int quantize(const std::vector<std::string>& arguments) {
       parse_arguments("quantize", quantize_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string file = required(values, "input", "quantize");
+  threads_of(values, "quantize");
   if (is_model(file)) return quantize_model(values);
-  if (!values["compare"].defaulted()) throw Error("quantize: --compare is for a model");
+  refuse_given(values, "quantize", {"compare"}, "is for a model");
+  check_output_files(values, "quantize", {"out", "dequantized"});
   const Plan plan = read_plan(values);
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());

@@ -16,6 +16,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
@@ -285,6 +286,12 @@ int quantize_model(const po::variables_map& values) {
     throw Error(fmt::format("quantize: --{} is for a matrix; a model takes --recipe", option));
   }
   required(values, "recipe", "quantize");
+  if (values.count("out") != 0) {
+    output_folder(values["out"].as<std::string>(), "quantize: --out");
+    if (values.count("report") + values.count("json") == 0) {
+      refuse_given(values, "quantize", {"compare"}, "needs --report or --json beside --out");
+    }
+  }
   const ModelSource source = open_model(values["input"].as<std::string>());
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
@@ -304,6 +311,8 @@ int quantize_model(const po::variables_map& values) {
   options.recipe = quantizer.recipe();
   options.seed = values["seed"].as<std::uint64_t>();
   options.tokenizer = source.tokenizer;
+  PhaseLine phase;
+  phase.begin("writing " + values["out"].as<std::string>());
   export_model(*backend, *source.tensors, source.require_model(), options,
                values["out"].as<std::string>());
   return ExitCode::kSuccess;

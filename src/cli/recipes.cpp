@@ -26,7 +26,6 @@ po::options_description recipe_options() {
   add("in", po::value<std::int64_t>()->default_value(1024), "its input features");
   add("out", po::value<std::int64_t>()->default_value(4096), "its output features");
   add("json", "machine-readable");
-  add("help", "this text");
   return options;
 }
 
@@ -86,7 +85,8 @@ Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
   return json;
 }
 
-void list(bool json) {
+int list(const po::variables_map& values) {
+  const bool json = values.count("json") != 0;
   Json rows = Json::array();
   for (const std::string& name : builtin_recipe_names()) {
     const Recipe recipe = load_recipe(name);
@@ -97,9 +97,10 @@ void list(bool json) {
     }
   }
   if (json) fmt::print("{}\n", rows.dump(2));
+  return ExitCode::kSuccess;
 }
 
-void show(const Recipe& recipe, const po::variables_map& values) {
+void print_recipe(const Recipe& recipe, const po::variables_map& values) {
   std::array<std::int64_t, 3> shape{};
   const std::array<const char*, 3> names = {"tokens", "in", "out"};
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -115,6 +116,17 @@ void show(const Recipe& recipe, const po::variables_map& values) {
   for (const std::string& line : found) fmt::print("warning: {}\n", line);
 }
 
+int show(const po::variables_map& values) {
+  print_recipe(load_recipe(required(values, "name", "recipes")), values);
+  return ExitCode::kSuccess;
+}
+
+int check(const po::variables_map& values) {
+  const std::string file = required(values, "name", "recipes");
+  print_recipe(parse_recipe(read_file(file), file), values);
+  return ExitCode::kSuccess;
+}
+
 }  // namespace
 
 int recipes(const std::vector<std::string>& arguments) {
@@ -123,19 +135,10 @@ int recipes(const std::vector<std::string>& arguments) {
   const po::variables_map values =
       parse_arguments("recipes", recipe_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::string action = required(values, "action", "recipes");
-  if (action == "list") {
-    if (values.count("name") != 0) throw Error("recipes list: takes no name");
-    list(values.count("json") != 0);
-  } else if (action == "show") {
-    show(load_recipe(required(values, "name", "recipes")), values);
-  } else if (action == "check") {
-    const std::string file = required(values, "name", "recipes");
-    show(parse_recipe(read_file(file), file), values);
-  } else {
-    throw Error(fmt::format("recipes: unknown action '{}'; accepted: list, show, check", action));
-  }
-  return ExitCode::kSuccess;
+  return run_action("recipes", values, "action",
+                    {{"list", "", {"json"}, list},
+                     {"show", "name", {"tokens", "in", "out", "json"}, show},
+                     {"check", "name", {"tokens", "in", "out", "json"}, check}});
 }
 
 }  // namespace fp8lab::cli

@@ -10,6 +10,7 @@
 
 #include "emulation/api/error.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/config/experiments.hpp"
 
 namespace fp8lab::cli {
@@ -25,7 +26,6 @@ po::options_description report_options() {
   add("title", po::value<std::string>(), "title of the page");
   add("python", po::value<std::string>()->default_value("/usr/bin/python3"),
       "interpreter that has numpy, h5py, matplotlib and jinja2");
-  add("help", "this text");
   return options;
 }
 
@@ -53,7 +53,7 @@ int report(const std::vector<std::string>& arguments) {
   }
   std::filesystem::path out = inputs[0];
   if (values.count("out") != 0) {
-    out = values["out"].as<std::string>();
+    out = output_folder(values["out"].as<std::string>(), "report: --out");
   } else {
     out = (std::filesystem::is_directory(out) ? out : out.parent_path()) / "report";
   }

@@ -1,18 +1,22 @@
 // fp8lab train: one run through all its stages.
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
+#include <system_error>
 
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
+#include "src/train/checkpoint.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/stop_signal.hpp"
 #include "src/train/trainer.hpp"
@@ -20,6 +24,7 @@
 namespace fp8lab::cli {
 namespace {
 
+namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 po::options_description train_options() {
@@ -29,16 +34,16 @@ po::options_description train_options() {
   add("preset", po::value<std::string>(), "built-in configuration by name");
   add("recipe", po::value<std::string>(), "recipe of the run, by name or file");
   add("backend", po::value<std::string>(), "cpu, truth or cuda");
-  add("math", po::value<std::string>(), "exact or fast");
   add("set", po::value<std::vector<std::string>>()->composing(), "KEY=VALUE, repeatable");
   add("out", po::value<std::string>(), "run directory (default: runs/NAME)");
-  add("init-from", po::value<std::string>(), "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
+  add("init-from", po::value<std::string>(),
+      "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
   add("arm", po::value<std::string>(), "name of the study arm, recorded in the run file");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("simd", po::value<std::string>(), "portable, avx2, avx512, avx512_fp16 or avx512_amx");
+  add("simd", po::value<std::string>(),
+      "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx");
   add("resume", "continue the run in --out");
-  add("dry-run", "print recipe, memory and time estimate; write nothing");
-  add("help", "this text");
+  add("dry-run", "print recipe, memory and time estimate, and what --out holds; write nothing");
   return options;
 }
 
@@ -78,12 +83,62 @@ RunConfig read_config(const po::variables_map& values) {
       assignments.push_back(parse_assignment(text));
     }
   }
-  for (const char* key : {"recipe", "backend", "math"}) {
+  for (const char* key : {"recipe", "backend"}) {
     if (values.count(key) != 0) assignments.push_back({key, values[key].as<std::string>()});
   }
   return values.count("config") != 0
              ? load_run_config(values["config"].as<std::string>(), assignments)
              : load_preset(values["preset"].as<std::string>(), assignments);
+}
+
+void choose_simd(const po::variables_map& values, const std::string& backend) {
+  if (values.count("simd") == 0) return;
+  if (backend != "cpu") {
+    throw Error(fmt::format("train: --simd is for backend cpu, this run is on {}", backend));
+  }
+  const std::string name = values["simd"].as<std::string>();
+  std::vector<std::string> names;
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    names.emplace_back(cpu::name_of(target));
+    if (name == names.back()) return cpu::set_active_target(target);
+  }
+  throw Error(fmt::format("train: unknown SIMD target '{}'{}; this processor runs {}", name,
+                          did_you_mean(name, names), fmt::join(names, ", ")));
+}
+
+/// What --dry-run says of the options that a plan does not depend on.
+std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
+  std::string text;
+  const fs::path& initial = options.init_from.empty() ? config.init_from : options.init_from;
+  if (!initial.empty()) {
+    if (is_checkpoint(initial)) {
+      open_checkpoint_tensors(initial, config.model);
+    } else {
+      fit_to_model(open_model_tensors(initial), initial.string(), config.model);
+    }
+    text += fmt::format("initial weights of {}, which fit the model\n", initial.string());
+  }
+  for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
+  std::error_code ignored;
+  const bool exists = fs::exists(options.directory / "run.h5", ignored);
+  const char* found = exists && options.resume ? "holds a run, which is continued"
+                      : exists                 ? "holds a run: needs --resume, or another --out"
+                      : options.resume         ? "holds no run to --resume"
+                                               : "new";
+  return text + fmt::format("output {}: {}\n", options.directory.string(), found);
+}
+
+TrainerOptions trainer_options(const po::variables_map& values, const RunConfig& config) {
+  TrainerOptions options;
+  options.directory = output_folder(
+      values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + config.name,
+      "train: --out");
+  options.resume = values.count("resume") != 0;
+  if (values.count("init-from") != 0) options.init_from = values["init-from"].as<std::string>();
+  if (values.count("arm") != 0) options.extra_meta["arm"] = values["arm"].as<std::string>();
+  options.code_version = code_version();
+  options.simd_target = std::string(cpu::name_of(cpu::active_target()));
+  return options;
 }
 
 }  // namespace
@@ -92,30 +147,32 @@ int train(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return 0;
   const RunConfig config = read_config(values);
-  if (values.count("simd") != 0) {
-    cpu::set_active_target(cpu::parse_target(values["simd"].as<std::string>()));
-  }
-  const int threads = values["threads"].as<int>();
-  const std::unique_ptr<Backend> backend = make_backend(config.backend, threads);
+  choose_simd(values, config.backend);
+  TrainerOptions options = trainer_options(values, config);
+  const std::unique_ptr<Backend> backend =
+      make_backend(config.backend, threads_of(values, "train"));
+  PhaseLine phase;
   if (values.count("dry-run") != 0) {
-    fmt::print("{}", describe_plan(config, *backend));
+    const std::string said = describe_options(options, config);
+    const std::string plan = describe_plan(
+        config, *backend, [&](const std::string& what) { phase.begin(what); });
+    phase.begin("");
+    fmt::print("{}{}", plan, said);
     return 0;
   }
-  TrainerOptions options;
-  options.directory =
-      values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + config.name;
-  options.resume = values.count("resume") != 0;
-  if (values.count("init-from") != 0) options.init_from = values["init-from"].as<std::string>();
-  if (values.count("arm") != 0) options.extra_meta["arm"] = values["arm"].as<std::string>();
-  options.code_version = code_version();
-  options.simd_target = std::string(cpu::name_of(cpu::active_target()));
-  options.stop = &stop_requested();
+  require_memory_of(config, *backend);
+  options.phase = [&](const std::string& what) { phase.begin(what); };
   options.progress = ProgressPrinter();
+  options.stop = &stop_flag();
+  // Until the run begins nothing is written, and Ctrl-C ends the program as it is.
   Trainer trainer(config, *backend, options);
-  if (trainer.run() == RunOutcome::interrupted) {
+  catch_stop_signals();
+  const RunOutcome outcome = trainer.run();
+  phase.begin("");
+  if (outcome == RunOutcome::interrupted) {
     fmt::print("interrupted after a checkpoint; --resume continues {}\n",
                options.directory.string());
-    return 4;
+    return ExitCode::kInterrupted;
   }
   fmt::print("complete: {}\n", (options.directory / "run.h5").string());
   return 0;

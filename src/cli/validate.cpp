@@ -12,17 +12,17 @@
 #include "emulation/api/error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/validate_steps.hpp"
 #include "src/cli/version.hpp"
 #include "src/io/atomic_file.hpp"
-#include "src/io/hash.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/export.hpp"
 #include "src/validate/golden.hpp"
 #include "src/validate/kernels.hpp"
 #include "src/validate/mutants.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
-#include "src/validate/steps.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/codec_sweep.hpp"
 #include "src/validate/conv_hashes.hpp"
@@ -71,7 +71,6 @@ po::options_description validate_options() {
   add("record", po::value<std::string>(),
       "step: folder for the steps of the backend under test, one file a recipe");
   add("json", po::value<std::string>(), "also write the result to this file");
-  add("help", "this text");
   return options;
 }
 
@@ -152,7 +151,6 @@ std::vector<Row> check_golden(const po::variables_map& values,
   ProgressLine progress;
   GoldenOptions options;
   options.threads = values["threads"].as<int>();
-  if (options.threads < 0) throw Error("validate: --threads must be 0 or more");
   options.progress = [&](const std::string& file, double fraction) {
     progress.update(fmt::format("{} {:.0f} %", file, 100.0 * fraction));
   };
@@ -288,10 +286,6 @@ int check_mutants(const po::variables_map& values) {
   return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
-std::unique_ptr<Backend> tested_backend(const po::variables_map& values) {
-  return make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
-}
-
 void write_kernels_json(const std::string& path, const Backend& tested,
                         const KernelOutcome& outcome) {
   nlohmann::ordered_json json;
@@ -322,7 +316,12 @@ void write_kernels_json(const std::string& path, const Backend& tested,
 }
 
 int check_kernels(const po::variables_map& values) {
-  const std::unique_ptr<Backend> tested = tested_backend(values);
+  for (const char* option : {"rounds", "repeats"}) {
+    if (values[option].as<int>() >= 1) continue;
+    throw Error(fmt::format("validate kernels: --{} must be at least 1", option));
+  }
+  const std::unique_ptr<Backend> tested =
+      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
   KernelOptions options;
   options.seed = values["seed"].as<std::uint64_t>();
@@ -356,105 +355,9 @@ int check_kernels(const po::variables_map& values) {
   return outcome.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
-/// Prints the outcome of one comparison of steps; true when they agree.
-bool report_steps(const std::string& name, const StepTrace& expected, const StepTrace& actual) {
-  const StepDifference difference = compare_traces(expected, actual);
-  if (difference.step < 0) {
-    fmt::print(
-        "{}: {} steps, same loss, gradient norm and weights at every one; final weights {}\n", name,
-        actual.weights.size(), actual.weights.empty() ? "none" : hex16(actual.weights.back()));
-    return true;
-  }
-  fmt::print("{}: {} differs first at step {} of {}\n", name, difference.what, difference.step + 1,
-             expected.weights.size());
-  return false;
-}
-
-RunConfig step_config(const std::string& preset, const std::string& recipe,
-                      const std::vector<std::string>& settings) {
-  std::vector<Assignment> assignments;
-  for (const std::string& text : settings) assignments.push_back(parse_assignment(text));
-  assignments.push_back({"recipe", recipe});
-  return load_preset(preset, assignments);
-}
-
-int replay_steps(const po::variables_map& values, Backend& tested) {
-  bool good = true;
-  for (const std::string& file : values["directory"].as<std::vector<std::string>>()) {
-    const GoldenSteps golden = read_golden_steps(file);
-    const RunConfig config = step_config(golden.preset, golden.recipe, golden.settings);
-    if (config.hash != golden.config_hash) {
-      fmt::print("{}: recorded with configuration {}, now it is {}\n", file, golden.config_hash,
-                 config.hash);
-      good = false;
-      continue;
-    }
-    const StepTrace trace = trace_steps(config, tested, {});
-    good = report_steps(fmt::format("{} ({})", file, golden.device), golden.trace, trace) && good;
-  }
-  return good ? ExitCode::kSuccess : ExitCode::kMismatch;
-}
-
-int check_steps(const po::variables_map& values) {
-  const std::unique_ptr<Backend> tested = tested_backend(values);
-  if (values.count("directory") != 0) return replay_steps(values, *tested);
-  const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
-  const std::string preset = values["preset"].as<std::string>();
-  std::vector<std::string> recipes{"bf16"}, settings;
-  if (values.count("recipe") != 0) recipes = values["recipe"].as<std::vector<std::string>>();
-  if (values.count("set") != 0) settings = values["set"].as<std::vector<std::string>>();
-  ProgressLine progress;
-  bool good = true;
-  for (const std::string& recipe : recipes) {
-    const RunConfig config = step_config(preset, recipe, settings);
-    const auto trace = [&](Backend& backend) {
-      return trace_steps(config, backend, [&](std::int64_t step, std::int64_t total) {
-        progress.update(fmt::format("{} {} {}/{}", recipe, backend.name(), step, total));
-      });
-    };
-    const StepTrace actual = trace(*tested);
-    const StepTrace wanted = trace(*expected);
-    progress.clear();
-    good = report_steps(recipe, wanted, actual) && good;
-    if (values.count("record") != 0) {
-      const GoldenSteps golden{preset, recipe, settings, tested->device(), config.hash, actual};
-      write_file_atomically(values["record"].as<std::string>() + "/" + recipe + ".json",
-                            to_json(golden));
-    }
-  }
-  fmt::print("{} against {}: {}\n", tested->device(), expected->device(),
-             good ? "the same bits" : "different bits");
-  return good ? ExitCode::kSuccess : ExitCode::kMismatch;
-}
-
-}  // namespace
-
-int validate(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("what", 1).add("directory", -1);
-  const po::variables_map values =
-      parse_arguments("validate", validate_options(), arguments, positional);
-  if (values.count("help") != 0) return ExitCode::kSuccess;
-  const std::string what = required(values, "what", "validate");
-  if (what == "mutants") return check_mutants(values);
-  if (what == "kernels") return check_kernels(values);
-  if (what == "step") return check_steps(values);
-  if (what == "export") return export_pack(values);
-  std::vector<GoldenMismatch> differences;
-  std::vector<Row> rows;
-  if (what == "codec") {
-    const std::string backend = values["backend"].as<std::string>();
-    if (backend != "cpu" && backend != "cuda") {
-      throw Error(fmt::format("validate: unknown backend '{}'; accepted: cpu, cuda", backend));
-    }
-    rows = backend == "cuda" ? check_codecs_on_device() : check_codecs(values);
-  } else if (what == "golden") {
-    rows = check_golden(values, differences);
-  } else {
-    throw Error(fmt::format(
-        "validate: unknown check '{}'; accepted: codec, golden, mutants, kernels, step, export",
-        what));
-  }
+/// Prints the result of a check, and writes it where --json says.
+int report_rows(const po::variables_map& values, const std::string& what,
+                const std::vector<Row>& rows, const std::vector<GoldenMismatch>& differences) {
   for (const Row& row : rows) {
     fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,
                row.unchecked);
@@ -470,6 +373,48 @@ int validate(const std::vector<std::string>& arguments) {
     write_json(values["json"].as<std::string>(), what, rows, differences);
   }
   return total.mismatches == 0 && total.unchecked == 0 ? ExitCode::kSuccess : ExitCode::kMismatch;
+}
+
+int codec(const po::variables_map& values) {
+  const std::string backend = values["backend"].as<std::string>();
+  if (backend != "cpu" && backend != "cuda") {
+    throw unknown_word("validate codec", "backend", backend, {"cpu", "cuda"});
+  }
+  if (backend == "cpu") return report_rows(values, "codec", check_codecs(values), {});
+  refuse_given(values, "validate codec", {"exhaustive"}, "is for --backend cpu");
+  return report_rows(values, "codec", check_codecs_on_device(), {});
+}
+
+int golden(const po::variables_map& values) {
+  std::vector<GoldenMismatch> differences;
+  const std::vector<Row> rows = check_golden(values, differences);
+  return report_rows(values, "golden", rows, differences);
+}
+
+}  // namespace
+
+int validate(const std::vector<std::string>& arguments) {
+  po::positional_options_description positional;
+  positional.add("what", 1).add("directory", -1);
+  const po::variables_map values =
+      parse_arguments("validate", validate_options(), arguments, positional);
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  check_output_files(values, "validate", {"json"});
+  threads_of(values, "validate");
+  return run_action(
+      "validate", values, "what",
+      {{"codec", "", {"exhaustive", "backend", "json"}, codec},
+       {"golden", "directory", {"threads", "json"}, golden},
+       {"mutants", "directory", {"backend", "threads", "seed", "json"}, check_mutants},
+       {"kernels",
+        "",
+        {"backend", "threads", "seed", "outputs", "rounds", "repeats", "only", "json"},
+        check_kernels},
+       {"step",
+        "directory",
+        {"backend", "threads", "preset", "recipe", "set", "record", "json"},
+        validate_steps},
+       {"export", "directory", {"backend", "threads", "seed", "json"}, export_pack}});
 }
 
 }  // namespace fp8lab::cli

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "emulation/api/error.hpp"
+#include "src/config/nearest_name.hpp"
 
 #if !defined(FP8LAB_SOURCE_EXPERIMENTS)
 #error "FP8LAB_SOURCE_EXPERIMENTS must name the experiments folder of the source tree"
@@ -77,9 +78,10 @@ fs::path find_experiment(const std::string& folder, const std::string& name_or_p
   }
   const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
   if (!name_or_path.empty() && fs::is_regular_file(file, error)) return file;
-  throw Error(fmt::format("{}unknown {} '{}'; accepted: {}, or a path to a .toml file", prefix,
-                          singular(folder), name_or_path,
-                          fmt::join(experiment_names(folder), ", ")));
+  const std::vector<std::string> names = experiment_names(folder);
+  throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file", prefix,
+                          singular(folder), name_or_path, did_you_mean(name_or_path, names),
+                          fmt::join(names, ", ")));
 }
 
 }  // namespace fp8lab

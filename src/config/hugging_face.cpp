@@ -8,6 +8,8 @@
 #include "emulation/api/error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/json_fields.hpp"
+#include "src/config/nearest_name.hpp"
+#include "src/config/size_limits.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/json_document.hpp"
 
@@ -37,7 +39,8 @@ Family read_family(JsonFields& fields) {
     fields.require("architectures", json::array({name.architecture}));
     return name.family;
   }
-  fields.fail("model_type", fmt::format("is '{}'; accepted: llama, qwen2, qwen3", type));
+  fields.fail("model_type", fmt::format("is '{}'{}; accepted: llama, qwen2, qwen3",
+                                        type.substr(0, 80), did_you_mean(type, "llama, qwen2, qwen3")));
 }
 
 /// Fields of `scaling`, of the older rope_scaling or the newer rope_parameters.
@@ -122,6 +125,11 @@ void read_shape(JsonFields& fields, Family family, ModelConfig& model) {
   model.max_position_embeddings = count("max_position_embeddings", std::nullopt, 1, kLarge);
   if (model.head_dim % 2 != 0) {
     fields.fail("head_dim", fmt::format("is {}; accepted: an even number", model.head_dim));
+  }
+  if (const double size = approximate_parameters(model); size > kMostParameters) {
+    fields.fail("hidden_size", fmt::format("and the other sizes make {:.3g} parameters; accepted: "
+                                           "at most {:.3g}",
+                                           size, kMostParameters));
   }
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     fields.fail("num_key_value_heads",

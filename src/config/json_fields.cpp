@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "emulation/api/error.hpp"
+#include "src/config/nearest_name.hpp"
 
 namespace fp8lab {
 
@@ -84,7 +87,10 @@ void JsonFields::ignore(std::initializer_list<std::string_view> keys) {
 void JsonFields::finish() const {
   for (const auto& [key, value] : object_.items()) {
     if (known_.count(key) == 0) {
-      fail(key.substr(0, 200), "is not known; it may change what the model computes");
+      std::vector<std::string> names(known_.begin(), known_.end());
+      std::sort(names.begin(), names.end());
+      fail(key.substr(0, 200), fmt::format("is not known{}; it may change what the model computes",
+                                           did_you_mean(key, names)));
     }
   }
 }

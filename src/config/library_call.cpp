@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/config/words.hpp"
 
@@ -38,10 +39,9 @@ const Mode& mode_by_name(const std::string& text, const std::string& name) {
   for (const Mode& mode : kModes) {
     if (mode.name == name) return mode;
   }
-  throw Error(
-      fmt::format("GEMM '{}': unknown mode '{}'; accepted: tensor, row, 1x128x1x128, "
-                  "1x128x128x128, 128x128x1x128, bf16",
-                  text, name));
+  const std::string accepted = "tensor, row, 1x128x1x128, 1x128x128x128, 128x128x1x128, bf16";
+  throw Error(fmt::format("GEMM '{}': unknown mode '{}'{}; accepted: {}", text, name,
+                          did_you_mean(name, accepted), accepted));
 }
 
 bool take_output(const std::string& word, LibraryCall& call) {
@@ -113,10 +113,10 @@ LibraryCall parse_library_call(const std::string& text) {
       call.gemm.split_k = *split;
       continue;
     }
-    throw Error(
-        fmt::format("GEMM '{}': unknown word '{}'; accepted: fast, promote, bf16, fp32, "
-                    "fp16, e4m3fn, e5m2, split_k=N",
-                    text, words[i]));
+    constexpr std::string_view kWords =
+        "fast, promote, bf16, fp32, fp16, e4m3fn, e5m2, split_k=N";
+    throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, words[i],
+                            did_you_mean(words[i], kWords), kWords));
   }
   return call;
 }

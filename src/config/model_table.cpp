@@ -8,6 +8,7 @@
 
 #include "src/config/config_names.hpp"
 #include "src/config/run_text.hpp"
+#include "src/config/size_limits.hpp"
 
 namespace fp8lab {
 namespace {
@@ -147,6 +148,7 @@ ModelConfig read_model_table(TomlReader& document) {
   model.tie_word_embeddings = table->boolean("tie_word_embeddings", model.tie_word_embeddings);
   table->finish();
   check_heads(*table, model);
+  check_model_size(*table, model);
   return model;
 }
 

@@ -12,6 +12,7 @@
 #include "emulation/api/recipe_names.hpp"
 #include "emulation/api/spec_fields.hpp"
 #include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/config/recipe_draft.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/config/words.hpp"
@@ -79,7 +80,8 @@ void QuantWords::choose(std::string_view key, const std::array<Named<T>, N>& nam
     }
     accepted += fmt::format("{}{}:{}", accepted.empty() ? "" : ", ", key, entry.name);
   }
-  fail(fmt::format("unknown word '{}'; accepted: {}", word, accepted));
+  fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, accepted),
+                   accepted));
 }
 
 template <class Number>
@@ -96,12 +98,12 @@ Number QuantWords::number(std::string_view key, const std::string& word, const s
 void QuantWords::read_format(const std::string& word) {
   const std::optional<numerics::FormatSpec> format = format_by_name(word);
   if (!format || word == "e4m3") {
-    fail(fmt::format(
-        "unknown format '{}'; accepted: e4m3fn, e5m2, e3m4, "
-        "e2m3, e3m2, e2m1, e4m3_240, int8, int4, mxint8, lns8, bf16, fp32, or eXmY such "
-        "as e5m1, intN, lnsBgG such as lns8g16, logfmtN; or RECIPE:SLOT such as "
-        "infir2:fprop.x",
-        word));
+    constexpr std::string_view kFormats =
+        "e4m3fn, e5m2, e3m4, e2m3, e3m2, e2m1, e4m3_240, int8, int4, mxint8, lns8, bf16, fp32, or "
+        "eXmY such as e5m1, intN, lnsBgG such as lns8g16, logfmtN; or RECIPE:SLOT such as "
+        "infir2:fprop.x";
+    fail(fmt::format("unknown format '{}'{}; accepted: {}", word, did_you_mean(word, kFormats),
+                     kFormats));
   }
   spec_.format = *format;
 }
@@ -186,17 +188,16 @@ void QuantWords::read_word(const std::string& word) {
     spec_.transform = *transform;
     return;
   }
-  fail(fmt::format(
-      "unknown word '{}'; accepted: tensor, row, RxC, mx32, "
-      "nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, ceil, enc_floor, "
-      "ocp_floor, rceil, even, scale_rounding:nearest, enc_div, "
-      "dec_div_recip, dec_div, amax_epsilon:NUMBER, epsilon_mode:add, margin:N, encode_limit:bf16, "
-      "scale_overflow:nan, delayed, history:N, amax_algorithm:most_recent, amax_algorithm:window, "
-      "warmup_steps:N, static:NUMBER, ties_down, ties_positive, toward_zero, stochastic, "
-      "overflow:special, "
+  constexpr std::string_view kWords =
+      "tensor, row, RxC, mx32, nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, "
+      "ceil, enc_floor, ocp_floor, rceil, even, scale_rounding:nearest, enc_div, "
+      "dec_div_recip, dec_div, amax_epsilon:NUMBER, epsilon_mode:add, margin:N, "
+      "encode_limit:bf16, scale_overflow:nan, delayed, history:N, "
+      "amax_algorithm:most_recent, amax_algorithm:window, warmup_steps:N, static:NUMBER, "
+      "ties_down, ties_positive, toward_zero, stochastic, overflow:special, "
       "hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH[:static], expand, "
-      "clamp:QUANTILE[:compensated]",
-      word));
+      "clamp:QUANTILE[:compensated]";
+  fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, kWords), kWords));
 }
 
 void QuantWords::resolve() {
@@ -276,7 +277,8 @@ std::optional<RecipeSlot> recipe_slot_from_text(const std::string& text) {
   }
   // A path may hold slashes, but so do words after a mistyped format.
   if (text.find('/') != std::string::npos) return std::nullopt;
-  throw Error(fmt::format("quantizer '{}': unknown slot '{}'; accepted: {}", text, word, names));
+  throw Error(fmt::format("quantizer '{}': unknown slot '{}'{}; accepted: {}", text, word,
+                          did_you_mean(word, names), names));
 }
 
 QuantSpec parse_quant_spec(const std::string& text) {

@@ -12,6 +12,7 @@
 #include "src/config/experiments.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
@@ -96,6 +97,7 @@ std::string origin_of(const Assignment& assignment) {
 // A table whose only key, "value", is the assigned value; text that is not TOML becomes a string.
 toml::table parse_value(const Assignment& assignment) {
   const std::string origin = origin_of(assignment);
+  check_toml_depth(assignment.value, origin);
   try {
     toml::table parsed = toml::parse("value = " + assignment.value, origin);
     if (parsed.size() == 1 && parsed.contains("value")) return parsed;
@@ -127,6 +129,10 @@ std::vector<std::string> split_key(const Assignment& assignment) {
           fmt::format("{}: the key is not dotted words; accepted: for example optimizer.beta1 "
                       "or stages.cpt.steps",
                       origin_of(assignment)));
+    }
+    if (parts.size() > kDeepestToml) {
+      throw Error(fmt::format("{}...': a key of too many parts; accepted: at most {}",
+                              origin_of(assignment).substr(0, 80), kDeepestToml));
     }
     if (dot == std::string::npos) return parts;
     begin = dot + 1;
@@ -174,8 +180,8 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
     found = true;
   }
   if (!found) {
-    throw Error(fmt::format("{}: no stage '{}'; accepted: {}, or *", origin_of(assignment),
-                            parts[1], join_names(names)));
+    throw Error(fmt::format("{}: no stage '{}'{}; accepted: {}, or *", origin_of(assignment),
+                            parts[1], did_you_mean(parts[1], names), join_names(names)));
   }
 }
 

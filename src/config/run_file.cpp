@@ -16,6 +16,7 @@
 #include "src/config/model_table.hpp"
 #include "src/config/run_document.hpp"
 #include "src/config/run_text.hpp"
+#include "src/config/size_limits.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
@@ -148,7 +149,7 @@ SourceConfig read_source(TomlReader& table, const SourceConfig& defaults, DataFo
   read_delimiter(table, source.delimiter);
   if (table.has("families")) source.families = table.texts("families");
   table.texts("families");
-  source.problems = table.integer("problems", source.problems, 1, kLarge);
+  source.problems = table.integer("problems", source.problems, 1, kMostProblems);
   source.corpus_seed = static_cast<std::uint64_t>(
       table.integer("corpus_seed", static_cast<std::int64_t>(source.corpus_seed), 0));
   source.held_out = table.boolean("held_out", source.held_out);
@@ -357,6 +358,7 @@ StageConfig read_stage(TomlReader& table, const ModelConfig& model) {
                fmt::format("{} exceeds model.max_position_embeddings = {}", stage.sequence_length,
                            model.max_position_embeddings));
   }
+  check_stage_size(table, stage, model);
   return stage;
 }
 
@@ -368,6 +370,7 @@ void read_stages(TomlReader& document, RunConfig& config) {
       table.fail("name", fmt::format("two stages are called '{}'", config.stages.back().name));
     }
   }
+  check_steps(document, config.stages);
   if (config.stages.empty()) {
     document.refuse("stages", "missing", "at least one [[stages]] table");
   }

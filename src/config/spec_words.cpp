@@ -11,6 +11,7 @@
 #include "emulation/api/recipe_names.hpp"
 #include "emulation/api/tensor_core.hpp"
 #include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/config/recipe_draft.hpp"
 #include "src/config/words.hpp"
 
@@ -25,8 +26,8 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
     const std::size_t slot = 2 * static_cast<std::size_t>(role);
     return {recipe.gemm(role), recipe.slots[slot], recipe.slots[slot + 1]};
   }
-  throw Error(
-      fmt::format("GEMM '{}': unknown role '{}'; accepted: fprop, dgrad, wgrad", text, word));
+  throw Error(fmt::format("GEMM '{}': unknown role '{}'{}; accepted: fprop, dgrad, wgrad", text,
+                          word, did_you_mean(word, "fprop, dgrad, wgrad")));
 }
 
 }  // namespace
@@ -74,10 +75,10 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     for (const TensorCoreProfile& known : tensor_core_profiles()) {
       names += ", " + std::string(known.name);
     }
-    throw Error(
-        fmt::format("GEMM '{}': unknown accumulator '{}'; accepted: {}, or RECIPE:ROLE such "
-                    "as infir2:fprop",
-                    text, words.front(), names.substr(2)));
+    throw Error(fmt::format(
+        "GEMM '{}': unknown accumulator '{}'{}; accepted: {}, or RECIPE:ROLE such "
+        "as infir2:fprop",
+        text, words.front(), did_you_mean(words.front(), names.substr(2)), names.substr(2)));
   }
   spec.accumulator = *accumulator;
   SettledOnce settled(fmt::format("GEMM '{}'", text));
@@ -101,11 +102,11 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     }
     if (settled.take("output", kStorageNames, word, spec.output)) continue;
     if (settled.take("scale order", kScaleOrderNames, word, spec.scale_order)) continue;
-    throw Error(
-        fmt::format("GEMM '{}': unknown word '{}'; accepted: fast, promote:G, bf16, fp32, "
-                    "automatic, epilogue, b_then_a, a_then_b, product_first, in_instruction, "
-                    "split_k:N",
-                    text, word));
+    constexpr std::string_view kWords =
+        "fast, promote:G, bf16, fp32, automatic, epilogue, b_then_a, a_then_b, product_first, "
+        "in_instruction, split_k:N";
+    throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, word,
+                            did_you_mean(word, kWords), kWords));
   }
   return spec;
 }

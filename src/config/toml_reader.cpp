@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "emulation/api/error.hpp"
+#include "src/config/nearest_name.hpp"
 
 namespace fp8lab {
 namespace {
@@ -50,9 +51,51 @@ std::string range_text(const std::string& kind, const std::string& minimum,
                  : fmt::format("{} of at least {}", kind, minimum);
 }
 
+/// The position after the string that begins at `begin`. One without an end goes to the end of its
+/// line or, when it may hold lines, of the text: the parser will say so.
+std::size_t end_of_string(const std::string& text, std::size_t begin) {
+  const char quote = text[begin];
+  const bool many_lines = text.compare(begin, 3, std::string(3, quote)) == 0;
+  const std::size_t quotes = many_lines ? 3 : 1;
+  for (std::size_t i = begin + quotes; i < text.size(); ++i) {
+    if (quote == '"' && text[i] == '\\') ++i;
+    else if (text[i] == '\n' && !many_lines) return i;
+    else if (text.compare(i, quotes, std::string(quotes, quote)) == 0) return i + quotes;
+  }
+  return text.size();
+}
+
 }  // namespace
 
+void check_toml_depth(const std::string& text, const std::string& origin) {
+  std::size_t depth = 0, dots = 0, line = 1, line_begin = 0;
+  const auto refuse = [&](std::size_t at, const char* what) {
+    throw Error(fmt::format("{}:{}:{}: {}; accepted: at most {}", origin, line, at - line_begin + 1,
+                            what, kDeepestToml));
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '#') i = std::min(text.find('\n', i), text.size()) - 1;
+    if (c == '"' || c == '\'') {
+      const std::size_t end = end_of_string(text, i);
+      for (; i < end; ++i) {
+        if (text[i] == '\n') ++line, line_begin = i + 1;
+      }
+      --i;
+      continue;
+    }
+    if (c == '[' || c == '{') {
+      if (++depth > kDeepestToml) refuse(i, "lists and tables in one another, too many of them");
+    }
+    if ((c == ']' || c == '}') && depth > 0) --depth;
+    dots = c == '.' ? dots + 1 : (std::string_view("[]{}=,\n").find(c) == std::string_view::npos ? dots : 0);
+    if (dots >= kDeepestToml) refuse(i, "a key of too many parts");
+    if (c == '\n') ++line, line_begin = i + 1;
+  }
+}
+
 toml::table parse_toml(const std::string& text, const std::string& origin) {
+  check_toml_depth(text, origin);
   try {
     return toml::parse(text, origin);
   } catch (const toml::parse_error& error) {
@@ -165,8 +208,9 @@ std::vector<TomlReader> TomlReader::tables(std::string_view key) {
 void TomlReader::finish() const {
   for (const auto& [key, value] : *table_) {
     if (std::find(known_.begin(), known_.end(), key.str()) != known_.end()) continue;
-    throw Error(fmt::format("{}: unknown key '{}'; accepted: {}", where(key.str()),
-                            path_of(key.str()), join_names(known_)));
+    throw Error(fmt::format("{}: unknown key '{}'{}; accepted: {}", where(key.str()),
+                            path_of(key.str()), did_you_mean(key.str(), known_),
+                            join_names(known_)));
   }
 }
 

@@ -13,11 +13,19 @@
 #include <toml++/toml.h>
 
 #include "emulation/api/recipe_names.hpp"
+#include "src/config/nearest_name.hpp"
 
 namespace fp8lab {
 
 /// Source names of values that come from an assignment start with this; such values have no line.
 inline constexpr std::string_view kAssignmentOrigin = "assignment ";
+
+/// Parts of a key, and lists and inline tables in one another: more would exhaust the stack of what
+/// goes through a document.
+inline constexpr std::size_t kDeepestToml = 32;
+
+/// Throws Error with file:line:column for text beyond kDeepestToml. What is no TOML passes.
+void check_toml_depth(const std::string& text, const std::string& origin);
 
 /// Parses a document; `origin` is the file name of the messages. Throws Error with
 /// file:line:column.
@@ -64,7 +72,7 @@ class TomlReader {
       if (entry.name == word) return entry.value;
       names.emplace_back(entry.name);
     }
-    refuse(key, "'" + word + "'", join_names(names));
+    refuse(key, "'" + word + "'" + did_you_mean(word, names), join_names(names));
   }
 
   /// Rejects keys that were never asked for.

@@ -1,12 +1,13 @@
 #include "src/data/arithmetic.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
 #include "emulation/api/error.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
 
@@ -120,9 +121,10 @@ std::vector<Family> selected_families(const std::vector<std::string>& names) {
     const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
                                     [&](const Family& family) { return family.name == name; });
     if (found == kFamilies.end()) {
-      std::string known;
-      for (const Family& family : kFamilies) known += fmt::format(" {}", family.name);
-      throw Error(fmt::format("unknown problem family '{}'; known are{}", name, known));
+      std::vector<std::string> known;
+      for (const Family& family : kFamilies) known.emplace_back(family.name);
+      throw Error(fmt::format("unknown problem family '{}'{}; known are {}", name,
+                              did_you_mean(name, known), fmt::join(known, " ")));
     }
     families.push_back(*found);
   }

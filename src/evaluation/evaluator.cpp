@@ -80,14 +80,16 @@ void check_evaluation(const EvalConfig& config, const DataSources& data, const M
 }
 
 Evaluator::Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
-                     const EvalConfig& config, const DataSources& data)
+                     const EvalConfig& config, const DataSources& data,
+                     const std::atomic<bool>* stop)
     : backend_(backend),
       parameters_(parameters),
       transformer_(transformer),
       config_(config),
       data_(data),
+      stop_(stop),
       scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
-      scorer_(backend, transformer, data.vocabulary().padding()) {
+      scorer_(backend, transformer, data.vocabulary().padding(), stop) {
   check_evaluation(config, data, parameters.model());
   if (!config_.multiple_choice.empty()) {
     questions_ =
@@ -117,12 +119,13 @@ void Evaluator::prepare_generation() {
   const bool own = config_.rollout && !config_.rollout->recipe.empty();
   if (config_.rollout && !own) together = std::max(together, config_.rollout->prompts);
   if (together > 0) {
-    generator_ = std::make_unique<Generator>(backend_, transformer_, sequences(together), capacity);
+    generator_ = std::make_unique<Generator>(backend_, transformer_, sequences(together), capacity, stop_);
   }
   if (!own) return;
   rollout_model_ = make_rollout_model();
   rollout_generator_ = std::make_unique<Generator>(backend_, *rollout_model_,
-                                                   sequences(config_.rollout->prompts), capacity);
+                                                   sequences(config_.rollout->prompts), capacity,
+                                                   stop_);
 }
 
 std::unique_ptr<Transformer> Evaluator::make_rollout_model() const {
@@ -158,6 +161,17 @@ std::vector<Prompt> Evaluator::prompts(std::int64_t problems, std::int64_t sampl
 }
 
 Evaluation Evaluator::evaluate(const StepContext& context, bool complete) {
+  try {
+    Evaluation evaluation = measure(context, complete);
+    transformer_.discard_amaxes();
+    return evaluation;
+  } catch (const EvaluationStopped&) {
+    transformer_.discard_amaxes();
+    throw;
+  }
+}
+
+Evaluation Evaluator::measure(const StepContext& context, bool complete) {
   transformer_.prepare_weights(context);
   Evaluation evaluation;
   evaluation.held_out = held_out_loss(context);
@@ -169,7 +183,6 @@ Evaluation Evaluator::evaluate(const StepContext& context, bool complete) {
     }
     if (config_.rollout) evaluation.rollout = rollout(context);
   }
-  transformer_.discard_amaxes();
   return evaluation;
 }
 
@@ -182,6 +195,7 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   std::int64_t tokens = 0;
   backend_.fill_zero(scalars_);
   for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
+    throw_if_raised(stop_);
     const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
     tokens += batch.trained_tokens;
     transformer_.load(batch);

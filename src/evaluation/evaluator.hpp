@@ -1,6 +1,7 @@
 // What a model is worth on held-out data, in the numerics of a recipe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "src/evaluation/multiple_choice.hpp"
 #include "src/evaluation/rollout.hpp"
 #include "src/evaluation/scorer.hpp"
+#include "src/evaluation/stop.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -71,16 +73,20 @@ class Evaluator {
  public:
   /// Everything given must outlive the evaluator; `data` is config.data opened. `parameters` are
   /// those of `transformer`, for a rollout in another recipe. Throws Error as check_evaluation
-  /// does, and for a rollout recipe with delayed scales, whose history there is not.
+  /// does, and for a rollout recipe with delayed scales, whose history there is not. `stop`, unless
+  /// null, ends evaluations when it is raised.
   Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
-            const EvalConfig& config, const DataSources& data);
+            const EvalConfig& config, const DataSources& data,
+            const std::atomic<bool>* stop = nullptr);
 
   /// Quantizes the weights and takes the held-out loss: over the configured number of packed
   /// sequences (rounded up to whole micro-batches), always the same ones. `complete`: also
-  /// everything else that is configured. Delayed scales stay what they are.
+  /// everything else that is configured. Delayed scales stay what they are. Throws
+  /// EvaluationStopped between forward passes once `stop` is raised.
   Evaluation evaluate(const StepContext& context, bool complete);
 
  private:
+  Evaluation measure(const StepContext& context, bool complete);
   HeldOutLoss held_out_loss(const StepContext& context);
   ExactMatch exact_match(const StepContext& context);
   PassAtK pass_at_k(const StepContext& context);
@@ -96,6 +102,7 @@ class Evaluator {
   Transformer& transformer_;
   EvalConfig config_;
   const DataSources& data_;
+  const std::atomic<bool>* stop_;
   TensorView scalars_;
   Scorer scorer_;
   std::vector<Question> questions_;

@@ -9,12 +9,13 @@
 namespace fp8lab {
 
 Generator::Generator(Backend& backend, Transformer& transformer, std::int64_t sequences,
-                     std::int64_t capacity)
+                     std::int64_t capacity, const std::atomic<bool>* stop)
     : backend_(backend),
       transformer_(transformer),
       cache_(transformer.make_cache(sequences, capacity)),
       scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
-      slots_(static_cast<std::size_t>(sequences)) {
+      slots_(static_cast<std::size_t>(sequences)),
+      stop_(stop) {
   FP8LAB_ASSERT(sequences > 0 && sequences <= transformer.shape().tokens());
 }
 
@@ -124,6 +125,7 @@ std::vector<Completion> Generator::generate(const StepContext& context,
                                             const std::vector<Prompt>& prompts,
                                             const GenerationConfig& config) {
   check(prompts);
+  std::fill(slots_.begin(), slots_.end(), Slot{});  // a stopped call left its sequences
   std::vector<Completion> completions(prompts.size());
   std::size_t next = 0;
   for (;;) {
@@ -136,6 +138,7 @@ std::vector<Completion> Generator::generate(const StepContext& context,
       busy = busy || slot.prompt != nullptr;
     }
     if (!busy) break;
+    throw_if_raised(stop_);
     const std::vector<Slot*> complete = advance(context);
     if (!complete.empty()) accept(complete, choose(complete, config), config);
   }

@@ -1,11 +1,13 @@
 // Completions of many prompts, token by token, with a key-value cache.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "src/config/config.hpp"
 #include "src/evaluation/sampling.hpp"
+#include "src/evaluation/stop.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -41,13 +43,13 @@ inline constexpr std::int64_t kCachedTokens = 65536;
 class Generator {
  public:
   /// The cache is allocated here: `sequences`, at most transformer.shape().tokens(), of up to
-  /// `capacity` tokens each. `backend` and `transformer` must outlive the generator.
+  /// `capacity` tokens each. `backend`, `transformer` and the flag `stop` must outlive the generator.
   Generator(Backend& backend, Transformer& transformer, std::int64_t sequences,
-            std::int64_t capacity);
+            std::int64_t capacity, const std::atomic<bool>* stop = nullptr);
 
   /// Completions in the order of the prompts. A prompt and its completion have at most `capacity`
   /// tokens. The transformer's weights must have been prepared. Throws Error for a prompt that is
-  /// empty, fills the cache or has a token outside the vocabulary.
+  /// empty, fills the cache or has a token outside the vocabulary, and EvaluationStopped.
   std::vector<Completion> generate(const StepContext& context, const std::vector<Prompt>& prompts,
                                    const GenerationConfig& config);
 
@@ -75,6 +77,7 @@ class Generator {
   KvCache cache_;
   TensorView scalars_;
   std::vector<Slot> slots_;
+  const std::atomic<bool>* stop_;
 };
 
 }  // namespace fp8lab

@@ -37,11 +37,13 @@ void mark_document(std::int64_t base, std::int64_t first, std::int64_t last, Bat
 
 }  // namespace
 
-Scorer::Scorer(Backend& backend, Transformer& transformer, std::int32_t padding)
+Scorer::Scorer(Backend& backend, Transformer& transformer, std::int32_t padding,
+               const std::atomic<bool>* stop)
     : backend_(backend),
       transformer_(transformer),
       padding_(padding),
-      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {}
+      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
+      stop_(stop) {}
 
 std::vector<Scorer::Place> Scorer::pack(const std::vector<ScoredText>& texts, std::size_t next,
                                         Batch& batch) const {
@@ -80,6 +82,7 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
   std::vector<std::vector<double>> results(texts.size());
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
   for (std::size_t next = 0; next < texts.size();) {
+    throw_if_raised(stop_);
     Batch batch(shape.sequences, shape.sequence_length, padding_);
     const std::vector<Place> places = pack(texts, next, batch);
     transformer_.load(batch);

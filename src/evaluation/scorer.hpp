@@ -1,10 +1,12 @@
 // Log-probabilities of given tokens by full forward passes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "src/data/dataset.hpp"
+#include "src/evaluation/stop.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab {
@@ -19,13 +21,14 @@ struct ScoredText {
 /// its bits are those of a sequence of its own if every quantization is local to a token.
 class Scorer {
  public:
-  /// `padding` fills what is left of a micro-batch. `backend` and `transformer` must outlive the
-  /// scorer.
-  Scorer(Backend& backend, Transformer& transformer, std::int32_t padding);
+  /// `padding` fills what is left of a micro-batch. `backend`, `transformer` and the flag `stop` must
+  /// outlive the scorer.
+  Scorer(Backend& backend, Transformer& transformer, std::int32_t padding,
+         const std::atomic<bool>* stop = nullptr);
 
   /// For every text the log-probabilities of tokens first, first + 1, ... in nats, as
   /// Backend::cross_entropy computes them. The weights must have been prepared. Throws Error for a
-  /// text without scored tokens or longer than a sequence.
+  /// text without scored tokens or longer than a sequence, and EvaluationStopped.
   std::vector<std::vector<double>> score(const StepContext& context,
                                          const std::vector<ScoredText>& texts);
 
@@ -43,6 +46,7 @@ class Scorer {
   Transformer& transformer_;
   std::int32_t padding_;
   TensorView scalars_;
+  const std::atomic<bool>* stop_;
 };
 
 }  // namespace fp8lab

@@ -12,10 +12,21 @@ namespace fp8lab {
 
 using nlohmann::json;
 
+namespace {
+
+/// More would exhaust the stack of what prints or compares a value.
+constexpr int kDeepestJson = 64;
+
+}  // namespace
+
 json parse_json(std::string_view text, const std::string& origin) {
   std::vector<std::unordered_set<std::string>> keys;  // of the objects around the present value
-  const auto check = [&](int, json::parse_event_t event, json& value) {
+  const auto check = [&](int depth, json::parse_event_t event, json& value) {
     using Event = json::parse_event_t;
+    if (depth > kDeepestJson) {
+      throw Error(fmt::format("{}: lists and objects in one another, more than {}", origin,
+                              kDeepestJson));
+    }
     if (event == Event::object_start) {
       keys.emplace_back();
     } else if (event == Event::object_end) {

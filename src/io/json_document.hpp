@@ -9,7 +9,7 @@
 namespace fp8lab {
 
 /// Parses one JSON value. Throws Error naming `origin` and the byte for text
-/// that is not JSON, and for an object that has a key twice.
+/// that is not JSON, for an object that has a key twice, and for values nested more than 64 deep.
 nlohmann::json parse_json(std::string_view text, const std::string& origin);
 
 /// parse_json of a file that must hold an object.

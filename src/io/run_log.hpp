@@ -145,6 +145,7 @@ class RunLog {
 struct RunStatus {
   bool complete = false;
   std::int64_t last_step = 0;
+  std::int64_t last_eval_step = 0;  ///< 0: none
   std::uint64_t final_weight_hash = 0;
   RunMeta meta;
   std::vector<CheckpointRecord> checkpoints;

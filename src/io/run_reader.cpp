@@ -153,6 +153,8 @@ RunStatus read_run_status(const std::filesystem::path& path) {
   status.complete = read_completion(file, status.final_weight_hash);
   const std::vector<std::int64_t> steps = read_steps(file, RowGroup::metrics, 0);
   if (!steps.empty()) status.last_step = steps.back();
+  const std::vector<std::int64_t> evaluated = read_steps(file, RowGroup::eval, 0);
+  if (!evaluated.empty()) status.last_eval_step = evaluated.back();
   status.checkpoints = start_rows<CheckpointRecord>(file, RowGroup::checkpoints);
   if (status.checkpoints.empty()) return status;
   read_column<std::uint64_t>(file, row_datasets(RowGroup::checkpoints, 0)[1], status.checkpoints,

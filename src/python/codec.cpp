@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "src/config/nearest_name.hpp"
 #include "emulation/api/recipe_names.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
@@ -40,7 +41,8 @@ T known_word(const std::array<Named<T>, N>& words, const std::string& what,
     if (entry.name == word) return entry.value;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
-  throw Error(fmt::format("{} '{}' is unknown; accepted: {}", what, word, names));
+  throw Error(fmt::format("{} '{}' is unknown{}; accepted: {}", what, word,
+                          did_you_mean(word, names), names));
 }
 
 struct Cast {

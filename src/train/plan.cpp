@@ -1,10 +1,11 @@
 #include "src/train/plan.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
+#include "emulation/api/machine.hpp"
 #include "src/evaluation/generator.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
@@ -123,6 +124,42 @@ std::int64_t cache_bytes(const ModelConfig& model, const StageConfig& stage, DTy
                   2 * model.num_key_value_heads * model.head_dim);
 }
 
+/// What Trainer holds of a token of the step: four integers and a weight.
+constexpr std::int64_t kBytesOfToken = 20;
+
+std::string braced(const std::vector<std::string>& words) {
+  return words.size() == 1 ? words.front() : fmt::format("{{{}}}", fmt::join(words, ","));
+}
+
+/// The pattern, as recipes write it, that stands for layers such as "layers.3.mlp.down" of a model
+/// with `count` layers.
+std::string layer_pattern(const std::vector<std::string>& names, int count) {
+  std::vector<std::string> parts, linears;
+  std::map<std::string, std::vector<std::string>> indices_of;  // of "mlp.down"
+  for (const std::string& name : names) {
+    const std::size_t dot = name.find('.'), end = name.find('.', dot + 1);
+    if (dot == std::string::npos || end == std::string::npos) {
+      parts.push_back(name);
+      continue;
+    }
+    const std::string linear = name.substr(end + 1);
+    if (indices_of[linear].empty()) linears.push_back(linear);
+    indices_of[linear].push_back(name.substr(dot + 1, end - dot - 1));
+  }
+  std::vector<std::string> indices;  // in the order in which they appear
+  std::map<std::string, std::vector<std::string>> linears_of;
+  for (const std::string& linear : linears) {
+    const std::vector<std::string>& of = indices_of[linear];
+    const std::string text = static_cast<int>(of.size()) == count ? "*" : braced(of);
+    if (linears_of[text].empty()) indices.push_back(text);
+    linears_of[text].push_back(linear);
+  }
+  for (const std::string& text : indices) {
+    parts.push_back(fmt::format("layers.{}.{}", text, braced(linears_of[text])));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
@@ -168,7 +205,52 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
   }
 }
 
-std::string describe_plan(const RunConfig& config, Backend& backend) {
+void require_memory_of(const RunConfig& config, const Backend& backend) {
+  for (const StageConfig& stage : config.stages) {
+    const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
+    const MemoryPlan plan = plan_memory(config, stage, recipe, backend);
+    const bool on_host = backend.name() != "cuda";
+    const auto text = [](std::int64_t bytes) { return memory_text(static_cast<double>(bytes)); };
+    const std::int64_t data = stage.batch_sequences * stage.sequence_length * kBytesOfToken;
+    const std::string parts =
+        on_host ? fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
+                              text(plan.parameters), text(plan.activations), text(plan.operands),
+                              text(plan.caches))
+                : std::string();
+    require_memory(static_cast<double>((on_host ? plan.total() : 0) + data),
+                   fmt::format("stage {}: steps of {} x {} tokens, {} x {} at once ({}tokens {})",
+                               stage.name, stage.batch_sequences, stage.sequence_length,
+                               stage.micro_batch_sequences, stage.sequence_length, parts,
+                               text(data)));
+  }
+}
+
+std::vector<std::string> stage_warnings(const RunConfig& config, const StageConfig& stage,
+                                        const Recipe& recipe) {
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  const int layers = static_cast<int>(config.model.num_hidden_layers);
+  std::vector<std::string> texts;
+  std::map<std::string, std::vector<std::string>> layers_of;
+  for (const LinearShape& layer : linear_shapes(config.model)) {
+    const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
+    for (const std::string& warning : warnings(linear, tokens, layer.in, layer.out)) {
+      if (layers_of[warning].empty()) texts.push_back(warning);
+      layers_of[warning].push_back(layer.name);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const std::string& text : texts) {
+    const std::vector<std::string>& names = layers_of[text];
+    const std::string pattern = layer_pattern(names, layers);
+    lines.push_back(names.size() == 1
+                        ? fmt::format("{}: {}", pattern, text)
+                        : fmt::format("{} ({} layers): {}", pattern, names.size(), text));
+  }
+  return lines;
+}
+
+std::string describe_plan(const RunConfig& config, Backend& backend,
+                          const std::function<void(const std::string&)>& phase) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
@@ -181,13 +263,8 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
                         recipe.hash);
     text += describe(recipe);
     validate_stage(config, stage, recipe, backend);
-    const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-    for (const LinearShape& layer : linear_shapes(config.model)) {
-      const LinearRecipe& linear =
-          recipe.for_layer(layer.name, static_cast<int>(config.model.num_hidden_layers));
-      for (const std::string& warning : warnings(linear, tokens, layer.in, layer.out)) {
-        text += fmt::format("warning: {}: {}\n", layer.name, warning);
-      }
+    for (const std::string& warning : stage_warnings(config, stage, recipe)) {
+      text += fmt::format("warning: {}\n", warning);
     }
     const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
     text += fmt::format(
@@ -195,6 +272,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend) {
         "caches {:.1f}\n",
         mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
         mib(memory.caches));
+    phase(fmt::format("timing the operations of stage {}", stage.name));
     const TimePlan time = estimate_step(config, stage, recipe, backend);
     total += time.total() * static_cast<double>(stage.steps);
     text += fmt::format(

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "emulation/api/backend.hpp"
 #include "src/config/config.hpp"
@@ -30,8 +32,18 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend);
 
+/// Throws Error when a stage needs more memory than this machine has: how much, what for, and how
+/// much there is. The memory of a device is not looked at; its backend refuses what does not fit.
+void require_memory_of(const RunConfig& config, const Backend& backend);
+
+/// The warnings of a stage's recipe, each once with the layers it is for, "layers.*.mlp.down (12
+/// layers): ...".
+std::vector<std::string> stage_warnings(const RunConfig& config, const StageConfig& stage,
+                                        const Recipe& recipe);
+
 /// The text of `train --dry-run`: recipe table, warnings, parameters, memory, and a time estimate
-/// from operations timed on `backend`.
-std::string describe_plan(const RunConfig& config, Backend& backend);
+/// from operations timed on `backend`; `phase` is told what takes time.
+std::string describe_plan(const RunConfig& config, Backend& backend,
+                          const std::function<void(const std::string&)>& phase);
 
 }  // namespace fp8lab

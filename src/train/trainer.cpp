@@ -53,11 +53,14 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
     validate_stage(config_, stage, stage_recipes_.back(), backend_);
     total_steps_ += stage.steps;
   }
+  say("opening the data");
   open_data();
+  say("initializing weights");
   parameters_ = std::make_unique<Parameters>(backend_, config_.model, config_.optimizer,
                                              recipe_.activation_dtype);
   scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
   load_initial_weights();
+  say("");
 }
 
 Trainer::~Trainer() = default;
@@ -67,9 +70,11 @@ void Trainer::load_initial_weights() {
   const std::filesystem::path& initial =
       options_.init_from.empty() ? config_.init_from : options_.init_from;
   if (!initial.empty()) {
+    say("loading weights of " + initial.string());
     load_weights(initial, *parameters_);
     if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
   }
+  say("hashing weights and data");
   std::vector<StageContents> contents;
   for (const StageData& data : data_) {
     contents.push_back({&data.train, data.eval ? &*data.eval : nullptr});
@@ -99,6 +104,10 @@ void Trainer::open_data() {
     if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
   }
   check_one_tokenizer(stages);
+}
+
+void Trainer::say(const std::string& phase) const {
+  if (options_.phase) options_.phase(phase);
 }
 
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
@@ -208,6 +217,7 @@ bool Trainer::open_log() {
   }
   if (status.complete) return false;
   find_checkpoint(status);
+  last_evaluation_ = status.last_eval_step;
   log_ = RunLog::resume(run_file(), position_.step, config_.logging.every_steps, std::move(lock));
   record_changes(status.meta);
   return true;
@@ -289,7 +299,7 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
       BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
   if (config.eval.has_value()) {
     stage->evaluator = std::make_unique<Evaluator>(backend_, *parameters_, *stage->transformer,
-                                                   *config.eval, *data_[i].eval);
+                                                   *config.eval, *data_[i].eval, options_.stop);
   }
   const bool resumed = position_.streams.size() == i + 1;
   if (resumed) {
@@ -437,18 +447,29 @@ void Trainer::record_statistics(Stage& stage, const std::vector<std::uint8_t>& w
   log_->append_tensors(position_.step, statistics, without_history);
 }
 
-void Trainer::evaluate(Stage& stage) {
-  const StageConfig& config = *stage.config;
-  const bool last = position_.stage_step == config.steps;
-  if (stage.evaluator == nullptr) return;
-  if (!last && position_.stage_step % config.eval->every_steps != 0) return;
+bool Trainer::evaluation_is_due(const Stage& stage) const {
+  if (stage.evaluator == nullptr || position_.stage_step == 0) return false;
+  return position_.stage_step == stage.config->steps ||
+         position_.stage_step % stage.config->eval->every_steps == 0;
+}
+
+bool Trainer::evaluate(Stage& stage) {
+  const bool last = position_.stage_step == stage.config->steps;
   StepContext context;
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(position_.step);
   EvalRecord record;
   record.step = position_.step;
   record.stage = static_cast<std::int32_t>(stage.index);
-  const Evaluation evaluation = stage.evaluator->evaluate(context, last);
+  Evaluation evaluation;
+  say(fmt::format("evaluating after step {}", position_.step));
+  try {
+    evaluation = stage.evaluator->evaluate(context, last);
+  } catch (const EvaluationStopped&) {
+    say("");
+    return false;
+  }
+  say("");
   record.loss = evaluation.held_out.mean;
   if (const auto& match = evaluation.exact_match) {
     record.exact_match_count = match->asked;
@@ -460,30 +481,38 @@ void Trainer::evaluate(Stage& stage) {
   for (const Score& score : scores_of(evaluation)) {
     log_->append(ScoreRecord{record.step, record.stage, score.name, score.value, score.count});
   }
+  return true;
 }
 
 void Trainer::checkpoint(Stage& stage) {
   RunPosition position = position_;
   position.seconds = elapsed();
+  say("writing a checkpoint");
   log_->flush();
   const std::uint64_t hash = save_checkpoint(
       checkpoint_file(), {backend_, *parameters_, scalars_, stage.transformer->linears()}, position,
       hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
   log_->append(CheckpointRecord{position.step, hash});
   log_->flush();
+  say("");
 }
 
 RunOutcome Trainer::run() {
   start_seconds_ = now();
+  say("opening the run file");
   if (!open_log()) return RunOutcome::complete;
   const std::size_t mark = backend_.memory_mark();
   for (auto index = position_.stage; index < static_cast<std::int64_t>(config_.stages.size());
        ++index) {
+    say("preparing stage " + config_.stages[static_cast<std::size_t>(index)].name);
     const std::unique_ptr<Stage> stage = begin_stage(index);
+    say("");
+    const bool missing = evaluation_is_due(*stage) && last_evaluation_ < position_.step;
+    if (missing && !evaluate(*stage)) return RunOutcome::interrupted;
     const std::int64_t every = config_.logging.checkpoint_every_steps;
     while (position_.stage_step < stage->config->steps) {
       train_step(*stage);
-      evaluate(*stage);
+      if (evaluation_is_due(*stage)) evaluate(*stage);
       const bool stop = options_.stop != nullptr && options_.stop->load();
       const bool last = position_.stage_step == stage->config->steps;
       if (stop || last || (every > 0 && position_.stage_step % every == 0)) checkpoint(*stage);

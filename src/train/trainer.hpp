@@ -42,6 +42,7 @@ struct TrainerOptions {
   std::string simd_target;
   const std::atomic<bool>* stop = nullptr;  ///< set by a signal: checkpoint and return
   std::function<void(const Progress&)> progress;
+  std::function<void(const std::string&)> phase;  ///< what may take long now; "": nothing
 };
 
 /// Runs every stage of `config`. The directory must hold no run, or options.resume be set.
@@ -84,7 +85,10 @@ class Trainer {
   void record_step(Stage& stage, std::int64_t tokens);
   void record_nonfinite(const StepRecord& record);
   void record_statistics(Stage& stage, const std::vector<std::uint8_t>& without_history);
-  void evaluate(Stage& stage);
+  bool evaluation_is_due(const Stage& stage) const;
+  /// False when the stop flag ended it: nothing is recorded, and the resumed run makes it again.
+  bool evaluate(Stage& stage);
+  void say(const std::string& phase) const;
   void checkpoint(Stage& stage);
   double scalar(std::int64_t index);
   double elapsed() const;
@@ -107,6 +111,7 @@ class Trainer {
   AmaxHistories histories_;  ///< of the stage before the present one, or of the initial checkpoint
   Identity identity_;
   double start_seconds_ = 0;
+  std::int64_t last_evaluation_ = 0;  ///< step of the last one that is recorded
 };
 
 }  // namespace fp8lab

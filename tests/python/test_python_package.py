@@ -531,3 +531,16 @@ def test_arrays_of_ml_dtypes() -> None:
     full = fp8lab.scaled_mm(a, b.T, one, one, out_dtype=np.float32)
     assert np.array_equal(product, full.astype(ml_dtypes.bfloat16))
     assert fp8lab.scaled_mm(a, b.T, one, one).dtype == ml_dtypes.float8_e4m3fn
+
+
+@pytest.mark.parametrize("threads", [-1, 30_000, 100_000])
+def test_threads_are_bounded(threads: int) -> None:
+    x = np.ones((4, 32), np.float32)
+    quantized = fp8lab.quantize(x, "e5m2")
+    for call in (
+        lambda: fp8lab.quantize(x, "e5m2", threads=threads),
+        lambda: fp8lab.dequantize(quantized.codes, quantized.scales, "e5m2", threads=threads),
+        lambda: fp8lab.gemm(x, x, "sm90_bf16", threads=threads),
+    ):
+        with pytest.raises(ValueError, match=f"threads: {threads}; accepted: 0"):
+            call()

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "emulation/api/error.hpp"
+#include "emulation/api/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
+#include "emulation/cpu/truth_backend.hpp"
 
 using namespace fp8lab;
 
@@ -19,6 +22,37 @@ TEST_CASE("the CPU backend names itself and keeps the wanted storage") {
   CHECK(backend->supports(QuantSpec{}));
   CHECK(backend->supports(GemmSpec{}, QuantSpec{}, QuantSpec{}));
   REQUIRE_THROWS_AS(cpu::make_cpu_backend(-1), Error);
+}
+
+TEST_CASE("threads are bounded by the processors, and by 1024") {
+  CHECK(thread_limit() >= 64);
+  CHECK(thread_limit() <= 1024);
+  CHECK(checked_threads(thread_limit(), "x") == thread_limit());
+  CHECK_NOTHROW(cpu::make_cpu_backend(thread_limit()));
+  for (const int threads : {-1, thread_limit() + 1, 30000, 100000}) {
+    CHECK_THROWS_WITH(cpu::make_cpu_backend(threads),
+                      Catch::StartsWith("threads: " + std::to_string(threads) + "; accepted: 0"));
+    CHECK_THROWS_AS(cpu::make_truth_backend(threads), Error);
+  }
+}
+
+TEST_CASE("more memory than the machine has is refused before it is touched") {
+  const std::int64_t there = machine_memory();
+  CHECK(there > 0);
+  for (const auto& backend : {cpu::make_cpu_backend(1), cpu::make_truth_backend(1)}) {
+    backend->allocate(DType::u8, 1, 1000);
+    const std::size_t held = backend->memory_bytes();
+    CHECK_THROWS_WITH(backend->allocate(DType::f32, there / 4 + 1, 1),
+                      Catch::Contains("needs ") && Catch::Contains("this machine has"));
+    CHECK_THROWS_AS(backend->allocate(DType::f32, std::int64_t{1} << 40, std::int64_t{1} << 40),
+                    Error);
+    CHECK(backend->memory_bytes() == held);
+    backend->release_to(0);
+    CHECK(backend->memory_bytes() == 0);
+  }
+  CHECK(memory_text(0) == "0 bytes");
+  CHECK(memory_text(1536) == "1.5 KiB");
+  CHECK(memory_text(0x1p50) == "1 PiB");
 }
 
 TEST_CASE("memory is zeroed and aligned; views transfer row by row") {

@@ -1,6 +1,7 @@
 // Whole evaluations: by source, rollouts in two numerics, multiple choice.
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <string>
@@ -238,4 +239,42 @@ TEST_CASE("questions that do not fit are refused with their line") {
             .find("accepted: token ids") != std::string::npos);
   REQUIRE_THROWS_WITH(read_questions("/nonexistent/q.jsonl", opaque, 4),
                       Catch::Contains("cannot be read"));
+}
+
+TEST_CASE("a raised flag ends an evaluation, which can be made again with the same result") {
+  std::atomic<bool> stop{false};
+  EvalConfig config = with_rollout("");
+  config.pass_at_k = PassAtKConfig{};
+  Fixture fixture("te_delayed", config);
+  Evaluator evaluator(*fixture.backend, fixture.parameters, *fixture.transformer, config,
+                      fixture.data, &stop);
+  const Evaluation whole = evaluator.evaluate(StepContext{}, true);
+  stop = true;
+  CHECK_THROWS_AS(evaluator.evaluate(StepContext{}, true), EvaluationStopped);
+  stop = false;
+  const Evaluation again = evaluator.evaluate(StepContext{}, true);
+  CHECK(again.held_out.mean == whole.held_out.mean);
+  CHECK(score(again, "pass@1") == score(whole, "pass@1"));
+}
+
+TEST_CASE("decoding and scoring end by the flag, between two forward passes") {
+  std::atomic<bool> stop{false};
+  Fixture fixture("bf16", two_sources());
+  fixture.transformer->prepare_weights(StepContext{});
+  Generator generator(*fixture.backend, *fixture.transformer, 2, 32, &stop);
+  const std::vector<Prompt> prompts = {{{1, 2, 3}, 0, 0}, {{4, 5}, 1, 0}, {{6}, 2, 0}};
+  GenerationConfig config;
+  config.sampling.temperature = 0.0;
+  config.max_new_tokens = 5;
+  const auto whole = generator.generate(StepContext{}, prompts, config);
+  Scorer scorer(*fixture.backend, *fixture.transformer, 0, &stop);
+  const std::vector<ScoredText> texts = {{{1, 2, 3, 4}, 1}};
+  const auto scores = scorer.score(StepContext{}, texts);
+  stop = true;
+  CHECK_THROWS_AS(generator.generate(StepContext{}, prompts, config), EvaluationStopped);
+  CHECK_THROWS_AS(scorer.score(StepContext{}, texts), EvaluationStopped);
+  stop = false;
+  const auto again = generator.generate(StepContext{}, prompts, config);
+  for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(again[i].tokens == whole[i].tokens);
+  CHECK(scorer.score(StepContext{}, texts) == scores);
 }

@@ -1,7 +1,12 @@
 // What --dry-run promises, against what a stage allocates.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
+#include "emulation/api/error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/model/transformer.hpp"
@@ -95,4 +100,57 @@ TEST_CASE("planned caches are enough for what an evaluation generates") {
   CHECK(taken > 0.5 * planned);  // the longest prompt is shorter than a sequence
   stage.eval->exact_match = 0;
   CHECK(plan_memory(config, stage, recipe, *backend).caches == 0);
+}
+
+TEST_CASE("a warning of many layers is told once, with their pattern and number") {
+  RunConfig config;
+  config.model = load_model("tiny");
+  config.model.num_hidden_layers = 28;
+  StageConfig stage;
+  stage.micro_batch_sequences = 1;
+  stage.sequence_length = 200;  // no multiple of a tile
+  const Recipe recipe = load_recipe("infir2");
+  const std::vector<std::string> lines = stage_warnings(config, stage, recipe);
+  REQUIRE(lines.size() >= 2);
+  for (const std::string& line : lines) CHECK(line.find("layers.3.") == std::string::npos);
+  const std::string all = "layers.*.{attention.qkv,attention.o,mlp.gate_up,mlp.down} (112 layers): ";
+  CHECK(std::any_of(lines.begin(), lines.end(),
+                    [&](const std::string& line) { return line.starts_with(all); }));
+  CHECK(std::set<std::string>(lines.begin(), lines.end()).size() == lines.size());
+}
+
+TEST_CASE("layers of an exception are listed") {
+  RunConfig config;
+  config.model = load_model("tiny");
+  config.model.num_hidden_layers = 4;
+  StageConfig stage;
+  stage.micro_batch_sequences = 1;
+  stage.sequence_length = 200;
+  Recipe recipe = load_recipe("infir2");
+  RecipeOverride exception;
+  exception.match = "layers.{0,2}.mlp.down";
+  exception.recipe = recipe.high_precision;
+  recipe.overrides.push_back(exception);
+  std::string text;
+  for (const std::string& line : stage_warnings(config, stage, recipe)) text += line + "\n";
+  CHECK(text.find("layers.{1,3}.mlp.down (14 layers): ") != std::string::npos);
+}
+
+TEST_CASE("a stage that exceeds the memory says what it needs and what there is") {
+  RunConfig config;
+  config.model = load_model("tiny");
+  config.stages.emplace_back();
+  config.stages.front().name = "big";
+  const auto backend = make_backend("cpu", 1);
+  require_memory_of(config, *backend);
+  config.stages.front().batch_sequences = config.stages.front().micro_batch_sequences = 4'000'000;
+  try {
+    require_memory_of(config, *backend);
+    FAIL("not refused");
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    CHECK(message.find("stage big: steps of 4000000 x 256 tokens") == 0);
+    CHECK(message.find("activations ") != std::string::npos);
+    CHECK(message.find("this machine has ") != std::string::npos);
+  }
 }

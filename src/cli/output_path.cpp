@@ -1,0 +1,69 @@
+#include "src/cli/output_path.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "emulation/api/error.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& path, const std::string& why) {
+  throw Error(fmt::format("{} '{}': {}", what, path, why));
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+void require_writable(const fs::path& folder, const std::string& path, const std::string& what) {
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return;
+  refuse(what, path, fmt::format("{} may not be written", folder.string()));
+}
+
+}  // namespace
+
+fs::path output_file(const std::string& path, const std::string& what) {
+  if (path.empty()) refuse(what, path, "accepted: the name of a file");
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) refuse(what, path, "is a folder; accepted: a file");
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+    refuse(what, path, "is no regular file, which a result would replace");
+  }
+  const fs::path folder = folder_of(path);
+  if (!fs::is_directory(folder, ignored)) {
+    refuse(what, path, fmt::format("there is no folder {}", folder.string()));
+  }
+  require_writable(folder, path, what);
+  return path;
+}
+
+fs::path output_folder(const std::string& path, const std::string& what) {
+  if (path.empty()) refuse(what, path, "accepted: the name of a folder");
+  // The deepest part of the path that there is.
+  fs::path there = path;
+  std::error_code ignored;
+  while (!fs::exists(there, ignored) && there != folder_of(there)) there = folder_of(there);
+  if (!fs::is_directory(there, ignored)) {
+    const bool itself = there == fs::path(path);
+    refuse(what, path,
+           itself ? "is a file; accepted: a folder, there or to be made"
+                  : fmt::format("{} is a file; accepted: folders on the way", there.string()));
+  }
+  require_writable(there, path, what);
+  return path;
+}
+
+void check_output_files(const boost::program_options::variables_map& values,
+                        const std::string& command, std::initializer_list<const char*> options) {
+  for (const char* option : options) {
+    if (values.count(option) == 0) continue;
+    output_file(values[option].as<std::string>(), fmt::format("{}: --{}", command, option));
+  }
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,21 @@
+// Where commands write, looked at before they compute.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <filesystem>
+#include <string>
+
+namespace fp8lab::cli {
+
+/// Throws Error unless a file can be put at `path`: its folder must be there and writable, and what
+/// has the name already must be a regular file. `what` names the path in messages, "gemm: --out".
+std::filesystem::path output_file(const std::string& path, const std::string& what);
+
+/// Throws Error unless files can be put into the folder `path`, which need not be there yet.
+std::filesystem::path output_folder(const std::string& path, const std::string& what);
+
+/// output_file of every one of `options` that was given.
+void check_output_files(const boost::program_options::variables_map& values,
+                        const std::string& command, std::initializer_list<const char*> options);
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,58 @@
+#include "src/cli/progress.hpp"
+
+#include <fmt/format.h>
+
+namespace fp8lab::cli {
+namespace {
+
+constexpr auto kUnsaid = std::chrono::seconds(1);
+
+}  // namespace
+
+PhaseLine::~PhaseLine() {
+  begin("");
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+  }
+  changed_.notify_one();
+  watcher_.join();
+}
+
+void PhaseLine::begin(const std::string& phase) {
+  const std::lock_guard lock(mutex_);
+  if (dirty_) std::fputs("\r\033[K", stderr);
+  dirty_ = false;
+  phase_ = phase;
+  began_ = Clock::now();
+  changed_.notify_one();
+}
+
+void PhaseLine::watch() {
+  std::unique_lock lock(mutex_);
+  while (!done_) {
+    if (phase_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const Clock::time_point began = began_;
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began);
+    const auto next = began + std::max<Clock::duration>(kUnsaid, seconds + kUnsaid);
+    const bool another = changed_.wait_until(lock, next, [&] {
+      return done_ || phase_.empty() || began_ != began;
+    });
+    if (another) continue;
+    say(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began).count());
+    if (!terminal_) phase_.clear();
+  }
+}
+
+void PhaseLine::say(std::int64_t seconds) {
+  const std::string text = terminal_ ? fmt::format("\r{} ({} s)\033[K", phase_, seconds)
+                                     : fmt::format("{} ...\n", phase_);
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  dirty_ = terminal_;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,358 @@
+"""Every word of a command line is used or refused, and a mistyped one is recognised.
+
+Run by ctest, which passes the program's path in FP8LAB_PROGRAM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from model_files import CONFIG, random_tensors, write_folder
+from program import refused, run, succeeded
+
+COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
+COMMANDS += ["quantize", "bench", "eval", "generate"]
+
+# Options of commands that do several things, with a value each, and which action reads which.
+VALUES = {
+    "validate": {
+        "exhaustive": None, "backend": "cpu", "threads": 1, "seed": 1, "outputs": 1, "rounds": 1,
+        "repeats": 1, "only": "gemm", "preset": "quickstart", "recipe": "bf16", "set": "seed=1",
+        "record": "r", "json": "j",
+    },
+    "bench": {
+        "model": "m", "backend": "cpu", "all-targets": None, "repeats": 1, "rows": 1, "cols": 1,
+        "json": "j",
+    },
+    "recipes": {"tokens": 5, "in": 5, "out": 5, "json": None},
+}  # fmt: skip
+READ = {
+    "validate codec": "exhaustive backend json",
+    "validate golden": "threads json",
+    "validate mutants": "backend threads seed json",
+    "validate kernels": "backend threads seed outputs rounds repeats only json",
+    "validate step": "backend threads preset recipe set record json",
+    "validate export": "backend threads seed json",
+    "bench emulation": "all-targets repeats rows cols json",
+    "bench gemm": "repeats json",
+    "bench quantize": "backend repeats rows cols json",
+    "bench load": "model repeats json",
+    "recipes list": "json",
+    "recipes show": "tokens in out json",
+    "recipes check": "tokens in out json",
+}
+UNREAD = [
+    (action, option)
+    for action, read in READ.items()
+    for option in VALUES[action.split()[0]]
+    if option not in read.split()
+]
+
+
+@pytest.mark.parametrize(("action", "option"), UNREAD)
+def test_options_of_other_actions_are_refused(action: str, option: str, tmp_path: Path) -> None:
+    command, name = action.split()
+    value = VALUES[command][option]
+    words = [f"--{option}"] if value is None else [f"--{option}", value]
+    message = refused(command, name, *words, cwd=tmp_path)
+    readers = [other for other, read in READ.items() if option in read.split()]
+    assert f"{action}: --{option} is for" in message
+    for reader in readers:
+        if reader.startswith(command):
+            assert reader in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
+    np.save(tmp_path / "c.npy", np.ones((4, 4), np.float32))
+    write_folder(tmp_path / "model", random_tensors(CONFIG))
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": [5, 6]}\n')
+    (tmp_path / "text.txt").write_text("A text of bytes.\n" * 40)
+    study = ["ablate", "--study", "none.toml", "--list"]
+    generate = ["generate", "model", "--prompts", "prompts.jsonl"]
+    evaluate = ["eval", "model", "--data", "text.txt", "--sequence-length", 64]
+    gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--spec", "sm90_bf16", "--out", "d.npy"]
+    train = ["train", "--preset", "quickstart"]
+    for words, expected in {
+        (*study, "--jobs", 2): "--jobs is for running the arms",
+        (*study, "--out", "o"): "--out is for running the arms",
+        (*generate, "--top-k", 4): "--top-k has no effect at --temperature 0",
+        (*generate, "--top-p", 0.5): "--top-p has no effect at --temperature 0",
+        (*evaluate, "--temperature", 0.5): "--temperature is for samples and rollouts",
+        (*evaluate, "--max-new-tokens", 5): "--max-new-tokens is for answers",
+        ("export", "model", "out", "--seed", 4): "--seed quantizes by --recipe",
+        ("export", "model", "out", "--threads", 1): "--threads quantizes by --recipe",
+        ("quantize", "x.npy", "--spec", "e5m2", "--compare", "e5m2"): "--compare is for a model",
+        ("quantize", "model", "--recipe", "infir2", "--out", "o", "--compare", "e5m2"):
+            "--compare needs --report",
+        ("validate", "step", "s.json", "--recipe", "bf16"): "--recipe is for steps computed anew",
+        ("validate", "codec", "folder"): "takes no 'folder'",
+        ("recipes", "list", "bf16"): "takes no 'bf16'",
+        ("data", "inspect", "x", "--document-begin", 1, "--document-end", 2): "--document-end",
+        ("data", "inspect", "x", "--document-end", -7): "--document-end -7",
+        (*train, "--simd", "portable", "--backend", "truth"): "--simd is for backend cpu",
+        (*train, "--math", "exact"): "unrecognised option '--math'",
+        (*gemm, "--beta", 2): "--beta needs --c",
+        ("--version", "more"): "too many arguments, 'more'",
+        ("--help", "train"): "too many arguments, 'train'",
+        ("help", "train", "more"): "too many arguments, 'more'",
+        ("quantize", "x.npy", "--spec", "e5m2", "--seed", "-1"): "--seed -1: accepted",
+        ("validate", "kernels", "--rounds=-1"): "--rounds must be at least 1",
+        ("info", "--json", "--json"): "more than once",
+    }.items():  # fmt: skip
+        assert expected in refused(*words, cwd=tmp_path), words
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"x.npy", "c.npy", "model", "prompts.jsonl", "text.txt"}
+
+
+def test_sampling_options_reach_the_samples_of_the_run(tmp_path: Path) -> None:
+    """A run that samples by itself is sampled as the command line says."""
+    (tmp_path / "run.toml").write_text(
+        'name = "r"\nmodel = "tiny"\n[logging]\nstatistics_every_steps = 0\n[[stages]]\n'
+        'name = "s"\nkind = "sft"\nsteps = 1\nbatch_sequences = 1\nsequence_length = 128\n'
+        "[stages.learning_rate]\nwarmup_steps = 0\n[stages.eval]\nsequences = 1\n"
+        "max_new_tokens = 4\n[stages.eval.rollout]\nprompts = 2\nrecipe = \"infir2\"\ntemperature = 0.0\n"
+    )
+    succeeded("train", "--config", "run.toml", "--out", "run", cwd=tmp_path)
+    greedy = json.loads(succeeded("eval", "run", "--json", cwd=tmp_path))
+    hot = json.loads(succeeded("eval", "run", "--temperature", 9, "--json", cwd=tmp_path))
+    assert greedy["loss"] == hot["loss"] and greedy["rollout"] != hot["rollout"]
+
+
+def test_help_of_one_command() -> None:
+    for command in COMMANDS:
+        text = succeeded(command, "--help")
+        assert "--help" in text and "this text" in text
+        assert succeeded(command, "-h") == text == succeeded("help", command)
+    assert "did you mean 'train'?" in refused("help", "trian")
+
+
+def test_the_nearest_name_is_offered(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
+    file = tmp_path / "run.toml"
+    (tmp_path / "recipe.toml").write_text('name = "r"\n[slots.default]\nformat = "e4m3fn"\ntyle = "row"\n')
+    file.write_text('model = "tiny"\n[[stages]]\nname = "a"\nstep = 3\n')
+    gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--out", "d.npy", "--spec"]
+    preset = ["train", "--preset", "quickstart"]
+    for words, name in {
+        ("trian",): "train",
+        ("valdiate", "golden"): "validate",
+        ("info", "--jason"): "--json",
+        ("recipes", "shwo", "bf16"): "show",
+        ("recipes", "show", "infir3"): "infir2",
+        ("recipes", "check", "recipe.toml"): "tile",
+        ("bench", "quantise"): "quantize",
+        ("validate", "goldne"): "golden",
+        ("train", "--preset", "quikstart"): "quickstart",
+        ("train", "--config", file): "steps",
+        (*preset, "--set", "model=tinny"): "tiny",
+        (*preset, "--set", "sead=1"): "seed",
+        (*preset, "--set", "stages.stf.steps=1"): "sft",
+        (*preset, "--set", "stages.sft.kind=sftt"): "sft",
+        (*preset, "--backend", "cuba"): "cuda",
+        (*preset, "--simd", "portabel"): "portable",
+        (*preset, "--set", 'stages.cpt.data.families=["summ"]'): "sum",
+        (*gemm, "sm90_wgmma_fp9"): "sm90_wgmma_fp8",
+        (*gemm, "infir2:forp"): "fprop",
+        (*gemm, "sm90_bf16/fats"): "fast",
+        (*gemm, "cublaslt_h200:tensr"): "tensor",
+        ("quantize", "x.npy", "--spec", "e4m3fm"): "e4m3fn",
+        ("quantize", "x.npy", "--spec", "e4m3fn/rwo"): "row",
+        ("quantize", "x.npy", "--recipe", "infir2", "--slot", "fprop.y"): "fprop.x",
+        ("quantize", "x.npy", "--spec", "e5m2", "--backend", "cpuu"): "cpu",
+        ("export", "x.npy", "o", "--dtype", "bf61"): "bf16",
+    }.items():
+        assert f"did you mean '{name}'?" in refused(*words, cwd=tmp_path), words
+    for words in (("paint",), ("recipes", "show", "nothing_of_the_kind"), ("info", "--colour")):
+        assert "did you mean" not in refused(*words)
+
+
+@pytest.mark.parametrize("threads", ["100000", "30000", "-1", "99999999999"])
+def test_threads_are_bounded(threads: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
+    for words in (
+        ("train", "--preset", "quickstart"),
+        ("train", "--preset", "quickstart", "--backend", "truth", "--set",
+         "logging.statistics_every_steps=0"),
+        ("quantize", "x.npy", "--spec", "e5m2"),
+        ("validate", "golden", "none"),
+        ("validate", "kernels"),
+        ("ablate", "--study", "none.toml"),
+    ):  # fmt: skip
+        message = refused(*words, f"--threads={threads}", cwd=tmp_path)
+        assert "threads" in message and threads in message, message
+    assert "--jobs" in refused("ablate", "--study", "none.toml", f"--jobs={threads}", cwd=tmp_path)
+
+
+def test_threads_of_the_environment_are_bounded() -> None:
+    message = refused("validate", "codec", environment={"OMP_NUM_THREADS": "100000"})
+    assert "OMP_NUM_THREADS: 100000; accepted" in message
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "stages.*.batch_sequences=1000000000000",
+        "stages.*.steps=1000000000000",
+        "stages.pretrain.data.problems=1000000000000",
+        "stages.sft.eval.sequences=1000000000000",
+        "stages.sft.eval.exact_match=1000000000000",
+        "stages.sft.eval.pass_at_k={problems=1000000,samples=65536,k=[1]}",
+        "model.vocab_size=1000000000000",
+        "model.intermediate_size=1099511627776",
+        "model.num_attention_heads=1099511627776",
+    ],
+)
+def test_sizes_without_sense_are_refused_at_once(setting: str, tmp_path: Path) -> None:
+    message = refused("train", "--preset", "quickstart", "--set", setting, cwd=tmp_path)
+    assert "accepted:" in message and setting.split("=")[0].rsplit(".", 1)[1] in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_exceeds_the_memory_is_refused_at_once(tmp_path: Path) -> None:
+    preset = ["train", "--preset", "quickstart"]
+    for words in (
+        (*preset, "--set", "model.hidden_size=100000000"),
+        (*preset, "--set", "stages.*.batch_sequences=4000000", "--set",
+         "stages.*.micro_batch_sequences=4000000"),
+        ("bench", "quantize", "--rows", 1 << 40, "--cols", 1 << 40),
+    ):  # fmt: skip
+        message = refused(*words, cwd=tmp_path)
+        assert " needs " in message and "this machine has" in message, message
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_limits_of_the_process_count(tmp_path: Path) -> None:
+    limit = ["bash", "-c", 'ulimit -v 2000000; exec "$FP8LAB_PROGRAM" "$@"', "bash"]
+    words = ["train", "--preset", "quickstart", "--set", "model.vocab_size=2000000"]
+    result = subprocess.run(
+        [*limit, *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 2, result.stderr
+    assert "this machine has 1.907 GiB" in result.stderr
+
+
+DEEP = 200_000
+
+
+def test_nesting_is_bounded(tmp_path: Path) -> None:
+    lists, tables = "[" * DEEP + "]" * DEEP, "{a=" * DEEP + "1" + "}" * DEEP
+    documents = {
+        "key": ".".join("a" * 40_000) + " = 1\n",
+        "header": "[" + ".".join("a" * 40_000) + "]\n",
+        "quoted": ".".join(['"a"'] * 40_000) + " = 1\n",
+        "lists": f"name = {lists}\n",
+        "tables": f"name = {tables}\n",
+        "inline": "name = {" + ".".join("a" * 40_000) + " = 1}\n",
+    }
+    for name, text in documents.items():
+        file = tmp_path / f"{name}.toml"
+        file.write_text("# a comment, \"quoted\n" + text)
+        for command in (("train", "--config"), ("recipes", "check"), ("ablate", "--study")):
+            message = refused(*command, file, cwd=tmp_path)
+            assert f"{file}:2:" in message and "at most 32" in message, (name, message[:200])
+    preset = ["train", "--preset", "quickstart", "--set"]
+    for setting in (".".join("a" * 40_000) + "=1", "name={" + ".".join("a" * 40_000) + "=1}"):
+        assert "at most 32" in refused(*preset, setting, cwd=tmp_path)
+
+
+def test_dots_and_brackets_in_strings_are_no_nesting(tmp_path: Path) -> None:
+    dots = "." * 100 + "[" * 100
+    file = tmp_path / "mine.toml"
+    recipe = '[slots.default]\nformat = "bf16"\n'
+    for text in (f'"{dots}\\"{dots}"', f"'{dots}'", f'"""\n{dots}"{dots}\n"""', f"'''\n{dots}'''"):
+        file.write_text(f'name = "mine"\nsummary = {text}  # {dots}\n' + recipe)
+        assert "mine" in succeeded("recipes", "check", file)
+
+
+def test_nested_json_is_bounded(tmp_path: Path) -> None:
+    deep = "[" * DEEP + "]" * DEEP
+    folder = tmp_path / "model"
+    write_folder(folder, random_tensors(CONFIG))
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": ' + deep + "}\n")
+    message = refused("generate", "model", "--prompts", "prompts.jsonl", cwd=tmp_path)
+    assert "prompts.jsonl:1: lists and objects in one another" in message
+    (tmp_path / "text.jsonl").write_text('{"text": ' + deep + "}\n")
+    assert "text.jsonl:1" in refused("eval", "model", "--data", "text.jsonl", cwd=tmp_path)
+    for key in ("vocab_size", "model_type", "architectures", "layer_types", "tie_word_embeddings"):
+        config = json.dumps({k: v for k, v in CONFIG.items() if k != key})
+        (folder / "config.json").write_text(f'{config[:-1]}, "{key}": {deep}}}')
+        words = ("train", "--preset", "quickstart", "--set", "model=model")
+        assert "more than 64" in refused(*words, cwd=tmp_path), key
+    header = ('{"a": ' + deep + "}").encode()
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "tensor 'a'" in refused("quantize", tmp_path / "x.safetensors", "--recipe", "infir2")
+
+
+def test_outputs_are_looked_at_before_anything_is_computed(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((16, 32), np.float32))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    write_folder(tmp_path / "model", random_tensors(CONFIG))
+    gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--spec", "sm90_bf16", "--out"]
+    quantize = ["quantize", "x.npy", "--spec", "e5m2"]
+    train = ["train", "--preset", "quickstart", "--out"]
+    for words, expected in {
+        (*train, "file"): "'file': is a file",
+        (*train, "file/run"): "file is a file",
+        (*train, ""): "accepted: the name of a folder",
+        ("train", "--preset", "quickstart", "--dry-run", "--out", "file"): "'file': is a file",
+        ("ablate", "--study", tmp_path / "study.toml", "--out", "file"): "'file': is a file",
+        ("report", "folder", "--out", "file"): "'file': is a file",
+        ("export", "model", "file"): "'file': is a file",
+        ("quantize", "model", "--recipe", "infir2", "--out", "file"): "'file': is a file",
+        (*gemm, "folder"): "is a folder",
+        (*gemm, "none/d.npy"): "there is no folder none",
+        (*gemm, "/dev/null"): "no regular file",
+        (*quantize, "--out", "none/codes.npy"): "there is no folder none",
+        (*quantize, "--dequantized", "folder"): "is a folder",
+        ("validate", "golden", "none", "--json", "folder"): "is a folder",
+        ("bench", "quantize", "--json", "none/b.json"): "there is no folder none",
+        ("validate", "step", "--record", "file"): "'file': is a file",
+    }.items():
+        if words[0] == "ablate":
+            (tmp_path / "study.toml").write_text(
+                'base = "run.toml"\nbaseline = "bf16"\n[[axis]]\nkey = "recipe"\n'
+                'values = ["bf16"]\n'
+            )
+            (tmp_path / "run.toml").write_text('model = "tiny"\n[[stages]]\nname = "a"\n')
+        assert expected in refused(*words, cwd=tmp_path), words
+    assert (tmp_path / "file").read_text() == "mine" and not (tmp_path / "runs").exists()
+
+
+def test_a_plan_says_what_its_options_would_do(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        'name = "r"\nmodel = "tiny"\nrecipe = "infir2"\n[logging]\nstatistics_every_steps = 0\n'
+        '[[stages]]\nname = "s"\nkind = "cpt"\nsteps = 2\nbatch_sequences = 1\n'
+        "sequence_length = 64\n[stages.learning_rate]\nwarmup_steps = 0\n"
+    )
+    plan = ["train", "--config", "run.toml", "--dry-run", "--out", "out"]
+    planned = run(*plan, "--arm", "a1", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    text = planned.stdout
+    assert "output out: new" in text and "arm a1" in text
+    warnings = [line for line in text.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == len(set(warnings)) > 0
+    assert any("layers.*." in line and " layers): " in line for line in warnings), warnings
+    assert not any("layers.0." in line or "layers.1." in line for line in warnings), warnings
+    assert not (tmp_path / "out").exists()
+    succeeded("train", "--config", "run.toml", "--out", "out", cwd=tmp_path)
+    again = run(*plan, "--init-from", "out/checkpoint.safetensors", cwd=tmp_path).stdout
+    assert "output out: holds a run: needs --resume" in again
+    assert "out/checkpoint.safetensors, which fit the model" in again
+    write_folder(tmp_path / "model", random_tensors(CONFIG))
+    refusal = run(*plan, "--init-from", "model", cwd=tmp_path)
+    assert refusal.returncode == 2 and "model" in refusal.stderr
