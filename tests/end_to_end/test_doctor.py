@@ -1,0 +1,165 @@
+"""fp8lab doctor: what it finds in the files of runs, and what it mends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import pytest
+from test_provenance import (
+    PROGRAM,
+    column,
+    interrupted,
+    refused,
+    run,
+    stage,
+    train,
+    trained,
+    write_config,
+)
+
+
+def doctor(directory: Path, *extra: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Exit status, and health and text by file name."""
+    result = run("doctor", directory, "--json", *extra)
+    assert result.returncode in (0, 3), result.stderr
+    found = json.loads(result.stdout)
+    return result.returncode, {
+        str(Path(item["file"]).relative_to(directory)): (item["health"], item["text"])
+        for item in found
+    }
+
+
+def killed(config: Path, out: Path) -> None:
+    """A run whose writer got kill -9 after a checkpoint."""
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for _ in process.stdout:
+        if (out / "checkpoint.safetensors").exists():
+            break
+    process.kill()
+    process.wait()
+
+
+def test_a_killed_run_is_closed_and_loses_no_step(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("cpt", steps=300), logging="checkpoint_every_steps = 3\n")
+    out = tmp_path / "run"
+    killed(config, out)
+    left = out / ".checkpoint.safetensors.tmp-4711-0"
+    left.write_bytes(b"half")
+    with pytest.raises(OSError):
+        h5py.File(out / "run.h5", "r")
+    before = {path: column(out, path) for path in ("/metrics/step", "/hashes/weights")}
+
+    status, found = doctor(out, "--check")
+    assert status == 0 and found["run.h5"][0] == found[left.name][0] == "fixable"
+    assert left.exists()
+    status, found = doctor(out)
+    assert status == 0 and found["run.h5"][0] == found[left.name][0] == "repaired"
+    assert found["checkpoint.safetensors"][0] == "whole"
+    assert not left.exists()
+    with h5py.File(out / "run.h5", "r") as file:
+        for path, values in before.items():
+            assert list(file[path][:]) == values
+    status, found = doctor(out)
+    assert status == 0 and {health for health, _ in found.values()} == {"whole"}
+    trained(config, out, "--resume")
+    trained(config, tmp_path / "whole")
+    assert column(out, "/hashes/weights") == column(tmp_path / "whole", "/hashes/weights")
+
+
+def test_a_complete_run_stays_complete(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("cpt"))
+    trained(config, tmp_path / "run")
+    before = (tmp_path / "run" / "run.h5").read_bytes()
+    status, found = doctor(tmp_path / "run")
+    assert status == 0 and "4 steps, complete" in found["run.h5"][1]
+    assert (tmp_path / "run" / "run.h5").read_bytes() == before
+
+
+def test_damage_is_named_with_the_way_on(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("cpt", steps=40))
+    out = tmp_path / "run"
+    interrupted(config, out)
+    checkpoint, file = out / "checkpoint.safetensors", out / "run.h5"
+    whole = checkpoint.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 4
+    checkpoint.write_bytes(damaged)
+    status, found = doctor(out)
+    assert status == 3 and found["run.h5"][0] == "whole"
+    health, text = found["checkpoint.safetensors"]
+    assert health == "damaged" and "checksum" in text and "copy" in text
+    assert checkpoint.read_bytes() == bytes(damaged)
+    checkpoint.unlink()
+    status, found = doctor(out)
+    assert status == 3 and "missing" in found["checkpoint.safetensors"][1]
+    checkpoint.write_bytes(whole)
+
+    bytes_of_run = file.read_bytes()
+    with h5py.File(file, "r", libver="latest", swmr=True) as opened:
+        chunk = opened["metrics/loss"].id.get_chunk_info(0)
+    flipped = bytearray(bytes_of_run)
+    flipped[chunk.byte_offset + 3] ^= 1
+    file.write_bytes(flipped)
+    status, found = doctor(out)
+    assert status == 3 and found["run.h5"][0] == "damaged"
+    assert "/metrics/loss" in found["run.h5"][1] and "--init-from" in found["run.h5"][1]
+    refused(train(config, out, "--resume"), "/metrics/loss")
+    file.write_bytes(bytes_of_run)
+    file.rename(tmp_path / "aside")
+    status, found = doctor(out)
+    assert status == 3 and "no run.h5" in found["checkpoint.safetensors"][1]
+
+
+def test_a_running_run_is_left_alone(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("cpt", steps=4000))
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    status, found = doctor(tmp_path / "run")
+    process.kill()
+    process.wait()
+    assert status == 0 and found["run.h5"][0] == "busy"
+
+
+STUDY = """
+name = "pair"
+base = "config.toml"
+[[axis]]
+key = "recipe"
+values = ["bf16", "te_current"]
+"""
+
+
+def test_the_links_of_a_study_are_followed(tmp_path: Path) -> None:
+    write_config(tmp_path, stage("cpt"))
+    (tmp_path / "study.toml").write_text(STUDY)
+    out = tmp_path / "study"
+    result = run("ablate", "--study", tmp_path / "study.toml", "--out", out, "--jobs", 1)
+    assert result.returncode == 0, result.stderr
+    status, found = doctor(out)
+    assert status == 0 and found["study.h5"] == ("whole", "2 links")
+    assert sum(name.endswith("run.h5") for name in found) == 2
+    next(out.glob("te_current*/run.h5")).unlink()
+    status, found = doctor(out)
+    assert status == 3 and "ablate" in found["study.h5"][1]
+
+
+def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
+    refused(run("doctor", tmp_path), "neither run.h5 nor study.h5")
+    refused(run("doctor", tmp_path / "none"), "no directory")
+    refused(run("doctor"), "directory")
+
+
+if __name__ == "__main__":
+    sys.exit(pytest.main([__file__, "-q"]))
