@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "emulation/api/error.hpp"
+#include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/config/config.hpp"
 #include "src/study/study.hpp"
@@ -33,6 +34,19 @@ po::options_description ablate_options() {
   return options;
 }
 
+void print_plan(const StudyPlan& plan) {
+  const auto print = [](const std::string& index, const RunConfig& config, const std::string& end) {
+    fmt::print("{:>3} {} recipe={} seed={} configuration={}{}\n", index, config.name, config.recipe,
+               config.seed, config.hash, end);
+  };
+  if (plan.shared) print("-", *plan.shared, "");
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    const PlannedArm& arm = plan.arms[i];
+    print(std::to_string(i), arm.config,
+          " baseline=" + (arm.baseline_arm.empty() ? "-" : arm.baseline_arm));
+  }
+}
+
 }  // namespace
 
 int ablate(const std::vector<std::string>& arguments) {
@@ -45,22 +59,15 @@ int ablate(const std::vector<std::string>& arguments) {
                     "runs one arm under any scheduler",
                     values["launcher"].as<std::string>()));
   }
-  StudyConfig study = load_study_config(values["study"].as<std::string>());
+  std::vector<Assignment> assignments;
   if (values.count("set") != 0) {
     for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      const std::size_t equals = text.find('=');
-      if (equals == std::string::npos) {
-        throw Error(fmt::format("--set {}: expected KEY=VALUE", text));
-      }
-      study.assignments.push_back({text.substr(0, equals), text.substr(equals + 1)});
+      assignments.push_back(parse_assignment(text));
     }
   }
+  const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments);
   if (values.count("list") != 0) {
-    std::size_t index = 0;
-    for (const PlannedArm& arm : plan_study(study)) {
-      fmt::print("{:3} {} recipe={} seed={} baseline={}\n", index++, arm.name, arm.config.recipe,
-                 arm.config.seed, arm.baseline_arm.empty() ? "-" : arm.baseline_arm);
-    }
+    print_plan(plan_study(study));
     return 0;
   }
   StudyOptions options;
@@ -74,6 +81,9 @@ int ablate(const std::vector<std::string>& arguments) {
   options.say = [](const std::string& line) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
+  };
+  options.make_backend = [&](const std::string& name) {
+    return make_backend(name, options.threads);
   };
   const StudyResult result = run_study(study, options);
   fmt::print("{} complete, {} failed, {} interrupted\n", result.complete, result.failed,
