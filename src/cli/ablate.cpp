@@ -29,15 +29,25 @@ po::options_description ablate_options() {
   add("threads", po::value<int>()->default_value(0), "threads of each arm; 0: processors / jobs");
   add("index", po::value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
   add("launcher", po::value<std::string>()->default_value("local"), "local");
-  add("list", "print the arms and their configuration hashes; run nothing");
+  add("list", "print the arms with the hashes of configuration and recipes; run nothing");
   add("help", "this text");
   return options;
 }
 
+/// Of the recipes that the stages run under, each once.
+std::string recipe_hashes(const RunConfig& config) {
+  std::string text;
+  for (const StageConfig& stage : config.stages) {
+    const std::string hash = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe).hash;
+    if (text.find(hash) == std::string::npos) text += (text.empty() ? "" : ",") + hash;
+  }
+  return text;
+}
+
 void print_plan(const StudyPlan& plan) {
   const auto print = [](const std::string& index, const RunConfig& config, const std::string& end) {
-    fmt::print("{:>3} {} recipe={} seed={} configuration={}{}\n", index, config.name, config.recipe,
-               config.seed, config.hash, end);
+    fmt::print("{:>3} {} recipe={} seed={} configuration={} recipes={}{}\n", index, config.name,
+               config.recipe, config.seed, config.hash, recipe_hashes(config), end);
   };
   if (plan.shared) print("-", *plan.shared, "");
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {

@@ -55,8 +55,7 @@ RunConfig resolved(const RunConfig& config) {
   return parse_run_config(to_toml(config), fmt::format("run '{}'", config.name), {});
 }
 
-ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jobs,
-                    const std::vector<std::string>& extra) {
+ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jobs) {
   const auto directory = options.directory / config.name;
   make_directories(directory);
   write_file_atomically(directory / "config.toml", config.text);
@@ -67,7 +66,6 @@ ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jo
       "train", "--config=" + (directory / "config.toml").string(), "--out=" + directory.string(),
       fmt::format("--threads={}", threads), "--arm=" + config.name};
   if (std::filesystem::exists(directory / "run.h5")) arguments.push_back("--resume");
-  arguments.insert(arguments.end(), extra.begin(), extra.end());
   return {config.name, arguments, directory / "log.txt", nullptr,
           lock_of_run(options.directory, config.name)};
 }
@@ -105,7 +103,8 @@ std::string describe(const ChildResult& child, const StudyOptions& options) {
 
 /// Trains the shared stages unless they are done; another process that does so is waited for.
 /// Returns false when they did not end well.
-bool run_shared(const StudyPlan& plan, const StudyOptions& options, StudyResult& result) {
+bool run_shared(const StudyPlan& plan, const StudyOptions& options, RunCheck& check,
+                StudyResult& result) {
   const auto lock_path = lock_of_run(options.directory, kSharedRun);
   make_directories(lock_path.parent_path());
   std::optional<FileLock> lock = wait_for_lock(lock_path, kSharedRun, options);
@@ -113,9 +112,10 @@ bool run_shared(const StudyPlan& plan, const StudyOptions& options, StudyResult&
     ++result.interrupted;
     return false;
   }
-  check_runs_are_those_of(plan, options.directory);
+  check_runs_are_those_of(plan, options.directory, check);
   if (is_complete(options.directory, kSharedRun)) return true;
-  ChildTask task = make_task(*plan.shared, options, 1, {});
+  ChildTask task = make_task(*plan.shared, options, 1);
+  check.release_backends();
   task.lock = std::make_shared<FileLock>(std::move(*lock));
   options.say("shared: starts");
   const auto results = run_children({task}, 1, *options.stop, [&](const ChildResult& child) {
@@ -125,26 +125,25 @@ bool run_shared(const StudyPlan& plan, const StudyOptions& options, StudyResult&
     count(results, options, result);
     return false;
   }
-  check_runs_are_those_of(plan, options.directory);
+  check_runs_are_those_of(plan, options.directory, check);
   return true;
 }
 
-/// The checkpoint that every arm starts from; empty for a study without shared stages.
-std::vector<std::string> start_of_arms(const StudyPlan& plan, const StudyOptions& options) {
-  if (!plan.shared) return {};
-  const auto checkpoint = options.directory / kSharedRun / "checkpoint.safetensors";
-  if (!std::filesystem::exists(checkpoint)) {
-    throw Error(
-        fmt::format("{} is missing, although that run is complete; remove the folder {} to "
-                    "train it anew",
-                    checkpoint.string(), checkpoint.parent_path().string()));
-  }
-  return {"--init-from=" + checkpoint.string()};
+/// The arm as it is trained.
+RunConfig with_start(const RunConfig& arm, const StudyPlan& plan, const StudyOptions& options) {
+  if (!plan.shared) return arm;
+  RunConfig config = start_from_shared(arm, options.directory);
+  if (std::filesystem::exists(config.init_from)) return config;
+  const auto folder = config.init_from.parent_path().string();
+  throw Error(
+      fmt::format("{} is missing, although that run is complete; remove the folder {} to "
+                  "train it anew",
+                  config.init_from.string(), folder));
 }
 
 /// The arms that this process is to train. What could not be trained is refused here.
 std::vector<const PlannedArm*> arms_to_run(const StudyPlan& plan, const StudyOptions& options,
-                                           StudyResult& result) {
+                                           RunCheck& run_check, StudyResult& result) {
   std::vector<const PlannedArm*> arms;
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {
     const PlannedArm& arm = plan.arms[i];
@@ -156,10 +155,9 @@ std::vector<const PlannedArm*> arms_to_run(const StudyPlan& plan, const StudyOpt
       arms.push_back(&arm);
     }
   }
-  RunCheck run_check(options.make_backend);
   const auto check = [&](const RunConfig& config) {
     try {
-      run_check(config);
+      run_check.check(config);
     } catch (const Error& error) {
       throw Error(fmt::format("run '{}': {}", config.name, error.what()));
     }
@@ -194,14 +192,15 @@ std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& op
 }
 
 /// One process at a time, so that the file of the last one is the newest.
-void rewrite_table(const StudyConfig& study, const StudyPlan& plan, const StudyOptions& options) {
+void rewrite_table(const StudyConfig& study, const StudyPlan& plan, const StudyOptions& options,
+                   RunCheck& check) {
   const auto path = options.directory / ".study.h5";
   const std::optional<FileLock> lock = wait_for_lock(path, "study.h5", options);
   if (!lock) {
     options.say(fmt::format("study.h5 was not rewritten: in use by {}", owner_of(path)));
     return;
   }
-  check_runs_are_those_of(plan, options.directory);
+  check_runs_are_those_of(plan, options.directory, check);
   write_comparison(study, plan.arms, options.directory);
 }
 
@@ -227,7 +226,10 @@ StudyPlan plan_study(const StudyConfig& study) {
   for (const StudyArm& arm : study.arms) {
     RunConfig config = configure(study, arm.assignments);
     config.name = arm.name;
-    if (has_shared) keep_stages(study, false, config);
+    if (has_shared) {
+      keep_stages(study, false, config);
+      config.init_from.clear();  // the shared run starts from it, the arms from the shared run
+    }
     plan.arms.push_back({arm.name, resolved(config), "", arm.assignments});
     keys.push_back(pairing_key(plan.arms.back().config));
     if (plan.arms.back().config.recipe == study.baseline) baselines[keys.back()] = arm.name;
@@ -249,18 +251,20 @@ StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
   std::shared_ptr<FileLock> arm_lock;
   if (options.index)
     arm_lock = lock_arm(plan.arms[static_cast<std::size_t>(*options.index)], options);
-  check_runs_are_those_of(plan, options.directory);
+  RunCheck check(options.make_backend);
+  check_runs_are_those_of(plan, options.directory, check);
   StudyResult result;
-  const std::vector<const PlannedArm*> arms = arms_to_run(plan, options, result);
+  const std::vector<const PlannedArm*> arms = arms_to_run(plan, options, check, result);
   if (!options.index) wait_for_left_runs(arms, options);
-  if (plan.shared && !arms.empty() && !run_shared(plan, options, result)) return result;
-  std::vector<std::string> start;
-  if (!arms.empty()) start = start_of_arms(plan, options);
+  if (plan.shared && !arms.empty() && !run_shared(plan, options, check, result)) return result;
+  std::vector<RunConfig> configs;
+  for (const PlannedArm* arm : arms) configs.push_back(with_start(arm->config, plan, options));
   std::vector<ChildTask> tasks;
-  for (const PlannedArm* arm : arms) {
-    tasks.push_back(make_task(arm->config, options, options.jobs, start));
+  for (const RunConfig& config : configs) {
+    tasks.push_back(make_task(config, options, options.jobs));
     tasks.back().lock = arm_lock;
   }
+  check.release_backends();
   std::size_t done = 0;
   const auto results =
       run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
@@ -268,7 +272,7 @@ StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
                                 ++done, tasks.size()));
       });
   count(results, options, result);
-  rewrite_table(study, plan, options);
+  rewrite_table(study, plan, options, check);
   return result;
 }
 

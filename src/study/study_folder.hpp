@@ -10,15 +10,20 @@
 
 #include "src/io/file_lock.hpp"
 #include "src/study/study.hpp"
+#include "src/train/run_check.hpp"
 
 namespace fp8lab {
 
 /// True when DIRECTORY/NAME holds a run that is done.
 bool is_complete(const std::filesystem::path& directory, const std::string& name);
 
-/// Throws Error naming the runs in `directory` that are not those of the plan: made under another
-/// configuration, or from other weights than the shared run ended with; and what differs.
-void check_runs_are_those_of(const StudyPlan& plan, const std::filesystem::path& directory);
+/// The arm with the checkpoint of the shared run as its start.
+RunConfig start_from_shared(const RunConfig& arm, const std::filesystem::path& directory);
+
+/// Throws Error naming the runs in `directory` that are not those of the plan, and what differs:
+/// configuration, contents of recipes and data, initial weights.
+void check_runs_are_those_of(const StudyPlan& plan, const std::filesystem::path& directory,
+                             RunCheck& check);
 
 /// Lock on one arm, or on the shared run.
 std::filesystem::path lock_of_run(const std::filesystem::path& directory, const std::string& name);

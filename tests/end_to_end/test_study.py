@@ -131,12 +131,20 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.005)
 
 
-def children_of(process: int) -> list[int]:
+def arguments_of(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def trainers_of(process: int) -> list[int]:
+    """Children that have become `fp8lab train`."""
     try:
         text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
-    return [int(word) for word in text.split()]
+    return [int(word) for word in text.split() if "train" in arguments_of(int(word))]
 
 
 def is_running(process: int) -> bool:
@@ -146,10 +154,6 @@ def is_running(process: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return status.rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def arguments_of(process: int) -> list[str]:
-    return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").split("\0")
 
 
 def steps_of(folder: Path) -> int:
@@ -163,21 +167,22 @@ def start_and_wait_for_child(study: Study, *extra: object) -> tuple[subprocess.P
     """An ablate at work, and its child, which has written a checkpoint of an arm."""
     process = study.start(*extra)
     wait_until(lambda: any(study.out.glob("*/checkpoint.safetensors")))
-    wait_until(lambda: len(children_of(process.pid)) > 0)
-    return process, children_of(process.pid)[0]
+    wait_until(lambda: len(trainers_of(process.pid)) > 0)
+    return process, trainers_of(process.pid)[0]
 
 
 def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED)
-    listed = dict(
-        re.findall(r"^ *[-\d]+ (\S+) .*configuration=([0-9a-f]{16})", study.done("--list"), re.M)
-    )
-    assert set(listed) == {"shared", *ARMS} and len(set(listed.values())) == 3
-    assert not study.out.exists()
+    text = study.done("--list")
+    pattern = r"^ *[-\d]+ (\S+) .*configuration=([0-9a-f]{16}) recipes=([0-9a-f]{16})"
+    listed = {row[0]: row[1:] for row in re.findall(pattern, text, re.M)}
+    assert set(listed) == {"shared", *ARMS} and not study.out.exists()
+    assert len(set(listed.values())) == 3 and listed["bf16"][0] == listed["fp32"][0]
     study.done()
-    for name, value in listed.items():
-        assert meta(study.out / name, "config_hash") == value
-    assert listed["bf16"] not in study.done("--list", "--set", "seed=4")
+    for name, values in listed.items():
+        assert meta(study.out / name, "config_hash") == values[0]
+        assert meta(study.out / name, "recipe_hash") == values[1]
+    assert listed["bf16"][0] not in study.done("--list", "--set", "seed=4")
 
 
 @pytest.mark.parametrize("head", ["", SHARED])
@@ -305,8 +310,8 @@ def test_a_killed_ablate_leaves_no_child_and_goes_on_with_the_same_bits(tmp_path
     again = study.start("--jobs", 1)  # at once: the orphan may still be writing its checkpoint
     wait_until(lambda: not is_running(child), 20)
     assert 0 < steps_of(study.out / "bf16") < 102, "the child must have been stopped in between"
-    wait_until(lambda: len(children_of(again.pid)) > 0 or again.poll() is not None)
-    assert "--resume" in arguments_of(children_of(again.pid)[0])
+    wait_until(lambda: len(trainers_of(again.pid)) > 0 or again.poll() is not None)
+    assert "--resume" in arguments_of(trainers_of(again.pid)[0])
     out, error = again.communicate(timeout=120)
     assert again.returncode == 0, (out, error)
     assert {name: hashes(study.out / name) for name in ARMS} == expected
@@ -331,6 +336,75 @@ def test_a_killed_arm_says_so(tmp_path: Path) -> None:
     out, error = process.communicate(timeout=60)
     assert process.returncode == 1, error
     assert "bf16: killed by signal 9" in out and "log.txt" in out
+
+
+def test_changed_contents_behind_the_same_names_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = Study(tmp_path)
+    data, recipe = Path("text.txt"), Path("mine.toml")
+    data.write_text("some words\n\nand more\n")
+    recipe.write_text(RECIPE.replace("hadamard:64", "none"))
+    generated = 'kind = "arithmetic"\nproblems = 200\n'
+    text = 'kind = "text"\npath = "text.txt"\n'
+    study.base.write_text(study.base.read_text().replace(generated, text, 1))
+    study.file.write_text(study.file.read_text().replace('"fp32"', '"./mine.toml"'))
+    study.done()
+    recipe.write_text(recipe.read_text().replace("int8", "e4m3fn"))
+    message = study.refused()
+    assert "'mine'" in message and "recipe of stage sft was" in message and "bf16" not in message
+    recipe.write_text(recipe.read_text().replace("e4m3fn", "int8"))
+    data.write_text("some words\n\nand less\n")
+    message = study.refused()
+    assert "'bf16'" in message and "training data of stage cpt was" in message
+    data.write_text("some words\n\nand more\n")
+    study.done()
+    # Another place of the same contents is no difference.
+    data.rename("moved.txt")
+    recipe.rename("moved.toml")
+    study.base.write_text(study.base.read_text().replace("text.txt", "moved.txt"))
+    name = study.file.read_text().replace("./mine.toml", "moved.toml")
+    study.file.write_text(name.replace('"moved.toml"', '"fp32"') + ARM.format(recipe="moved.toml"))
+    assert study.done().count("complete already") == 2
+
+
+ARM = """
+[[arm]]
+name = "mine"
+[arm.set]
+recipe = "{recipe}"
+"""
+
+
+def test_other_initial_weights_behind_the_same_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = Study(tmp_path)
+    for seed in (5, 6):
+        words = ["train", "--config", "base.toml", "--out", f"start{seed}", "--set", f"seed={seed}"]
+        subprocess.run([PROGRAM, *words], check=True, capture_output=True)
+    start = Path("start.safetensors")
+    start.write_bytes(Path("start5/checkpoint.safetensors").read_bytes())
+    study.base.write_text(f'init_from = "{start}"\n' + study.base.read_text())
+    study.done()
+    start.write_bytes(Path("start6/checkpoint.safetensors").read_bytes())
+    assert "initial weights was" in study.refused()
+    study.base.write_text(BASE.format(steps=2))
+    assert 'init_from: "start.safetensors" -> ""' in study.refused()
+
+
+def test_a_foreign_shared_checkpoint_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done()
+    shutil.rmtree(study.out / "fp32")
+    path = study.out / "shared/checkpoint.safetensors"
+    own = path.read_bytes()
+    path.write_bytes((study.out / "bf16/checkpoint.safetensors").read_bytes())
+    assert "shared/checkpoint.safetensors: not the one" in study.refused()
+    path.write_bytes(own)
+    study.done()
 
 
 RECIPE = """
