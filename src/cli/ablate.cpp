@@ -8,6 +8,7 @@
 
 #include "emulation/api/error.hpp"
 #include "emulation/api/machine.hpp"
+#include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
@@ -30,8 +31,31 @@ po::options_description ablate_options() {
   add("threads", po::value<int>()->default_value(0), "threads of each arm; 0: processors / jobs");
   add("index", po::value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
   add("launcher", po::value<std::string>()->default_value("local"), "local");
-  add("list", "print the arms and their configuration hashes; run nothing");
+  add("list", "print the arms with the hashes of configuration and recipes; run nothing");
   return options;
+}
+
+/// Of the recipes that the stages run under, each once.
+std::string recipe_hashes(const RunConfig& config) {
+  std::string text;
+  for (const StageConfig& stage : config.stages) {
+    const std::string hash = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe).hash;
+    if (text.find(hash) == std::string::npos) text += (text.empty() ? "" : ",") + hash;
+  }
+  return text;
+}
+
+void print_plan(const StudyPlan& plan) {
+  const auto print = [](const std::string& index, const RunConfig& config, const std::string& end) {
+    fmt::print("{:>3} {} recipe={} seed={} configuration={} recipes={}{}\n", index, config.name,
+               config.recipe, config.seed, config.hash, recipe_hashes(config), end);
+  };
+  if (plan.shared) print("-", *plan.shared, "");
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    const PlannedArm& arm = plan.arms[i];
+    print(std::to_string(i), arm.config,
+          " baseline=" + (arm.baseline_arm.empty() ? "-" : arm.baseline_arm));
+  }
 }
 
 }  // namespace
@@ -53,22 +77,15 @@ int ablate(const std::vector<std::string>& arguments) {
                     "runs one arm under any scheduler",
                     values["launcher"].as<std::string>()));
   }
-  StudyConfig study = load_study_config(values["study"].as<std::string>());
+  std::vector<Assignment> assignments;
   if (values.count("set") != 0) {
     for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      const std::size_t equals = text.find('=');
-      if (equals == std::string::npos) {
-        throw Error(fmt::format("--set {}: expected KEY=VALUE", text));
-      }
-      study.assignments.push_back({text.substr(0, equals), text.substr(equals + 1)});
+      assignments.push_back(parse_assignment(text));
     }
   }
+  const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments);
   if (values.count("list") != 0) {
-    std::size_t index = 0;
-    for (const PlannedArm& arm : plan_study(study)) {
-      fmt::print("{:3} {} recipe={} seed={} baseline={}\n", index++, arm.name, arm.config.recipe,
-                 arm.config.seed, arm.baseline_arm.empty() ? "-" : arm.baseline_arm);
-    }
+    print_plan(plan_study(study));
     return 0;
   }
   StudyOptions options;
@@ -83,6 +100,9 @@ int ablate(const std::vector<std::string>& arguments) {
   options.say = [](const std::string& line) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
+  };
+  options.make_backend = [&](const std::string& name) {
+    return make_backend(name, options.threads);
   };
   const StudyResult result = run_study(study, options);
   fmt::print("{} complete, {} failed, {} interrupted\n", result.complete, result.failed,

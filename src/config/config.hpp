@@ -267,11 +267,14 @@ struct StudyConfig {
   std::vector<Assignment> shared_assignments;  ///< recipe of the shared run, ...
   std::string baseline = "bf16";       ///< recipe against which gaps are taken (same other axes)
   std::vector<StudyArm> arms;          ///< the expanded grid, in order
-  std::string text;
-  std::string hash;
+  std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
+  std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-StudyConfig load_study_config(const std::filesystem::path& file);
+/// Reads `file`; `assignments` (--set) come after its own [set]. Every run of the study is checked.
+/// Throws Error with file:line.
+StudyConfig load_study_config(const std::filesystem::path& file,
+                              const std::vector<Assignment>& assignments = {});
 
 /// A model by name (built in), by the path of its TOML file, or the one that a Hugging Face folder
 /// describes. Throws Error listing the known names.

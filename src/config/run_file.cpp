@@ -15,6 +15,7 @@
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/run_document.hpp"
+#include "src/config/run_name.hpp"
 #include "src/config/run_text.hpp"
 #include "src/config/size_limits.hpp"
 #include "src/config/toml_reader.hpp"
@@ -408,6 +409,9 @@ RunConfig parse_run_config(const std::string& text, const std::string& origin,
   TomlReader document(root, "", origin);
   RunConfig config;
   config.name = document.text("name", config.name);
+  if (!is_run_name(config.name)) {
+    document.refuse("name", "'" + config.name + "'", std::string(kRunNameRule));
+  }
   config.recipe = document.text("recipe", config.recipe);
   config.backend = document.choice<std::string_view>("backend", kBackends, "cpu");
   config.seed = static_cast<std::uint64_t>(document.integer("seed", 1, 0));

@@ -10,6 +10,7 @@
 
 #include "emulation/api/error.hpp"
 #include "src/config/config.hpp"
+#include "src/config/run_name.hpp"
 #include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
@@ -17,6 +18,9 @@
 
 namespace fp8lab {
 namespace {
+
+constexpr std::size_t kMostArms = 10000;
+constexpr std::size_t kMostAxes = 64;
 
 // One value of a grid as TOML text.
 std::string value_text(const toml::node& node, const TomlReader& reader, std::string_view key) {
@@ -74,25 +78,72 @@ std::string short_name(const std::string& key, const toml::node& node, const std
   return name;
 }
 
-// The cartesian product of every [[axis]]; the last one varies fastest.
-std::vector<StudyArm> read_grid(TomlReader& document) {
-  std::vector<StudyArm> arms;
-  for (TomlReader& axis : document.tables("axis")) {
-    const std::string key = axis.text("key", "");
-    if (key.empty()) axis.refuse("key", "missing", "a configuration key such as recipe or seed");
-    const toml::node* values = axis.node("values");
-    axis.finish();
+// One [[axis]] table.
+struct Axis {
+  std::string key;
+  const toml::array* values = nullptr;
+  TomlReader table;
+};
+
+std::vector<Axis> read_axes(TomlReader& document) {
+  std::vector<Axis> axes;
+  for (TomlReader& table : document.tables("axis")) {
+    const std::string key = table.text("key", "");
+    if (key.empty()) table.refuse("key", "missing", "a configuration key such as recipe or seed");
+    const toml::node* values = table.node("values");
+    table.finish();
     if (values == nullptr || !values->is_array() || values->as_array()->empty()) {
-      axis.fail("values", "accepted: a list of at least one value");
+      table.fail("values", "accepted: a list of at least one value");
     }
+    axes.push_back({key, values->as_array(), table});
+  }
+  return axes;
+}
+
+// The number of arms is known before any of them is made. As a double, which cannot overflow.
+void check_count(const TomlReader& document, const std::vector<Axis>& axes, std::size_t listed) {
+  if (axes.size() > kMostAxes) {
+    document.fail("axis", fmt::format("{} axes; accepted: at most {}", axes.size(), kMostAxes));
+  }
+  double count = axes.empty() ? 0.0 : 1.0;
+  for (const Axis& axis : axes) count *= static_cast<double>(axis.values->size());
+  count += static_cast<double>(listed);
+  if (count > static_cast<double>(kMostArms)) {
+    document.fail(axes.empty() ? "arm" : "axis",
+                  fmt::format("{:.{}g} arms in all; accepted: at most {} in one study", count,
+                              count < 1e15 ? 15 : 3, kMostArms));
+  }
+}
+
+void check_arm_name(const TomlReader& table, const std::string& name, bool listed) {
+  if (!is_run_name(name)) {
+    const std::string rule(kRunNameRule);
+    if (listed) table.refuse("name", "'" + name + "'", rule);
+    table.fail("values", fmt::format("they make an arm called '{}'; accepted: {}; [[arm]] tables "
+                                     "give such arms a name of their own",
+                                     name, rule));
+  }
+  if (is_kept_for_study(name)) {
+    throw Error(fmt::format("{}: the arm name '{}' is kept for the study's own files",
+                            table.where(listed ? "name" : "values"), name));
+  }
+}
+
+// The cartesian product of every [[axis]]; the last one varies fastest.
+std::vector<StudyArm> expand_grid(const std::vector<Axis>& axes) {
+  std::vector<StudyArm> arms;
+  for (const Axis& axis : axes) {
     if (arms.empty()) arms.emplace_back();
     std::vector<StudyArm> product;
     for (const StudyArm& arm : arms) {
-      for (const toml::node& value : *values->as_array()) {
-        const std::string text = value_text(value, axis, "values");
+      for (const toml::node& value : *axis.values) {
+        const std::string text = value_text(value, axis.table, "values");
         StudyArm next = arm;
-        next.assignments.push_back({key, text});
-        next.name += (next.name.empty() ? "" : "-") + short_name(key, value, text);
+        next.assignments.push_back({axis.key, text});
+        next.name += (next.name.empty() ? "" : "-") + short_name(axis.key, value, text);
+        if (&axis == &axes.back() || next.name.size() > kLongestName) {
+          check_arm_name(axis.table, next.name, false);
+        }
         product.push_back(std::move(next));
       }
     }
@@ -101,20 +152,15 @@ std::vector<StudyArm> read_grid(TomlReader& document) {
   return arms;
 }
 
-bool is_folder_name(const std::string& name) {
-  return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';
-  });
-}
-
 void read_arms(TomlReader& document, StudyConfig& study) {
-  study.arms = read_grid(document);
-  for (TomlReader& table : document.tables("arm")) {
+  const std::vector<Axis> axes = read_axes(document);
+  std::vector<TomlReader> tables = document.tables("arm");
+  check_count(document, axes, tables.size());
+  study.arms = expand_grid(axes);
+  for (TomlReader& table : tables) {
     StudyArm arm;
     arm.name = table.text("name", "");
-    if (!is_folder_name(arm.name)) {
-      table.refuse("name", "'" + arm.name + "'", "letters, digits, '_', '-' and '.'");
-    }
+    check_arm_name(table, arm.name, true);
     arm.assignments = read_set(table);
     table.finish();
     study.arms.push_back(std::move(arm));
@@ -124,9 +170,8 @@ void read_arms(TomlReader& document, StudyConfig& study) {
   }
   std::set<std::string> names;
   for (const StudyArm& arm : study.arms) {
-    if (arm.name == "shared" || !names.insert(arm.name).second) {
-      throw Error(fmt::format("{}: the arm name '{}' is {}", document.where(), arm.name,
-                              arm.name == "shared" ? "kept for the shared stages" : "not unique"));
+    if (!names.insert(arm.name).second) {
+      throw Error(fmt::format("{}: the arm name '{}' is not unique", document.where(), arm.name));
     }
   }
 }
@@ -168,15 +213,16 @@ std::string check_runs(const TomlReader& document, const StudyConfig& study) {
 
 }  // namespace
 
-StudyConfig load_study_config(const std::filesystem::path& file) {
+StudyConfig load_study_config(const std::filesystem::path& file,
+                              const std::vector<Assignment>& assignments) {
   const std::string origin = file.string();
   StudyConfig study;
   study.text = read_file(origin);
   const toml::table root = parse_toml(study.text, origin);
   TomlReader document(root, "", origin);
   study.name = document.text("name", file.stem().string());
-  if (!is_folder_name(study.name)) {
-    document.refuse("name", "'" + study.name + "'", "letters, digits, '_', '-' and '.'");
+  if (!is_run_name(study.name)) {
+    document.refuse("name", "'" + study.name + "'", std::string(kRunNameRule));
   }
   study.title = document.text("title", study.name);
   const std::string base = document.text("base", "");
@@ -191,9 +237,13 @@ StudyConfig load_study_config(const std::filesystem::path& file) {
     shared->finish();
   }
   study.assignments = read_set(document);
+  study.assignments.insert(study.assignments.end(), assignments.begin(), assignments.end());
   study.baseline = document.text("baseline", study.baseline);
   read_arms(document, study);
   document.finish();
+  for (const Assignment& assignment : assignments) {
+    study.text += fmt::format("\n# --set {}", toml_quoted(assignment.key + "=" + assignment.value));
+  }
   const std::string identity = study.text + check_runs(document, study);
   study.hash = hex16(xxh3(identity.data(), identity.size()));
   return study;

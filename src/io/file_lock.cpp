@@ -1,14 +1,22 @@
 #include "src/io/file_lock.hpp"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
+#include <ctime>
+
 #include "emulation/api/error.hpp"
+#include "src/io/atomic_file.hpp"
 
 namespace fp8lab {
 namespace {
+
+constexpr std::size_t kLongestCommand = 400;
 
 /// False when the side file was removed, or replaced, between opening and locking it.
 bool is_still_named(int descriptor, const std::filesystem::path& side_file) {
@@ -18,35 +26,75 @@ bool is_still_named(int descriptor, const std::filesystem::path& side_file) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-}  // namespace
-
-FileLock::FileLock(std::filesystem::path side_file, FileDescriptor file)
-    : side_file_(std::move(side_file)), file_(std::move(file)) {}
-
-FileLock::~FileLock() {
-  // Removed while still locked: whoever opened it before finds it gone and makes a new one.
-  if (file_.valid()) ::unlink(side_file_.c_str());
+std::filesystem::path side_file_of(std::filesystem::path path) {
+  path += ".lock";
+  return path;
 }
 
-std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path) {
-  std::filesystem::path side_file = path;
-  side_file += ".lock";
+/// Empty where there is no such file.
+std::string text_of(const std::filesystem::path& path) {
+  try {
+    return read_file(path);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string describe_this_process() {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  std::string command = text_of("/proc/self/cmdline");
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace_if(
+      command.begin(), command.end(),
+      [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, ' ');
+  if (command.size() > kLongestCommand) command = command.substr(0, kLongestCommand) + " ...";
+  return fmt::format("process {} on {} since {:%Y-%m-%d %H:%M:%S} UTC: {}", ::getpid(), host.data(),
+                     fmt::gmtime(std::time(nullptr)), command);
+}
+
+/// A full disk leaves the lock without a name, which is no reason not to have it.
+void write_owner(int descriptor, const std::string& owner) {
+  if (::ftruncate(descriptor, 0) != 0) return;
+  if (::pwrite(descriptor, owner.data(), owner.size(), 0) < 0) return;
+}
+
+}  // namespace
+
+FileLock::FileLock(std::filesystem::path side_file, FileDescriptor file, Mode mode)
+    : side_file_(std::move(side_file)), file_(std::move(file)), mode_(mode) {}
+
+FileLock::~FileLock() {
+  if (!file_.valid()) return;
+  if (mode_ == Mode::shared && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return;
+  // Removed while still locked: whoever opened it before finds it gone and makes a new one.
+  if (is_still_named(file_.get(), side_file_)) ::unlink(side_file_.c_str());
+}
+
+std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path, Mode mode) {
+  std::filesystem::path side_file = side_file_of(path);
+  const int kind = mode == Mode::exclusive ? LOCK_EX : LOCK_SH;
   for (;;) {
     FileDescriptor file(::open(side_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     if (!file.valid()) {
       throw RuntimeFailure(fmt::format("{}: cannot create the lock file: {}", side_file.string(),
                                        error_text(errno)));
     }
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (::flock(file.get(), kind | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return std::nullopt;
       if (errno == EINTR) continue;
       throw RuntimeFailure(
           fmt::format("{}: cannot lock: {}", side_file.string(), error_text(errno)));
     }
     if (is_still_named(file.get(), side_file)) {
-      return FileLock(std::move(side_file), std::move(file));
+      write_owner(file.get(), mode == Mode::exclusive ? describe_this_process() : "");
+      return FileLock(std::move(side_file), std::move(file), mode);
     }
   }
+}
+
+std::string FileLock::owner(const std::filesystem::path& path) {
+  return text_of(side_file_of(path));
 }
 
 }  // namespace fp8lab

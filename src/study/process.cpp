@@ -2,54 +2,159 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
-#include <cstring>
+#include <fstream>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "emulation/api/error.hpp"
+#include "src/io/file_descriptor.hpp"
 
 namespace fp8lab {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Running {
-  std::string name;
-  Clock::time_point began;
+FileDescriptor open_file(const std::filesystem::path& path, int flags) {
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!file.valid()) {
+    throw RuntimeFailure(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
+  }
+  return file;
+}
+
+/// What a new process needs, made before the fork: after it only system calls are safe.
+struct Launch {
+  std::vector<char*> words;
+  int input, log, lock, report;
+  pid_t parent;
 };
 
-pid_t start(const ChildTask& task) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-  std::vector<std::string> words = {program};
-  words.insert(words.end(), task.arguments.begin(), task.arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, task.log.c_str(),
-                                   O_WRONLY | O_CREAT | O_APPEND, 0644);
-  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  pid_t child = 0;
-  const int status =
-      posix_spawn(&child, program.c_str(), &actions, nullptr, pointers.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (status != 0) {
-    throw RuntimeFailure(fmt::format("cannot start {}: {}", program, std::strerror(status)));
+[[noreturn]] void become_child(const Launch& launch) {
+  ::signal(SIGTERM, SIG_DFL);
+  ::signal(SIGINT, SIG_DFL);
+  // The parent may have died before it was asked to tell of its death.
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != launch.parent) ::_exit(1);
+  ::setpgid(0, 0);
+  if (launch.lock >= 0) ::fcntl(launch.lock, F_SETFD, 0);
+  if (::dup2(launch.input, STDIN_FILENO) >= 0 && ::dup2(launch.log, STDOUT_FILENO) >= 0 &&
+      ::dup2(launch.log, STDERR_FILENO) >= 0) {
+    ::execv("/proc/self/exe", launch.words.data());
   }
-  return child;
+  const int error = errno;
+  if (::write(launch.report, &error, sizeof error) < 0) ::_exit(126);
+  ::_exit(127);
 }
 
-int exit_code(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+pid_t start(const ChildTask& task) {
+  std::vector<std::string> words = {
+      std::filesystem::read_symlink("/proc/self/exe").filename().string()};
+  words.insert(words.end(), task.arguments.begin(), task.arguments.end());
+  const FileDescriptor input = open_file("/dev/null", O_RDONLY);
+  const FileDescriptor log = open_file(task.log, O_WRONLY | O_CREAT | O_APPEND);
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
+    throw RuntimeFailure(fmt::format("cannot make a pipe: {}", error_text(errno)));
+  }
+  const FileDescriptor answer(pipe[0]);
+  FileDescriptor report(pipe[1]);
+  Launch launch{{},           input.get(), log.get(), task.lock ? task.lock->descriptor() : -1,
+                report.get(), ::getpid()};
+  for (std::string& word : words) launch.words.push_back(word.data());
+  launch.words.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) become_child(launch);
+  int error = child < 0 ? errno : 0;
+  report.close();
+  // The end of the pipe is closed by a successful exec.
+  const bool failed = child < 0 || ::read(answer.get(), &error, sizeof error) > 0;
+  if (!failed) return child;
+  if (child > 0) ::waitpid(child, nullptr, 0);
+  throw RuntimeFailure(fmt::format("cannot start {}: {}", task.name, error_text(error)));
 }
+
+/// The last line with something on it of what follows `begin` in a file.
+std::string last_line(const std::filesystem::path& path, std::uintmax_t begin) {
+  constexpr std::uintmax_t kTail = 8192;
+  constexpr std::size_t kLongest = 500;
+  std::error_code ignored;
+  const std::uintmax_t size = std::filesystem::file_size(path, ignored);
+  if (ignored || size <= begin) return {};
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(std::max(begin, size > kTail ? size - kTail : 0)));
+  std::string line, last;
+  while (std::getline(file, line)) {
+    std::replace_if(
+        line.begin(), line.end(),
+        [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, ' ');
+    if (line.find_first_not_of(' ') != std::string::npos) last = line;
+  }
+  return last.size() > kLongest ? "... " + last.substr(last.size() - kLongest) : last;
+}
+
+/// The processes at work. None is left when this goes out of scope.
+class Children {
+ public:
+  ~Children() {
+    terminate();
+    for (const auto& [child, task] : running_) ::waitpid(child, nullptr, 0);
+  }
+
+  std::size_t count() const { return running_.size(); }
+
+  void add(ChildTask task) {
+    if (!task.lock && !task.lock_path.empty()) {
+      std::optional<FileLock> lock = FileLock::try_acquire(task.lock_path);
+      if (!lock) {
+        throw Error(
+            fmt::format("{} is being trained by {}", task.name, FileLock::owner(task.lock_path)));
+      }
+      task.lock = std::make_shared<FileLock>(std::move(*lock));
+    }
+    std::error_code ignored;
+    const std::uintmax_t size = std::filesystem::file_size(task.log, ignored);
+    const pid_t child = start(task);
+    running_.emplace(child, Running{std::move(task), Clock::now(), ignored ? 0 : size});
+  }
+
+  void terminate() const {
+    for (const auto& [child, task] : running_) ::kill(child, SIGTERM);
+  }
+
+  /// One that has ended, if any has.
+  std::optional<ChildResult> collect() {
+    int status = 0;
+    const auto found = running_.find(::waitpid(-1, &status, WNOHANG));
+    if (found == running_.end()) return std::nullopt;
+    const Running& ended = found->second;
+    ChildResult result;
+    result.name = ended.task.name;
+    result.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + result.signal;
+    result.seconds = std::chrono::duration<double>(Clock::now() - ended.began).count();
+    result.last_line = last_line(ended.task.log, ended.log_begin);
+    result.log = ended.task.log;
+    running_.erase(found);
+    return result;
+  }
+
+ private:
+  struct Running {
+    ChildTask task;
+    Clock::time_point began;
+    std::uintmax_t log_begin;  ///< size of the log before
+  };
+  std::map<pid_t, Running> running_;
+};
 
 }  // namespace
 
@@ -57,29 +162,24 @@ std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int j
                                       const std::atomic<bool>& stop,
                                       const std::function<void(const ChildResult&)>& finished) {
   std::vector<ChildResult> results;
-  std::map<pid_t, Running> running;
+  Children children;
   std::size_t next = 0;
   bool told = false;
-  while (!running.empty() || (next < tasks.size() && !stop.load())) {
-    while (!stop.load() && next < tasks.size() && running.size() < static_cast<std::size_t>(jobs)) {
-      running[start(tasks[next])] = {tasks[next].name, Clock::now()};
-      ++next;
+  while (children.count() > 0 || (next < tasks.size() && !stop.load())) {
+    while (!stop.load() && next < tasks.size() &&
+           children.count() < static_cast<std::size_t>(jobs)) {
+      children.add(tasks[next++]);
     }
     if (stop.load() && !told) {
-      for (const auto& [child, task] : running) kill(child, SIGTERM);
+      children.terminate();
       told = true;
     }
-    int status = 0;
-    const pid_t ended = waitpid(-1, &status, WNOHANG);
-    const auto found = ended > 0 ? running.find(ended) : running.end();
-    if (found == running.end()) {
+    std::optional<ChildResult> ended = children.collect();
+    if (!ended) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     }
-    const double seconds =
-        std::chrono::duration<double>(Clock::now() - found->second.began).count();
-    results.push_back({found->second.name, exit_code(status), seconds});
-    running.erase(found);
+    results.push_back(*ended);
     finished(results.back());
   }
   return results;

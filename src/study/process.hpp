@@ -4,8 +4,11 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "src/io/file_lock.hpp"
 
 namespace fp8lab {
 
@@ -13,17 +16,25 @@ struct ChildTask {
   std::string name;
   std::vector<std::string> arguments;  ///< of this program, without its name
   std::filesystem::path log;           ///< receives standard output and error
+  /// Held by the child too, so that it covers a child that outlives this process for a moment.
+  std::shared_ptr<FileLock> lock;
+  std::filesystem::path lock_path;  ///< locked when the task starts, where `lock` is null
 };
 
 struct ChildResult {
   std::string name;
   int exit_code = 0;  ///< 128 + signal when killed
+  int signal = 0;     ///< that killed it, else 0
   double seconds = 0;
+  std::string last_line;  ///< of what it wrote; empty when it wrote nothing
+  std::filesystem::path log;
 };
 
 /// Runs the tasks with at most `jobs` at once and calls `finished` as each ends. Once `stop` is
-/// raised no further task starts and running ones get SIGTERM. Throws RuntimeFailure when a process
-/// cannot be started.
+/// raised no further task starts and running ones get SIGTERM. They also get it when this process
+/// dies, however it dies; a signal of the terminal reaches this process alone. Throws
+/// RuntimeFailure when a process cannot be started, Error when another process holds its lock; no
+/// child is left then.
 std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int jobs,
                                       const std::atomic<bool>& stop,
                                       const std::function<void(const ChildResult&)>& finished);

@@ -3,19 +3,20 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
+#include <csignal>
+#include <map>
+#include <memory>
 #include <thread>
 
 #include "emulation/api/error.hpp"
 #include "src/io/atomic_file.hpp"
-#include "src/io/run_log.hpp"
 #include "src/study/comparison.hpp"
 #include "src/study/process.hpp"
+#include "src/study/study_folder.hpp"
+#include "src/train/run_check.hpp"
 
 namespace fp8lab {
 namespace {
-
-constexpr const char* kShared = "shared";
 
 RunConfig configure(const StudyConfig& study, const std::vector<Assignment>& assignments) {
   std::vector<Assignment> all = study.assignments;
@@ -30,11 +31,10 @@ bool is_shared(const StudyConfig& study, const StageConfig& stage) {
 
 void keep_stages(const StudyConfig& study, bool shared, RunConfig& config) {
   auto& stages = config.stages;
-  stages.erase(std::remove_if(stages.begin(), stages.end(),
-                              [&](const StageConfig& stage) {
-                                return is_shared(study, stage) != shared;
-                              }),
-               stages.end());
+  stages.erase(
+      std::remove_if(stages.begin(), stages.end(),
+                     [&](const StageConfig& stage) { return is_shared(study, stage) != shared; }),
+      stages.end());
   if (stages.empty()) {
     throw Error(fmt::format("study '{}': shared_stages leaves {} without a stage", study.name,
                             shared ? "the shared run" : "the arms"));
@@ -50,115 +50,229 @@ std::string pairing_key(const RunConfig& config) {
   return to_toml(neutral);
 }
 
-bool is_complete(const std::filesystem::path& directory) {
-  const auto file = directory / "run.h5";
-  return std::filesystem::exists(file) && read_run_status(file).complete;
+/// The configuration again, with what follows from it: its text and its hash.
+RunConfig resolved(const RunConfig& config) {
+  return parse_run_config(to_toml(config), fmt::format("run '{}'", config.name), {});
 }
 
-ChildTask make_task(const std::filesystem::path& directory, const std::string& name,
-                    const RunConfig& config, const StudyOptions& options,
-                    const std::vector<std::string>& extra) {
+ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jobs) {
+  const auto directory = options.directory / config.name;
   make_directories(directory);
-  write_file_atomically(directory / "config.toml", to_toml(config));
+  write_file_atomically(directory / "config.toml", config.text);
   const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : std::max(1, static_cast<int>(processors) / options.jobs);
-  std::vector<std::string> arguments = {"train",     "--config",  (directory / "config.toml").string(),
-                                        "--out",     directory.string(),
-                                        "--resume",  "--threads", std::to_string(threads),
-                                        "--arm",     name};
-  arguments.insert(arguments.end(), extra.begin(), extra.end());
-  return {name, arguments, directory / "log.txt"};
+  const int threads =
+      options.threads > 0 ? options.threads : std::max(1, static_cast<int>(processors) / jobs);
+  std::vector<std::string> arguments = {
+      "train", "--config=" + (directory / "config.toml").string(), "--out=" + directory.string(),
+      fmt::format("--threads={}", threads), "--arm=" + config.name};
+  if (std::filesystem::exists(directory / "run.h5")) arguments.push_back("--resume");
+  return {config.name, arguments, directory / "log.txt", nullptr,
+          lock_of_run(options.directory, config.name)};
 }
 
-void count(const std::vector<ChildResult>& results, StudyResult& total) {
+/// Stopped by us, with or without the time for a checkpoint.
+bool was_interrupted(const ChildResult& child, const StudyOptions& options) {
+  return child.exit_code == 4 || (child.signal == SIGTERM && options.stop->load());
+}
+
+void count(const std::vector<ChildResult>& results, const StudyOptions& options,
+           StudyResult& total) {
   for (const ChildResult& result : results) {
-    if (result.exit_code == 0) ++total.complete;
-    else if (result.exit_code == 4) ++total.interrupted;
-    else ++total.failed;
+    if (result.exit_code == 0) {
+      ++total.complete;
+    } else if (was_interrupted(result, options)) {
+      ++total.interrupted;
+    } else {
+      ++total.failed;
+    }
   }
 }
 
-/// Returns false when the shared run did not end well.
-bool run_shared(const StudyConfig& study, const StudyOptions& options, StudyResult& result) {
-  const auto directory = options.directory / kShared;
-  if (is_complete(directory)) return true;
-  RunConfig config = configure(study, study.shared_assignments);
-  config.name = kShared;
-  keep_stages(study, true, config);
-  StudyOptions alone = options;
-  alone.jobs = 1;
-  const ChildTask task = make_task(directory, kShared, config, alone, {});
-  options.say(fmt::format("shared: {} starts", task.name));
+/// How a child ended; of one that failed its last line, and where the rest is.
+std::string describe(const ChildResult& child, const StudyOptions& options) {
+  if (child.exit_code == 0) return fmt::format("complete after {:.0f} s", child.seconds);
+  if (was_interrupted(child, options)) {
+    return fmt::format("interrupted after {:.0f} s", child.seconds);
+  }
+  const std::string how = child.signal == 0 ? fmt::format("failed with status {}", child.exit_code)
+                                            : fmt::format("killed by signal {}", child.signal);
+  return fmt::format("{} after {:.0f} s: {} (log: {})", how, child.seconds,
+                     child.last_line.empty() ? "it wrote nothing" : child.last_line,
+                     child.log.string());
+}
+
+/// Trains the shared stages unless they are done; another process that does so is waited for.
+/// Returns false when they did not end well.
+bool run_shared(const StudyPlan& plan, const StudyOptions& options, RunCheck& check,
+                StudyResult& result) {
+  const auto lock_path = lock_of_run(options.directory, kSharedRun);
+  make_directories(lock_path.parent_path());
+  std::optional<FileLock> lock = wait_for_lock(lock_path, kSharedRun, options);
+  if (!lock) {
+    ++result.interrupted;
+    return false;
+  }
+  check_runs_are_those_of(plan, options.directory, check);
+  if (is_complete(options.directory, kSharedRun)) return true;
+  ChildTask task = make_task(*plan.shared, options, 1);
+  check.release_backends();
+  task.lock = std::make_shared<FileLock>(std::move(*lock));
+  options.say("shared: starts");
   const auto results = run_children({task}, 1, *options.stop, [&](const ChildResult& child) {
-    options.say(fmt::format("shared: exit {} after {:.0f} s", child.exit_code, child.seconds));
+    options.say(fmt::format("shared: {}", describe(child, options)));
   });
-  if (results.size() == 1 && results[0].exit_code == 0) return true;
-  count(results, result);
-  return false;
+  if (results.size() != 1 || results[0].exit_code != 0) {
+    count(results, options, result);
+    return false;
+  }
+  check_runs_are_those_of(plan, options.directory, check);
+  return true;
+}
+
+/// The arm as it is trained.
+RunConfig with_start(const RunConfig& arm, const StudyPlan& plan, const StudyOptions& options) {
+  if (!plan.shared) return arm;
+  RunConfig config = start_from_shared(arm, options.directory);
+  if (std::filesystem::exists(config.init_from)) return config;
+  const auto folder = config.init_from.parent_path().string();
+  throw Error(
+      fmt::format("{} is missing, although that run is complete; remove the folder {} to "
+                  "train it anew",
+                  config.init_from.string(), folder));
+}
+
+/// The arms that this process is to train. What could not be trained is refused here.
+std::vector<const PlannedArm*> arms_to_run(const StudyPlan& plan, const StudyOptions& options,
+                                           RunCheck& run_check, StudyResult& result) {
+  std::vector<const PlannedArm*> arms;
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    const PlannedArm& arm = plan.arms[i];
+    if (options.index && *options.index != static_cast<std::int64_t>(i)) continue;
+    if (is_complete(options.directory, arm.name)) {
+      ++result.complete;
+      options.say(fmt::format("{}: complete already", arm.name));
+    } else {
+      arms.push_back(&arm);
+    }
+  }
+  const auto check = [&](const RunConfig& config) {
+    try {
+      run_check.check(config);
+    } catch (const Error& error) {
+      throw Error(fmt::format("run '{}': {}", config.name, error.what()));
+    }
+  };
+  const bool shared = plan.shared && !arms.empty() && !is_complete(options.directory, kSharedRun);
+  if (shared) check(*plan.shared);
+  for (const PlannedArm* arm : arms) check(arm->config);
+  return arms;
+}
+
+/// A process of this study that was killed leaves runs that end a moment later.
+void wait_for_left_runs(const std::vector<const PlannedArm*>& arms, const StudyOptions& options) {
+  constexpr double kSeconds = 60;
+  for (const PlannedArm* arm : arms) {
+    const auto path = lock_of_run(options.directory, arm->name);
+    if (!std::filesystem::is_directory(path.parent_path())) continue;
+    if (!wait_for_lock(path, arm->name, options, kSeconds) && !options.stop->load()) {
+      throw Error(fmt::format("arm '{}' is still being trained for {}; end that process first",
+                              arm->name, owner_of(path)));
+    }
+  }
+}
+
+/// The lock of the one arm that this process is to run, so that a second process for the same arm
+/// is refused before either does anything.
+std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& options) {
+  const auto path = lock_of_run(options.directory, arm.name);
+  make_directories(path.parent_path());
+  std::optional<FileLock> lock = FileLock::try_acquire(path);
+  if (lock) return std::make_shared<FileLock>(std::move(*lock));
+  throw Error(fmt::format("arm '{}' is being run by {}", arm.name, owner_of(path)));
+}
+
+/// One process at a time, so that the file of the last one is the newest.
+void rewrite_table(const StudyConfig& study, const StudyPlan& plan, const StudyOptions& options,
+                   RunCheck& check) {
+  const auto path = options.directory / ".study.h5";
+  const std::optional<FileLock> lock = wait_for_lock(path, "study.h5", options);
+  if (!lock) {
+    options.say(fmt::format("study.h5 was not rewritten: in use by {}", owner_of(path)));
+    return;
+  }
+  check_runs_are_those_of(plan, options.directory, check);
+  write_comparison(study, plan.arms, options.directory);
+}
+
+void check_index(const StudyPlan& plan, const StudyOptions& options) {
+  const auto arms = static_cast<std::int64_t>(plan.arms.size());
+  if (!options.index || (*options.index >= 0 && *options.index < arms)) return;
+  throw Error(fmt::format("--index {}: the study has arms 0 to {}", *options.index, arms - 1));
 }
 
 }  // namespace
 
-std::vector<PlannedArm> plan_study(const StudyConfig& study) {
-  std::vector<PlannedArm> arms;
-  for (const StudyArm& arm : study.arms) {
-    PlannedArm planned{arm.name, configure(study, arm.assignments), "", arm.assignments};
-    planned.config.name = arm.name;
-    if (!study.shared_stages.empty()) keep_stages(study, false, planned.config);
-    arms.push_back(std::move(planned));
+StudyPlan plan_study(const StudyConfig& study) {
+  StudyPlan plan;
+  const bool has_shared = !study.shared_stages.empty();
+  if (has_shared) {
+    RunConfig config = configure(study, study.shared_assignments);
+    config.name = kSharedRun;
+    keep_stages(study, true, config);
+    plan.shared = resolved(config);
   }
   std::vector<std::string> keys;
-  for (const PlannedArm& arm : arms) keys.push_back(pairing_key(arm.config));
-  for (std::size_t i = 0; i < arms.size(); ++i) {
-    if (arms[i].config.recipe == study.baseline) continue;
-    for (std::size_t j = 0; j < arms.size(); ++j) {
-      if (arms[j].config.recipe == study.baseline && keys[j] == keys[i]) {
-        arms[i].baseline_arm = arms[j].name;
-      }
+  std::map<std::string, std::string> baselines;  // the baseline arm of every key
+  for (const StudyArm& arm : study.arms) {
+    RunConfig config = configure(study, arm.assignments);
+    config.name = arm.name;
+    if (has_shared) {
+      keep_stages(study, false, config);
+      config.init_from.clear();  // the shared run starts from it, the arms from the shared run
+    }
+    plan.arms.push_back({arm.name, resolved(config), "", arm.assignments});
+    keys.push_back(pairing_key(plan.arms.back().config));
+    if (plan.arms.back().config.recipe == study.baseline) baselines[keys.back()] = arm.name;
+  }
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    const auto baseline = baselines.find(keys[i]);
+    if (plan.arms[i].config.recipe != study.baseline && baseline != baselines.end()) {
+      plan.arms[i].baseline_arm = baseline->second;
     }
   }
-  return arms;
+  return plan;
 }
 
 StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
-  const std::vector<PlannedArm> arms = plan_study(study);
-  if (options.index && (*options.index < 0 ||
-                        *options.index >= static_cast<std::int64_t>(arms.size()))) {
-    throw Error(fmt::format("--index {}: the study has arms 0 to {}", *options.index,
-                            arms.size() - 1));
-  }
+  const StudyPlan plan = plan_study(study);
+  check_index(plan, options);
   make_directories(options.directory);
+  const FileLock lock = lock_study(plan, options);
+  std::shared_ptr<FileLock> arm_lock;
+  if (options.index)
+    arm_lock = lock_arm(plan.arms[static_cast<std::size_t>(*options.index)], options);
+  RunCheck check(options.make_backend);
+  check_runs_are_those_of(plan, options.directory, check);
   StudyResult result;
-  const bool shared = !study.shared_stages.empty();
-  if (shared && !run_shared(study, options, result)) return result;
+  const std::vector<const PlannedArm*> arms = arms_to_run(plan, options, check, result);
+  if (!options.index) wait_for_left_runs(arms, options);
+  if (plan.shared && !arms.empty() && !run_shared(plan, options, check, result)) return result;
+  std::vector<RunConfig> configs;
+  for (const PlannedArm* arm : arms) configs.push_back(with_start(arm->config, plan, options));
   std::vector<ChildTask> tasks;
-  for (std::size_t i = 0; i < arms.size(); ++i) {
-    if (options.index && *options.index != static_cast<std::int64_t>(i)) continue;
-    const auto directory = options.directory / arms[i].name;
-    if (is_complete(directory)) {
-      ++result.complete;
-      options.say(fmt::format("{}: complete already", arms[i].name));
-      continue;
-    }
-    std::vector<std::string> extra;
-    if (shared) {
-      extra = {"--init-from",
-               (options.directory / kShared / "checkpoint.safetensors").string()};
-    }
-    tasks.push_back(make_task(directory, arms[i].name, arms[i].config, options, extra));
+  for (const RunConfig& config : configs) {
+    tasks.push_back(make_task(config, options, options.jobs));
+    tasks.back().lock = arm_lock;
   }
+  check.release_backends();
   std::size_t done = 0;
   const auto results =
       run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
-        options.say(fmt::format("{}: {} after {:.0f} s ({} of {} arms)", child.name,
-                                child.exit_code == 0 ? "complete"
-                                                     : fmt::format("exit {}", child.exit_code),
-                                child.seconds, ++done, tasks.size()));
+        options.say(fmt::format("{}: {} ({} of {} arms)", child.name, describe(child, options),
+                                ++done, tasks.size()));
       });
-  count(results, result);
-  write_comparison(study, arms, options.directory);
+  count(results, options, result);
+  rewrite_table(study, plan, options, check);
   return result;
 }
 

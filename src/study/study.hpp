@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,9 +17,11 @@ namespace fp8lab {
 struct StudyOptions {
   std::filesystem::path directory;
   int jobs = 1;
-  int threads = 0;                     ///< of each arm; 0: processors / jobs
-  std::optional<std::int64_t> index;   ///< run this arm only (Slurm arrays, mpirun)
+  int threads = 0;                    ///< of each arm; 0: processors / jobs
+  std::optional<std::int64_t> index;  ///< run this arm only (Slurm arrays, mpirun)
   const std::atomic<bool>* stop = nullptr;
+  /// For what is checked before the first run starts; called in the meantime only.
+  std::function<std::unique_ptr<Backend>(const std::string& name)> make_backend;
   std::function<void(const std::string&)> say;  ///< one line of progress
 };
 
@@ -30,8 +33,15 @@ struct PlannedArm {
   std::vector<Assignment> axes;
 };
 
-/// The arms of a study with the shared stages taken out of each, in order.
-std::vector<PlannedArm> plan_study(const StudyConfig& study);
+struct StudyPlan {
+  std::vector<PlannedArm> arms;     ///< in order, without the shared stages
+  std::optional<RunConfig> shared;  ///< the run of the shared stages, where the study has some
+};
+
+/// The folder of the shared run.
+inline constexpr const char* kSharedRun = "shared";
+
+StudyPlan plan_study(const StudyConfig& study);
 
 struct StudyResult {
   std::int64_t complete = 0, failed = 0, interrupted = 0;
@@ -39,6 +49,11 @@ struct StudyResult {
 
 /// Runs what is not complete yet, `jobs` at a time, and rewrites study.h5 after it. The shared
 /// stages run first, once, in DIRECTORY/shared. An arm that fails does not stop the others.
+///
+/// One process runs a whole study, or any number of them one arm each (`index`), of which one
+/// trains the shared stages while the others wait for it. Throws Error, before anything starts,
+/// naming the process that works on the same already; and when a run in the directory was made
+/// under settings other than those asked for, naming run and difference.
 StudyResult run_study(const StudyConfig& study, const StudyOptions& options);
 
 }  // namespace fp8lab

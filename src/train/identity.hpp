@@ -14,6 +14,9 @@ namespace fp8lab {
 /// The name of Parameters::hash before the first step in an Identity.
 inline constexpr char kInitialWeights[] = "initial weights";
 
+/// The name of hash_of(AmaxHistories), where a run starts from a checkpoint that has some.
+inline constexpr char kInitialHistories[] = "initial amax histories";
+
 /// The opened data of one stage.
 struct StageContents {
   const DataSources* train = nullptr;

@@ -182,6 +182,9 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
 
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend) {
+  if (backend.name() == "truth" && config.logging.statistics_every_steps > 0) {
+    throw Error("backend 'truth' quantizes nothing: set logging.statistics_every_steps=0");
+  }
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   for (const LinearShape& layer : linear_shapes(config.model)) {
     const LinearRecipe& linear =

@@ -28,7 +28,8 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
                        const Backend& backend);
 
 /// Throws Error when a layer of the model cannot run under the stage's recipe: a transform that
-/// does not fit, or a quantization that `backend` lacks.
+/// does not fit, or a quantization that `backend` lacks; and for statistics of what `backend` does
+/// not quantize.
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend);
 

@@ -43,9 +43,6 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
       backend_(backend),
       options_(std::move(options)),
       recipe_(load_recipe(config.recipe)) {
-  if (backend_.name() == "truth" && config_.logging.statistics_every_steps > 0) {
-    throw Error("backend 'truth' quantizes nothing: set logging.statistics_every_steps=0");
-  }
   check_directory();
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     const StageConfig& stage = config_.stages[i];
@@ -81,7 +78,7 @@ void Trainer::load_initial_weights() {
   }
   identity_ = make_identity(config_, contents, hex16(parameters_->hash()));
   if (!histories_.empty()) {
-    identity_.emplace_back("initial amax histories", hex16(hash_of(histories_)));
+    identity_.emplace_back(kInitialHistories, hex16(hash_of(histories_)));
   }
 }
 

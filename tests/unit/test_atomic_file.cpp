@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "emulation/api/error.hpp"
 #include "src/io/atomic_file.hpp"
@@ -124,6 +127,66 @@ TEST_CASE("file lock: a killed holder leaves no lock") {
         }) == -1);
   CHECK(fs::exists(scratch / "run.h5.lock"));
   CHECK(FileLock::try_acquire(path));
+}
+
+TEST_CASE("file lock: says who holds it") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "run.h5";
+  CHECK(FileLock::owner(path).empty());
+  const auto lock = FileLock::try_acquire(path);
+  REQUIRE(lock);
+  const std::string owner = FileLock::owner(path);
+  INFO(owner);
+  CHECK(owner.find("process " + std::to_string(::getpid()) + " on ") == 0);
+  CHECK(owner.find(" UTC: ") != std::string::npos);
+  CHECK(owner.find("test_atomic_file") != std::string::npos);
+}
+
+TEST_CASE("file lock: shared by many or held by one") {
+  using Mode = FileLock::Mode;
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "study";
+  {
+    std::optional<FileLock> first = FileLock::try_acquire(path, Mode::shared);
+    {
+      const auto second = FileLock::try_acquire(path, Mode::shared);
+      REQUIRE((first && second));
+      CHECK_FALSE(FileLock::try_acquire(path));
+    }
+    CHECK(fs::exists(scratch / "study.lock"));
+    CHECK_FALSE(FileLock::try_acquire(path));
+    CHECK(FileLock::owner(path).empty());
+  }
+  CHECK(count_entries(scratch.path()) == 0);
+  const auto lock = FileLock::try_acquire(path);
+  REQUIRE(lock);
+  CHECK_FALSE(FileLock::try_acquire(path, Mode::shared));
+}
+
+TEST_CASE("file lock: a child that inherits it holds it beyond the end of its parent") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch / "arm";
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe(pipe.data()) == 0);
+  CHECK(in_child([&] {
+          const auto lock = FileLock::try_acquire(path);
+          if (::fork() == 0) {  // holds it until the pipe is closed
+            char byte = 0;
+            ::close(pipe[1]);
+            ::_exit(static_cast<int>(::read(pipe[0], &byte, 1)));
+          }
+          ::raise(SIGKILL);
+          return 0;
+        }) == -1);
+  CHECK_FALSE(FileLock::try_acquire(path));
+  ::close(pipe[1]);
+  ::close(pipe[0]);
+  std::optional<FileLock> lock;
+  for (int i = 0; i < 200 && !lock; ++i) {
+    ::usleep(10'000);
+    if (auto taken = FileLock::try_acquire(path)) lock.emplace(std::move(*taken));
+  }
+  CHECK(lock);
 }
 
 TEST_CASE("sha256 gives the digests of FIPS 180-4 and of every length of padding") {

@@ -153,13 +153,15 @@ TEST_CASE("assignments") {
   CHECK(with({{"stages.*.steps", "50"}}).stages[1].steps == 50);
   CHECK(with({{"stages.one.steps", "50"}}).stages[0].steps == 50);
   CHECK(with({{"stages.one.steps", "50"}}).stages[1].steps == 40);
-  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}}).stages[0].data.sources[0].families ==
-        std::vector<std::string>{"sum", "shop"});
+  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}})
+            .stages[0]
+            .data.sources[0]
+            .families == std::vector<std::string>{"sum", "shop"});
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
   CHECK(with({{"model.num_hidden_layers", "3"}, {"model", "small"}}).model.num_hidden_layers == 4);
   // Text that would add a key of its own is a string, not TOML.
-  CHECK(with({{"name", "a\nseed = 5"}}).seed == 1);
+  CHECK(with({{"init_from", "a\nseed = 5"}}).seed == 1);
   CHECK(with({{"seed", "2"}}).hash != with({}).hash);
 }
 
@@ -315,9 +317,9 @@ class StudyFolder {
  public:
   StudyFolder() { std::ofstream(folder_ / "base.toml") << kRun; }
 
-  StudyConfig load(const std::string& text) const {
+  StudyConfig load(const std::string& text, const std::vector<Assignment>& assignments = {}) const {
     std::ofstream(folder_ / "s.toml") << text;
-    return load_study_config(folder_ / "s.toml");
+    return load_study_config(folder_ / "s.toml", assignments);
   }
 
  private:
@@ -354,6 +356,18 @@ TEST_CASE("a study expands to the product of its axes, then its arms") {
   CHECK(config.stages[1].learning_rate.peak == 1e-3);
 }
 
+TEST_CASE("assignments beside a study come after its own and are part of what it is") {
+  const StudyFolder folder;
+  const std::string text =
+      "base = \"base.toml\"\n[set]\nseed = 4\n[[arm]]\nname = \"bf16\"\nset.recipe = \"bf16\"\n";
+  const StudyConfig plain = folder.load(text);
+  const StudyConfig other = folder.load(text, {{"seed", "5"}});
+  CHECK(load_run_config(other.base, other.assignments).seed == 5);
+  CHECK(other.hash != plain.hash);
+  CHECK(other.text == plain.text + "\n# --set \"seed=5\"");
+  CHECK_THROWS_AS(folder.load(text, {{"sead", "5"}}), Error);
+}
+
 TEST_CASE("the studies that come with the program are valid") {
   for (const std::string& name : experiment_names("studies")) {
     INFO(name);
@@ -361,6 +375,12 @@ TEST_CASE("the studies that come with the program are valid") {
     CHECK(study.name == name);
     CHECK_FALSE(study.arms.empty());
   }
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i) result += text;
+  return result;
 }
 
 TEST_CASE("bad studies are refused") {
@@ -382,6 +402,18 @@ TEST_CASE("bad studies are refused") {
       {base + axis + "[[arm]]\nname = \"bf16\"\n", {"'bf16'", "not unique"}},
       {base + axis + "[[arm]]\nname = \"../x\"\n", {"'../x'", "letters, digits"}},
       {base + axis + "[[arm]]\nname = \"shared\"\n", {"'shared'", "kept for"}},
+      {base + axis + "[[arm]]\nname = \"report\"\n", {"s.toml:6:1", "'report'", "kept for"}},
+      {base + axis + "[[arm]]\nname = \"study.h5\"\n", {"'study.h5'", "kept for"}},
+      {base + axis + "[[arm]]\nname = \"" + std::string(101, 'x') + "\"\n", {"1 to 100 letters"}},
+      {base + "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"shared\"]\n", {"kept for"}},
+      {base + "[[axis]]\nkey = \"name\"\nvalues = [\"..\"]\n", {"'..'", "[[arm]] tables"}},
+      {base + "[[axis]]\nkey = \"name\"\nvalues = [\"" + std::string(300, 'x') + "\"]\n",
+       {"1 to 100 letters", "[[arm]] tables"}},
+      {base + repeated(axis, 65), {"'axis'", "65 axes", "at most 64"}},
+      {base + repeated("[[axis]]\nkey = \"seed\"\nvalues = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n", 5),
+       {"'axis'", "100000 arms", "at most 10000"}},
+      {base + repeated("[[axis]]\nkey = \"seed\"\nvalues = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n", 60),
+       {"'axis'", "1e+60 arms", "at most 10000"}},
       {base + "[[axis]]\nkey = \"recipe\"\nvalues = [\"infir3\"]\n",
        {"arm 'infir3'", "unknown recipe 'infir3'"}},
       {base + "[[axis]]\nkey = \"sead\"\nvalues = [1]\n", {"arm 'sead1'", "unknown key 'sead'"}},

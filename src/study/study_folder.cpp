@@ -1,0 +1,210 @@
+#include "src/study/study_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <thread>
+#include <vector>
+
+#include "emulation/api/error.hpp"
+#include "src/config/config_difference.hpp"
+#include "src/io/hash.hpp"
+#include "src/io/run_log.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/identity.hpp"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kNamedRuns = 4;
+
+std::optional<RunStatus> read_stored(const fs::path& directory, const std::string& name) {
+  const fs::path file = directory / name / "run.h5";
+  if (!fs::exists(file)) return std::nullopt;
+  return read_run_status(file);
+}
+
+/// Parts that are known only where the weights come from a file.
+bool is_initial(const std::pair<std::string, std::string>& part) {
+  return part.first == kInitialWeights || part.first == kInitialHistories;
+}
+
+Identity without(const Identity& identity, bool (*unwanted)(const Identity::value_type&)) {
+  Identity result;
+  std::copy_if(identity.begin(), identity.end(), std::back_inserter(result),
+               [&](const Identity::value_type& part) { return !unwanted(part); });
+  return result;
+}
+
+bool is_configuration(const Identity::value_type& part) { return part.first == "configuration"; }
+
+/// What tells a run from the one of `config`, whose identity is `expected`; empty when it is that
+/// one. Where `expected` says nothing of initial weights, they are not compared.
+std::string difference_from(const RunMeta& stored, const RunConfig& config,
+                            const Identity& expected) {
+  if (stored.version < 2) {
+    return "its run file is of an earlier version, which does not say what a run is made of";
+  }
+  const bool knows_start = std::any_of(expected.begin(), expected.end(), is_initial);
+  const Identity known = knows_start ? stored.identity : without(stored.identity, is_initial);
+  // The wider arithmetic of this backend has other bits; all others have the same.
+  const bool truth_changed = (stored.backend == "truth") != (config.backend == "truth");
+  if (difference(known, expected).empty() && !truth_changed) return {};
+  const std::string keys = join_differences(differences(stored.config_text, config.text));
+  const std::string contents =
+      difference(without(known, is_configuration), without(expected, is_configuration));
+  return keys + (keys.empty() || contents.empty() ? "" : "; ") + contents;
+}
+
+fs::path shared_checkpoint(const fs::path& directory) {
+  return directory / kSharedRun / "checkpoint.safetensors";
+}
+
+/// The same for an arm of a study without shared stages.
+std::string difference_alone(const RunMeta& stored, const RunConfig& arm, RunCheck& check) {
+  const std::string text = difference_from(stored, arm, check.identity(arm));
+  if (!text.empty() || !arm.init_from.empty()) return text;
+  for (const std::string& key : differences(stored.config_text, arm.text)) {
+    if (key.starts_with("init_from: ")) return key;
+  }
+  return {};
+}
+
+/// The same for an arm that starts from the shared run, as far as there is one that is complete.
+/// Without its checkpoint, what it wrote about its last weights stands for them.
+std::string difference_after(const RunMeta& stored, const RunConfig& arm, const fs::path& directory,
+                             const std::optional<RunStatus>& shared, RunCheck& check) {
+  const RunConfig config = start_from_shared(arm, directory);
+  const bool done = shared && shared->complete;
+  if (done && fs::exists(config.init_from)) {
+    return difference_from(stored, config, check.identity(config));
+  }
+  RunConfig anywhere = config;
+  anywhere.init_from.clear();
+  const std::string text = difference_from(stored, config, check.identity(anywhere));
+  const bool truth = done && (stored.backend == "truth" || shared->meta.backend == "truth");
+  if (!text.empty() || !done || truth) return text;
+  const std::string weights = hex16(shared->final_weight_hash);
+  if (stored.initial_weights_hash == weights) return {};
+  return fmt::format("{} was {}, now {}", kInitialWeights, stored.initial_weights_hash, weights);
+}
+
+/// A checkpoint in the shared run's place must be the one that this run wrote.
+void check_shared_checkpoint(const RunStatus& shared, const fs::path& directory) {
+  const fs::path file = shared_checkpoint(directory);
+  if (!shared.complete || !fs::exists(file)) return;
+  const CheckpointSummary checkpoint = read_checkpoint(file);
+  if (checkpoint.identity == hash_of(shared.meta.identity) && !shared.checkpoints.empty() &&
+      checkpoint.hash == shared.checkpoints.back().hash) {
+    return;
+  }
+  throw Error(fmt::format(
+      "{}: not the one that {} wrote last; put that back, or remove the folder "
+      "{} to train it anew",
+      file.string(), (file.parent_path() / "run.h5").string(), file.parent_path().string()));
+}
+
+struct Mismatch {
+  std::string name, difference;
+};
+
+[[noreturn]] void refuse(const fs::path& directory, const std::vector<Mismatch>& runs) {
+  std::string others;
+  for (std::size_t i = 1; i < std::min(runs.size(), kNamedRuns); ++i) {
+    others += fmt::format("{} '{}'", i == 1 ? "; so do" : ",", runs[i].name);
+  }
+  if (runs.size() > kNamedRuns) others += fmt::format(" and {} more", runs.size() - kNamedRuns);
+  throw Error(
+      fmt::format("{}: the run '{}' has other settings than those asked for: {}{}; give another "
+                  "--out, or remove the folder{} of {} to train anew",
+                  directory.string(), runs[0].name, runs[0].difference, others,
+                  runs.size() > 1 ? "s" : "", runs.size() > 1 ? "these runs" : "this run"));
+}
+
+/// Who runs single arms of the study.
+std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
+  for (const PlannedArm& arm : plan.arms) {
+    const fs::path path = lock_of_run(directory, arm.name);
+    if (!fs::exists(path.string() + ".lock")) continue;
+    if (!FileLock::try_acquire(path)) return fmt::format("arm '{}': {}", arm.name, owner_of(path));
+  }
+  return "ablate --index";
+}
+
+}  // namespace
+
+bool is_complete(const fs::path& directory, const std::string& name) {
+  const fs::path file = directory / name / "run.h5";
+  return fs::exists(file) && read_run_status(file).complete;
+}
+
+RunConfig start_from_shared(const RunConfig& arm, const fs::path& directory) {
+  RunConfig config = arm;
+  config.init_from = shared_checkpoint(directory);
+  return parse_run_config(to_toml(config), fmt::format("run '{}'", config.name), {});
+}
+
+void check_runs_are_those_of(const StudyPlan& plan, const fs::path& directory, RunCheck& check) {
+  std::vector<Mismatch> mismatches;
+  std::optional<RunStatus> shared;
+  if (plan.shared) shared = read_stored(directory, kSharedRun);
+  if (shared) {
+    const std::string text = difference_alone(shared->meta, *plan.shared, check);
+    if (!text.empty()) mismatches.push_back({kSharedRun, text});
+    if (text.empty()) check_shared_checkpoint(*shared, directory);
+  }
+  for (const PlannedArm& arm : plan.arms) {
+    const std::optional<RunStatus> stored = read_stored(directory, arm.name);
+    if (!stored) continue;
+    const std::string text =
+        plan.shared ? difference_after(stored->meta, arm.config, directory, shared, check)
+                    : difference_alone(stored->meta, arm.config, check);
+    if (!text.empty()) mismatches.push_back({arm.name, text});
+  }
+  if (!mismatches.empty()) refuse(directory, mismatches);
+}
+
+fs::path lock_of_run(const fs::path& directory, const std::string& name) {
+  return directory / name / ".ablate";
+}
+
+std::string owner_of(const fs::path& lock_path) {
+  // A holder writes its name right after it took the lock.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::string owner = FileLock::owner(lock_path);
+  return owner.empty() ? "another process" : owner;
+}
+
+FileLock lock_study(const StudyPlan& plan, const StudyOptions& options) {
+  const fs::path path = options.directory / ".ablate";
+  const bool whole = !options.index;
+  std::optional<FileLock> lock =
+      FileLock::try_acquire(path, whole ? FileLock::Mode::exclusive : FileLock::Mode::shared);
+  if (lock) return std::move(*lock);
+  std::string owner = FileLock::owner(path);
+  if (owner.empty()) {
+    owner = whole ? owner_of_an_arm(plan, options.directory) : owner_of(path);
+  }
+  throw Error(fmt::format("{}: the study is being run by {}", options.directory.string(), owner));
+}
+
+std::optional<FileLock> wait_for_lock(const fs::path& lock_path, const std::string& what,
+                                      const StudyOptions& options, double limit_seconds) {
+  if (std::optional<FileLock> taken = FileLock::try_acquire(lock_path)) return taken;
+  options.say(fmt::format("{}: waiting for {}", what, owner_of(lock_path)));
+  const Clock::time_point began = Clock::now();
+  for (;;) {
+    if (options.stop->load()) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (std::optional<FileLock> taken = FileLock::try_acquire(lock_path)) return taken;
+    const double waited = std::chrono::duration<double>(Clock::now() - began).count();
+    if (limit_seconds > 0 && waited > limit_seconds) return std::nullopt;
+  }
+}
+
+}  // namespace fp8lab

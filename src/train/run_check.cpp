@@ -1,0 +1,93 @@
+#include "src/train/run_check.hpp"
+
+#include <fmt/format.h>
+
+#include "emulation/api/error.hpp"
+#include "src/config/model_table.hpp"
+#include "src/evaluation/evaluator.hpp"
+#include "src/io/hash.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/identity.hpp"
+#include "src/train/plan.hpp"
+
+namespace fp8lab {
+
+Backend& RunCheck::backend(const std::string& name) {
+  std::unique_ptr<Backend>& backend = backends_[name];
+  if (backend == nullptr) backend = make_backend_(name);
+  return *backend;
+}
+
+const DataSources& RunCheck::sources(const DataConfig& config, std::int64_t vocab_size,
+                                     const std::string& where) {
+  for (const Opened& opened : opened_) {
+    if (opened.config == config && opened.vocab_size == vocab_size) return *opened.sources;
+  }
+  auto sources = std::make_unique<DataSources>(open_sources(config, vocab_size, where));
+  opened_.push_back({config, vocab_size, std::move(sources)});
+  return *opened_.back().sources;
+}
+
+void RunCheck::check(const RunConfig& config) {
+  if (!config.init_from.empty() && !std::filesystem::exists(config.init_from)) {
+    throw Error(fmt::format("init_from: {} does not exist", config.init_from.string()));
+  }
+  std::vector<StageSources> stages;
+  for (const StageConfig& stage : config.stages) {
+    const std::string where = "stage " + stage.name;
+    validate_stage(config, stage, load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe),
+                   backend(config.backend));
+    const DataSources& train = sources(stage.data, config.model.vocab_size, where);
+    check_targets(train, stage.sequence_length, where);
+    stages.push_back({where, &train});
+    if (!stage.eval) continue;
+    const DataSources& held_out = sources(stage.eval->data, config.model.vocab_size, where);
+    check_targets(held_out, stage.sequence_length, where + ", evaluation");
+    check_evaluation(*stage.eval, held_out, config.model);
+    stages.push_back({where, &held_out});
+  }
+  check_one_tokenizer(stages);
+}
+
+const Identity& RunCheck::initial_state(const RunConfig& config) {
+  const std::string key =
+      config.backend + "\n" + config.init_from.string() + "\n" + model_table_text(config.model);
+  if (const auto known = initial_states_.find(key); known != initial_states_.end()) {
+    return known->second;
+  }
+  Backend& memory = backend(config.backend);
+  const std::size_t mark = memory.memory_mark();
+  Identity state;
+  {
+    Parameters weights(memory, config.model, config.optimizer, DType::f32, Purpose::inference);
+    load_weights(config.init_from, weights);
+    state.emplace_back(kInitialWeights, hex16(weights.hash()));
+  }
+  memory.release_to(mark);
+  if (is_checkpoint(config.init_from)) {
+    const AmaxHistories histories = read_amax_histories(config.init_from);
+    if (!histories.empty()) state.emplace_back(kInitialHistories, hex16(hash_of(histories)));
+  }
+  return initial_states_.emplace(key, std::move(state)).first->second;
+}
+
+Identity RunCheck::identity(const RunConfig& config) {
+  std::vector<StageContents> contents;
+  for (const StageConfig& stage : config.stages) {
+    const std::string where = "stage " + stage.name;
+    const std::int64_t vocab_size = config.model.vocab_size;
+    StageContents content;
+    content.train = &sources(stage.data, vocab_size, where);
+    if (stage.eval) content.eval = &sources(stage.eval->data, vocab_size, where);
+    contents.push_back(content);
+  }
+  Identity identity = make_identity(config, contents, "");
+  FP8LAB_ASSERT(identity.back().first == kInitialWeights);
+  identity.pop_back();
+  if (config.init_from.empty()) return identity;
+  const Identity& state = initial_state(config);
+  identity.insert(identity.end(), state.begin(), state.end());
+  return identity;
+}
+
+}  // namespace fp8lab

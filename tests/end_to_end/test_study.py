@@ -1,0 +1,487 @@
+"""Studies through the program: whose runs they are, who works on them, what is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Callable
+
+import h5py
+import pytest
+
+PROGRAM = os.environ["FP8LAB_PROGRAM"]
+
+BASE = """
+name = "base"
+recipe = "bf16"
+seed = 3
+[model]
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 1
+num_attention_heads = 1
+num_key_value_heads = 1
+head_dim = 64
+vocab_size = 272
+[logging]
+statistics_every_steps = 0
+checkpoint_every_steps = 2
+[[stages]]
+name = "cpt"
+kind = "cpt"
+steps = 2
+batch_sequences = 1
+sequence_length = 32
+[stages.data]
+kind = "arithmetic"
+problems = 200
+[[stages]]
+name = "sft"
+kind = "sft"
+steps = {steps}
+batch_sequences = 1
+sequence_length = 128
+[stages.data]
+kind = "arithmetic"
+problems = 200
+"""
+STUDY = """
+base = "base.toml"
+{head}
+[[axis]]
+key = "recipe"
+values = ["bf16", "fp32"]
+"""
+SHARED = 'shared_stages = ["cpt"]\n'
+ARMS = ("bf16", "fp32")
+
+
+class Study:
+    """A study file, its base and its folder."""
+
+    def __init__(self, folder: Path, head: str = "", steps: int = 2) -> None:
+        self.file = folder / "s.toml"
+        self.out = folder / "out"
+        self.base = folder / "base.toml"
+        self.base.write_text(BASE.format(steps=steps))
+        self.file.write_text(STUDY.format(head=head))
+
+    def words(self, *extra: object) -> list[str]:
+        words = [PROGRAM, "ablate", "--study", self.file, "--out", self.out, "--threads", 1, *extra]
+        return [str(word) for word in words]
+
+    def run(self, *extra: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*extra), capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def start(self, *extra: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.words(*extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def done(self, *extra: object) -> str:
+        result = self.run(*extra)
+        assert result.returncode == 0, (result.stdout, result.stderr)
+        return result.stdout
+
+    def refused(self, *extra: object) -> str:
+        """The message; nothing in the folder may change."""
+        before = self.state()
+        result = self.run(*extra)
+        assert result.returncode == 2, (result.returncode, result.stdout, result.stderr)
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert self.state() == before
+        return result.stderr
+
+    def state(self) -> dict[str, int]:
+        files = [path for path in self.out.rglob("*") if path.is_file()]
+        return {str(p): p.stat().st_mtime_ns for p in files if p.suffix != ".lock"}
+
+    def complete(self) -> dict[str, bool]:
+        with h5py.File(self.out / "study.h5", "r") as table:
+            names = [name.decode() for name in table["/arms/name"][:]]
+            return dict(zip(names, (bool(x) for x in table["/arms/complete"][:])))
+
+
+def open_run(folder: Path) -> h5py.File:
+    return h5py.File(folder / "run.h5", "r", libver="latest", swmr=True)
+
+
+def meta(folder: Path, name: str) -> str:
+    with open_run(folder) as run:
+        return str(run["/meta"].attrs[name])
+
+
+def hashes(folder: Path) -> list[int]:
+    with open_run(folder) as run:
+        return [int(value) for value in run["/hashes/weights"][:]]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def arguments_of(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def trainers_of(process: int) -> list[int]:
+    """Children that have become `fp8lab train`."""
+    try:
+        text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(word) for word in text.split() if "train" in arguments_of(int(word))]
+
+
+def is_running(process: int) -> bool:
+    """False also for a zombie, which nobody may be there to collect."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def steps_of(folder: Path) -> int:
+    if not (folder / "run.h5").exists():
+        return 0
+    with open_run(folder) as run:
+        return len(run["/metrics/step"])
+
+
+def start_and_wait_for_child(study: Study, *extra: object) -> tuple[subprocess.Popen[str], int]:
+    """An ablate at work, and its child, which has written a checkpoint of an arm."""
+    process = study.start(*extra)
+    wait_until(lambda: any(study.out.glob("*/checkpoint.safetensors")))
+    wait_until(lambda: len(trainers_of(process.pid)) > 0)
+    return process, trainers_of(process.pid)[0]
+
+
+def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    text = study.done("--list")
+    pattern = r"^ *[-\d]+ (\S+) .*configuration=([0-9a-f]{16}) recipes=([0-9a-f]{16})"
+    listed = {row[0]: row[1:] for row in re.findall(pattern, text, re.M)}
+    assert set(listed) == {"shared", *ARMS} and not study.out.exists()
+    assert len(set(listed.values())) == 3 and listed["bf16"][0] == listed["fp32"][0]
+    study.done()
+    for name, values in listed.items():
+        assert meta(study.out / name, "config_hash") == values[0]
+        assert meta(study.out / name, "recipe_hash") == values[1]
+    assert listed["bf16"][0] not in study.done("--list", "--set", "seed=4")
+
+
+@pytest.mark.parametrize("head", ["", SHARED])
+def test_runs_under_other_settings_are_refused(tmp_path: Path, head: str) -> None:
+    study = Study(tmp_path, head)
+    study.done()
+    message = study.refused("--set", "seed=4", "--set", "stages.sft.learning_rate.peak=0.002")
+    assert "seed: 3 -> 4" in message and "stages.sft.learning_rate.peak: 0.001 -> 0.002" in (
+        study.refused("--set", "stages.sft.learning_rate.peak=0.002")
+    )
+    assert "--out" in message and "remove" in message
+    for name in ARMS:
+        assert f"'{name}'" in message
+    assert "seed: 3 -> 4" in study.refused("--set", "seed=4", "--index", 1)
+    shutil.rmtree(study.out / "bf16")
+    if head:
+        message = study.refused("--set", "stages.cpt.steps=3")
+        assert "'shared'" in message and "stages.cpt.steps: 2 -> 3" in message
+    assert "complete already" in study.done()
+    assert study.complete() == {name: True for name in ARMS}
+
+
+def test_an_unfinished_arm_under_other_settings_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=20000)
+    process, _ = start_and_wait_for_child(study, "--jobs", 1)
+    process.terminate()
+    assert process.wait() == 4
+    assert "seed: 3 -> 4" in study.refused("--set", "seed=4")
+
+
+def test_arms_from_other_shared_weights_are_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED + "[shared]\nset = { seed = 7 }\n")
+    study.done()
+    study.file.write_text(study.file.read_text().replace("seed = 7", "seed = 8"))
+    assert "'shared'" in study.refused()
+    shutil.rmtree(study.out / "shared")
+    shutil.rmtree(study.out / "fp32")
+    table = (study.out / "study.h5").read_bytes()
+    result = study.run()
+    assert result.returncode == 2 and "'bf16'" in result.stderr, (result.stdout, result.stderr)
+    assert "initial weights" in result.stderr and not (study.out / "fp32/run.h5").exists()
+    assert (study.out / "study.h5").read_bytes() == table
+    shutil.rmtree(study.out / "bf16")
+    study.done()
+    assert meta(study.out / "bf16", "initial_weights_hash") == meta(
+        study.out / "fp32", "initial_weights_hash"
+    )
+
+
+def test_a_lost_shared_checkpoint_is_named(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done()
+    shutil.rmtree(study.out / "fp32")
+    (study.out / "shared/checkpoint.safetensors").unlink()
+    assert "shared/checkpoint.safetensors is missing" in study.refused()
+    shutil.rmtree(study.out / "shared")
+    study.done()
+
+
+def test_a_new_arm_joins_what_is_done(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done()
+    before = study.state()
+    study.file.write_text(study.file.read_text().replace('"fp32"]', '"fp32", "infir2"]'))
+    text = study.done()
+    assert text.count("complete already") == 2 and "3 complete" in text
+    assert study.complete() == {"bf16": True, "fp32": True, "infir2": True}
+    after = study.state()
+    changed = {path for path in before if before[path] != after[path]}
+    assert changed == {str(study.out / "study.h5")}
+
+
+def test_a_second_ablate_is_refused_and_named(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=20000)
+    process, _ = start_and_wait_for_child(study, "--jobs", 1)
+    for extra in ((), ("--index", 1)):
+        began = time.monotonic()
+        second = study.run(*extra)
+        assert second.returncode == 2 and second.stderr.count("\n") == 1, second.stderr
+        assert time.monotonic() - began < 10
+        for part in (f"process {process.pid} on {socket.gethostname()} since 20", "ablate --study"):
+            assert part in second.stderr, second.stderr
+    assert not (study.out / "fp32/run.h5").exists(), "the second one must not have started an arm"
+    process.terminate()
+    assert process.wait() == 4
+    assert list(study.out.rglob("*.lock")) == []
+
+
+def test_single_arms_run_beside_each_other(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    values = ", ".join(str(seed) for seed in range(1, 3))
+    study.file.write_text(study.file.read_text() + f'[[axis]]\nkey = "seed"\nvalues = [{values}]\n')
+    processes = [study.start("--index", index) for index in range(4)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, outputs
+    assert sum("shared: starts" in out for out, _ in outputs) == 1, outputs
+    assert list(study.complete().values()) == [True] * 4
+    assert list(study.out.rglob("*.lock")) == []
+    start = {meta(study.out / name, "initial_weights_hash") for name in study.complete()}
+    assert len(start) == 1
+
+
+def test_one_arm_is_not_run_twice_at_once(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=20000)
+    process, _ = start_and_wait_for_child(study, "--index", 0)
+    for extra in (("--index", 0), ()):
+        second = study.run(*extra)
+        assert second.returncode == 2 and second.stderr.count("\n") == 1, second.stderr
+        assert "'bf16'" in second.stderr and f"process {process.pid} on " in second.stderr
+    other = study.run("--index", 1, "--set", "seed=4")
+    assert other.returncode == 2 and "seed: 3 -> 4" in other.stderr
+    process.terminate()
+    assert process.wait() == 4
+
+
+def test_a_killed_ablate_leaves_no_child_and_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=100)
+    study.done("--jobs", 1)
+    expected = {name: hashes(study.out / name) for name in ARMS}
+    shutil.rmtree(study.out)
+    process, child = start_and_wait_for_child(study, "--jobs", 1)
+    assert "--resume" not in arguments_of(child)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    again = study.start("--jobs", 1)  # at once: the orphan may still be writing its checkpoint
+    wait_until(lambda: not is_running(child), 20)
+    assert 0 < steps_of(study.out / "bf16") < 102, "the child must have been stopped in between"
+    wait_until(lambda: len(trainers_of(again.pid)) > 0 or again.poll() is not None)
+    assert "--resume" in arguments_of(trainers_of(again.pid)[0])
+    out, error = again.communicate(timeout=120)
+    assert again.returncode == 0, (out, error)
+    assert {name: hashes(study.out / name) for name in ARMS} == expected
+
+
+def test_a_failing_arm_shows_its_last_line_and_its_log(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    (study.out / "fp32" / "run.h5.lock").mkdir(parents=True)
+    (study.out / "fp32" / "log.txt").write_text("what an earlier attempt wrote\n")
+    result = study.run()
+    assert result.returncode == 1
+    line = next(line for line in result.stdout.splitlines() if line.startswith("fp32: "))
+    assert "failed with status 1" in line and "run.h5.lock: cannot create the lock file" in line
+    assert str(study.out / "fp32" / "log.txt") in line
+    assert study.complete() == {"bf16": True, "fp32": False}
+
+
+def test_a_killed_arm_says_so(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=20000)
+    process, child = start_and_wait_for_child(study, "--jobs", 1, "--index", 0)
+    os.kill(child, signal.SIGKILL)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 1, error
+    assert "bf16: killed by signal 9" in out and "log.txt" in out
+
+
+def test_changed_contents_behind_the_same_names_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = Study(tmp_path)
+    data, recipe = Path("text.txt"), Path("mine.toml")
+    data.write_text("some words\n\nand more\n")
+    recipe.write_text(RECIPE.replace("hadamard:64", "none"))
+    generated = 'kind = "arithmetic"\nproblems = 200\n'
+    text = 'kind = "text"\npath = "text.txt"\n'
+    study.base.write_text(study.base.read_text().replace(generated, text, 1))
+    study.file.write_text(study.file.read_text().replace('"fp32"', '"./mine.toml"'))
+    study.done()
+    recipe.write_text(recipe.read_text().replace("int8", "e4m3fn"))
+    message = study.refused()
+    assert "'mine'" in message and "recipe of stage sft was" in message and "bf16" not in message
+    recipe.write_text(recipe.read_text().replace("e4m3fn", "int8"))
+    data.write_text("some words\n\nand less\n")
+    message = study.refused()
+    assert "'bf16'" in message and "training data of stage cpt was" in message
+    data.write_text("some words\n\nand more\n")
+    study.done()
+    # Another place of the same contents is no difference.
+    data.rename("moved.txt")
+    recipe.rename("moved.toml")
+    study.base.write_text(study.base.read_text().replace("text.txt", "moved.txt"))
+    name = study.file.read_text().replace("./mine.toml", "moved.toml")
+    study.file.write_text(name.replace('"moved.toml"', '"fp32"') + ARM.format(recipe="moved.toml"))
+    assert study.done().count("complete already") == 2
+
+
+ARM = """
+[[arm]]
+name = "mine"
+[arm.set]
+recipe = "{recipe}"
+"""
+
+
+def test_other_initial_weights_behind_the_same_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = Study(tmp_path)
+    for seed in (5, 6):
+        words = ["train", "--config", "base.toml", "--out", f"start{seed}", "--set", f"seed={seed}"]
+        subprocess.run([PROGRAM, *words], check=True, capture_output=True)
+    start = Path("start.safetensors")
+    start.write_bytes(Path("start5/checkpoint.safetensors").read_bytes())
+    study.base.write_text(f'init_from = "{start}"\n' + study.base.read_text())
+    study.done()
+    start.write_bytes(Path("start6/checkpoint.safetensors").read_bytes())
+    assert "initial weights was" in study.refused()
+    study.base.write_text(BASE.format(steps=2))
+    assert 'init_from: "start.safetensors" -> ""' in study.refused()
+
+
+def test_a_foreign_shared_checkpoint_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done()
+    shutil.rmtree(study.out / "fp32")
+    path = study.out / "shared/checkpoint.safetensors"
+    own = path.read_bytes()
+    path.write_bytes((study.out / "bf16/checkpoint.safetensors").read_bytes())
+    assert "shared/checkpoint.safetensors: not the one" in study.refused()
+    path.write_bytes(own)
+    study.done()
+
+
+RECIPE = """
+name = "mine"
+[slots.default]
+format = "int8"
+tile = "tensor"
+transform = "hadamard:64"
+[gemm]
+accumulator = "sm90_bf16"
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ('stages.cpt.data.path = "none.txt"\n', "none.txt"),
+        ('recipe = "mine.toml"\nmodel.intermediate_size = 136\n', "stage cpt, recipe mine"),
+        (
+            'stages.sft.eval = { sequences = 1, multiple_choice = "none.jsonl" }\n',
+            "none.jsonl",
+        ),
+        ('init_from = "none.safetensors"\n', "none.safetensors does not exist"),
+    ],
+)
+def test_a_bad_arm_is_found_before_the_first_one_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, part: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = Study(tmp_path)
+    Path("text.txt").write_text("some words\n\nand more\n")
+    Path("mine.toml").write_text(RECIPE)
+    generated = 'kind = "arithmetic"\nproblems = 200\n'
+    text = 'kind = "text"\npath = "text.txt"\n'
+    study.base.write_text(study.base.read_text().replace(generated, text, 1))
+    study.done()
+    shutil.rmtree(study.out)
+    arm = '[[arm]]\nname = "bad"\n[arm.set]\n' + settings
+    study.file.write_text(study.file.read_text() + arm)
+    message = study.refused()
+    assert part in message and "run 'bad': " in message
+    assert [path for path in study.out.rglob("*") if path.is_file()] == []
+
+
+def test_a_study_of_a_million_million_arms_is_refused_at_once(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    values = ", ".join(str(seed) for seed in range(1000))
+    axis = f'[[axis]]\nkey = "seed"\nvalues = [{values}]\n'
+    study.file.write_text('base = "base.toml"\n' + 4 * axis)
+    began = time.monotonic()
+    assert "1000000000000 arms in all; accepted: at most 10000" in study.refused()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("name", ["study.h5", "report", "shared", "a" * 300])
+def test_arm_names_that_are_no_folders_are_refused(tmp_path: Path, name: str) -> None:
+    study = Study(tmp_path)
+    study.file.write_text(study.file.read_text() + f'[[arm]]\nname = "{name}"\n')
+    message = study.refused()
+    assert f"'{name}'" in message and not study.out.exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "", "..", "a b", "\\u00e4", "a" * 101])
+def test_run_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "a/b/c"
+    folder.mkdir(parents=True)
+    config = folder / "base.toml"
+    config.write_text(BASE.format(steps=1).replace('name = "base"', f'name = "{name}"', 1))
+    result = subprocess.run(
+        [PROGRAM, "train", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    assert result.returncode == 2 and result.stderr.count("\n") == 1, result.stderr
+    assert (
+        "'name' is" in result.stderr and "at most" in result.stderr or "1 to 100" in result.stderr
+    )
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [config]
