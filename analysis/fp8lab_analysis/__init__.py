@@ -1,8 +1,36 @@
-"""Reads fp8lab run files and turns them into figures, tables and one self-contained report."""
+"""Reads fp8lab run files and turns them into figures, tables and one self-contained report.
 
-from fp8lab_analysis.runs import InputError, Run, load_run
-from fp8lab_analysis.study import Group, Study, load_study
+What needs h5py is imported when it is first asked for, so that the report can say in words what an
+interpreter lacks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fp8lab_analysis.hdf5 import InputError
+    from fp8lab_analysis.runs import Run, load_run
+    from fp8lab_analysis.study import Group, Study, load_study
 
 __version__ = "0.1.0"
 
 __all__ = ["Group", "InputError", "Run", "Study", "load_run", "load_study", "__version__"]
+
+_HOMES = {
+    "InputError": "hdf5",
+    "Run": "runs",
+    "load_run": "runs",
+    "Group": "study",
+    "Study": "study",
+    "load_study": "study",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name from the module that defines it."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fp8lab_analysis' has no attribute '{name}'")
+    return getattr(import_module(f"fp8lab_analysis.{_HOMES[name]}"), name)

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.runs import Floats, Run
+from fp8lab_analysis.runs import SLOTS, Floats, Run
 from fp8lab_analysis.study import Group, Study
 
-SLOTS = ("fprop.x", "fprop.w", "dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x")
 HIGH_PRECISION_FORMATS = frozenset({"", "bf16", "fp16", "fp32", "f16", "f32", "f64", "none"})
 
 
@@ -106,6 +105,7 @@ class GroupSummary:
     area: stats.Spread
     gap_stage: str  # stage that the final gap belongs to
     band: float  # half width of the baseline's seed band in that stage, NaN when unknown
+    comparable: bool  # two or more seeds of it and of its baseline: the noise is known
     verdict: stats.Verdict
     diverged_seeds: int
     matches: dict[str, MatchSummary]
@@ -113,6 +113,11 @@ class GroupSummary:
     format_text: str
     scale_bits: float  # mean over quantized operands
     pairing_notes: list[str] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        """Seeds behind its numbers; no seed counts twice."""
+        return len(self.runs)
 
     @property
     def complete(self) -> bool:
@@ -300,7 +305,7 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
         formats=list(dict.fromkeys(formats)),
         quantized=quantized,
         sqnr_db=stats.spread_over_seeds(sqnr),
-        worst_sqnr_db=min(worst),
+        worst_sqnr_db=min((v for v in worst if math.isfinite(v)), default=math.nan),
         underflow=stats.spread_over_seeds(underflow),
         saturation=stats.spread_over_seeds(saturation),
         scale_bits=stats.finite_mean(bits),
@@ -375,7 +380,7 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
     band = _band(study, baseline, gap_stage)
     errors = [item.stages[gap_stage].final_gap_error for item in runs if gap_stage in item.stages]
     error = stats.finite_mean(errors) / math.sqrt(max(1, len(errors)))
-    verdict = stats.judge(gaps, diverged, band, error)
+    verdict = stats.judge(gaps, diverged, band)
     if group.is_baseline and verdict is not stats.Verdict.DIVERGED:
         verdict = stats.Verdict.BASELINE
     operands = {
@@ -405,6 +410,7 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
         area=stats.spread_over_seeds(areas),
         gap_stage=gap_stage,
         band=band,
+        comparable=math.isfinite(band) and len(group.runs) > 1,
         verdict=verdict,
         diverged_seeds=sum(diverged),
         matches=_matches(study, group),

@@ -1,4 +1,8 @@
-"""Sentences that say what the data of a study show. Every one is computed; none is fixed."""
+"""Sentences that say what the data of a study show. Every one is computed; none is fixed.
+
+Recipes are put in an order only where the noise between seeds is known: two or more seeds of each
+and, for a loss gap, of the baseline. What has one seed is listed as it comes, with its number.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.compare import GroupSummary, MatchSummary, tensor_summaries
+from fp8lab_analysis.compare import GroupSummary, MatchSummary, TensorSummary, tensor_summaries
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.tables import gap_text
@@ -45,86 +49,69 @@ def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def _with_gap(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    found = [
+    """The candidates that have a gap and did not diverge."""
+    return [
         s
         for s in _candidates(summaries)
         if math.isfinite(s.final_gap.mean) and s.verdict is not stats.Verdict.DIVERGED
     ]
-    return sorted(found, key=lambda s: s.final_gap.mean)
+
+
+def _ranked(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
+    """Those whose gaps can be put in an order, smallest first."""
+    return sorted((s for s in _with_gap(summaries) if s.comparable), key=lambda s: s.final_gap.mean)
+
+
+def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """The gaps that no order follows from, in the order of the study."""
+    single = [s for s in _with_gap(summaries) if not s.comparable]
+    if not single:
+        return []
+    name = study.baseline_recipe
+    told = f"{name} or of one another" if len(single) > 1 else name
+    text = "Nothing can be ordered" if not _ranked(summaries) else "Not in any order"
+    text += (
+        f": whether a gap is more than the noise between seeds takes two or more seeds of {name} "
+        f"and of each recipe. The gaps to {name} as they come, in nats/token: "
+        f"{'; '.join(f'{s.group.label} {_gap(s)}' for s in single)}. None is better or worse than "
+        f"{told} by these numbers; an error in the run leaves out the noise between seeds."
+    )
+    return [Finding("caution", "One seed", text)]
 
 
 def band_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
     """Who ends inside the baseline's seed band, and who does not."""
     name = study.baseline_recipe
-    judged = _with_gap(summaries)
-    if not judged:
-        if _candidates(summaries) and not study.pairings:
-            return [
-                Finding(
-                    "caution",
-                    "Baseline",
-                    f"No run has a paired {name} run with the same seed "
-                    "and configuration, so no loss gap can be given.",
-                )
-            ]
+    if _candidates(summaries) and not study.pairings:
+        text = f"No run has a paired {name} run with the same seed and configuration, so no loss "
+        return [Finding("caution", "Baseline", text + "gap can be given.")]
+    known = _ranked(summaries)
+    if not known:
         return []
-    findings = []
-    known = [s for s in judged if math.isfinite(s.band)]
     inside = [s for s in known if s.verdict is stats.Verdict.INSIDE]
     worse = [s for s in known if s.verdict is stats.Verdict.WORSE]
     better = [s for s in known if s.verdict is stats.Verdict.BETTER]
-    if known:
-        seeds = max(len(g.runs) for g in study.groups if g.is_baseline)
-        widths = sorted({f"{s.band:.4f}" for s in known})
-        band = f"±{widths[0]}" if len(widths) == 1 else f"±{widths[0]} to ±{widths[-1]}"
-        text = f"The {name} seed band is {band} nats/token ({seeds} seeds). "
-        if inside:
-            text += f"Inside it: {_join([s.group.label for s in inside])}. "
-        if worse:
-            text += f"Worse: {_join([f'{s.group.label} ({_gap(s)})' for s in worse])}. "
-        if better:
-            text += f"Better: {_join([f'{s.group.label} ({_gap(s)})' for s in better])}. "
-        findings.append(Finding("good" if inside and not worse else "fact", "Seed band", text))
-        if seeds < 3:
-            findings.append(
-                Finding(
-                    "caution",
-                    "Seed band",
-                    f"A band from {seeds} seeds is itself rough; "
-                    "at least three make a verdict safer.",
-                )
-            )
-        return findings
-    none = [s for s in judged if s.verdict is stats.Verdict.UNRESOLVED]
-    above = [s for s in judged if s.verdict is stats.Verdict.WORSE_ONE_SEED]
-    below = [s for s in judged if s.verdict is stats.Verdict.BETTER_ONE_SEED]
-    short = [s for s in judged if s.verdict is stats.Verdict.TOO_SHORT]
-    text = ""
-    if short:
-        text += f"Too few steps to judge: {_join([s.group.label for s in short])}. "
-    if none:
-        text += f"No measurable gap to {name}: {_join([s.group.label for s in none])}. "
-    if above:
-        text += f"Measurably worse: {_join([f'{s.group.label} ({_gap(s)})' for s in above])}. "
-    if below:
-        text += f"Measurably better: {_join([f'{s.group.label} ({_gap(s)})' for s in below])}. "
-    findings.append(Finding("fact", "Gap, one seed", text))
-    findings.append(
-        Finding(
-            "caution",
-            "No seed band",
-            f"With fewer than two {name} seeds the noise between "
-            "seeds is unknown: a gap can exceed the noise within its run and still be smaller "
-            "than a change of seed.",
-        )
-    )
+    seeds = max(g.seeds for g in summaries if g.group.is_baseline)
+    widths = sorted({f"{s.band:.4f}" for s in known})
+    band = f"±{widths[0]}" if len(widths) == 1 else f"±{widths[0]} to ±{widths[-1]}"
+    text = f"The {name} seed band is {band} nats/token ({seeds} seeds). "
+    if inside:
+        text += f"Inside it: {_join([s.group.label for s in inside])}. "
+    if worse:
+        text += f"Worse: {_join([f'{s.group.label} ({_gap(s)})' for s in worse])}. "
+    if better:
+        text += f"Better: {_join([f'{s.group.label} ({_gap(s)})' for s in better])}. "
+    findings = [Finding("good" if inside and not worse else "fact", "Seed band", text)]
+    if seeds < 3:
+        text = f"A band from {seeds} seeds is itself rough; at least three make a verdict safer."
+        findings.append(Finding("caution", "Seed band", text))
     return findings
 
 
 def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     """Smallest and largest gap of every variant, and what a variant adds."""
     findings = []
-    judged = _with_gap(summaries)
+    judged = _ranked(summaries)
     for variant in dict.fromkeys(s.group.key.variant for s in judged):
         ranked = [s for s in judged if s.group.key.variant == variant]
         best, worst = ranked[0], ranked[-1]
@@ -146,13 +133,8 @@ def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
             listed = _join(
                 [f"{recipe} {change:+.4f}".replace("-", "−") for recipe, change in changes]
             )
-            findings.append(
-                Finding(
-                    "fact",
-                    f"Effect of {variant}",
-                    f"Change of the final gap: {listed} " "nats/token.",
-                )
-            )
+            text = f"Change of the final gap: {listed} nats/token."
+            findings.append(Finding("fact", f"Effect of {variant}", text))
     return findings
 
 
@@ -179,15 +161,8 @@ def divergence_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     return findings
 
 
-HOLDS = (
-    stats.Verdict.INSIDE,
-    stats.Verdict.BETTER,
-    stats.Verdict.UNRESOLVED,
-    stats.Verdict.BETTER_ONE_SEED,
-)
-
-
-UNJUDGED = (stats.Verdict.UNPAIRED, stats.Verdict.TOO_SHORT)
+HOLDS = (stats.Verdict.INSIDE, stats.Verdict.BETTER)
+UNJUDGED = (stats.Verdict.UNPAIRED, stats.Verdict.ONE_SEED)
 
 
 def _cheapest(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
@@ -206,43 +181,62 @@ def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fin
     for variant in dict.fromkeys(s.group.key.variant for s in candidates):
         members = [s for s in candidates if s.group.key.variant == variant]
         topic = "Cheapest that holds" + (f", {variant}" if variant else "")
+        unjudged = [s.group.key.recipe for s in members if s.verdict in UNJUDGED]
+        left_out = f" Not judged: {_join(unjudged)}." if unjudged else ""
         tied = _cheapest(members)
-        if all(s.verdict in UNJUDGED for s in members):
-            continue
-        if not tied:
-            closest = _with_gap(members)[:1]
-            best = (
-                f" Closest: {closest[0].group.key.recipe} ({_gap(closest[0])})." if closest else ""
+        if tied:
+            named = _join([f"{s.group.key.recipe} ({s.format_text})" for s in tied])
+            text = (
+                f"{named}, at {tied[0].scale_bits:.2g} scale bits per element: its loss gap to "
+                f"{study.baseline_recipe} is no larger than the seed band."
             )
-            findings.append(
-                Finding(
-                    "bad",
-                    topic,
-                    f"None of {len(members)} recipes keeps up with {study.baseline_recipe}.{best}",
-                )
-            )
-            continue
-        named = _join([f"{s.group.key.recipe} ({s.format_text})" for s in tied])
-        measure = "seed band" if math.isfinite(tied[0].band) else "noise within the run"
-        findings.append(
-            Finding(
-                "good",
-                topic,
-                f"{named}, at {tied[0].scale_bits:.2g} scale bits per element: "
-                f"its loss gap to {study.baseline_recipe} is no larger than the {measure}.",
-            )
-        )
+            findings.append(Finding("good", topic, text + left_out))
+        elif not unjudged:
+            closest = _ranked(members)[:1]
+            text = f"None of {len(members)} recipes keeps up with {study.baseline_recipe}."
+            text += "".join(f" Closest: {s.group.key.recipe} ({_gap(s)})." for s in closest)
+            findings.append(Finding("bad", topic, text))
     return findings
 
 
+def _error_text(summary: GroupSummary) -> str:
+    """Mean SQNR of a recipe and its weakest operand."""
+    text = f"{summary.group.label} {summary.mean_sqnr_db:.1f} dB"
+    operand = summary.worst_operand
+    return text + (f" ({operand.slot} {operand.sqnr_db.mean:.1f})" if operand else "")
+
+
+def _underflow_text(summary: GroupSummary) -> str:
+    operand = summary.worst_underflow
+    assert operand is not None
+    return f"{summary.group.label} {100.0 * operand.underflow.mean:.2g} % of {operand.slot}"
+
+
 def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Largest and smallest quantization error, the operand and the tensors that suffer."""
-    ranked = sorted(
-        (s for s in summaries if math.isfinite(s.mean_sqnr_db)), key=lambda s: -s.mean_sqnr_db
-    )
-    if not ranked:
+    """Quantization error and underflow of every recipe, in an order where seeds allow one."""
+    known = [s for s in summaries if math.isfinite(s.mean_sqnr_db)]
+    losses = [s for s in known if s.worst_underflow is not None]
+    findings = _ranked_error([s for s in known if s.seeds > 1])
+    single = [s for s in known if s.seeds == 1]
+    if single:
+        text = "Mean SQNR (and the weakest operand), one seed each and in no order: "
+        text += "; ".join(map(_error_text, single)) + "."
+        findings.append(Finding("fact", "Quantization error", text))
+    findings += _ranked_underflow([s for s in losses if s.seeds > 1])
+    single = [s for s in losses if s.seeds == 1]
+    if single:
+        text = "Flushed to zero where most is, one seed each and in no order: "
+        text += "; ".join(map(_underflow_text, single)) + "."
+        findings.append(Finding("fact", "Underflow", text))
+    return findings
+
+
+def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Largest and smallest quantization error, and the operand that suffers."""
+    if not summaries:
         return []
-    best, worst = ranked[0], ranked[-1]
+    best = max(summaries, key=lambda s: s.mean_sqnr_db)
+    worst = min(summaries, key=lambda s: s.mean_sqnr_db)
     text = f"Smallest: {best.group.label} (mean SQNR {best.mean_sqnr_db:.1f} dB)"
     if worst is not best:
         text += f"; largest: {worst.group.label} ({worst.mean_sqnr_db:.1f} dB)"
@@ -252,45 +246,64 @@ def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
             f". Its weakest operand is {operand.slot} ({operand.sqnr_db.mean:.1f} dB, "
             f"worst tensor {operand.worst_sqnr_db:.1f} dB)"
         )
-    findings = [Finding("fact", "Quantization error", text + ".")]
-    losses = [(s, o) for s in ranked if (o := s.worst_underflow) is not None]
-    if losses:
-        low = min(losses, key=lambda item: item[1].underflow.mean)
-        high = max(losses, key=lambda item: item[1].underflow.mean)
-        text = (
-            f"{high[0].group.label} flushes {100.0 * high[1].underflow.mean:.2g} % of "
-            f"{high[1].slot} to zero"
+    return [Finding("fact", "Quantization error", text + ".")]
+
+
+def _ranked_underflow(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """The recipes whose worst operand loses most and least."""
+    losses = [(s, o) for s in summaries if (o := s.worst_underflow) is not None]
+    if not losses:
+        return []
+    low = min(losses, key=lambda item: item[1].underflow.mean)
+    high = max(losses, key=lambda item: item[1].underflow.mean)
+    text = (
+        f"{high[0].group.label} flushes {100.0 * high[1].underflow.mean:.2g} % of "
+        f"{high[1].slot} to zero"
+    )
+    if high[0] is not low[0]:
+        text += (
+            f"; at best ({low[0].group.label}) the worst operand loses "
+            f"{100.0 * low[1].underflow.mean:.2g} % ({low[1].slot})"
         )
-        if high[0] is not low[0]:
-            text += (
-                f"; at best ({low[0].group.label}) the worst operand loses "
-                f"{100.0 * low[1].underflow.mean:.2g} % ({low[1].slot})"
-            )
-        findings.append(Finding("fact", "Underflow", text + "."))
-    return findings
+    return [Finding("fact", "Underflow", text + ".")]
+
+
+def _tensor_name(tensor: TensorSummary) -> str:
+    return f"{tensor.layer}/{tensor.slot} ({tensor.sqnr_db:.1f} dB)"
 
 
 def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     """Which tensors have the lowest SQNR, and whether recipes agree on it."""
-    worst_of = {}
+    worst_of: dict[str, list[TensorSummary]] = {}
     for summary in summaries:
         tensors = [t for t in tensor_summaries(summary.group) if math.isfinite(t.sqnr_db)]
         if tensors:
             worst_of[summary.group.label] = tensors
-    if not worst_of:
-        return []
-    label, tensors = min(worst_of.items(), key=lambda item: item[1][0].sqnr_db)
-    listed = _join([f"{t.layer}/{t.slot} ({t.sqnr_db:.1f} dB)" for t in tensors[:3]])
-    text = f"Lowest SQNR of the study, all in {label}: {listed}."
+    several = {s.group.label for s in summaries if s.seeds > 1} & set(worst_of)
+    text = ""
+    if several:
+        label = min(several, key=lambda name: worst_of[name][0].sqnr_db)
+        listed = _join([_tensor_name(tensor) for tensor in worst_of[label][:3]])
+        where = "study" if len(several) == len(worst_of) else "recipes with several seeds"
+        text = f"Lowest SQNR of the {where}, all in {label}: {listed}. "
+    single = [name for name in worst_of if name not in several]
+    if single:
+        listed = "; ".join(f"{name} {_tensor_name(worst_of[name][0])}" for name in single)
+        text += f"Lowest SQNR within each recipe of one seed: {listed}. "
     kinds: dict[str, int] = {}
     for found in worst_of.values():
         module = ".".join(found[0].layer.split(".")[2:]) or found[0].layer
         name = f"{module}/{found[0].slot}"
         kinds[name] = kinds.get(name, 0) + 1
-    name, count = max(kinds.items(), key=lambda item: item[1])
-    if len(worst_of) > 1 and count > 1:
-        text += f" The worst tensor is a {name} in {count} of {len(worst_of)} recipes."
-    return [Finding("fact", "Tensors that suffer", text)]
+    name, count = max(kinds.items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        text += f"The worst tensor is a {name} in {count} of {len(worst_of)} recipes."
+    return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
+
+
+def _match_text(label: str, match: MatchSummary) -> str:
+    low, high = match.interval
+    return f"{label} {100 * match.fraction:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
@@ -299,18 +312,19 @@ def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
     if not stages:
         return []
     stage = stages[-1]
-    known = {s.group.label: s.matches[stage] for s in summaries if stage in s.matches}
-
-    def shown(label: str, match: MatchSummary) -> str:
-        low, high = match.interval
-        return f"{label} {100 * match.fraction:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
-
-    best = max(known.items(), key=lambda item: item[1].fraction)
-    worst = min(known.items(), key=lambda item: item[1].fraction)
-    text = f"After {stage}: highest {shown(*best)}"
-    if worst[0] != best[0]:
-        text += f", lowest {shown(*worst)}"
-    text += " (95 % intervals)."
+    asked = [s for s in summaries if stage in s.matches]
+    known = {s.group.label: s.matches[stage] for s in asked if s.seeds > 1}
+    single = [_match_text(s.group.label, s.matches[stage]) for s in asked if s.seeds == 1]
+    text = f"After {stage}: "
+    if known:
+        best = max(known.items(), key=lambda item: item[1].fraction)
+        worst = min(known.items(), key=lambda item: item[1].fraction)
+        text += f"highest {_match_text(*best)}"
+        text += f", lowest {_match_text(*worst)}" if worst[0] != best[0] else ""
+        text += "; " if single else ""
+    if single:
+        text += f"one seed each and in no order: {', '.join(single)}"
+    text += " (95 % intervals of the questions, not of the seeds)."
     below = []
     for summary in _candidates(summaries):
         baseline = study.baseline_group(summary.group)
@@ -329,8 +343,40 @@ def _last_step(run: Run) -> str:
     """Last step of a run, and whether its loss had stopped being finite there."""
     if len(run.metrics) == 0:
         return "0"
-    broken = "" if math.isfinite(run.metrics.loss[-1]) else ", loss not finite"
+    fine = math.isfinite(run.metrics.loss[-1]) or bool(run.without_targets[-1])
+    broken = "" if fine else ", loss not finite"
     return f"{int(run.metrics.step[-1])}{broken}"
+
+
+def _listed_steps(steps: Sequence[int]) -> str:
+    shown = ", ".join(str(step) for step in steps[:5])
+    return f"step{'s' if len(steps) > 1 else ''} {shown}" + (", ..." if len(steps) > 5 else "")
+
+
+def left_out_findings(study: Study) -> list[Finding]:
+    """Rows that the files hold and no average does, and what else they say of themselves."""
+    findings = [
+        Finding("caution", "Files", f"{run.name} is {note}.")
+        for run in study.runs
+        for note in run.notes
+    ]
+    for group in study.groups:
+        logs = [run.tensors for run in group.runs]
+        entries = sum(int(log.without_history.sum()) for log in logs)
+        if entries:
+            rows = {int(s) for log in logs for s in log.step[log.without_history.any(axis=1)]}
+            text = (
+                f"{group.label}: {entries} of {sum(log.without_history.size for log in logs)} "
+                f"logged operands, at {_listed_steps(sorted(rows))}, were scaled before delayed "
+                "scaling knew any amax. They enter no average and no figure."
+            )
+            findings.append(Finding("caution", "Without history", text))
+    for run in study.runs:
+        steps = [int(step) for step in run.metrics.step[run.without_targets]]
+        if steps:
+            text = f"{run.name}: no token to learn at {_listed_steps(steps)}, hence no loss there."
+            findings.append(Finding("caution", "Without targets", text))
+    return findings
 
 
 def state_findings(study: Study) -> list[Finding]:
@@ -371,6 +417,7 @@ def state_findings(study: Study) -> list[Finding]:
 def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
     """Everything worth saying first, most important first."""
     return [
+        *one_seed_findings(study, summaries),
         *choice_findings(study, summaries),
         *divergence_findings(summaries),
         *band_findings(study, summaries),
@@ -378,5 +425,6 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *match_findings(study, summaries),
         *error_findings(summaries),
         *tensor_findings(summaries),
+        *left_out_findings(study),
         *state_findings(study),
     ]

@@ -12,13 +12,12 @@ from matplotlib.figure import Figure
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import (
-    SLOTS,
     GroupSummary,
     OperandSummary,
     quantized_mask,
     time_average,
 )
-from fp8lab_analysis.runs import Floats, Run
+from fp8lab_analysis.runs import SLOTS, Floats, Run
 from fp8lab_analysis.study import Group
 from fp8lab_analysis.style import (
     INK,

@@ -27,16 +27,19 @@ from fp8lab_analysis.style import (
 
 
 def overview_order(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """Variant by variant: baselines first, then by final gap, diverged and unpaired groups last."""
+    """Variant by variant: baselines first, then by final gap what has the seeds for an order, then
+    the rest as it comes, diverged and unpaired groups last."""
 
     def key(summary: GroupSummary) -> tuple[str, int, float]:
         variant = summary.group.key.variant
         if summary.group.is_baseline:
             return variant, 0, 0.0
         if summary.verdict is stats.Verdict.DIVERGED:
-            return variant, 3, 0.0
+            return variant, 4, 0.0
         gap = summary.final_gap.mean
-        return (variant, 1, gap) if math.isfinite(gap) else (variant, 2, 0.0)
+        if not math.isfinite(gap):
+            return variant, 3, 0.0
+        return (variant, 1, gap) if summary.comparable else (variant, 2, 0.0)
 
     return sorted(summaries, key=key)
 
@@ -108,7 +111,9 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
         else:
             note(axes, row, "no baseline")
     axes.set_xlabel("final gap (nats per token)")
-    axes.set_title("loss gap (grey: seed band)" if banded else "loss gap")
+    title = "loss gap (grey: seed band)" if banded else "loss gap"
+    unordered = any(s.verdict is stats.Verdict.ONE_SEED for s in rows)
+    axes.set_title("loss gap, one seed: no order" if unordered else title)
 
 
 def _overview_match(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import GroupSummary, RunComparison
@@ -238,6 +238,7 @@ def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | 
             shown += [gap.smooth for gap in gaps]
     if threshold:
         axes.set_yscale("symlog", linthresh=threshold)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         return
     limits = robust_limits(shown + [np.zeros(1)], 0.15)
     if limits:

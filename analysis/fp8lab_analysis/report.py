@@ -2,302 +2,58 @@
 
     python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --out OUTDIR [--title TITLE]
 
-Exit codes: 0 success, 1 the report could not be written, 2 bad input.
+Exit codes: 0 success, 1 the machine failed, 2 bad input. Whatever goes wrong is one line on
+standard error; only Python's own library is imported before that can be kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import re
+import errno
+import importlib
+import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import traceback
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
-import jinja2
-import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from markupsafe import Markup
-
-from fp8lab_analysis import operand_plots, outlier_plot, overview_plot, plots, style
-from fp8lab_analysis.compare import summarise
-from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.runs import InputError
-from fp8lab_analysis.stats import (
-    BAND_SIGMAS,
-    DIVERGENCE_MARGIN,
-    FINAL_FRACTION,
-    FINAL_ROWS,
-    SPIKE_SIGMAS,
-)
-from fp8lab_analysis.style import PlotContext
-from fp8lab_analysis.study import Study, load_study
-from fp8lab_analysis.tables import ReportTables, Table, make_tables
-
-PNG_DPI = 160
+NEEDED = ("numpy", "h5py", "scipy", "matplotlib", "jinja2")
+PACKAGES = "python3-numpy python3-h5py python3-scipy python3-matplotlib python3-jinja2"
+# What the caller can mend; the rest (a full disk, a broken one) is the machine's.
+BAD_PATH = {
+    getattr(errno, name)
+    for name in (
+        "EACCES EPERM EROFS ENOTDIR EISDIR EEXIST ENOENT ENAMETOOLONG ELOOP EINVAL ENOTEMPTY"
+    ).split()
+}
 
 
-@dataclass(frozen=True)
-class FigureSpec:
-    """One figure of the report: how to draw it and how to read it."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[PlotContext], Figure | None]
+class BadInput(Exception):
+    """One line that says what is wrong, where, and what would be accepted."""
 
 
-FIGURES = (
-    FigureSpec(
-        "overview",
-        "At a glance",
-        "One row per recipe, best on top within each variant. Loss gap: final training loss minus "
-        "that of the paired baseline; bars are one standard deviation over seeds (for a single "
-        "seed the standard error within the run), ticks the single seeds. A point in the grey band "
-        "cannot be told from a change of seed. Exact match: 95 % binomial interval. SQNR: the "
-        "marker is the mean over operands, the arrow the weakest operand. Underflow: share of "
-        "elements flushed from nonzero to zero in the operand where that is worst.",
-        overview_plot.overview_figure,
-    ),
-    FigureSpec(
-        "loss",
-        "Training loss and gap",
-        "Upper row: smoothed training loss, one column per stage, each with its own axis. Lower "
-        "row: the gap to the baseline run of the same seed and data order, so that the noise of "
-        "the batches cancels; above zero is worse. Thick lines are means over seeds, thin lines "
-        "single seeds; with one seed the tint is the spread of the unsmoothed gap. Grey: the band "
-        "of the baseline's own seeds. Dotted vertical lines mark a loss that stopped being finite.",
-        plots.loss_figure,
-    ),
-    FigureSpec(
-        "sqnr_heat_map",
-        "SQNR of every tensor",
-        "Every row is one operand of one layer, ordered by slot and then from input to output; "
-        "every column is a logged step; means over seeds. Dark rows are tensors that the recipe "
-        "represents badly, a row that darkens to the right is getting worse. White dashes mark "
-        "the start of a stage. All panels share one colour scale. SQNR weighs every element by "
-        "its energy: where a few outlier channels carry most of it, what happens to the rest shows "
-        "in the underflow instead.",
-        operand_plots.sqnr_heat_map_figure,
-    ),
-    FigureSpec(
-        "sqnr",
-        "SQNR by operand",
-        "Mean over layers and logged steps; whiskers are one standard deviation over seeds. 6 dB "
-        "is one bit of precision: compare the recipes within a column.",
-        operand_plots.sqnr_bars_figure,
-    ),
-    FigureSpec(
-        "range_losses",
-        "Underflow and saturation",
-        "Upper row: share of elements that are nonzero before and zero after quantization. Lower "
-        "row: share of elements above the largest value their tile can represent, which scales "
-        "from the present tensor avoid by construction. Mean over layers and logged steps.",
-        operand_plots.range_loss_figure,
-    ),
-    FigureSpec(
-        "outliers",
-        "Outliers",
-        "Left: each layer's input at the last logged step of every stage. Right: the worst layer "
-        "over the run, one line per seed; the dashed line is the stage boundary. The channel "
-        "outlier ratio is the largest over the median channel amax: one scale for a whole tensor "
-        "spends log2 of it in octaves of range. Kurtosis is uncentred, 3 for a Gaussian.",
-        outlier_plot.outlier_figure,
-    ),
-    FigureSpec(
-        "gradient_norm",
-        "Gradient norm",
-        "Before clipping. A ratio that drifts from one announces divergence earlier than the loss.",
-        plots.gradient_norm_figure,
-    ),
-    FigureSpec(
-        "scales",
-        "Range of the scales",
-        "From the smallest to the largest decode scale over tiles, layers and logged steps, as "
-        "powers of two; the tick is the median of the tensors' extremes. All-zero tiles are left "
-        "out. A wide bar is range that a coarser tile would have to give up.",
-        operand_plots.scale_range_figure,
-    ),
-    FigureSpec(
-        "held_out",
-        "Held-out loss and exact match",
-        "Upper row: loss on held-out text; whiskers are one standard deviation over seeds. Lower "
-        "row: greedy answers that match exactly, problems of all seeds pooled, with the 95 % "
-        "Wilson interval of the binomial fraction.",
-        plots.held_out_figure,
-    ),
-)
+class MachineFailure(Exception):
+    """One line about what failed though the input was good."""
 
 
-@dataclass(frozen=True)
-class RenderedFigure:
-    """A figure as the page shows it."""
+class Parser(argparse.ArgumentParser):
+    """A usage error is one line."""
 
-    number: int
-    name: str
-    title: str
-    caption: str
-    svg: Markup
-
-
-def _renumber_ids(text: str, name: str) -> str:
-    """Ids as NAME-1, NAME-2, ... in order of appearance, without those that nothing refers to.
-    The originals contain memory addresses, which would make every report differ."""
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-    listed = [item for item in re.findall(r'\bid="([^"]+)"', text) if item in used]
-    number = {item: f"{name}-{index}" for index, item in enumerate(dict.fromkeys(listed), 1)}
-    text = re.sub(
-        r'\s\bid="([^"]+)"', lambda m: f' id="{number[m[1]]}"' if m[1] in number else "", text
-    )
-    return re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + number.get(m[2], m[2]), text)
-
-
-def inline_svg(text: str, name: str, title: str) -> Markup:
-    """The svg element of a file, fit for embedding: no prolog, metadata or namespace addresses,
-    ids that do not clash with those of other figures, paths to a hundredth of a point, and a label
-    for screen readers."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
-    text = text.replace("xlink:href", "href")
-    text = _renumber_ids(text, name)
-    text = re.sub(r'\bd="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d.group(0)), text)
-    head = re.match(r"<svg[^>]*>", text)
-    assert head is not None
-    box = re.search(r'viewBox="[^"]*"', head.group(0))
-    label = f'<svg role="img" aria-label="{title}" {box.group(0) if box else ""}>'
-    body = re.sub(r"\n\s*", "\n", text[head.end() :])
-    return Markup(label + body)
-
-
-def save_figure(figure: Figure, spec: FigureSpec, folder: Path) -> Markup:
-    """Writes folder/<name>.png and .pdf and returns the figure as inline SVG. The canvases are
-    used directly, since Figure.savefig would lay out and draw everything twice for each file."""
-    figure.set_dpi(PNG_DPI)
-    agg = FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    agg.print_png(folder / f"{spec.name}.png")
-    FigureCanvasPdf(figure).print_pdf(folder / f"{spec.name}.pdf", metadata={"CreationDate": None})
-    buffer = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
-    return inline_svg(buffer.getvalue(), spec.name, spec.title)
-
-
-def render_figures(context: PlotContext, folder: Path) -> list[RenderedFigure]:
-    """Draws every figure that the data allow."""
-    rendered: list[RenderedFigure] = []
-    for spec in FIGURES:
-        with matplotlib.rc_context({**style.RC, "svg.hashsalt": spec.name}):
-            figure = spec.draw(context)
-            if figure is None:
-                continue
-            svg = save_figure(figure, spec, folder)
-        rendered.append(RenderedFigure(len(rendered) + 1, spec.name, spec.title, spec.caption, svg))
-    return rendered
-
-
-def _run_details(study: Study) -> list[dict[str, Any]]:
-    """Recipe and configuration texts, each once."""
-    details = []
-    for group in study.groups:
-        run = group.runs[0]
-        details.append(
-            {
-                "label": group.label,
-                "recipe_hash": run.meta.get("recipe_hash", ""),
-                "config_hash": run.meta.get("config_hash", ""),
-                "recipe": run.meta.get("recipe_resolved", "") or run.meta.get("recipe_text", ""),
-                "config": run.meta.get("config_text", ""),
-            }
-        )
-    return details
-
-
-def _subtitle(study: Study) -> str:
-    recipes = {group.key.recipe for group in study.groups}
-    variants = {group.key.variant for group in study.groups}
-    seeds = {run.seed for run in study.runs}
-    parts = [
-        _count(len(study.runs), "run"),
-        _count(len(recipes), "recipe"),
-        _count(len(seeds), "seed"),
-    ]
-    if len(variants) > 1:
-        parts.append(_count(len(variants), "variant"))
-    if study.stages:
-        parts.append("stages " + " → ".join(study.stages))
-    return " · ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def render_page(context: PlotContext, figures: list[RenderedFigure], tables: ReportTables) -> str:
-    """The HTML page, self-contained."""
-    study = context.study
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    colours = {group.label: context.style(group).colour for group in study.groups}
-    hollow = {group.label: not context.style(group).filled for group in study.groups}
-    drawn = {figure.name for figure in figures}
-    return environment.get_template("report.html").render(
-        study=study,
-        subtitle=_subtitle(study),
-        findings=make_findings(study, context.summaries),
-        figures=figures,
-        missing=[spec.title for spec in FIGURES if spec.name not in drawn],
-        tables=tables,
-        colours=colours,
-        hollow=hollow,
-        details=_run_details(study),
-        final_percent=round(100 * FINAL_FRACTION),
-        final_rows=FINAL_ROWS,
-        band_sigmas=f"{BAND_SIGMAS:g}",
-        spike_sigmas=f"{SPIKE_SIGMAS:g}",
-        divergence_margin=f"{DIVERGENCE_MARGIN:g}",
-    )
-
-
-def write_report(study: Study, out: Path) -> Path:
-    """Writes OUT/index.html, OUT/figures/*.{png,pdf} and OUT/tables/*.csv; returns the page."""
-    context = PlotContext.of(study, summarise(study))
-    figure_folder, table_folder = out / "figures", out / "tables"
-    figure_folder.mkdir(parents=True, exist_ok=True)
-    table_folder.mkdir(parents=True, exist_ok=True)
-    tables = make_tables(study, context.summaries)
-    written: list[Table] = tables.all()
-    for table in written:
-        table.write_csv(table_folder)
-    figures = render_figures(context, figure_folder)
-    page = out / "index.html"
-    page.write_text(render_page(context, figures, tables), encoding="utf-8")
-    print(
-        f"{page}: {_count(len(study.runs), 'run')}, {_count(len(figures), 'figure')}, "
-        f"{_count(len(written), 'table')}"
-    )
-    return page
+    def error(self, message: str) -> NoReturn:
+        """Prints the line and leaves with status 2."""
+        self.exit(2, f"error: {self.prog}: {message}; --help lists what is accepted\n")
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Command line; a usage error exits 2 with one line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fp8lab report", description="Makes a report from run files or study directories."
     )
     parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR|RUN.h5")
-    parser.add_argument("--out", type=Path, metavar="OUTDIR", help="default: DIR/report")
+    parser.add_argument("--out", metavar="OUTDIR", help="default: DIR/report")
     parser.add_argument("--title", default="", help="default: the study's title")
     return parser.parse_args(arguments)
 
@@ -308,17 +64,108 @@ def default_out(inputs: Sequence[Path]) -> Path:
     return first / "report" if first.is_dir() else first.parent / "report"
 
 
+def import_needed() -> None:
+    """Imports what the report is made with. Throws BadInput for an interpreter that lacks some."""
+    if sys.version_info < (3, 11):
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise BadInput(
+            f"{sys.executable}: Python {version}, but the report takes 3.11 or later; name another "
+            "with --python"
+        )
+    for name in NEEDED:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a module may be there and broken in any way
+            missing = isinstance(error, ModuleNotFoundError) and error.name == name
+            reason = "is not installed" if missing else f"does not load ({_one_line(error)})"
+            raise BadInput(
+                f"{sys.executable}: the Python module {name} {reason}; the report needs "
+                f"{', '.join(NEEDED)}: on Debian 'apt-get install {PACKAGES}', or name an "
+                "interpreter that has them with --python"
+            ) from None
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def check_out(out: Path) -> None:
+    """Throws BadInput when the report cannot be written there; makes nothing."""
+    nearest = out
+    while not os.path.lexists(nearest) and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise BadInput(f"--out {out}: {nearest} is no directory; give one, there or to be made")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise BadInput(f"--out {out}: no permission to write in {nearest}; give another directory")
+
+
+def make_report(options: argparse.Namespace) -> None:
+    """Reads the inputs and writes the report. Throws BadInput and MachineFailure."""
+    if options.out is not None and not options.out:
+        raise BadInput("--out: empty (give a directory, there or to be made)")
+    out = default_out(options.inputs) if options.out is None else Path(options.out)
+    import_needed()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from fp8lab_analysis.hdf5 import InputError
+    from fp8lab_analysis.isolation import ReadFailure, load_study_apart
+    from fp8lab_analysis.page import write_report
+
+    try:
+        study = load_study_apart(options.inputs, options.title)
+    except InputError as error:
+        raise BadInput(str(error)) from None
+    except ReadFailure as error:
+        raise MachineFailure(str(error)) from None
+    check_out(out)
+    try:
+        line = write_report(study, out)
+    except OSError as error:
+        where = error.filename or out
+        text = f"{where}: cannot be written ({error.strerror or error})"
+        if error.errno in BAD_PATH:
+            raise BadInput(f"{text}; give another --out, or remove what is in the way") from None
+        raise MachineFailure(f"{text}; the report is not complete") from None
+    _say(line)
+
+
+def _say(line: str) -> None:
+    """Prints the line. Throws MachineFailure where nobody can read it."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # else Python tries again at its end
+        raise MachineFailure(f"standard output: {error.strerror}; the report is made") from None
+
+
+def _told(error: BaseException) -> str:
+    """An error that this program did not foresee, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    return f"internal error, {type(error).__name__}: {_one_line(error)} ({where})"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
     try:
-        study = load_study(options.inputs, options.title)
-        write_report(study, options.out or default_out(options.inputs))
-    except InputError as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a missing glyph is no news for who wants a report
+            make_report(options)
+    except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:
-        print(f"error: cannot write the report: {error}", file=sys.stderr)
+    except MachineFailure as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except MemoryError:
+        print("error: report: not enough memory", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: report: interrupted; it is not complete", file=sys.stderr)
+        return 1
+    except Exception as error:
+        print(f"error: report: {_told(error)}", file=sys.stderr)
         return 1
     return 0
 

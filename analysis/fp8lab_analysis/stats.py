@@ -223,10 +223,7 @@ class Verdict(enum.Enum):
     WORSE = "worse than seed band"
     BETTER = "better than seed band"
     INSIDE = "inside seed band"
-    WORSE_ONE_SEED = "worse, one seed"
-    BETTER_ONE_SEED = "better, one seed"
-    UNRESOLVED = "no measurable gap, one seed"
-    TOO_SHORT = "too few steps to judge"
+    ONE_SEED = "one seed, no order"
     UNPAIRED = "no baseline"
 
 
@@ -235,26 +232,20 @@ def seed_band(baseline_finals: Sequence[float]) -> float:
     return BAND_SIGMAS * spread_over_seeds(baseline_finals).sd
 
 
-def judge(
-    gaps: Sequence[float], diverged: Sequence[bool], band: float, error: float = math.nan
-) -> Verdict:
-    """Verdict over the seeds of one recipe from its final gaps and the band of `seed_band`. Where
-    the band is unknown, the mean gap is held against BAND_SIGMAS times `error`, its standard error
-    within the run, which leaves out the noise between seeds: the verdict says so."""
+def judge(gaps: Sequence[float], diverged: Sequence[bool], band: float) -> Verdict:
+    """Verdict over the seeds of one recipe from its final gaps and the band of `seed_band`. Without
+    a band, or with a single gap, the noise between seeds is unknown and nothing is judged: that
+    within a run is smaller, and no substitute."""
     if any(diverged):
         return Verdict.DIVERGED
     mean = spread_over_seeds(gaps).mean
     if not math.isfinite(mean):
         return Verdict.UNPAIRED
-    if math.isfinite(band):
-        if abs(mean) <= band:
-            return Verdict.INSIDE
-        return Verdict.WORSE if mean > 0.0 else Verdict.BETTER
-    if not math.isfinite(error):
-        return Verdict.TOO_SHORT
-    if abs(mean) <= BAND_SIGMAS * error:
-        return Verdict.UNRESOLVED
-    return Verdict.WORSE_ONE_SEED if mean > 0.0 else Verdict.BETTER_ONE_SEED
+    if len(gaps) < 2 or not math.isfinite(band):
+        return Verdict.ONE_SEED
+    if abs(mean) <= band:
+        return Verdict.INSIDE
+    return Verdict.WORSE if mean > 0.0 else Verdict.BETTER
 
 
 def median_ratio(values: Array, reference: Array) -> float:

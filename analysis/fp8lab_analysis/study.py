@@ -8,12 +8,13 @@ seed and the same configuration apart from the recipe.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fp8lab_analysis.runs import InputError, Run, load_run, open_hdf5, text_list, to_text
+from fp8lab_analysis.hdf5 import Damage, InputError, read_dataset, reading, text_list, to_text
+from fp8lab_analysis.runs import Run, load_run
 
 STUDY_SCHEMA = "fp8lab-study-1"
 SHARED_FOLDERS = ("shared", "_shared")  # leading stages that all arms start from; not an arm
@@ -137,9 +138,7 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
     configs = [configuration(run) for run in runs]
     # Runs that carry a label of their own do not make the others explain the difference.
     unlabelled = [
-        config
-        for run, config in zip(runs, configs)
-        if config and not run.meta.get("extra.variant")
+        config for run, config in zip(runs, configs) if config and not run.meta.get("extra.variant")
     ]
     keys = sorted({key for config in unlabelled for key in config})
     varying = [
@@ -220,23 +219,49 @@ class _Source:
     meta: dict[str, str] = field(default_factory=dict)
 
 
-def _read_study_file(path: Path) -> _Source:
-    with open_hdf5(path) as file:
+Opening = Callable[[Path], None]  # told of each file before it is opened
+
+
+def _no_one(path: Path) -> None:
+    """Nobody wants to be told."""
+
+
+def _arm_lists(file: Any, names: Sequence[str]) -> list[list[str]]:
+    """Columns of /arms, each with an entry for every arm. Throws Damage."""
+    for name in names:
+        if f"arms/{name}" not in file:
+            raise Damage(f"no /arms/{name}")
+    columns = [text_list(read_dataset(file[f"arms/{name}"])) for name in names]
+    if len({len(column) for column in columns}) > 1:
+        raise Damage(f"{', '.join(names)} of /arms differ in length")
+    return columns
+
+
+def _read_study_file(path: Path, opening: Opening) -> _Source:
+    opening(path)
+    with reading(path, "study") as file:
         schema = to_text(file["meta"].attrs.get("schema", "")) if "meta" in file else ""
         if schema != STUDY_SCHEMA:
-            raise InputError(f"{path}: schema is '{schema}' (expected {STUDY_SCHEMA})")
-        try:
-            names = text_list(file["arms/name"][...])
-            files = [path.parent / item for item in text_list(file["arms/run_file"][...])]
-            baselines = text_list(file["arms/baseline_arm"][...])
-        except KeyError as error:
-            raise InputError(f"{path}: damaged study file ({error.args[0]})") from None
+            raise InputError(
+                f"{path}: schema is '{schema}' (expected {STUDY_SCHEMA}); without study.h5 a "
+                "report takes the run.h5 of its arms as arguments"
+            )
+        names, run_files, baselines = _arm_lists(file, ("name", "run_file", "baseline_arm"))
+        complete = list(read_dataset(file["arms/complete"])) if "arms/complete" in file else []
         meta = {key: to_text(value) for key, value in file["meta"].attrs.items()}
-    present = [item for item in files if item.exists()]
-    missing = [name for name, item in zip(names, files) if not item.exists()]
-    notes = [f"No run file yet for: {', '.join(missing)}."] if missing else []
+        files = [path.parent / item for item in run_files]
+        there = [item.exists() for item in files]
+    missing = [name for name, found in zip(names, there) if not found]
+    done = {name for name, flag in zip(names, complete) if flag}
+    notes = []
+    for said, those in (
+        ("No run file yet for", [name for name in missing if name not in done]),
+        ("Complete by study.h5, but without a run file", [n for n in missing if n in done]),
+    ):
+        if those:
+            notes.append(f"{said}: {', '.join(those)}.")
     return _Source(
-        run_files=present,
+        run_files=[item for item, found in zip(files, there) if found],
         title=meta.get("title", "") or meta.get("name", ""),
         baseline_recipe=meta.get("baseline", ""),
         baseline_arm=dict(zip(names, baselines)),
@@ -245,22 +270,26 @@ def _read_study_file(path: Path) -> _Source:
     )
 
 
-def _find_source(path: Path) -> _Source:
-    if not path.exists():
-        raise InputError(
-            f"{path}: no such file or directory (expected a study directory or a run file, *.h5)"
-        )
-    if path.is_file():
-        if path.name == "study.h5":
-            return _read_study_file(path)
-        return _Source(run_files=[path])
-    if (path / "study.h5").exists():
-        return _read_study_file(path / "study.h5")
-    if (path / "run.h5").exists():
-        return _Source(run_files=[path / "run.h5"])
-    found = [
-        item for item in sorted(path.glob("*/run.h5")) if item.parent.name not in SHARED_FOLDERS
-    ]
+def _find_source(path: Path, opening: Opening) -> _Source:
+    try:
+        if not path.exists():
+            raise InputError(
+                f"{path}: no such file or directory (expected a study directory or a run file, "
+                "*.h5)"
+            )
+        if not path.is_dir():
+            if path.name == "study.h5":
+                return _read_study_file(path, opening)
+            return _Source(run_files=[path])
+        if (path / "study.h5").exists():
+            return _read_study_file(path / "study.h5", opening)
+        if (path / "run.h5").exists():
+            return _Source(run_files=[path / "run.h5"])
+        found = [
+            item for item in sorted(path.glob("*/run.h5")) if item.parent.name not in SHARED_FOLDERS
+        ]
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     if not found:
         raise InputError(
             f"{path}: holds neither study.h5 nor run.h5, and none of its folders holds run.h5"
@@ -272,17 +301,23 @@ def _stage_order(runs: Sequence[Run]) -> list[str]:
     """Union of the stages that have metric rows, in order of first appearance."""
     order: list[str] = []
     for run in runs:
-        for index, name in enumerate(run.stage_names):
-            if name not in order and bool((run.metrics.stage == index).any()):
+        for name in run.stage_names:
+            if name not in order and bool(run.stage_rows(name).any()):
                 order.append(name)
     return order
 
 
 def group_runs(runs: Sequence[Run], baseline_recipe: str) -> list[Group]:
-    """Groups by (recipe, variant); baselines first, then planted arms after plain ones."""
+    """Groups by (recipe, variant); baselines first, then planted arms after plain ones. A seed
+    counts once: a second run of it (a copy, another backend) is a group of its own, for the two
+    know nothing of the noise between seeds."""
     members: dict[GroupKey, list[Run]] = {}
     for run, variant in zip(runs, variant_labels(runs)):
-        members.setdefault(GroupKey(run.recipe, variant), []).append(run)
+        key = GroupKey(run.recipe, variant)
+        if run.seed in [other.seed for other in members.get(key, [])]:
+            again = f"seed {run.seed} again, {run.name}"
+            key = GroupKey(run.recipe, f"{variant}, {again}" if variant else again)
+        members.setdefault(key, []).append(run)
     groups = [
         Group(key, sorted(found, key=lambda run: run.seed), key.recipe == baseline_recipe)
         for key, found in members.items()
@@ -293,17 +328,22 @@ def group_runs(runs: Sequence[Run], baseline_recipe: str) -> list[Group]:
     )
 
 
-def load_study(inputs: Sequence[Path], title: str = "") -> Study:
+def _load(path: Path, opening: Opening) -> Run:
+    opening(path)
+    return load_run(path)
+
+
+def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_one) -> Study:
     """Reads every run that `inputs` (study directories, study.h5 or run files) stand for. Throws
-    InputError when there is none or one is not readable."""
+    InputError when there is none or one is not readable. `opening` is told of each file first."""
     if not inputs:
         raise InputError("no input given (expected a study directory or run files, *.h5)")
-    sources = [_find_source(path) for path in inputs]
+    sources = [_find_source(path, opening) for path in inputs]
     files = list(dict.fromkeys(item.resolve() for source in sources for item in source.run_files))
     notes = [note for source in sources for note in source.notes]
     if not files:
         raise InputError(f"{inputs[0]}: lists no run that has a run file yet")
-    runs = [load_run(path) for path in files]
+    runs = [_load(path, opening) for path in files]
     named = {name: arm for source in sources for name, arm in source.baseline_arm.items()}
     baseline_recipe = next((s.baseline_recipe for s in sources if s.baseline_recipe), "bf16")
     meta: dict[str, str] = next((source.meta for source in sources if source.meta), {})

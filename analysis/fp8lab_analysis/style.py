@@ -44,6 +44,7 @@ RC: dict[str, Any] = {
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
     "text.color": INK,
+    "text.parse_math": False,  # names may hold dollar signs
     "lines.linewidth": 1.5,
     "legend.frameon": False,
     "legend.fontsize": 8,

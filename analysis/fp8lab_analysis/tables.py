@@ -92,11 +92,11 @@ def plus_minus(spread: stats.Spread, form: str = "{:.4f}", sign: bool = False) -
 
 
 def gap_text(summary: GroupSummary) -> str:
-    """Final gap ± its standard deviation over seeds, or its standard error within a single run."""
+    """Final gap ± its standard deviation over seeds, or what is known of it from a single run."""
     shown = plus_minus(summary.final_gap, sign=True)
     if math.isfinite(summary.final_gap.mean) and summary.final_gap.count == 1:
         if math.isfinite(summary.gap_error):
-            shown += f" ± {summary.gap_error:.4f}"
+            shown += f" (in the run ±{summary.gap_error:.4f})"
     return shown
 
 

@@ -16,6 +16,9 @@ from typing import Any
 
 import h5py
 
+FIRST_SCHEMA = "fp8lab-run-1"
+SCHEMAS = (FIRST_SCHEMA, "fp8lab-run-2")
+LATER = "not in `fp8lab-run-1`"  # remark of a row that files of the first schema lack
 RANKS = {"N": 1, "0 or 1": 1, "sum of lengths": 1}
 KINDS = {"i64": "<i8", "i32": "<i4", "u64": "<u8", "f64": "<f8", "f32": "<f4", "u8": "|u1"}
 
@@ -65,21 +68,27 @@ def check_run(file: Any, readme: str) -> list[str]:
     run_part = readme.split("## Study file")[0]
     problems = []
     documented = set()
+    first = file["meta"].attrs["schema"] == FIRST_SCHEMA
     for path, shape, kind, units, remark in rows_of(run_part, 5):
         path = path.strip("`")
+        if first and LATER in remark:
+            continue
         documented.add(path)
         if path not in file:
             problems.append(f"{path} is missing")
             continue
         found = check_dataset(file[path], shape, kind, units) + check_te_names(file[path], remark)
-        if shape.startswith(("R", "E", "L", "V", "P", "sum", "0 or 1")):
+        if shape.startswith(("R", "E", "L", "V", "P", "C", "sum", "0 or 1")):
             dataset = file[path]
             filtered = dataset.shuffle and dataset.compression == "gzip"
             if dataset.maxshape[0] is not None or not filtered:
                 found.append("not extendable, shuffled and compressed")
         problems += [f"{path}: {problem}" for problem in found]
-    file.visititems(lambda name, item: problems.append(f"/{name} is not documented") if isinstance(
-        item, h5py.Dataset) and "/" + name not in documented else None)
+    file.visititems(
+        lambda name, item: problems.append(f"/{name} is not documented")
+        if isinstance(item, h5py.Dataset) and "/" + name not in documented
+        else None
+    )
     return problems + check_meta(file["meta"].attrs, run_part)
 
 
@@ -87,16 +96,21 @@ def check_meta(attributes: Any, run_part: str) -> list[str]:
     documented: dict[str, str] = {}
     for line in run_part.split("### Datasets")[0].splitlines():
         if line.startswith("| `"):
-            names, kind = line.strip("| ").split(" | ")[:2]
+            names, kind, remark = (line.strip("| ").split(" | ") + [""])[:3]
+            if attributes.get("schema") == FIRST_SCHEMA and LATER in remark:
+                continue
             documented.update({name: kind for name in re.findall(r"`([^`]+)`", names)})
     documented.pop("extra.<key>")
     problems = []
     for name, kind in documented.items():
         value = attributes.get(name)
-        good = {"str": isinstance(value, str), "u64": getattr(value, "dtype", None) == "<u8",
-                "i64": getattr(value, "dtype", None) == "<i8",
-                "1-D array of str": getattr(value, "ndim", 0) == 1
-                and all(isinstance(entry, str) for entry in value)}
+        good = {
+            "str": isinstance(value, str),
+            "u64": getattr(value, "dtype", None) == "<u8",
+            "i64": getattr(value, "dtype", None) == "<i8",
+            "1-D array of str": getattr(value, "ndim", 0) == 1
+            and all(isinstance(entry, str) for entry in value),
+        }
         if not good[kind]:
             problems.append(f"/meta@{name} is {value!r}, documented {kind}")
     for name in attributes:
@@ -119,8 +133,11 @@ def check_study(file: Any, readme: str) -> list[str]:
             continue
         problems += [f"{path}: {problem}" for problem in check_dataset(file[path], shape, kind, "")]
     for group in ("arms", "stages"):
-        problems += [f"/{group}/{name} is not documented" for name in file[group]
-                     if f"/{group}/{name}" not in documented]
+        problems += [
+            f"/{group}/{name} is not documented"
+            for name in file[group]
+            if f"/{group}/{name}" not in documented
+        ]
     for index, key in enumerate(file["meta"].attrs["axis_keys"]):
         if file[f"axes/{index}"].attrs["key"] != key:
             problems.append(f"/axes/{index} is not {key}")
@@ -140,7 +157,7 @@ def check(path: Path, readme: str) -> list[str]:
         return [str(error)]
     with file:
         schema = file["meta"].attrs.get("schema")
-        if schema == "fp8lab-run-1":
+        if schema in SCHEMAS:
             return check_run(file, readme)
         if schema == "fp8lab-study-1":
             return check_study(file, readme)
@@ -149,8 +166,9 @@ def check(path: Path, readme: str) -> list[str]:
 
 def main() -> int:
     readme = Path(sys.argv[1]).read_text(encoding="utf-8")
-    problems = [f"{name}: {problem}" for name in sys.argv[2:]
-                for problem in check(Path(name), readme)]
+    problems = [
+        f"{name}: {problem}" for name in sys.argv[2:] for problem in check(Path(name), readme)
+    ]
     for problem in problems:
         print(problem)
     return 1 if problems or len(sys.argv) < 3 else 0

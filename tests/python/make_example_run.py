@@ -6,12 +6,14 @@ exist so that the analysis package can be tested without one.
 
     make_example_run.py OUT_DIR
 
-makes OUT_DIR/study.h5 and OUT_DIR/<arm>/run.h5 for several recipes and seeds.
+makes OUT_DIR/study.h5 and OUT_DIR/<arm>/run.h5 for several recipes and seeds. `write_run` with
+`schema=FIRST_SCHEMA` leaves out what files of before did not have.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
@@ -20,6 +22,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+FIRST_SCHEMA = "fp8lab-run-1"
+SCHEMA = "fp8lab-run-2"
 STAGES = ("pretrain", "cpt", "sft")
 STAGE_STEPS = (40, 60, 40)
 STEPS = sum(STAGE_STEPS)
@@ -46,6 +50,7 @@ class SyntheticRecipe:
     gap: float  # nats/token reached at the end of the run
     scale_bits: float
     nan_step: int = 0  # 0: none
+    unknown_amax: bool = False  # delayed scaling that knows no amax at the first logged steps
 
 
 RECIPES = (
@@ -53,6 +58,10 @@ RECIPES = (
     SyntheticRecipe("infir2", "e4m3fn 1x128 pow2", 31.5, 0.0005, 0.004, 0.25),
     SyntheticRecipe("te_current", "e4m3fn tensor fp32", 29.0, 0.01, 0.02, 0.0001),
     SyntheticRecipe("e5m2_tensor", "e5m2 tensor fp32", 25.0, 0.001, 0.15, 0.0001, nan_step=130),
+)
+
+DELAYED = SyntheticRecipe(
+    "te_delayed", "e4m3fn/tensor/fp32/delayed", 29.0, 0.002, 0.02, 0.0001, unknown_amax=True
 )
 
 # name: (units, te_name, te_factor)
@@ -79,13 +88,26 @@ STATISTICS: dict[str, tuple[str, str, float]] = {
 }
 
 
-def add(group: h5py.Group, name: str, data: Any, units: str, te: tuple[str, float] = ("", 1.0),
-        description: str = "synthetic") -> None:
+def add(
+    group: h5py.Group,
+    name: str,
+    data: Any,
+    units: str,
+    te: tuple[str, float] = ("", 1.0),
+    description: str = "synthetic",
+) -> None:
     """One chunked, shuffled, compressed dataset that can grow along its first axis."""
     array = np.asarray(data)
     chunks = tuple([16] + [max(n, 1) for n in array.shape[1:]])
-    dataset = group.create_dataset(name, data=array, chunks=chunks, shuffle=True,
-                                   compression="gzip", maxshape=(None,) + array.shape[1:])
+    dataset = group.create_dataset(
+        name,
+        data=array,
+        chunks=chunks,
+        shuffle=True,
+        compression="gzip",
+        fletcher32=True,
+        maxshape=(None,) + array.shape[1:],
+    )
     dataset.attrs["units"] = units
     dataset.attrs["description"] = description
     if te[0]:
@@ -95,7 +117,8 @@ def add(group: h5py.Group, name: str, data: Any, units: str, te: tuple[str, floa
 
 def add_fixed(group: h5py.Group, name: str, data: Any, units: str) -> None:
     """A dataset of one value per tensor or arm."""
-    dataset = group.create_dataset(name, data=data)
+    chunks = tuple(max(extent, 1) for extent in np.shape(data))
+    dataset = group.create_dataset(name, data=data, chunks=chunks, fletcher32=True)
     dataset.attrs["units"] = units
     dataset.attrs["description"] = "synthetic"
 
@@ -115,8 +138,10 @@ def loss_curve(recipe: SyntheticRecipe, seed: int) -> npt.NDArray[np.float64]:
     """A falling curve per stage; the recipe's gap grows after pretraining, which is shared."""
     noise = np.random.default_rng(seed).normal(0.0, 0.02, STEPS)
     damage = np.random.default_rng(1000 + seed).normal(0.0, 0.002, STEPS)
-    pieces = [start + drop * np.exp(-np.arange(steps) / (steps / 3.0))
-              for steps, start, drop in zip(STAGE_STEPS, (2.6, 1.6, 0.5), (3.0, 0.9, 0.7))]
+    pieces = [
+        start + drop * np.exp(-np.arange(steps) / (steps / 3.0))
+        for steps, start, drop in zip(STAGE_STEPS, (2.6, 1.6, 0.5), (3.0, 0.9, 0.7))
+    ]
     progress = np.clip((np.arange(STEPS) - STAGE_STEPS[0]) / (STEPS - STAGE_STEPS[0]), 0.0, 1.0)
     loss = np.concatenate(pieces) + noise + recipe.gap * progress
     if recipe.gap > 0.0:
@@ -124,14 +149,32 @@ def loss_curve(recipe: SyntheticRecipe, seed: int) -> npt.NDArray[np.float64]:
     if recipe.gap > 0.1:
         loss[95:98] += (0.6, 1.1, 0.4)
     if recipe.nan_step:
-        loss[recipe.nan_step - 1:] = np.nan
+        loss[recipe.nan_step - 1 :] = np.nan
     return np.asarray(loss, dtype=np.float64)
 
 
-def write_meta(file: h5py.File, recipe: SyntheticRecipe, seed: int) -> None:
+def netstring(value: str) -> bytes:
+    return f"{len(value.encode())}:{value}".encode()
+
+
+def seal_meta(file: h5py.File) -> None:
+    """The checksum over the attributes of /meta; to be made anew after any of them is changed."""
+    attributes = file["meta"].attrs
+    whole = b""
+    for name in sorted(attributes):
+        value = attributes[name]
+        if name == "checksum":
+            continue
+        listed = isinstance(value, np.ndarray)
+        content = b"".join(map(netstring, value)).decode() if listed else str(value)
+        whole += netstring(name) + netstring(content)
+    attributes["checksum"] = hashlib.sha256(whole).hexdigest()
+
+
+def write_meta(file: h5py.File, recipe: SyntheticRecipe, seed: int, schema: str) -> None:
     meta = file.create_group("meta")
     strings = {
-        "schema": "fp8lab-run-1",
+        "schema": schema,
         "run_name": f"{recipe.name}-seed{seed}",
         "recipe_name": recipe.name,
         "recipe_text": f'name = "{recipe.name}"\nsummary = "synthetic example"\n',
@@ -155,6 +198,15 @@ def write_meta(file: h5py.File, recipe: SyntheticRecipe, seed: int) -> None:
     meta.attrs["seed"] = np.uint64(seed)
     meta.attrs["parameter_count"] = np.int64(1_400_000)
     meta.attrs.create("stage_names", list(STAGES), dtype=h5py.string_dtype())
+    if schema == FIRST_SCHEMA:
+        return
+    identity = {name: f"{hash_text(name):016x}" for name in ("configuration", "recipe")}
+    for stage in STAGES:
+        name = f"training data of stage {stage}"
+        identity[name] = f"{hash_text(name):016x}"
+    for key, entries in (("names", identity), ("hashes", identity.values())):
+        meta.attrs.create(f"identity_{key}", list(entries), dtype=h5py.string_dtype())
+    seal_meta(file)
 
 
 def hash_text(value: str) -> int:
@@ -243,31 +295,68 @@ def statistics(recipe: SyntheticRecipe, rows: int, seed: int) -> dict[str, npt.N
     histogram /= histogram.sum(axis=2, keepdims=True)
     ranks = np.exp(-0.3 * np.arange(8))
     return {
-        "amax": amax, "rms": rms, "mse": rms**2 * 10.0 ** (-sqnr / 10.0), "sqnr_db": sqnr,
-        "cosine": 1.0 - 0.5 * 10.0 ** (-sqnr / 10.0), "bias": rng.normal(0.0, 1e-4, shape),
-        "underflow_fraction": underflow, "saturation_fraction": np.zeros(shape),
-        "nonfinite_count": np.zeros(shape), "kurtosis": 3.0 + crest / 2.0, "crest_factor": crest,
-        "channel_outlier_ratio": 2.0 + rng.random(shape), "scale_min": scale * 2.0**-spread,
-        "scale_max": scale, "scale_log2_spread": spread, "zero_tile_fraction": np.zeros(shape),
+        "amax": amax,
+        "rms": rms,
+        "mse": rms**2 * 10.0 ** (-sqnr / 10.0),
+        "sqnr_db": sqnr,
+        "cosine": 1.0 - 0.5 * 10.0 ** (-sqnr / 10.0),
+        "bias": rng.normal(0.0, 1e-4, shape),
+        "underflow_fraction": underflow,
+        "saturation_fraction": np.zeros(shape),
+        "nonfinite_count": np.zeros(shape),
+        "kurtosis": 3.0 + crest / 2.0,
+        "crest_factor": crest,
+        "channel_outlier_ratio": 2.0 + rng.random(shape),
+        "scale_min": scale * 2.0**-spread,
+        "scale_max": scale,
+        "scale_log2_spread": spread,
+        "zero_tile_fraction": np.zeros(shape),
         "top_channel": rng.integers(0, 256, shape + (8,)).astype(np.int32),
-        "top_channel_amax": amax[:, :, None] * ranks, "exponent_histogram": histogram,
+        "top_channel_amax": amax[:, :, None] * ranks,
+        "exponent_histogram": histogram,
     }
 
 
-def write_tensors(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int) -> None:
+def without_history(recipe: SyntheticRecipe, rows: int) -> npt.NDArray[np.uint8]:
+    """1 in the first logged step, and for the gradients also in the second."""
+    marks = np.zeros((rows, len(TENSORS)), dtype=np.uint8)
+    if recipe.unknown_amax:
+        marks[:1] = 1
+        marks[1:2] = [slot.endswith("dy") for _, slot in TENSORS]
+    return marks
+
+
+def write_tensors(
+    file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int, schema: str
+) -> None:
     group = file.create_group("tensors")
     add_fixed(group, "layer", text([layer for layer, _ in TENSORS]), "name")
     add_fixed(group, "slot", text([slot for _, slot in TENSORS]), "name")
     add_fixed(group, "format", text([recipe.label] * len(TENSORS)), "name")
-    add_fixed(group, "scale_bits_per_element", np.full(len(TENSORS), recipe.scale_bits),
-              "bit/element")
+    add_fixed(
+        group, "scale_bits_per_element", np.full(len(TENSORS), recipe.scale_bits), "bit/element"
+    )
     steps = np.arange(LOG_EVERY, done + 1, LOG_EVERY, dtype=np.int64)
     add(group, "step", steps, "step")
+    marks = without_history(recipe, len(steps))
     for name, values in statistics(recipe, len(steps), seed).items():
         units, te_name, te_factor = STATISTICS[name]
+        if name == "underflow_fraction":  # what a scale of one makes of small gradients
+            values = np.where(marks, 0.9, values)
         add(group, name, values, units, (te_name, te_factor))
     hashes = np.random.default_rng(seed).integers(1, 2**63, (len(steps), len(TENSORS)))
     add(group, "hash", hashes.astype(np.uint64), "hash")
+    if schema != FIRST_SCHEMA:
+        add(group, "without_history", marks, "flag")
+
+
+def write_checkpoints(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int) -> None:
+    """One at the end of every stage that was finished."""
+    steps = [int(step) for step in np.cumsum(STAGE_STEPS) if step <= done]
+    group = file.create_group("checkpoints")
+    add(group, "step", np.array(steps, dtype=np.int64), "step")
+    hashes = [hash_text(f"checkpoint {recipe.name}{seed}{step}") for step in steps]
+    add(group, "hash", np.array(hashes, dtype=np.uint64), "hash")
 
 
 def write_events(file: h5py.File, recipe: SyntheticRecipe) -> None:
@@ -289,16 +378,18 @@ def write_events(file: h5py.File, recipe: SyntheticRecipe) -> None:
     add(samples, "values", sample, "1")
 
 
-def write_run(path: Path, recipe: SyntheticRecipe, seed: int) -> int:
+def write_run(path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHEMA) -> int:
     """Writes one run file; returns the number of steps done."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w", libver="latest") as file:
-        write_meta(file, recipe, seed)
+        write_meta(file, recipe, seed, schema)
         done = write_metrics(file, recipe, seed)
         write_eval(file, recipe, seed, done)
         write_scores(file, recipe, seed, done)
-        write_tensors(file, recipe, seed, done)
+        write_tensors(file, recipe, seed, done, schema)
         write_events(file, recipe)
+        if schema != FIRST_SCHEMA:
+            write_checkpoints(file, recipe, seed, done)
         final = [] if recipe.nan_step else [hash_text(f"{recipe.name}{seed}{done}")]
         add(file, "complete", np.array(final, dtype=np.uint64), "hash")
     return done
@@ -308,13 +399,18 @@ def stage_table(recipe: SyntheticRecipe, seed: int, done: int) -> dict[str, list
     rows = eval_rows(recipe, seed, done)
     twin = loss_curve(RECIPES[0], seed)
     loss = loss_curve(recipe, seed)
-    table: dict[str, list[float]] = {"train_loss": [], "eval_loss": [], "exact_match": [],
-                                     "exact_match_count": [], "gap": []}
+    table: dict[str, list[float]] = {
+        "train_loss": [],
+        "eval_loss": [],
+        "exact_match": [],
+        "exact_match_count": [],
+        "gap": [],
+    }
     for stage, end in enumerate(np.cumsum(STAGE_STEPS)):
         finished = end <= done
         last = [row for row in rows if row[1] == stage]
         match = last[-1][3] if last else -1.0
-        table["train_loss"].append(float(loss[end - 10:end].mean()) if finished else np.nan)
+        table["train_loss"].append(float(loss[end - 10 : end].mean()) if finished else np.nan)
         table["eval_loss"].append(last[-1][2] if finished else np.nan)
         table["exact_match"].append(match if match >= 0.0 else np.nan)
         table["exact_match_count"].append(64.0 if match >= 0.0 else 0.0)
@@ -327,10 +423,14 @@ def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> Non
     names = [f"{recipe.name}-seed{seed}" for recipe, seed, _ in arms]
     with h5py.File(path, "w", libver="latest") as file:
         meta = file.create_group("meta")
-        for key, value in (("schema", "fp8lab-study-1"), ("name", "example"),
-                           ("title", "Synthetic example for tests"), ("baseline", "bf16"),
-                           ("config_text", 'name = "example"\n'),
-                           ("config_hash", f"{hash_text('example'):016x}")):
+        for key, value in (
+            ("schema", "fp8lab-study-1"),
+            ("name", "example"),
+            ("title", "Synthetic example for tests"),
+            ("baseline", "bf16"),
+            ("config_text", 'name = "example"\n'),
+            ("config_hash", f"{hash_text('example'):016x}"),
+        ):
             meta.attrs[key] = value
         meta.attrs.create("stage_names", list(STAGES), dtype=h5py.string_dtype())
         meta.attrs.create("axis_keys", ["recipe", "seed"], dtype=h5py.string_dtype())
@@ -346,17 +446,23 @@ def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> Non
             kept = values.astype(np.int64) if key == "exact_match_count" else values
             add_fixed(stages, key, kept, units.get(key, "nats/token"))
         axes = file.create_group("axes")
-        for index, (key, cells) in enumerate((
+        for index, (key, cells) in enumerate(
+            (
                 ("recipe", [f'"{recipe.name}"' for recipe, _, _ in arms]),
-                ("seed", [str(seed) for _, seed, _ in arms]))):
+                ("seed", [str(seed) for _, seed, _ in arms]),
+            )
+        ):
             add_fixed(axes, str(index), text(cells), "TOML")
             axes[str(index)].attrs["key"] = key
 
 
-def write_arms(group: h5py.Group, names: list[str],
-               arms: list[tuple[SyntheticRecipe, int, int]]) -> None:
-    gaps = [(loss_curve(recipe, seed) - loss_curve(RECIPES[0], seed))[:done]
-            for recipe, seed, done in arms]
+def write_arms(
+    group: h5py.Group, names: list[str], arms: list[tuple[SyntheticRecipe, int, int]]
+) -> None:
+    gaps = [
+        (loss_curve(recipe, seed) - loss_curve(RECIPES[0], seed))[:done]
+        for recipe, seed, done in arms
+    ]
     twins = ["" if recipe.name == "bf16" else f"bf16-seed{seed}" for recipe, seed, _ in arms]
     paired = np.array([bool(twin) for twin in twins])
     add_fixed(group, "name", text(names), "name")
@@ -379,8 +485,10 @@ def write_arms(group: h5py.Group, names: list[str],
     area = np.array([np.nansum(gap) for gap in gaps])
     add_fixed(group, "gap_area", np.where(paired, area, np.nan), "nats/token*step")
     add_fixed(group, "grad_norm_ratio", np.where(paired, 1.0, np.nan), "1")
-    hashes = [0 if recipe.nan_step else hash_text(f"{recipe.name}{seed}{done}")
-              for recipe, seed, done in arms]
+    hashes = [
+        0 if recipe.nan_step else hash_text(f"{recipe.name}{seed}{done}")
+        for recipe, seed, done in arms
+    ]
     add_fixed(group, "final_weight_hash", np.array(hashes, dtype=np.uint64), "hash")
 
 

@@ -126,23 +126,20 @@ def test_seed_band() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gaps", "diverged", "band", "error", "verdict"),
+    ("gaps", "diverged", "band", "verdict"),
     [
-        ([0.01, 0.03], [False, False], 0.025, NAN, Verdict.INSIDE),
-        ([0.01, 0.03], [False, False], 0.015, NAN, Verdict.WORSE),
-        ([-0.01, -0.03], [False, False], 0.015, NAN, Verdict.BETTER),
-        ([0.01, NAN], [False, True], 0.5, NAN, Verdict.DIVERGED),
-        ([NAN], [False], 0.5, NAN, Verdict.UNPAIRED),
-        ([0.02], [False], NAN, 0.009, Verdict.WORSE_ONE_SEED),
-        ([-0.02], [False], NAN, 0.009, Verdict.BETTER_ONE_SEED),
-        ([0.02], [False], NAN, 0.011, Verdict.UNRESOLVED),
-        ([0.02], [False], NAN, NAN, Verdict.TOO_SHORT),
+        ([0.01, 0.03], [False, False], 0.025, Verdict.INSIDE),
+        ([0.01, 0.03], [False, False], 0.015, Verdict.WORSE),
+        ([-0.01, -0.03], [False, False], 0.015, Verdict.BETTER),
+        ([0.01, NAN], [False, True], 0.5, Verdict.DIVERGED),
+        ([NAN], [False], 0.5, Verdict.UNPAIRED),
+        ([0.02], [False], NAN, Verdict.ONE_SEED),
+        ([0.02], [False], 0.001, Verdict.ONE_SEED),
+        ([-0.02, -0.02], [False, False], NAN, Verdict.ONE_SEED),
     ],
 )
-def test_verdict(
-    gaps: list[float], diverged: list[bool], band: float, error: float, verdict: Verdict
-) -> None:
-    assert stats.judge(gaps, diverged, band, error) is verdict
+def test_verdict(gaps: list[float], diverged: list[bool], band: float, verdict: Verdict) -> None:
+    assert stats.judge(gaps, diverged, band) is verdict
 
 
 def test_median_ratio() -> None:

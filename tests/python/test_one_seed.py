@@ -1,0 +1,203 @@
+"""What a report may not say: an order from one seed, damage by scales that knew no amax, a
+divergence where there was nothing to learn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import h5py
+import make_example_run
+import numpy as np
+import pytest
+
+from fp8lab_analysis import compare, page, report, study
+from fp8lab_analysis.findings import make_findings
+from fp8lab_analysis.operand_plots import heat_matrix
+from fp8lab_analysis.overview_plot import overview_order
+from fp8lab_analysis.runs import load_run
+from fp8lab_analysis.stats import Verdict
+
+# Words that put recipes in an order, and the sentences that may hold one of them: what is weakest
+# within a recipe, and that there is no order.
+ORDER = re.compile(
+    r"(better|worse|best|smallest|largest|highest|lowest|closest|cheapest|holds|none of)",
+    re.IGNORECASE,
+)
+WITHIN = (
+    re.compile(r"None is better or worse than \w+ or of one another by these numbers"),
+    re.compile(r"Lowest SQNR within each recipe"),
+    re.compile(r"The worst tensor is a \S+ in \d of \d recipes"),
+)
+RECIPES = {item.name: item for item in (*make_example_run.RECIPES, make_example_run.DELAYED)}
+
+
+def write_runs(folder: Path, *arms: tuple[str, int]) -> None:
+    """A run for every (recipe, seed), in folders that sort as given."""
+    for number, (recipe, seed) in enumerate(arms):
+        path = folder / f"{number}-{recipe}" / "run.h5"
+        make_example_run.write_run(path, RECIPES[recipe], seed)
+        with h5py.File(path, "a") as file:
+            file["meta"].attrs["config_text"] = f'recipe = "{recipe}"\nseed = {seed}\n'
+            make_example_run.seal_meta(file)
+
+
+def told(folder: Path) -> tuple[dict[str, compare.GroupSummary], str]:
+    """Summaries by label, and all findings."""
+    found = study.load_study([folder])
+    summaries = compare.summarise(found)
+    text = "\n".join(f"{f.topic}: {f.text}" for f in make_findings(found, summaries))
+    return {s.group.label: s for s in summaries}, text
+
+
+def orders(text: str) -> list[str]:
+    """The words that order recipes."""
+    for sentence in WITHIN:
+        text = sentence.sub("", text)
+    return [match.group() for match in ORDER.finditer(text)]
+
+
+def test_words_of_order_are_recognised() -> None:
+    assert orders("Measurably better: te_current (−0.0187 ± 0.0052).") == ["better"]
+    assert orders("Smallest: a; largest: b. Cheapest that holds") == [
+        "Smallest",
+        "largest",
+        "Cheapest",
+        "holds",
+    ]
+
+
+def test_one_seed_orders_nothing(tmp_path: Path) -> None:
+    # The gap of te_current is five times that of infir2, far beyond the noise within the runs.
+    write_runs(tmp_path, ("bf16", 1), ("te_current", 1), ("infir2", 1))
+    summaries, text = told(tmp_path)
+    assert summaries["te_current"].final_gap.mean > 10 * summaries["te_current"].gap_error
+    assert summaries["te_current"].verdict is summaries["infir2"].verdict is Verdict.ONE_SEED
+    assert "Nothing can be ordered" in text
+    assert re.search(r"te_current \+0\.0\d{3} \(in the run ±0\.\d{4}\).*; infir2 \+0\.0", text)
+    assert orders(text) == []
+    rows = [s.group.label for s in overview_order(list(summaries.values()))]
+    assert rows == ["bf16", "te_current", "infir2"]
+
+
+def test_page_of_one_seed_orders_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = tuple(spec for spec in page.FIGURES if spec.name in ("overview", "loss"))
+    monkeypatch.setattr(page, "FIGURES", chosen)
+    write_runs(tmp_path, ("bf16", 1), ("te_current", 1), ("infir2", 1))
+    assert report.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "index.html").read_text()
+    assert text.count('<span class="chip one">one seed, no order</span>') == 2
+    assert not re.search(r'class="chip (better|worse|inside)"', text)
+    assert "best on top" not in text and "above zero is worse" not in text
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        [("bf16", 1), ("bf16", 2), ("infir2", 1)],
+        [("bf16", 1), ("bf16", 1), ("infir2", 1), ("infir2", 1)],
+    ],
+)
+def test_two_seeds_of_both_are_needed(tmp_path: Path, arms: list[tuple[str, int]]) -> None:
+    write_runs(tmp_path, *arms)
+    summaries, text = told(tmp_path)
+    candidates = [s for s in summaries.values() if not s.group.is_baseline]
+    assert {s.verdict for s in candidates if s.group.key.recipe == "infir2"} == {Verdict.ONE_SEED}
+    assert "Nothing can be ordered" in text and "Loss gap" not in text and "holds" not in text
+
+
+def test_a_seed_without_a_baseline_gives_no_gap(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1), ("infir2", 2))
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict is Verdict.UNPAIRED
+    assert "Loss gap" not in text and "holds" not in text and "Seed band" not in text
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("bf16", 1), ("bf16", 2))
+    found = study.load_study([tmp_path])
+    assert [[run.seed for run in group.runs] for group in found.groups] == [[1, 2], [1]]
+    assert found.groups[1].label == "bf16 (seed 1 again, 1-bf16)"
+
+
+def test_two_seeds_are_ordered(tmp_path: Path) -> None:
+    arms = [(recipe, seed) for seed in (1, 2) for recipe in ("bf16", "te_current", "infir2")]
+    write_runs(tmp_path, *arms)
+    summaries, text = told(tmp_path)
+    assert "Nothing can be ordered" not in text
+    assert re.search(r"smallest after sft: infir2 .*largest: te_current", text)
+    rows = [s.group.label for s in overview_order(list(summaries.values()))]
+    assert rows == ["bf16", "infir2", "te_current"]
+
+
+# --- delayed scaling without amax history ---------------------------------------------------------
+
+
+def delayed_run(folder: Path, schema: str) -> Path:
+    path = folder / "te_delayed" / "run.h5"
+    make_example_run.write_run(path, make_example_run.DELAYED, 1, schema)
+    return path
+
+
+def test_operands_without_history_enter_no_number(tmp_path: Path) -> None:
+    path = delayed_run(tmp_path, make_example_run.SCHEMA)
+    with h5py.File(path) as file:
+        marks = file["tensors/without_history"][...] != 0
+        raw = file["tensors/underflow_fraction"][...]
+    slots = np.array([slot for _, slot in make_example_run.TENSORS])
+    gradients = slots == "dgrad.dy"
+    assert raw[marks].min() == 0.9 and raw[~marks].max() < 0.05
+    run = load_run(path)
+    for name in run.tensors.statistics:
+        assert np.isnan(run.tensors.get(name)[marks]).all(), name
+        assert np.isfinite(run.tensors.get(name)[~marks]).all(), name
+    summaries, text = told(tmp_path)
+    operand = summaries["te_delayed"].operands["dgrad.dy"]
+    assert operand.underflow.mean == pytest.approx(raw[2:, gradients].mean())
+    group = summaries["te_delayed"].group
+    order = [(slot, layer) for layer, slot in make_example_run.TENSORS]
+    _, values = heat_matrix(group, order, "underflow_fraction")
+    assert (np.isnan(values) == marks.T).all() and np.nanmax(values) < 0.05
+    assert f"te_delayed: {marks.sum()} of {marks.size} logged operands, at steps 20, 40" in text
+    shown = [float(number) for number in re.findall(r"([0-9.]+) % of", text)]
+    assert shown and max(shown) < 5.0
+
+
+def test_first_schema_has_no_history_at_the_start_of_a_stage(tmp_path: Path) -> None:
+    path = delayed_run(tmp_path, make_example_run.FIRST_SCHEMA)
+    with h5py.File(path, "a") as file:
+        steps = file["tensors/step"]
+        steps[...] = [1, 20, 41, 60, 80, 101, 120]  # stages of 40, 60 and 40 steps
+    log = load_run(path).tensors
+    assert log.step[log.without_history.all(axis=1)].tolist() == [1, 41, 101]
+    assert not log.without_history[[1, 3, 4, 6]].any()
+    with h5py.File(path, "a") as file:
+        file["tensors/format"][...] = b"e4m3fn/tensor/fp32"
+    assert not load_run(path).tensors.without_history.any()
+
+
+# --- steps without targets ------------------------------------------------------------------------
+
+
+def test_a_step_without_targets_is_no_divergence(tmp_path: Path) -> None:
+    write_runs(tmp_path, ("bf16", 1), ("infir2", 1))
+    path = tmp_path / "1-infir2" / "run.h5"
+    with h5py.File(path, "a") as file:
+        for step in (60, make_example_run.STEPS):
+            file["metrics/loss"][step - 1] = np.nan
+            file["metrics/grad_norm"][step - 1] = np.nan
+    assert told(tmp_path)[0]["infir2"].verdict is Verdict.DIVERGED
+    with h5py.File(path, "a") as file:
+        events = file["events"]
+        rows = events["step"].shape[0]
+        for name in events:
+            events[name].resize(rows + 2, axis=0)
+        events["step"][rows:] = [60, make_example_run.STEPS]
+        events["kind"][rows:] = b"no_targets"
+        events["message"][rows:] = b"no token of this step is trained on"
+        file["complete"].resize(0, axis=0)
+    summaries, text = told(tmp_path)
+    assert summaries["infir2"].verdict is Verdict.ONE_SEED
+    assert np.isfinite(summaries["infir2"].final_gap.mean)
+    assert "1-infir2: no token to learn at steps 60, 140" in text
+    assert "diverged" not in text and "not finite" not in text
