@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fp8lab_analysis.hdf5 import InputError
-    from fp8lab_analysis.runs import Run, load_run
+    from fp8lab_analysis.run_reader import load_run
+    from fp8lab_analysis.runs import Run
     from fp8lab_analysis.study import Group, Study, load_study
 
 __version__ = "0.1.0"
@@ -20,7 +21,7 @@ __all__ = ["Group", "InputError", "Run", "Study", "load_run", "load_study", "__v
 _HOMES = {
     "InputError": "hdf5",
     "Run": "runs",
-    "load_run": "runs",
+    "load_run": "run_reader",
     "Group": "study",
     "Study": "study",
     "load_study": "study",

@@ -6,7 +6,7 @@ A file that a run has open, or that a killed run left behind, is no damaged one,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,18 +119,32 @@ def read_dataset(dataset: h5py.Dataset) -> npt.NDArray[Any]:
     return np.asarray(dataset[...])
 
 
-def read_columns(file: h5py.File, group: str) -> dict[str, npt.NDArray[Any]]:
-    """Every dataset of a group, whole; empty when the file lacks the group."""
+def read_columns(
+    file: h5py.File, group: str, needed: Sequence[str] = ()
+) -> dict[str, npt.NDArray[Any]]:
+    """Every dataset of a group, whole; empty when the file lacks the group. Throws Damage for a
+    group without those of `needed`."""
     if group not in file:
         return {}
     item = file[group]
     if not isinstance(item, h5py.Group):
         raise Damage(f"/{group} is not a group")
+    for name in needed:
+        if not isinstance(item.get(name), h5py.Dataset):
+            raise Damage(f"/{group} has no dataset {name}")
     return {name: read_dataset(item[name]) for name in item if isinstance(item[name], h5py.Dataset)}
 
 
-def numbers(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """The column, if it holds numbers. Throws Damage."""
-    if column.dtype.kind not in "iuf":
-        raise Damage(f"{name} holds {column.dtype}, not numbers")
+def numbers(column: npt.NDArray[Any], name: str, kinds: str = "iuf") -> npt.NDArray[Any]:
+    """The column, if it holds numbers, or with "iu" whole ones. Throws Damage."""
+    if column.dtype.kind not in kinds:
+        what = "numbers" if "f" in kinds else "whole numbers"
+        raise Damage(f"{name} holds {column.dtype}, not {what}")
     return column
+
+
+def texts(column: npt.NDArray[Any], name: str) -> list[str]:
+    """The column, if it is one of text. Throws Damage."""
+    if column.dtype.kind not in "SO" or column.ndim != 1:
+        raise Damage(f"{name} holds {column.dtype} in shape {column.shape}, not a column of text")
+    return text_list(column) if column.size else []

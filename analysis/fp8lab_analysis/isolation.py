@@ -7,6 +7,7 @@ it opens it, and sends back what it found.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import resource
@@ -32,6 +33,7 @@ def _read(pipe: Connection, load: Loader, inputs: Sequence[Path], title: str) ->
     """The child: sends (what it is, value) until there is no more to say."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # the C library's last words
+    faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         pipe.send(("study", load(inputs, title, lambda path: pipe.send(("file", path)))))
@@ -77,7 +79,7 @@ def load_study_apart(inputs: Sequence[Path], title: str, load: Loader = load_stu
                 raise damaged(file, _death(child.exitcode), _kind(file)) from None
             if what == "file":
                 file = value
-                seconds = _seconds_for(file) if file.is_file() else READ_SECONDS
+                seconds = _seconds_for(file) if os.path.isfile(file) else READ_SECONDS
             elif what == "study":
                 assert isinstance(value, Study)
                 return value

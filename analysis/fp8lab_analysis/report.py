@@ -61,7 +61,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def default_out(inputs: Sequence[Path]) -> Path:
     """DIR/report for a directory, `report` beside a file."""
     first = inputs[0]
-    return first / "report" if first.is_dir() else first.parent / "report"
+    return first / "report" if os.path.isdir(first) else first.parent / "report"
 
 
 def import_needed() -> None:
@@ -94,7 +94,7 @@ def check_out(out: Path) -> None:
     nearest = out
     while not os.path.lexists(nearest) and nearest != nearest.parent:
         nearest = nearest.parent
-    if not nearest.is_dir():
+    if not os.path.isdir(nearest):
         raise BadInput(f"--out {out}: {nearest} is no directory; give one, there or to be made")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise BadInput(f"--out {out}: no permission to write in {nearest}; give another directory")

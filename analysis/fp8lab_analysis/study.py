@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fp8lab_analysis.hdf5 import Damage, InputError, read_dataset, reading, text_list, to_text
-from fp8lab_analysis.runs import Run, load_run
+from fp8lab_analysis.hdf5 import Damage, InputError, read_dataset, reading, texts, to_text
+from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis.runs import Run
 
 STUDY_SCHEMA = "fp8lab-study-1"
 SHARED_FOLDERS = ("shared", "_shared")  # leading stages that all arms start from; not an arm
@@ -231,7 +232,7 @@ def _arm_lists(file: Any, names: Sequence[str]) -> list[list[str]]:
     for name in names:
         if f"arms/{name}" not in file:
             raise Damage(f"no /arms/{name}")
-    columns = [text_list(read_dataset(file[f"arms/{name}"])) for name in names]
+    columns = [texts(read_dataset(file[f"arms/{name}"]), f"/arms/{name}") for name in names]
     if len({len(column) for column in columns}) > 1:
         raise Damage(f"{', '.join(names)} of /arms differ in length")
     return columns

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 #include "emulation/api/error.hpp"
 #include "src/cli/command.hpp"
@@ -38,6 +41,58 @@ std::filesystem::path analysis_directory() {
   return directory;
 }
 
+std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
+
+/// Where the page goes: beside the first input unless --out says otherwise.
+std::filesystem::path out_directory(const po::variables_map& values, const std::string& first) {
+  std::error_code ignored;
+  const std::filesystem::path input = first;
+  if (values.count("out") == 0) {
+    const bool directory = std::filesystem::is_directory(input, ignored);
+    return (directory ? input : input.parent_path()) / "report";
+  }
+  const auto out = values["out"].as<std::string>();
+  if (out.empty()) throw Error("--out: empty; accepted: a directory, there or to be made");
+  return out;
+}
+
+/// The analysis package comes before whatever else the user's interpreter should find.
+void set_python_path() {
+  std::string path = analysis_directory();
+  const char* before = std::getenv("PYTHONPATH");
+  if (before != nullptr && *before != '\0') path += std::string(":") + before;
+  setenv("PYTHONPATH", path.c_str(), 1);
+}
+
+/// Status that waitpid reports of `words`, run to its end.
+int run_interpreter(std::vector<std::string> words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  pid_t child = 0;
+  const int error =
+      posix_spawnp(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
+  if (error != 0) {
+    throw Error(
+        fmt::format("{}: cannot be started as an interpreter ({}); accepted by --python: a "
+                    "Python with numpy, h5py, matplotlib, scipy and jinja2",
+                    words[0], text_of(error)));
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) throw RuntimeFailure("report: waitpid: " + text_of(errno));
+  }
+  return status;
+}
+
+/// True for a page that was not there before `start`.
+bool was_written(const std::filesystem::path& page, std::filesystem::file_time_type start) {
+  std::error_code missing;
+  const auto written = std::filesystem::last_write_time(page, missing);
+  return !missing &&
+         written >= start - std::chrono::seconds(2);  // clocks of file systems are coarse
+}
+
 }  // namespace
 
 int report(const std::vector<std::string>& arguments) {
@@ -49,32 +104,35 @@ int report(const std::vector<std::string>& arguments) {
   if (values.count("input") == 0) throw Error("report: give a study directory or run files");
   const auto inputs = values["input"].as<std::vector<std::string>>();
   for (const std::string& input : inputs) {
-    if (!std::filesystem::exists(input)) throw Error(fmt::format("{}: no such file", input));
+    std::error_code error;
+    if (std::filesystem::exists(input, error)) continue;
+    const bool missing = !error || error == std::errc::no_such_file_or_directory;
+    throw Error(fmt::format("{}: {}", input, missing ? "no such file" : error.message()));
   }
-  std::filesystem::path out = inputs[0];
-  if (values.count("out") != 0) {
-    out = values["out"].as<std::string>();
-  } else {
-    out = (std::filesystem::is_directory(out) ? out : out.parent_path()) / "report";
-  }
-  std::vector<std::string> words = {values["python"].as<std::string>(), "-m",
-                                    "fp8lab_analysis.report"};
+  const std::filesystem::path out = out_directory(values, inputs[0]);
+  const auto interpreter = values["python"].as<std::string>();
+  std::vector<std::string> words = {interpreter, "-m", "fp8lab_analysis.report",
+                                    "--out=" + out.string()};
+  if (values.count("title") != 0) words.push_back("--title=" + values["title"].as<std::string>());
+  words.push_back("--");
   words.insert(words.end(), inputs.begin(), inputs.end());
-  words.insert(words.end(), {"--out", out.string()});
-  if (values.count("title") != 0) {
-    words.insert(words.end(), {"--title", values["title"].as<std::string>()});
+  set_python_path();
+  const auto start = std::filesystem::file_time_type::clock::now();
+  const int status = run_interpreter(words);
+  if (WIFSIGNALED(status)) {
+    throw RuntimeFailure(fmt::format("{}: ended by signal {}; the report is not complete",
+                                     interpreter, WTERMSIG(status)));
   }
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  setenv("PYTHONPATH", analysis_directory().c_str(), 1);
-  pid_t child = 0;
-  if (posix_spawn(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ) != 0) {
-    throw Error(fmt::format("{}: cannot start the interpreter; see --python", words[0]));
+  const int code = WEXITSTATUS(status);
+  if (code > 2) {
+    throw RuntimeFailure(
+        fmt::format("{}: ended with status {}; the report is not complete", interpreter, code));
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  if (code == 0 && !was_written(out / "index.html", start)) {
+    throw Error(fmt::format("{}: made no report; accepted by --python: an interpreter of Python",
+                            interpreter));
+  }
+  return code;
 }
 
 }  // namespace fp8lab::cli

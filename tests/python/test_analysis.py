@@ -18,7 +18,7 @@ import pytest
 from fp8lab_analysis import compare, page, report, style, study
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.hdf5 import InputError
-from fp8lab_analysis.runs import load_run
+from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.stats import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,16 +64,23 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "FIGURES", chosen)
 
 
-def write_run(folder: Path, recipe: str = "infir2", seed: int = 1, **config: object) -> Path:
+def write_run(
+    folder: Path,
+    recipe: str = "infir2",
+    seed: int = 1,
+    schema: str = make_example_run.SCHEMA,
+    **config: object,
+) -> Path:
     """One run file whose configuration text is complete enough to be paired by."""
     values: dict[str, object] = {"every": 1, "peak": 0.001, "channels": 0, **config}
     known = {item.name: item for item in make_example_run.RECIPES}
     path = folder / "run.h5"
-    make_example_run.write_run(path, known[recipe], seed)
+    make_example_run.write_run(path, known[recipe], seed, schema)
     with h5py.File(path, "a") as file:
         text = CONFIG.format(name=folder.name, recipe=recipe, seed=seed, **values)
         file["meta"].attrs["config_text"] = text
-        make_example_run.seal_meta(file)
+        if schema != make_example_run.FIRST_SCHEMA:
+            make_example_run.seal_meta(file)
     return path
 
 
@@ -314,7 +321,7 @@ def make_poor(path: Path, without: tuple[str, ...]) -> None:
     ],
 )
 def test_single_run_without_baseline(tmp_path: Path, without: tuple[str, ...]) -> None:
-    path = write_run(tmp_path / "alone")
+    path = write_run(tmp_path / "alone", schema=make_example_run.FIRST_SCHEMA)
     make_poor(path, without)
     assert report.main([str(path), "--out", str(tmp_path / "r")]) == 0
     page = (tmp_path / "r" / "index.html").read_text()

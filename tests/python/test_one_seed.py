@@ -15,7 +15,7 @@ from fp8lab_analysis import compare, page, report, study
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.operand_plots import heat_matrix
 from fp8lab_analysis.overview_plot import overview_order
-from fp8lab_analysis.runs import load_run
+from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.stats import Verdict
 
 # Words that put recipes in an order, and the sentences that may hold one of them: what is weakest

@@ -1,0 +1,373 @@
+"""Reads run files (schemas fp8lab-run-1 and -2, src/io/README.md).
+
+A file may be complete, still growing (SWMR) or left behind by a killed writer: every group is cut
+at the first row that was not wholly written. A plain `h5py.File(path, "r")` refuses the latter two;
+`h5py.File(path, "r", libver="latest", swmr=True)` opens them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from fp8lab_analysis.hdf5 import (
+    Damage,
+    InputError,
+    numbers,
+    read_columns,
+    read_dataset,
+    reading,
+    text_list,
+    texts,
+    to_text,
+)
+from fp8lab_analysis.runs import (
+    SLOTS,
+    STATISTICS,
+    VECTOR_STATISTICS,
+    Evaluations,
+    Event,
+    Flags,
+    Floats,
+    Ints,
+    Metrics,
+    Run,
+    Score,
+    TensorLog,
+)
+
+RUN_SCHEMA = "fp8lab-run-2"
+FIRST_SCHEMA = "fp8lab-run-1"  # no identity, no checksums, no marks of missing amax history
+RUN_SCHEMAS = (FIRST_SCHEMA, RUN_SCHEMA)
+METRICS = ("stage", "tokens", "loss", "grad_norm", "learning_rate", "seconds")
+EVALUATIONS = ("stage", "loss", "exact_match", "exact_match_count")
+SCORES = ("stage", "name", "value", "count")
+EVENTS = ("kind", "message")
+OPERANDS = ("layer", "slot", "format", "scale_bits_per_element")
+GROUPS = ("metrics", "hashes", "eval", "scores", "tensors", "events", "complete")
+MADE_UP_STAGES = 64  # stages that a file without names may have
+
+
+def meta_checksum(attributes: Mapping[str, Any]) -> str:
+    """SHA-256 over the attributes of /meta as src/io/README.md defines it: netstrings, ordered by
+    name, of every attribute but `checksum`."""
+
+    def netstring(text: str) -> bytes:
+        encoded = text.encode()
+        return str(len(encoded)).encode() + b":" + encoded
+
+    total = hashlib.sha256()
+    for name in sorted(attributes, key=str.encode):
+        if name == "checksum":
+            continue
+        value = attributes[name]
+        if isinstance(value, (np.ndarray, h5py.Empty)):
+            entries = [] if isinstance(value, h5py.Empty) else text_list(value)
+            text = b"".join(netstring(entry) for entry in entries).decode()
+        else:
+            text = to_text(value)
+        total.update(netstring(name) + netstring(text))
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Meta:
+    """/meta, read and checked."""
+
+    schema: str
+    texts: dict[str, str]
+    stage_names: list[str]
+    identity: dict[str, str]
+
+
+LISTS = ("stage_names", "identity_names", "identity_hashes")
+
+
+def _read_meta(file: h5py.File, path: Path) -> _Meta:
+    expected = f"expected {' or '.join(RUN_SCHEMAS)}"
+    if "meta" not in file:
+        raise InputError(f"{path}: no group /meta: not a run file of fp8lab ({expected})")
+    attributes = dict(file["meta"].attrs.items())
+    schema = to_text(attributes.get("schema", ""))
+    if schema not in RUN_SCHEMAS:
+        raise InputError(
+            f"{path}: /meta schema is '{schema}' ({expected}); a file of another version of fp8lab "
+            "is reported by that version, a study by its study.h5 or folder"
+        )
+    if schema != FIRST_SCHEMA and to_text(attributes.get("checksum", "")) != meta_checksum(
+        attributes
+    ):
+        raise Damage("the attributes of /meta do not have their checksum")
+    for key in ("recipe_name", "seed"):
+        if key not in attributes:
+            raise Damage(f"/meta has no attribute '{key}'")
+    lists = {key: text_list(attributes[key]) if key in attributes else [] for key in LISTS}
+    if len(lists["identity_names"]) != len(lists["identity_hashes"]):
+        raise Damage("identity_names and identity_hashes of /meta differ in length")
+    texts = {key: to_text(value) for key, value in attributes.items() if key not in LISTS}
+    identity = dict(zip(lists["identity_names"], lists["identity_hashes"]))
+    return _Meta(schema, texts, lists["stage_names"], identity)
+
+
+def _written_rows(columns: Mapping[str, npt.NDArray[Any]], names: Sequence[str]) -> int:
+    """Rows that every named column holds, up to the first whose step is still the fill value."""
+    present = [columns[name] for name in names if name in columns]
+    if "step" not in columns or not present:
+        return 0
+    rows = min(int(column.shape[0]) for column in [columns["step"], *present])
+    step = numbers(columns["step"], "step", "iu")[:rows]
+    if bool((step < -1).any()):
+        raise Damage(f"step holds {step.min()}")
+    unwritten = np.flatnonzero(step == -1)
+    return int(unwritten[0]) if unwritten.size else rows
+
+
+def _column(
+    columns: Mapping[str, npt.NDArray[Any]], name: str, rows: int, kinds: str = "iuf"
+) -> npt.NDArray[Any]:
+    """The first `rows` rows of a column of numbers; none where the file lacks the group."""
+    if name not in columns:
+        return np.zeros(0)
+    if columns[name].ndim != 1:
+        raise Damage(f"{name} has {columns[name].ndim} dimensions, not one")
+    return numbers(columns[name], name, kinds)[:rows]
+
+
+def _counts(columns: Mapping[str, npt.NDArray[Any]], name: str, rows: int) -> Ints:
+    """A column of whole numbers, none below zero. Throws Damage."""
+    values = _column(columns, name, rows, "iu").astype(np.int64)
+    if bool((values < 0).any()):
+        raise Damage(f"{name} holds {values.min()}")
+    return values
+
+
+def _floats(columns: Mapping[str, npt.NDArray[Any]], name: str, rows: int) -> Floats:
+    return _column(columns, name, rows).astype(np.float64)
+
+
+def _ascending(step: Ints, group: str, strictly: bool) -> Ints:
+    """The steps, if they ascend as a run writes them. Throws Damage."""
+    falls = np.flatnonzero(np.diff(step) < (1 if strictly else 0))
+    if falls.size:
+        row = int(falls[0])
+        raise Damage(f"/{group}/step goes from {step[row]} to {step[row + 1]}")
+    return step
+
+
+def _steps(columns: Mapping[str, Any], rows: int, group: str, strictly: bool) -> Ints:
+    return _ascending(_counts(columns, "step", rows), group, strictly)
+
+
+def _stages(columns: Mapping[str, Any], rows: int, group: str, stages: int) -> Ints:
+    """The column `stage`. Throws Damage for an index that no stage has."""
+    stage = _counts(columns, "stage", rows)
+    outside = stage[stage >= (stages or MADE_UP_STAGES)]
+    if outside.size:
+        raise Damage(f"/{group}/stage holds {outside[0]}, but the run has {stages} stages")
+    return stage
+
+
+def _read_metrics(file: h5py.File, stages: int) -> Metrics:
+    columns = read_columns(file, "metrics", ("step", *METRICS))
+    hashes = read_columns(file, "hashes", ("weights",)).get("weights", np.zeros(0, dtype=np.uint64))
+    rows = _written_rows(columns, METRICS)
+    weights = np.zeros(rows, dtype=np.uint64)
+    weights[: min(rows, hashes.size)] = numbers(hashes, "/hashes/weights")[:rows]
+    return Metrics(
+        step=_steps(columns, rows, "metrics", True),
+        stage=_stages(columns, rows, "metrics", stages),
+        tokens=_counts(columns, "tokens", rows),
+        loss=_floats(columns, "loss", rows),
+        grad_norm=_floats(columns, "grad_norm", rows),
+        learning_rate=_floats(columns, "learning_rate", rows),
+        seconds=_floats(columns, "seconds", rows),
+        weight_hash=weights,
+    )
+
+
+def _read_evaluations(file: h5py.File, stages: int) -> Evaluations:
+    columns = read_columns(file, "eval", ("step", *EVALUATIONS))
+    rows = _written_rows(columns, EVALUATIONS)
+    match = _floats(columns, "exact_match", rows)
+    odd = match[(match > 1.0) | ((match < 0.0) & (match != -1.0))]
+    if odd.size:
+        raise Damage(f"/eval/exact_match holds {odd[0]}, not a fraction")
+    return Evaluations(
+        step=_steps(columns, rows, "eval", False),
+        stage=_stages(columns, rows, "eval", stages),
+        loss=_floats(columns, "loss", rows),
+        exact_match=np.where(match < 0, np.nan, match),
+        exact_match_count=_counts(columns, "exact_match_count", rows),
+    )
+
+
+def _operand_names(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[list[str], ...]:
+    """layer, slot and format of every logged operand."""
+    if "layer" not in columns or not columns["layer"].size:
+        return [], [], []
+    names = tuple(texts(columns[key], f"/tensors/{key}") for key in OPERANDS[:3])
+    if len({len(found) for found in names}) > 1:
+        raise Damage("layer, slot and format of /tensors differ in length")
+    unknown = [slot for slot in names[1] if slot not in SLOTS]
+    if unknown:
+        raise Damage(f"/tensors/slot names {ascii(unknown[0])}, which no GEMM has")
+    return names
+
+
+def _inferred_history(metrics: Metrics, formats: Sequence[str], step: Ints) -> Flags:
+    """Files of the first schema do not mark what a delayed scale made before it knew an amax. What
+    wrote them forgot every history between stages: it is the first step of each. Steps may be
+    logged sparsely, but the last one of a stage always is."""
+    changes = np.flatnonzero(np.diff(metrics.stage))
+    first = np.concatenate([[1], metrics.step[:1], metrics.step[changes] + 1])
+    delayed = np.array(["/delayed" in label for label in formats], dtype=bool)
+    return np.asarray(np.isin(step, first)[:, None] & delayed[None, :])
+
+
+def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
+    later = () if schema == FIRST_SCHEMA else (*STATISTICS, *VECTOR_STATISTICS, "without_history")
+    columns = read_columns(file, "tensors", ("step", *OPERANDS, *later))
+    found = {name: columns[name] for name in STATISTICS + VECTOR_STATISTICS if name in columns}
+    marks = ("without_history",) if "without_history" in columns else ()
+    rows = _written_rows(columns, (*found, *marks) if found else ())
+    layer, slot, formats = _operand_names(columns)
+    count = len(layer)
+    for name in (*found, *marks):
+        shape = columns[name].shape
+        if len(shape) != (3 if name in VECTOR_STATISTICS else 2) or shape[1] != count:
+            raise Damage(f"/tensors/{name} has shape {shape}, but there are {count} operands")
+    bits = columns.get("scale_bits_per_element", np.full(count, np.nan))
+    if bits.size != count:
+        raise Damage(f"/tensors/scale_bits_per_element has {bits.size} entries, not {count}")
+    step = _steps(columns, rows, "tensors", True)
+    if marks:
+        without = numbers(columns["without_history"], "without_history")[:rows] != 0
+    elif schema == FIRST_SCHEMA:
+        without = _inferred_history(metrics, formats, step)
+    else:
+        without = np.zeros((rows, count), dtype=bool)
+    statistics = {
+        name: numbers(values, f"/tensors/{name}")[:rows].astype(np.float64)
+        for name, values in found.items()
+    }
+    for values in statistics.values():
+        values[without] = np.nan
+    return TensorLog(
+        layer=layer,
+        slot=slot,
+        format=formats,
+        scale_bits_per_element=numbers(bits, "scale_bits_per_element").astype(np.float64),
+        step=step,
+        statistics=statistics,
+        without_history=without,
+    )
+
+
+def _read_scores(file: h5py.File, stages: int) -> list[Score]:
+    columns = read_columns(file, "scores", ("step", *SCORES))
+    rows = _written_rows(columns, SCORES)
+    if rows == 0:
+        return []
+    table = zip(
+        _steps(columns, rows, "scores", False),
+        _stages(columns, rows, "scores", stages),
+        texts(columns["name"][:rows], "/scores/name"),
+        _floats(columns, "value", rows),
+        _counts(columns, "count", rows),
+    )
+    return [
+        Score(int(step), int(stage), name, float(value), int(count))
+        for step, stage, name, value, count in table
+    ]
+
+
+def _read_events(file: h5py.File) -> list[Event]:
+    columns = read_columns(file, "events", ("step", *EVENTS))
+    rows = _written_rows(columns, EVENTS)
+    if rows == 0:
+        return []
+    table = zip(
+        _counts(columns, "step", rows),
+        texts(columns["kind"][:rows], "/events/kind"),
+        texts(columns["message"][:rows], "/events/message"),
+    )
+    return [Event(int(step), kind, message) for step, kind, message in table]
+
+
+def arm_name(path: Path, meta: Mapping[str, str]) -> str:
+    """Name of the arm a run file belongs to."""
+    if meta.get("extra.arm"):
+        return meta["extra.arm"]
+    if path.name == "run.h5":
+        return path.resolve().parent.name
+    return meta.get("run_name") or path.stem
+
+
+def _read_completion(file: h5py.File) -> list[int]:
+    """The hash of the final weights of a complete run, else nothing."""
+    done = read_dataset(file["complete"]) if "complete" in file else np.zeros(0, dtype=np.uint64)
+    if done.ndim != 1 or done.size > 1 or done.dtype.kind not in "iu":
+        raise Damage(f"/complete holds {done.shape} of {done.dtype}, not one hash or none")
+    return [int(value) for value in done]
+
+
+def _lost_rows(file: h5py.File, used: Mapping[str, int]) -> list[str]:
+    """What a run that is over should have and has not: the groups whose rows are not all whole."""
+    notes = []
+    for group, rows in used.items():
+        columns = dict(file[group].items()) if group in file else {}
+        there = [int(item.shape[0]) for name, item in columns.items() if name not in OPERANDS]
+        if max(there, default=0) != rows:
+            notes.append(f"complete, but only {rows} of {max(there)} rows of /{group} are whole")
+    return notes
+
+
+def load_run(path: Path) -> Run:
+    """Reads one run file, also of a run that goes on or was killed. Throws InputError when it is
+    none or is damaged. (Not with a plain `h5py.File(path, "r")`, which refuses files that a run has
+    open or left behind: `h5py.File(path, "r", libver="latest", swmr=True)`.)"""
+    with reading(path) as file:
+        meta = _read_meta(file, path)
+        missing = [name for name in GROUPS if name not in file]
+        if missing and meta.schema != FIRST_SCHEMA:
+            raise Damage(f"there is no /{missing[0]}")
+        done = _read_completion(file)  # first: a run that is seen complete is seen whole
+        metrics = _read_metrics(file, len(meta.stage_names))
+        stages = meta.stage_names or [
+            f"stage {i}" for i in range(int(metrics.stage.max(initial=-1)) + 1)
+        ]
+        evaluations = _read_evaluations(file, len(stages))
+        tensors = _read_tensors(file, metrics, meta.schema)
+        scores = _read_scores(file, len(stages))
+        events = _read_events(file)
+        used = {
+            "metrics": len(metrics),
+            "eval": len(evaluations),
+            "tensors": int(tensors.step.size),
+            "scores": len(scores),
+            "events": len(events),
+        }
+        return Run(
+            path=path,
+            name=arm_name(path, meta.texts),
+            recipe=meta.texts["recipe_name"],
+            seed=int(meta.texts["seed"]),
+            meta=meta.texts,
+            stage_names=stages,
+            metrics=metrics,
+            evaluations=evaluations,
+            tensors=tensors,
+            scores=scores,
+            events=events,
+            complete=bool(done),
+            final_weight_hash=done[0] if done else 0,
+            identity=meta.identity,
+            notes=_lost_rows(file, used) if done else [],
+        )
