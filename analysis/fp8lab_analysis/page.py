@@ -187,17 +187,27 @@ def save_figure(figure: Figure, spec: FigureSpec, folder: Path) -> Markup:
     return inline_svg(buffer.getvalue(), spec.name, spec.title)
 
 
-def render_figures(context: PlotContext, folder: Path) -> list[RenderedFigure]:
-    """Draws every figure that the data allow."""
+def render_figures(
+    context: PlotContext, folder: Path
+) -> tuple[list[RenderedFigure], dict[str, str]]:
+    """Draws every figure that the data allow; and those that could not be drawn, with the reason.
+    matplotlib fails at numbers near the largest of double precision, which a diverged run has."""
     rendered: list[RenderedFigure] = []
+    failed: dict[str, str] = {}
     for spec in FIGURES:
-        with matplotlib.rc_context({**style.RC, "svg.hashsalt": spec.name}):
-            figure = spec.draw(context)
-            if figure is None:
-                continue
-            svg = save_figure(figure, spec, folder)
+        try:
+            with matplotlib.rc_context({**style.RC, "svg.hashsalt": spec.name}):
+                figure = spec.draw(context)
+                if figure is None:
+                    continue
+                svg = save_figure(figure, spec, folder)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            failed[spec.title] = f"{type(error).__name__}: {error}"
+            for suffix in ("png", "pdf"):
+                (folder / f"{spec.name}.{suffix}").unlink(missing_ok=True)
+            continue
         rendered.append(RenderedFigure(len(rendered) + 1, spec.name, spec.title, spec.caption, svg))
-    return rendered
+    return rendered, failed
 
 
 def _run_details(study: Study) -> list[dict[str, Any]]:
@@ -238,7 +248,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def render_page(context: PlotContext, figures: list[RenderedFigure], tables: ReportTables) -> str:
+def render_page(
+    context: PlotContext,
+    figures: list[RenderedFigure],
+    failed: dict[str, str],
+    tables: ReportTables,
+) -> str:
     """The HTML page, self-contained."""
     study = context.study
     environment = jinja2.Environment(
@@ -256,7 +271,8 @@ def render_page(context: PlotContext, figures: list[RenderedFigure], tables: Rep
         subtitle=_subtitle(study),
         findings=make_findings(study, context.summaries),
         figures=figures,
-        missing=[spec.title for spec in FIGURES if spec.name not in drawn],
+        missing=[s.title for s in FIGURES if s.name not in drawn and s.title not in failed],
+        failed=failed,
         tables=tables,
         colours=colours,
         hollow=hollow,
@@ -279,11 +295,11 @@ def write_report(study: Study, out: Path) -> str:
     written: list[Table] = tables.all()
     for table in written:
         table.write_csv(table_folder)
-    figures = render_figures(context, figure_folder)
+    figures, failed = render_figures(context, figure_folder)
     page = out / "index.html"
     half = out / ".index.html.tmp"  # a page that is there is whole
     try:
-        half.write_text(render_page(context, figures, tables), encoding="utf-8")
+        half.write_text(render_page(context, figures, failed, tables), encoding="utf-8")
         os.replace(half, page)
     except OSError:
         half.unlink(missing_ok=True)

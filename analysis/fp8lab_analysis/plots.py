@@ -104,12 +104,14 @@ def draw_series(
     step, curve = mean_curve([line[0] for line in lines], [line[1] for line in lines])
     x, y = thin(step, curve)
     order = 4 if summary.group.is_baseline else 3
-    offset = 0.02 + 0.11 * (context.study.groups.index(summary.group) % 9) / 9.0
+    # Eight markers a line, not at the same places as the other lines'.
+    every = max(1, round(0.13 * x.size))
+    offset = round((0.02 + 0.11 * (context.study.groups.index(summary.group) % 9) / 9.0) * x.size)
     axes.plot(
         x,
         y,
         zorder=order,
-        markevery=(offset, 0.13),
+        markevery=(min(offset, every - 1), every),
         **style.line_kwargs(),
         **style.marker_kwargs(4.0),
     )

@@ -362,6 +362,22 @@ def test_everything_not_finite(tmp_path: Path) -> None:
     assert "diverged" in (tmp_path / "r" / "index.html").read_text()
 
 
+@pytest.mark.parametrize("value", [1e30, 1e308])
+@pytest.mark.usefixtures("few_figures")
+def test_numbers_too_large_to_draw(tmp_path: Path, value: float) -> None:
+    for recipe in ("bf16", "infir2"):
+        path = write_run(tmp_path / recipe, recipe)
+        with h5py.File(path, "a") as file:
+            file["metrics/loss"][70] = value
+            file["metrics/loss"][71:90] = -value
+    assert report.main([str(tmp_path), "--out", str(tmp_path / "r")]) == 0
+    text = (tmp_path / "r" / "index.html").read_text()
+    drawn = 'id="figure-loss"' in text
+    assert drawn or "Could not be drawn" in text
+    assert drawn == (tmp_path / "r" / "figures" / "loss.png").exists()
+    assert drawn or value > 1e300
+
+
 def test_run_that_logs_no_tensor_names(tmp_path: Path) -> None:
     path = write_run(tmp_path / "none")
     with h5py.File(path, "a") as file:
