@@ -69,9 +69,8 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
     const std::size_t slot = 2 * static_cast<std::size_t>(role);
     return {recipe.gemm(role), recipe.slots[slot], recipe.slots[slot + 1]};
   }
-  throw Error(
-      fmt::format("GEMM '{}': unknown role '{}'{}; accepted: fprop, dgrad, wgrad", text, word,
-                  did_you_mean(word, "fprop, dgrad, wgrad")));
+  throw Error(fmt::format("GEMM '{}': unknown role '{}'{}; accepted: fprop, dgrad, wgrad", text,
+                          word, did_you_mean(word, "fprop, dgrad, wgrad")));
 }
 
 }  // namespace
@@ -177,11 +176,10 @@ GemmSpec parse_gemm_spec(const std::string& text) {
     for (const TensorCoreProfile& known : tensor_core_profiles()) {
       names += ", " + std::string(known.name);
     }
-    throw Error(
-        fmt::format("GEMM '{}': unknown accumulator '{}'{}; accepted: {}, or RECIPE:ROLE such "
-                    "as infir2:fprop",
-                    text, words.front(), did_you_mean(words.front(), names.substr(2)),
-                    names.substr(2)));
+    throw Error(fmt::format(
+        "GEMM '{}': unknown accumulator '{}'{}; accepted: {}, or RECIPE:ROLE such "
+        "as infir2:fprop",
+        text, words.front(), did_you_mean(words.front(), names.substr(2)), names.substr(2)));
   }
   spec.accumulator = *accumulator;
   for (std::size_t i = 1; i < words.size(); ++i) {
