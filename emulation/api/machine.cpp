@@ -72,8 +72,7 @@ void require_memory(double bytes, const std::string& what, double there) {
 }
 
 std::string memory_text(double bytes) {
-  constexpr std::array<const char*, 7> kUnits = {"bytes", "KiB", "MiB", "GiB",
-                                                 "TiB",   "PiB", "EiB"};
+  constexpr std::array<const char*, 7> kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   std::size_t unit = 0;
   for (; bytes >= 1024.0 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024.0;
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);

@@ -88,9 +88,10 @@ TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t col
   // Memory is written as it is handed out: what the machine lacks would end in its killer of
   // processes, not in a failed allocation.
   if (held_ + padded > memory_limit_) {
-    require_memory(static_cast<double>(held_ + padded),
-                   fmt::format("allocate: a tensor of shape ({}, {}), with all others,", rows, cols),
-                   static_cast<double>(memory_limit_));
+    require_memory(
+        static_cast<double>(held_ + padded),
+        fmt::format("allocate: a tensor of shape ({}, {}), with all others,", rows, cols),
+        static_cast<double>(memory_limit_));
   }
   memory_.push_back(std::make_unique<Memory>(padded));
   held_ += padded;

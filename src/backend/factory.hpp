@@ -8,10 +8,10 @@
 
 namespace fp8lab {
 
-/// "cpu", "truth" or "cuda". `threads`, with "cuda" those of the host, 0 means all processors. Throws
-/// Error for an unknown name, for more than thread_limit() and for "cuda" where no CUDA backend or no
-/// device is present. `gemm` says what multiplies: "own", or
-/// with "cuda" also "cublaslt".
+/// "cpu", "truth" or "cuda". `threads`, with "cuda" those of the host, 0 means all processors.
+/// Throws Error for an unknown name, for more than thread_limit() and for "cuda" where no CUDA
+/// backend or no device is present. `gemm` says what multiplies: "own", or with "cuda" also
+/// "cublaslt".
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
                                       const std::string& gemm = "own");
 

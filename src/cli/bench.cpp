@@ -292,11 +292,12 @@ int bench(const std::vector<std::string>& arguments) {
   positional.add("what", 1);
   const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  return run_action("bench", values, "what",
-                    {{"emulation", "", {"all-targets", "repeats", "rows", "cols", "json"}, emulation},
-                     {"gemm", "", {"repeats", "json"}, device_gemms},
-                     {"quantize", "", {"backend", "repeats", "rows", "cols", "json"}, quantizers},
-                     {"load", "", {"model", "repeats", "json"}, load}});
+  return run_action(
+      "bench", values, "what",
+      {{"emulation", "", {"all-targets", "repeats", "rows", "cols", "json"}, emulation},
+       {"gemm", "", {"repeats", "json"}, device_gemms},
+       {"quantize", "", {"backend", "repeats", "rows", "cols", "json"}, quantizers},
+       {"load", "", {"model", "repeats", "json"}, load}});
 }
 
 }  // namespace fp8lab::cli

@@ -4,8 +4,8 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -30,7 +30,8 @@ std::string help_text(const std::vector<Command>& commands) {
     text += fmt::format("  {:<10}{}\n", command.name, command.summary);
   }
   return text +
-         "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab --version "
+         "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab "
+         "--version "
          "prints\nthe version. Ended by 0: success, 1: the machine failed, 2: bad input, 3: a "
          "difference found,\n4: interrupted after a checkpoint\n";
 }
@@ -242,9 +243,9 @@ int run(const std::vector<Command>& commands, const std::vector<std::string>& ar
   } catch (const Error& error) {
     return complain(error.what(), ExitCode::kBadInput);
   } catch (const std::filesystem::filesystem_error& error) {
-    return complain(fmt::format("{}: {}", error.path1().string(), error.code().message()),
-                    is_failure_of_machine(error.code()) ? ExitCode::kRuntimeFailure
-                                                        : ExitCode::kBadInput);
+    return complain(
+        fmt::format("{}: {}", error.path1().string(), error.code().message()),
+        is_failure_of_machine(error.code()) ? ExitCode::kRuntimeFailure : ExitCode::kBadInput);
   } catch (const std::bad_alloc&) {
     return complain("out of memory", ExitCode::kRuntimeFailure);
   } catch (const std::exception& error) {

@@ -43,9 +43,9 @@ int gemm(const std::vector<std::string>& arguments);
 int quantize(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
 
-/// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it is
-/// given. Abbreviated names, options given twice that hold one value, and numbers below 0 for options
-/// that count are not accepted. Throws Error with one line.
+/// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it
+/// is given. Abbreviated names, options given twice that hold one value, and numbers below 0 for
+/// options that count are not accepted. Throws Error with one line.
 boost::program_options::variables_map parse_arguments(
     const std::string& name, const boost::program_options::options_description& options,
     const std::vector<std::string>& arguments,

@@ -134,9 +134,8 @@ int gemm(const std::vector<std::string>& arguments) {
   const std::string file_a = required(values, "a", "gemm");
   const std::string file_b = required(values, "b", "gemm");
   const std::string out = output_file(required(values, "out", "gemm"), "gemm: --out").string();
-  const auto backend =
-      make_backend(values["backend"].as<std::string>(), threads_of(values, "gemm"),
-                   values["implementation"].as<std::string>());
+  const auto backend = make_backend(values["backend"].as<std::string>(), threads_of(values, "gemm"),
+                                    values["implementation"].as<std::string>());
   const Support support = backend->supports(problem.gemm, problem.a, problem.b);
   if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));
 

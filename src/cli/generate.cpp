@@ -211,8 +211,7 @@ int generate(const std::vector<std::string>& arguments) {
   model.transformer().prepare_weights(model.context());
   PhaseLine phase;
   phase.begin(fmt::format("generating {} completions", prompts.size()));
-  const std::vector<Completion> completions =
-      generator.generate(model.context(), prompts, config);
+  const std::vector<Completion> completions = generator.generate(model.context(), prompts, config);
   phase.begin("");
   print(prompts, completions, vocabulary, values);
   return ExitCode::kSuccess;

@@ -38,9 +38,8 @@ void PhaseLine::watch() {
     const Clock::time_point began = began_;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began);
     const auto next = began + std::max<Clock::duration>(kUnsaid, seconds + kUnsaid);
-    const bool another = changed_.wait_until(lock, next, [&] {
-      return done_ || phase_.empty() || began_ != began;
-    });
+    const bool another =
+        changed_.wait_until(lock, next, [&] { return done_ || phase_.empty() || began_ != began; });
     if (another) continue;
     say(std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began).count());
     if (!terminal_) phase_.clear();

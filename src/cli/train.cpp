@@ -154,8 +154,8 @@ int train(const std::vector<std::string>& arguments) {
   PhaseLine phase;
   if (values.count("dry-run") != 0) {
     const std::string said = describe_options(options, config);
-    const std::string plan = describe_plan(
-        config, *backend, [&](const std::string& what) { phase.begin(what); });
+    const std::string plan =
+        describe_plan(config, *backend, [&](const std::string& what) { phase.begin(what); });
     phase.begin("");
     fmt::print("{}{}", plan, said);
     return 0;

@@ -137,7 +137,8 @@ int compare_steps(const po::variables_map& values, Backend& tested) {
     const StepTrace wanted = trace(*expected);
     progress.clear();
     report.add(recipe, wanted, actual);
-    if (values.count("record") != 0) record_steps(values, {preset, recipe, settings, tested.device(), config.hash, actual});
+    if (values.count("record") != 0)
+      record_steps(values, {preset, recipe, settings, tested.device(), config.hash, actual});
   }
   fmt::print("{} against {}: {}\n", tested.device(), expected->device(),
              report.good() ? "the same bits" : "different bits");

@@ -39,8 +39,9 @@ Family read_family(JsonFields& fields) {
     fields.require("architectures", json::array({name.architecture}));
     return name.family;
   }
-  fields.fail("model_type", fmt::format("is '{}'{}; accepted: llama, qwen2, qwen3",
-                                        type.substr(0, 80), did_you_mean(type, "llama, qwen2, qwen3")));
+  fields.fail("model_type",
+              fmt::format("is '{}'{}; accepted: llama, qwen2, qwen3", type.substr(0, 80),
+                          did_you_mean(type, "llama, qwen2, qwen3")));
 }
 
 /// Fields of `scaling`, of the older rope_scaling or the newer rope_parameters.

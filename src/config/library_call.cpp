@@ -113,8 +113,7 @@ LibraryCall parse_library_call(const std::string& text) {
       call.gemm.split_k = *split;
       continue;
     }
-    constexpr std::string_view kWords =
-        "fast, promote, bf16, fp32, fp16, e4m3fn, e5m2, split_k=N";
+    constexpr std::string_view kWords = "fast, promote, bf16, fp32, fp16, e4m3fn, e5m2, split_k=N";
     throw Error(fmt::format("GEMM '{}': unknown word '{}'{}; accepted: {}", text, words[i],
                             did_you_mean(words[i], kWords), kWords));
   }

@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kLongestWord = 64;     ///< longer ones are no mistyped names
+constexpr std::size_t kLongestWord = 64;  ///< longer ones are no mistyped names
 constexpr std::size_t kShortestPrefix = 3;
 
 std::string folded(std::string_view word) {

@@ -8,9 +8,9 @@
 namespace fp8lab {
 
 /// The name that is nearest to `word`: fewest letters inserted, left out, replaced or swapped with
-/// their neighbour, where capitals and small letters are one letter, and so are '-' and '_'. Else the
-/// shortest name that begins with `word`. Empty where none is near: at most a third of the letters
-/// may differ. The first of several equally near ones.
+/// their neighbour, where capitals and small letters are one letter, and so are '-' and '_'. Else
+/// the shortest name that begins with `word`. Empty where none is near: at most a third of the
+/// letters may differ. The first of several equally near ones.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 /// " (did you mean 'infir2'?)" for messages about an unknown `word`; empty where no name is near.

@@ -32,10 +32,10 @@ void check_eval_size(const TomlReader& table, const StageConfig& stage) {
   const EvalConfig& eval = *stage.eval;
   const double tokens = d(eval.sequences) * d(stage.sequence_length);
   if (tokens > kMostEvaluatedTokens) {
-    table.fail("eval", fmt::format("sequences = {} of {} tokens are {:.3g} tokens an evaluation; "
-                                   "accepted: at most {:.0f}",
-                                   eval.sequences, stage.sequence_length, tokens,
-                                   kMostEvaluatedTokens));
+    table.fail("eval",
+               fmt::format("sequences = {} of {} tokens are {:.3g} tokens an evaluation; "
+                           "accepted: at most {:.0f}",
+                           eval.sequences, stage.sequence_length, tokens, kMostEvaluatedTokens));
   }
   if (d(eval.exact_match) > kMostAnswers) {
     table.fail("eval", fmt::format("exact_match = {} answers; accepted: at most {:.0f}",
@@ -78,16 +78,15 @@ void check_model_size(const TomlReader& table, const ModelConfig& model) {
                          kMostParameters));
 }
 
-void check_stage_size(const TomlReader& table, const StageConfig& stage,
-                      const ModelConfig& model) {
+void check_stage_size(const TomlReader& table, const StageConfig& stage, const ModelConfig& model) {
   const double length = d(stage.sequence_length);
   const double step = d(stage.batch_sequences) * length;
   const double once = d(stage.micro_batch_sequences) * length;
   if (step > kMostStepTokens) {
-    table.fail("batch_sequences", fmt::format("{} sequences of {} tokens are {:.3g} tokens a step; "
-                                              "accepted: at most {:.0f}",
-                                              stage.batch_sequences, stage.sequence_length, step,
-                                              kMostStepTokens));
+    table.fail("batch_sequences",
+               fmt::format("{} sequences of {} tokens are {:.3g} tokens a step; "
+                           "accepted: at most {:.0f}",
+                           stage.batch_sequences, stage.sequence_length, step, kMostStepTokens));
   }
   if (once > kMostMicroBatchTokens) {
     table.fail("micro_batch_sequences",
@@ -110,8 +109,8 @@ void check_steps(const TomlReader& document, const std::vector<StageConfig>& sta
   double steps = 0;
   for (const StageConfig& stage : stages) steps += d(stage.steps);
   if (steps <= d(kMostSteps)) return;
-  document.fail("stages", fmt::format("{:.0f} steps of all stages; accepted: at most {}", steps,
-                                      kMostSteps));
+  document.fail("stages",
+                fmt::format("{:.0f} steps of all stages; accepted: at most {}", steps, kMostSteps));
 }
 
 }  // namespace fp8lab

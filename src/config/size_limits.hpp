@@ -13,9 +13,9 @@ inline constexpr double kMostStepTokens = 0x1p32;        ///< of an optimizer st
 inline constexpr double kMostMicroBatchTokens = 0x1p31;  ///< of one forward pass
 inline constexpr double kMostActivations = 0x1p52;       ///< elements saved by one forward pass
 inline constexpr double kMostEvaluatedTokens = 0x1p32;
-inline constexpr double kMostAnswers = 0x1p24;           ///< of one evaluation
-inline constexpr std::int64_t kMostProblems = 1 << 24;   ///< of a generated corpus, held in memory
-inline constexpr std::int64_t kMostSteps = 0xffffffff;   ///< of a run: random draws number them so
+inline constexpr double kMostAnswers = 0x1p24;          ///< of one evaluation
+inline constexpr std::int64_t kMostProblems = 1 << 24;  ///< of a generated corpus, held in memory
+inline constexpr std::int64_t kMostSteps = 0xffffffff;  ///< of a run: random draws number them so
 
 /// Weights of a model, without those of norms and biases; sums and products cannot overflow.
 double approximate_parameters(const ModelConfig& model);

@@ -58,9 +58,12 @@ std::size_t end_of_string(const std::string& text, std::size_t begin) {
   const bool many_lines = text.compare(begin, 3, std::string(3, quote)) == 0;
   const std::size_t quotes = many_lines ? 3 : 1;
   for (std::size_t i = begin + quotes; i < text.size(); ++i) {
-    if (quote == '"' && text[i] == '\\') ++i;
-    else if (text[i] == '\n' && !many_lines) return i;
-    else if (text.compare(i, quotes, std::string(quotes, quote)) == 0) return i + quotes;
+    if (quote == '"' && text[i] == '\\')
+      ++i;
+    else if (text[i] == '\n' && !many_lines)
+      return i;
+    else if (text.compare(i, quotes, std::string(quotes, quote)) == 0)
+      return i + quotes;
   }
   return text.size();
 }
@@ -88,7 +91,8 @@ void check_toml_depth(const std::string& text, const std::string& origin) {
       if (++depth > kDeepestToml) refuse(i, "lists and tables in one another, too many of them");
     }
     if ((c == ']' || c == '}') && depth > 0) --depth;
-    dots = c == '.' ? dots + 1 : (std::string_view("[]{}=,\n").find(c) == std::string_view::npos ? dots : 0);
+    dots = c == '.' ? dots + 1
+                    : (std::string_view("[]{}=,\n").find(c) == std::string_view::npos ? dots : 0);
     if (dots >= kDeepestToml) refuse(i, "a key of too many parts");
     if (c == '\n') ++line, line_begin = i + 1;
   }

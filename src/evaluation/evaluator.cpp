@@ -119,13 +119,13 @@ void Evaluator::prepare_generation() {
   const bool own = config_.rollout && !config_.rollout->recipe.empty();
   if (config_.rollout && !own) together = std::max(together, config_.rollout->prompts);
   if (together > 0) {
-    generator_ = std::make_unique<Generator>(backend_, transformer_, sequences(together), capacity, stop_);
+    generator_ =
+        std::make_unique<Generator>(backend_, transformer_, sequences(together), capacity, stop_);
   }
   if (!own) return;
   rollout_model_ = make_rollout_model();
-  rollout_generator_ = std::make_unique<Generator>(backend_, *rollout_model_,
-                                                   sequences(config_.rollout->prompts), capacity,
-                                                   stop_);
+  rollout_generator_ = std::make_unique<Generator>(
+      backend_, *rollout_model_, sequences(config_.rollout->prompts), capacity, stop_);
 }
 
 std::unique_ptr<Transformer> Evaluator::make_rollout_model() const {

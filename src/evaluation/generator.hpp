@@ -43,7 +43,8 @@ inline constexpr std::int64_t kCachedTokens = 65536;
 class Generator {
  public:
   /// The cache is allocated here: `sequences`, at most transformer.shape().tokens(), of up to
-  /// `capacity` tokens each. `backend`, `transformer` and the flag `stop` must outlive the generator.
+  /// `capacity` tokens each. `backend`, `transformer` and the flag `stop` must outlive the
+  /// generator.
   Generator(Backend& backend, Transformer& transformer, std::int64_t sequences,
             std::int64_t capacity, const std::atomic<bool>* stop = nullptr);
 

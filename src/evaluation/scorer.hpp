@@ -21,8 +21,8 @@ struct ScoredText {
 /// its bits are those of a sequence of its own if every quantization is local to a token.
 class Scorer {
  public:
-  /// `padding` fills what is left of a micro-batch. `backend`, `transformer` and the flag `stop` must
-  /// outlive the scorer.
+  /// `padding` fills what is left of a micro-batch. `backend`, `transformer` and the flag `stop`
+  /// must outlive the scorer.
   Scorer(Backend& backend, Transformer& transformer, std::int32_t padding,
          const std::atomic<bool>* stop = nullptr);
 

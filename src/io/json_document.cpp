@@ -24,8 +24,8 @@ json parse_json(std::string_view text, const std::string& origin) {
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     using Event = json::parse_event_t;
     if (depth > kDeepestJson) {
-      throw Error(fmt::format("{}: lists and objects in one another, more than {}", origin,
-                              kDeepestJson));
+      throw Error(
+          fmt::format("{}: lists and objects in one another, more than {}", origin, kDeepestJson));
     }
     if (event == Event::object_start) {
       keys.emplace_back();

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "emulation/api/error.hpp"
-#include "src/config/nearest_name.hpp"
 #include "emulation/api/recipe_names.hpp"
 #include "emulation/cpu/quantize.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
 

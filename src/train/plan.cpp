@@ -216,15 +216,16 @@ void require_memory_of(const RunConfig& config, const Backend& backend) {
     const auto text = [](std::int64_t bytes) { return memory_text(static_cast<double>(bytes)); };
     const std::int64_t data = stage.batch_sequences * stage.sequence_length * kBytesOfToken;
     const std::string parts =
-        on_host ? fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
-                              text(plan.parameters), text(plan.activations), text(plan.operands),
-                              text(plan.caches))
-                : std::string();
-    require_memory(static_cast<double>((on_host ? plan.total() : 0) + data),
-                   fmt::format("stage {}: steps of {} x {} tokens, {} x {} at once ({}tokens {})",
-                               stage.name, stage.batch_sequences, stage.sequence_length,
-                               stage.micro_batch_sequences, stage.sequence_length, parts,
-                               text(data)));
+        on_host
+            ? fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
+                          text(plan.parameters), text(plan.activations), text(plan.operands),
+                          text(plan.caches))
+            : std::string();
+    require_memory(
+        static_cast<double>((on_host ? plan.total() : 0) + data),
+        fmt::format("stage {}: steps of {} x {} tokens, {} x {} at once ({}tokens {})", stage.name,
+                    stage.batch_sequences, stage.sequence_length, stage.micro_batch_sequences,
+                    stage.sequence_length, parts, text(data)));
   }
 }
 

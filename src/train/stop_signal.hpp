@@ -1,5 +1,5 @@
-// Ctrl-C and SIGTERM ask for a checkpoint instead of ending the process; the second of one kind ends
-// it at once.
+// Ctrl-C and SIGTERM ask for a checkpoint instead of ending the process; the second of one kind
+// ends it at once.
 #pragma once
 
 #include <atomic>

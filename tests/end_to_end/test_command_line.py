@@ -118,7 +118,8 @@ def test_sampling_options_reach_the_samples_of_the_run(tmp_path: Path) -> None:
         'name = "r"\nmodel = "tiny"\n[logging]\nstatistics_every_steps = 0\n[[stages]]\n'
         'name = "s"\nkind = "sft"\nsteps = 1\nbatch_sequences = 1\nsequence_length = 128\n'
         "[stages.learning_rate]\nwarmup_steps = 0\n[stages.eval]\nsequences = 1\n"
-        "max_new_tokens = 4\n[stages.eval.rollout]\nprompts = 2\nrecipe = \"infir2\"\ntemperature = 0.0\n"
+        "max_new_tokens = 4\n[stages.eval.rollout]\nprompts = 2\n"
+        'recipe = "infir2"\ntemperature = 0.0\n'
     )
     succeeded("train", "--config", "run.toml", "--out", "run", cwd=tmp_path)
     greedy = json.loads(succeeded("eval", "run", "--json", cwd=tmp_path))
@@ -137,7 +138,9 @@ def test_help_of_one_command() -> None:
 def test_the_nearest_name_is_offered(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
     file = tmp_path / "run.toml"
-    (tmp_path / "recipe.toml").write_text('name = "r"\n[slots.default]\nformat = "e4m3fn"\ntyle = "row"\n')
+    (tmp_path / "recipe.toml").write_text(
+        'name = "r"\n[slots.default]\nformat = "e4m3fn"\ntyle = "row"\n'
+    )
     file.write_text('model = "tiny"\n[[stages]]\nname = "a"\nstep = 3\n')
     gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--out", "d.npy", "--spec"]
     preset = ["train", "--preset", "quickstart"]
@@ -260,7 +263,7 @@ def test_nesting_is_bounded(tmp_path: Path) -> None:
     }
     for name, text in documents.items():
         file = tmp_path / f"{name}.toml"
-        file.write_text("# a comment, \"quoted\n" + text)
+        file.write_text('# a comment, "quoted\n' + text)
         for command in (("train", "--config"), ("recipes", "check"), ("ablate", "--study")):
             message = refused(*command, file, cwd=tmp_path)
             assert f"{file}:2:" in message and "at most 32" in message, (name, message[:200])

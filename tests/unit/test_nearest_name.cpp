@@ -9,8 +9,8 @@ TEST_CASE("the nearest name is the one with the fewest letters changed") {
   const std::vector<std::string> names = {"bf16", "infir2", "infir2_fp32scale", "te_current",
                                           "te_delayed"};
   CHECK(nearest_name("infir3", names) == "infir2");
-  CHECK(nearest_name("ifnir2", names) == "infir2");      // neighbours swapped: one change
-  CHECK(nearest_name("INFIR2", names) == "infir2");      // capitals
+  CHECK(nearest_name("ifnir2", names) == "infir2");  // neighbours swapped: one change
+  CHECK(nearest_name("INFIR2", names) == "infir2");  // capitals
   CHECK(nearest_name("te-delayed", names) == "te_delayed");
   CHECK(nearest_name("te_delay", names) == "te_delayed");
   CHECK(nearest_name("bf17", names) == "bf16");

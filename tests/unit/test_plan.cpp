@@ -113,7 +113,8 @@ TEST_CASE("a warning of many layers is told once, with their pattern and number"
   const std::vector<std::string> lines = stage_warnings(config, stage, recipe);
   REQUIRE(lines.size() >= 2);
   for (const std::string& line : lines) CHECK(line.find("layers.3.") == std::string::npos);
-  const std::string all = "layers.*.{attention.qkv,attention.o,mlp.gate_up,mlp.down} (112 layers): ";
+  const std::string all =
+      "layers.*.{attention.qkv,attention.o,mlp.gate_up,mlp.down} (112 layers): ";
   CHECK(std::any_of(lines.begin(), lines.end(),
                     [&](const std::string& line) { return line.starts_with(all); }));
   CHECK(std::set<std::string>(lines.begin(), lines.end()).size() == lines.size());
