@@ -220,16 +220,19 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     throw Error(path.string() + ": is a directory, an HDF5 file is expected");
   }
-  const Hdf5Handle access = access_properties(status);
-  // A SWMR reader retries metadata whose checksum is wrong, waiting twice as long each time from
-  // 1 ns on. The default of 100 attempts never ends on a damaged file; these take half a second.
-  constexpr unsigned kReadAttempts = 28;
-  status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
-               "H5Pset_metadata_read_attempts");
   if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
-  // Files of other programs have an older layout that SWMR refuses, so they get a second chance.
-  hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get());
-  if (id < 0) id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
+  const Hdf5Handle access = access_properties(status);
+  // A file that no writer holds and none died with opens plainly. That comes first, since a SWMR
+  // reader takes damaged metadata for half-written ones and reads them again and again.
+  hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
+  if (id < 0) {
+    // It waits twice as long each time, from 1 ns on. The default of 100 attempts never ends on a
+    // damaged file; these take half a second.
+    constexpr unsigned kReadAttempts = 28;
+    status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
+                 "H5Pset_metadata_read_attempts");
+    id = H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get());
+  }
   return Hdf5File(status.own(id, H5Fclose, "H5Fopen"), status);
 }
 
@@ -355,7 +358,12 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
 bool Hdf5File::has(const std::string& path) const {
   // H5Lexists needs every group on the way to exist.
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    if (H5Lexists(handle_.get(), path.substr(0, slash).c_str(), H5P_DEFAULT) <= 0) return false;
+    const std::string part = path.substr(0, slash);
+    // A damaged group is not one that lacks the link.
+    if (status_.check(H5Lexists(handle_.get(), part.c_str(), H5P_DEFAULT), "H5Lexists", part) ==
+        0) {
+      return false;
+    }
     if (slash == std::string::npos) return true;
   }
 }

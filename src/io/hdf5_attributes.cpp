@@ -82,7 +82,8 @@ void Hdf5File::set_attribute(const std::string& object, const std::string& name,
 
 bool Hdf5File::has_attribute(const std::string& object, const std::string& name) const {
   return has(object) &&
-         H5Aexists_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT) > 0;
+         status_.check(H5Aexists_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT),
+                       "H5Aexists_by_name", object) > 0;
 }
 
 std::vector<std::string> Hdf5File::attribute_names(const std::string& object) const {
