@@ -89,6 +89,15 @@ void set_fill(const Hdf5Handle& properties, const DatasetSpec& spec, const Hdf5S
                "H5Pset_fill_value", spec.path);
 }
 
+/// Links and attributes of a group stay in its header, which has a checksum. With more than eight,
+/// HDF5 would move them into a heap, on whose damage h5py crashes; a text beyond 4 KiB would lose
+/// its checksum there.
+void keep_in_header(const Hdf5Handle& layout, const Hdf5Status& status) {
+  constexpr unsigned kMost = 1000;
+  status.check(H5Pset_link_phase_change(layout.get(), kMost, 0), "H5Pset_link_phase_change");
+  status.check(H5Pset_attr_phase_change(layout.get(), kMost, 0), "H5Pset_attr_phase_change");
+}
+
 /// Chunks of about 512 bytes unless the spec says otherwise: a partly filled chunk is compressed
 /// anew at every flush, and a SWMR writer cannot reuse the place of the old one. (2000 steps, each
 /// flushed: 3 MB; with 4 KiB 16 MB.)
@@ -206,7 +215,9 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path,
                           const std::filesystem::path& shown_as) {
   const Hdf5Status status(shown_as.string(), true);
   const Hdf5Handle access = access_properties(status);
-  Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()),
+  const Hdf5Handle layout = status.own(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "H5Pcreate");
+  keep_in_header(layout, status);
+  Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, layout.get(), access.get()),
                                H5Fclose, "H5Fcreate");
   return Hdf5File(std::move(file), status);
 }
@@ -299,7 +310,9 @@ void Hdf5File::close() { status_.check(handle_.close(), "H5Fclose"); }
 // --- Hdf5File: objects --------------------------------------------------------------------------
 
 void Hdf5File::create_group(const std::string& path) {
-  status_.own(H5Gcreate2(handle_.get(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+  const Hdf5Handle layout = status_.own(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "H5Pcreate", path);
+  keep_in_header(layout, status_);
+  status_.own(H5Gcreate2(handle_.get(), path.c_str(), H5P_DEFAULT, layout.get(), H5P_DEFAULT),
               H5Gclose, "H5Gcreate2", path);
 }
 
@@ -336,10 +349,9 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
   set_fill(properties, spec, status_);
   if (!extendable) chunk[0] = limits[0];
   status_.check(H5Pset_chunk(properties.get(), rank, chunk.data()), "H5Pset_chunk", spec.path);
-  if (extendable) {
-    status_.check(H5Pset_shuffle(properties.get()), "H5Pset_shuffle", spec.path);
-    status_.check(H5Pset_deflate(properties.get(), 4), "H5Pset_deflate", spec.path);
-  }
+  // Deflated, so that a chunk of zeros on the disk is no chunk: its Fletcher-32 sum would be right.
+  status_.check(H5Pset_shuffle(properties.get()), "H5Pset_shuffle", spec.path);
+  status_.check(H5Pset_deflate(properties.get(), 4), "H5Pset_deflate", spec.path);
   status_.check(H5Pset_fletcher32(properties.get()), "H5Pset_fletcher32", spec.path);
   const Hdf5Handle type = element_type(spec, status_);
   Hdf5Handle dataset =
