@@ -231,8 +231,8 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     throw Error(path.string() + ": is a directory, an HDF5 file is expected");
   }
-  if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
   const Hdf5Handle access = access_properties(status);
+  if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
   // A file that no writer holds and none died with opens plainly. That comes first, since a SWMR
   // reader takes damaged metadata for half-written ones and reads them again and again.
   hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
