@@ -9,6 +9,7 @@
 #include "emulation/api/error.hpp"
 #include "src/data/arithmetic.hpp"
 #include "src/data/tokenizer.hpp"
+#include "src/io/json_document.hpp"
 
 namespace fp8lab {
 namespace {
@@ -97,12 +98,7 @@ Passage messages_passage(const nlohmann::json& messages, const std::string& wher
 }
 
 Passage parse_line(const std::string& line, const std::string& where) {
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::exception&) {
-    throw Error(fmt::format("{}: not valid JSON", where));
-  }
+  nlohmann::json object = parse_json(line, where);
   if (!object.is_object()) throw Error(fmt::format("{}: expected a JSON object", where));
   if (object.contains("question")) {
     return question_answer(string_field(object, "question", where),

@@ -10,6 +10,7 @@
 #include "emulation/api/error.hpp"
 #include "src/data/tokenizer.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/json_document.hpp"
 
 namespace fp8lab {
 namespace {
@@ -34,8 +35,11 @@ std::string from_hex(const std::string& digits, const std::string& where) {
 std::int32_t read_id(const nlohmann::json& object, const char* key, std::int64_t size,
                      const std::string& where) {
   const auto found = object.find(key);
-  if (found == object.end() || !found->is_number_integer() || found->get<std::int64_t>() < -1 ||
-      found->get<std::int64_t>() >= size) {
+  const bool token = found != object.end() && found->is_number_unsigned() &&
+                     found->get<std::uint64_t>() < static_cast<std::uint64_t>(size);
+  const bool none = found != object.end() && found->is_number_integer() &&
+                    !found->is_number_unsigned() && found->get<std::int64_t>() == -1;
+  if (!token && !none) {
     throw Error(fmt::format("{}: \"{}\" is not a token of {} or -1", where, key, size));
   }
   return found->get<std::int32_t>();
@@ -70,7 +74,7 @@ Vocabulary Vocabulary::opaque(std::int64_t size, std::int32_t begin, std::int32_
 
 Vocabulary Vocabulary::read(const std::filesystem::path& file) {
   const std::string where = file.string();
-  const nlohmann::json object = nlohmann::json::parse(read_file(file), nullptr, false);
+  const nlohmann::json object = parse_json(read_file(file), where);
   if (!object.is_object() || object.value("schema", nlohmann::json()) != kSchema) {
     throw Error(fmt::format("{}: not a table of token bytes (schema {})", where, kSchema));
   }

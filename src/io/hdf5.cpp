@@ -89,6 +89,15 @@ void set_fill(const Hdf5Handle& properties, const DatasetSpec& spec, const Hdf5S
                "H5Pset_fill_value", spec.path);
 }
 
+/// Links and attributes of a group stay in its header, which has a checksum. With more than eight,
+/// HDF5 would move them into a heap, on whose damage h5py crashes; a text beyond 4 KiB would lose
+/// its checksum there.
+void keep_in_header(const Hdf5Handle& layout, const Hdf5Status& status) {
+  constexpr unsigned kMost = 1000;
+  status.check(H5Pset_link_phase_change(layout.get(), kMost, 0), "H5Pset_link_phase_change");
+  status.check(H5Pset_attr_phase_change(layout.get(), kMost, 0), "H5Pset_attr_phase_change");
+}
+
 /// Chunks of about 512 bytes unless the spec says otherwise: a partly filled chunk is compressed
 /// anew at every flush, and a SWMR writer cannot reuse the place of the old one. (2000 steps, each
 /// flushed: 3 MB; with 4 KiB 16 MB.)
@@ -206,7 +215,9 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path,
                           const std::filesystem::path& shown_as) {
   const Hdf5Status status(shown_as.string(), true);
   const Hdf5Handle access = access_properties(status);
-  Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()),
+  const Hdf5Handle layout = status.own(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "H5Pcreate");
+  keep_in_header(layout, status);
+  Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, layout.get(), access.get()),
                                H5Fclose, "H5Fcreate");
   return Hdf5File(std::move(file), status);
 }
@@ -221,15 +232,18 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
     throw Error(path.string() + ": is a directory, an HDF5 file is expected");
   }
   const Hdf5Handle access = access_properties(status);
-  // A SWMR reader retries metadata whose checksum is wrong, waiting twice as long each time from
-  // 1 ns on. The default of 100 attempts never ends on a damaged file; these take half a second.
-  constexpr unsigned kReadAttempts = 28;
-  status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
-               "H5Pset_metadata_read_attempts");
   if (H5Fis_hdf5(path.c_str()) <= 0) throw Error(path.string() + ": not an HDF5 file");
-  // Files of other programs have an older layout that SWMR refuses, so they get a second chance.
-  hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get());
-  if (id < 0) id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
+  // A file that no writer holds and none died with opens plainly. That comes first, since a SWMR
+  // reader takes damaged metadata for half-written ones and reads them again and again.
+  hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get());
+  if (id < 0) {
+    // It waits twice as long each time, from 1 ns on. The default of 100 attempts never ends on a
+    // damaged file; these take half a second.
+    constexpr unsigned kReadAttempts = 28;
+    status.check(H5Pset_metadata_read_attempts(access.get(), kReadAttempts),
+                 "H5Pset_metadata_read_attempts");
+    id = H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get());
+  }
   return Hdf5File(status.own(id, H5Fclose, "H5Fopen"), status);
 }
 
@@ -296,7 +310,9 @@ void Hdf5File::close() { status_.check(handle_.close(), "H5Fclose"); }
 // --- Hdf5File: objects --------------------------------------------------------------------------
 
 void Hdf5File::create_group(const std::string& path) {
-  status_.own(H5Gcreate2(handle_.get(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+  const Hdf5Handle layout = status_.own(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "H5Pcreate", path);
+  keep_in_header(layout, status_);
+  status_.own(H5Gcreate2(handle_.get(), path.c_str(), H5P_DEFAULT, layout.get(), H5P_DEFAULT),
               H5Gclose, "H5Gcreate2", path);
 }
 
@@ -333,10 +349,9 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
   set_fill(properties, spec, status_);
   if (!extendable) chunk[0] = limits[0];
   status_.check(H5Pset_chunk(properties.get(), rank, chunk.data()), "H5Pset_chunk", spec.path);
-  if (extendable) {
-    status_.check(H5Pset_shuffle(properties.get()), "H5Pset_shuffle", spec.path);
-    status_.check(H5Pset_deflate(properties.get(), 4), "H5Pset_deflate", spec.path);
-  }
+  // Deflated, so that a chunk of zeros on the disk is no chunk: its Fletcher-32 sum would be right.
+  status_.check(H5Pset_shuffle(properties.get()), "H5Pset_shuffle", spec.path);
+  status_.check(H5Pset_deflate(properties.get(), 4), "H5Pset_deflate", spec.path);
   status_.check(H5Pset_fletcher32(properties.get()), "H5Pset_fletcher32", spec.path);
   const Hdf5Handle type = element_type(spec, status_);
   Hdf5Handle dataset =
@@ -355,7 +370,12 @@ Hdf5Dataset Hdf5File::create_dataset(const DatasetSpec& spec, std::int64_t rows,
 bool Hdf5File::has(const std::string& path) const {
   // H5Lexists needs every group on the way to exist.
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    if (H5Lexists(handle_.get(), path.substr(0, slash).c_str(), H5P_DEFAULT) <= 0) return false;
+    const std::string part = path.substr(0, slash);
+    // A damaged group is not one that lacks the link.
+    if (status_.check(H5Lexists(handle_.get(), part.c_str(), H5P_DEFAULT), "H5Lexists", part) ==
+        0) {
+      return false;
+    }
     if (slash == std::string::npos) return true;
   }
 }

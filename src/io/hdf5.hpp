@@ -138,7 +138,7 @@ class Hdf5File {
   /// Zero rows, unlimited first axis, chunked, shuffled, deflated, each chunk with a Fletcher-32
   /// checksum: a flipped bit is a failed read.
   Hdf5Dataset create_extendable(const DatasetSpec& spec);
-  /// Exactly `rows` rows in one chunk with a checksum.
+  /// Exactly `rows` rows in one such chunk.
   Hdf5Dataset create_fixed(const DatasetSpec& spec, std::int64_t rows);
   /// Throws Error when the dataset is missing or has another rank, row shape or kind of type. A
   /// text dataset may have any length of string; the result's spec tells it.
@@ -191,6 +191,8 @@ class Hdf5File {
                    H5T_class_t expected, void* value) const;
   std::vector<std::string> read_texts(const std::string& object, const std::string& name,
                                       bool scalar) const;
+  std::vector<std::string> read_variable(const Hdf5Handle& attribute, std::size_t count,
+                                         const std::string& where) const;
   std::string attribute_text(const std::string& object, const std::string& name) const;
   std::string attributes_checksum(const std::string& object) const;
   Hdf5Handle handle_;

@@ -11,13 +11,18 @@
 namespace fp8lab {
 namespace {
 
-/// Variable-length UTF-8, which h5py shows as str.
-Hdf5Handle text_type(const Hdf5Status& status) {
+/// UTF-8 of one size, padded with NUL. Texts of variable length lie in a heap without a checksum,
+/// where one wrong bit crashes HDF5; these lie in the checked header of their object.
+Hdf5Handle text_type(std::size_t size, const Hdf5Status& status) {
   Hdf5Handle type = status.own(H5Tcopy(H5T_C_S1), H5Tclose, "H5Tcopy");
-  status.check(H5Tset_size(type.get(), H5T_VARIABLE), "H5Tset_size");
+  status.check(H5Tset_size(type.get(), size), "H5Tset_size");
+  status.check(H5Tset_strpad(type.get(), H5T_STR_NULLPAD), "H5Tset_strpad");
   status.check(H5Tset_cset(type.get(), H5T_CSET_UTF8), "H5Tset_cset");
   return type;
 }
+
+/// What files of the first schema have, and those of h5py.
+Hdf5Handle variable_text_type(const Hdf5Status& status) { return text_type(H5T_VARIABLE, status); }
 
 Hdf5Handle scalar_space(const Hdf5Status& status) {
   return status.own(H5Screate(H5S_SCALAR), H5Sclose, "H5Screate");
@@ -47,8 +52,9 @@ void Hdf5File::write_attribute(const std::string& object, const std::string& nam
 void Hdf5File::set_attribute(const std::string& object, const std::string& name,
                              const std::string& value) {
   refuse_nul(value, name);
-  const char* text = value.c_str();
-  write_attribute(object, name, text_type(status_).get(), scalar_space(status_), &text);
+  const std::size_t size = std::max<std::size_t>(value.size(), 1);  // HDF5 knows no empty type
+  write_attribute(object, name, text_type(size, status_).get(), scalar_space(status_),
+                  value.c_str());
 }
 
 void Hdf5File::set_attribute(const std::string& object, const std::string& name,
@@ -67,22 +73,26 @@ void Hdf5File::set_attribute(const std::string& object, const std::string& name,
 
 void Hdf5File::set_attribute(const std::string& object, const std::string& name,
                              const std::vector<std::string>& values) {
-  std::vector<const char*> texts;
+  std::size_t size = 1;
   for (const std::string& value : values) {
     refuse_nul(value, name);
-    texts.push_back(value.c_str());
+    size = std::max(size, value.size());
+  }
+  std::string texts;
+  for (std::string value : values) {
+    value.resize(size, '\0');
+    texts += value;
   }
   const hsize_t count = values.size();
   const Hdf5Handle space =
       status_.own(H5Screate_simple(1, &count, nullptr), H5Sclose, "H5Screate_simple");
-  // HDF5 wants a pointer even for no elements.
-  texts.push_back(nullptr);
-  write_attribute(object, name, text_type(status_).get(), space, texts.data());
+  write_attribute(object, name, text_type(size, status_).get(), space, texts.c_str());
 }
 
 bool Hdf5File::has_attribute(const std::string& object, const std::string& name) const {
   return has(object) &&
-         H5Aexists_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT) > 0;
+         status_.check(H5Aexists_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT),
+                       "H5Aexists_by_name", object) > 0;
 }
 
 std::vector<std::string> Hdf5File::attribute_names(const std::string& object) const {
@@ -136,7 +146,7 @@ std::vector<std::string> Hdf5File::read_texts(const std::string& object, const s
   const Hdf5Handle stored = status_.own(H5Aget_type(attribute.get()), H5Tclose, "H5Aget_type");
   const Hdf5Handle space = status_.own(H5Aget_space(attribute.get()), H5Sclose, "H5Aget_space");
   const int rank = H5Sget_simple_extent_ndims(space.get());
-  if (H5Tget_class(stored.get()) != H5T_STRING || H5Tis_variable_str(stored.get()) <= 0 ||
+  if (H5Tget_class(stored.get()) != H5T_STRING ||
       H5Sget_simple_extent_type(space.get()) == H5S_NULL || rank != (scalar ? 0 : 1)) {
     throw Error(fmt::format("{}: attribute {} has another type", this->name(), where));
   }
@@ -145,8 +155,28 @@ std::vector<std::string> Hdf5File::read_texts(const std::string& object, const s
   if (count > kMostTexts) {
     throw Error(fmt::format("{}: attribute {} has {} entries", this->name(), where, count));
   }
+  if (H5Tis_variable_str(stored.get()) > 0) return read_variable(attribute, count, where);
+  const std::size_t size = H5Tget_size(stored.get());
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  if (size > kMostBytes / std::max<std::size_t>(count, 1)) {
+    throw Error(fmt::format("{}: attribute {} has texts of {} bytes", this->name(), where, size));
+  }
+  std::string bytes(count * size, '\0');
+  const Hdf5Handle type = text_type(size, status_);
+  if (count > 0)
+    status_.check(H5Aread(attribute.get(), type.get(), bytes.data()), "H5Aread", where);
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < count; ++i) {
+    texts.push_back(bytes.substr(i * size, size));
+    texts.back().resize(std::min(texts.back().find('\0'), size));
+  }
+  return texts;
+}
+
+std::vector<std::string> Hdf5File::read_variable(const Hdf5Handle& attribute, std::size_t count,
+                                                 const std::string& where) const {
   std::vector<char*> pointers(count + 1, nullptr);
-  const Hdf5Handle type = text_type(status_);
+  const Hdf5Handle type = variable_text_type(status_);
   status_.check(H5Aread(attribute.get(), type.get(), pointers.data()), "H5Aread", where);
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < count; ++i) {

@@ -1,15 +1,16 @@
 #include "src/validate/steps.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "emulation/api/error.hpp"
 #include "src/io/hash.hpp"
+#include "src/io/json_document.hpp"
 #include "src/io/run_reader.hpp"
 #include "src/train/trainer.hpp"
 
@@ -91,6 +92,21 @@ StepDifference compare_traces(const StepTrace& expected, const StepTrace& actual
   return earliest;
 }
 
+namespace {
+
+/// What hex16 wrote. Throws Error.
+std::uint64_t from_hex16(const std::string& digits) {
+  std::uint64_t hash = 0;
+  const char* const end = digits.data() + digits.size();
+  const auto [last, error] = std::from_chars(digits.data(), end, hash, 16);
+  if (digits.size() != 16 || error != std::errc{} || last != end) {
+    throw Error(fmt::format("'{}' is not 16 hexadecimal digits", digits));
+  }
+  return hash;
+}
+
+}  // namespace
+
 std::string to_json(const GoldenSteps& golden) {
   nlohmann::ordered_json json;
   json["preset"] = golden.preset;
@@ -106,11 +122,8 @@ std::string to_json(const GoldenSteps& golden) {
 }
 
 GoldenSteps read_golden_steps(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream) throw Error(file.string() + ": cannot be read");
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const nlohmann::json json = read_json_object(file);
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
     GoldenSteps golden;
     golden.preset = json.at("preset").get<std::string>();
     golden.recipe = json.at("recipe").get<std::string>();
@@ -120,7 +133,11 @@ GoldenSteps read_golden_steps(const std::filesystem::path& file) {
     golden.trace.loss = json.at("loss").get<std::vector<double>>();
     golden.trace.grad_norm = json.at("grad_norm").get<std::vector<double>>();
     for (const std::string& hash : json.at("weights").get<std::vector<std::string>>()) {
-      golden.trace.weights.push_back(std::stoull(hash, nullptr, 16));
+      golden.trace.weights.push_back(from_hex16(hash));
+    }
+    if (golden.trace.loss.size() != golden.trace.weights.size() ||
+        golden.trace.grad_norm.size() != golden.trace.weights.size()) {
+      throw Error("loss, grad_norm and weights differ in length");
     }
     return golden;
   } catch (const std::exception& problem) {

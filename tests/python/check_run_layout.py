@@ -23,6 +23,11 @@ RANKS = {"N": 1, "0 or 1": 1, "sum of lengths": 1}
 KINDS = {"i64": "<i8", "i32": "<i4", "u64": "<u8", "f64": "<f8", "f32": "<f4", "u8": "|u1"}
 
 
+def text(value: Any) -> Any:
+    """An attribute of fixed-length UTF-8 as str; everything else as it is."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def rows_of(section: str, cells: int) -> list[list[str]]:
     """The first cells of every table row that begins with a path."""
     rows = [line[1:].split("|") for line in section.splitlines() if line.startswith("| `/")]
@@ -45,9 +50,9 @@ def check_dataset(dataset: Any, shape: str, kind: str, units: str) -> list[str]:
             problems.append(f"{dataset.dtype.itemsize} bytes, documented {size.group()}")
     elif dataset.dtype.str != KINDS[kind]:
         problems.append(f"type {dataset.dtype.str}, documented {kind}")
-    if units and dataset.attrs.get("units") != units:
+    if units and text(dataset.attrs.get("units")) != units:
         problems.append(f"units {dataset.attrs.get('units')!r}, documented {units!r}")
-    if not isinstance(dataset.attrs.get("description"), str):
+    if not isinstance(dataset.attrs.get("description"), bytes):
         problems.append("no description")
     return problems
 
@@ -57,7 +62,7 @@ def check_te_names(dataset: Any, remark: str) -> list[str]:
     if documented is None:
         return ["unexpected te_name"] if "te_name" in dataset.attrs else []
     problems = []
-    if dataset.attrs.get("te_name") != documented.group(1):
+    if text(dataset.attrs.get("te_name")) != documented.group(1):
         problems.append(f"te_name {dataset.attrs.get('te_name')!r}, not {documented.group(1)!r}")
     if dataset.attrs.get("te_factor") != float(documented.group(2) or 1):
         problems.append("another te_factor")
@@ -105,11 +110,11 @@ def check_meta(attributes: Any, run_part: str) -> list[str]:
     for name, kind in documented.items():
         value = attributes.get(name)
         good = {
-            "str": isinstance(value, str),
+            "str": isinstance(value, bytes),
             "u64": getattr(value, "dtype", None) == "<u8",
             "i64": getattr(value, "dtype", None) == "<i8",
             "1-D array of str": getattr(value, "ndim", 0) == 1
-            and all(isinstance(entry, str) for entry in value),
+            and all(isinstance(entry, bytes) for entry in value),
         }
         if not good[kind]:
             problems.append(f"/meta@{name} is {value!r}, documented {kind}")
@@ -139,7 +144,7 @@ def check_study(file: Any, readme: str) -> list[str]:
             if f"/{group}/{name}" not in documented
         ]
     for index, key in enumerate(file["meta"].attrs["axis_keys"]):
-        if file[f"axes/{index}"].attrs["key"] != key:
+        if text(file[f"axes/{index}"].attrs["key"]) != text(key):
             problems.append(f"/axes/{index} is not {key}")
     for position, name in enumerate(file["arms/name"].asstr()[:]):
         link = file["runs"].get(name, getlink=True)
@@ -156,7 +161,7 @@ def check(path: Path, readme: str) -> list[str]:
     except OSError as error:
         return [str(error)]
     with file:
-        schema = file["meta"].attrs.get("schema")
+        schema = text(file["meta"].attrs.get("schema"))
         if schema in SCHEMAS:
             return check_run(file, readme)
         if schema == "fp8lab-study-1":

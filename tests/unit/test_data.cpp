@@ -104,7 +104,9 @@ TEST_CASE("JSON lines become documents; prompts are masked only in prompt-respon
 
 TEST_CASE("malformed JSON lines name file and line") {
   const char* cases[][2] = {
-      {"{\"question\": \"a\", \"answer\": \"b\"}\n{oops\n", ":2: not valid JSON"},
+      {"{\"question\": \"a\", \"answer\": \"b\"}\n{oops\n", ":2: malformed JSON"},
+      {"{\"question\": \"a\", \"answer\": \"b\", \"answer\": \"c\"}\n",
+       ":1: key 'answer' is given twice"},
       {"[1]\n", ":1: expected a JSON object"},
       {"{\"question\": 3, \"answer\": \"b\"}\n", ":1: expected a string in \"question\""},
       {"{\"question\": \"a\"}\n", "\"answer\""},

@@ -374,7 +374,9 @@ TEST_CASE("a malformed table of token bytes is one line") {
     return Vocabulary::read(scratch / "shard.json");
   };
   CHECK(read("41", "42").decode({0, 2, 3, 9, -1}) == "B\xe2\x82\xac");
-  CHECK_THROWS_WITH(read("{", "["), Catch::Contains("not a table"));
+  CHECK_THROWS_WITH(read("{", "["), Catch::Contains("malformed JSON"));
+  CHECK_THROWS_WITH(read("\"begin\":0", "\"begin\":0,\"begin\":2"), Catch::Contains("given twice"));
+  CHECK_THROWS_WITH(read("\"end\":1", "\"end\":18446744073709551615"), Catch::Contains("\"end\""));
   CHECK_THROWS_WITH(read("bytes-1", "bytes-2"), Catch::Contains("not a table"));
   CHECK_THROWS_WITH(read("41", "4"), Catch::Contains("'4' is not hexadecimal"));
   CHECK_THROWS_WITH(read("41", "4g"), Catch::Contains("'4g' is not hexadecimal"));
