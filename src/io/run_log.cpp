@@ -328,6 +328,13 @@ std::string difference(const Identity& stored, const Identity& now) {
   return text;
 }
 
+void require_continuable(const RunMeta& meta, const std::filesystem::path& path) {
+  if (meta.version >= RunMeta().version) return;
+  throw Error(path.string() +
+              ": of a version of fp8lab that did not write down what determines a "
+              "run; it can be read, not continued");
+}
+
 FileLock RunLog::lock(const std::filesystem::path& path) {
   std::optional<FileLock> lock = FileLock::try_acquire(path);
   if (!lock) throw Error(path.string() + ": another process is writing this run");
@@ -365,12 +372,7 @@ std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::i
   FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   const Hdf5File old = Hdf5File::open(path);
   const RunMeta meta = read_meta(old);
-  if (meta.version < RunMeta().version) {
-    throw Error(
-        fmt::format("{}: of a version of fp8lab that did not write down what determines a "
-                    "run; it can be read, not continued",
-                    path.string()));
-  }
+  require_continuable(meta, path);
   const std::vector<TensorName> tensors = read_tensor_names(old);
   const std::vector<std::int64_t> steps = read_steps(old, RowGroup::metrics, 0);
   const std::int64_t last = steps.empty() ? 0 : steps.back();

@@ -44,6 +44,9 @@ struct RunMeta {
   Identity identity;
 };
 
+/// Throws Error for the meta of a file of a version that cannot be continued.
+void require_continuable(const RunMeta& meta, const std::filesystem::path& path);
+
 /// One row of /metrics. `step` counts optimizer steps of the whole run from 1.
 struct StepRecord {
   std::int64_t step = 0;

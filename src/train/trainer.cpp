@@ -42,8 +42,9 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
     : config_(config),
       backend_(backend),
       options_(std::move(options)),
+      directory_(options_.directory),
       recipe_(load_recipe(config.recipe)) {
-  check_directory();
+  directory_.check(options_.resume);
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     const StageConfig& stage = config_.stages[i];
     stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
@@ -181,71 +182,20 @@ std::vector<TensorName> Trainer::tensor_names() const {
   return names;
 }
 
-void Trainer::check_directory() const {
-  const bool has_run = std::filesystem::exists(run_file());
-  if (!has_run && std::filesystem::exists(checkpoint_file())) {
-    throw Error(
-        fmt::format("{}: there is no run.h5 beside this checkpoint, and a run here would "
-                    "overwrite it; put the run.h5 back, or start in another directory (with "
-                    "--init-from to start from its weights)",
-                    checkpoint_file().string()));
-  }
-  if (has_run != options_.resume) {
-    throw Error(has_run ? fmt::format("{} exists: use --resume to continue it, or another --out",
-                                      run_file().string())
-                        : fmt::format("{}: no run to resume; start it without --resume",
-                                      options_.directory.string()));
-  }
-}
-
 bool Trainer::open_log() {
-  make_directories(options_.directory);
-  FileLock lock = RunLog::lock(run_file());
-  check_directory();
-  remove_temporaries(checkpoint_file());
+  FileLock lock = directory_.lock(options_.resume);
   if (!options_.resume) {
-    log_ = RunLog::create(run_file(), make_meta(), tensor_names(), std::move(lock));
+    log_ = RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock));
     return true;
   }
-  const RunStatus status = read_run_status(run_file());
-  if (const std::string changes = difference(status.meta.identity, identity_); !changes.empty()) {
-    throw Error(
-        fmt::format("{}: another run: {}; give another --out", run_file().string(), changes));
-  }
+  const RunStatus status = directory_.status_of(identity_, config_);
   if (status.complete) return false;
-  find_checkpoint(status);
+  position_ = directory_.find_checkpoint(status, identity_, config_).value_or(RunPosition{});
   last_evaluation_ = status.last_eval_step;
-  log_ = RunLog::resume(run_file(), position_.step, config_.logging.every_steps, std::move(lock));
+  log_ = RunLog::resume(directory_.run_file(), position_.step, config_.logging.every_steps,
+                        std::move(lock));
   record_changes(status.meta);
   return true;
-}
-
-void Trainer::find_checkpoint(const RunStatus& status) {
-  const std::string file = checkpoint_file().string();
-  const auto& recorded = status.checkpoints;
-  if (!std::filesystem::exists(file)) {
-    if (recorded.empty()) return;  // killed before the first one
-    throw Error(
-        fmt::format("{}: missing, but {} has one after step {}; put it back, or start "
-                    "anew in another directory",
-                    file, run_file().string(), recorded.back().step));
-  }
-  const CheckpointSummary checkpoint = read_checkpoint(file);
-  if (checkpoint.identity != hash_of(identity_)) {
-    throw Error(fmt::format("{}: of another run than {}; put the right one back", file,
-                            run_file().string()));
-  }
-  check_position(checkpoint.position, config_, file);
-  // A kill between the two files leaves one that is not recorded yet.
-  const std::int64_t step = checkpoint.position.step;
-  const bool is_recorded = !recorded.empty() && step <= recorded.back().step;
-  if (is_recorded && (step < recorded.back().step || checkpoint.hash != recorded.back().hash)) {
-    throw Error(
-        fmt::format("{}: of step {}, not the one that {} has written after step {}; put "
-                    "that back",
-                    file, step, run_file().string(), recorded.back().step));
-  }
-  position_ = checkpoint.position;
 }
 
 void Trainer::record_changes(const RunMeta& before) {
@@ -300,7 +250,7 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
   }
   const bool resumed = position_.streams.size() == i + 1;
   if (resumed) {
-    load_checkpoint(checkpoint_file(),
+    load_checkpoint(directory_.checkpoint_file(),
                     {backend_, *parameters_, scalars_, stage->transformer->linears()});
     data_[i].stream.seek(position_.streams[i]);
   } else {
@@ -418,7 +368,7 @@ void Trainer::record_step(Stage& stage, std::int64_t tokens) {
     if (config_.logging.nonfinite == NonfinitePolicy::stop) {
       throw RuntimeFailure(fmt::format("step {}: loss {} and gradient norm {}; see /events of {}",
                                        record.step, record.loss, record.grad_norm,
-                                       run_file().string()));
+                                       directory_.run_file().string()));
     }
   }
   if (options_.progress) {
@@ -486,9 +436,10 @@ void Trainer::checkpoint(Stage& stage) {
   position.seconds = elapsed();
   say("writing a checkpoint");
   log_->flush();
-  const std::uint64_t hash = save_checkpoint(
-      checkpoint_file(), {backend_, *parameters_, scalars_, stage.transformer->linears()}, position,
-      hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
+  const std::uint64_t hash =
+      save_checkpoint(directory_.checkpoint_file(),
+                      {backend_, *parameters_, scalars_, stage.transformer->linears()}, position,
+                      hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
   log_->append(CheckpointRecord{position.step, hash});
   log_->flush();
   say("");

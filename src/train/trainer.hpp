@@ -18,6 +18,7 @@
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
+#include "src/train/run_directory.hpp"
 
 namespace fp8lab {
 
@@ -67,12 +68,8 @@ class Trainer {
 
   void open_data();
   void load_initial_weights();
-  /// Throws Error unless the directory is one that this run can begin or continue in.
-  void check_directory() const;
   /// False when the run in the directory is complete.
   bool open_log();
-  /// Finds the checkpoint to continue from; `status` is that of the run file beside it.
-  void find_checkpoint(const RunStatus& status);
   void record_changes(const RunMeta& before);
   RunMeta make_meta();
   std::vector<TensorName> tensor_names() const;
@@ -92,14 +89,11 @@ class Trainer {
   void checkpoint(Stage& stage);
   double scalar(std::int64_t index);
   double elapsed() const;
-  std::filesystem::path run_file() const { return options_.directory / "run.h5"; }
-  std::filesystem::path checkpoint_file() const {
-    return options_.directory / "checkpoint.safetensors";
-  }
 
   RunConfig config_;
   Backend& backend_;
   TrainerOptions options_;
+  RunDirectory directory_;
   Recipe recipe_;
   std::vector<Recipe> stage_recipes_;
   std::vector<StageData> data_;

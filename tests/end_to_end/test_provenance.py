@@ -221,9 +221,9 @@ data.path = "{held_out}"
     with open_run(out) as file:
         meta = file["meta"].attrs
         names = list(meta["identity_names"])
-        assert names[0] == "configuration" and names[-1] == "initial weights"
+        assert names[0] == b"configuration" and names[-1] == b"initial weights"
         assert all(len(text) == 16 for text in meta["identity_hashes"])
-        version, source = meta["code_version"].rsplit(".", 1)
+        version, source = meta["code_version"].decode().rsplit(".", 1)
         assert "+" in version and len(source) == 16
     assert "simd_changed" in [kind for _, kind, _ in events(out)]
 
@@ -471,7 +471,7 @@ def test_there_is_one_math_profile(tmp_path: Path) -> None:
     refused(train(config, tmp_path / "run", "--math", "exact"), "math")
     trained(config, tmp_path / "run")
     with open_run(tmp_path / "run") as file:
-        assert file["meta"].attrs["math_profile"] == "exact"
+        assert file["meta"].attrs["math_profile"] == b"exact"
 
 
 if __name__ == "__main__":

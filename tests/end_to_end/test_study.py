@@ -116,7 +116,7 @@ def open_run(folder: Path) -> h5py.File:
 
 def meta(folder: Path, name: str) -> str:
     with open_run(folder) as run:
-        return str(run["/meta"].attrs[name])
+        return bytes(run["/meta"].attrs[name]).decode()
 
 
 def hashes(folder: Path) -> list[int]:
@@ -173,7 +173,7 @@ def start_and_wait_for_child(study: Study, *extra: object) -> tuple[subprocess.P
 
 def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED)
-    text = study.done("--list")
+    text = study.list()
     pattern = r"^ *[-\d]+ (\S+) .*configuration=([0-9a-f]{16}) recipes=([0-9a-f]{16})"
     listed = {row[0]: row[1:] for row in re.findall(pattern, text, re.M)}
     assert set(listed) == {"shared", *ARMS} and not study.out.exists()
@@ -182,7 +182,7 @@ def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     for name, values in listed.items():
         assert meta(study.out / name, "config_hash") == values[0]
         assert meta(study.out / name, "recipe_hash") == values[1]
-    assert listed["bf16"][0] not in study.done("--list", "--set", "seed=4")
+    assert listed["bf16"][0] not in study.list("--set", "seed=4")
 
 
 @pytest.mark.parametrize("head", ["", SHARED])

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -62,4 +63,37 @@ inline fp8lab::OperandStatistics example_statistics(std::int64_t step, std::size
     statistics.top_channel[i] = static_cast<double>(step * 100 + i);
   }
   return statistics;
+}
+
+inline void append_steps(fp8lab::RunLog& log, std::int64_t first, std::int64_t last) {
+  for (std::int64_t step = first; step <= last; ++step) log.append(example_step(step));
+}
+
+inline void append_tensors(fp8lab::RunLog& log, std::int64_t step) {
+  std::vector<fp8lab::OperandStatistics> statistics;
+  for (std::size_t i = 0; i < example_tensors().size(); ++i) {
+    statistics.push_back(example_statistics(step, i));
+  }
+  log.append_tensors(step, statistics, {0, 1, static_cast<std::uint8_t>(step == 10)});
+}
+
+/// Something of every kind, up to step 20.
+inline void write_example(fp8lab::RunLog& log) {
+  append_steps(log, 1, 10);
+  log.append(fp8lab::EvalRecord{10, 0, 3.25, -1.0, 0});
+  append_tensors(log, 10);
+  log.append(fp8lab::EventRecord{5, "outliers_planted", "4 channels, gain 64"});
+  log.append_sample(7, "layers.0.attention.qkv/fprop.x", {1.0f, -0.0f, 3.5f});
+  log.append(fp8lab::CheckpointRecord{10, 0x1111111111111111ull});
+  log.flush();
+  append_steps(log, 11, 20);
+  log.append(fp8lab::EvalRecord{20, 1, 2.25, 0.625, 64});
+  log.append(fp8lab::ScoreRecord{10, 0, "loss/a.jsonl", 3.5, 1000});
+  log.append(fp8lab::ScoreRecord{20, 1, "pass@4", 0.75, 64});
+  append_tensors(log, 20);
+  log.append(fp8lab::EventRecord{15, "nan", std::string(255, 'm') + "é tail"});
+  log.append_sample(15, "b", {});
+  log.append(fp8lab::CheckpointRecord{20, 0x2222222222222222ull});
+  log.append_sample(20, "c", {std::numeric_limits<float>::infinity(), 2.0f});
+  log.flush();
 }

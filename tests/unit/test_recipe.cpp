@@ -396,7 +396,8 @@ TEST_CASE("an unknown recipe name lists the known ones") {
     load_recipe("infir3");
     FAIL("accepted");
   } catch (const Error& error) {
-    CHECK(std::string(error.what()).find("unknown recipe 'infir3'; accepted: bf16, ") !=
+    CHECK(std::string(error.what())
+              .find("unknown recipe 'infir3' (did you mean 'infir2'?); accepted: bf16, ") !=
           std::string::npos);
   }
   CHECK_THROWS_WITH(load_recipe("no/such.toml"), Catch::Contains("does not exist"));
