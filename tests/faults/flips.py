@@ -130,7 +130,7 @@ def evaluate(context: Context, fixture: Fixture, folder: Path) -> Outcome:
 
 
 def export(context: Context, fixture: Fixture, folder: Path) -> Outcome:
-    words = ("--dtype", "f32", "--threads", "1")
+    words = ("--dtype", "f32")
     result = context.program.run(folder, "export", "run", "out", *words)
     if result.code != 0 or fault_of(result):
         return refused_or_crashed(result)
@@ -169,7 +169,8 @@ def load(path: Path) -> tuple[str, str]:
 def _load(path: Path) -> tuple[str, str]:
     os.chdir(path.parent)
     sys.path.insert(0, str(SOURCE / "analysis"))
-    from fp8lab_analysis.runs import InputError, load_run
+    from fp8lab_analysis.hdf5 import InputError
+    from fp8lab_analysis.run_reader import load_run
     from fp8lab_analysis.study import load_study
 
     name = Path(path.name)

@@ -129,7 +129,7 @@ def full_export(context: Context, rng: random.Random) -> Outcome:
     """An export that finds no space fails, and works once there is some."""
     folder = context.bytes.copy(case_folder(context, "export"), "whole")
     limits = {resource.RLIMIT_FSIZE: rng.randrange(PAGE, 500_000)}
-    words = ("export", "run", "out", "--dtype", "f32", "--threads", "1")
+    words = ("export", "run", "out", "--dtype", "f32")
     result = context.program.run(folder, *words, limits=limits)
     if result.code != 0:
         problem = complains_of_space(result)
