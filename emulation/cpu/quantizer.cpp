@@ -250,8 +250,9 @@ void Quantizer::write_scales(const Rectangle& area, const std::vector<float>& de
     return;
   }
   float* const to = operand_.scales.row<float>(first_col) + first_row;
-  const bool on_lines = reinterpret_cast<std::uintptr_t>(to) % kLineBytes == 0 &&
-                        operand_.scales.row_stride * sizeof(float) % kLineBytes == 0;
+  const bool on_lines =
+      reinterpret_cast<std::uintptr_t>(to) % kLineBytes == 0 &&
+      static_cast<std::size_t>(operand_.scales.row_stride) * sizeof(float) % kLineBytes == 0;
   kernels_.turn_scales(scale, high, wide, to, operand_.scales.row_stride, streamed_ && on_lines);
 }
 

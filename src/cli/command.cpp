@@ -54,11 +54,16 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
                           command_names(commands)));
 }
 
-// What went wrong, on one line whatever the message holds.
+// What went wrong, on one line of bounded length whatever the message holds.
 int complain(std::string message, int status) {
+  constexpr std::size_t kHead = 1500, kTail = 400;
+  if (message.size() > kHead + kTail) {
+    message.replace(kHead, message.size() - kHead - kTail, " [...] ");
+  }
   std::replace_if(
       message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  fmt::print(stderr, "fp8lab: {}\n", message);
+  // Where standard error takes nothing, the status is all there is to say; fmt::print would throw.
+  std::fprintf(stderr, "fp8lab: %s\n", message.c_str());
   return status;
 }
 

@@ -1,7 +1,10 @@
 // Recipes as TOML files (design.md section 4).
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulation/api/error.hpp"
@@ -82,29 +85,68 @@ std::string canonical_text(const Recipe& recipe) {
   return text;
 }
 
+constexpr std::size_t kMostChoices = 256;
+
+// The patterns without braces that `pattern` stands for; none when they are too many.
+std::vector<std::string> without_braces(const std::string& pattern) {
+  std::vector<std::string> done, open = {pattern};
+  while (!open.empty() && done.size() + open.size() <= kMostChoices) {
+    const std::string next = std::move(open.back());
+    open.pop_back();
+    const std::size_t begin = next.find('{'), end = next.find('}', begin);
+    if (begin == std::string::npos || end == std::string::npos) {
+      done.push_back(next);
+      continue;
+    }
+    for (std::size_t first = begin + 1; first <= end && open.size() <= kMostChoices;) {
+      const std::size_t last = std::min(next.find(',', first), end);
+      open.push_back(next.substr(0, begin) + next.substr(first, last - first) +
+                     next.substr(end + 1));
+      first = last + 1;
+    }
+  }
+  return open.empty() ? done : std::vector<std::string>();
+}
+
+// An index that a pattern's second part, "12", "*", "1*2" or "last", would match; at most 999.
+int index_in(const std::string& pattern) {
+  const std::size_t dot = pattern.find('.');
+  if (dot == std::string::npos) return 0;
+  std::string part = pattern.substr(dot + 1, pattern.find('.', dot + 1) - dot - 1);
+  part.erase(std::remove(part.begin(), part.end(), '*'), part.end());
+  int index = 0;
+  const char* const end = part.data() + part.size();
+  const auto [last, error] = std::from_chars(part.data(), end, index);
+  return error == std::errc{} && last == end && index >= 0 && index < 1000 ? index : 0;
+}
+
 // True when some model could have a layer that `pattern` names; "first" and "last" are tried as the
 // same layer, any index up to 999 by itself.
 bool names_a_linear_layer(const std::string& pattern) {
-  for (int index = 0; index < 1000; ++index) {
+  for (const std::string& plain : without_braces(pattern)) {
+    if (layer_pattern_matches(plain, "lm_head", 1)) return true;
+    const int index = index_in(plain);
     const std::string layer = fmt::format("layers.{}.", index);
     for (const char* linear : {"attention.qkv", "attention.o", "mlp.gate_up", "mlp.down"}) {
-      if (layer_pattern_matches(pattern, layer + linear, index + 1)) return true;
+      if (layer_pattern_matches(plain, layer + linear, index + 1)) return true;
     }
   }
-  return layer_pattern_matches(pattern, "lm_head", 1);
+  return false;
 }
 
 // Modules that no recipe quantizes; files may list them for the reader's sake.
 bool names_an_unquantized_module(const std::string& pattern) {
-  for (const char* module : {"embed", "norm", "attention.core"}) {
-    if (layer_pattern_matches(pattern, module, 1)) return true;
+  for (const std::string& plain : without_braces(pattern)) {
+    for (const char* module : {"embed", "norm", "attention.core"}) {
+      if (layer_pattern_matches(plain, module, 1)) return true;
+    }
   }
   return false;
 }
 
 constexpr const char* kLayerNames =
     "layers.N.attention.qkv, layers.N.attention.o, layers.N.mlp.gate_up, layers.N.mlp.down, "
-    "lm_head, where N is an index, first, last or *, and {a,b} lists choices";
+    "lm_head, where N is an index, first, last or *, and {a,b} lists choices, at most 256 in all";
 
 // Reads the exceptions; `draft` is the recipe of every other layer.
 std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDraft& base) {

@@ -59,6 +59,16 @@ def test_unknown_words() -> None:
     assert "--a is missing" in refused("gemm", "--spec", "sm90_bf16")
 
 
+def test_complaints_are_short_and_need_no_reader(tmp_path: Path) -> None:
+    recipe = tmp_path / "long.toml"
+    recipe.write_text("z" * 1_000_000 + " = 1\n" + RECIPE)
+    said = refused("recipes", "check", recipe)
+    assert "unknown key 'zzz" in said and "accepted: name" in said and len(said) < 3000
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        result = subprocess.run([PROGRAM, "eval", "nothing"], stderr=full, check=False)
+    assert result.returncode == 2
+
+
 def test_info() -> None:
     facts = json.loads(succeeded("info", "--json"))
     assert "portable" in facts["simd"] and facts["simd_in_use"] in facts["simd"]

@@ -130,7 +130,7 @@ def evaluate(context: Context, fixture: Fixture, folder: Path) -> Outcome:
 
 
 def export(context: Context, fixture: Fixture, folder: Path) -> Outcome:
-    words = ("--dtype", "f32", "--threads", "1")
+    words = ("--dtype", "f32")
     result = context.program.run(folder, "export", "run", "out", *words)
     if result.code != 0 or fault_of(result):
         return refused_or_crashed(result)
@@ -169,7 +169,8 @@ def load(path: Path) -> tuple[str, str]:
 def _load(path: Path) -> tuple[str, str]:
     os.chdir(path.parent)
     sys.path.insert(0, str(SOURCE / "analysis"))
-    from fp8lab_analysis.runs import InputError, load_run
+    from fp8lab_analysis.hdf5 import InputError
+    from fp8lab_analysis.run_reader import load_run
     from fp8lab_analysis.study import load_study
 
     name = Path(path.name)
@@ -236,6 +237,37 @@ def same_study(context: Context, folder: Path, result: Result) -> Outcome:
     return Outcome("wrong", f"{changed}; {result.said()}") if changed else Outcome("right")
 
 
+def doctor(context: Context, rng: random.Random) -> Outcome:
+    """A damaged run, examined: what `doctor` calls well has to be right."""
+    fixture = rng.choice((context.bytes, context.tokens))
+    state = rng.choice(("whole", "stopped"))
+    folder = fixture.copy(case_folder(context, "doctor"), state)
+    name = rng.choice(("run.h5", "checkpoint.safetensors"))
+    done = damage_file(folder / "run" / name, rng)
+    result = context.program.run(folder, "doctor", "run")
+    if fault_of(result) or result.code not in (0, 3):
+        return told(Outcome("crashed", f"{fault_of(result)}; {result.said()}"), name, done)
+    if result.code == 3:
+        explained = any(
+            line.startswith("damaged") and name in line for line in result.out.split("\n")
+        )
+        verdict = "refused" if explained else "crashed"
+        return told(Outcome(verdict, f"{result.out}{result.said()}"), name, done)
+    if state == "stopped":
+        outcome = fixture.judge(folder, context.program.run(folder, *TRAIN, "--resume"))
+    else:
+        outcome = evaluate(context, fixture, folder)
+        try:
+            changed = difference(fixture.right, contents(folder / "run/run.h5"))
+        except Died as died:
+            changed = f"reading the run file {died}"
+        if changed:
+            outcome = Outcome("wrong", changed)
+    if outcome.verdict == "refused":
+        outcome = Outcome("wrong", f"doctor called this well: {outcome.note}")
+    return told(outcome, name, done)
+
+
 def full_report(context: Context, rng: random.Random) -> Outcome:
     """The program's own report of a damaged run: its tables, or one line."""
     folder = context.bytes.copy(case_folder(context, "report"), "whole")
@@ -258,6 +290,7 @@ def flip(context: Context, rng: random.Random) -> Outcome:
         (read_run, 5),
         (fresh_shard, 2),
         (read_study, 3),
+        (doctor, 4),
         (repeat_study, 2),
     )
     if rng.random() < 0.01:

@@ -8,7 +8,9 @@ import shutil
 import signal
 from pathlib import Path
 
-from program import Interrupt, Result, fault_of, refusal_fault
+import h5py
+
+from program import Died, Interrupt, Result, fault_of, in_child, refusal_fault
 from runs import TRAIN, Context, Fixture, Outcome, case_folder, contents, refused_or_crashed
 
 PAGE = 4096  # below it not even a complaint would fit into the file that catches it
@@ -49,14 +51,35 @@ def finish(context: Context, fixture: Fixture, folder: Path) -> Outcome:
 
 
 def kill(context: Context, rng: random.Random) -> Outcome:
-    """kill -9 one to three times, then to the end."""
+    """kill -9 one to three times, `doctor` in between, then to the end."""
     fixture = pick_fixture(context, rng)
     folder = fixture.copy(case_folder(context, "kill"))
     for _ in range(rng.randint(1, 3)):
         result = train(context, folder, pick_moment(context, fixture, rng, signal.SIGKILL))
         if result.code not in (0, -signal.SIGKILL):
             return Outcome("crashed", f"after a kill: {result.said()}")
+        if rng.random() < 0.3 and (folder / "run/run.h5").exists():
+            problem = examine(context, folder, rng)
+            if problem:
+                return Outcome("crashed", problem)
     return finish(context, fixture, folder)
+
+
+def examine(context: Context, folder: Path, rng: random.Random) -> str:
+    """What is wrong with `doctor` on a killed run, which is damaged in nothing. It is itself killed
+    now and then; afterwards plain HDF5 readers open the run file."""
+    if rng.random() < 0.5:
+        at = rng.randrange(1, 300) if context.traced else None
+        interrupt = Interrupt(signal.SIGKILL, at, rng.uniform(0.0, 0.05))
+        context.program.run(folder, "doctor", "run", interrupt=interrupt)
+    result = context.program.run(folder, "doctor", "run")
+    if result.code != 0 or fault_of(result):
+        return f"a killed run is not well: {result.out}{result.said()}"
+    try:
+        in_child(lambda: h5py.File(folder / "run/run.h5", "r")["meta"].attrs["schema"])
+    except Died as died:
+        return f"opening the run plainly after doctor {died}"
+    return ""
 
 
 def stop(context: Context, rng: random.Random) -> Outcome:
@@ -129,7 +152,7 @@ def full_export(context: Context, rng: random.Random) -> Outcome:
     """An export that finds no space fails, and works once there is some."""
     folder = context.bytes.copy(case_folder(context, "export"), "whole")
     limits = {resource.RLIMIT_FSIZE: rng.randrange(PAGE, 500_000)}
-    words = ("export", "run", "out", "--dtype", "f32", "--threads", "1")
+    words = ("export", "run", "out", "--dtype", "f32")
     result = context.program.run(folder, *words, limits=limits)
     if result.code != 0:
         problem = complains_of_space(result)

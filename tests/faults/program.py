@@ -219,7 +219,8 @@ def fault_of(result: Result) -> str:
 
 def refusal_fault(result: Result, name: str = "", codes: Sequence[int] = (2,)) -> str:
     """What is wrong with a refusal; empty: a status in `codes` and one line that holds `name`."""
-    lines = result.err.splitlines()
+    # Long phases may have said what they do, "timing the operations ...".
+    lines = [line for line in result.err.splitlines() if not line.endswith(" ...")]
     if result.code not in codes:
         return f"exit {result.code} where {' or '.join(map(str, codes))} is due"
     if len(lines) != 1 or not lines[0].startswith(("fp8lab: ", "error: ")):

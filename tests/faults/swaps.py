@@ -147,8 +147,48 @@ OF_TOKENS: dict[str, Swap] = {
 }
 
 
+def other_base(folder: Path, rng: random.Random) -> None:
+    changes = (
+        ("seed = 3", "seed = 4"),
+        ("warmup_steps = 1", "warmup_steps = 0"),
+        ("steps = 4", "steps = 5"),
+        ("sequence_length = 32", "sequence_length = 40"),
+    )
+    edit(folder / "base.toml", *rng.choice(changes))
+
+
+def exchanged_arms(folder: Path, rng: random.Random) -> None:
+    """The run of one arm in the folder of the other."""
+    del rng
+    shutil.rmtree(folder / "study/infir2")
+    shutil.copytree(folder / "study/bf16", folder / "study/infir2")
+
+
+OF_STUDIES = {"another base": other_base, "the run of another arm": exchanged_arms}
+
+
+def swap_study(context: Context, rng: random.Random) -> Outcome:
+    """An exchange in a finished study, then ablate again; it neither counts nor describes runs of
+    other settings as its own."""
+    folder = case_folder(context, "swap-study")
+    shutil.copytree(context.study, folder)
+    name = rng.choice(list(OF_STUDIES))
+    OF_STUDIES[name](folder, rng)
+    before = (folder / "study/study.h5").read_bytes()
+    words = ("ablate", "--study", "study.toml", "--out", "study", "--jobs", "1", "--threads", "1")
+    result = context.program.run(folder, *words)
+    problem = fault_of(result) or (refusal_fault(result, "", (1, 2)) if result.code != 0 else "")
+    if problem:
+        return Outcome("crashed", f"{name}: {problem}; {result.said()}")
+    if result.code == 0 or (folder / "study/study.h5").read_bytes() != before:
+        return Outcome("wrong", f"{name}: {result.said()}")
+    return Outcome("refused", f"{name}: {result.said()}")
+
+
 def swap(context: Context, rng: random.Random) -> Outcome:
     """One exchange in a stopped run, then --resume; only a refusal is right."""
+    if rng.random() < 0.15:
+        return swap_study(context, rng)
     fixture: Fixture = rng.choice((context.bytes, context.bytes, context.tokens))
     swaps = OF_BYTES if fixture is context.bytes else OF_TOKENS
     name = rng.choice(list(swaps))

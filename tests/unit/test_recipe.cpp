@@ -264,6 +264,33 @@ TEST_CASE("exceptions: kept layers first, then the first override that matches")
   CHECK(middle.gemm(GemmRole::fprop).accumulator == Accumulator::sm90_wgmma_fp8);
 }
 
+TEST_CASE("patterns of layers are read at once, whatever they list") {
+  const auto accepted = [](const std::string& pattern) {
+    const std::string text = kBase + "[[override]]\nmatch = \"" + pattern + "\"\n";
+    try {
+      parse_recipe(text, "r.toml");
+      return true;
+    } catch (const Error& error) {
+      CHECK_THAT(error.what(), Catch::Contains("names no linear layer"));
+      return false;
+    }
+  };
+  for (const char* pattern :
+       {"*", "layers.999", "layers.12*.mlp", "layers.*7", "layers.1*2.mlp.down", "layers.last.*",
+        "{layers.1{2,3}.mlp,x}", "*.{0,1,2,3}.*.{qkv,o}", "l*.5", "lm_{head,foot}"}) {
+    INFO(pattern);
+    CHECK(accepted(pattern));
+  }
+  std::string doubling = "layers.";
+  for (int i = 0; i < 40; ++i) doubling += "{*,0}";
+  for (const std::string& pattern :
+       {std::string("layers.1000"), std::string("layers.x"), std::string("lm_head.x"),
+        std::string("layers.0.mlp.up"), std::string("{}"), std::string("x{"), doubling}) {
+    INFO(pattern);
+    CHECK_FALSE(accepted(pattern));
+  }
+}
+
 TEST_CASE("the hash is of the numerics, not of the words") {
   const std::string hash = parse_recipe(kBase, "r.toml").hash;
   CHECK(hash.size() == 16);
