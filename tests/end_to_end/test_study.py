@@ -91,6 +91,13 @@ class Study:
         assert result.returncode == 0, (result.stdout, result.stderr)
         return result.stdout
 
+    def listed(self, *extra: object) -> str:
+        """What --list prints."""
+        words = [PROGRAM, "ablate", "--study", self.file, "--list", *extra]
+        return subprocess.run(
+            [str(word) for word in words], capture_output=True, text=True, timeout=120, check=True
+        ).stdout
+
     def refused(self, *extra: object) -> str:
         """The message; nothing in the folder may change."""
         before = self.state()
@@ -173,7 +180,7 @@ def start_and_wait_for_child(study: Study, *extra: object) -> tuple[subprocess.P
 
 def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED)
-    text = study.list()
+    text = study.listed()
     pattern = r"^ *[-\d]+ (\S+) .*configuration=([0-9a-f]{16}) recipes=([0-9a-f]{16})"
     listed = {row[0]: row[1:] for row in re.findall(pattern, text, re.M)}
     assert set(listed) == {"shared", *ARMS} and not study.out.exists()
@@ -182,7 +189,7 @@ def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     for name, values in listed.items():
         assert meta(study.out / name, "config_hash") == values[0]
         assert meta(study.out / name, "recipe_hash") == values[1]
-    assert listed["bf16"][0] not in study.list("--set", "seed=4")
+    assert listed["bf16"][0] not in study.listed("--set", "seed=4")
 
 
 @pytest.mark.parametrize("head", ["", SHARED])
