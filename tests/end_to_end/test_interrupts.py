@@ -26,7 +26,7 @@ kind = "sft"
 steps = {steps}
 batch_sequences = {batch}
 micro_batch_sequences = 1
-sequence_length = 64
+sequence_length = 192
 [stages.learning_rate]
 warmup_steps = 1
 [stages.data]
@@ -47,7 +47,7 @@ def start(
     steps: int = 4,
     batch: int = 1,
     problems: int = 2000,
-    sequences: int = 400,
+    sequences: int = 200,
 ) -> subprocess.Popen[str]:
     text = CONFIG.format(steps=steps, batch=batch, problems=problems, sequences=sequences)
     (folder / "run.toml").write_text(text)
@@ -106,8 +106,9 @@ def test_an_interrupted_evaluation_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_second_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
-    process = start(tmp_path, batch=2000)  # steps of many seconds
+    process = start(tmp_path, batch=1000)  # steps of many seconds
     while not (tmp_path / "run/run.h5").exists():
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
