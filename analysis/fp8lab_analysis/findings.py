@@ -68,7 +68,7 @@ def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[F
     if not single:
         return []
     name = study.baseline_recipe
-    told = f"{name} or of one another" if len(single) > 1 else name
+    told = f"{name} or than one another" if len(single) > 1 else name
     text = "Nothing can be ordered" if not _ranked(summaries) else "Not in any order"
     text += (
         f": whether a gap is more than the noise between seeds takes two or more seeds of {name} "

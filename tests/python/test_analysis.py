@@ -17,7 +17,6 @@ import pytest
 
 from fp8lab_analysis import compare, page, report, style, study
 from fp8lab_analysis.findings import make_findings
-from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.stats import Verdict
 
@@ -480,23 +479,6 @@ def test_refusals_are_one_line_and_write_nothing(
         line = refusal(capsys, str(tmp_path / name), "--out", str(out))
         assert expected in line and name in line
     assert not out.exists()
-
-
-def test_truncated_file_is_refused_or_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = write_run(tmp_path / "whole").read_bytes()
-    for part in (10, 600, len(whole) // 2, len(whole) - 7):
-        path = tmp_path / "part.h5"
-        path.write_bytes(whole[:part])
-        assert "part.h5" in refusal(capsys, str(path), "--out", str(tmp_path / "r"))
-
-
-def test_broken_study_file_is_refused(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "study.h5", "w") as file:
-        file.create_group("meta").attrs["schema"] = "fp8lab-study-1"
-    with pytest.raises(InputError, match="damaged study file"):
-        study.load_study([tmp_path])
 
 
 def test_study_with_runs_still_to_come(example: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ ORDER = re.compile(
     re.IGNORECASE,
 )
 WITHIN = (
-    re.compile(r"None is better or worse than \w+ or of one another by these numbers"),
+    re.compile(r"None is better or worse than \w+ or than one another by these numbers"),
     re.compile(r"Lowest SQNR within each recipe"),
     re.compile(r"The worst tensor is a \S+ in \d of \d recipes"),
 )

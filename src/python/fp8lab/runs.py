@@ -1,4 +1,8 @@
-"""Run files (HDF5): complete, running, or left by a killed writer."""
+"""Run files (HDF5): complete, running, or left by a killed writer.
+
+With h5py itself the latter two take `h5py.File(path, "r", libver="latest", swmr=True)`, which opens
+complete ones as well; a plain `h5py.File(path, "r")` refuses them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,10 @@ class Run:
     meta: dict[str, Any]
     """Names, hashes, seeds, device, configuration and recipe text."""
     metrics: dict[str, NDArray[Any]]
-    """One row an optimizer step: step, stage, tokens, loss (nats/token), grad_norm, ..."""
+    """One row an optimizer step: step, stage, tokens, loss (nats/token), grad_norm, ...
+
+    The loss of a step without a token to learn is NaN; /events has a row `no_targets` for it.
+    """
     eval: dict[str, NDArray[Any]]
     """One row an evaluation: step, stage, loss, exact_match (-1: not taken), ..."""
     scores: dict[str, Any]
@@ -42,7 +49,11 @@ class Sample(NamedTuple):
 
 
 def read_run(path: str | PathLike[str]) -> Run:
-    """Reads a run file. Raises Error when `path` is not one."""
+    """Reads a run file, also of a run that goes on or was killed. Raises Error when `path` is none.
+
+    (h5py refuses the file of such a run with a plain `h5py.File(path, "r")`; to look into it with
+    h5py open `h5py.File(path, "r", libver="latest", swmr=True)`.)
+    """
     return Run(**_fp8lab.read_run(path))
 
 
