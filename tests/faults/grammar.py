@@ -227,6 +227,21 @@ def broken_toml(document: dict[str, Any], rng: random.Random) -> Document:
     return Document(toml_text(changed).encode(), False, f"{name} left out")
 
 
+PATTERN_PARTS = ("layers", "first", "last", "12", "*", "attention", "qkv", "mlp", "down", "lm_head")
+
+
+def layer_pattern(rng: random.Random) -> str:
+    """Names of layers with wildcards and choices, up to very many of them."""
+    parts = []
+    for _ in range(rng.randint(1, 4)):
+        part = rng.choice(PATTERN_PARTS)
+        if rng.random() < 0.5:
+            choice = "{" + ",".join(rng.choices(PATTERN_PARTS, k=rng.randint(1, 5))) + "}"
+            part += choice * rng.choice((1, 1, 2, 30))
+        parts.append(part)
+    return rng.choice((".", ".", "")).join(parts) + rng.choice(("", "", "{", "}", ",", ".*"))
+
+
 def broken_json(document: Any, rng: random.Random) -> Document:
     """The same for JSON."""
     changed = copy.deepcopy(document)

@@ -62,7 +62,13 @@ def run_config(context: Context, rng: random.Random) -> Outcome:
 
 def recipe(context: Context, rng: random.Random) -> Outcome:
     name = rng.choice(sorted((SOURCE / "experiments/recipes").glob("*.toml")))
-    broken = grammar.broken_toml(tomllib.loads(name.read_text()), rng)
+    document = tomllib.loads(name.read_text())
+    if rng.random() < 0.15:
+        document["override"] = [{"match": grammar.layer_pattern(rng)}]
+        document["keep_high_precision"] = {"modules": [grammar.layer_pattern(rng)]}
+        broken = Document(grammar.toml_text(document).encode(), False, "patterns of layers")
+    else:
+        broken = grammar.broken_toml(document, rng)
     how = rng.choice((("recipes", "check", "broken.toml"), ("recipes", "show", "./broken.toml")))
     return judge(context, folder_for(context), broken, "broken.toml", *how)
 
