@@ -3,11 +3,6 @@
 #include <fmt/format.h>
 
 namespace fp8lab::cli {
-namespace {
-
-constexpr auto kUnsaid = std::chrono::seconds(1);
-
-}  // namespace
 
 PhaseLine::~PhaseLine() {
   begin("");
@@ -37,7 +32,9 @@ void PhaseLine::watch() {
     }
     const Clock::time_point began = began_;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - began);
-    const auto next = began + std::max<Clock::duration>(kUnsaid, seconds + kUnsaid);
+    // A log on a busy machine should not fill with what would be short elsewhere.
+    const auto unsaid = std::chrono::seconds(terminal_ ? 1 : 5);
+    const auto next = began + seconds + unsaid;
     const bool another =
         changed_.wait_until(lock, next, [&] { return done_ || phase_.empty() || began_ != began; });
     if (another) continue;

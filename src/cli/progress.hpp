@@ -37,8 +37,8 @@ class ProgressLine {
   std::chrono::steady_clock::time_point printed_ = std::chrono::steady_clock::now();
 };
 
-/// Names a phase that turns out to take more than a second: on a terminal with the seconds so far,
-/// until it ends; elsewhere on one line. Short phases stay unsaid.
+/// Names a phase that turns out to take long: on a terminal after one second, with the seconds so
+/// far, until it ends; elsewhere after five, on one line. Short phases stay unsaid.
 class PhaseLine {
  public:
   PhaseLine() : watcher_([this] { watch(); }) {}

@@ -12,6 +12,15 @@
 
 namespace fp8lab {
 
+void check_stage_data(const StageConfig& stage, const DataSources& train, const DataSources* eval,
+                      const ModelConfig& model) {
+  const std::string where = "stage " + stage.name;
+  check_targets(train, stage.sequence_length, where);
+  if (eval == nullptr) return;
+  check_targets(*eval, stage.sequence_length, where + ", evaluation");
+  check_evaluation(*stage.eval, *eval, model);
+}
+
 Backend& RunCheck::backend(const std::string& name) {
   std::unique_ptr<Backend>& backend = backends_[name];
   if (backend == nullptr) backend = make_backend_(name);
@@ -38,13 +47,11 @@ void RunCheck::check(const RunConfig& config) {
     validate_stage(config, stage, load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe),
                    backend(config.backend));
     const DataSources& train = sources(stage.data, config.model.vocab_size, where);
-    check_targets(train, stage.sequence_length, where);
+    const DataSources* const held_out =
+        stage.eval ? &sources(stage.eval->data, config.model.vocab_size, where) : nullptr;
+    check_stage_data(stage, train, held_out, config.model);
     stages.push_back({where, &train});
-    if (!stage.eval) continue;
-    const DataSources& held_out = sources(stage.eval->data, config.model.vocab_size, where);
-    check_targets(held_out, stage.sequence_length, where + ", evaluation");
-    check_evaluation(*stage.eval, held_out, config.model);
-    stages.push_back({where, &held_out});
+    if (held_out != nullptr) stages.push_back({where, held_out});
   }
   check_one_tokenizer(stages);
 }

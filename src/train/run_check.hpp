@@ -16,6 +16,11 @@
 
 namespace fp8lab {
 
+/// Throws Error when the opened data of a stage give no target, or cannot be evaluated as
+/// `stage.eval` asks; `eval` is null without an evaluation.
+void check_stage_data(const StageConfig& stage, const DataSources& train, const DataSources* eval,
+                      const ModelConfig& model);
+
 /// Answers for one run after another, and keeps what they have in common.
 class RunCheck {
  public:

@@ -15,6 +15,7 @@
 #include "src/train/identity.hpp"
 #include "src/train/optimizer_step.hpp"
 #include "src/train/plan.hpp"
+#include "src/train/run_check.hpp"
 #include "src/train/schedule.hpp"
 
 namespace fp8lab {
@@ -91,10 +92,8 @@ void Trainer::open_data() {
     if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
     const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
     Mixture mixture(train, config_.seed, stream);
-    check_targets(train, stage.sequence_length, where);
-    if (eval) check_targets(*eval, stage.sequence_length, where + ", evaluation");
+    check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
-    if (stage.eval) check_evaluation(*stage.eval, *data_.back().eval, config_.model);
   }
   std::vector<StageSources> stages;
   for (std::size_t i = 0; i < data_.size(); ++i) {

@@ -5,6 +5,8 @@ Run by ctest, which passes the program's path in FP8LAB_PROGRAM.
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import time
@@ -48,16 +50,24 @@ def start(
     batch: int = 1,
     problems: int = 2000,
     sequences: int = 200,
+    stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     text = CONFIG.format(steps=steps, batch=batch, problems=problems, sequences=sequences)
     (folder / "run.toml").write_text(text)
     return subprocess.Popen(
         [PROGRAM, "train", "--config", "run.toml", "--out", "run", "--threads", "1"],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         cwd=folder,
     )
+
+
+def wait_for_phase(terminal: int, phase: str) -> None:
+    """Reads what a terminal shows until it names the phase."""
+    shown = b""
+    while phase.encode() not in shown:
+        shown += os.read(terminal, 4096)
 
 
 def wait_for(process: subprocess.Popen[str], words: str) -> None:
@@ -130,9 +140,10 @@ def test_other_signals_do_not_add_up(tmp_path: Path) -> None:
 
 
 def test_what_takes_long_is_said_and_can_be_interrupted(tmp_path: Path) -> None:
-    process = start(tmp_path, problems=6_000_000)
-    assert process.stderr is not None
-    assert process.stderr.readline() == "opening the data ...\n"
+    terminal, shown = pty.openpty()
+    process = start(tmp_path, problems=6_000_000, stderr=shown)
+    os.close(shown)
+    wait_for_phase(terminal, "opening the data (")
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == -signal.SIGINT
     assert not (tmp_path / "run").exists(), "nothing is written before the data are read"
@@ -142,10 +153,10 @@ def test_an_interrupted_eval_ends_by_its_signal(tmp_path: Path) -> None:
     process = start(tmp_path, steps=1, sequences=1)
     assert process.wait() == 0
     words = [PROGRAM, "eval", "run", "--held-out-sequences", "1000000", "--threads", "1"]
-    evaluation = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  cwd=tmp_path)  # fmt: skip
-    assert evaluation.stderr is not None
-    assert evaluation.stderr.readline() == "evaluating ...\n"
+    terminal, shown = pty.openpty()
+    evaluation = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=shown, cwd=tmp_path)
+    os.close(shown)
+    wait_for_phase(terminal, "evaluating (")
     evaluation.send_signal(signal.SIGINT)
     assert evaluation.wait(10) == -signal.SIGINT
     assert succeeded("eval", "run", cwd=tmp_path)
