@@ -175,6 +175,18 @@ def documents(context: Context, rng: random.Random) -> Outcome:
     return judge(context, folder, whole, name, *words)
 
 
+def prompts(context: Context, rng: random.Random) -> Outcome:
+    """A file of prompts with one bad line, for a complete run."""
+    folder = context.bytes.copy(case_folder(context, "input"), "whole")
+    lines = [b'{"prompt": "one two"}', b'{"prompt": [5, 6, 7]}', b'{"prompt": "apples"}']
+    place = rng.randrange(len(lines))
+    broken = grammar.broken_json(json.loads(lines[place]), rng)
+    lines[place] = broken.data
+    whole = Document(b"\n".join(lines) + b"\n", broken.invalid, f"line {place + 1}: {broken.note}")
+    words = ("generate", "run", "--prompts", "p.jsonl", "--max-new-tokens", "2", "--threads", "1")
+    return judge(context, folder, whole, "p.jsonl", *words, also=("fp8lab: prompt ",))
+
+
 SHARD_WORDS = [(8, "<I"), (12, "<I"), (16, "<Q"), (24, "<Q"), (32, "<I"), (36, "<I"), (44, "<I")]
 
 
@@ -301,6 +313,7 @@ WAYS: tuple[tuple[Way, int], ...] = (
     (weights, 4),
     (model_config, 3),
     (documents, 4),
+    (prompts, 1),
     (shard, 4),
     (foreign_shard, 2),
     (command_line, 4),
