@@ -1,6 +1,7 @@
 // fp8lab eval: what a model is worth on held-out data.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "src/config/run_text.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/train/identity.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -212,11 +214,14 @@ void refuse_unused(const po::variables_map& values, const EvalConfig& eval) {
 }
 
 /// Without a run there is no held-out data to fall back on.
+bool names_data(const std::vector<Assignment>& assignments) {
+  return std::any_of(assignments.begin(), assignments.end(), [](const Assignment& assignment) {
+    return assignment.key.find(".eval.data") != std::string::npos;
+  });
+}
+
 void require_data(const ModelSource& source, const std::vector<Assignment>& assignments) {
-  if (!source.run_config.empty()) return;
-  for (const Assignment& assignment : assignments) {
-    if (assignment.key.find(".eval.data") != std::string::npos) return;
-  }
+  if (!source.run_config.empty() || names_data(assignments)) return;
   throw Error(fmt::format("eval: --data is missing: {} is no run with held-out data of its own",
                           source.name));
 }
@@ -243,6 +248,10 @@ int eval(const std::vector<std::string>& arguments) {
   PhaseLine phase;
   phase.begin("opening the data");
   const DataSources data = open_sources(stage.eval->data, run.model.vocab_size, "eval");
+  if (!names_data(assignments)) {
+    source.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
+                             "name data with --data");
+  }
   check_evaluation(*stage.eval, data, run.model);
   phase.begin("");
   LoadedModel model(source, run, values);

@@ -72,6 +72,10 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run,
     : backend_(make_backend(run.backend, threads_of(values, "model"))) {
   const StageConfig& stage = last_stage(run);
   recipe_ = load_recipe(stage.recipe.empty() ? run.recipe : stage.recipe);
+  if (values.count("recipe") == 0) {
+    source.require_unchanged("recipe of stage " + stage.name, recipe_.hash,
+                             "name a recipe with --recipe");
+  }
   PhaseLine phase;
   phase.begin("loading weights of " + source.name);
   parameters_ = std::make_unique<Parameters>(*backend_, run.model, run.optimizer,

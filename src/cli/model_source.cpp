@@ -18,11 +18,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointFile = "checkpoint.safetensors";
 
-/// The configuration of the run in `directory`; empty where there is none.
-std::string run_config(const fs::path& directory) {
-  const fs::path file = directory / "run.h5";
+/// What the run file in `folder` says, if there is one.
+std::optional<RunMeta> run_beside(const fs::path& folder) {
+  const fs::path file = folder / "run.h5";
   std::error_code ignored;
-  return fs::is_regular_file(file, ignored) ? read_run(file).meta.config_text : std::string();
+  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
+  return read_run_status(file).meta;
 }
 
 /// The Hugging Face folder that a run started from, if it is still there.
@@ -37,7 +38,10 @@ ModelSource open_checkpoint(const fs::path& path) {
   source.model = read_checkpoint_model(path);
   source.tensors = open_checkpoint_tensors(path, *source.model);
   source.checkpoint = path;
-  source.run_config = run_config(path.parent_path());
+  if (const std::optional<RunMeta> run = run_beside(path.parent_path())) {
+    source.run_config = run->config_text;
+    source.identity = run->identity;
+  }
   source.tokenizer = initial_folder(source.run_config);
   return source;
 }
@@ -47,6 +51,15 @@ ModelSource open_checkpoint(const fs::path& path) {
 const ModelConfig& ModelSource::require_model() const {
   if (!model) throw Error(fmt::format("{}: no config.json lies beside it", name));
   return *model;
+}
+
+void ModelSource::require_unchanged(const std::string& part, const std::string& hash,
+                                    const std::string& instead) const {
+  for (const auto& [known, stored] : identity) {
+    if (known != part || stored == hash) continue;
+    throw Error(fmt::format("{}: the {} was {} in the run and is {} now; put it back, or {}", name,
+                            part, stored, hash, instead));
+  }
 }
 
 ModelSource open_model(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/config/config.hpp"
+#include "src/io/run_log.hpp"
 #include "src/model/model_tensors.hpp"
 
 namespace fp8lab::cli {
@@ -19,9 +20,14 @@ struct ModelSource {
   std::filesystem::path tokenizer;   ///< the Hugging Face folder behind them; or empty
   std::filesystem::path checkpoint;  ///< the file that holds them, if a run wrote it
   std::string run_config;            ///< TOML of the run beside that file; or empty
+  Identity identity;                 ///< of that run; empty without one
 
   /// Throws Error when nothing describes the model.
   const ModelConfig& require_model() const;
+  /// Throws Error if the run knows the hash of `part` ("recipe of stage sft") and it is not `hash`:
+  /// what the run names has changed since. `instead` says how to name something else.
+  void require_unchanged(const std::string& part, const std::string& hash,
+                         const std::string& instead) const;
 };
 
 /// `path` is a run directory, a checkpoint, a Hugging Face folder, or a safetensors file, beside

@@ -6,9 +6,8 @@
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
-namespace {
 
-std::string hash_of(const DataSources& sources) {
+std::string content_hash(const DataSources& sources) {
   Xxh3Stream stream;
   for (const auto& corpus : sources.corpora) {
     const std::uint64_t content = corpus->hash();
@@ -16,8 +15,6 @@ std::string hash_of(const DataSources& sources) {
   }
   return hex16(stream.digest());
 }
-
-}  // namespace
 
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash) {
@@ -27,9 +24,9 @@ Identity make_identity(const RunConfig& config, const std::vector<StageContents>
     const std::string of_stage = fmt::format(" of stage {}", stage.name);
     const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
     identity.emplace_back("recipe" + of_stage, recipe.hash);
-    identity.emplace_back("training data" + of_stage, hash_of(*stages[i].train));
+    identity.emplace_back("training data" + of_stage, content_hash(*stages[i].train));
     if (!stage.eval) continue;
-    identity.emplace_back("evaluation data" + of_stage, hash_of(*stages[i].eval));
+    identity.emplace_back("evaluation data" + of_stage, content_hash(*stages[i].eval));
     if (!stage.eval->multiple_choice.empty()) {
       identity.emplace_back("questions" + of_stage,
                             hex16(xxh3(read_file(stage.eval->multiple_choice))));

@@ -23,6 +23,9 @@ struct StageContents {
   const DataSources* eval = nullptr;  ///< null without an evaluation
 };
 
+/// 16 hex digits over all documents of all sources.
+std::string content_hash(const DataSources& sources);
+
 /// Names and hashes of the configuration (RunConfig::hash), the recipes that the stages and
 /// rollouts name, the data of each stage, its questions, and the initial weights (Parameters::hash
 /// as 16 hex digits). `stages` is in the order of config.stages. Where a file lies and how its path
