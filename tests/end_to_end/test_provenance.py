@@ -484,6 +484,26 @@ def test_warmup_with_current_scaling_is_a_field_of_the_recipe(tmp_path: Path) ->
     )
 
 
+def test_a_resume_goes_on_with_the_warmup(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[2] / "experiments/recipes/te_delayed.toml"
+    recipe = tmp_path / "warm.toml"
+    recipe.write_text(shipped.read_text().replace("margin = 0", "margin = 0\nwarmup_steps = 6000"))
+    config = write_config(tmp_path, stage("a", steps=300), recipe=str(recipe))
+    interrupted(config, tmp_path / "run")
+    checkpoint, _ = header_of(tmp_path / "run" / "checkpoint.safetensors")
+    steps = checkpoint["__metadata__"]["step"]
+    histories = checkpoint["__metadata__"]["history_steps"].split(",")
+    assert {entry.split("=")[1] for entry in histories} == {steps}
+    trained(config, tmp_path / "run", "--resume")
+    ended, _ = header_of(tmp_path / "run" / "checkpoint.safetensors")
+    histories = ended["__metadata__"]["history_steps"].split(",")
+    assert {entry.split("=")[1] for entry in histories} == {"300"}
+    trained(config, tmp_path / "whole")
+    assert column(tmp_path / "run", "/hashes/weights") == column(
+        tmp_path / "whole", "/hashes/weights"
+    )
+
+
 def recipe_with(folder: Path, line: str) -> Path:
     shipped = Path(__file__).parents[2] / "experiments/recipes/te_current.toml"
     path = folder / "line.toml"
