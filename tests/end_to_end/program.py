@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
+import signal
 import subprocess
 from pathlib import Path
 
@@ -45,3 +48,21 @@ def succeeded(*arguments: object, cwd: Path | None = None) -> str:
     assert result.returncode == 0, (result.returncode, result.stderr)
     assert result.stderr == ""
     return result.stdout
+
+
+def stopped(*arguments: object) -> None:
+    """Runs a command that trains until its first step and stops it there with SIGTERM, which must
+    end it with status 4, after a checkpoint.
+
+    A new run prints a line for each of its first two steps. Its standard output holds one of them:
+    until the signal it waits with the second, so that it stops after step 1 or 2 on every machine.
+    A resumed run prints its first step, then a line a second: give it many steps."""
+    ours, theirs = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)  # every line a packet
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)  # a page is room for one packet
+    with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=theirs) as process:
+        os.close(theirs)
+        select.select([ours], [], [])
+        process.send_signal(signal.SIGTERM)
+        with os.fdopen(ours, "rb") as output:
+            said = output.read()
+    assert process.returncode == 4, (process.returncode, said)
