@@ -1,17 +1,25 @@
 #!/bin/sh
-# Sets up fp8lab on a fresh Debian 12 machine, then runs the default study (no argument) or the
-# tests ("test"). Asks nothing; needs a network only where a distribution package is missing.
+# Sets up fp8lab on a fresh Debian 12 machine. Asks nothing; needs a network only where a
+# distribution package is missing.
+#   ./quickstart.sh          builds the program, runs the default study, writes its report
+#   ./quickstart.sh build    builds the program
+#   ./quickstart.sh test     builds everything and runs the tests
+# The program is built for this processor's instruction sets, with CUDA code where a GPU and nvcc
+# are found; FP8LAB_CUDA=ON or OFF decides otherwise. The tests are built for all instruction sets,
+# with CUDA code wherever nvcc is.
 set -eu
 cd "$(dirname "$0")"
+action="${1:-study}"
 
-packages="g++ cmake ninja-build make libboost-program-options-dev libeigen3-dev libfmt-dev
-libtomlplusplus-dev nlohmann-json3-dev libhdf5-dev libxxhash-dev catch2 libmpfr-dev libopenblas-dev
-python3 python3-numpy python3-h5py python3-matplotlib python3-scipy python3-jinja2 python3-pytest
-python3-nbclient python3-ipykernel python3-dev pybind11-dev"
+packages="g++ cmake ninja-build libboost-program-options-dev libeigen3-dev libfmt-dev
+libtomlplusplus-dev nlohmann-json3-dev libhdf5-dev libxxhash-dev"
+report_packages="python3 python3-numpy python3-h5py python3-matplotlib python3-scipy python3-jinja2"
+test_packages="make catch2 libmpfr-dev libopenblas-dev python3-pytest python3-nbclient
+python3-ipykernel python3-dev pybind11-dev"
 
 install_missing() {
   missing=""
-  for package in $packages; do
+  for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
       missing="$missing $package"
   done
@@ -31,15 +39,13 @@ install_missing() {
     $missing >/dev/null
 }
 
+# build PRESET OPTION...
 build() {
-  preset=cpu-release
+  preset=$1
+  shift
   build_dir=build/$preset
-  if command -v nvcc >/dev/null 2>&1; then
-    preset=cuda-sm90a
-    build_dir=build/$preset
-  fi
   echo "quickstart: building ($preset)"
-  cmake --preset "$preset" >"configure.log" 2>&1 || {
+  cmake --preset "$preset" "$@" >"configure.log" 2>&1 || {
     cat configure.log >&2
     exit 1
   }
@@ -48,21 +54,35 @@ build() {
   cmake --build "$build_dir"
 }
 
-install_missing
-build
-case "${1:-study}" in
-  test)
-    # Two tests at a time share the processors: idle threads must not spin.
-    export OMP_WAIT_POLICY=passive
-    exec ctest --test-dir "$build_dir" -L '^(ci|exhaustive)$' --output-on-failure -j "$(nproc)"
+build_program() {
+  cuda=OFF
+  if command -v nvcc >/dev/null && nvidia-smi -L >/dev/null 2>&1; then cuda=ON; fi
+  build program "-DFP8LAB_CUDA=${FP8LAB_CUDA:-$cuda}"
+}
+
+# shellcheck disable=SC2086
+case "$action" in
+  build)
+    install_missing $packages
+    build_program
+    echo "quickstart: the program is $build_dir/src/fp8lab"
     ;;
   study)
+    install_missing $packages $report_packages
+    build_program
     "$build_dir/src/fp8lab" ablate --study experiments/studies/quickstart.toml --out runs/quickstart
     "$build_dir/src/fp8lab" report runs/quickstart --out runs/quickstart/report
     echo "quickstart: open runs/quickstart/report/index.html"
     ;;
+  test)
+    install_missing $packages $report_packages $test_packages
+    if command -v nvcc >/dev/null; then build cuda-sm90a; else build cpu-release; fi
+    # Two tests at a time share the processors: idle threads must not spin.
+    export OMP_WAIT_POLICY=passive
+    exec ctest --test-dir "$build_dir" -L '^(ci|exhaustive)$' --output-on-failure -j "$(nproc)"
+    ;;
   *)
-    echo "usage: ./quickstart.sh [test]" >&2
+    echo "usage: ./quickstart.sh [build|study|test]" >&2
     exit 2
     ;;
 esac

@@ -20,29 +20,72 @@ if(FP8LAB_SANITIZE OR FP8LAB_FUZZ)
   target_link_options(fp8lab_options INTERFACE -fsanitize=address,undefined)
 endif()
 
+# Instruction sets of the CPU emulator, slowest first, and the compiler's flags for each.
+set(FP8LAB_SIMD "all" CACHE STRING
+  "Instruction sets to compile: all, native (those that this processor runs) or a list of them")
+set(simd_sets portable)
+set(simd_flags_portable "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND simd_sets avx2 avx512 avx512_fp16 avx512_amx)
+  set(simd_flags_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
+  set(simd_flags_avx512 ${simd_flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
+                        -mavx512vnni -mprefer-vector-width=512)
+  set(simd_flags_avx512_fp16 ${simd_flags_avx512} -mavx512vbmi -mavx512bitalg -mgfni -mavx512fp16)
+  set(simd_flags_avx512_amx ${simd_flags_avx512_fp16} -mamx-tile -mamx-bf16
+                            -DFP8LAB_ISA_avx512_fp16=1)
+endif()
+
+# Writes simd_sets.hpp, which names the compiled sets to C++, into DIRECTORY.
+function(fp8lab_write_simd_sets directory)
+  set(calls "")
+  foreach(isa IN LISTS ARGN)
+    string(APPEND calls " X(${isa})")
+  endforeach()
+  file(CONFIGURE OUTPUT "${directory}/simd_sets.hpp" @ONLY CONTENT
+    "// Instruction sets of this build, slowest first.\n#define FP8LAB_FOR_EACH_SIMD_SET(X)@calls@\n")
+endfunction()
+
+if(FP8LAB_SIMD STREQUAL "native")
+  set(probe "${CMAKE_BINARY_DIR}/simd_probe")
+  fp8lab_write_simd_sets("${probe}" ${simd_sets})
+  try_run(status compiled SOURCES
+    "${CMAKE_SOURCE_DIR}/.cmake/native_simd_sets.cpp"
+    "${CMAKE_SOURCE_DIR}/emulation/cpu/simd/target.cpp"
+    "${CMAKE_SOURCE_DIR}/emulation/api/error.cpp"
+    CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${CMAKE_SOURCE_DIR};${probe}"
+    CXX_STANDARD 20 COMPILE_OUTPUT_VARIABLE errors RUN_OUTPUT_VARIABLE native)
+  if(NOT compiled OR NOT status EQUAL 0)
+    message(FATAL_ERROR "fp8lab: cannot tell the instruction sets of this processor: ${errors}")
+  endif()
+  set(simd_sets ${native})
+elseif(NOT FP8LAB_SIMD STREQUAL "all")
+  foreach(isa IN LISTS FP8LAB_SIMD)
+    if(NOT isa IN_LIST simd_sets)
+      message(FATAL_ERROR "fp8lab: FP8LAB_SIMD has '${isa}'; accepted: all, native or ${simd_sets}")
+    endif()
+  endforeach()
+  list(PREPEND FP8LAB_SIMD portable)
+  list(REMOVE_DUPLICATES FP8LAB_SIMD)
+  set(simd_sets ${FP8LAB_SIMD})
+endif()
+message(STATUS "fp8lab: instruction sets ${simd_sets}")
+fp8lab_write_simd_sets("${CMAKE_BINARY_DIR}/generated" ${simd_sets})
+
 # fp8lab_add_simd_sources(TARGET source...): compiles each source once per instruction set, with
-# FP8LAB_ISA naming the inline namespace of that compilation, and links all copies into TARGET.
+# FP8LAB_ISA naming the inline namespace of that compilation, and links all copies into TARGET,
+# which may include <simd_sets.hpp>.
 # Always optimised: an unoptimised copy could leave inline functions with foreign instructions.
 function(fp8lab_add_simd_sources target)
-  set(isas portable)
-  set(flags_portable "")
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    list(APPEND isas avx2 avx512 avx512_fp16 avx512_amx)
-    set(flags_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2)
-    set(flags_avx512 ${flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd
-                     -mavx512vnni -mprefer-vector-width=512)
-    set(flags_avx512_fp16 ${flags_avx512} -mavx512vbmi -mavx512bitalg -mgfni -mavx512fp16)
-    set(flags_avx512_amx ${flags_avx512_fp16} -mamx-tile -mamx-bf16 -DFP8LAB_ISA_avx512_fp16=1)
-  endif()
-  foreach(isa IN LISTS isas)
+  foreach(isa IN LISTS simd_sets)
     set(object "${target}_${isa}")
     add_library(${object} OBJECT ${ARGN})
     target_link_libraries(${object} PRIVATE fp8lab_options)
     target_compile_definitions(${object} PRIVATE FP8LAB_ISA=isa_${isa} FP8LAB_ISA_${isa}=1)
-    target_compile_options(${object} PRIVATE -O3 ${flags_${isa}})
+    target_compile_options(${object} PRIVATE -O3 ${simd_flags_${isa}})
     set_target_properties(${object} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
   endforeach()
+  target_include_directories(${target} PRIVATE "${CMAKE_BINARY_DIR}/generated")
 endfunction()
 
 # fp8lab_add_test(NAME tier source... [LIBS lib...]): one Catch2 executable, every case a ctest with

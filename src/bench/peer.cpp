@@ -1,4 +1,7 @@
 #include <dlfcn.h>
+#include <simd_sets.hpp>
+
+#include <algorithm>
 
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
@@ -6,26 +9,15 @@
 
 namespace fp8lab {
 
-namespace isa_portable {
-void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
-               std::int64_t k);
-void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,
-                    std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride);
-}  // namespace isa_portable
-#if defined(__x86_64__)
-namespace isa_avx2 {
-void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
-               std::int64_t k);
-void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,
-                    std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride);
-}  // namespace isa_avx2
-namespace isa_avx512 {
-void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,
-               std::int64_t k);
-void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,
-                    std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride);
-}  // namespace isa_avx512
-#endif
+#define FP8LAB_DECLARE_PEERS(isa)                                                             \
+  namespace isa_##isa {                                                                       \
+    void peer_gemm(const float* a, const float* b, float* c, std::int64_t m, std::int64_t n,  \
+                   std::int64_t k);                                                           \
+    void peer_transpose(const std::uint16_t* from, std::int64_t rows, std::int64_t cols,      \
+                        std::int64_t from_stride, std::uint16_t* to, std::int64_t to_stride); \
+  }
+FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_DECLARE_PEERS)
+#undef FP8LAB_DECLARE_PEERS
 
 namespace {
 
@@ -46,22 +38,25 @@ void call_openblas(const float* a, const float* b, float* c, std::int64_t m, std
 }
 
 struct EigenPeers {
+  cpu::SimdTarget target;
   PeerGemm gemm;
   PeerTranspose transpose;
 };
 
-/// For the best instruction set of this processor.
+#define FP8LAB_PEERS(isa) {cpu::SimdTarget::isa, isa_##isa::peer_gemm, isa_##isa::peer_transpose},
+constexpr EigenPeers kEigenPeers[] = {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_PEERS)};
+#undef FP8LAB_PEERS
+
+/// For the best instruction set that Eigen knows of this processor: its code is that of avx512 for
+/// the sets beyond it.
 EigenPeers eigen_peers() {
-#if defined(__x86_64__)
-  switch (cpu::available_targets().back()) {
-    case cpu::SimdTarget::portable: break;
-    case cpu::SimdTarget::avx2: return {isa_avx2::peer_gemm, isa_avx2::peer_transpose};
-    case cpu::SimdTarget::avx512:
-    case cpu::SimdTarget::avx512_fp16:
-    case cpu::SimdTarget::avx512_amx: return {isa_avx512::peer_gemm, isa_avx512::peer_transpose};
+  EigenPeers best = kEigenPeers[0];
+  for (const EigenPeers& peers : kEigenPeers) {
+    if (peers.target <= std::min(cpu::available_targets().back(), cpu::SimdTarget::avx512)) {
+      best = peers;
+    }
   }
-#endif
-  return {isa_portable::peer_gemm, isa_portable::peer_transpose};
+  return best;
 }
 
 }  // namespace

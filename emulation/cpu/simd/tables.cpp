@@ -1,4 +1,9 @@
 // Every kernel table is chosen by the active target.
+#include <simd_sets.hpp>
+
+#include <algorithm>
+#include <iterator>
+
 #include "emulation/api/error.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 #include "emulation/cpu/simd/pointwise_kernels.hpp"
@@ -8,48 +13,39 @@
 
 namespace fp8lab::cpu {
 
-#define FP8LAB_DECLARE_TABLES(isa)            \
-  namespace isa {                             \
-  extern const GemmKernels kGemm;             \
-  extern const PointwiseKernels kPointwise;   \
-  extern const QuantizeKernels kQuantize;     \
-  extern const StatisticsKernels kStatistics; \
+#define FP8LAB_DECLARE_TABLES(isa)              \
+  namespace isa_##isa {                         \
+    extern const GemmKernels kGemm;             \
+    extern const PointwiseKernels kPointwise;   \
+    extern const QuantizeKernels kQuantize;     \
+    extern const StatisticsKernels kStatistics; \
   }
-FP8LAB_DECLARE_TABLES(isa_portable)
-#if defined(__x86_64__)
-FP8LAB_DECLARE_TABLES(isa_avx2)
-FP8LAB_DECLARE_TABLES(isa_avx512)
-FP8LAB_DECLARE_TABLES(isa_avx512_fp16)
-FP8LAB_DECLARE_TABLES(isa_avx512_amx)
-#endif
+FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_DECLARE_TABLES)
 #undef FP8LAB_DECLARE_TABLES
 
 namespace {
 
 struct Tables {
+  SimdTarget target;
   const GemmKernels& gemm;
   const PointwiseKernels& pointwise;
   const QuantizeKernels& quantize;
   const StatisticsKernels& statistics;
 };
 
-Tables active_tables() {
-#define FP8LAB_TABLES(isa) \
-  Tables { isa::kGemm, isa::kPointwise, isa::kQuantize, isa::kStatistics }
-  switch (active_target()) {
-    case SimdTarget::portable: return FP8LAB_TABLES(isa_portable);
-#if defined(__x86_64__)
-    case SimdTarget::avx2: return FP8LAB_TABLES(isa_avx2);
-    case SimdTarget::avx512: return FP8LAB_TABLES(isa_avx512);
-    case SimdTarget::avx512_fp16: return FP8LAB_TABLES(isa_avx512_fp16);
-    case SimdTarget::avx512_amx: return FP8LAB_TABLES(isa_avx512_amx);
-#else
-    default: break;
-#endif
-  }
-  FP8LAB_ASSERT(false);
-  return FP8LAB_TABLES(isa_portable);
+#define FP8LAB_TABLES(isa)                                                         \
+  {SimdTarget::isa, isa_##isa::kGemm, isa_##isa::kPointwise, isa_##isa::kQuantize, \
+   isa_##isa::kStatistics},
+const Tables kTables[] = {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_TABLES)};
 #undef FP8LAB_TABLES
+
+const Tables& active_tables() {
+  const SimdTarget target = active_target();
+  const auto* const found =
+      std::find_if(std::begin(kTables), std::end(kTables),
+                   [target](const Tables& tables) { return tables.target == target; });
+  FP8LAB_ASSERT(found != std::end(kTables));
+  return *found;
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "emulation/cpu/simd/target.hpp"
 
+#include <simd_sets.hpp>
+
+#include <algorithm>
 #include <string>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -80,8 +83,9 @@ std::string_view name_of(SimdTarget target) {
 
 std::vector<SimdTarget> available_targets() {
   std::vector<SimdTarget> targets;
-  for (const SimdTarget target : {SimdTarget::portable, SimdTarget::avx2, SimdTarget::avx512,
-                                  SimdTarget::avx512_fp16, SimdTarget::avx512_amx}) {
+#define FP8LAB_TARGET(isa) SimdTarget::isa,
+  for (const SimdTarget target : {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_TARGET)}) {
+#undef FP8LAB_TARGET
     if (processor_runs(target)) targets.push_back(target);
   }
   return targets;
@@ -90,8 +94,10 @@ std::vector<SimdTarget> available_targets() {
 SimdTarget active_target() { return active(); }
 
 void set_active_target(SimdTarget target) {
-  if (!processor_runs(target)) {
-    throw Error("SIMD target " + std::string(name_of(target)) + " does not run on this processor");
+  const std::vector<SimdTarget> available = available_targets();
+  if (std::find(available.begin(), available.end(), target) == available.end()) {
+    throw Error("SIMD target " + std::string(name_of(target)) +
+                " does not run on this processor or was not compiled");
   }
   active() = target;
 }
