@@ -20,6 +20,17 @@ if(FP8LAB_SANITIZE OR FP8LAB_FUZZ)
   target_link_options(fp8lab_options INTERFACE -fsanitize=address,undefined)
 endif()
 
+# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...]): the static library
+# fp8lab_NAME of one folder. LIBS are the folders that it may include.
+function(fp8lab_add_library name)
+  cmake_parse_arguments(arg "" "" "LIBS;PRIVATE" ${ARGN})
+  add_library(fp8lab_${name} STATIC ${arg_UNPARSED_ARGUMENTS})
+  set_target_properties(fp8lab_${name} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
+  target_link_libraries(fp8lab_${name}
+    PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
+endfunction()
+
 # Instruction sets of the CPU emulator, slowest first, and the compiler's flags for each.
 set(FP8LAB_SIMD "all" CACHE STRING
   "Instruction sets to compile: all, native (those that this processor runs) or a list of them")
@@ -51,7 +62,7 @@ if(FP8LAB_SIMD STREQUAL "native")
   try_run(status compiled SOURCES
     "${CMAKE_SOURCE_DIR}/.cmake/native_simd_sets.cpp"
     "${CMAKE_SOURCE_DIR}/emulation/cpu/simd/target.cpp"
-    "${CMAKE_SOURCE_DIR}/emulation/api/error.cpp"
+    "${CMAKE_SOURCE_DIR}/emulation/base/error.cpp"
     CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${CMAKE_SOURCE_DIR};${probe}"
     CXX_STANDARD 20 COMPILE_OUTPUT_VARIABLE errors RUN_OUTPUT_VARIABLE native)
   if(NOT compiled OR NOT status EQUAL 0)

@@ -2,17 +2,12 @@
 
 #include <limits>
 
-#include "emulation/api/error.hpp"
-#include "emulation/cpu/checks.hpp"
-#include "emulation/cpu/gemm_plan.hpp"
-#include "emulation/cpu/quantize.hpp"
-#include "kernels/clamp.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/operand_statistics.hpp"
-#include "kernels/operations.hpp"
-#include "kernels/quantize.hpp"
-#include "kernels/quantize_fused.hpp"
-#include "kernels/transform.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/ops/gemm_plan.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/quantize/quantize.hpp"
+#include "kernels/quantize/quantize_fused.hpp"
+#include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -21,22 +16,19 @@ constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, GemmImplementation implementation) : context_(device) {
-  if (implementation == GemmImplementation::cublaslt) cublaslt_ = std::make_unique<CublasLt>();
-}
+CudaBackend::CudaBackend(int device) : context_(device) {}
 
 CudaBackend::~CudaBackend() = default;
 
 std::unique_ptr<Backend> make_cuda_backend(GemmImplementation implementation) {
-  return std::make_unique<CudaBackend>(0, implementation);
+  if (implementation == GemmImplementation::cublaslt) return std::make_unique<CublasLtBackend>(0);
+  return std::make_unique<CudaBackend>(0);
 }
 
-std::string CudaBackend::device() const {
-  return context_.description() + (cublaslt_ ? ", GEMM by " + cublaslt_version() : "");
-}
+std::string CudaBackend::device() const { return context_.description(); }
 
 Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
-  return {cublaslt_ ? cublaslt_refusal(spec, a, b) : gemm_refusal(spec, a, b)};
+  return {gemm_refusal(spec, a, b)};
 }
 
 Support CudaBackend::supports(const QuantSpec& spec) const { return supports_quantization(spec); }
@@ -99,176 +91,38 @@ void CudaBackend::fill_zero(const TensorView& view) {
         "cudaMemset2DAsync");
 }
 
-void CudaBackend::copy(const TensorView& source, const TensorView& destination) {
-  cuda::copy(context_, source, destination);
+#define FP8LAB_OPERATION(Name) \
+  void CudaBackend::run(const ops::Name& op) { cuda::run(context_, op); }
+FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
+
+void CudaBackend::run(const ops::QuantizeBoth& op) {
+  if (!can_quantize_both(op.first.spec, op.second.spec)) return Backend::run(op);
+  quantize_both(context_, op);
 }
 
-void CudaBackend::quantize(const TensorView& source, bool transpose, const RandomKey& key,
-                           const TensorView& state, QuantizedOperand& operand) {
-  cuda::quantize(context_, source, transpose, key, state, operand);
+void CudaBackend::run(const ops::ProduceQuantize& op) {
+  if (!produce_quantize(context_, op)) Backend::run(op);
 }
 
-void CudaBackend::quantize_both(const TensorView& source, const RandomKey& key,
-                                const TensorView& state, QuantizedOperand& first,
-                                QuantizedOperand& second) {
-  if (!can_quantize_both(first.spec, second.spec)) {
-    return Backend::quantize_both(source, key, state, first, second);
-  }
-  cuda::quantize_both(context_, source, state, first, second);
+CublasLtBackend::CublasLtBackend(int device) : CudaBackend(device) {}
+
+std::string CublasLtBackend::device() const {
+  return CudaBackend::device() + ", GEMM by " + cublaslt_version();
 }
 
-void CudaBackend::smoothing_factors(const Transform& transform, const TensorView& a,
-                                    bool transpose_a, const TensorView& b, bool transpose_b,
-                                    const TensorView& factors) {
-  cuda::smoothing_factors(context_, transform, a, transpose_a, b, transpose_b, factors);
+Support CublasLtBackend::supports(const GemmSpec& spec, const QuantSpec& a,
+                                  const QuantSpec& b) const {
+  return {cublaslt_refusal(spec, a, b)};
 }
 
-void CudaBackend::dequantize(const QuantizedOperand& operand, bool transpose,
-                             const TensorView& destination) {
-  cuda::dequantize(context_, operand, transpose, destination);
-}
-
-void CudaBackend::update_delayed_scale(const QuantSpec& spec, const TensorView& state) {
-  cuda::update_delayed_scale(context_, spec, state);
-}
-
-void CudaBackend::gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
-                       const TensorView& bias, bool accumulate, const TensorView& d) {
-  if (cublaslt_) return gemm_cublaslt({spec, a, b, bias, accumulate, d});
-  cuda::gemm(context_, spec, a, b, bias, accumulate, d);
-}
-
-void CudaBackend::gemm_cublaslt(const GemmCall& call) {
-  const cpu::GemmPlan plan = cpu::plan_gemm(call.spec, call.a.spec, call.b.spec, call.a.k);
-  CublasLtGemm gemm(*cublaslt_, call, library_a(plan));
+void CublasLtBackend::run(const ops::Gemm& op) {
+  const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);
+  CublasLtGemm gemm(library_, {op.spec, op.a, op.b, op.bias, op.accumulate, op.d}, library_a(plan));
   gemm.prepare(context_, static_cast<std::byte*>(context_.workspace(gemm.scratch_bytes())),
-               call.spec.split_k);
+               op.spec.split_k);
   gemm.run(context_);
   gemm_algorithm_ = cublaslt_version() + ": " + gemm.algorithm();
-}
-
-void CudaBackend::compensate(const QuantizedOperand& a, const TensorView& a_source,
-                             bool transpose_a, const QuantizedOperand& b,
-                             const TensorView& b_source, bool transpose_b, const TensorView& d) {
-  cuda::compensate(context_, a, a_source, transpose_a, b, b_source, transpose_b, d);
-}
-
-void CudaBackend::operand_statistics(const TensorView& source, bool transpose,
-                                     const QuantizedOperand& operand, const TensorView& record) {
-  cpu::Checks("operand_statistics")
-      .vector("record", record, sizeof(OperandStatistics), {DType::u8});
-  const OperandStatistics statistics =
-      cuda::operand_statistics(context_, source, transpose, operand);
-  upload(record, &statistics);
-}
-
-void CudaBackend::embedding_forward(const TensorView& tokens, const TensorView& table,
-                                    const TensorView& out) {
-  cuda::embedding_forward(context_, tokens, table, out);
-}
-
-void CudaBackend::embedding_backward(const TensorView& tokens, const TensorView& dout,
-                                     const TensorView& dtable) {
-  cuda::embedding_backward(context_, tokens, dout, dtable);
-}
-
-void CudaBackend::rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
-                                  const TensorView& y, const TensorView& rstd) {
-  cuda::rmsnorm_forward(context_, x, weight, epsilon, y, rstd);
-}
-
-void CudaBackend::rmsnorm_backward(const TensorView& dy, const TensorView& x,
-                                   const TensorView& weight, const TensorView& rstd,
-                                   const TensorView& dx, const TensorView& dweight) {
-  cuda::rmsnorm_backward(context_, dy, x, weight, rstd, dx, dweight);
-}
-
-void CudaBackend::add(const TensorView& a, const TensorView& b, const TensorView& sum) {
-  cuda::add(context_, a, b, sum);
-}
-
-void CudaBackend::bias_backward(const TensorView& dy, const TensorView& dbias) {
-  cuda::bias_backward(context_, dy, dbias);
-}
-
-void CudaBackend::rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
-                       const TensorView& sine, std::int64_t head_dim, bool inverse) {
-  cuda::rope(context_, x, positions, cosine, sine, head_dim, inverse);
-}
-
-void CudaBackend::attention_forward(const AttentionShape& shape, const TensorView& q,
-                                    const TensorView& k, const TensorView& v,
-                                    const TensorView& document_start, const TensorView& out,
-                                    const TensorView& lse) {
-  cuda::attention_forward(context_, shape, q, k, v, document_start, out, lse);
-}
-
-void CudaBackend::attention_backward(const AttentionShape& shape, const TensorView& q,
-                                     const TensorView& k, const TensorView& v,
-                                     const TensorView& document_start, const TensorView& out,
-                                     const TensorView& lse, const TensorView& dout,
-                                     const TensorView& dq, const TensorView& dk,
-                                     const TensorView& dv) {
-  cuda::attention_backward(context_, shape, q, k, v, document_start, out, lse, dout, dq, dk, dv);
-}
-
-void CudaBackend::attention_cached(const AttentionShape& shape, const TensorView& q,
-                                   const TensorView& k, const TensorView& v,
-                                   const TensorView& query_start, const TensorView& cached,
-                                   const TensorView& k_cache, const TensorView& v_cache,
-                                   const TensorView& out) {
-  cuda::attention_cached(context_, shape, q, k, v, query_start, cached, k_cache, v_cache, out);
-}
-
-void CudaBackend::swiglu_forward(const TensorView& gate_up, const TensorView& out) {
-  cuda::swiglu_forward(context_, gate_up, out);
-}
-
-void CudaBackend::swiglu_backward(const TensorView& gate_up, const TensorView& dout,
-                                  const TensorView& dgate_up) {
-  cuda::swiglu_backward(context_, gate_up, dout, dgate_up);
-}
-
-void CudaBackend::rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
-                                   const TensorView& y, const TensorView& rstd,
-                                   const RandomKey& key, const TensorView& state,
-                                   QuantizedOperand& operand) {
-  if (weight.cols != x.cols || !can_quantize_norm(x, weight, y, operand.spec)) {
-    return Backend::rmsnorm_quantize(x, weight, epsilon, y, rstd, key, state, operand);
-  }
-  cuda::rmsnorm_quantize(context_, x, weight, epsilon, y, rstd, state, operand);
-}
-
-void CudaBackend::swiglu_quantize(const TensorView& gate_up, const TensorView& out,
-                                  const RandomKey& key, const TensorView& state,
-                                  QuantizedOperand& operand) {
-  if (!can_quantize_swiglu(gate_up, out, operand.spec)) {
-    return Backend::swiglu_quantize(gate_up, out, key, state, operand);
-  }
-  cuda::swiglu_quantize(context_, gate_up, out, state, operand);
-}
-
-void CudaBackend::cross_entropy(const TensorView& logits, const TensorView& targets,
-                                const TensorView& weights, const TensorView& scalars,
-                                const TensorView& token_loss, const TensorView& dlogits) {
-  cuda::cross_entropy(context_, logits, targets, weights, scalars, token_loss, dlogits);
-}
-
-void CudaBackend::argmax(const TensorView& logits, const TensorView& out) {
-  cuda::argmax(context_, logits, out);
-}
-
-void CudaBackend::accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) {
-  cuda::accumulate_square_sum(context_, gradient, scalars);
-}
-
-void CudaBackend::begin_update(const AdamWSpec& spec, const TensorView& scalars) {
-  cuda::begin_update(context_, spec, scalars);
-}
-
-void CudaBackend::adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
-                        const AdamWTensors& tensors) {
-  cuda::adamw(context_, spec, scalars, decay_mask, tensors);
 }
 
 }  // namespace fp8lab::cuda

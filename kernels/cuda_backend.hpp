@@ -5,21 +5,18 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
-#include "kernels/context.hpp"
-#include "kernels/gemm_cublaslt.hpp"
+#include "emulation/backend.hpp"
+#include "kernels/library/gemm_cublaslt.hpp"
+#include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {
 
-/// What multiplies. Both give the bits of the CPU emulator; cuBLASLt refuses more.
-enum class GemmImplementation : std::uint8_t { own, cublaslt };
-
 /// Enqueues every operation on one stream of one device. Statistics of logged operands wait for it:
 /// their last part, from sums and column amaxes, is computed by the CPU emulator's code.
-class CudaBackend final : public Backend {
+class CudaBackend : public Backend {
  public:
   /// Throws Error where the device is missing or not of compute capability 9.0.
-  explicit CudaBackend(int device, GemmImplementation implementation = GemmImplementation::own);
+  explicit CudaBackend(int device);
   ~CudaBackend() override;
 
   std::string name() const override { return "cuda"; }
@@ -35,82 +32,45 @@ class CudaBackend final : public Backend {
   void upload(const TensorView& destination, const void* source) override;
   void download(void* destination, const TensorView& source) override;
   void fill_zero(const TensorView& view) override;
-  void copy(const TensorView& source, const TensorView& destination) override;
   void synchronize() override { context_.synchronize(); }
 
-  void quantize(const TensorView& source, bool transpose, const RandomKey& key,
-                const TensorView& state, QuantizedOperand& operand) override;
-  void quantize_both(const TensorView& source, const RandomKey& key, const TensorView& state,
-                     QuantizedOperand& first, QuantizedOperand& second) override;
-  void smoothing_factors(const Transform& transform, const TensorView& a, bool transpose_a,
-                         const TensorView& b, bool transpose_b, const TensorView& factors) override;
-  void dequantize(const QuantizedOperand& operand, bool transpose,
-                  const TensorView& destination) override;
-  void update_delayed_scale(const QuantSpec& spec, const TensorView& state) override;
-  void gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
-            const TensorView& bias, bool accumulate, const TensorView& d) override;
-  void compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
-                  const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
-                  const TensorView& d) override;
-  void operand_statistics(const TensorView& source, bool transpose, const QuantizedOperand& operand,
-                          const TensorView& record) override;
+  using Backend::run;
+#define FP8LAB_OPERATION(Name) void run(const ops::Name& op) override;
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
 
-  void embedding_forward(const TensorView& tokens, const TensorView& table,
-                         const TensorView& out) override;
-  void embedding_backward(const TensorView& tokens, const TensorView& dout,
-                          const TensorView& dtable) override;
-  void rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
-                       const TensorView& y, const TensorView& rstd) override;
-  void rmsnorm_backward(const TensorView& dy, const TensorView& x, const TensorView& weight,
-                        const TensorView& rstd, const TensorView& dx,
-                        const TensorView& dweight) override;
-  void add(const TensorView& a, const TensorView& b, const TensorView& sum) override;
-  void bias_backward(const TensorView& dy, const TensorView& dbias) override;
-  void rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
-            const TensorView& sine, std::int64_t head_dim, bool inverse) override;
-  void attention_forward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
-                         const TensorView& v, const TensorView& document_start,
-                         const TensorView& out, const TensorView& lse) override;
-  void attention_backward(const AttentionShape& shape, const TensorView& q, const TensorView& k,
-                          const TensorView& v, const TensorView& document_start,
-                          const TensorView& out, const TensorView& lse, const TensorView& dout,
-                          const TensorView& dq, const TensorView& dk,
-                          const TensorView& dv) override;
-  void attention_cached(const AttentionShape& shape, const TensorView& q, const TensorView& k,
-                        const TensorView& v, const TensorView& query_start,
-                        const TensorView& cached, const TensorView& k_cache,
-                        const TensorView& v_cache, const TensorView& out) override;
-  void swiglu_forward(const TensorView& gate_up, const TensorView& out) override;
-  void swiglu_backward(const TensorView& gate_up, const TensorView& dout,
-                       const TensorView& dgate_up) override;
-  void rmsnorm_quantize(const TensorView& x, const TensorView& weight, float epsilon,
-                        const TensorView& y, const TensorView& rstd, const RandomKey& key,
-                        const TensorView& state, QuantizedOperand& operand) override;
-  void swiglu_quantize(const TensorView& gate_up, const TensorView& out, const RandomKey& key,
-                       const TensorView& state, QuantizedOperand& operand) override;
-  void cross_entropy(const TensorView& logits, const TensorView& targets, const TensorView& weights,
-                     const TensorView& scalars, const TensorView& token_loss,
-                     const TensorView& dlogits) override;
-  void argmax(const TensorView& logits, const TensorView& out) override;
-
-  void accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) override;
-  void begin_update(const AdamWSpec& spec, const TensorView& scalars) override;
-  void adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
-             const AdamWTensors& tensors) override;
-
-  /// The library and its algorithm for the last gemm(); empty for our own kernels.
-  const std::string& gemm_algorithm() const { return gemm_algorithm_; }
+ protected:
+  Context context_;
 
  private:
-  void gemm_cublaslt(const GemmCall& call);
-
-  Context context_;
-  std::unique_ptr<CublasLt> cublaslt_;  ///< null: our own kernels
-  std::string gemm_algorithm_;
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> memory_;
 };
 
-/// A CudaBackend on device 0.
+/// A CudaBackend whose GEMMs are those of cuBLASLt: the same bits, but the library refuses more.
+class CublasLtBackend final : public CudaBackend {
+ public:
+  /// Throws as CudaBackend does.
+  explicit CublasLtBackend(int device);
+
+  std::string device() const override;
+  Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const override;
+  using CudaBackend::run;
+  using CudaBackend::supports;
+  void run(const ops::Gemm& op) override;
+
+  /// The library and its algorithm for the last GEMM.
+  const std::string& gemm_algorithm() const { return gemm_algorithm_; }
+
+ private:
+  CublasLt library_;
+  std::string gemm_algorithm_;
+};
+
+/// What multiplies. Both give the bits of the CPU emulator; cuBLASLt refuses more.
+enum class GemmImplementation : std::uint8_t { own, cublaslt };
+
+/// A CudaBackend, or a CublasLtBackend, on device 0.
 std::unique_ptr<Backend> make_cuda_backend(
     GemmImplementation implementation = GemmImplementation::own);
 

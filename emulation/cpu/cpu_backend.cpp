@@ -8,17 +8,11 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/machine.hpp"
-#include "emulation/cpu/checks.hpp"
-#include "emulation/cpu/clamp.hpp"
-#include "emulation/cpu/gemm.hpp"
-#include "emulation/cpu/gemm_plan.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "emulation/cpu/quantize.hpp"
 #include "emulation/cpu/simd/target.hpp"
-#include "emulation/cpu/statistics.hpp"
-#include "emulation/cpu/transform.hpp"
+#include "emulation/ops/gemm_plan.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -129,158 +123,12 @@ void CpuBackend::fill_zero(const TensorView& view) {
   }
 }
 
-void CpuBackend::copy(const TensorView& source, const TensorView& destination) {
-  use_threads();
-  cpu::copy(source, destination);
-}
-
-void CpuBackend::quantize(const TensorView& source, bool transpose, const RandomKey& key,
-                          const TensorView& state, QuantizedOperand& operand) {
-  use_threads();
-  cpu::quantize(source, transpose, key, state, operand);
-}
-
-void CpuBackend::smoothing_factors(const Transform& transform, const TensorView& a,
-                                   bool transpose_a, const TensorView& b, bool transpose_b,
-                                   const TensorView& factors) {
-  cpu::smoothing_factors(transform, a, transpose_a, b, transpose_b, factors);
-}
-
-void CpuBackend::dequantize(const QuantizedOperand& operand, bool transpose,
-                            const TensorView& destination) {
-  use_threads();
-  cpu::dequantize(operand, transpose, destination);
-}
-
-void CpuBackend::update_delayed_scale(const QuantSpec& spec, const TensorView& state) {
-  cpu::update_delayed_scale(spec, state);
-}
-
-void CpuBackend::gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
-                      const TensorView& bias, bool accumulate, const TensorView& d) {
-  use_threads();
-  cpu::gemm(spec, a, b, bias, accumulate, d);
-}
-
-void CpuBackend::compensate(const QuantizedOperand& a, const TensorView& a_source, bool transpose_a,
-                            const QuantizedOperand& b, const TensorView& b_source, bool transpose_b,
-                            const TensorView& d) {
-  use_threads();
-  cpu::compensate(a, a_source, transpose_a, b, b_source, transpose_b, d);
-}
-
-void CpuBackend::operand_statistics(const TensorView& source, bool transpose,
-                                    const QuantizedOperand& operand, const TensorView& record) {
-  use_threads();
-  Checks("operand_statistics").vector("record", record, sizeof(OperandStatistics), {DType::u8});
-  const OperandStatistics statistics = cpu::operand_statistics(source, transpose, operand);
-  std::memcpy(record.data, &statistics, sizeof statistics);
-}
-
-void CpuBackend::embedding_forward(const TensorView& tokens, const TensorView& table,
-                                   const TensorView& out) {
-  use_threads();
-  cpu::embedding_forward(tokens, table, out);
-}
-
-void CpuBackend::embedding_backward(const TensorView& tokens, const TensorView& dout,
-                                    const TensorView& dtable) {
-  use_threads();
-  cpu::embedding_backward(tokens, dout, dtable);
-}
-
-void CpuBackend::rmsnorm_forward(const TensorView& x, const TensorView& weight, float epsilon,
-                                 const TensorView& y, const TensorView& rstd) {
-  use_threads();
-  cpu::rmsnorm_forward(x, weight, epsilon, y, rstd);
-}
-
-void CpuBackend::rmsnorm_backward(const TensorView& dy, const TensorView& x,
-                                  const TensorView& weight, const TensorView& rstd,
-                                  const TensorView& dx, const TensorView& dweight) {
-  use_threads();
-  cpu::rmsnorm_backward(dy, x, weight, rstd, dx, dweight);
-}
-
-void CpuBackend::add(const TensorView& a, const TensorView& b, const TensorView& sum) {
-  use_threads();
-  cpu::add(a, b, sum);
-}
-
-void CpuBackend::bias_backward(const TensorView& dy, const TensorView& dbias) {
-  use_threads();
-  cpu::bias_backward(dy, dbias);
-}
-
-void CpuBackend::rope(const TensorView& x, const TensorView& positions, const TensorView& cosine,
-                      const TensorView& sine, std::int64_t head_dim, bool inverse) {
-  use_threads();
-  cpu::rope(x, positions, cosine, sine, head_dim, inverse);
-}
-
-void CpuBackend::attention_forward(const AttentionShape& shape, const TensorView& q,
-                                   const TensorView& k, const TensorView& v,
-                                   const TensorView& document_start, const TensorView& out,
-                                   const TensorView& lse) {
-  use_threads();
-  cpu::attention_forward(shape, q, k, v, document_start, out, lse);
-}
-
-void CpuBackend::attention_backward(const AttentionShape& shape, const TensorView& q,
-                                    const TensorView& k, const TensorView& v,
-                                    const TensorView& document_start, const TensorView& out,
-                                    const TensorView& lse, const TensorView& dout,
-                                    const TensorView& dq, const TensorView& dk,
-                                    const TensorView& dv) {
-  use_threads();
-  cpu::attention_backward(shape, q, k, v, document_start, out, lse, dout, dq, dk, dv);
-}
-
-void CpuBackend::attention_cached(const AttentionShape& shape, const TensorView& q,
-                                  const TensorView& k, const TensorView& v,
-                                  const TensorView& query_start, const TensorView& cached,
-                                  const TensorView& k_cache, const TensorView& v_cache,
-                                  const TensorView& out) {
-  use_threads();
-  cpu::attention_cached(shape, q, k, v, query_start, cached, k_cache, v_cache, out);
-}
-
-void CpuBackend::swiglu_forward(const TensorView& gate_up, const TensorView& out) {
-  use_threads();
-  cpu::swiglu_forward(gate_up, out);
-}
-
-void CpuBackend::swiglu_backward(const TensorView& gate_up, const TensorView& dout,
-                                 const TensorView& dgate_up) {
-  use_threads();
-  cpu::swiglu_backward(gate_up, dout, dgate_up);
-}
-
-void CpuBackend::cross_entropy(const TensorView& logits, const TensorView& targets,
-                               const TensorView& weights, const TensorView& scalars,
-                               const TensorView& token_loss, const TensorView& dlogits) {
-  use_threads();
-  cpu::cross_entropy(logits, targets, weights, scalars, token_loss, dlogits);
-}
-
-void CpuBackend::argmax(const TensorView& logits, const TensorView& out) {
-  use_threads();
-  cpu::argmax(logits, out);
-}
-
-void CpuBackend::accumulate_square_sum(const TensorView& gradient, const TensorView& scalars) {
-  use_threads();
-  cpu::accumulate_square_sum(gradient, scalars);
-}
-
-void CpuBackend::begin_update(const AdamWSpec& spec, const TensorView& scalars) {
-  cpu::begin_update(spec, scalars);
-}
-
-void CpuBackend::adamw(const AdamWSpec& spec, const TensorView& scalars, float decay_mask,
-                       const AdamWTensors& tensors) {
-  use_threads();
-  cpu::adamw(spec, scalars, decay_mask, tensors);
-}
+#define FP8LAB_OPERATION(Name)                \
+  void CpuBackend::run(const ops::Name& op) { \
+    use_threads();                            \
+    cpu::run(op);                             \
+  }
+FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
 
 }  // namespace fp8lab::cpu

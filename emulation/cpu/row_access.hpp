@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "emulation/api/tensor_view.hpp"
+#include "emulation/base/tensor_view.hpp"
 #include "emulation/cpu/simd/pointwise_kernels.hpp"
 
 namespace fp8lab::cpu {

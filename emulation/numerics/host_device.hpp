@@ -28,8 +28,8 @@
 #define FP8LAB_ISA isa_base
 #endif
 
-#define FP8LAB_NUMERICS_BEGIN     \
-  namespace fp8lab::numerics {    \
+#define FP8LAB_NUMERICS_BEGIN  \
+  namespace fp8lab::numerics { \
   inline namespace FP8LAB_ISA {
 #define FP8LAB_NUMERICS_END \
   }                         \

@@ -2,10 +2,10 @@
 
 #include <omp.h>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/machine.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
-#include "emulation/cpu/truth_backend.hpp"
+#include "emulation/reference/truth_backend.hpp"
 #include "src/config/nearest_name.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/cuda_backend.hpp"
@@ -23,7 +23,7 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
     throw Error("GEMM implementation cublaslt needs backend 'cuda', found '" + name + "'");
   }
   if (name == "cpu") return cpu::make_cpu_backend(threads);
-  if (name == "truth") return cpu::make_truth_backend(threads);
+  if (name == "truth") return reference::make_truth_backend(threads);
   if (name == "cuda") {
 #if defined(FP8LAB_HAVE_CUDA)
     using cuda::GemmImplementation;
@@ -41,8 +41,8 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
 
 std::string gemm_algorithm([[maybe_unused]] const Backend& backend) {
 #if defined(FP8LAB_HAVE_CUDA)
-  if (const auto* cuda = dynamic_cast<const cuda::CudaBackend*>(&backend)) {
-    return cuda->gemm_algorithm();
+  if (const auto* cublaslt = dynamic_cast<const cuda::CublasLtBackend*>(&backend)) {
+    return cublaslt->gemm_algorithm();
   }
 #endif
   return {};

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 
 namespace fp8lab {
 

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/context.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/gemm_cublaslt.hpp"
-#include "kernels/quantize.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/library/gemm_cublaslt.hpp"
+#include "kernels/quantize/quantize.hpp"
+#include "kernels/runtime/context.hpp"
 #include "src/bench/bell_values.hpp"
 
 namespace fp8lab {

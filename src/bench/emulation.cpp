@@ -7,11 +7,11 @@
 #include <functional>
 #include <random>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/tensor_core.hpp"
-#include "emulation/cpu/gemm.hpp"
-#include "emulation/cpu/quantize.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/cpu/gemm/gemm.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/spec/tensor_core.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
 
 namespace fp8lab {
@@ -138,7 +138,7 @@ struct ProfileOperand {
       operand.scales = {scales.data(), DType::f32, rows, columns, columns};
     }
     const TensorView values{matrix.values.data(), DType::f32, rows, matrix.k, matrix.k};
-    cpu::quantize(values, false, RandomKey{}, TensorView{}, operand);
+    cpu::run(ops::Quantize{values, false, RandomKey{}, TensorView{}, operand});
   }
 };
 
@@ -159,7 +159,9 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
 
   std::vector<double> own, other[2];
   for (int i = -1; i < repeats; ++i) {  // the first round warms caches and memory up
-    const double time = seconds_of([&] { cpu::gemm(spec, left, right, {}, false, view); });
+    const double time = seconds_of([&] {
+      cpu::run(ops::Gemm{spec, left, right, {}, false, view});
+    });
     if (i >= 0) own.push_back(time);
     for (int p = 0; p < 2; ++p) {
       if (peers[p] == nullptr) continue;

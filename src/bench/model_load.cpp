@@ -13,7 +13,7 @@
 #include <limits>
 #include <string>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_descriptor.hpp"
 #include "src/io/tensor_store.hpp"

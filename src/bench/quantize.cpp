@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/bell_values.hpp"
@@ -45,7 +45,7 @@ class Bench {
 
   QuantizeBenchRow measure(const QuantSpec& spec, bool transpose, int repetitions) {
     QuantizedOperand operand = operand_for(spec, transpose);
-    const auto work = [&] { cpu::quantize(source_, transpose, {}, {}, operand); };
+    const auto work = [&] { cpu::run(ops::Quantize{source_, transpose, {}, {}, operand}); };
     double quantize_seconds = std::numeric_limits<double>::infinity();
     double copy_seconds = quantize_seconds;
     for (int i = 0; i < repetitions; ++i) {
@@ -116,8 +116,8 @@ class BackendBench {
     }
     const double elements = static_cast<double>(source_.size());
     const auto work = [&] {
-      if (row && turned) return backend_.quantize_both(source_, {}, state, first, second);
-      backend_.quantize(source_, turned, {}, state, row ? first : second);
+      if (row && turned) return backend_.run(ops::QuantizeBoth{source_, {}, state, first, second});
+      backend_.run(ops::Quantize{source_, turned, {}, state, row ? first : second});
     };
     const double read = 2.0 * elements * readings(spec, turned);
     QuantizeBenchRow result = time(work, read + bytes_of(first) + bytes_of(second), repetitions);
@@ -168,16 +168,15 @@ class BackendBench {
       results.back().operation = std::string(name) + " " + label(spec) + " in parts";
     };
     Backend& b = backend_;
+    const ops::ProduceQuantize norm{
+        ops::RmsNormForward{source_, weight, 1e-6f, copy_, rstd}, {}, state, whole};
+    const ops::ProduceQuantize swiglu{ops::SwigluForward{source_, half}, {}, state, narrow};
     add(
-        "rmsnorm", 4.0 * elements + bytes_of(whole),
-        [&] { b.rmsnorm_quantize(source_, weight, 1e-6f, copy_, rstd, {}, state, whole); },
-        [&] {
-          b.Backend::rmsnorm_quantize(source_, weight, 1e-6f, copy_, rstd, {}, state, whole);
-        });
+        "rmsnorm", 4.0 * elements + bytes_of(whole), [&] { b.run(norm); },
+        [&] { b.Backend::run(norm); });
     add(
-        "swiglu", 3.0 * elements + bytes_of(narrow),
-        [&] { b.swiglu_quantize(source_, half, {}, state, narrow); },
-        [&] { b.Backend::swiglu_quantize(source_, half, {}, state, narrow); });
+        "swiglu", 3.0 * elements + bytes_of(narrow), [&] { b.run(swiglu); },
+        [&] { b.Backend::run(swiglu); });
     backend_.release_to(mark);
     return results;
   }
@@ -193,8 +192,9 @@ class BackendBench {
     double seconds = std::numeric_limits<double>::infinity(), copy_seconds = seconds;
     for (int i = 0; i < repetitions; ++i) {
       seconds = std::min(seconds, seconds_of_calls(work));
-      copy_seconds =
-          std::min(copy_seconds, seconds_of_calls([this] { backend_.copy(source_, copy_); }));
+      copy_seconds = std::min(copy_seconds, seconds_of_calls([this] {
+                                backend_.run(ops::Copy{source_, copy_});
+                              }));
     }
     QuantizeBenchRow result;
     result.target = backend_.name();

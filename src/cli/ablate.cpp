@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/machine.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"

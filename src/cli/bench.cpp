@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/machine.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
 #include "src/bench/device_gemm.hpp"

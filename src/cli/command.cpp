@@ -13,8 +13,8 @@
 #include <system_error>
 #include <typeinfo>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/machine.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/nearest_name.hpp"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab::cli {

@@ -4,7 +4,7 @@
 #include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/data/vocabulary.hpp"

@@ -42,8 +42,7 @@ int doctor(const std::vector<std::string>& arguments) {
     const char* const health = kHealthNames[static_cast<std::size_t>(finding.health)];
     damaged |= finding.health == Health::damaged;
     if (values.count("json") != 0) {
-      json.push_back(
-          {{"file", finding.file.string()}, {"health", health}, {"text", finding.text}});
+      json.push_back({{"file", finding.file.string()}, {"health", health}, {"text", finding.text}});
     } else {
       fmt::print("{:<9} {}: {}\n", health, finding.file.string(), finding.text);
     }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/cli/model_source.hpp"

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"

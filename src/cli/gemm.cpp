@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "emulation/api/error.hpp"
-#include "emulation/cpu/library_gemm.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
@@ -55,7 +55,7 @@ po::options_description gemm_options() {
   return options;
 }
 
-/// What to multiply: a GEMM of Backend::gemm, or a library call.
+/// What to multiply: ops::Gemm, or a library call.
 using Problem = LibraryCall;
 
 Problem read_problem(const po::variables_map& values) {

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/cli/model_source.hpp"
@@ -37,8 +37,7 @@ po::options_description generate_options() {
   add("source", po::value<std::string>(), "SOURCE");
   add_model_options(options);
   add("prompt", po::value<std::vector<std::string>>()->composing(), "text, repeatable");
-  add("prompts", po::value<std::string>(),
-      "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
+  add("prompts", po::value<std::string>(), "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
   add("samples", po::value<std::uint32_t>()->default_value(1), "completions of each prompt");
   add("max-new-tokens", po::value<std::int64_t>()->default_value(64), "of each completion");
   add("min-new-tokens", po::value<std::int64_t>()->default_value(0),

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "emulation/api/recipe_names.hpp"
-#include "emulation/api/tensor_core.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/tensor_core.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"

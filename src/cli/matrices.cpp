@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -100,7 +100,7 @@ MatrixOperand read_operand(Backend& backend, const std::string& file,
 void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
               const MatrixOperand& b, const TensorView& bias, bool accumulate,
               const TensorView& d) {
-  backend.gemm(spec, a.operand, b.operand, bias, accumulate, d);
+  backend.run(ops::Gemm{spec, a.operand, b.operand, bias, accumulate, d});
   const Transform &left = a.operand.spec.transform, &right = b.operand.spec.transform;
   if (!left.compensated && !right.compensated) return;
   for (const MatrixOperand* matrix : {&a, &b}) {
@@ -110,7 +110,7 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
                     "matrices; accepted: float32, or uint16 with the bits of bf16",
                     matrix->name, transform_name(left.compensated ? left : right)));
   }
-  backend.compensate(a.operand, a.values, false, b.operand, b.values, false, d);
+  backend.run(ops::Compensate{a.operand, a.values, false, b.operand, b.values, false, d});
 }
 
 }  // namespace fp8lab::cli

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/io/npy.hpp"
 #include "src/model/operand.hpp"
 
@@ -39,7 +39,7 @@ MatrixOperand read_operand(Backend& backend, const std::string& file,
                            const std::optional<std::string>& scale_file, const QuantSpec& spec,
                            std::uint64_t seed);
 
-/// Backend::gemm, and Backend::compensate where a clamp asks for it. Throws Error as they do, and
+/// ops::Gemm, and ops::Compensate where a clamp asks for it. Throws Error as they do, and
 /// where a compensated product has codes instead of values.
 void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
               const MatrixOperand& b, const TensorView& bias, bool accumulate, const TensorView& d);

@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/run_reader.hpp"

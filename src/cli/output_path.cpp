@@ -5,7 +5,7 @@
 
 #include <system_error>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab::cli {
 namespace {

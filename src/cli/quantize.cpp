@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
@@ -138,7 +138,7 @@ Plan read_plan(const po::variables_map& values) {
 OperandStatistics measure(Backend& backend, const TensorView& x, const Plan& plan,
                           const QuantizedOperand& operand) {
   const TensorView record = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
-  backend.operand_statistics(x, plan.transpose, operand, record);
+  backend.run(ops::MeasureOperand{x, plan.transpose, operand, record});
   std::vector<std::byte> bytes(sizeof(OperandStatistics));
   backend.download(bytes.data(), record);
   OperandStatistics statistics;
@@ -192,7 +192,7 @@ void write_results(Backend& backend, const po::variables_map& values,
   }
   if (values.count("dequantized") != 0) {
     const TensorView decoded = backend.allocate(DType::f32, operand.rows, operand.k);
-    backend.dequantize(operand, false, decoded);
+    backend.run(ops::Dequantize{operand, false, decoded});
     write_npy(values["dequantized"].as<std::string>(), download(backend, decoded));
   }
 }
@@ -220,7 +220,7 @@ int quantize(const std::vector<std::string>& arguments) {
   if (plan.first) {
     const QuantizedOperand first = quantize_values(*backend, x, false, *plan.first, seed, file);
     source = backend->allocate(DType::f32, x.rows, x.cols);
-    backend->dequantize(first, false, source);
+    backend->run(ops::Dequantize{first, false, source});
   }
   std::optional<NpyArray> partner_array;
   std::optional<Partner> partner;

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"
@@ -112,7 +112,7 @@ class ModelQuantizer {
     const QuantizedOperand operand =
         quantize_values(backend_, weight, false, spec, seed_ + index, name);
     const TensorView record = backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
-    backend_.operand_statistics(weight, false, operand, record);
+    backend_.run(ops::MeasureOperand{weight, false, operand, record});
     Measurement measurement;
     measurement.quantizer = label(spec);
     measurement.scale_bits = scale_bits_per_element(spec, operand.rows, operand.k);

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe.hpp"
-#include "emulation/api/recipe_names.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/cli/command.hpp"
 #include "src/config/config.hpp"
 #include "src/io/atomic_file.hpp"

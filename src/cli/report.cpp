@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/experiments.hpp"

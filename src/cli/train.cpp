@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <system_error>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"

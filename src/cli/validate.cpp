@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
@@ -24,7 +24,7 @@
 #include "src/validate/mutants.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
-#include "kernels/codec_sweep.hpp"
+#include "kernels/probes/codec_sweep.hpp"
 #include "src/validate/conv_hashes.hpp"
 #endif
 

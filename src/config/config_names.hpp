@@ -1,7 +1,7 @@
 // The words of run files and the values they stand for: one table for reading and for writing.
 #pragma once
 
-#include "emulation/api/recipe_names.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <system_error>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
 
 #if !defined(FP8LAB_SOURCE_EXPERIMENTS)

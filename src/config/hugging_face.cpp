@@ -5,7 +5,7 @@
 #include <array>
 #include <system_error>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/json_fields.hpp"
 #include "src/config/nearest_name.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
 
 namespace fp8lab {

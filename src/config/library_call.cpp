@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/config/words.hpp"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "emulation/api/gemm_spec.hpp"
-#include "emulation/api/quant_spec.hpp"
+#include "emulation/spec/gemm_spec.hpp"
+#include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe_names.hpp"
-#include "emulation/api/spec_fields.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/spec_fields.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/config/recipe_draft.hpp"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/spec_fields.hpp"
-#include "emulation/api/tensor_core.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/spec_fields.hpp"
+#include "emulation/spec/tensor_core.hpp"
 
 namespace fp8lab {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/recipe.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/config/toml_reader.hpp"
 
 namespace fp8lab {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe_names.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
 #include "src/config/recipe_draft.hpp"

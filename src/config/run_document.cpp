@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/experiments.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"

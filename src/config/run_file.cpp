@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/config_names.hpp"
 #include "src/config/experiments.hpp"

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/gemm_rules.hpp"
-#include "emulation/api/recipe_names.hpp"
-#include "emulation/api/tensor_core.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/gemm_rules.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/tensor_core.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/config/recipe_draft.hpp"

@@ -9,9 +9,9 @@
 #include <variant>
 #include <vector>
 
-#include "emulation/api/gemm_spec.hpp"
-#include "emulation/api/quant_spec.hpp"
-#include "emulation/api/recipe.hpp"
+#include "emulation/spec/gemm_spec.hpp"
+#include "emulation/spec/quant_spec.hpp"
+#include "emulation/spec/recipe.hpp"
 
 namespace fp8lab {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
 
 namespace fp8lab {

@@ -12,7 +12,7 @@
 
 #include <toml++/toml.h>
 
-#include "emulation/api/recipe_names.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/config/nearest_name.hpp"
 
 namespace fp8lab {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 

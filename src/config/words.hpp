@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/recipe_names.hpp"
+#include "emulation/spec/recipe_names.hpp"
 
 namespace fp8lab {
 

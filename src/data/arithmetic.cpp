@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/data/random.hpp"
 #include "src/io/hash.hpp"
@@ -37,8 +37,9 @@ WordProblem sum(RandomSequence& random) {
   const auto name = pick(random, kNames);
   const auto thing = pick(random, kThings);
   const auto a = random.between(2, 60), b = random.between(2, 40);
-  return {"sum", fmt::format("{0} has {1} {2}. {0} finds {3} more. How many {2} does {0} have?",
-                             name, a, thing, b),
+  return {"sum",
+          fmt::format("{0} has {1} {2}. {0} finds {3} more. How many {2} does {0} have?", name, a,
+                      thing, b),
           fmt::format("{}+{}={}. #### {}", a, b, a + b, a + b), a + b};
 }
 
@@ -111,9 +112,9 @@ struct Family {
   WordProblem (*make)(RandomSequence&);
 };
 
-constexpr std::array<Family, 6> kFamilies = {Family{"sum", sum},       Family{"difference", difference},
-                                             Family{"shop", shop},     Family{"share", share},
-                                             Family{"travel", travel}, Family{"savings", savings}};
+constexpr std::array<Family, 6> kFamilies = {
+    Family{"sum", sum},     Family{"difference", difference}, Family{"shop", shop},
+    Family{"share", share}, Family{"travel", travel},         Family{"savings", savings}};
 
 std::vector<Family> selected_families(const std::vector<std::string>& names) {
   std::vector<Family> families;

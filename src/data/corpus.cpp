@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
 #include "src/io/hash.hpp"
 

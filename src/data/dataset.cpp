@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/data/random.hpp"
 
 namespace fp8lab {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/data/arithmetic.hpp"
 #include "src/data/tokenizer.hpp"
 #include "src/io/json_document.hpp"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/data/random.hpp"
 
 namespace fp8lab {

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/data/tokenizer.hpp"
 
 namespace fp8lab {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/philox.hpp"
 
 namespace fp8lab {

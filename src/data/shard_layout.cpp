@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/data/token_shard.hpp"
 
 namespace fp8lab {

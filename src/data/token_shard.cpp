@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {

@@ -8,9 +8,9 @@
 namespace fp8lab {
 
 struct ByteTokenizer {
-  static constexpr std::int32_t kBegin = 256;   ///< first token of every document
-  static constexpr std::int32_t kEnd = 257;     ///< last token of every document
-  static constexpr std::int32_t kPadding = 258; ///< fills a sequence; never trained on
+  static constexpr std::int32_t kBegin = 256;    ///< first token of every document
+  static constexpr std::int32_t kEnd = 257;      ///< last token of every document
+  static constexpr std::int32_t kPadding = 258;  ///< fills a sequence; never trained on
   static constexpr std::int64_t kVocabulary = 259;
 
   static std::vector<std::int32_t> encode(std::string_view text) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/data/tokenizer.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/json_document.hpp"

@@ -1,6 +1,6 @@
 #include "src/evaluation/answers.hpp"
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 

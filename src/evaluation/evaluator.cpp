@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 namespace {

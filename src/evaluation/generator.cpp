@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 

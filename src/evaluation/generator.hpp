@@ -28,7 +28,7 @@ struct GenerationConfig {
   SamplingConfig sampling;
   std::int64_t max_new_tokens = 64;
   std::int32_t end = -1;  ///< a completion stops after this token; -1: none
-  /// Of the model itself: temperature 1, nothing left out. As Backend::cross_entropy computes them.
+  /// Of the model itself: temperature 1, nothing left out. As ops::CrossEntropy computes them.
   bool log_probabilities = false;
 };
 

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <string>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/json_fields.hpp"
 #include "src/data/prompt_text.hpp"
 #include "src/io/json_document.hpp"

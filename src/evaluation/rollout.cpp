@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/philox.hpp"
 

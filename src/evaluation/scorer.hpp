@@ -27,7 +27,7 @@ class Scorer {
          const std::atomic<bool>* stop = nullptr);
 
   /// For every text the log-probabilities of tokens first, first + 1, ... in nats, as
-  /// Backend::cross_entropy computes them. The weights must have been prepared. Throws Error for a
+  /// ops::CrossEntropy computes them. The weights must have been prepared. Throws Error for a
   /// text without scored tokens or longer than a sequence, and EvaluationStopped.
   std::vector<std::vector<double>> score(const StepContext& context,
                                          const std::vector<ScoredText>& texts);

@@ -10,7 +10,7 @@
 #include <array>
 #include <ctime>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab {

@@ -9,7 +9,7 @@
 #include <limits>
 #include <string_view>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/file_descriptor.hpp"
 
 namespace fp8lab {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/hdf5.hpp"
 #include "src/io/sha256.hpp"
 

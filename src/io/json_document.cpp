@@ -5,7 +5,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/file_descriptor.hpp"
 
 namespace fp8lab {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab {

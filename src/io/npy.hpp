@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "emulation/api/tensor_view.hpp"
+#include "emulation/base/tensor_view.hpp"
 
 namespace fp8lab {
 

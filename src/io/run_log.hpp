@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/io/file_lock.hpp"
 
 namespace fp8lab {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/hdf5.hpp"
 #include "src/io/run_log.hpp"
 
@@ -19,9 +19,9 @@ inline constexpr std::int64_t kNoStep = -1;
 
 /// Datasets that grow together, one row each.
 enum class RowGroup : std::uint8_t { metrics, eval, scores, tensors, events, samples, checkpoints };
-inline constexpr RowGroup kRowGroups[] = {
-    RowGroup::metrics, RowGroup::eval,    RowGroup::scores,     RowGroup::tensors,
-    RowGroup::events,  RowGroup::samples, RowGroup::checkpoints};
+inline constexpr RowGroup kRowGroups[] = {RowGroup::metrics,    RowGroup::eval,   RowGroup::scores,
+                                          RowGroup::tensors,    RowGroup::events, RowGroup::samples,
+                                          RowGroup::checkpoints};
 
 /// The datasets of a group in the order in which run_log.cpp fills them; `step` is the first.
 /// `tensors` is the number of logged operands.

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab {

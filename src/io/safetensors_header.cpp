@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
 
 namespace fp8lab {

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "emulation/api/tensor_view.hpp"
+#include "emulation/base/tensor_view.hpp"
 
 namespace fp8lab {
 

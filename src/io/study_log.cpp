@@ -6,7 +6,7 @@
 #include <set>
 #include <type_traits>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hdf5.hpp"
 #include "src/io/run_schema.hpp"

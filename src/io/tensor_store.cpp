@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/json_document.hpp"
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/json_fields.hpp"
 
 namespace fp8lab {

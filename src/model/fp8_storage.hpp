@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/recipe.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/io/safetensors_header.hpp"
 
 namespace fp8lab {

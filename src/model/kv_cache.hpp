@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {
@@ -24,7 +24,7 @@ class KvCache {
   std::int64_t sequences() const { return sequences_; }
   std::int64_t capacity() const { return capacity_; }
 
-  /// Arguments of Backend::attention_cached for the tokens that are coming.
+  /// Arguments of ops::AttentionCached for the tokens that are coming.
   const TensorView& query_start() const { return query_start_; }
   const TensorView& cached() const { return cached_; }
 

@@ -130,7 +130,7 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
                           ? backend_.storage(DType::f32)
                           : backend_.storage(spec.storage());
   const TensorView dequantized = workspace_.view("dequantized", dtype, first.rows, first.k);
-  backend_.dequantize(first, false, dequantized);
+  backend_.run(ops::Dequantize{first, false, dequantized});
   return dequantized;
 }
 
@@ -179,7 +179,8 @@ void Linear::rescale_in_warmup(const StepContext& context, Slot slot, const Tens
   if (!is_warming_up(slot)) return;
   QuantizedOperand& target = operand(slot);
   target.spec.scale_source = ScaleSource::current;
-  backend_.quantize(source, is_second_orientation(slot), key_of(context, slot), {}, target);
+  backend_.run(
+      ops::Quantize{source, is_second_orientation(slot), key_of(context, slot), {}, target});
 }
 
 RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
@@ -194,15 +195,15 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
 
 void Linear::measure(const StepContext& context, Slot slot, const TensorView& original) {
   if (!context.log_statistics) return;
-  backend_.operand_statistics(original, is_second_orientation(slot), operand(slot),
-                              statistics_[static_cast<std::size_t>(slot)]);
+  backend_.run(ops::MeasureOperand{original, is_second_orientation(slot), operand(slot),
+                                   statistics_[static_cast<std::size_t>(slot)]});
 }
 
 void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {
   const TensorView source = source_of(slot, original);
   if (bind(slot, source)) {
-    backend_.quantize(source, is_second_orientation(slot), key_of(context, slot),
-                      states_[tensor_of(slot)], operand(slot));
+    backend_.run(ops::Quantize{source, is_second_orientation(slot), key_of(context, slot),
+                               states_[tensor_of(slot)], operand(slot)});
     rescale_in_warmup(context, slot, source);
   }
   measure(context, slot, original);
@@ -224,8 +225,8 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
     quantize(context, second, original);
     return;
   }
-  backend_.quantize_both(original, key_of(context, first), states_[tensor_of(first)],
-                         operand(first), operand(second));
+  backend_.run(ops::QuantizeBoth{original, key_of(context, first), states_[tensor_of(first)],
+                                 operand(first), operand(second)});
   rescale_in_warmup(context, first, original);
   rescale_in_warmup(context, second, original);
   measure(context, first, original);
@@ -238,9 +239,9 @@ bool Linear::is_smoothed(GemmRole role) const {
 
 void Linear::smooth(GemmRole role, const TensorView& a, const TensorView& b) {
   if (!is_smoothed(role)) return;
-  backend_.smoothing_factors(
+  backend_.run(ops::SmoothingFactors{
       recipe_.slot(a_slot(role)).transform, a, is_second_orientation(a_slot(role)), b,
-      is_second_orientation(b_slot(role)), factors_[static_cast<std::size_t>(role)]);
+      is_second_orientation(b_slot(role)), factors_[static_cast<std::size_t>(role)]});
 }
 
 TensorView Linear::weight_source(Slot slot) const {
@@ -267,10 +268,10 @@ void Linear::prepare_weights(const StepContext& context) {
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
                       const TensorView& bias, const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
-  backend_.gemm(recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d);
+  backend_.run(ops::Gemm{recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d});
   if (!left.spec.transform.compensated && !right.spec.transform.compensated) return;
-  backend_.compensate(left, a, is_second_orientation(a_slot(role)), right, b,
-                      is_second_orientation(b_slot(role)), d);
+  backend_.run(ops::Compensate{left, a, is_second_orientation(a_slot(role)), right, b,
+                               is_second_orientation(b_slot(role)), d});
 }
 
 void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
@@ -286,29 +287,16 @@ void Linear::forward(const StepContext& context, const TensorView& x, const Tens
   multiply_forward(x, y);
 }
 
-void Linear::forward(const StepContext& context, const NormInput& norm, const TensorView& x,
+void Linear::forward(const StepContext& context, const ops::Producer& producer,
                      const TensorView& y) {
   constexpr Slot kSlot = Slot::fprop_x;
+  const TensorView& x = ops::output_of(producer);
   if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
-    backend_.rmsnorm_forward(norm.source, norm.weight, norm.epsilon, x, norm.rstd);
+    std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return forward(context, x, y);
   }
-  backend_.rmsnorm_quantize(norm.source, norm.weight, norm.epsilon, x, norm.rstd,
-                            key_of(context, kSlot), states_[tensor_of(kSlot)], operand(kSlot));
-  rescale_in_warmup(context, kSlot, x);
-  measure(context, kSlot, x);
-  multiply_forward(x, y);
-}
-
-void Linear::forward_swiglu(const StepContext& context, const TensorView& gate_up,
-                            const TensorView& x, const TensorView& y) {
-  constexpr Slot kSlot = Slot::fprop_x;
-  if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
-    backend_.swiglu_forward(gate_up, x);
-    return forward(context, x, y);
-  }
-  backend_.swiglu_quantize(gate_up, x, key_of(context, kSlot), states_[tensor_of(kSlot)],
-                           operand(kSlot));
+  backend_.run(ops::ProduceQuantize{producer, key_of(context, kSlot), states_[tensor_of(kSlot)],
+                                    operand(kSlot)});
   rescale_in_warmup(context, kSlot, x);
   measure(context, kSlot, x);
   multiply_forward(x, y);
@@ -319,7 +307,7 @@ void Linear::multiply_backward(const StepContext& context, const TensorView& x,
   multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), {}, dx);
   quantize(context, Slot::wgrad_x, x);
   multiply(GemmRole::wgrad, dy, x, {}, weight_.gradient());
-  if (bias_ != nullptr) backend_.bias_backward(dy, bias_->gradient());
+  if (bias_ != nullptr) backend_.run(ops::BiasBackward{dy, bias_->gradient()});
 }
 
 void Linear::backward(const StepContext& context, const TensorView& x, const TensorView& dy,
@@ -332,17 +320,17 @@ void Linear::backward(const StepContext& context, const TensorView& x, const Ten
   multiply_backward(context, x, dy, dx);
 }
 
-void Linear::backward_swiglu(const StepContext& context, const TensorView& x,
-                             const TensorView& gate_up, const TensorView& dout,
-                             const TensorView& dy, const TensorView& dx) {
+void Linear::backward(const StepContext& context, const TensorView& x,
+                      const ops::Producer& producer, const TensorView& dx) {
   constexpr Slot kFirst = Slot::dgrad_dy, kSecond = Slot::wgrad_dy;
+  const TensorView& dy = ops::output_of(producer);
   const bool smoothed = is_smoothed(GemmRole::dgrad) || is_smoothed(GemmRole::wgrad);
   if (smoothed || !bind_both(kFirst, dy)) {
-    backend_.swiglu_backward(gate_up, dout, dy);
+    std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return backward(context, x, dy, dx);
   }
-  backend_.swiglu_backward_quantize(gate_up, dout, dy, key_of(context, kFirst),
-                                    states_[tensor_of(kFirst)], operand(kFirst), operand(kSecond));
+  backend_.run(ops::ProduceQuantize{producer, key_of(context, kFirst), states_[tensor_of(kFirst)],
+                                    operand(kFirst), &operand(kSecond)});
   rescale_in_warmup(context, kFirst, dy);
   rescale_in_warmup(context, kSecond, dy);
   measure(context, kFirst, dy);
@@ -353,7 +341,7 @@ void Linear::backward_swiglu(const StepContext& context, const TensorView& x,
 void Linear::update_delayed_scales() {
   for (std::size_t tensor = 0; tensor < states_.size(); ++tensor) {
     if (states_[tensor].empty()) continue;
-    backend_.update_delayed_scale(delayed_spec(recipe_, tensor), states_[tensor]);
+    backend_.run(ops::UpdateDelayedScale{delayed_spec(recipe_, tensor), states_[tensor]});
     ++history_steps_[tensor];
   }
 }

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "emulation/api/backend.hpp"
-#include "emulation/api/recipe.hpp"
+#include "emulation/backend.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/workspace.hpp"
 
@@ -18,13 +18,6 @@ struct StepContext {
   std::uint32_t step = 0;  ///< optimizer step of the run
   std::uint32_t micro_batch = 0;
   bool log_statistics = false;
-};
-
-/// An input that is the RMS norm of `source` (T, in).
-struct NormInput {
-  TensorView source, weight;
-  float epsilon = 0.0f;
-  TensorView rstd;  ///< written, (1, T)
 };
 
 /// The quantizer that the delayed-scaling state of x (0), w (1) or dy (2) belongs to: that of the
@@ -46,21 +39,17 @@ class Linear {
   /// y (T, out) from x (T, in), or of fewer rows. x is read again by backward.
   void forward(const StepContext& context, const TensorView& x, const TensorView& y);
 
-  /// The same with x = rmsnorm(norm.source), which is written.
-  void forward(const StepContext& context, const NormInput& norm, const TensorView& x,
-               const TensorView& y);
-  /// The same with x = swiglu(gate_up), which is written.
-  void forward_swiglu(const StepContext& context, const TensorView& gate_up, const TensorView& x,
-                      const TensorView& y);
+  /// The same with the x that `producer` writes, which may be quantized where it is made.
+  void forward(const StepContext& context, const ops::Producer& producer, const TensorView& y);
 
   /// dx (T, in) from dy (T, out) and the x of the last forward; weight and bias gradients
   /// accumulate.
   void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                 const TensorView& dx);
 
-  /// The same with dy = the gradient of swiglu(gate_up) for dout, which is written.
-  void backward_swiglu(const StepContext& context, const TensorView& x, const TensorView& gate_up,
-                       const TensorView& dout, const TensorView& dy, const TensorView& dx);
+  /// The same with the dy that `producer` writes.
+  void backward(const StepContext& context, const TensorView& x, const ops::Producer& producer,
+                const TensorView& dx);
 
   /// Ends the step: delayed scales take the amaxes they have seen.
   void update_delayed_scales();

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/json_document.hpp"
@@ -255,7 +255,7 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
     tensors.read(index, first, values);
     const TensorView place = weight.flat().columns(first, count);
     backend.upload(rounded ? wide.columns(0, count) : place, values.data());
-    if (rounded) backend.copy(wide.columns(0, count), place);
+    if (rounded) backend.run(ops::Copy{wide.columns(0, count), place});
   }
   backend.release_to(mark);
   return weight;

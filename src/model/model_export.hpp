@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "emulation/api/backend.hpp"
-#include "emulation/api/recipe.hpp"
+#include "emulation/backend.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/config/config.hpp"
 #include "src/model/model_tensors.hpp"
 

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
 #include "src/model/fp8_storage.hpp"

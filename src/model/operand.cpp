@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 
@@ -39,10 +39,10 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
     operand.is_right = partner->is_left;
     operand.channel_factors = backend.allocate(DType::f32, 1, operand.k);
     const bool swapped = operand.is_right;
-    backend.smoothing_factors(operand.spec.transform, swapped ? partner->values : values,
-                              swapped ? partner->transpose : transpose,
-                              swapped ? values : partner->values,
-                              swapped ? transpose : partner->transpose, operand.channel_factors);
+    backend.run(ops::SmoothingFactors{
+        operand.spec.transform, swapped ? partner->values : values,
+        swapped ? partner->transpose : transpose, swapped ? values : partner->values,
+        swapped ? transpose : partner->transpose, operand.channel_factors});
   }
   if (operand.spec.transform.is_clamp()) {
     operand.clamp_bounds = backend.allocate(DType::f32, 1, 2);
@@ -50,7 +50,7 @@ void quantize_into(Backend& backend, const TensorView& values, bool transpose, s
   RandomKey key;
   key.seed = seed;
   key.orientation = transpose ? 1 : 0;
-  backend.quantize(values, transpose, key, TensorView{}, operand);
+  backend.run(ops::Quantize{values, transpose, key, TensorView{}, operand});
 }
 
 QuantizedOperand quantize_values(Backend& backend, const TensorView& values, bool transpose,

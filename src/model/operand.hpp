@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 
 namespace fp8lab {
 

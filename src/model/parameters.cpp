@@ -207,7 +207,7 @@ void Parameters::upload(const Parameter& parameter, std::int64_t first,
     backend_.upload(master, values.data());
   }
   const TensorView& working = parameter.tensors.working;
-  if (!working.empty()) backend_.copy(master, range(working, first, values.size()));
+  if (!working.empty()) backend_.run(ops::Copy{master, range(working, first, values.size())});
 }
 
 void plant_outliers(Parameters& parameters, const ModelConfig& model,

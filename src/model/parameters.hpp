@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {

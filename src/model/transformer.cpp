@@ -230,10 +230,10 @@ void Transformer::normalise_heads(std::int64_t index) {
   const LayerParameters& weights = parameters_.layer(index);
   const auto epsilon = static_cast<float>(model_.rms_norm_eps);
   const QkvViews from = split(layer.qkv), to = attention_inputs(layer);
-  backend_.rmsnorm_forward(from.q, parameters_[weights.q_norm].working(), epsilon, to.q,
-                           layer.q_rstd);
-  backend_.rmsnorm_forward(from.k, parameters_[weights.k_norm].working(), epsilon, to.k,
-                           layer.k_rstd);
+  backend_.run(ops::RmsNormForward{from.q, parameters_[weights.q_norm].working(), epsilon, to.q,
+                                   layer.q_rstd});
+  backend_.run(ops::RmsNormForward{from.k, parameters_[weights.k_norm].working(), epsilon, to.k,
+                                   layer.k_rstd});
 }
 
 void Transformer::normalise_heads_backward(std::int64_t index, const QkvViews& gradients) {
@@ -241,31 +241,31 @@ void Transformer::normalise_heads_backward(std::int64_t index, const QkvViews& g
   const Parameter& q_norm = parameters_[parameters_.layer(index).q_norm];
   const Parameter& k_norm = parameters_[parameters_.layer(index).k_norm];
   const QkvViews inputs = split(layer.qkv);
-  backend_.rmsnorm_backward(gradients.q, inputs.q, q_norm.working(), layer.q_rstd, gradients.q,
-                            q_norm.gradient());
-  backend_.rmsnorm_backward(gradients.k, inputs.k, k_norm.working(), layer.k_rstd, gradients.k,
-                            k_norm.gradient());
+  backend_.run(ops::RmsNormBackward{gradients.q, inputs.q, q_norm.working(), layer.q_rstd,
+                                    gradients.q, q_norm.gradient()});
+  backend_.run(ops::RmsNormBackward{gradients.k, inputs.k, k_norm.working(), layer.k_rstd,
+                                    gradients.k, k_norm.gradient()});
 }
 
 void Transformer::rotate(const QkvViews& views, bool inverse) {
   const TensorView positions = positions_.columns(0, rows_);
-  backend_.rope(views.q, positions, cosine_, sine_, model_.head_dim, inverse);
-  backend_.rope(views.k, positions, cosine_, sine_, model_.head_dim, inverse);
+  backend_.run(ops::Rope{views.q, positions, cosine_, sine_, model_.head_dim, inverse});
+  backend_.run(ops::Rope{views.k, positions, cosine_, sine_, model_.head_dim, inverse});
 }
 
 void Transformer::attend(std::int64_t index, const QkvViews& views) {
   const LayerActivations layer = activations(index);
   AttentionShape shape = attention_shape();
   if (cache_ == nullptr) {
-    backend_.attention_forward(shape, views.q, views.k, views.v, document_start_, layer.attention,
-                               layer.lse);
+    backend_.run(ops::AttentionForward{shape, views.q, views.k, views.v, document_start_,
+                                       layer.attention, layer.lse});
     return;
   }
   shape.batch = cache_->sequences();
   shape.sequence = cache_->capacity();
-  backend_.attention_cached(shape, views.q, views.k, views.v, cache_->query_start(),
-                            cache_->cached(), cache_->layer(index).keys,
-                            cache_->layer(index).values, layer.attention);
+  backend_.run(ops::AttentionCached{shape, views.q, views.k, views.v, cache_->query_start(),
+                                    cache_->cached(), cache_->layer(index).keys,
+                                    cache_->layer(index).values, layer.attention});
 }
 
 void Transformer::forward_layer(const StepContext& context, std::int64_t index,
@@ -274,52 +274,50 @@ void Transformer::forward_layer(const StepContext& context, std::int64_t index,
   const TensorView branch = branch_.row_range(0, rows_);
   const LayerParameters& weights = parameters_.layer(index);
   const auto epsilon = static_cast<float>(model_.rms_norm_eps);
-  linear(index, kQkv)
-      .forward(context,
-               {layer.input, parameters_[weights.attention_norm].working(), epsilon, layer.rstd1},
-               layer.norm1, layer.qkv);
+  const ops::RmsNormForward norm1{layer.input, parameters_[weights.attention_norm].working(),
+                                  epsilon, layer.norm1, layer.rstd1};
+  linear(index, kQkv).forward(context, norm1, layer.qkv);
   if (model_.qk_norm) normalise_heads(index);
   const QkvViews views = attention_inputs(layer);
   rotate(views, false);
   attend(index, views);
   linear(index, kO).forward(context, layer.attention, branch);
-  backend_.add(layer.input, branch, layer.middle);
-  linear(index, kGateUp)
-      .forward(context,
-               {layer.middle, parameters_[weights.mlp_norm].working(), epsilon, layer.rstd2},
-               layer.norm2, layer.gate_up);
-  linear(index, kDown).forward_swiglu(context, layer.gate_up, layer.swiglu, branch);
-  backend_.add(layer.middle, branch, output);
+  backend_.run(ops::Add{layer.input, branch, layer.middle});
+  const ops::RmsNormForward norm2{layer.middle, parameters_[weights.mlp_norm].working(), epsilon,
+                                  layer.norm2, layer.rstd2};
+  linear(index, kGateUp).forward(context, norm2, layer.gate_up);
+  linear(index, kDown).forward(context, ops::SwigluForward{layer.gate_up, layer.swiglu}, branch);
+  backend_.run(ops::Add{layer.middle, branch, output});
 }
 
 void Transformer::forward(const StepContext& context) {
   const std::int64_t count = model_.num_hidden_layers;
   const TensorView last = final_input_.row_range(0, rows_);
   const auto input = [&](std::int64_t i) { return i < count ? activations(i).input : last; };
-  backend_.embedding_forward(tokens_.columns(0, rows_), parameters_.embedding().working(),
-                             input(0));
+  backend_.run(ops::EmbeddingForward{tokens_.columns(0, rows_), parameters_.embedding().working(),
+                                     input(0)});
   for (std::int64_t i = 0; i < count; ++i) forward_layer(context, i, input(i + 1));
   if (outputs_ == 0) return;
   // Rows of a matrix are looked up as rows of an embedding are.
   const TensorView wanted = outputs_ == rows_ ? last : branch_.row_range(0, outputs_);
   if (outputs_ < rows_) {
-    backend_.embedding_forward(wanted_.columns(0, outputs_), last, wanted);
+    backend_.run(ops::EmbeddingForward{wanted_.columns(0, outputs_), last, wanted});
   }
-  linears_.back()->forward(
-      context,
-      {wanted, parameters_.final_norm().working(), static_cast<float>(model_.rms_norm_eps),
-       final_rstd_.columns(0, outputs_)},
-      final_norm_.row_range(0, outputs_), logits());
+  const ops::RmsNormForward norm{
+      wanted, parameters_.final_norm().working(), static_cast<float>(model_.rms_norm_eps),
+      final_norm_.row_range(0, outputs_), final_rstd_.columns(0, outputs_)};
+  linears_.back()->forward(context, norm, logits());
 }
 
 void Transformer::loss(const TensorView& scalars, bool gradient) {
-  backend_.cross_entropy(logits(), targets_.columns(0, outputs_), weights_.columns(0, outputs_),
-                         scalars, token_losses(), gradient ? logits() : TensorView{});
+  backend_.run(ops::CrossEntropy{logits(), targets_.columns(0, outputs_),
+                                 weights_.columns(0, outputs_), scalars, token_losses(),
+                                 gradient ? logits() : TensorView{}});
 }
 
 TensorView Transformer::argmax() {
   const TensorView best = argmax_.columns(0, outputs_);
-  backend_.argmax(logits(), best);
+  backend_.run(ops::Argmax{logits(), best});
   return best;
 }
 
@@ -327,11 +325,11 @@ void Transformer::backward_mlp(const StepContext& context, std::int64_t index) {
   const LayerActivations& layer = layers_[static_cast<std::size_t>(index)];
   const Parameter& norm = parameters_[parameters_.layer(index).mlp_norm];
   linear(index, kDown).backward(context, layer.swiglu, d_hidden_, d_swiglu_);
-  linear(index, kGateUp)
-      .backward_swiglu(context, layer.norm2, layer.gate_up, d_swiglu_, d_gate_up_, d_branch_);
-  backend_.rmsnorm_backward(d_branch_, layer.middle, norm.working(), layer.rstd2, branch_,
-                            norm.gradient());
-  backend_.add(d_hidden_, branch_, d_hidden_);
+  const ops::SwigluBackward swiglu{layer.gate_up, d_swiglu_, d_gate_up_};
+  linear(index, kGateUp).backward(context, layer.norm2, swiglu, d_branch_);
+  backend_.run(ops::RmsNormBackward{d_branch_, layer.middle, norm.working(), layer.rstd2, branch_,
+                                    norm.gradient()});
+  backend_.run(ops::Add{d_hidden_, branch_, d_hidden_});
 }
 
 void Transformer::backward_attention(const StepContext& context, std::int64_t index) {
@@ -340,26 +338,26 @@ void Transformer::backward_attention(const StepContext& context, std::int64_t in
   linear(index, kO).backward(context, layer.attention, d_hidden_, d_attention_);
   const QkvViews views = attention_inputs(layer);
   const QkvViews gradients = split(d_qkv_);
-  backend_.attention_backward(attention_shape(), views.q, views.k, views.v, document_start_,
-                              layer.attention, layer.lse, d_attention_, gradients.q, gradients.k,
-                              gradients.v);
+  backend_.run(ops::AttentionBackward{attention_shape(), views.q, views.k, views.v, document_start_,
+                                      layer.attention, layer.lse, d_attention_, gradients.q,
+                                      gradients.k, gradients.v});
   rotate(gradients, true);
   if (model_.qk_norm) normalise_heads_backward(index, gradients);
   linear(index, kQkv).backward(context, layer.norm1, d_qkv_, d_branch_);
-  backend_.rmsnorm_backward(d_branch_, layer.input, norm.working(), layer.rstd1, branch_,
-                            norm.gradient());
-  backend_.add(d_hidden_, branch_, d_hidden_);
+  backend_.run(ops::RmsNormBackward{d_branch_, layer.input, norm.working(), layer.rstd1, branch_,
+                                    norm.gradient()});
+  backend_.run(ops::Add{d_hidden_, branch_, d_hidden_});
 }
 
 void Transformer::backward(const StepContext& context) {
   linears_.back()->backward(context, final_norm_, logits_, d_branch_);
-  backend_.rmsnorm_backward(d_branch_, final_input_, parameters_.final_norm().working(),
-                            final_rstd_, d_hidden_, parameters_.final_norm().gradient());
+  backend_.run(ops::RmsNormBackward{d_branch_, final_input_, parameters_.final_norm().working(),
+                                    final_rstd_, d_hidden_, parameters_.final_norm().gradient()});
   for (std::int64_t i = model_.num_hidden_layers; i-- > 0;) {
     backward_mlp(context, i);
     backward_attention(context, i);
   }
-  backend_.embedding_backward(tokens_, d_hidden_, parameters_.embedding().gradient());
+  backend_.run(ops::EmbeddingBackward{tokens_, d_hidden_, parameters_.embedding().gradient()});
 }
 
 void Transformer::update_delayed_scales() {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 #include "src/data/dataset.hpp"
 #include "src/model/kv_cache.hpp"

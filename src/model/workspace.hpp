@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 
 namespace fp8lab {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/quant_spec.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab::python {
 namespace {

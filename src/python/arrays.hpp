@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/tensor_view.hpp"
+#include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/format.hpp"
 #include "src/io/npy.hpp"
 

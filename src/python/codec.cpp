@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe_names.hpp"
-#include "emulation/cpu/quantize.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/python/arrays.hpp"
 #include "src/python/bindings.hpp"
@@ -89,7 +89,7 @@ py::array quantize_values(const TensorView& source, const std::vector<py::ssize_
   RandomKey key;
   key.seed = seed;
   const py::gil_scoped_release unlocked;
-  cpu::quantize(source, false, key, TensorView{}, operand);
+  cpu::run(ops::Quantize{source, false, key, TensorView{}, operand});
   return result;
 }
 
@@ -106,7 +106,7 @@ py::array encode(const py::object& x, const std::string& format, const std::stri
   spec.format = cast.format;
   spec.rounding = cast.rounding;
   spec.overflow = cast.overflow;
-  const bool is_element = spec.is_quantized() && cpu::supports_quantization(spec);
+  const bool is_element = spec.is_quantized() && supports_quantization(spec);
   if (is_element) return quantize_values(input.view, shape, spec, seed);
   if (cast.format.bits() <= 8) return encode_values<std::uint8_t>(input.view, shape, cast);
   if (cast.format.bits() <= 16) return encode_values<std::uint16_t>(input.view, shape, cast);

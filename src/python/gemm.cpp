@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "emulation/api/error.hpp"
-#include "emulation/cpu/library_gemm.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/config/library_call.hpp"

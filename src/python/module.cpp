@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/python/bindings.hpp"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/error.hpp"
-#include "emulation/api/recipe_names.hpp"
+#include "emulation/base/error.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/config/spec_words.hpp"
@@ -47,7 +47,7 @@ py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
   {
     const py::gil_scoped_release unlocked;
     const TensorView there = backend.allocate(DType::u8, 1, sizeof(OperandStatistics));
-    backend.operand_statistics(x, transpose, operand, there);
+    backend.run(ops::MeasureOperand{x, transpose, operand, there});
     backend.download(record.data(), there);
   }
   py::dict result;
@@ -119,7 +119,7 @@ py::array dequantize(const py::object& codes, const py::object& scales, const Qu
     const QuantizedOperand operand =
         cli::make_operand(*backend, input.matrix, "codes", scale_matrix, "scales", spec, 0).operand;
     const TensorView decoded = backend->allocate(DType::f32, operand.rows, operand.k);
-    backend->dequantize(operand, false, decoded);
+    backend->run(ops::Dequantize{operand, false, decoded});
     values = cli::download(*backend, decoded);
   }
   return to_numpy(values);

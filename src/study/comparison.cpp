@@ -179,13 +179,13 @@ void write_comparison(const StudyConfig& study, const std::vector<PlannedArm>& a
       }
       if (runs.count(arm.baseline_arm) > 0) {
         const PlannedArm& baseline = *find_arm(arm.baseline_arm);
-        compare(own, series[arm.baseline_arm],
-                noise_band(seeds[axes_without_seed(baseline)]), result);
+        compare(own, series[arm.baseline_arm], noise_band(seeds[axes_without_seed(baseline)]),
+                result);
         for (std::size_t i = 0; i < table.stage_names.size(); ++i) {
           result.stages[i].gap =
-              result.stages[i].eval_loss - stage_result(runs[arm.baseline_arm],
-                                                        series[arm.baseline_arm],
-                                                        table.stage_names[i]).eval_loss;
+              result.stages[i].eval_loss -
+              stage_result(runs[arm.baseline_arm], series[arm.baseline_arm], table.stage_names[i])
+                  .eval_loss;
         }
       }
     }

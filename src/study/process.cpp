@@ -15,7 +15,7 @@
 #include <thread>
 #include <utility>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/file_descriptor.hpp"
 
 namespace fp8lab {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/study/comparison.hpp"
 #include "src/study/process.hpp"

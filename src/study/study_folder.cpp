@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/config_difference.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/run_log.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/model/linear.hpp"
 
 namespace fp8lab {

@@ -292,7 +292,7 @@ AmaxHistories read_histories(const CheckpointFile& file) {
 void refresh_working_copies(Backend& backend, const Parameters& parameters) {
   for (const Parameter& parameter : parameters.all()) {
     if (!parameter.tensors.working.empty()) {
-      backend.copy(parameter.master(), parameter.tensors.working);
+      backend.run(ops::Copy{parameter.master(), parameter.tensors.working});
     }
   }
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/data/mixture.hpp"
 #include "src/model/linear.hpp"
 #include "src/model/model_tensors.hpp"

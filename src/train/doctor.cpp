@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_lock.hpp"
 #include "src/io/hdf5.hpp"
@@ -58,9 +58,9 @@ class RunExamination {
     } catch (const Error& error) {
       add(file, Health::damaged,
           fmt::format("{}; put a copy back{}", error.what(),
-                      has_checkpoint ? ", or start a run elsewhere with --init-from " +
-                                           checkpoint.string()
-                                     : ""));
+                      has_checkpoint
+                          ? ", or start a run elsewhere with --init-from " + checkpoint.string()
+                          : ""));
     }
     if (status) describe(file, *status, std::move(*lock));
     examine_checkpoint(checkpoint, status);
@@ -161,8 +161,8 @@ Finding examine_study(const fs::path& file) {
 std::vector<Finding> examine(const fs::path& directory, bool repair) {
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) {
-    throw Error(fmt::format("{}: no directory; accepted: that of a run or of a study",
-                            directory.string()));
+    throw Error(
+        fmt::format("{}: no directory; accepted: that of a run or of a study", directory.string()));
   }
   std::vector<fs::path> runs;
   if (holds_run(directory)) runs.push_back(directory);

@@ -21,11 +21,11 @@ void begin_step(Backend& backend, const TensorView& scalars, double learning_rat
 void update_parameters(Backend& backend, const Parameters& parameters, const AdamWSpec& spec,
                        const TensorView& scalars) {
   for (const Parameter& parameter : parameters.all()) {
-    backend.accumulate_square_sum(parameter.gradient(), scalars);
+    backend.run(ops::AccumulateSquareSum{parameter.gradient(), scalars});
   }
-  backend.begin_update(spec, scalars);
+  backend.run(ops::BeginUpdate{spec, scalars});
   for (const Parameter& parameter : parameters.all()) {
-    backend.adamw(spec, scalars, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors);
+    backend.run(ops::AdamW{spec, scalars, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors});
   }
 }
 

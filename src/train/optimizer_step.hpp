@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/model/parameters.hpp"
 
 namespace fp8lab {

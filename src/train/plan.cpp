@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "emulation/api/machine.hpp"
+#include "emulation/base/machine.hpp"
 #include "src/evaluation/generator.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"

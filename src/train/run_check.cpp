@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/config/model_table.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/hash.hpp"

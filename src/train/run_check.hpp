@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
 #include "src/io/run_log.hpp"

@@ -78,8 +78,9 @@ class StepTimer {
       const QuantizedOperand right = random_operand(recipe.slot(b), n, depth);
       const TensorView d = backend_.allocate(backend_.storage(spec.output), m, n);
       const bool accumulate = role == GemmRole::wgrad;
-      return Timed{static_cast<double>(m * n) * static_cast<double>(depth),
-                   [=, this] { backend_.gemm(spec, left, right, {}, accumulate, d); }};
+      return Timed{static_cast<double>(m * n) * static_cast<double>(depth), [=, this] {
+                     backend_.run(ops::Gemm{spec, left, right, {}, accumulate, d});
+                   }};
     });
   }
 
@@ -96,7 +97,7 @@ class StepTimer {
           transpose ? empty_operand(spec, n, m) : empty_operand(spec, m, n);
       return Timed{static_cast<double>(m * n), [=, this] {
                      QuantizedOperand result = target;
-                     backend_.quantize(source, transpose, {}, state, result);
+                     backend_.run(ops::Quantize{source, transpose, {}, state, result});
                    }};
     });
   }
@@ -122,10 +123,11 @@ class StepTimer {
       const TensorView lse =
           backend_.allocate(backend_.storage(DType::f32), shape.heads, shape.batch * length);
       const double pairs = 0.5 * static_cast<double>(length) * static_cast<double>(length + 1);
-      return Timed{pairs * static_cast<double>(shape.heads * shape.batch), [=, this] {
-                     backend_.attention_forward(shape, q, k, v, start, out, lse);
-                     backend_.attention_backward(shape, q, k, v, start, out, lse, out, dq, dk, dv);
-                   }};
+      return Timed{
+          pairs * static_cast<double>(shape.heads * shape.batch), [=, this] {
+            backend_.run(ops::AttentionForward{shape, q, k, v, start, out, lse});
+            backend_.run(ops::AttentionBackward{shape, q, k, v, start, out, lse, out, dq, dk, dv});
+          }};
     });
   }
 
@@ -136,7 +138,7 @@ class StepTimer {
       const TensorView b = backend_.allocate(activation_, size, size);
       const TensorView sum = backend_.allocate(activation_, size, size);
       const auto bytes = static_cast<double>(3 * size * size) * static_cast<double>(width());
-      return Timed{bytes, [=, this] { backend_.add(a, b, sum); }};
+      return Timed{bytes, [=, this] { backend_.run(ops::Add{a, b, sum}); }};
     });
   }
 
@@ -152,8 +154,8 @@ class StepTimer {
       const TensorView scalars = backend_.allocate(real, 1, StepScalar::kCount);
       return Timed{static_cast<double>(size * size), [=, this] {
                      backend_.fill_zero(tensors.gradient);
-                     backend_.accumulate_square_sum(tensors.gradient, scalars);
-                     backend_.adamw(optimizer.adamw, scalars, 1.0f, tensors);
+                     backend_.run(ops::AccumulateSquareSum{tensors.gradient, scalars});
+                     backend_.run(ops::AdamW{optimizer.adamw, scalars, 1.0f, tensors});
                    }};
     });
   }
@@ -184,7 +186,7 @@ class StepTimer {
     } else {
       backend_.upload(single, values.data());
     }
-    backend_.copy(single, matrix);
+    backend_.run(ops::Copy{single, matrix});
     return matrix;
   }
 
@@ -195,7 +197,7 @@ class StepTimer {
 
   QuantizedOperand random_operand(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
     QuantizedOperand result = empty_operand(spec, rows, k);
-    backend_.quantize(random_matrix(rows, k), false, {}, state_of(spec), result);
+    backend_.run(ops::Quantize{random_matrix(rows, k), false, {}, state_of(spec), result});
     return result;
   }
 

@@ -1,7 +1,7 @@
 // How long an optimizer step takes, from operations timed one by one.
 #pragma once
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "src/validate/conv_hashes.hpp"
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/api/recipe_names.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/spec/recipe_names.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/npy.hpp"
 #include "src/io/sha256.hpp"

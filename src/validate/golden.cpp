@@ -5,7 +5,7 @@
 #include <optional>
 #include <thread>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/validate/golden_conversions.hpp"
 #include "src/validate/golden_file.hpp"
 

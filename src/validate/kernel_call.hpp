@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 
 namespace fp8lab {
 

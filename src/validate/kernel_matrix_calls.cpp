@@ -163,13 +163,13 @@ class QuantizationCalls {
            QuantizedOperand left = operand_at(a, m, k, t, 2), right = operand_at(b, n, k, t, 4);
            left.clamp_bounds = t[7];
            right.clamp_bounds = t[8];
-           backend.quantize(t[0], turn_a, {}, {}, left);
-           backend.quantize(t[1], turn_b, {}, {}, right);
-           backend.gemm(spec, left, right, {}, false, t[6]);
+           backend.run(ops::Quantize{t[0], turn_a, {}, {}, left});
+           backend.run(ops::Quantize{t[1], turn_b, {}, {}, right});
+           backend.run(ops::Gemm{spec, left, right, {}, false, t[6]});
            if (a.transform.compensated != b.transform.compensated) {
-             backend.compensate(left, t[0], turn_a, right, t[1], turn_b, t[6]);
+             backend.run(ops::Compensate{left, t[0], turn_a, right, t[1], turn_b, t[6]});
            }
-           backend.operand_statistics(t[0], turn_a, left, t[9]);
+           backend.run(ops::MeasureOperand{t[0], turn_a, left, t[9]});
          }});
   }
 
@@ -209,14 +209,14 @@ class QuantizationCalls {
          [spec, rows, k, transpose, right, key](Backend& b, const Views& t) {
            QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
            if (spec.transform.is_smoothing()) {
-             b.smoothing_factors(spec.transform, t[0], transpose, t[1], transpose, t[6]);
-             b.smoothing_factors(spec.transform, t[1], transpose, t[0], transpose, t[6]);
+             b.run(ops::SmoothingFactors{spec.transform, t[0], transpose, t[1], transpose, t[6]});
+             b.run(ops::SmoothingFactors{spec.transform, t[1], transpose, t[0], transpose, t[6]});
              operand.channel_factors = t[6];
              operand.is_right = right;
            }
-           b.quantize(t[0], transpose, key, {}, operand);
-           b.dequantize(operand, transpose, t[4]);
-           b.operand_statistics(t[1], transpose, operand, t[5]);
+           b.run(ops::Quantize{t[0], transpose, key, {}, operand});
+           b.run(ops::Dequantize{operand, transpose, t[4]});
+           b.run(ops::MeasureOperand{t[1], transpose, operand, t[5]});
          }});
   }
 
@@ -236,13 +236,13 @@ class QuantizationCalls {
          [spec, rows, k, transpose, delayed, key](Backend& b, const Views& t) {
            QuantizedOperand operand = operand_at(spec, rows, k, t, 1);
            const TensorView state_view = delayed ? t[3] : TensorView{};
-           b.quantize(t[0], transpose, key, state_view, operand);
+           b.run(ops::Quantize{t[0], transpose, key, state_view, operand});
            if (delayed) {  // a second step uses what the first one learnt
-             b.update_delayed_scale(spec, state_view);
-             b.quantize(t[0], transpose, key, state_view, operand);
-             b.update_delayed_scale(spec, state_view);
+             b.run(ops::UpdateDelayedScale{spec, state_view});
+             b.run(ops::Quantize{t[0], transpose, key, state_view, operand});
+             b.run(ops::UpdateDelayedScale{spec, state_view});
            }
-           b.dequantize(operand, transpose, t[4]);
+           b.run(ops::Dequantize{operand, transpose, t[4]});
          }});
   }
 
@@ -261,8 +261,8 @@ class QuantizationCalls {
           flat(data_.output(DType::u8, 1, sizeof(OperandStatistics)))},
          [spec, rows, k, transpose, delayed](Backend& b, const Views& t) {
            QuantizedOperand operand = operand_at(spec, rows, k, t, 2);
-           b.quantize(t[1], transpose, {}, delayed ? t[4] : TensorView{}, operand);
-           b.operand_statistics(t[0], transpose, operand, t[5]);
+           b.run(ops::Quantize{t[1], transpose, {}, delayed ? t[4] : TensorView{}, operand});
+           b.run(ops::MeasureOperand{t[0], transpose, operand, t[5]});
          }});
   }
 
@@ -294,8 +294,8 @@ class QuantizationCalls {
                        scales_of(data_, spec, s.rows, s.cols), state_of(spec)},
                       [spec, s, key, state](Backend& b, const Views& t) {
                         QuantizedOperand operand = operand_at(spec, s.rows, s.cols, t, 4);
-                        b.rmsnorm_quantize(t[0], t[1], 1e-6f, t[2], t[3], key, state(t[6]),
-                                           operand);
+                        const ops::RmsNormForward norm{t[0], t[1], 1e-6f, t[2], t[3]};
+                        b.run(ops::ProduceQuantize{norm, key, state(t[6]), operand});
                       }});
     calls_.push_back({fmt::format("swiglu_quantize {}", label(spec)),
                       what,
@@ -303,7 +303,8 @@ class QuantizationCalls {
                        scales_of(data_, spec, s.rows, s.cols), state_of(spec)},
                       [spec, s, key, state](Backend& b, const Views& t) {
                         QuantizedOperand operand = operand_at(spec, s.rows, s.cols, t, 2);
-                        b.swiglu_quantize(t[0], t[1], key, state(t[4]), operand);
+                        const ops::SwigluForward swiglu{t[0], t[1]};
+                        b.run(ops::ProduceQuantize{swiglu, key, state(t[4]), operand});
                       }});
     const std::int64_t wide = 2 * s.cols;
     calls_.push_back({fmt::format("swiglu_backward_quantize {}", label(spec)),
@@ -314,8 +315,8 @@ class QuantizationCalls {
                       [spec, s, wide, key, state](Backend& b, const Views& t) {
                         QuantizedOperand first = operand_at(spec, s.rows, wide, t, 3);
                         QuantizedOperand second = operand_at(spec, wide, s.rows, t, 5);
-                        b.swiglu_backward_quantize(t[0], t[1], t[2], key, state(t[7]), first,
-                                                   second);
+                        const ops::SwigluBackward swiglu{t[0], t[1], t[2]};
+                        b.run(ops::ProduceQuantize{swiglu, key, state(t[7]), first, &second});
                       }});
   }
 
@@ -334,7 +335,7 @@ class QuantizationCalls {
          [spec, s, delayed, key](Backend& b, const Views& t) {
            QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
            QuantizedOperand second = operand_at(spec, s.cols, s.rows, t, 3);
-           b.quantize_both(t[0], key, delayed ? t[5] : TensorView{}, first, second);
+           b.run(ops::QuantizeBoth{t[0], key, delayed ? t[5] : TensorView{}, first, second});
          }});
   }
 
@@ -522,8 +523,8 @@ class GemmCalls {
                         [spec, a, b, s, bias, accumulate](Backend& backend, const Views& t) {
                           const QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
                           const QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
-                          backend.gemm(spec, left, right, bias ? t[4] : TensorView{}, accumulate,
-                                       t[5]);
+                          backend.run(ops::Gemm{spec, left, right, bias ? t[4] : TensorView{},
+                                                accumulate, t[5]});
                         }});
     }
   }

@@ -45,19 +45,31 @@ class ModelCalls {
     const bool wild = specials();
     const auto input = [&] { return data_.values(dtype, s.rows, s.cols, wild); };
     add("add", s, dtype, {input(), input(), data_.output(dtype, s.rows, s.cols)},
-        [](Backend& b, const Views& t) { b.add(t[0], t[1], t[2]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::Add{t[0], t[1], t[2]});
+        });
     const DType other = dtype == DType::bf16 ? DType::f32 : DType::bf16;
     add("copy", s, dtype, {input(), data_.output(other, s.rows, s.cols)},
-        [](Backend& b, const Views& t) { b.copy(t[0], t[1]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::Copy{t[0], t[1]});
+        });
     const auto wide = [&] { return data_.values(dtype, s.rows, 2 * s.cols, wild); };
     add("swiglu_forward", s, dtype, {wide(), data_.output(dtype, s.rows, s.cols)},
-        [](Backend& b, const Views& t) { b.swiglu_forward(t[0], t[1]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::SwigluForward{t[0], t[1]});
+        });
     add("swiglu_backward", s, dtype, {wide(), input(), data_.output(dtype, s.rows, 2 * s.cols)},
-        [](Backend& b, const Views& t) { b.swiglu_backward(t[0], t[1], t[2]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::SwigluBackward{t[0], t[1], t[2]});
+        });
     add("bias_backward", s, dtype, {input(), flat(data_.output(DType::f32, 1, s.cols))},
-        [](Backend& b, const Views& t) { b.bias_backward(t[0], t[1]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::BiasBackward{t[0], t[1]});
+        });
     add("argmax", s, dtype, {input(), flat(data_.output(DType::i32, 1, s.rows))},
-        [](Backend& b, const Views& t) { b.argmax(t[0], t[1]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::Argmax{t[0], t[1]});
+        });
   }
 
   void normalisation(DType dtype) {
@@ -68,11 +80,15 @@ class ModelCalls {
     add("rmsnorm_forward", s, dtype,
         {input(), weight(), data_.output(dtype, s.rows, s.cols),
          flat(data_.output(DType::f32, 1, s.rows))},
-        [](Backend& b, const Views& t) { b.rmsnorm_forward(t[0], t[1], 1e-6f, t[2], t[3]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::RmsNormForward{t[0], t[1], 1e-6f, t[2], t[3]});
+        });
     add("rmsnorm_backward", s, dtype,
         {input(), input(), weight(), flat(data_.ordinary(DType::f32, 1, s.rows)),
          data_.output(dtype, s.rows, s.cols), flat(data_.output(DType::f32, 1, s.cols))},
-        [](Backend& b, const Views& t) { b.rmsnorm_backward(t[0], t[1], t[2], t[3], t[4], t[5]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::RmsNormBackward{t[0], t[1], t[2], t[3], t[4], t[5]});
+        });
     norm_of_heads(dtype, s.rows);
   }
 
@@ -89,7 +105,7 @@ class ModelCalls {
         {wide(), weight(), data_.output(dtype, rows, heads * dim),
          flat(data_.output(DType::f32, 1, rows * heads))},
         [part](Backend& b, const Views& t) {
-          b.rmsnorm_forward(part(t[0]), t[1], 1e-6f, t[2], t[3]);
+          b.run(ops::RmsNormForward{part(t[0]), t[1], 1e-6f, t[2], t[3]});
         });
     HostTensor dy = wide();
     dy.output = true;
@@ -97,7 +113,7 @@ class ModelCalls {
         {dy, wide(), weight(), flat(data_.ordinary(DType::f32, 1, rows * heads)),
          flat(data_.output(DType::f32, 1, dim))},
         [part](Backend& b, const Views& t) {
-          b.rmsnorm_backward(part(t[0]), part(t[1]), t[2], t[3], part(t[0]), t[4]);
+          b.run(ops::RmsNormBackward{part(t[0]), part(t[1]), t[2], t[3], part(t[0]), t[4]});
         });
   }
 
@@ -108,11 +124,15 @@ class ModelCalls {
     add("embedding_forward", s, dtype,
         {tokens(), data_.values(dtype, vocabulary, s.cols, true),
          data_.output(dtype, s.rows, s.cols)},
-        [](Backend& b, const Views& t) { b.embedding_forward(t[0], t[1], t[2]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::EmbeddingForward{t[0], t[1], t[2]});
+        });
     add("embedding_backward", s, dtype,
         {tokens(), data_.values(dtype, s.rows, s.cols, false),
          data_.output(DType::f32, vocabulary, s.cols)},
-        [](Backend& b, const Views& t) { b.embedding_backward(t[0], t[1], t[2]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::EmbeddingBackward{t[0], t[1], t[2]});
+        });
   }
 
   void rotary(DType dtype) {
@@ -127,7 +147,7 @@ class ModelCalls {
            data_.ordinary(DType::f32, positions, head_dim / 2),
            data_.ordinary(DType::f32, positions, head_dim / 2)},
           [head_dim, inverse](Backend& b, const Views& t) {
-            b.rope(t[0], t[1], t[2], t[3], head_dim, inverse);
+            b.run(ops::Rope{t[0], t[1], t[2], t[3], head_dim, inverse});
           });
     }
   }
@@ -166,7 +186,7 @@ class ModelCalls {
     const auto queries = [&] { return data_.ordinary(dtype, tokens, q_cols, size); };
     const auto keys = [&] { return data_.ordinary(dtype, tokens, kv_cols, size); };
     const auto forward = [a](Backend& b, const Views& t) {
-      b.attention_forward(a, t[0], t[1], t[2], t[3], t[4], t[5]);
+      b.run(ops::AttentionForward{a, t[0], t[1], t[2], t[3], t[4], t[5]});
     };
     const std::string what =
         fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{}", name_of(dtype),
@@ -185,7 +205,8 @@ class ModelCalls {
           data_.output(dtype, tokens, kv_cols), data_.output(dtype, tokens, kv_cols)},
          [a, forward](Backend& b, const Views& t) {
            forward(b, t);
-           b.attention_backward(a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9]);
+           b.run(ops::AttentionBackward{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8],
+                                        t[9]});
          }});
   }
 
@@ -217,7 +238,7 @@ class ModelCalls {
           data_.ordinary(dtype, tokens, kv_cols), start, cached, cache(), cache(),
           data_.output(dtype, tokens, q_cols)},
          [a](Backend& b, const Views& t) {
-           b.attention_cached(a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]);
+           b.run(ops::AttentionCached{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
          }});
   }
 
@@ -241,7 +262,9 @@ class ModelCalls {
         {data_.values(dtype, s.rows, s.cols, specials()), data_.integers(s.rows, 0, s.cols - 1),
          weights, scalars(), flat(data_.output(DType::f32, 1, s.rows)),
          data_.output(dtype, s.rows, s.cols)},
-        [](Backend& b, const Views& t) { b.cross_entropy(t[0], t[1], t[2], t[3], t[4], t[5]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::CrossEntropy{t[0], t[1], t[2], t[3], t[4], t[5]});
+        });
   }
 
   void optimizer(DType moments) {
@@ -249,15 +272,19 @@ class ModelCalls {
     const auto output = [&](DType dtype) { return flat(data_.output(dtype, s.rows, s.cols)); };
     add("accumulate_square_sum", s, DType::f32,
         {flat(data_.ordinary(DType::f32, s.rows, s.cols)), scalars()},
-        [](Backend& b, const Views& t) { b.accumulate_square_sum(t[0], t[1]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::AccumulateSquareSum{t[0], t[1]});
+        });
     add("begin_update", {1, StepScalar::kCount}, DType::f32, {scalars()},
-        [](Backend& b, const Views& t) { b.begin_update(AdamWSpec{}, t[0]); });
+        [](Backend& b, const Views& t) {
+          b.run(ops::BeginUpdate{AdamWSpec{}, t[0]});
+        });
     HostTensor second = output(moments);
     add("adamw", s, moments,
         {scalars(), output(DType::f32), output(DType::bf16),
          flat(data_.values(DType::f32, s.rows, s.cols, false)), output(moments), second},
         [](Backend& b, const Views& t) {
-          b.adamw(AdamWSpec{}, t[0], 1.0f, {t[1], t[2], t[3], t[4], t[5]});
+          b.run(ops::AdamW{AdamWSpec{}, t[0], 1.0f, {t[1], t[2], t[3], t[4], t[5]}});
         });
   }
 

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab {
 KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options) {

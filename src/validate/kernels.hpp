@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "src/validate/kernel_call.hpp"
 
 namespace fp8lab {
@@ -22,7 +22,7 @@ struct KernelReport {
 struct KernelOptions {
   std::uint64_t seed = 1;
   std::uint64_t outputs = 20'000'000;  ///< rounds go on until so many elements were compared
-  int rounds = 4;  ///< at least so many; from 4 on every size of shape is met
+  int rounds = 4;                      ///< at least so many; from 4 on every size of shape is met
   int repeats = 2;
   std::string only;  ///< kernels whose name contains this text; empty: all
   std::function<void(const std::string&, std::uint64_t outputs)> progress;

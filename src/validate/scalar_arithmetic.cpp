@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "emulation/cpu/gemm_plan.hpp"
-#include "emulation/cpu/gemm_reference.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/reference/gemm_reference.hpp"
 
 namespace fp8lab {
 namespace {
@@ -125,14 +125,14 @@ struct ScalarOperand {
 void multiply(const ScalarSteps& steps, const GemmSpec& spec, const QuantizedOperand& a,
               const QuantizedOperand& b, const TensorView& bias, bool accumulate,
               const TensorView& d) {
-  const cpu::GemmPlan plan = cpu::plan_gemm(spec, a.spec, b.spec, a.k);
-  cpu::check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
+  const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
+  check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
   const auto as_wanted = [](ScaleIndex wanted, std::int64_t, std::int64_t) { return wanted; };
   const ScalarOperand left(a, plan.format_a, as_wanted);
   const ScalarOperand right(b, plan.format_b, steps.scale_index_b);
   ElementProblem problem;
-  problem.element = cpu::element_gemm(plan);
-  problem.epilogue = cpu::element_epilogue(plan, accumulate, d.dtype);
+  problem.element = element_gemm(plan);
+  problem.epilogue = element_epilogue(plan, accumulate, d.dtype);
   problem.k = plan.k;
   for (std::int64_t m = 0; m < a.rows; ++m) {
     for (std::int64_t n = 0; n < b.rows; ++n) {

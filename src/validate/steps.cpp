@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/run_reader.hpp"

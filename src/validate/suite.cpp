@@ -42,7 +42,7 @@ Implementation backend_implementation(Backend& backend) {
                                        const RandomKey& key, QuantizedOperand& operand) {
     BackendMemory memory(backend);
     QuantizedOperand there = memory.upload(operand);
-    backend.quantize(memory.upload(source), transpose, key, {}, there);
+    backend.run(ops::Quantize{memory.upload(source), transpose, key, {}, there});
     backend.download(operand.codes.data, there.codes);
     if (!operand.scales.empty()) backend.download(operand.scales.data, there.scales);
   };
@@ -51,7 +51,8 @@ Implementation backend_implementation(Backend& backend) {
                                    bool accumulate, const TensorView& d) {
     BackendMemory memory(backend);
     const TensorView there = memory.upload(d);
-    backend.gemm(spec, memory.upload(a), memory.upload(b), memory.upload(bias), accumulate, there);
+    backend.run(ops::Gemm{spec, memory.upload(a), memory.upload(b), memory.upload(bias), accumulate,
+                          there});
     backend.download(d.data, there);
   };
   return implementation;

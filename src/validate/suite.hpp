@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "emulation/api/backend.hpp"
+#include "emulation/backend.hpp"
 #include "emulation/numerics/mma.hpp"
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/numerics/schedule.hpp"
@@ -58,7 +58,7 @@ struct Implementation {
   std::function<numerics::TileScale(const numerics::ScaleRule&, const numerics::FormatSpec&,
                                     float amax)>
       scale;
-  /// Backend::quantize without delayed state.
+  /// ops::Quantize without delayed state.
   std::function<void(const TensorView& source, bool transpose, const RandomKey& key,
                      QuantizedOperand& operand)>
       quantize;
@@ -66,7 +66,7 @@ struct Implementation {
   std::function<std::uint32_t(const GroupProblem&)> group;
   /// Output bits of one element.
   std::function<std::uint32_t(const ElementProblem&)> element;
-  /// Backend::gemm.
+  /// ops::Gemm.
   std::function<void(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                      const TensorView& bias, bool accumulate, const TensorView& d)>
       gemm;

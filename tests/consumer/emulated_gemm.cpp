@@ -2,12 +2,12 @@
 #include <cstdio>
 #include <vector>
 
-#include "emulation/api/recipe.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
-#include "emulation/cpu/gemm_reference.hpp"
-#include "emulation/cpu/operand_hash.hpp"
 #include "emulation/cpu/simd/target.hpp"
-#include "emulation/cpu/truth_backend.hpp"
+#include "emulation/reference/gemm_reference.hpp"
+#include "emulation/reference/operand_hash.hpp"
+#include "emulation/reference/truth_backend.hpp"
+#include "emulation/spec/recipe.hpp"
 
 namespace {
 
@@ -33,7 +33,7 @@ QuantizedOperand quantized(Backend& backend, int first) {
   operand.k = kDepth;
   operand.codes = backend.allocate(DType::u8, kRows, kDepth);
   operand.scales = backend.allocate(DType::f32, kRows, operand.spec.tile_cols(kDepth));
-  backend.quantize(source, false, {}, {}, operand);
+  backend.run(ops::Quantize{source, false, {}, {}, operand});
   return operand;
 }
 
@@ -57,7 +57,7 @@ int main() {
   spec.promote_interval = 64;
   spec.output = DType::f32;
   const TensorView d = backend.allocate(DType::f32, kRows, kRows);
-  backend.gemm(spec, a, b, {}, false, d);
+  backend.run(ops::Gemm{spec, a, b, {}, false, d});
   std::vector<float> products(kRows * kRows);
   backend.download(products.data(), d);
   int wrong = 0;

@@ -1,6 +1,6 @@
 // The fast conversions against the reference, one FP32 value and one format an input.
-#include "emulation/api/quant_spec.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/spec/quant_spec.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below

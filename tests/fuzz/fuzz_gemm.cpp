@@ -1,9 +1,9 @@
 // The fast GEMM on every SIMD target against the reference: any codes, spec and shape.
 #include <vector>
 
-#include "emulation/cpu/gemm.hpp"
-#include "emulation/cpu/gemm_reference.hpp"
+#include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "emulation/reference/gemm_reference.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below
@@ -92,12 +92,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<float> want(static_cast<std::size_t>(m * n), 1.75f);
   const std::vector<float> start = want;
   fuzz::accept_error([&] {
-    cpu::gemm_reference(spec, a.view, b.view, bias, accumulate,
-                        {want.data(), spec.output, m, n, n});
+    reference::gemm_reference(spec, a.view, b.view, bias, accumulate,
+                              {want.data(), spec.output, m, n, n});
     for (const cpu::SimdTarget target : cpu::available_targets()) {
       cpu::set_active_target(target);
       std::vector<float> got = start;
-      cpu::gemm(spec, a.view, b.view, bias, accumulate, {got.data(), spec.output, m, n, n});
+      cpu::run(
+          ops::Gemm{spec, a.view, b.view, bias, accumulate, {got.data(), spec.output, m, n, n}});
       fuzz::require(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0,
                     label(spec) + " of " + label(spec_a) + " by " + label(spec_b) + " on " +
                         std::string(cpu::name_of(target)));

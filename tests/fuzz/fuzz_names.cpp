@@ -1,7 +1,7 @@
 // Names and spec strings of the command line and of recipes. What is accepted must survive being
 // printed and read again.
-#include "emulation/api/gemm_spec.hpp"
-#include "emulation/api/quant_spec.hpp"
+#include "emulation/spec/gemm_spec.hpp"
+#include "emulation/spec/quant_spec.hpp"
 #include "src/config/spec_words.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 

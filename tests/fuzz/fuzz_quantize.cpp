@@ -1,7 +1,7 @@
 // Quantization on every SIMD target against the scalar reference: any values, spec and shape.
 #include <vector>
 
-#include "emulation/cpu/quantize.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const cpu::SimdTarget target : cpu::available_targets()) {
     cpu::set_active_target(target);
     Result got(spec, operand_rows, k);
-    cpu::quantize(source, transpose, key, {}, got.operand);
+    cpu::run(ops::Quantize{source, transpose, key, {}, got.operand});
     const std::string where = label(spec) + " on " + std::string(cpu::name_of(target));
     fuzz::require(got.codes == want.codes, "codes of " + where);
     fuzz::require(got.same_scales(want), "scales of " + where);

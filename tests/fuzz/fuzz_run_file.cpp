@@ -11,8 +11,8 @@
 #include "src/io/run_log.hpp"
 #include "src/io/run_reader.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
-#include "tests/unit/run_log_examples.hpp"
-#include "tests/unit/scratch_directory.hpp"
+#include "tests/scratch_directory.hpp"
+#include "tests/src/io/run_log_examples.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below
 

@@ -5,7 +5,7 @@
 
 #include "src/config/config.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
-#include "tests/unit/scratch_directory.hpp"
+#include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;  // NOLINT: the subject of every line below
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 /// Runs one input. Returns 0; every fault aborts.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

@@ -11,26 +11,52 @@ ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = (".hpp", ".cpp", ".cu", ".cuh", ".h")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
-NUMERICS, API, CPU, KERNELS = "emulation/numerics", "emulation/api", "emulation/cpu", "kernels"
-BASE = {"src/data", "src/io", "src/config"}
+SPEC = {"emulation/base", "emulation/numerics", "emulation/spec"}
+OPS = {*SPEC, "emulation/ops"}
+BACKEND = {*OPS, "emulation"}  # the file emulation/backend.hpp
+CPU = {*BACKEND, "emulation/reference", "emulation/cpu", "emulation/cpu/simd"}
+DEVICE = {*BACKEND, "kernels/runtime", "kernels/ptx", "kernels/pointwise"}
+PARTS = {"kernels/gemm", "kernels/library", "kernels/quantize", "kernels/transform"}
+MODEL = {*BACKEND, "src/io", "src/config", "src/data"}
+TRAIN = {*MODEL, "src/model", "src/evaluation"}
+TOOLS = {*CPU, "emulation/cpu/gemm", "kernels", *PARTS, "kernels/runtime", "kernels/probes"}
 
 # layer: the layers that it may include besides itself
 ALLOWED: dict[str, set[str]] = {
-    NUMERICS: set(),
-    API: {NUMERICS},
-    CPU: {NUMERICS, API},
-    KERNELS: {NUMERICS, API, CPU},
-    "src/data": {NUMERICS, API, *BASE},
-    "src/io": {NUMERICS, API, *BASE},
-    "src/config": {NUMERICS, API, *BASE},
-    "src/model": {NUMERICS, API, *BASE},
-    "src/evaluation": {NUMERICS, API, *BASE, "src/model"},
-    "src/train": {NUMERICS, API, *BASE, "src/model", "src/evaluation"},
-    "src/study": {NUMERICS, API, *BASE, "src/model", "src/train"},
+    "emulation/base": set(),
+    "emulation/numerics": set(),
+    "emulation/spec": SPEC,
+    "emulation/ops": OPS,
+    "emulation": OPS,
+    "emulation/reference": BACKEND,
+    "emulation/cpu/simd": OPS,
+    "emulation/cpu": CPU,
+    **{
+        f"emulation/cpu/{folder}": CPU
+        for folder in ("attention", "gemm", "optimizer", "pointwise", "quantize")
+    },
+    "kernels/runtime": BACKEND,
+    "kernels/ptx": set(),
+    "kernels/pointwise": DEVICE,
+    "kernels/quantize": {*DEVICE, "kernels/transform"},
+    "kernels/transform": {*DEVICE, "kernels/quantize"},
+    "kernels/gemm": {*DEVICE, "kernels/quantize"},
+    "kernels/library": DEVICE,
+    "kernels/attention": DEVICE,
+    "kernels/optimizer": DEVICE,
+    "kernels/probes": {*DEVICE, "kernels/gemm"},
+    "kernels": {*DEVICE, *PARTS},
+    "src/io": BACKEND,
+    "src/config": {*BACKEND, "src/io"},
+    "src/data": {*BACKEND, "src/io", "src/config"},
+    "src/model": MODEL,
+    "src/evaluation": {*MODEL, "src/model"},
+    "src/train": TRAIN,
+    "src/study": {*TRAIN, "src/train"},
     # The factory and the tools that compare backends are the only ones that name a backend.
-    "src/backend": {NUMERICS, API, CPU, KERNELS, *BASE},
-    "src/validate": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend", "src/model", "src/train"},
-    "src/bench": {NUMERICS, API, CPU, KERNELS, *BASE, "src/backend"},
+    "src/backend": {*TOOLS, "src/io", "src/config"},
+    "src/validate": {*TOOLS, *TRAIN, "src/train", "src/backend"},
+    "src/bench": {*TOOLS, "src/io", "src/config", "src/backend"},
 }
 PROGRAM = "src/cli"  # with src/main.cpp and the bindings; may include everything
 SOURCE_FOLDERS = ("emulation", "kernels", "src")
@@ -39,11 +65,11 @@ SOURCE_FOLDERS = ("emulation", "kernels", "src")
 def layer_of(path: str) -> str | None:
     """Layer of a path relative to the repository; None for what is not ours."""
     parts = path.split("/")
-    if parts[0] == "kernels":
-        return KERNELS
     if parts[0] == "src":
         return f"src/{parts[1]}" if len(parts) > 2 and parts[1] != "python" else PROGRAM
-    if parts[0] in ("emulation", "tests", "experiments", "analysis"):
+    if parts[0] in SOURCE_FOLDERS:
+        return "/".join(parts[:-1])
+    if parts[0] in ("tests", "experiments", "analysis"):
         return "/".join(parts[:2])
     return None
 
@@ -88,11 +114,11 @@ def test_no_include_points_upwards() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("emulation/numerics/codec.hpp", '#include "emulation/api/error.hpp"'),
-        ("emulation/api/recipe.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
+        ("emulation/numerics/codec.hpp", '#include "emulation/base/error.hpp"'),
+        ("emulation/spec/recipe.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
         ("emulation/cpu/simd/gemm.cpp", '#include "src/io/hash.hpp"'),
-        ("emulation/cpu/gemm.cpp", '  #  include "kernels/block.cuh"'),
-        ("kernels/gemm.cu", '#include "src/config/config.hpp"'),
+        ("emulation/cpu/gemm/gemm.cpp", '  #  include "kernels/block.cuh"'),
+        ("kernels/gemm/gemm.cu", '#include "src/config/config.hpp"'),
         ("src/io/run_log.cpp", '#include "src/model/linear.hpp"'),
         ("src/model/linear.cpp", '#include "src/train/trainer.hpp"'),
         ("src/model/linear.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
@@ -116,13 +142,13 @@ def test_planted_violation_is_caught(tmp_path: Path, file: str, line: str) -> No
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("emulation/api/error.cpp", '#include "emulation/numerics/format.hpp"'),
+        ("emulation/spec/recipe.cpp", '#include "emulation/numerics/format.hpp"'),
         ("src/train/trainer.cpp", '#include "src/model/transformer.hpp"'),
         ("src/train/trainer.cpp", '// #include "src/cli/command.hpp"'),
         ("src/backend/factory.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
         ("src/cli/train.cpp", '#include "src/backend/factory.hpp"'),
         ("src/main.cpp", '#include "src/cli/command.hpp"'),
-        ("kernels/gemm.cu", "#include <cuda/ptx>"),
+        ("kernels/gemm/gemm.cu", "#include <cuda/ptx>"),
     ],
 )
 def test_downward_include_is_accepted(tmp_path: Path, file: str, line: str) -> None:

@@ -1,7 +1,7 @@
 """The worked examples of emulation/README.md, computed again.
 
 Run by ctest with PYTHONPATH at the build tree's package. The blocks `numbers` of the document are
-those of tests/unit/test_specification_numbers.cpp.
+those of tests/emulation/cpu/test_specification_numbers.cpp.
 """
 
 from __future__ import annotations

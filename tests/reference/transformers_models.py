@@ -1,7 +1,7 @@
 """Small models of transformers with weights and tokens from a formula.
 
 The formula is integer arithmetic that ends in one rounding to FP32, so that a reader in any
-language has the same weights without a file: tests/golden/test_transformers.cpp repeats it.
+language has the same weights without a file: tests/src/model/test_transformers.cpp repeats it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 // Row kernels of the model and optimizer operations, one table per instruction set, same bits.
 //
 // All arithmetic of these operations happens here, on f32 rows, in the orders that
-// emulation/cpu/operations.hpp writes down.
+// the headers of emulation/ops write down.
 #pragma once
 
 #include <cstdint>

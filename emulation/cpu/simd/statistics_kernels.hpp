@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace fp8lab::cpu {
+#include "emulation/ops/operand_statistics.hpp"
 
-inline constexpr int kStatisticsLanes = 8;
+namespace fp8lab::cpu {
 
 /// Lane sums over finite elements, x the source and y its dequantized value.
 struct StatisticsSums {
@@ -16,16 +16,6 @@ struct StatisticsSums {
   alignas(64) double ee[kStatisticsLanes];  ///< (y - x)^2
   alignas(64) double e[kStatisticsLanes];   ///< y - x
   alignas(64) double x[kStatisticsLanes];   ///< |x|
-};
-
-inline constexpr int kExponentBins = 64;  ///< of OperandStatistics::exponent_histogram
-inline constexpr int kLowestBinExponent = -40;
-
-struct StatisticsCounts {
-  std::int64_t nonfinite;                 ///< x or y is not finite
-  std::int64_t underflow;                 ///< both finite, x is not zero, y is
-  std::int64_t saturated;                 ///< |x| > limit
-  std::int64_t exponents[kExponentBins];  ///< finite nonzero x with finite y, by exponent of x
 };
 
 /// A row of elements; the arrays are padded with zeros to a multiple of 8. `limits` holds the

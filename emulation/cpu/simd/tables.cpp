@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 #include "emulation/cpu/simd/pointwise_kernels.hpp"
 #include "emulation/cpu/simd/quantize_kernels.hpp"

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #endif
 
-#include "emulation/api/error.hpp"
+#include "emulation/base/error.hpp"
 
 namespace fp8lab::cpu {
 namespace {

@@ -1,0 +1,66 @@
+// The operations of a training step. The model is written once against this interface; the CPU
+// emulator, the CUDA kernels and the double-precision truth path implement it.
+//
+// Contract. Operations are enqueued in call order on one stream. None returns a scalar to the host:
+// amax, scales, clip factor, learning rate, step counters and losses live in backend memory.
+// Memory is allocated before the first step. An intermediate rounds to its declared storage type
+// whether or not an implementation stores it, so fusion never changes a bit. Shapes are (rows,
+// cols) row-major; T is the number of tokens of a micro-batch, B sequences of S tokens, T = B * S.
+// All arithmetic is FP32, round to nearest even, in the order that emulation/cpu writes down, and
+// each result is rounded once to the storage type of its destination (bf16 or f32; the truth path
+// computes and stores f64). Operations throw Error for shapes or types that do not fit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "emulation/base/error.hpp"
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/list.hpp"
+#include "emulation/ops/operand_checks.hpp"
+#include "emulation/ops/step_scalars.hpp"
+#include "emulation/spec/gemm_spec.hpp"
+#include "emulation/spec/quant_spec.hpp"
+
+namespace fp8lab {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // --- identity -------------------------------------------------------------------------------
+  virtual std::string name() const = 0;    ///< "cpu", "cuda", "truth"
+  virtual std::string device() const = 0;  ///< one line for the run file
+  /// Storage type for activations and weights of a recipe that asks for `wanted` (truth: f64).
+  virtual DType storage(DType wanted) const = 0;
+  virtual Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const = 0;
+  virtual Support supports(const QuantSpec& spec) const = 0;
+
+  // --- memory ---------------------------------------------------------------------------------
+  /// Zeroed, 64-byte aligned, contiguous; lives until released or as long as the backend.
+  virtual TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) = 0;
+  /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
+  virtual std::size_t memory_mark() const = 0;
+  virtual void release_to(std::size_t mark) = 0;
+  /// Bytes of what is allocated now, each allocation rounded up to the backend's alignment.
+  virtual std::size_t memory_bytes() const = 0;
+  /// Host to backend; `source` holds view.size() elements of the view's type.
+  virtual void upload(const TensorView& destination, const void* source) = 0;
+  /// Backend to host, after everything enqueued before it.
+  virtual void download(void* destination, const TensorView& source) = 0;
+  virtual void fill_zero(const TensorView& view) = 0;
+  virtual void synchronize() = 0;
+
+  // --- operations -----------------------------------------------------------------------------
+  // What each does, and the order of its arithmetic, stands in its header in emulation/ops.
+#define FP8LAB_OPERATION(Name) virtual void run(const ops::Name& op) = 0;
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
+  // One operation after the other, unless a backend does them in one pass.
+#define FP8LAB_COMPOSITE(Name) virtual void run(const ops::Name& op);
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
+#undef FP8LAB_COMPOSITE
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,14 @@
+// The fast emulated GEMM without its epilogue: sm90_wgmma_fp8, sm90_bf16 and ideal_fp32 run blocked
+// and vectorised, see gemm.cpp.
+#pragma once
+
+#include "emulation/ops/gemm_plan.hpp"
+
+namespace fp8lab::cpu {
+
+/// accumulators (a.rows, b.rows) f32 = the sums of `plan` before any epilogue, as fast as gemm and
+/// with its bits. The operands have passed check_gemm_operands. A NaN may have any bits.
+void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+                       const TensorView& accumulators);
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "emulation/cpu/operations.hpp"
+#include "emulation/cpu/row_access.hpp"
+#include "emulation/numerics/tree_sum.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+constexpr std::int64_t kRange = 1024;  // elements updated at a time; no effect on bits
+constexpr float kSmallestNormal = 0x1p-126f;
+
+float next_power(float power, float beta) {
+  const float next = (power == 0.0f ? 1.0f : power) * beta;
+  return next > kSmallestNormal ? next : kSmallestNormal;
+}
+
+AdamWFactors factors_of(const AdamWSpec& spec, const float* scalars, float decay_mask,
+                        const AdamWTensors& tensors) {
+  const float learning_rate = scalars[StepScalar::kLearningRate];
+  AdamWFactors factors{};
+  factors.decay = 1.0f - ((learning_rate * spec.weight_decay) * decay_mask);
+  factors.clip = scalars[StepScalar::kClipFactor];
+  factors.beta1 = spec.beta1;
+  factors.one_minus_beta1 = 1.0f - spec.beta1;
+  factors.beta2 = spec.beta2;
+  factors.one_minus_beta2 = 1.0f - spec.beta2;
+  factors.rate = learning_rate / (1.0f - scalars[StepScalar::kBeta1Power]);
+  factors.root = __builtin_sqrtf(1.0f - scalars[StepScalar::kBeta2Power]);
+  factors.epsilon = spec.epsilon;
+  factors.bf16_first_moment = tensors.first_moment.dtype == DType::bf16;
+  factors.bf16_second_moment = tensors.second_moment.dtype == DType::bf16;
+  return factors;
+}
+
+/// A range of a moment as f32, read into `scratch` or in place.
+float* moment_range(const PointwiseKernels& kernels, const TensorView& moment, std::int64_t first,
+                    std::int64_t count, float* scratch) {
+  if (moment.dtype == DType::f32) return moment.row<float>(0) + first;
+  kernels.widen(moment.row<std::uint16_t>(0) + first, count, scratch);
+  return scratch;
+}
+
+}  // namespace
+
+void run(const ops::AccumulateSquareSum& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const float* g = op.gradient.row<float>(0);
+  const std::int64_t n = op.gradient.size();
+  // The tree sum of all elements is the tree sum of the sums of its chunks (numerics/tree_sum.hpp).
+  const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
+  std::vector<float> chunk_sums(static_cast<std::size_t>(chunks));
+#pragma omp parallel for schedule(static)
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::int64_t first = chunk * numerics::kSumChunk;
+    const std::int64_t count = std::min(numerics::kSumChunk, n - first);
+    chunk_sums[static_cast<std::size_t>(chunk)] = kernels.dot(g + first, g + first, count);
+  }
+  float* total = op.scalars.row<float>(0) + StepScalar::kGradNormSquared;
+  const float sum = *total + kernels.sum(chunk_sums.data(), chunks);
+  kernels.canonical(&sum, 1, total);
+}
+
+void run(const ops::BeginUpdate& op) {
+  op.check();
+  float* s = op.scalars.row<float>(0);
+  const float norm = __builtin_sqrtf(s[StepScalar::kGradNormSquared]);
+  const float ratio = op.spec.clip_norm / (norm + 1e-6f);
+  pointwise_kernels().canonical(&norm, 1, s + StepScalar::kGradNorm);
+  s[StepScalar::kClipFactor] = op.spec.clip_norm > 0.0f && ratio < 1.0f ? ratio : 1.0f;
+  s[StepScalar::kBeta1Power] = next_power(s[StepScalar::kBeta1Power], op.spec.beta1);
+  s[StepScalar::kBeta2Power] = next_power(s[StepScalar::kBeta2Power], op.spec.beta2);
+}
+
+void run(const ops::AdamW& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const AdamWFactors factors =
+      factors_of(op.spec, op.scalars.row<float>(0), op.decay_mask, op.tensors);
+  const TensorView first_moment = op.tensors.first_moment.flat();
+  const TensorView second_moment = op.tensors.second_moment.flat();
+  float* master = op.tensors.master.row<float>(0);
+  const float* gradient = op.tensors.gradient.row<float>(0);
+  const std::int64_t n = op.tensors.master.size();
+#pragma omp parallel for schedule(static)
+  for (std::int64_t range = 0; range < (n + kRange - 1) / kRange; ++range) {
+    const std::int64_t first = range * kRange;
+    const std::int64_t count = std::min(kRange, n - first);
+    float scratch[2 * kRange];
+    float* m = moment_range(kernels, first_moment, first, count, scratch);
+    float* v = moment_range(kernels, second_moment, first, count, scratch + kRange);
+    kernels.adamw(&factors, count, gradient + first, master + first, m, v);
+    if (factors.bf16_first_moment) write_row(kernels, m, count, first_moment, 0, first);
+    if (factors.bf16_second_moment) write_row(kernels, v, count, second_moment, 0, first);
+    if (!op.tensors.working.empty()) {
+      write_row(kernels, master + first, count, op.tensors.working.flat(), 0, first);
+    }
+  }
+}
+
+}  // namespace fp8lab::cpu

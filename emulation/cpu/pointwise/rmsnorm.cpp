@@ -1,0 +1,73 @@
+#include <vector>
+
+#include "emulation/cpu/operations.hpp"
+#include "emulation/cpu/pointwise/column_sum.hpp"
+#include "emulation/cpu/row_access.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+std::vector<float> row_of(const PointwiseKernels& kernels, const TensorView& vector) {
+  std::vector<float> values(static_cast<std::size_t>(vector.cols));
+  const float* row = read_row(kernels, vector, 0, values.data());
+  if (row != values.data()) values.assign(row, row + vector.cols);
+  return values;
+}
+
+}  // namespace
+
+void run(const ops::RmsNormForward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const std::vector<float> w = row_of(kernels, op.weight);
+  const NormHeads heads = NormHeads::of(op.x, op.weight);
+  const std::int64_t cols = heads.cols;
+#pragma omp parallel
+  {
+    std::vector<float> scratch(static_cast<std::size_t>(2 * cols));
+    float* result = scratch.data() + cols;
+#pragma omp for schedule(static)
+    for (std::int64_t i = 0; i < op.x.rows * heads.count; ++i) {
+      const std::int64_t t = heads.row(i), first = heads.first(i);
+      const float* row = read_row(kernels, op.x, t, first, cols, scratch.data());
+      const float r = kernels.rmsnorm(row, w.data(), op.epsilon, cols, result);
+      kernels.canonical(&r, 1, op.rstd.row<float>(0) + i);
+      write_row(kernels, result, cols, op.y, t, first);
+    }
+  }
+}
+
+void run(const ops::RmsNormBackward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const std::vector<float> w = row_of(kernels, op.weight);
+  const NormHeads heads = NormHeads::of(op.x, op.weight);
+  const std::int64_t cols = heads.cols;
+  const float* r = op.rstd.row<float>(0);
+  // First the weight gradient, which reads dy, so that dx may be written over dy.
+  add_column_sums(kernels, op.x.rows * heads.count, op.dweight,
+                  [&](std::int64_t i, std::int64_t first, std::int64_t count, float* sums) {
+                    const std::int64_t t = heads.row(i), col = heads.first(i) + first;
+                    float dy_row[kColumnSumChunk];
+                    float x_row[kColumnSumChunk];
+                    kernels.add_normalised(read_row(kernels, op.dy, t, col, count, dy_row),
+                                           read_row(kernels, op.x, t, col, count, x_row), r[i],
+                                           count, sums);
+                  });
+#pragma omp parallel
+  {
+    std::vector<float> scratch(static_cast<std::size_t>(3 * cols));
+    float* x_scratch = scratch.data() + cols;
+    float* result = x_scratch + cols;
+#pragma omp for schedule(static)
+    for (std::int64_t i = 0; i < op.x.rows * heads.count; ++i) {
+      const std::int64_t t = heads.row(i), first = heads.first(i);
+      kernels.rmsnorm_gradient(read_row(kernels, op.dy, t, first, cols, scratch.data()),
+                               read_row(kernels, op.x, t, first, cols, x_scratch), w.data(), r[i],
+                               cols, result);
+      write_row(kernels, result, cols, op.dx, t, first);
+    }
+  }
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,458 @@
+#include "emulation/cpu/quantize/quantizer.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "emulation/numerics/codec.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+using numerics::bits_float;
+using numerics::TileScale;
+
+/// Elements of one unit of work: small enough to stay in the second-level cache between the amax
+/// and the encoding pass.
+constexpr std::int64_t kUnitElements = 64 * 1024;
+/// Columns of a unit of more rows than kTallUnit: each a page at least.
+constexpr std::int64_t kTallUnit = 64, kTallCols = 2048;
+constexpr std::int64_t kLineBytes = 64;
+/// Of a unit whose codes are turned: two lines of each row of codes, which memory takes nearly as
+/// fast as one, and many lines of each row of the source.
+constexpr std::int64_t kTurnedRows = 2 * kLineBytes;
+constexpr std::int64_t kTurnedElements = 128 * 1024, kTurnedCols = 256;
+/// Of so many tiles the scales are written together where the codes are turned, because
+/// neighbouring ones belong to rows far from each other: two lines of them.
+constexpr std::int64_t kGroupTiles = 2 * kLineBytes / static_cast<std::int64_t>(sizeof(float));
+/// Groups hold fewer tiles where there would be fewer of them, for the threads to have equal work.
+constexpr std::int64_t kGroupsOfThread = 4;
+/// Higher tiles are measured before the units, which hold parts of them.
+constexpr std::int64_t kTallRows = 512;
+/// Turned codes of more bytes are written past the caches.
+constexpr std::int64_t kStreamedBytes = 8 << 20;
+
+std::int64_t extent(std::int64_t tile, std::int64_t whole) {
+  return tile == 0 ? whole : std::min(tile, whole);
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+bool is_on_lines(const TensorView& codes) {
+  return reinterpret_cast<std::uintptr_t>(codes.data) % kLineBytes == 0 &&
+         codes.row_stride % kLineBytes == 0;
+}
+
+bool is_finite(const std::vector<std::uint32_t>& amax) {
+  std::uint32_t infinite = 0;
+  for (const std::uint32_t magnitude : amax) infinite |= magnitude >= numerics::kF32Infinity;
+  return infinite == 0;
+}
+
+}  // namespace
+
+Quantizer::Quantizer(const TensorView& source, bool transpose, const RandomKey& key,
+                     QuantizedOperand& operand)
+    : source_(source),
+      transpose_(transpose),
+      operand_(operand),
+      spec_(operand.spec),
+      kernels_(quantize_kernels()),
+      random_{key.seed, key.step, key.tensor, key.orientation},
+      rule_{spec_.format.exponent_bits,
+            spec_.format.mantissa_bits,
+            spec_.format.bias,
+            static_cast<std::int32_t>(spec_.format.specials),
+            static_cast<std::int32_t>(spec_.format.encoding),
+            static_cast<std::int32_t>(spec_.rounding),
+            static_cast<std::int32_t>(spec_.overflow),
+            spec_.has_scale() && spec_.scale.divides()},
+      streamed_(transpose && operand.codes.size() >= kStreamedBytes && is_on_lines(operand.codes)),
+      tile_height_(extent(transpose ? spec_.tile.cols : spec_.tile.rows, source.rows)),
+      tile_width_(extent(transpose ? spec_.tile.rows : spec_.tile.cols, source.cols)) {}
+
+// --- rectangles of the source -------------------------------------------------------------------
+
+/// Rows and columns of whole tiles of height x width that make a unit.
+Quantizer::Extent Quantizer::unit_of(std::int64_t height, std::int64_t width) const {
+  const std::int64_t wanted_rows =
+      transpose_ ? kTurnedRows : std::max<std::int64_t>(1, kUnitElements / source_.cols);
+  const std::int64_t rows = round_up(std::min(wanted_rows, source_.rows), height);
+  const std::int64_t least_cols = transpose_         ? kTurnedCols
+                                  : rows > kTallUnit ? kTallCols
+                                                     : kLineBytes;
+  const std::int64_t elements = transpose_ ? kTurnedElements : kUnitElements;
+  const std::int64_t wanted_cols = std::max(least_cols, round_up(elements / rows, kLineBytes));
+  return {rows, std::max<std::int64_t>(1, wanted_cols / width) * width};
+}
+
+/// Cuts the source, in the order of memory.
+std::vector<Quantizer::Rectangle> Quantizer::rectangles(const Extent& size) const {
+  std::vector<Rectangle> areas;
+  for (std::int64_t r = 0; r < source_.rows; r += size.rows) {
+    for (std::int64_t c = 0; c < source_.cols; c += size.cols) {
+      areas.push_back(
+          {r, std::min(r + size.rows, source_.rows), c, std::min(c + size.cols, source_.cols)});
+    }
+  }
+  for (std::size_t i = 0; i + 1 < areas.size(); ++i) {
+    areas[i].next_row = areas[i + 1].row_begin;
+    areas[i].next_col = areas[i + 1].col_begin;
+  }
+  return areas;
+}
+
+/// In whole tiles, with the factors yet to be set.
+SourceBlock Quantizer::block(const Rectangle& area) const {
+  return {at(area.row_begin, area.col_begin),
+          source_.dtype == DType::bf16,
+          false,
+          area.rows(),
+          source_.row_stride,
+          area.cols(),
+          tile_height_,
+          tile_width_,
+          tiles_across(area),
+          nullptr,
+          static_cast<std::uint64_t>(area.row_begin * source_.cols + area.col_begin),
+          static_cast<std::uint64_t>(source_.cols),
+          at(area.next_row, area.next_col),
+          source_.row_stride};
+}
+
+void Quantizer::make_one_tile(SourceBlock& block, const float* factor) const {
+  block.tile_height = source_.rows;
+  block.tile_width = std::max<std::int64_t>(source_.cols, 2);
+  block.tile_stride = 1;
+  block.factors = factor;
+}
+
+float Quantizer::value_at(std::int64_t row, std::int64_t col) const {
+  return source_.dtype == DType::bf16 ? numerics::from_bf16(source_.row<std::uint16_t>(row)[col])
+                                      : source_.row<float>(row)[col];
+}
+
+void Quantizer::encode(const Rectangle& area, const SourceBlock& block) const {
+  const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.row_begin) + area.col_begin,
+                        operand_.codes.row_stride, false};
+  kernels_.encode(&rule_, &random_, &block, &codes);
+}
+
+void Quantizer::encode_turned(const Rectangle& area, const SourceBlock& block,
+                              const Reading& next) const {
+  const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.col_begin) + area.row_begin,
+                        operand_.codes.row_stride, streamed_ && area.row_begin % kLineBytes == 0};
+  kernels_.encode_turned(&rule_, &random_, &block, &codes, &next);
+}
+
+// --- one scale ----------------------------------------------------------------------------------
+
+std::uint32_t Quantizer::tensor_amax() const {
+  const std::vector<Rectangle> areas = rectangles(unit_of(1, 1));
+  const auto count = static_cast<std::int64_t>(areas.size());
+  std::uint32_t amax = 0;
+#pragma omp parallel for schedule(static) reduction(max : amax) if (count > 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    SourceBlock all = block(areas[static_cast<std::size_t>(i)]);
+    make_one_tile(all, nullptr);
+    kernels_.amax(&all, &amax);
+  }
+  return amax;
+}
+
+std::uint32_t Quantizer::run(const TileScale& scale, bool finite, bool measure) {
+  if (spec_.has_scale()) operand_.scales.row<float>(0)[0] = scale.decode;
+  const float factor = rule_.divide ? scale.decode : scale.multiplier;
+  if (transpose_) return turn_tensor(factor);
+  const std::vector<Rectangle> areas = rectangles(unit_of(1, 1));
+  const auto count = static_cast<std::int64_t>(areas.size());
+  std::uint32_t amax = 0;
+#pragma omp parallel for schedule(static) reduction(max : amax) if (count > 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Rectangle& area = areas[static_cast<std::size_t>(i)];
+    SourceBlock all = block(area);
+    make_one_tile(all, &factor);
+    all.finite = finite;
+    if (measure) {
+      std::uint32_t area_amax = 0;
+      kernels_.amax(&all, &area_amax);
+      all.finite = area_amax < numerics::kF32Infinity;
+      amax = std::max(amax, area_amax);
+    }
+    encode(area, all);
+  }
+  return amax;
+}
+
+// --- a scale for each tile ----------------------------------------------------------------------
+
+void Quantizer::quantize_tiles() {
+  if (is_two_level(spec_)) {
+    tensor_factor_ =
+        numerics::nv_tensor_factor(spec_.scale, spec_.format, bits_float(tensor_amax()));
+  }
+  if (transpose_) return tile_height_ > kTallRows ? turn_tall_tiles() : turn_tiles();
+  const std::vector<Rectangle> areas = rectangles(unit_of(tile_height_, tile_width_));
+  const auto count = static_cast<std::int64_t>(areas.size());
+#pragma omp parallel if (count > 1)
+  {
+    Scratch own = scratch();
+#pragma omp for schedule(static)
+    for (std::int64_t i = 0; i < count; ++i) {
+      quantize_unit(areas[static_cast<std::size_t>(i)], own);
+    }
+  }
+}
+
+void Quantizer::quantize_unit(const Rectangle& area, Scratch& scratch) const {
+  SourceBlock tiles = block(area);
+  scratch.amax.assign(tiles_of(area), 0u);
+  scratch.decode.resize(tiles_of(area));
+  kernels_.amax(&tiles, scratch.amax.data());
+  choose_scales(area, scratch, scratch.decode.data());
+  write_scales(area, scratch.decode);
+  tiles.finite = is_finite(scratch.amax);
+  tiles.factors = scratch.factors.data();
+  encode(area, tiles);
+}
+
+/// From the amaxes of the tiles of `area`.
+void Quantizer::choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const {
+  const std::vector<std::uint32_t>& amax = scratch.amax;
+  scratch.factors.resize(amax.size());
+  float* const factors = scratch.factors.data();
+  scratch.scales.of_all(amax.data(), static_cast<std::int64_t>(amax.size()), decode, factors);
+  if (spec_.scale.four_over_six == numerics::FourOverSix::none) return;
+  const std::int64_t wide = tiles_across(area);
+  for (std::size_t i = 0; i < amax.size(); ++i) {
+    const auto tile = static_cast<std::int64_t>(i);
+    const std::int64_t row = area.row_begin + tile / wide * tile_height_;
+    const std::int64_t col = area.col_begin + tile % wide * tile_width_;
+    const TileScale scale = better_of_two({row, std::min(row + tile_height_, area.row_end), col,
+                                           std::min(col + tile_width_, area.col_end)},
+                                          amax[i]);
+    decode[i] = scale.decode;
+    factors[i] = rule_.divide ? scale.decode : scale.multiplier;
+  }
+}
+
+void Quantizer::write_scales(const Rectangle& area, const std::vector<float>& decode) const {
+  const std::int64_t high = tiles_down(area), wide = tiles_across(area);
+  const std::int64_t first_row = area.row_begin / tile_height_;
+  const std::int64_t first_col = area.col_begin / tile_width_;
+  const float* scale = decode.data();
+  if (!transpose_) {
+    for (std::int64_t i = 0; i < high; ++i, scale += wide) {
+      std::copy_n(scale, wide, operand_.scales.row<float>(first_row + i) + first_col);
+    }
+    return;
+  }
+  float* const to = operand_.scales.row<float>(first_col) + first_row;
+  const bool on_lines =
+      reinterpret_cast<std::uintptr_t>(to) % kLineBytes == 0 &&
+      static_cast<std::size_t>(operand_.scales.row_stride) * sizeof(float) % kLineBytes == 0;
+  kernels_.turn_scales(scale, high, wide, to, operand_.scales.row_stride, streamed_ && on_lines);
+}
+
+/// The usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.
+TileScale Quantizer::better_of_two(const Rectangle& tile, std::uint32_t amax) const {
+  const TileScale usual = numerics::nv_tile_scale(spec_.format, tensor_factor_, bits_float(amax));
+  const TileScale enlarged =
+      numerics::nv_tile_scale(spec_.format, tensor_factor_, bits_float(amax), true);
+  return error_of(tile, enlarged) < error_of(tile, usual) ? enlarged : usual;
+}
+
+float Quantizer::error_of(const Rectangle& tile, const TileScale& scale) const {
+  float sum = 0.0f;
+  for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
+    float row_sum = 0.0f;
+    for (std::int64_t c = tile.col_begin; c < tile.col_end; ++c) {
+      row_sum += numerics::four_over_six_error(spec_.scale.four_over_six, spec_.format, scale,
+                                               value_at(r, c));
+    }
+    sum += row_sum;
+  }
+  return sum;
+}
+
+// --- turned codes -------------------------------------------------------------------------------
+
+/// Of units that begin at multiples of unit.rows and, where tiles are higher, at those of tiles.
+std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t group_rows) const {
+  std::vector<Group> result;
+  for (const Rectangle& group : rectangles({group_rows, unit.cols})) {
+    result.emplace_back();
+    Rectangle area = group;
+    for (; area.row_begin < group.row_end; area.row_begin = area.row_end) {
+      area.row_end = std::min((area.row_begin / unit.rows + 1) * unit.rows, group.row_end);
+      if (tile_height_ > unit.rows) {
+        area.row_end = std::min(area.row_end, (area.row_begin / tile_height_ + 1) * tile_height_);
+      }
+      result.back().push_back({area, group});
+    }
+  }
+  return result;
+}
+
+/// One line more than a row has, against distances that are powers of two.
+std::int64_t Quantizer::row_bytes_nearby(const Rectangle& area) const {
+  const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
+  return round_up(area.cols() * size, kLineBytes) + kLineBytes;
+}
+
+/// Its amaxes are known when it has been read.
+void Quantizer::start_reading(const Rectangle& area, Nearby& nearby) const {
+  const std::int64_t bytes = row_bytes_nearby(area);
+  nearby.block = block(area);
+  nearby.reading = {nearby.block.data,
+                    nearby.block.bf16,
+                    area.rows(),
+                    source_.row_stride,
+                    area.cols(),
+                    tile_height_,
+                    nearby.memory,
+                    bytes / static_cast<std::int64_t>(size_of(source_.dtype)),
+                    nearby.memory + area.rows() * bytes};
+  nearby.block.data = nearby.reading.copy;
+  nearby.block.row_stride = nearby.reading.copy_stride;
+  nearby.block.next = nearby.block.data;  // the next unit is read, not brought near
+  nearby.block.next_stride = nearby.block.row_stride;
+}
+
+/// Every thread turns units in turn, and reads each while the codes of the one before are written:
+/// prepare(unit, nearby, scratch) gives the block of one that has been read its factors. Returns
+/// the largest amax that it has seen.
+template <class Prepare>
+std::uint32_t Quantizer::turn(const std::vector<Group>& groups, Prepare prepare) const {
+  const auto count = static_cast<std::int64_t>(groups.size());
+  std::uint32_t largest = 0;
+#pragma omp parallel reduction(max : largest) if (count > 1)
+  {
+    const std::int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    Group units;
+    for (std::int64_t i = count * thread / threads; i < count * (thread + 1) / threads; ++i) {
+      const Group& group = groups[static_cast<std::size_t>(i)];
+      units.insert(units.end(), group.begin(), group.end());
+    }
+    Scratch own = scratch();
+    if (!units.empty()) turn_units(units, prepare, own);
+    largest = own.largest;
+  }
+  return largest;
+}
+
+template <class Prepare>
+void Quantizer::turn_units(const Group& units, Prepare prepare, Scratch& scratch) const {
+  std::int64_t bytes = 0;
+  for (const Unit& unit : units) bytes = std::max(bytes, bytes_nearby(unit.area));
+  AlignedBuffer memory;  // in one piece, which the allocator then keeps from call to call
+  auto* const first = memory.reserve_as<std::byte>(static_cast<std::size_t>(2 * bytes));
+  Nearby nearby[2] = {{first, {}, {}}, {first + bytes, {}, {}}};
+  start_reading(units.front().area, nearby[0]);
+  kernels_.read(&nearby[0].reading);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    Nearby &here = nearby[i % 2], &next = nearby[(i + 1) % 2];
+    next.reading = {};
+    if (i + 1 < units.size()) start_reading(units[i + 1].area, next);
+    prepare(units[i], here, scratch);
+    encode_turned(units[i].area, here.block, next.reading);
+  }
+}
+
+/// The largest magnitudes of the columns of each row of tiles, as a matrix.
+SourceBlock Quantizer::measured(const Rectangle& area, const Nearby& nearby) const {
+  SourceBlock result = nearby.block;
+  result.data = nearby.reading.magnitudes;
+  result.rows = tiles_down(area);
+  result.tile_height = 1;
+  return result;
+}
+
+std::uint32_t Quantizer::turn_tensor(const float& factor) const {
+  const Extent unit = unit_of(1, 1);
+  return turn(groups(unit, unit.rows), [&](const Unit& part, Nearby& nearby, Scratch& scratch) {
+    SourceBlock magnitudes = measured(part.area, nearby);
+    make_one_tile(magnitudes, nullptr);
+    std::uint32_t amax = 0;
+    kernels_.amax(&magnitudes, &amax);
+    scratch.largest = std::max(scratch.largest, amax);
+    make_one_tile(nearby.block, &factor);
+    nearby.block.finite = amax < numerics::kF32Infinity;
+  });
+}
+
+void Quantizer::turn_tiles() const {
+  const Extent unit = unit_of(tile_height_, tile_width_);
+  const auto wanted = static_cast<std::size_t>(kGroupsOfThread * omp_get_max_threads());
+  std::vector<Group> all;
+  for (std::int64_t tiles = kGroupTiles; tiles > 0 && all.size() < wanted; tiles /= 2) {
+    all = groups(unit, round_up(tiles * tile_height_, unit.rows));
+  }
+  turn(all, [&](const Unit& part, Nearby& nearby, Scratch& scratch) {
+    prepare_tiles(part, nearby, scratch);
+  });
+}
+
+void Quantizer::prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const {
+  const SourceBlock magnitudes = measured(unit.area, nearby);
+  scratch.amax.assign(tiles_of(unit.area), 0u);
+  kernels_.amax(&magnitudes, scratch.amax.data());
+  if (unit.area.row_begin == unit.group.row_begin) {
+    scratch.decode.resize(tiles_of(unit.group));
+    scratch.decoded = 0;
+  }
+  choose_scales(unit.area, scratch, scratch.decode.data() + scratch.decoded);
+  scratch.decoded += scratch.amax.size();
+  if (unit.area.row_end == unit.group.row_end) write_scales(unit.group, scratch.decode);
+  nearby.block.finite = is_finite(scratch.amax);
+  nearby.block.factors = scratch.factors.data();
+}
+
+std::vector<std::uint32_t> Quantizer::amax_of_tall_tiles() const {
+  const Rectangle whole{0, source_.rows, 0, source_.cols};
+  const std::int64_t wide = tiles_across(whole);
+  std::vector<std::uint32_t> amax(static_cast<std::size_t>(tiles_down(whole) * wide), 0u);
+  const std::int64_t bands = (source_.rows + kTurnedRows - 1) / kTurnedRows;
+#pragma omp parallel if (bands > 1)
+  {
+    std::vector<std::uint32_t> own(amax.size(), 0u);
+#pragma omp for schedule(static)
+    for (std::int64_t b = 0; b < bands; ++b) {
+      const std::int64_t end = std::min((b + 1) * kTurnedRows, source_.rows);
+      for (std::int64_t r = b * kTurnedRows; r < end;) {
+        const std::int64_t tile = r / tile_height_;
+        const std::int64_t stop = std::min(end, (tile + 1) * tile_height_);
+        SourceBlock part = block({r, stop, 0, source_.cols});
+        part.tile_height = stop - r;
+        kernels_.amax(&part, own.data() + tile * wide);
+        r = stop;
+      }
+    }
+#pragma omp critical(fp8lab_tall_tiles)
+    for (std::size_t i = 0; i < amax.size(); ++i) amax[i] = std::max(amax[i], own[i]);
+  }
+  return amax;
+}
+
+void Quantizer::turn_tall_tiles() const {
+  const Rectangle whole{0, source_.rows, 0, source_.cols};
+  Scratch all = scratch();
+  all.amax = amax_of_tall_tiles();
+  all.decode.resize(all.amax.size());
+  choose_scales(whole, all, all.decode.data());
+  write_scales(whole, all.decode);
+  const bool finite = is_finite(all.amax);
+  const std::int64_t wide = tiles_across(whole);
+  const Extent unit = unit_of(1, tile_width_);
+  turn(groups(unit, unit.rows), [&](const Unit& part, Nearby& nearby, Scratch&) {
+    const Rectangle& area = part.area;
+    nearby.block.tile_height = area.rows();
+    nearby.block.factors =
+        all.factors.data() + area.row_begin / tile_height_ * wide + area.col_begin / tile_width_;
+    nearby.block.finite = finite;
+  });
+}
+
+}  // namespace fp8lab::cpu

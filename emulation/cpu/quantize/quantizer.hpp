@@ -1,0 +1,122 @@
+// One quantization of a matrix into codes of a byte, with everything in the orientation of the
+// source.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "emulation/backend.hpp"
+#include "emulation/cpu/quantize/tile_scales.hpp"
+#include "emulation/cpu/simd/aligned_buffer.hpp"
+#include "emulation/cpu/simd/quantize_kernels.hpp"
+
+namespace fp8lab::cpu {
+
+class Quantizer {
+ public:
+  /// Of `source`, or its transpose, by operand.spec, which has a format and no codebooks; all three
+  /// must outlive the quantizer.
+  Quantizer(const TensorView& source, bool transpose, const RandomKey& key,
+            QuantizedOperand& operand);
+
+  /// Every tile by its own amax.
+  void quantize_tiles();
+  /// One scale for the whole tensor, known beforehand; `finite`: so is the whole source.
+  void quantize_with(const numerics::TileScale& scale, bool finite) { run(scale, finite, false); }
+  /// The same, and returns the amax bits of the tensor.
+  std::uint32_t quantize_and_measure(const numerics::TileScale& scale) {
+    return run(scale, false, true);
+  }
+  std::uint32_t tensor_amax() const;
+
+ private:
+  /// Half-open ranges of source rows and columns.
+  struct Rectangle {
+    std::int64_t row_begin, row_end, col_begin, col_end;
+    std::int64_t next_row = row_begin, next_col = col_begin;  ///< corner of the one read next
+    std::int64_t rows() const { return row_end - row_begin; }
+    std::int64_t cols() const { return col_end - col_begin; }
+  };
+  struct Extent {
+    std::int64_t rows, cols;
+  };
+  /// What a thread keeps from one rectangle to the next.
+  struct Scratch {
+    TileScales scales;
+    std::vector<std::uint32_t> amax;
+    std::vector<float> decode, factors;
+    std::size_t decoded = 0;    ///< scales of the group
+    std::uint32_t largest = 0;  ///< amax of the tensor, as far as it has been seen
+  };
+  /// A rectangle whose codes are turned. The scales of its group, which are rectangles one below
+  /// the other, are written together.
+  struct Unit {
+    Rectangle area, group;
+  };
+  using Group = std::vector<Unit>;
+  /// A copy of a unit, and the largest magnitudes of its columns.
+  struct Nearby {
+    std::byte* memory;  ///< bytes_nearby of it, on a line
+    Reading reading;
+    SourceBlock block;
+  };
+
+  std::uint32_t run(const numerics::TileScale& scale, bool finite, bool measure);
+  void quantize_unit(const Rectangle& area, Scratch& scratch) const;
+  void turn_tiles() const;
+  void turn_tall_tiles() const;
+  std::uint32_t turn_tensor(const float& factor) const;
+  std::vector<std::uint32_t> amax_of_tall_tiles() const;
+  std::vector<Group> groups(const Extent& unit, std::int64_t group_rows) const;
+  template <class Prepare>
+  std::uint32_t turn(const std::vector<Group>& groups, Prepare prepare) const;
+  template <class Prepare>
+  void turn_units(const Group& units, Prepare prepare, Scratch& scratch) const;
+  std::int64_t row_bytes_nearby(const Rectangle& area) const;
+  std::int64_t bytes_nearby(const Rectangle& area) const {
+    return (area.rows() + tiles_down(area)) * row_bytes_nearby(area);
+  }
+  void start_reading(const Rectangle& area, Nearby& nearby) const;
+  SourceBlock measured(const Rectangle& area, const Nearby& nearby) const;
+  void prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const;
+  void choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const;
+  void write_scales(const Rectangle& area, const std::vector<float>& decode) const;
+  void encode(const Rectangle& area, const SourceBlock& block) const;
+  void encode_turned(const Rectangle& area, const SourceBlock& block, const Reading& next) const;
+  Scratch scratch() const { return {TileScales(spec_, tensor_factor_), {}, {}, {}}; }
+  numerics::TileScale better_of_two(const Rectangle& tile, std::uint32_t amax) const;
+  float error_of(const Rectangle& tile, const numerics::TileScale& scale) const;
+
+  Extent unit_of(std::int64_t height, std::int64_t width) const;
+  std::vector<Rectangle> rectangles(const Extent& size) const;
+  std::int64_t tiles_down(const Rectangle& area) const {
+    return (area.rows() + tile_height_ - 1) / tile_height_;
+  }
+  std::int64_t tiles_across(const Rectangle& area) const {
+    return (area.cols() + tile_width_ - 1) / tile_width_;
+  }
+  std::size_t tiles_of(const Rectangle& area) const {
+    return static_cast<std::size_t>(tiles_down(area) * tiles_across(area));
+  }
+  SourceBlock block(const Rectangle& area) const;
+  void make_one_tile(SourceBlock& block, const float* factor) const;
+  const std::byte* at(std::int64_t row, std::int64_t col) const {
+    return static_cast<const std::byte*>(source_.data) +
+           (row * source_.row_stride + col) * static_cast<std::int64_t>(size_of(source_.dtype));
+  }
+  float value_at(std::int64_t row, std::int64_t col) const;
+
+  const TensorView& source_;
+  bool transpose_;
+  QuantizedOperand& operand_;
+  const QuantSpec& spec_;
+  const QuantizeKernels& kernels_;
+  RandomStream random_;
+  EncodeRule rule_{};
+  bool streamed_;
+  float tensor_factor_ = 1.0f;  ///< of two-level scales
+  std::int64_t tile_height_, tile_width_;
+};
+
+}  // namespace fp8lab::cpu

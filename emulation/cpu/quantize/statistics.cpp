@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "emulation/cpu/simd/quantize_kernels.hpp"
+#include "emulation/cpu/simd/statistics_kernels.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/ops/operand_checks.hpp"
+#include "emulation/reference/clamp.hpp"
+#include "emulation/reference/operand_decode.hpp"
+#include "emulation/reference/operand_hash.hpp"
+#include "emulation/reference/transform.hpp"
+
+namespace fp8lab::cpu {
+namespace {
+
+using numerics::bits_float;
+using numerics::float_bits;
+
+constexpr std::int64_t kBand = kStatisticsBand;  ///< and columns of a block
+
+double combine(double (&lanes)[kStatisticsLanes]) {
+  for (int span = kStatisticsLanes / 2; span > 0; span /= 2) {
+    for (int l = 0; l < span; ++l) lanes[l] += lanes[l + span];
+  }
+  return lanes[0];
+}
+
+StatisticsTotals combine(StatisticsSums& sums) {
+  return {combine(sums.xx), combine(sums.xxxx), combine(sums.xy), combine(sums.yy),
+          combine(sums.ee), combine(sums.e),    combine(sums.x)};
+}
+
+/// What one thread has seen; order does not matter.
+struct Seen {
+  StatisticsCounts counts{};
+  std::vector<std::uint32_t> channel_amax;
+
+  explicit Seen(std::int64_t channels) : channel_amax(static_cast<std::size_t>(channels), 0u) {}
+
+  void merge(const Seen& other) {
+    counts.nonfinite += other.counts.nonfinite;
+    counts.underflow += other.counts.underflow;
+    counts.saturated += other.counts.saturated;
+    for (int i = 0; i < kExponentBins; ++i) counts.exponents[i] += other.counts.exponents[i];
+    for (std::size_t i = 0; i < channel_amax.size(); ++i) {
+      channel_amax[i] = std::max(channel_amax[i], other.channel_amax[i]);
+    }
+  }
+};
+
+/// The comparison of one source with one operand, in the orientation of the source.
+class Comparison {
+ public:
+  Comparison(const TensorView& source, bool transpose, const QuantizedOperand& operand)
+      : source_(source), transpose_(transpose), operand_(operand), decoder_(operand) {
+    const TileShape& tile = operand.spec.tile;
+    const bool scaled = operand.spec.has_scale();
+    const std::int64_t height = !scaled ? 0 : transpose ? tile.cols : tile.rows;
+    const std::int64_t width = !scaled ? 0 : transpose ? tile.rows : tile.cols;
+    tile_height_ = height == 0 ? source.rows : std::min(height, source.rows);
+    tile_width_ = width == 0 ? source.cols : std::min(width, source.cols);
+    if (operand.spec.transform.compensated) compensation_ = reference::clamp_bounds_of(operand);
+  }
+
+  void compare(StatisticsTotals& totals, Seen& seen) const;
+  void scan_tiles(StatisticsParts& parts) const;
+
+ private:
+  float scale_of(std::int64_t tile_row, std::int64_t tile_col) const {
+    if (!operand_.spec.has_scale()) return 1.0f;
+    return transpose_ ? operand_.scales.row<float>(tile_col)[tile_row]
+                      : operand_.scales.row<float>(tile_row)[tile_col];
+  }
+  /// Largest FP32 magnitude that does not count as saturated in a tile. The scale of an expanded
+  /// tile is that of its powers, and its largest value the code Qmax.
+  float limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
+    if (operand_.spec.transform.is_expansion()) return bits_float(numerics::kF32MaxFinite);
+    return saturation_limit(operand_.spec.format, scale_of(tile_row, tile_col));
+  }
+  void band(std::int64_t row, StatisticsSums& sums, Seen& seen) const;
+  void read_operand(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+                    float* y) const;
+  void read_source(std::int64_t row, std::int64_t col, std::int64_t cols, float* x) const;
+  /// To y what a compensated clamp took from x.
+  void add_residual(const float* x, float* y, std::int64_t cols) const;
+
+  const TensorView& source_;
+  bool transpose_;
+  const QuantizedOperand& operand_;
+  reference::OperandDecoder decoder_;
+  std::int64_t tile_height_ = 0, tile_width_ = 0;
+  std::optional<numerics::ClampBounds> compensation_;
+};
+
+void Comparison::read_operand(std::int64_t row, std::int64_t rows, std::int64_t col,
+                              std::int64_t cols, float* y) const {
+  if (!transpose_) return decoder_.block(row, rows, col, cols, y, kBand);
+  float transposed[kBand * kBand];
+  decoder_.block(col, cols, row, rows, transposed, kBand);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < cols; ++j) y[i * kBand + j] = transposed[j * kBand + i];
+  }
+}
+
+void Comparison::read_source(std::int64_t row, std::int64_t col, std::int64_t cols,
+                             float* x) const {
+  if (source_.dtype == DType::f32) {
+    std::copy_n(source_.row<float>(row) + col, cols, x);
+  } else {
+    const std::uint16_t* values = source_.row<std::uint16_t>(row) + col;
+    for (std::int64_t j = 0; j < cols; ++j) x[j] = numerics::from_bf16(values[j]);
+  }
+}
+
+void Comparison::add_residual(const float* x, float* y, std::int64_t cols) const {
+  for (std::int64_t j = 0; j < cols; ++j) y[j] += numerics::clamp_residual(*compensation_, x[j]);
+}
+
+void Comparison::band(std::int64_t row, StatisticsSums& sums, Seen& seen) const {
+  const StatisticsKernels& kernels = statistics_kernels();
+  alignas(64) float x[kBand] = {}, y[kBand * kBand] = {}, limits[kBand] = {};
+  const std::int64_t rows = std::min(kBand, source_.rows - row);
+  for (std::int64_t col = 0; col < source_.cols; col += kBand) {
+    const std::int64_t cols = std::min(kBand, source_.cols - col);
+    if (cols < kBand) {
+      std::fill_n(x, kBand, 0.0f);
+      std::fill_n(y, kBand * kBand, 0.0f);
+    }
+    read_operand(row, rows, col, cols, y);
+    std::int64_t tile_row = -1;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      if ((row + i) / tile_height_ != tile_row) {
+        tile_row = (row + i) / tile_height_;
+        for (std::int64_t j = 0; j < cols;) {
+          const std::int64_t tile_col = (col + j) / tile_width_;
+          const std::int64_t end = std::min(cols, (tile_col + 1) * tile_width_ - col);
+          const float limit = limit_of(tile_row, tile_col);
+          for (; j < end; ++j) limits[j] = limit;
+        }
+      }
+      read_source(row + i, col, cols, x);
+      if (compensation_) add_residual(x, y + i * kBand, cols);
+      const StatisticsRow line{x, y + i * kBand, limits, cols};
+      kernels.add_row(&line, &sums, &seen.counts, seen.channel_amax.data() + col);
+    }
+  }
+}
+
+void Comparison::compare(StatisticsTotals& totals, Seen& seen) const {
+  const std::int64_t bands = (source_.rows + kBand - 1) / kBand;
+  std::vector<StatisticsTotals> band_totals(static_cast<std::size_t>(bands));
+#pragma omp parallel if (bands > 1)
+  {
+    Seen mine(source_.cols);
+#pragma omp for schedule(static)
+    for (std::int64_t b = 0; b < bands; ++b) {
+      StatisticsSums sums{};
+      band(b * kBand, sums, mine);
+      band_totals[static_cast<std::size_t>(b)] = combine(sums);
+    }
+#pragma omp critical(fp8lab_statistics)
+    seen.merge(mine);
+  }
+  for (const StatisticsTotals& part : band_totals) totals += part;
+}
+
+void Comparison::scan_tiles(StatisticsParts& parts) const {
+  const QuantizeKernels& kernels = quantize_kernels();
+  const std::int64_t high = (source_.rows + tile_height_ - 1) / tile_height_;
+  const std::int64_t wide = (source_.cols + tile_width_ - 1) / tile_width_;
+  std::int64_t zero_tiles = 0;
+  float smallest = std::numeric_limits<float>::infinity(), largest = 0.0f;
+#pragma omp parallel for schedule(static) reduction(+ : zero_tiles) \
+    reduction(min : smallest) reduction(max : largest) if (high > 1)
+  for (std::int64_t i = 0; i < high; ++i) {
+    std::vector<std::uint32_t> amax(static_cast<std::size_t>(wide), 0u);
+    const std::int64_t end = std::min(source_.rows, (i + 1) * tile_height_);
+    SourceBlock tiles{};
+    tiles.data = source_.row_range(i * tile_height_, end - i * tile_height_).data;
+    tiles.next = tiles.data;
+    tiles.bf16 = source_.dtype == DType::bf16;
+    tiles.rows = end - i * tile_height_;
+    tiles.row_stride = source_.row_stride;
+    tiles.cols = source_.cols;
+    tiles.tile_height = tile_height_;
+    tiles.tile_width = tile_width_;
+    kernels.amax(&tiles, amax.data());
+    for (std::int64_t j = 0; j < wide; ++j) {
+      if (amax[static_cast<std::size_t>(j)] == 0) {
+        ++zero_tiles;
+        continue;
+      }
+      const float scale = scale_of(i, j);
+      if (scale == 0.0f) continue;
+      smallest = std::min(smallest, scale);
+      largest = std::max(largest, scale);
+    }
+  }
+  parts.tiles = high * wide;
+  parts.zero_tiles = zero_tiles;
+  parts.smallest_scale = smallest;
+  parts.largest_scale = largest;
+}
+
+}  // namespace
+
+void run(const ops::MeasureOperand& op) {
+  op.check();
+  const TensorView& original = op.source;
+  const QuantizedOperand& operand = op.operand;
+  const bool transpose = op.transpose;
+  std::optional<reference::FloatMatrix> values;
+  if (operand.spec.transform.is_along_k())
+    values = reference::transformed(original, transpose, operand);
+  const TensorView source = values ? values->view() : original;
+  const Comparison comparison(source, transpose, operand);
+  Seen seen(source.cols);
+  StatisticsParts parts;
+  comparison.compare(parts.sums, seen);
+  comparison.scan_tiles(parts);
+  parts.elements = source.size();
+  parts.counts = seen.counts;
+  parts.channel_amax = std::move(seen.channel_amax);
+  parts.hash = reference::operand_hash(operand);
+  const OperandStatistics statistics = describe_statistics(parts);
+  std::memcpy(op.record.data, &statistics, sizeof statistics);
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,36 @@
+#include "emulation/ops/adamw.hpp"
+
+#include "emulation/ops/checks.hpp"
+
+namespace fp8lab::ops {
+
+void AccumulateSquareSum::check() const {
+  const Checks checks("accumulate_square_sum");
+  checks.tensor("gradient", gradient, gradient.rows, gradient.cols, {DType::f32});
+  checks.contiguous("gradient", gradient);
+  checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
+}
+
+void BeginUpdate::check() const {
+  Checks("begin_update").vector("scalars", scalars, StepScalar::kCount, {DType::f32});
+}
+
+void AdamW::check() const {
+  const Checks checks("adamw");
+  const std::int64_t rows = tensors.master.rows;
+  const std::int64_t cols = tensors.master.cols;
+  checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
+  checks.tensor("master", tensors.master, rows, cols, {DType::f32});
+  checks.tensor("gradient", tensors.gradient, rows, cols, {DType::f32});
+  checks.activation("first_moment", tensors.first_moment, rows, cols);
+  checks.activation("second_moment", tensors.second_moment, rows, cols);
+  checks.contiguous("master", tensors.master);
+  checks.contiguous("gradient", tensors.gradient);
+  checks.contiguous("first_moment", tensors.first_moment);
+  checks.contiguous("second_moment", tensors.second_moment);
+  if (tensors.working.empty()) return;
+  checks.tensor("working", tensors.working, rows, cols, {DType::bf16});
+  checks.contiguous("working", tensors.working);
+}
+
+}  // namespace fp8lab::ops

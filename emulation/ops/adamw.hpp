@@ -1,0 +1,65 @@
+// The gradient's norm and the AdamW update with decoupled weight decay (Loshchilov and Hutter 2019,
+// algorithm 2).
+#pragma once
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/step_scalars.hpp"
+
+namespace fp8lab {
+
+struct AdamWSpec {
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.1f;
+  float clip_norm = 1.0f;  ///< 0: no clipping
+};
+
+struct AdamWTensors {
+  TensorView master;         ///< f32 weights (f64 on the truth path), updated
+  TensorView working;        ///< bf16 copy rounded from master, or empty
+  TensorView gradient;       ///< f32
+  TensorView first_moment;   ///< f32 or bf16
+  TensorView second_moment;  ///< f32 or bf16
+};
+
+namespace ops {
+
+/// scalars[kGradNormSquared] = scalars[kGradNormSquared] + tree_sum(g * g) over the elements in
+/// row-major order. gradient: f32, contiguous.
+struct AccumulateSquareSum {
+  TensorView gradient, scalars;
+
+  void check() const;
+};
+
+/// norm = sqrt(scalars[kGradNormSquared]);  ratio = clip_norm / (norm + 1e-6);
+/// clip = (clip_norm > 0 and ratio < 1) ? ratio : 1 (a NaN norm gives 1: the gradient itself is
+/// NaN). beta power = max((power == 0 ? 1 : power) * beta, 2^-126): zero stands for "before step
+/// 1", and the lower limit, invisible in 1 - power, keeps it from coming back.
+struct BeginUpdate {
+  const AdamWSpec& spec;
+  TensorView scalars;
+
+  void check() const;
+};
+
+/// Once per call: decay = 1 - ((lr * weight_decay) * decay_mask);  rate = lr / (1 - power1);
+/// root = sqrt(1 - power2). Per element:
+///   p = p * decay;  g = gradient * clip;
+///   m = round((beta1 * m) + ((1 - beta1) * g));
+///   v = round((beta2 * v) + (((1 - beta2) * g) * g));
+///   p = p - (rate * (m / ((sqrt(v) / root) + epsilon))).
+/// round(.) is to the moment's storage type, and p uses the rounded moments. master = p;
+/// working = to_bf16(p) where present. All tensors have the same shape and are contiguous.
+struct AdamW {
+  const AdamWSpec& spec;
+  TensorView scalars;
+  float decay_mask = 1.0f;
+  AdamWTensors tensors;
+
+  void check() const;
+};
+
+}  // namespace ops
+}  // namespace fp8lab

@@ -1,0 +1,101 @@
+// The project's one definition of attention, forward, backward and with a cache.
+//
+// D = head_dim; r = 1 / sqrt(D); scale = r * kLog2E. Tiles of kv_tile keys and q_tile queries
+// (multiples of 16) start at the sequence start; positions past the sequence end count as masked
+// with zero operands. A key j is visible to query i when document_start[i] <= j <= i, all indices
+// within the sequence.
+//
+// chain(c; a, b): accumulator c, then for each consecutive 16 elements of the summed index
+// ascending one tensor-core group. bf16 storage: operands bf16, numerics.md section 3 with F = 25.
+// f32 storage: operands f32, acc = fma(a, b, acc) ascending within the group, then acc = acc +
+// (+0). P and dS are rounded to the storage type before they are operands.
+//
+// Masked products are zero, and a group of zero products leaves every accumulator unchanged but for
+// turning -0 into +0, which a later group of the same chain does as well. So skipping groups, tiles
+// and elements that are masked never changes a bit, as long as all operands are finite. (Scores of
+// masked pairs are never read, so only V, dO, Q and K can bring in a NaN through 0 * infinity.)
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/base/tensor_view.hpp"
+
+namespace fp8lab {
+
+/// Products of one tensor-core group of the attention chains (numerics.md section 3).
+inline constexpr std::int64_t kAttentionGroup = 16;
+
+/// Attention over packed sequences. Query head h reads key-value head h / (heads / kv_heads).
+struct AttentionShape {
+  std::int64_t batch = 0;     ///< B
+  std::int64_t sequence = 0;  ///< S; of a cache, its capacity for each sequence
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t kv_tile = 64;  ///< keys per online-softmax step; recorded in the run
+  std::int64_t q_tile = 64;   ///< queries per accumulation step of the backward pass; recorded
+};
+
+/// Factors that depend on the head dimension D only.
+struct AttentionFactors {
+  float inverse_root = 0.0f;  ///< 1 / sqrt(D)
+  float scale = 0.0f;         ///< inverse_root * log2(e)
+};
+AttentionFactors attention_factors(std::int64_t head_dim);
+
+namespace ops {
+
+/// Causal attention within documents. q, out (T, heads*D); k, v (T, kv_heads*D); lse (heads, T)
+/// f32, base-2 log-sum-exp; document_start (1, T) i32: index within its sequence of the first token
+/// of the token's document.
+///
+/// Per query i and head: m = -inf, l = 0, O = 0. For each kv tile, ascending:
+///   s_j = chain(+0; q_i, k_j over D) * scale for visible j;  m' = max(m, s_j...), NaN ignored;
+///   alpha = (m == -inf) ? 0 : exp2(m - m');  p_j = exp2(s_j - m') for visible j, else 0;
+///   l = (l * alpha) + tree_sum_j(p_j) over kv_tile elements, before rounding;
+///   O_d = chain(O_d * alpha; p_j, v_jd over the tile's keys);  m = m'.
+/// A tile without a visible key changes nothing. out = O * (1 / l);  lse = m + log2(l).
+/// q, k and v are of one type, which is the operand type; out is bf16 or f32.
+struct AttentionForward {
+  AttentionShape shape;
+  TensorView q, k, v, document_start, out, lse;
+
+  void check() const;
+};
+
+/// delta_i = tree_sum_d(dout_id * out_id). For a visible pair:
+///   s = chain(+0; q_i, k_j) * scale;  p = exp2(s - lse_i);  dP = chain(+0; dout_i, v_j over D);
+///   dS = p * (dP - delta_i), with p before rounding. Masked pairs: p = 0, dS = 0.
+/// dV_jd = chain(+0; p_ij, dout_id) and dK_jd = chain(+0; dS_ij, q_id) * r, each one chain over the
+/// query heads of the group ascending and, within a head, the queries i ascending from the sequence
+/// start, every head starting a new group (q_tile changes no bit). dQ_id = chain(+0; dS_ij, k_jd
+/// over the keys ascending) * r.
+struct AttentionBackward {
+  AttentionShape shape;
+  TensorView q, k, v, document_start, out, lse;  ///< those of the forward pass
+  TensorView dout, dq, dk, dv;
+
+  void check() const;
+};
+
+/// Attention of N new tokens, of any number of sequences, whose earlier keys and values lie in a
+/// cache: first appends k and v (N, kv_heads*D) to it, then attends. The new tokens of sequence b
+/// are the rows [query_start[b], query_start[b + 1]) of q, k, v and out; they follow the first
+/// cached[b] tokens of the S that k_cache and v_cache (B * S, kv_heads*D, q's type) hold for it.
+/// query_start (1, B + 1), cached (1, B) i32.
+///
+/// k_cache[b * S + cached[b] + i] and v_cache[..] = rows i of sequence b's new keys and values,
+/// bits copied; then the forward pass above for its queries, at positions cached[b] + i, with tiles
+/// that start at the sequence's first cached token and document_start 0. A row of out (N, heads*D)
+/// has the bits of AttentionForward over the whole sequence as one document that starts it, if all
+/// operands are finite. Other rows of the caches are neither read nor written. Error for new tokens
+/// that are not counted from 0 to N, or that go beyond the cache.
+struct AttentionCached {
+  AttentionShape shape;
+  TensorView q, k, v, query_start, cached, k_cache, v_cache, out;
+
+  void check() const;
+};
+
+}  // namespace ops
+}  // namespace fp8lab

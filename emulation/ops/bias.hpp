@@ -1,0 +1,25 @@
+// Column sums: the gradient of a bias.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/base/tensor_view.hpp"
+
+namespace fp8lab {
+
+/// Rows that a column sum adds sequentially before it starts a new partial sum.
+inline constexpr std::int64_t kColumnSumBlock = 128;
+
+namespace ops {
+
+/// dbias (1, N) f32 = dbias + column_sum(dy), dy (T, N), where column_sum adds blocks of
+/// kColumnSumBlock consecutive rows, each sequentially ascending from +0, and then the block sums
+/// sequentially ascending from +0.
+struct BiasBackward {
+  TensorView dy, dbias;
+
+  void check() const;
+};
+
+}  // namespace ops
+}  // namespace fp8lab

@@ -1,0 +1,40 @@
+// Refusals of shapes and types, worded the same way for every operation.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "emulation/base/tensor_view.hpp"
+
+namespace fp8lab {
+
+/// "f32 (3, 128)".
+std::string describe(const TensorView& view);
+
+/// Checks the tensors of one operation; every failure throws Error with `operation` in front.
+class Checks {
+ public:
+  explicit Checks(std::string_view operation) : operation_(operation) {}
+
+  /// Present, of shape (rows, cols) and of one of the accepted types.
+  void tensor(std::string_view name, const TensorView& view, std::int64_t rows, std::int64_t cols,
+              std::initializer_list<DType> accepted) const;
+  /// As `tensor`, for a vector: one contiguous row.
+  void vector(std::string_view name, const TensorView& view, std::int64_t length,
+              std::initializer_list<DType> accepted) const;
+  /// As `tensor`, bf16 or f32.
+  void activation(std::string_view name, const TensorView& view, std::int64_t rows,
+                  std::int64_t cols) const;
+  /// Rows follow each other without a gap.
+  void contiguous(std::string_view name, const TensorView& view) const;
+  /// "operation: message" unless `condition`.
+  void require(bool condition, const std::string& message) const;
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  std::string operation_;
+};
+
+}  // namespace fp8lab

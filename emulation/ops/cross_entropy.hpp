@@ -1,0 +1,24 @@
+// Loss and its gradient over the vocabulary.
+#pragma once
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/step_scalars.hpp"
+
+namespace fp8lab::ops {
+
+/// Masked token cross-entropy. targets (1, T) i32, weights (1, T) f32 (0 or 1), logits (T, V),
+/// token_loss (1, T) f32, dlogits (may alias logits; empty: evaluation only).
+///
+/// Per token of weight w != 0 with target g: m = max(z), NaN ignored;  e = exp2((z - m) * kLog2E);
+/// sum = tree_sum(e);  loss = ((log2(sum) + ((m - z_g) * kLog2E)) * kLn2) * w;
+/// dlogits = (e * (1 / sum) - onehot) * (w * scalars[kInverseTokens]).
+/// Tokens of weight 0: loss and dlogits +0, the target is not read.
+/// scalars[kLossSum] = scalars[kLossSum] + tree_sum(token_loss), nats.
+/// Error for a target outside [0, V) with nonzero weight.
+struct CrossEntropy {
+  TensorView logits, targets, weights, scalars, token_loss, dlogits;
+
+  void check() const;
+};
+
+}  // namespace fp8lab::ops

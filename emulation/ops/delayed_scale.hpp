@@ -1,0 +1,23 @@
+// The end of a step of delayed scaling.
+#pragma once
+
+#include "emulation/ops/operand.hpp"
+
+namespace fp8lab::ops {
+
+/// Once a step (recipes.md section 0.4). A running amax of zero means that the tensor was not seen:
+/// nothing changes. Otherwise the history moves by one, the running amax becomes its newest entry
+/// and is cleared, and the largest entry (AmaxAlgorithm::max) or the newest (most_recent), if
+/// finite and positive, gives the next scale by tile_scale with the rule's margin; else the scale
+/// stays. A NaN or infinity thus holds the scale until it leaves the history.
+/// AmaxAlgorithm::window (Intel): a step whose amax is zero counts as well, the scale is taken from
+/// the largest entry once every history_length steps, and a window of zeros gives the rule's scale
+/// of a zero tile.
+struct UpdateDelayedScale {
+  const QuantSpec& spec;
+  TensorView state;
+
+  void check() const;
+};
+
+}  // namespace fp8lab::ops

@@ -1,0 +1,61 @@
+// The operations of a training step, written down once.
+//
+// From this list come the virtual functions of Backend, the functions that an implementation must
+// define (a missing one fails to link) and what walks over all operations. To add an operation:
+// its header in this folder, a line here, and one definition of `run` in emulation/cpu,
+// emulation/reference and kernels.
+#pragma once
+
+#include "emulation/ops/adamw.hpp"
+#include "emulation/ops/add.hpp"
+#include "emulation/ops/argmax.hpp"
+#include "emulation/ops/attention.hpp"
+#include "emulation/ops/bias.hpp"
+#include "emulation/ops/compensate.hpp"
+#include "emulation/ops/copy.hpp"
+#include "emulation/ops/cross_entropy.hpp"
+#include "emulation/ops/delayed_scale.hpp"
+#include "emulation/ops/dequantize.hpp"
+#include "emulation/ops/embedding.hpp"
+#include "emulation/ops/gemm.hpp"
+#include "emulation/ops/operand_statistics.hpp"
+#include "emulation/ops/produce.hpp"
+#include "emulation/ops/quantize.hpp"
+#include "emulation/ops/rmsnorm.hpp"
+#include "emulation/ops/rope.hpp"
+#include "emulation/ops/smoothing.hpp"
+#include "emulation/ops/swiglu.hpp"
+
+/// Calls X(Name) for every operation that each backend implements.
+#define FP8LAB_FOR_EACH_OPERATION(X) \
+  X(Copy)                            \
+  X(Quantize)                        \
+  X(Dequantize)                      \
+  X(UpdateDelayedScale)              \
+  X(SmoothingFactors)                \
+  X(Gemm)                            \
+  X(Compensate)                      \
+  X(MeasureOperand)                  \
+  X(EmbeddingForward)                \
+  X(EmbeddingBackward)               \
+  X(RmsNormForward)                  \
+  X(RmsNormBackward)                 \
+  X(Add)                             \
+  X(BiasBackward)                    \
+  X(Rope)                            \
+  X(AttentionForward)                \
+  X(AttentionBackward)               \
+  X(AttentionCached)                 \
+  X(SwigluForward)                   \
+  X(SwigluBackward)                  \
+  X(CrossEntropy)                    \
+  X(Argmax)                          \
+  X(AccumulateSquareSum)             \
+  X(BeginUpdate)                     \
+  X(AdamW)
+
+/// Calls X(Name) for every operation that is composed of those above. A backend may do it in one
+/// pass over the data, with the bits of the composition.
+#define FP8LAB_FOR_EACH_COMPOSITE(X) \
+  X(QuantizeBoth)                    \
+  X(ProduceQuantize)

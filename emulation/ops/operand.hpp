@@ -1,0 +1,56 @@
+// What a GEMM multiplies, and the identities and states behind its quantization.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/spec/quant_spec.hpp"
+
+namespace fp8lab {
+
+/// Identity of the random bits of one quantization: Philox key (seed, step, tensor, orientation),
+/// counter the logical element index in the source tensor.
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;
+  std::uint32_t tensor = 0;
+  std::uint32_t orientation = 0;  ///< 0: first orientation, 1: transposed
+  /// Identity of the drawn signs of a transform within seed and step: that of the GEMM, so that its
+  /// two operands share them.
+  std::uint32_t rotation = 0;
+};
+
+/// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`, K contiguous.
+struct QuantizedOperand {
+  QuantSpec spec;
+  std::int64_t rows = 0;
+  std::int64_t k = 0;
+  TensorView codes;   ///< (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized
+  TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
+  /// Of the quantization that filled it; from it come the drawn signs of a transform.
+  RandomKey key{};
+  /// Of a smoothing, by ops::SmoothingFactors: (1, k) f32, the same for both operands.
+  TensorView channel_factors{};
+  /// B of A B^T. Its elements are multiplied by the factors, those of A divided.
+  bool is_right = false;
+  /// Of a clamp, written by ops::Quantize: (1, 2) f32, the lower and the upper bound.
+  TensorView clamp_bounds{};
+};
+
+/// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4). A zeroed
+/// vector is the state before the first step: scale 1. Amaxes are compared as bits, so that a NaN
+/// or infinity in the tensor survives in kAmax and in the history.
+struct DelayedState {
+  static constexpr std::int64_t kScale = 0;  ///< decode scale in force; 0 stands for 1
+  static constexpr std::int64_t kAmax = 1;   ///< running amax of the present step
+  /// Factor applied before the cast, TileScale::multiplier of kScale: RN(Qmax/amax) is not always
+  /// RN(1/scale). 0 stands for 1.
+  static constexpr std::int64_t kMultiplier = 2;
+  static constexpr std::int64_t kHistory = 3;  ///< first of `history_length` amaxes, newest first
+  /// AmaxAlgorithm::window: one more value follows the history, the number of steps in it.
+  static std::int64_t length(const QuantSpec& spec) {
+    return kHistory + spec.history_length + (spec.amax_algorithm == AmaxAlgorithm::window ? 1 : 0);
+  }
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,120 @@
+// How well an operand represents its source: the numbers that a run logs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/ops/operand.hpp"
+
+namespace fp8lab {
+
+/// Statistics of one logged operand (recipes.md section 8), accumulated in f64 in a fixed order.
+struct OperandStatistics {
+  static constexpr int kTopChannels = 8;
+  double amax, rms, mse, sqnr_db, cosine, bias;
+  double underflow_fraction;   ///< nonzero -> zero, of all elements
+  double saturation_fraction;  ///< |x| above the largest representable magnitude of its tile
+  double nonfinite_count;
+  double kurtosis;               ///< uncentred: mean(x^4) / mean(x^2)^2
+  double crest_factor;           ///< amax / rms
+  double channel_outlier_ratio;  ///< largest over median channel amax (channels: source columns)
+  double scale_min, scale_max, scale_log2_spread;  ///< all-zero tiles excluded
+  double zero_tile_fraction;
+  double top_channel[kTopChannels];  ///< source columns by descending amax
+  double top_channel_amax[kTopChannels];
+  double exponent_histogram[64];  ///< fraction of nonzero |x| by exponent -40..23, ends clamp
+  /// Identity of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp); the
+  /// same on every backend.
+  std::uint64_t hash;
+};
+
+inline constexpr std::int64_t kStatisticsBand = 64;  ///< rows of a band
+inline constexpr int kStatisticsLanes = 8;
+inline constexpr int kExponentBins = 64;  ///< of OperandStatistics::exponent_histogram
+inline constexpr int kLowestBinExponent = -40;
+
+struct StatisticsCounts {
+  std::int64_t nonfinite;                 ///< x or y is not finite
+  std::int64_t underflow;                 ///< both finite, x is not zero, y is
+  std::int64_t saturated;                 ///< |x| > limit
+  std::int64_t exponents[kExponentBins];  ///< finite nonzero x with finite y, by exponent of x
+};
+
+/// FP64 sums over a band of rows or over the tensor, x the source and y its dequantized value.
+struct StatisticsTotals {
+  double xx = 0, xxxx = 0, xy = 0, yy = 0, ee = 0, e = 0, x = 0;
+
+  StatisticsTotals& operator+=(const StatisticsTotals& other);
+};
+
+/// All that has to be read from the tensors; the rest follows from it.
+struct StatisticsParts {
+  std::int64_t elements = 0;
+  StatisticsTotals sums;  ///< bands in ascending order
+  StatisticsCounts counts{};
+  std::vector<std::uint32_t> channel_amax;  ///< FP32 bits, of the finite elements of each column
+  std::int64_t tiles = 0, zero_tiles = 0;
+  float smallest_scale = 0, largest_scale = 0;  ///< of tiles that count; largest 0: there is none
+  std::uint64_t hash = 0;
+};
+
+OperandStatistics describe_statistics(const StatisticsParts& parts);
+
+/// Largest FP32 magnitude that does not count as saturated in a tile of scale `scale`.
+FP8LAB_HD inline float saturation_limit(const numerics::FormatSpec& format, float scale) {
+  const float largest = numerics::bits_float(numerics::kF32MaxFinite);
+  if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
+  const double qmax = numerics::max_finite(format);
+  const double limit = qmax * scale * (1.0 + 0x1p-22);
+  if (!(limit < largest)) return largest;
+  const float rounded = static_cast<float>(limit);
+  return rounded > limit ? numerics::bits_float(numerics::float_bits(rounded) - 1u) : rounded;
+}
+
+namespace ops {
+
+/// Writes an OperandStatistics of how well `operand` represents `source` (R, C), bf16 or f32 (with
+/// `transpose` the operand is (C, R)), into `record` (u8, 1 x sizeof(OperandStatistics)). Logged
+/// steps only. Definitions of recipes.md section 8, with x the source and y the operand's value,
+/// scale * decode(code).
+///
+/// With a transform along K, x is the transformed source: errors, ranges and channels (positions
+/// along K) are of what was quantized. Where the transform is orthonormal (all but smoothing), mse,
+/// sqnr_db and rms are also those of the untransformed tensor up to rounding. With a clamp the
+/// source itself is compared with what enters the product: scale * decode(code), and where the
+/// clamp is compensated RN(scale * decode(code) + numerics::clamp_residual(x));
+/// saturation_fraction is that of the codes alone.
+///
+/// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
+/// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2), at most 200 (exact); cosine = sum xy / sqrt(sum x^2
+/// sum y^2); kurtosis = mean x^4 / (mean x^2)^2; crest_factor = amax / rms. These run over the
+/// elements where x and y are both finite; nonfinite_count counts the others. Where a denominator
+/// is zero: cosine is 1 for x = y = 0 and else 0, sqnr_db is 200 for an exact operand and -200 for
+/// an error on a zero source, the others are 0.
+/// underflow_fraction: x != 0 and y = 0 (either sign), of all elements. saturation_fraction:
+/// |x| > Qmax * scale * (1 + 2^-22), of all elements; the allowance is for the rounding of the
+/// scale itself (two roundings of at most 2^-24), so that current scaling of an unclipped tile
+/// counts 0; a tile flushed by a zero scale counts as underflow alone, and an expanded tile, whose
+/// largest value is a code, never saturates. Channels are source columns: channel_outlier_ratio =
+/// largest / median channel amax, the median of an even number being the mean of the middle two;
+/// infinite when the median alone is 0. top_channel entries beyond the number of columns are -1.
+/// scale_min, scale_max and scale_log2_spread run over the tiles that are neither all zero nor
+/// flushed by a zero scale (0 if there are none; an operand without scales counts as one tile of
+/// scale 1). exponent_histogram: see OperandStatistics.
+///
+/// Sums are FP64 in a fixed order: bands of 64 source rows, in which element (r, c) goes to lane
+/// c mod 8 by ascending (c / 64, r, c); the lanes l and l + 4, l + 2, l + 1 are added, then the
+/// bands in ascending order. Logarithms are computed by a written series. So the bits do not depend
+/// on threads, SIMD target or libm.
+struct MeasureOperand {
+  TensorView source;
+  bool transpose = false;
+  const QuantizedOperand& operand;
+  TensorView record;
+
+  void check() const;
+};
+
+}  // namespace ops
+}  // namespace fp8lab

@@ -1,0 +1,54 @@
+// Root-mean-square norm of rows, or of heads side by side in them.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/host_device.hpp"
+
+namespace fp8lab {
+
+/// Heads of `cols` columns side by side in the rows of a matrix, each normalised by itself and
+/// counted along the rows.
+struct NormHeads {
+  std::int64_t count, cols;
+
+  static NormHeads of(const TensorView& x, const TensorView& weight) {
+    return {weight.cols > 0 ? x.cols / weight.cols : 1, weight.cols};
+  }
+  /// Row of the matrix and first column of head `index`.
+  FP8LAB_HD std::int64_t row(std::int64_t index) const {
+    return count == 1 ? index : index / count;
+  }
+  FP8LAB_HD std::int64_t first(std::int64_t index) const {
+    return count == 1 ? 0 : index % count * cols;
+  }
+};
+
+namespace ops {
+
+/// Of C consecutive columns of a row: mean = tree_sum_c(x * x) / C;  rstd = 1 / sqrt(mean +
+/// epsilon);  y = (x * rstd) * weight. The rstd in y is the f32 value that is stored. x and y (T, H
+/// * C), weight (1, C), rstd (1, T * H) with the H of a token side by side. H = 1 is the norm of
+/// rows; H heads of C columns have norms of their own.
+struct RmsNormForward {
+  TensorView x, weight;
+  float epsilon = 0.0f;
+  TensorView y, rstd;
+
+  void check() const;
+  /// What is quantized where a quantization follows.
+  const TensorView& output() const { return y; }
+};
+
+/// Of the same columns: s = tree_sum_c((dy * weight) * x);  k = ((s * rstd) * rstd) / C;
+/// dx = rstd * ((dy * weight) - (x * k));  dweight = dweight + column_sum(dy * (x * rstd)), whose
+/// rows are the heads. dy, x, dx (T, H * C); dweight (1, C) f32.
+struct RmsNormBackward {
+  TensorView dy, x, weight, rstd, dx, dweight;
+
+  void check() const;
+};
+
+}  // namespace ops
+}  // namespace fp8lab

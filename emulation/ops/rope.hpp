@@ -1,0 +1,24 @@
+// Rotary position embedding.
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/base/tensor_view.hpp"
+
+namespace fp8lab::ops {
+
+/// Rotates `heads` consecutive heads of `head_dim` columns of x (T, heads * head_dim) in place,
+/// pairing element i with i + head_dim / 2 (GPT-NeoX order, as Qwen2 and Llama do). cosine and sine
+/// are (positions, head_dim / 2) f32, positions (1, T) i32. With a = x[i], b = x[i + D/2], c =
+/// cosine[position][i], s = sine[position][i]: x[i] = (a * c) - (b * s);
+/// x[i + D/2] = (b * c) + (a * s). inverse negates the sines: the transposed map, which is that of
+/// the gradient also where a table holds scaled cosines and sines.
+struct Rope {
+  TensorView x, positions, cosine, sine;
+  std::int64_t head_dim = 0;
+  bool inverse = false;
+
+  void check() const;
+};
+
+}  // namespace fp8lab::ops

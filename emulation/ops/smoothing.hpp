@@ -1,0 +1,23 @@
+// Per-channel factors that move range from one operand of a product to the other.
+#pragma once
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/spec/transform.hpp"
+
+namespace fp8lab::ops {
+
+/// factors (1, K) f32 = numerics::smoothing_factor of the amaxes of A and B at each position along
+/// K, where A is `a`, or its transpose with `transpose_a`, and B likewise. A factor that is not 0
+/// stays as it is if the transform is static.
+struct SmoothingFactors {
+  Transform transform;
+  TensorView a;
+  bool transpose_a = false;
+  TensorView b;
+  bool transpose_b = false;
+  TensorView factors;
+
+  void check() const;
+};
+
+}  // namespace fp8lab::ops

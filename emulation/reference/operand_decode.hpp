@@ -1,0 +1,39 @@
+// Operands read back as FP32 values, and operands that are stored as values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "emulation/ops/operand.hpp"
+
+namespace fp8lab::reference {
+
+/// Values scale * decode(code) of an operand, one rectangle at a time. Refers to the operand.
+class OperandDecoder {
+ public:
+  explicit OperandDecoder(const QuantizedOperand& operand);
+
+  /// out[i * stride + j] = value of row `row` + i, element `col` + j of K: the FP32 product,
+  /// rounded to nearest even, or the decoded or stored value when there is no scale. A NaN is not
+  /// canonicalised.
+  void block(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols, float* out,
+             std::int64_t stride) const;
+
+ private:
+  void codebook_row(std::int64_t row, std::int64_t col, std::int64_t cols, float* out) const;
+  void codes_row(std::int64_t row, std::int64_t col, std::int64_t cols, float* out) const;
+
+  const QuantizedOperand& operand_;
+  std::int64_t tile_height_, tile_width_;
+  std::array<float, 256> values_{};  ///< of the codes
+};
+
+/// dequantize before a transform is undone: the values that a GEMM multiplies. The arguments have
+/// been checked.
+void decode_operand(const QuantizedOperand& operand, bool transpose, const TensorView& destination);
+
+/// quantize for formats of more than 8 bits, see there. The arguments have been checked.
+void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
+                  QuantizedOperand& operand);
+
+}  // namespace fp8lab::reference

@@ -1,0 +1,195 @@
+#include "emulation/reference/transform.hpp"
+
+#include <algorithm>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/exact_math.hpp"
+#include "emulation/numerics/hadamard.hpp"
+#include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/smoothing.hpp"
+#include "emulation/ops/operand_checks.hpp"
+#include "emulation/reference/clamp.hpp"
+
+namespace fp8lab::reference {
+namespace {
+
+constexpr std::int64_t kStrip = 16;  ///< columns that are transformed side by side
+
+/// One transform along a K of known length, forwards or back.
+class Rotation {
+ public:
+  Rotation(const Transform& transform, std::int64_t k, const RandomKey& key, bool back)
+      : k_(k),
+        block_(transform.block == 0 ? k : transform.block),
+        order_(numerics::hadamard_core(block_)),
+        back_(back),
+        signs_first_((transform.side == SignSide::before) != back) {
+    core_.resize(static_cast<std::size_t>(order_ * order_));
+    numerics::write_hadamard_core(static_cast<int>(order_), core_.data());
+    if (transform.signs == SignSource::none) return;
+    signs_.resize(static_cast<std::size_t>(k));
+    for (std::int64_t i = 0; i < k; ++i) {
+      const bool negative = transform.signs == SignSource::fixed
+                                ? transform.is_negative(i)
+                                : (numerics::random_bits(key.seed, key.step, key.rotation, 2,
+                                                         static_cast<std::uint64_t>(i)) &
+                                   1u) != 0;
+      signs_[static_cast<std::size_t>(i)] = negative ? -1.0f : 1.0f;
+    }
+  }
+
+  std::int64_t scratch_size(std::int64_t width) const { return order_ * width; }
+
+  /// `width` vectors of K side by side: element i of vector w is values[i * width + w].
+  void apply(float* values, std::int64_t width, float* scratch) const {
+    if (signs_first_) flip(values, width);
+    for (std::int64_t begin = 0; begin < k_; begin += block_) {
+      numerics::hadamard_multiply(values + begin * width, block_, width, core_.data(), order_,
+                                  back_, scratch);
+    }
+    if (!signs_first_) flip(values, width);
+    for (std::int64_t e = 0; e < k_ * width; ++e) values[e] = numerics::canonical_nan(values[e]);
+  }
+
+ private:
+  void flip(float* values, std::int64_t width) const {
+    if (signs_.empty()) return;
+    for (std::int64_t i = 0; i < k_; ++i) {
+      const float sign = signs_[static_cast<std::size_t>(i)];
+      for (std::int64_t w = 0; w < width; ++w) values[i * width + w] *= sign;
+    }
+  }
+
+  std::int64_t k_, block_, order_;
+  bool back_, signs_first_;
+  std::vector<float> core_, signs_;
+};
+
+/// In place, each row by itself.
+void rotate_rows(const TensorView& values, const Rotation& rotation) {
+#pragma omp parallel if (values.rows > 1)
+  {
+    std::vector<float> scratch(static_cast<std::size_t>(rotation.scratch_size(1)));
+#pragma omp for schedule(static)
+    for (std::int64_t r = 0; r < values.rows; ++r) {
+      rotation.apply(values.row<float>(r), 1, scratch.data());
+    }
+  }
+}
+
+/// In place, each column by itself, in strips of neighbours.
+void rotate_columns(const TensorView& values, const Rotation& rotation) {
+  const std::int64_t strips = (values.cols + kStrip - 1) / kStrip;
+#pragma omp parallel if (strips > 1)
+  {
+    std::vector<float> scratch(static_cast<std::size_t>(rotation.scratch_size(kStrip)));
+    std::vector<float> strip(static_cast<std::size_t>(values.rows * kStrip));
+#pragma omp for schedule(static)
+    for (std::int64_t s = 0; s < strips; ++s) {
+      const std::int64_t first = s * kStrip;
+      const std::int64_t width = std::min(kStrip, values.cols - first);
+      for (std::int64_t r = 0; r < values.rows; ++r) {
+        std::copy_n(values.row<float>(r) + first, width, strip.data() + r * width);
+      }
+      rotation.apply(strip.data(), width, scratch.data());
+      for (std::int64_t r = 0; r < values.rows; ++r) {
+        std::copy_n(strip.data() + r * width, width, values.row<float>(r) + first);
+      }
+    }
+  }
+}
+
+/// Divides by the factors along K, or multiplies.
+void rescale(const TensorView& values, bool transpose, const float* factors, bool multiply) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < values.rows; ++r) {
+    float* const row = values.row<float>(r);
+    for (std::int64_t c = 0; c < values.cols; ++c) {
+      const float factor = factors[transpose ? r : c];
+      row[c] = numerics::canonical_nan(multiply ? row[c] * factor : row[c] / factor);
+    }
+  }
+}
+
+void clamp_values(const TensorView& values, const numerics::ClampBounds& bounds) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < values.rows; ++r) {
+    float* const row = values.row<float>(r);
+    for (std::int64_t c = 0; c < values.cols; ++c) {
+      row[c] = numerics::canonical_nan(numerics::clamped(bounds, row[c]));
+    }
+  }
+}
+
+/// The operand's transform in place, or the way back.
+void transform_values(const TensorView& values, bool transpose, const QuantizedOperand& operand,
+                      bool back) {
+  const Transform& transform = operand.spec.transform;
+  const std::int64_t k = transpose ? values.rows : values.cols;
+  if (transform.is_clamp()) {
+    if (!back) clamp_values(values, clamp_bounds_of(operand));
+    return;
+  }
+  check_transform(operand, k);
+  if (!transform.is_smoothing()) {
+    const Rotation rotation(transform, k, operand.key, back);
+    return transpose ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
+  }
+  rescale(values, transpose, operand.channel_factors.row<float>(0), operand.is_right != back);
+}
+
+/// Bits of the largest magnitude at each position along K.
+std::vector<std::uint32_t> amax_along_k(const TensorView& source, bool transpose) {
+  std::vector<std::uint32_t> amax(static_cast<std::size_t>(transpose ? source.rows : source.cols));
+  for (std::int64_t r = 0; r < source.rows; ++r) {
+    for (std::int64_t c = 0; c < source.cols; ++c) {
+      const float value = source.dtype == DType::f32
+                              ? source.row<float>(r)[c]
+                              : numerics::from_bf16(source.row<std::uint16_t>(r)[c]);
+      std::uint32_t& largest = amax[static_cast<std::size_t>(transpose ? r : c)];
+      largest = std::max(largest, numerics::float_bits(value) & 0x7FFFFFFFu);
+    }
+  }
+  return amax;
+}
+
+void widen(const TensorView& source, const TensorView& destination) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t r = 0; r < source.rows; ++r) {
+    float* const out = destination.row<float>(r);
+    if (source.dtype == DType::f32) {
+      std::copy_n(source.row<float>(r), source.cols, out);
+      continue;
+    }
+    const std::uint16_t* const in = source.row<std::uint16_t>(r);
+    for (std::int64_t c = 0; c < source.cols; ++c) out[c] = numerics::from_bf16(in[c]);
+  }
+}
+
+}  // namespace
+
+FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
+  FloatMatrix values(source.rows, source.cols);
+  widen(source, values.view());
+  transform_values(values.view(), transpose, operand, false);
+  return values;
+}
+
+void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand) {
+  transform_values(values, transpose, operand, true);
+}
+
+void smoothing_factors(const ops::SmoothingFactors& op) {
+  op.check();
+  const std::vector<std::uint32_t> amax_a = amax_along_k(op.a, op.transpose_a);
+  const std::vector<std::uint32_t> amax_b = amax_along_k(op.b, op.transpose_b);
+  for (std::int64_t j = 0; j < op.factors.cols; ++j) {
+    float& factor = op.factors.row<float>(0)[j];
+    if (op.transform.is_static && factor != 0.0f) continue;
+    const auto i = static_cast<std::size_t>(j);
+    factor = numerics::smoothing_factor(op.transform.strength, numerics::bits_float(amax_a[i]),
+                                        numerics::bits_float(amax_b[i]));
+  }
+}
+
+}  // namespace fp8lab::reference

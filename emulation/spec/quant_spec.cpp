@@ -1,0 +1,237 @@
+#include "emulation/spec/quant_spec.hpp"
+
+#include <array>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/spec_fields.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::Encoding;
+using numerics::FormatSpec;
+using numerics::SpecialValues;
+
+/// Takes a decimal number without sign off the front of `text`; nothing when there is none.
+std::optional<std::int64_t> take_number(std::string_view& text) {
+  std::int64_t value = 0;
+  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{}) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+bool take(std::string_view& text, std::string_view prefix) {
+  if (text.substr(0, prefix.size()) != prefix) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+int default_bias(int exponent_bits) { return (1 << (exponent_bits - 1)) - 1; }
+
+/// FormatSpec promises that every value is an FP32 value and that there is a finite nonzero one.
+bool representable(const FormatSpec& format) {
+  if (format.mantissa_bits == 0 && format.specials == SpecialValues::ieee) return false;
+  return format.max_finite_code() > 0 && format.max_exponent() <= 127 &&
+         format.min_exponent() - format.mantissa_bits >= -149;
+}
+
+std::optional<FormatSpec> named_format(std::string_view name) {
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    if (named.name == name) return named.format;
+  }
+  return std::nullopt;
+}
+
+/// What follows "int": the width.
+std::optional<FormatSpec> integer_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 8 || !name.empty()) return std::nullopt;
+  FormatSpec format = numerics::kInt8;
+  format.mantissa_bits = static_cast<int>(*bits) - 1;
+  format.bias = 1 - format.mantissa_bits;
+  return format;
+}
+
+/// What follows "lns": BgG, the width and the steps of an octave.
+std::optional<FormatSpec> logarithmic_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 8 || !take(name, "g")) return std::nullopt;
+  const auto steps = take_number(name);
+  if (!steps || !name.empty()) return std::nullopt;
+  FormatSpec format = numerics::kLns8;
+  for (int log = 0; log <= numerics::kMaxLogarithmBits; ++log) {
+    format.mantissa_bits = log;
+    format.exponent_bits = static_cast<int>(*bits) - 1 - log;
+    if (*steps == 1 << log && format.exponent_bits >= 0) return format;
+  }
+  return std::nullopt;
+}
+
+/// What follows "logfmt": the width.
+std::optional<FormatSpec> codebook_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 8 || !name.empty()) return std::nullopt;
+  FormatSpec format = numerics::kLogFmt8;
+  format.mantissa_bits = static_cast<int>(*bits) - 1;
+  return format;
+}
+
+/// eXmY[ieee|fn|f][bN].
+std::optional<FormatSpec> floating_format(std::string_view name) {
+  if (!take(name, "e")) return std::nullopt;
+  const auto exponent_bits = take_number(name);
+  if (!exponent_bits || *exponent_bits < 1 || *exponent_bits > 8) return std::nullopt;
+  if (!take(name, "m")) return std::nullopt;
+  const auto mantissa_bits = take_number(name);
+  if (!mantissa_bits || *mantissa_bits > 23) return std::nullopt;
+
+  FormatSpec format;
+  format.exponent_bits = static_cast<int>(*exponent_bits);
+  format.mantissa_bits = static_cast<int>(*mantissa_bits);
+  format.bias = default_bias(format.exponent_bits);
+  if (take(name, "fn")) {
+    format.specials = SpecialValues::nan_only;
+  } else if (take(name, "f")) {
+    format.specials = SpecialValues::none;
+  } else {
+    take(name, "ieee");
+  }
+  if (take(name, "b")) {
+    const auto bias = take_number(name);
+    if (!bias || *bias > 255) return std::nullopt;
+    format.bias = static_cast<int>(*bias);
+  }
+  if (!name.empty() || !representable(format)) return std::nullopt;
+  return format;
+}
+
+/// Bits that the scale of one tile takes.
+double bits_of(numerics::ScaleFormat format) {
+  switch (format) {
+    case numerics::ScaleFormat::fp32:
+    case numerics::ScaleFormat::pow2: return 32.0;
+    case numerics::ScaleFormat::bf16: return 16.0;
+    case numerics::ScaleFormat::e8m0:
+    case numerics::ScaleFormat::e4m3:
+    case numerics::ScaleFormat::nv_two_level: return 8.0;
+  }
+  return 0.0;
+}
+
+/// "/PREFIXword" for a value other than the usual one.
+template <class T, std::size_t N>
+std::string word_if(std::string_view prefix, const std::array<Named<T>, N>& names, T value,
+                    T usual) {
+  if (value == usual) return "";
+  return fmt::format("/{}{}", prefix, word_for(names, value));
+}
+
+std::string scale_words(const numerics::ScaleRule& rule) {
+  const numerics::ScaleRule plain;
+  std::string text = fmt::format("/{}", word_for(kScaleFormatNames, rule.format));
+  if (rule.is_power_of_two()) {
+    // "nearest" alone is what happens to the elements.
+    const bool nearest = rule.rounding == numerics::ScaleRounding::nearest;
+    text += fmt::format("/{}{}", nearest ? "scale_rounding:" : "",
+                        word_for(kScaleRoundingNames, rule.rounding));
+  }
+  text += word_if("", kScaleArithmeticNames, rule.arithmetic, plain.arithmetic);
+  if (rule.amax_epsilon != plain.amax_epsilon) {
+    text += fmt::format("/amax_epsilon:{}", rule.amax_epsilon);
+  }
+  text += word_if("epsilon_mode:", kEpsilonModeNames, rule.epsilon_mode, plain.epsilon_mode);
+  if (rule.margin != plain.margin) text += fmt::format("/margin:{}", rule.margin);
+  text += word_if("encode_limit:", kEncodeLimitNames, rule.encode_limit, plain.encode_limit);
+  text +=
+      word_if("scale_overflow:", kScaleOverflowNames, rule.scale_overflow, plain.scale_overflow);
+  text += word_if("", kFourOverSixNames, rule.four_over_six, plain.four_over_six);
+  return text;
+}
+
+}  // namespace
+
+DType QuantSpec::storage() const {
+  if (is_quantized()) return DType::u8;
+  return numerics::holds_values(numerics::kBF16, format) ? DType::bf16 : DType::f32;
+}
+
+std::string format_name(const FormatSpec& format) {
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    if (named.format == format) return std::string(named.name);
+  }
+  if (format.encoding == Encoding::twos_complement) return fmt::format("int{}", format.bits());
+  if (format.encoding == Encoding::tile_logarithm) return fmt::format("logfmt{}", format.bits());
+  if (format.encoding == Encoding::logarithmic) {
+    return fmt::format("lns{}g{}", format.bits(), 1 << format.mantissa_bits);
+  }
+  std::string name = fmt::format("e{}m{}", format.exponent_bits, format.mantissa_bits);
+  if (format.specials == SpecialValues::nan_only) name += "fn";
+  if (format.specials == SpecialValues::none) name += "f";
+  if (format.specials == SpecialValues::ieee && named_format(name)) name += "ieee";
+  if (format.bias != default_bias(format.exponent_bits)) name += fmt::format("b{}", format.bias);
+  return name;
+}
+
+std::optional<FormatSpec> format_by_name(std::string_view name) {
+  if (const auto format = named_format(name)) return format;
+  if (take(name, "int")) return integer_format(name);
+  if (take(name, "lns")) return logarithmic_format(name);
+  if (take(name, "logfmt")) return codebook_format(name);
+  return floating_format(name);
+}
+
+std::string tile_name(const TileShape& tile) {
+  if (tile.is_tensor()) return "tensor";
+  if (tile.is_row()) return "row";
+  return fmt::format("{}x{}", tile.rows, tile.cols);
+}
+
+std::optional<TileShape> tile_from_name(std::string_view name) {
+  if (name == "tensor") return TileShape{0, 0};
+  if (name == "row") return TileShape{1, 0};
+  const auto rows = take_number(name);
+  if (!rows || *rows == 0 || !take(name, "x")) return std::nullopt;
+  const auto cols = take_number(name);
+  if (!cols || *cols == 0 || !name.empty()) return std::nullopt;
+  return TileShape{*rows, *cols};
+}
+
+std::string label(const QuantSpec& whole) {
+  const QuantSpec spec = effective(whole), plain;
+  std::string text = format_name(spec.format);
+  if (spec.scale_source == ScaleSource::static_scale) {
+    text += fmt::format("/static:{}", spec.static_scale);
+  } else if (spec.has_scale()) {
+    text += "/" + tile_name(spec.tile);
+    if (!spec.has_codebooks()) text += scale_words(spec.scale);
+  }
+  if (spec.scale_source == ScaleSource::delayed) {
+    text += "/delayed";
+    if (spec.history_length != plain.history_length) {
+      text += fmt::format("/history:{}", spec.history_length);
+    }
+    text +=
+        word_if("amax_algorithm:", kAmaxAlgorithmNames, spec.amax_algorithm, plain.amax_algorithm);
+    if (spec.warmup_steps != 0) text += fmt::format("/warmup_steps:{}", spec.warmup_steps);
+  }
+  text += word_if("", kRoundingNames, spec.rounding, plain.rounding);
+  text += word_if("overflow:", kOverflowNames, spec.overflow, plain.overflow);
+  if (spec.transform) text += "/" + transform_name(spec.transform);
+  return text;
+}
+
+double scale_bits_per_element(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  if (!spec.has_scale() || rows <= 0 || k <= 0) return 0.0;
+  const double tiles = static_cast<double>(spec.tile_rows(rows) * spec.tile_cols(k));
+  const double tensor_bits = spec.scale.format == numerics::ScaleFormat::nv_two_level ? 32.0 : 0.0;
+  const double tile_bits = bits_of(spec.scale.format) + 32.0 * (spec.tile_numbers() - 1);
+  return (tile_bits * tiles + tensor_bits) / (static_cast<double>(rows) * static_cast<double>(k));
+}
+
+}  // namespace fp8lab

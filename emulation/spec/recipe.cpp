@@ -1,0 +1,337 @@
+#include "emulation/spec/recipe.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "emulation/base/error.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/spec/gemm_rules.hpp"
+#include "emulation/spec/recipe_names.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::FormatSpec;
+
+std::vector<std::string_view> split_at_dots(std::string_view text) {
+  std::vector<std::string_view> parts;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t dot = text.find('.', begin);
+    parts.push_back(text.substr(begin, dot - begin));
+    if (dot == std::string_view::npos) return parts;
+    begin = dot + 1;
+  }
+}
+
+// One part of a name against one part of a pattern; "*" spans any characters.
+bool part_matches(std::string_view pattern, std::string_view text) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == text;
+  if (text.substr(0, star) != pattern.substr(0, star)) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (std::size_t skip = star; skip <= text.size(); ++skip) {
+    if (part_matches(rest, text.substr(skip))) return true;
+  }
+  return false;
+}
+
+// A pattern without braces.
+bool plain_pattern_matches(std::string_view pattern, std::string_view name, int layer_count) {
+  const std::vector<std::string_view> wanted = split_at_dots(pattern);
+  const std::vector<std::string_view> parts = split_at_dots(name);
+  if (wanted.size() > parts.size()) return false;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    std::string expected(wanted[i]);
+    if (i == 1 && wanted[0] == "layers") {
+      if (expected == "first") expected = "0";
+      if (expected == "last") expected = std::to_string(layer_count - 1);
+    }
+    if (!part_matches(expected, parts[i])) return false;
+  }
+  return true;
+}
+
+bool is_second_orientation(Slot slot) {
+  return slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
+}
+
+bool is_weight(Slot slot) { return slot == Slot::fprop_w || slot == Slot::dgrad_w; }
+
+// The same tensor's first orientation.
+Slot first_orientation(Slot slot) {
+  if (slot == Slot::dgrad_w) return Slot::fprop_w;
+  if (slot == Slot::wgrad_dy) return Slot::dgrad_dy;
+  if (slot == Slot::wgrad_x) return Slot::fprop_x;
+  return slot;
+}
+
+[[noreturn]] void refuse(const std::string& where, const std::string& key,
+                         const std::string& message) {
+  throw RecipeError(where, key, message);
+}
+
+void validate_format(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  const FormatSpec& format = spec.format;
+  const bool stored_as_values = !spec.is_quantized() && format.has_sign;
+  const bool narrow =
+      format.bits() <= 8 && format.bits() >= 3 && format.has_sign && format != numerics::kE8M0;
+  if (!stored_as_values && !narrow) {
+    refuse(where, key + ".format",
+           "'" + format_name(format) +
+               "' cannot be an operand; accepted: signed formats of at least 3 bits");
+  }
+  if (stored_as_values && spec.has_scale()) {
+    refuse(where, key + ".scale_source",
+           format_name(format) + " has more than 8 bits and takes no scale; accepted: none");
+  }
+}
+
+void validate_tile(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  const TileShape& tile = spec.tile;
+  const bool extent = tile.is_tensor() || tile.is_row() || (tile.rows >= 1 && tile.cols >= 1);
+  if (!extent) {
+    refuse(where, key + ".tile", "accepted: tensor, row, or RxC with both extents at least 1");
+  }
+  if (tile.is_tensor()) return;
+  const std::string name = tile_name(tile);
+  switch (spec.scale_source) {
+    case ScaleSource::current: return;
+    case ScaleSource::delayed:
+      refuse(where, key + ".scale_source",
+             "delayed scaling keeps one history a tensor, tile is " + name +
+                 "; accepted: tile = \"tensor\", or scale_source = \"current\"");
+    case ScaleSource::static_scale:
+      refuse(where, key + ".scale_source",
+             "a static scale is one number, tile is " + name +
+                 "; accepted: tile = \"tensor\", or scale_source = \"current\"");
+    case ScaleSource::none:
+      refuse(where, key + ".tile",
+             name + " without a scale; accepted: tensor, or another scale_source");
+  }
+}
+
+void validate_scale(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  if (!(spec.scale.amax_epsilon >= 0.0f) || !std::isfinite(spec.scale.amax_epsilon)) {
+    refuse(where, key + ".amax_epsilon", "accepted: a finite number, 0 or more");
+  }
+  if (spec.scale.margin < 0 || spec.scale.margin > 16) {
+    refuse(where, key + ".margin", std::to_string(spec.scale.margin) + "; accepted: 0 to 16");
+  }
+  if (spec.has_codebooks() && spec.scale_source != ScaleSource::current) {
+    refuse(where, key + ".scale_source",
+           (spec.transform.is_expansion() ? transform_name(spec.transform)
+                                          : format_name(spec.format)) +
+               " has the codebook of each tile; accepted: current");
+  }
+  if (spec.transform.is_expansion() && spec.format != numerics::kE4M3) {
+    refuse(where, key + ".transform",
+           "expand fits values to the range of e4m3fn, format is " + format_name(spec.format) +
+               "; accepted: none, or format = \"e4m3fn\"");
+  }
+  if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level &&
+      (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
+    refuse(where, key + ".scale_format",
+           "nv_two_level scales tiles within a tensor; accepted: scale_source = \"current\" and a "
+           "tile other than tensor");
+  }
+  if (spec.scale_source == ScaleSource::delayed &&
+      (spec.history_length < 1 || spec.history_length > 65536)) {
+    refuse(where, key + ".history",
+           std::to_string(spec.history_length) + "; accepted: 1 to 65536 steps");
+  }
+  if (spec.warmup_steps < 0 || spec.warmup_steps > 65536) {
+    refuse(where, key + ".warmup_steps",
+           std::to_string(spec.warmup_steps) + "; accepted: 0 to 65536 steps");
+  }
+  if (spec.scale_source == ScaleSource::static_scale &&
+      (!(spec.static_scale > 0.0f) || !std::isfinite(spec.static_scale))) {
+    refuse(where, key + ".static_scale", "accepted: a finite number above 0");
+  }
+}
+
+void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  const std::string key = "slots." + slot_name(slot);
+  if (!is_weight(slot) && spec.weight_source != WeightSource::bf16) {
+    refuse(where, key + ".weight_source", "only w has master weights; accepted: bf16");
+  }
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  const Slot first = first_orientation(slot);
+  const std::string source(word_for(kOrientationSourceNames, spec.orientation_source));
+  if (!is_second_orientation(slot)) {
+    refuse(where, key + ".orientation_source",
+           source +
+               " is for the second orientations dgrad.w, wgrad.dy and wgrad.x; accepted: "
+               "high_precision");
+  }
+  if (!recipe.slot(first).is_quantized()) {
+    refuse(where, key + ".orientation_source",
+           source + ", but " + slot_name(first) + " is " + format_name(recipe.slot(first).format) +
+               "; accepted: high_precision, or an FP8 " + slot_name(first));
+  }
+  if (spec.orientation_source == OrientationSource::requantized && !spec.is_quantized()) {
+    refuse(where, key + ".orientation_source",
+           "requantized with format " + format_name(spec.format) +
+               "; accepted: dequantized, or a format of at most 8 bits");
+  }
+  if (spec.orientation_source == OrientationSource::dequantized && spec.is_quantized()) {
+    refuse(where, key + ".orientation_source",
+           "dequantized values are not quantized again, format is " + format_name(spec.format) +
+               "; accepted: format = \"bf16\" or \"fp32\", or requantized");
+  }
+}
+
+// A tensor has one delayed history, so both of its copies must derive the same scale from it.
+void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  const Slot first = first_orientation(slot);
+  if (first == slot || spec.scale_source != ScaleSource::delayed) return;
+  const QuantSpec& other = recipe.slot(first);
+  const bool same = other.scale_source == ScaleSource::delayed && other.format == spec.format &&
+                    other.scale == spec.scale && other.history_length == spec.history_length &&
+                    other.amax_algorithm == spec.amax_algorithm;
+  if (!same) {
+    refuse(
+        where, "slots." + slot_name(slot) + ".scale_source",
+        "delayed scaling keeps one history a tensor; accepted: the format, scale and history of " +
+            slot_name(first) + ", or scale_source = \"current\"");
+  }
+  if (spec.transform || other.transform) {
+    refuse(where, "slots." + slot_name(spec.transform ? slot : first) + ".transform",
+           "changes the amax of the history that both orientations share; accepted: none, or "
+           "scale_source = \"current\" in one of them");
+  }
+}
+
+// Factors come from the unquantized tensors of a GEMM, when both are at hand; a weight copy made
+// from the codes of a smoothed one would be made before these.
+void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  const Slot first = first_orientation(slot);
+  for (const Slot smoothed : {slot, first}) {
+    if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
+    refuse(where, "slots." + slot_name(slot) + ".orientation_source",
+           std::string(word_for(kOrientationSourceNames, spec.orientation_source)) + ", but " +
+               slot_name(smoothed) + " has the transform " +
+               transform_name(recipe.slot(smoothed).transform) + "; accepted: high_precision");
+  }
+}
+
+// The residual of a clamp is taken from the unquantized tensor when the GEMM has run.
+void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  if (!spec.transform.compensated) return;
+  if (spec.orientation_source == OrientationSource::high_precision) return;
+  refuse(where, "slots." + slot_name(slot) + ".orientation_source",
+         std::string(word_for(kOrientationSourceNames, spec.orientation_source)) +
+             " with the transform " + transform_name(spec.transform) +
+             "; accepted: high_precision, or a clamp without compensation");
+}
+
+void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
+  const GemmSpec& gemm = recipe.gemm(role);
+  const std::string key = "gemm." + gemm_role_name(role);
+  const Slot a = kSlots[2 * static_cast<std::size_t>(role)];
+  const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
+  const std::optional<GemmRefusal> refusal =
+      refuse_gemm(gemm, recipe.slot(a), recipe.slot(b), slot_name(a), slot_name(b));
+  if (refusal) {
+    const bool of_slots = refusal->key == "transform";
+    const std::string table =
+        of_slots ? "slots." + slot_name(recipe.slot(a).transform ? a : b) : key;
+    refuse(where, table + "." + refusal->key, refusal->reason);
+  }
+  if (role == GemmRole::wgrad && gemm.output != DType::f32) {
+    refuse(where, key + ".output",
+           "weight gradients accumulate over micro-batches in FP32; accepted: fp32");
+  }
+}
+
+}  // namespace
+
+std::string slot_name(Slot slot) {
+  switch (slot) {
+    case Slot::fprop_x: return "fprop.x";
+    case Slot::fprop_w: return "fprop.w";
+    case Slot::dgrad_dy: return "dgrad.dy";
+    case Slot::dgrad_w: return "dgrad.w";
+    case Slot::wgrad_dy: return "wgrad.dy";
+    case Slot::wgrad_x: return "wgrad.x";
+  }
+  return "?";
+}
+
+std::string gemm_role_name(GemmRole role) {
+  switch (role) {
+    case GemmRole::fprop: return "fprop";
+    case GemmRole::dgrad: return "dgrad";
+    case GemmRole::wgrad: return "wgrad";
+  }
+  return "?";
+}
+
+bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count) {
+  const std::size_t open = pattern.find('{');
+  const std::size_t close = pattern.find('}', open);
+  if (open == std::string::npos || close == std::string::npos) {
+    return plain_pattern_matches(pattern, name, layer_count);
+  }
+  const std::string before = pattern.substr(0, open);
+  const std::string after = pattern.substr(close + 1);
+  std::size_t begin = open + 1;
+  while (begin <= close) {
+    std::size_t comma = pattern.find(',', begin);
+    if (comma == std::string::npos || comma > close) comma = close;
+    const std::string choice = pattern.substr(begin, comma - begin);
+    const std::string expanded = std::string(before).append(choice).append(after);
+    if (layer_pattern_matches(expanded, name, layer_count)) return true;
+    begin = comma + 1;
+  }
+  return false;
+}
+
+const LinearRecipe& Recipe::for_layer(const std::string& layer_name, int layer_count) const {
+  for (const std::string& pattern : keep_high_precision) {
+    if (layer_pattern_matches(pattern, layer_name, layer_count)) return high_precision;
+  }
+  for (const RecipeOverride& exception : overrides) {
+    if (layer_pattern_matches(exception.match, layer_name, layer_count)) return exception.recipe;
+  }
+  return linear;
+}
+
+void validate(const LinearRecipe& recipe, const std::string& where) {
+  for (const Slot slot : kSlots) {
+    const std::string key = "slots." + slot_name(slot);
+    validate_format(recipe.slot(slot), where, key);
+    validate_tile(recipe.slot(slot), where, key);
+    validate_scale(recipe.slot(slot), where, key);
+    validate_orientation(recipe, slot, where);
+    validate_shared_history(recipe, slot, where);
+    validate_smoothing(recipe, slot, where);
+    validate_compensation(recipe, slot, where);
+  }
+  for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
+}
+
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
+                    const std::string& where) {
+  for (const Slot slot : kSlots) {
+    if (gemm_role(slot) != role) continue;
+    const std::string refusal = transform_refusal(recipe.slot(slot).transform, k);
+    if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
+  }
+}
+
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where) {
+  validate_shape(recipe, GemmRole::fprop, in, where);
+  validate_shape(recipe, GemmRole::dgrad, out, where);
+  validate_shape(recipe, GemmRole::wgrad, tokens, where);
+}
+
+}  // namespace fp8lab

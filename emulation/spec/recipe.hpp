@@ -1,0 +1,105 @@
+// A recipe: for each GEMM of a linear layer and each operand, how it is quantized and accumulated.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "emulation/spec/gemm_spec.hpp"
+#include "emulation/spec/quant_spec.hpp"
+
+namespace fp8lab {
+
+/// The three GEMMs of a linear layer y = x W^T (recipes.md section 0.1).
+enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
+
+/// The six operands. First-orientation operands are fprop.x, fprop.w and dgrad.dy; the others are
+/// the transposed copies of the same tensors.
+enum class Slot : std::uint8_t { fprop_x, fprop_w, dgrad_dy, dgrad_w, wgrad_dy, wgrad_x };
+
+inline constexpr std::array<Slot, 6> kSlots = {Slot::fprop_x, Slot::fprop_w,  Slot::dgrad_dy,
+                                               Slot::dgrad_w, Slot::wgrad_dy, Slot::wgrad_x};
+inline constexpr std::array<GemmRole, 3> kGemmRoles = {GemmRole::fprop, GemmRole::dgrad,
+                                                       GemmRole::wgrad};
+
+/// "fprop.x", ... and "fprop", ...
+std::string slot_name(Slot slot);
+std::string gemm_role_name(GemmRole role);
+
+/// The GEMM whose operand the slot is.
+constexpr GemmRole gemm_role(Slot slot) { return kGemmRoles[static_cast<std::size_t>(slot) / 2]; }
+
+/// Complete numerics of one linear layer.
+struct LinearRecipe {
+  std::array<QuantSpec, 6> slots{};
+  std::array<GemmSpec, 3> gemms{};
+
+  const QuantSpec& slot(Slot s) const { return slots[static_cast<std::size_t>(s)]; }
+  QuantSpec& slot(Slot s) { return slots[static_cast<std::size_t>(s)]; }
+  const GemmSpec& gemm(GemmRole r) const { return gemms[static_cast<std::size_t>(r)]; }
+  GemmSpec& gemm(GemmRole r) { return gemms[static_cast<std::size_t>(r)]; }
+  bool operator==(const LinearRecipe&) const = default;
+};
+
+/// An exception for the layers whose name matches `match`; the first match wins.
+struct RecipeOverride {
+  std::string match;  ///< name pattern, for example "layers.{first,last}.mlp.down"
+  LinearRecipe recipe;
+};
+
+/// A recipe as resolved from its TOML file. Layer names are "layers.N.attention.{qkv,o}",
+/// "layers.N.mlp.{gate_up,down}" and "lm_head".
+struct Recipe {
+  std::string name;
+  std::string summary;
+  std::string text;             ///< the TOML source
+  std::string hash;             ///< 16 hex digits: XXH3-64 of the canonical resolved form
+  LinearRecipe linear;          ///< every linear layer that no override or exception names
+  LinearRecipe high_precision;  ///< layers kept in high precision (bf16, or fp32 for recipe fp32)
+  std::vector<std::string> keep_high_precision;  ///< name patterns
+  std::vector<RecipeOverride> overrides;
+  DType activation_dtype = DType::bf16;  ///< storage of activations and their gradients
+
+  /// The numerics of one layer: keep_high_precision first, then the overrides in order.
+  /// `layer_count` gives meaning to "first" and "last" in patterns.
+  const LinearRecipe& for_layer(const std::string& layer_name, int layer_count) const;
+};
+
+/// True when `pattern` matches `name`: "*" spans within a dot-separated part, "{a,b}" lists
+/// alternatives, and the layer indices "first" and "last" mean 0 and layer_count - 1. A pattern
+/// also matches every name below it ("layers.0" matches "layers.0.mlp.down").
+bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count);
+
+/// An impossible recipe: the Error of validate(), with the key it is about ("slots.wgrad.x.tile",
+/// "gemm.fprop.schedule") and what is wrong with it.
+class RecipeError : public Error {
+ public:
+  RecipeError(const std::string& where, const std::string& about, const std::string& what_is_wrong)
+      : Error(where + ": '" + about + "': " + what_is_wrong), key(about), message(what_is_wrong) {}
+  std::string key;
+  std::string message;
+};
+
+/// Throws RecipeError naming `where` and the key when the combination is impossible: delayed
+/// scaling of a tile other than the tensor, a scale that changes inside an accumulation chunk, an
+/// FP8 accumulator over a 16-bit format, ...
+void validate(const LinearRecipe& recipe, const std::string& where);
+
+/// Throws RecipeError naming `where` and the key when a layer y(tokens, out) = x(tokens, in) W^T
+/// cannot run: a transform that does not fit the K of its GEMM.
+void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where);
+/// The same for one GEMM, which sums over `k` elements.
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
+                    const std::string& where);
+
+/// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
+std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
+                                  std::int64_t out);
+
+/// The per-operand table that `recipes show` prints and a run stores.
+std::string describe(const Recipe& recipe);
+
+}  // namespace fp8lab

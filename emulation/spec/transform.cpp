@@ -1,0 +1,130 @@
+#include "emulation/spec/transform.hpp"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "emulation/numerics/hadamard.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// The text before the next colon, which goes as well.
+std::string_view take_part(std::string_view& text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view part = text.substr(0, colon);
+  text.remove_prefix(colon == std::string_view::npos ? text.size() : colon + 1);
+  return part;
+}
+
+template <class Number>
+bool read_number(std::string_view text, Number& value) {
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  return error == std::errc{} && end == last;
+}
+
+bool read_block(std::string_view text, Transform& transform) {
+  if (text == "full") return true;
+  return read_number(text, transform.block) && transform.block >= 2 &&
+         transform.block <= Transform::kMaxBlock && numerics::hadamard_core(transform.block) != 0;
+}
+
+bool read_signs(std::string_view text, Transform& transform) {
+  if (text == "drawn") {
+    transform.signs = SignSource::drawn;
+    return true;
+  }
+  transform.signs = SignSource::fixed;
+  transform.pattern_length = static_cast<int>(text.size());
+  const bool fits = !text.empty() && text.size() <= Transform::kMaxPattern &&
+                    transform.block % transform.pattern_length == 0;
+  if (!fits || text.find_first_not_of("+-") != std::string_view::npos) return false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '-') transform.negative_signs[i / 64] |= std::uint64_t{1} << (i % 64);
+  }
+  return true;
+}
+
+std::optional<Transform> read_hadamard(std::string_view text) {
+  Transform transform;
+  transform.kind = TransformKind::hadamard;
+  if (!read_block(take_part(text), transform)) return std::nullopt;
+  if (text.empty()) return transform;
+  if (!read_signs(take_part(text), transform)) return std::nullopt;
+  if (text.empty()) return transform;
+  transform.side = SignSide::after;
+  return text == "after" ? std::optional(transform) : std::nullopt;
+}
+
+std::optional<Transform> read_smoothing(std::string_view text) {
+  Transform transform;
+  transform.kind = TransformKind::smoothing;
+  const bool read = read_number(take_part(text), transform.strength);
+  if (!read || !(transform.strength >= 0.0f && transform.strength <= 1.0f)) return std::nullopt;
+  transform.is_static = text == "static";
+  return text.empty() || transform.is_static ? std::optional(transform) : std::nullopt;
+}
+
+std::optional<Transform> read_clamp(std::string_view text) {
+  Transform transform;
+  transform.kind = TransformKind::clamp;
+  const bool read = read_number(take_part(text), transform.quantile);
+  if (!read || !(transform.quantile > 0.5 && transform.quantile <= 1.0)) return std::nullopt;
+  transform.compensated = text == "compensated";
+  return text.empty() || transform.compensated ? std::optional(transform) : std::nullopt;
+}
+
+}  // namespace
+
+std::string transform_name(const Transform& transform) {
+  if (!transform) return "none";
+  if (transform.is_expansion()) return "expand";
+  if (transform.is_smoothing()) {
+    return fmt::format("smooth:{}{}", transform.strength, transform.is_static ? ":static" : "");
+  }
+  if (transform.is_clamp()) {
+    return fmt::format("clamp:{}{}", transform.quantile,
+                       transform.compensated ? ":compensated" : "");
+  }
+  std::string name =
+      transform.block == 0 ? "hadamard:full" : fmt::format("hadamard:{}", transform.block);
+  if (transform.signs == SignSource::none) return name;
+  name += transform.signs == SignSource::drawn ? ":drawn" : ":";
+  for (int i = 0; i < transform.pattern_length; ++i) name += transform.is_negative(i) ? '-' : '+';
+  return transform.side == SignSide::after ? name + ":after" : name;
+}
+
+std::optional<Transform> transform_from_name(std::string_view name) {
+  if (name == "none") return Transform{};
+  if (name == "expand") return Transform{.kind = TransformKind::expansion};
+  if (name.empty() || name.back() == ':') return std::nullopt;
+  const std::string_view kind = take_part(name);
+  if (kind == "hadamard") return read_hadamard(name);
+  if (kind == "clamp") return read_clamp(name);
+  return kind == "smooth" ? read_smoothing(name) : std::nullopt;
+}
+
+std::string transform_refusal(const Transform& transform, std::int64_t k) {
+  if (transform.kind != TransformKind::hadamard) return "";
+  const std::string name = transform_name(transform);
+  if (transform.block > 0) {
+    if (k % transform.block == 0) return "";
+    return fmt::format("transform {} needs K to be a multiple of {}, K = {}", name, transform.block,
+                       k);
+  }
+  if (numerics::hadamard_core(k) == 0) {
+    return fmt::format(
+        "transform {}: no Hadamard matrix of order K = {} is known here; accepted: a power of two, "
+        "or one times the order of a Paley or Williamson matrix (12, 20, 24, 28, 36, ...) of at "
+        "most {}",
+        name, k, numerics::kMaxHadamardCore);
+  }
+  if (transform.signs == SignSource::fixed && k % transform.pattern_length != 0) {
+    return fmt::format("transform {}: its {} signs do not divide K = {}", name,
+                       transform.pattern_length, k);
+  }
+  return "";
+}
+
+}  // namespace fp8lab

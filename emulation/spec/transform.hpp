@@ -1,0 +1,88 @@
+// What happens to an operand along K before it is quantized.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace fp8lab {
+
+enum class TransformKind : std::uint8_t {
+  none,
+  hadamard,   ///< the vectors along K are multiplied by an orthonormal Hadamard matrix
+  smoothing,  ///< position j of K is divided by s_j in A and multiplied by s_j in B
+  /// Each tile is raised to the power that fits its range to the format (numerics::ExpandedGroup).
+  /// Undone before the operand is multiplied, and so no concern of the other operand.
+  expansion,
+  /// Elements beyond two quantiles of the tensor are moved to them. The other operand does not
+  /// change; what was taken away may be multiplied on its own (ops::Compensate).
+  clamp,
+};
+
+/// The random signs of a randomised Hadamard transform.
+enum class SignSource : std::uint8_t {
+  none,
+  fixed,  ///< the pattern of the recipe, repeated along K
+  drawn,  ///< one a position of K, new for every layer, GEMM and step
+};
+
+/// Where the signs D enter.
+enum class SignSide : std::uint8_t {
+  before,  ///< x D H: a randomised Hadamard transform
+  after,   ///< x H D
+};
+
+/// What an operand goes through before it is quantized. A Hadamard transform and a smoothing map
+/// the vectors along K, the same for both operands A and B of A B^T, and leave their product as it
+/// was but for rounding.
+struct Transform {
+  static constexpr int kMaxBlock = 1024;
+  static constexpr int kMaxPattern = 256;
+
+  TransformKind kind = TransformKind::none;
+  int block = 0;  ///< elements of K multiplied together; 0: all of K
+  SignSource signs = SignSource::none;
+  SignSide side = SignSide::before;
+  int pattern_length = 0;                         ///< signs of a fixed pattern
+  std::array<std::uint64_t, 4> negative_signs{};  ///< bit i of the pattern: sign i is minus
+  float strength = 0.0f;     ///< smoothing: s_j = amax_j(A)^strength / amax_j(B)^(1 - strength)
+  bool is_static = false;    ///< smoothing: s of the first micro-batch of a stage, else of each
+  double quantile = 1.0;     ///< clamp: of the upper bound; 1 - quantile is that of the lower one
+  bool compensated = false;  ///< clamp: the outliers' rest is multiplied in high precision
+
+  bool operator==(const Transform&) const = default;
+  explicit operator bool() const { return kind != TransformKind::none; }
+  bool is_smoothing() const { return kind == TransformKind::smoothing; }
+  bool is_expansion() const { return kind == TransformKind::expansion; }
+  bool is_clamp() const { return kind == TransformKind::clamp; }
+  bool is_along_k() const { return *this && !is_expansion() && !is_clamp(); }
+  bool is_negative(std::int64_t position) const {
+    const auto i = static_cast<std::size_t>(position % pattern_length);
+    return (negative_signs[i / 64] >> (i % 64) & 1u) != 0;
+  }
+};
+
+/// "none", "hadamard:BLOCK[:SIGNS[:after]]", "smooth:STRENGTH[:static]", "expand" or
+/// "clamp:QUANTILE[:compensated]". BLOCK elements of K are transformed together, "full" for all of
+/// K; SIGNS is "drawn" or the pattern itself, such as "+-+-".
+std::string transform_name(const Transform& transform);
+
+/// Inverse of transform_name. Nothing for other names, for a block that is not the order of a
+/// Hadamard matrix from 2 to kMaxBlock, and for patterns of more than kMaxPattern signs or of a
+/// length that does not divide the block, for strengths outside 0 to 1, and for quantiles that are
+/// not above 0.5 and at most 1.
+std::optional<Transform> transform_from_name(std::string_view name);
+
+/// What transform_from_name accepts, for messages.
+inline constexpr std::string_view kTransformNames =
+    "none, hadamard:BLOCK[:SIGNS[:after]] with BLOCK full or the order of a Hadamard matrix from 2 "
+    "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; "
+    "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand; clamp:QUANTILE[:compensated] with "
+    "QUANTILE above 0.5 and at most 1";
+
+/// Why `transform` cannot be applied along this K; empty when it can.
+std::string transform_refusal(const Transform& transform, std::int64_t k);
+
+}  // namespace fp8lab

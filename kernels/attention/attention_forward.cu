@@ -1,0 +1,404 @@
+// Attention forward, also against a cache: online softmax over kv tiles, in the order of
+// emulation/ops/attention.hpp.
+#include "kernels/attention/attention.cuh"
+
+#include <algorithm>
+
+#include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/runtime/fault.cuh"
+#include "kernels/runtime/operations.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kSumChunk = static_cast<int>(numerics::kSumChunk);
+
+/// numerics::tree_sum over the kv tile of the thread's two rows. Lane l of a row adds the elements
+/// l, l + 32, ... of a chunk; the lanes of a row are spread over the four threads that share it
+/// exactly as 32 columns of scores are: thread t holds lanes 8 n + 2 t + e at [2 n + e]. So a block
+/// of scores is added element by element, masked ones as +0, which changes no lane.
+class RowSums {
+ public:
+  __device__ void add(const float (&p)[kScoreBlocks][4]) {
+#pragma unroll
+    for (int n = 0; n < kScoreBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) lane_[i / 2][2 * (n % 4) + i % 2] += p[n][i];
+    }
+  }
+
+  /// The chunk is complete: its sum is an element of the second level.
+  __device__ void end_chunk(int chunk) {
+    const int lane = chunk % kWarpSize;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = combine(lane_[r]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int own = 8 * (i / 2) + fragment_column() + i % 2;
+        if (own == lane) upper_[r][i] += sum;
+        lane_[r][i] = 0.0f;
+      }
+    }
+  }
+
+  /// Sum of row r: of one chunk, or of the chunks ended.
+  __device__ float total(int r, bool chunks) const {
+    return chunks ? combine(upper_[r]) : combine(lane_[r]);
+  }
+
+ private:
+  /// lane[l] += lane[l + s] for s = 16, 8, 4, 2, 1: lanes 16 and 8 apart are of one thread, 4 and 2
+  /// apart of threads 2 and 1 apart. A thread whose own lane is the higher one adds the same two
+  /// numbers, so that all four return the sum.
+  __device__ static float combine(const float (&lane)[8]) {
+    float pair[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      pair[e] = (lane[e] + lane[4 + e]) + (lane[2 + e] + lane[6 + e]);
+      pair[e] += __shfl_xor_sync(kAllLanes, pair[e], 2);
+      pair[e] += __shfl_xor_sync(kAllLanes, pair[e], 1);
+    }
+    return pair[0] + pair[1];
+  }
+
+  float lane_[2][8] = {};
+  float upper_[2][8] = {};
+};
+
+/// Where a block works. Late q tiles have the most keys: they come first.
+struct ForwardTask {
+  int b, head, query, column;
+
+  /// Of `tiles` q tiles a sequence, the first of which starts at query 0.
+  __device__ ForwardTask(const AttentionProblem& problem, int tiles, int width) {
+    const int slices = (problem.head_dim + width - 1) / width;
+    int rest = static_cast<int>(blockIdx.x);
+    column = rest % slices * width;
+    rest /= slices;
+    head = rest % problem.heads;
+    rest /= problem.heads;
+    b = rest % problem.batch;
+    query = (tiles - 1 - rest / problem.batch) * kTileRows;
+  }
+};
+
+/// kTileRows output rows of one head, the columns [column, column + kWidth) of them.
+template <class T, int kWidth, class Sequence>
+class ForwardBlock {
+ public:
+  using OperandTile = Tile<T, kWidth>;
+  using ScoreTile = Tile<T, kTileRows>;
+  static constexpr std::size_t kBytes =
+      (3 * OperandTile::kElements + ScoreTile::kElements) * sizeof(T);
+
+  __device__ ForwardBlock(const AttentionProblem& problem, const Sequence& sequence,
+                          const ForwardTask& task, const OperandRows<T>& q, const OperandRows<T>& k,
+                          const OperandRows<T>& v)
+      : problem_(problem),
+        sequence_(sequence),
+        task_(task),
+        k_(k),
+        v_(v),
+        rows_(sequence, task.query + warp_id() * kChainGroup),
+        queries_{q, sequence.query_row(task.query), min(kTileRows, sequence.length() - task.query),
+                 task.head * problem.head_dim},
+        q_tile_(shared_memory<T>()),
+        k_tile_(q_tile_.row(kTileRows)),
+        v_tile_(k_tile_.row(kTileRows)),
+        p_tile_(v_tile_.row(kTileRows)) {}
+
+  __device__ void run() {
+    const KeyRange seen(sequence_, task_.query);
+    const int tile = problem_.kv_tile;
+    for (int first = seen.first / tile * tile; first < seen.last; first += tile) {
+      const int last = min(first + tile, sequence_.length());
+      const int begin = first + (max(seen.first, first) - first) / kTileRows * kTileRows;
+      add_tile(first, begin, min(last, seen.last), last);
+    }
+  }
+
+  /// An `lse` without data is not written.
+  __device__ void store(const ResultRows& out, const ResultRows& lse) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (rows_.position[r] < 0) continue;
+      const std::int64_t token = sequence_.query_row(rows_.position[r]);
+      const float inverse = 1.0f / sum_[r];
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = task_.column + 8 * n + fragment_column() + e;
+          if (column >= problem_.head_dim) continue;
+          out.store(token, task_.head * problem_.head_dim + column, out_[n][2 * r + e] * inverse);
+        }
+      }
+      if (lse.data != nullptr && task_.column == 0 && fragment_column() == 0) {
+        lse.store(task_.head, token, maximum_[r] + numerics::log2(sum_[r]));
+      }
+    }
+  }
+
+ private:
+  __device__ HeadRows<T> keys(const OperandRows<T>& rows, int key, int last) const {
+    return {rows, sequence_.key_row(key), min(kTileRows, last - key),
+            task_.head / problem_.group() * problem_.head_dim};
+  }
+
+  /// Brings in the keys [begin, end) of the kv tile [first, last), in steps of kTileRows. More than
+  /// one step: the first round finds the maximum and the second computes the scores again.
+  __device__ void add_tile(int first, int begin, int end, int last) {
+    const bool single = begin + kTileRows >= end;
+    const bool chunks = problem_.kv_tile > kSumChunk;
+    float score[kScoreBlocks][4];
+    float maximum[2] = {maximum_[0], maximum_[1]};
+    for (int key = begin; key < end; key += kTileRows) {
+      compute_scores(key, last, score);
+      raise_maximum(score, maximum);
+    }
+    rescale(first, last, maximum);
+    RowSums sums;
+    for (int key = begin; key < end; key += kTileRows) {
+      if (!single) compute_scores(key, last, score);
+      add_values(key, last, score, sums);
+      const int done = key + kTileRows - first;
+      if (chunks && (done % kSumChunk == 0 || key + kTileRows >= end)) {
+        sums.end_chunk((done - 1) / kSumChunk);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float total = sums.total(r, chunks);
+      if (rows_.sees_any(r, first, last)) sum_[r] = sum_[r] + total;
+    }
+  }
+
+  /// Scaled scores of the keys [key, key + kTileRows), -infinity for what is masked.
+  __device__ void compute_scores(int key, int last, float (&score)[kScoreBlocks][4]) {
+    clear(score);
+    add_scores(queries_, keys(k_, key, last), problem_.head_dim, groups(key, last), q_tile_,
+               k_tile_, score);
+#pragma unroll
+    for (int n = 0; n < kScoreBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        score[n][i] =
+            visible(n, i, key, last) ? score[n][i] * problem_.factors.scale : kMinusInfinity;
+      }
+    }
+  }
+
+  __device__ void raise_maximum(const float (&score)[kScoreBlocks][4], float (&maximum)[2]) const {
+#pragma unroll
+    for (int n = 0; n < kScoreBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        maximum[i / 2] = score[n][i] > maximum[i / 2] ? score[n][i] : maximum[i / 2];
+      }
+    }
+  }
+
+  /// Takes over the maximum of the tile and multiplies sum and output by alpha, where a row sees
+  /// keys of the tile [first, last).
+  __device__ void rescale(int first, int last, float (&maximum)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      for (int span = 1; span <= 2; span *= 2) {
+        const float other = __shfl_xor_sync(kAllLanes, maximum[r], span);
+        maximum[r] = other > maximum[r] ? other : maximum[r];
+      }
+      if (!rows_.sees_any(r, first, last)) continue;
+      const float alpha =
+          maximum_[r] == kMinusInfinity ? 0.0f : numerics::exp2(maximum_[r] - maximum[r]);
+      maximum_[r] = maximum[r];
+      sum_[r] = sum_[r] * alpha;
+#pragma unroll
+      for (int n = 0; n < kWidth / 8; ++n) {
+        out_[n][2 * r] = out_[n][2 * r] * alpha;
+        out_[n][2 * r + 1] = out_[n][2 * r + 1] * alpha;
+      }
+    }
+  }
+
+  /// Probabilities of the keys from `key` on, their sums, and their products with the values.
+  __device__ void add_values(int key, int last, float (&score)[kScoreBlocks][4], RowSums& sums) {
+    __syncthreads();
+    v_tile_.load(keys(v_, key, last), task_.column, problem_.head_dim);
+    __syncthreads();
+    const unsigned taking_part = groups(key, last);
+    if (taking_part == 0) return;
+    T* p = p_tile_.row(warp_id() * kChainGroup);
+    T* own = p + fragment_row() * ScoreTile::kStride + fragment_column();
+#pragma unroll
+    for (int n = 0; n < kScoreBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float value = numerics::exp2(score[n][i] - maximum_[i / 2]);
+        score[n][i] = visible(n, i, key, last) ? value : 0.0f;
+        to_operand(score[n][i], own + i / 2 * 8 * ScoreTile::kStride + 8 * n + i % 2);
+      }
+    }
+    sums.add(score);
+    __syncwarp();
+    chain<Stored::as_is, Stored::as_is>(
+        p, ScoreTile::kStride, v_tile_.row(0), OperandTile::kStride, taking_part,
+        group_bits(min(kWidth, problem_.head_dim - task_.column)), out_);
+    __syncwarp();
+  }
+
+  __device__ unsigned groups(int key, int last) const {
+    return rows_.groups(key, min(key + kTileRows, last));
+  }
+  __device__ bool visible(int n, int i, int key, int last) const {
+    const int j = key + 8 * n + fragment_column() + i % 2;
+    return rows_.sees(i / 2, j) && j < last;
+  }
+
+  const AttentionProblem& problem_;
+  const Sequence sequence_;
+  const ForwardTask task_;
+  const OperandRows<T> k_, v_;
+  const WarpQueries rows_;
+  const HeadRows<T> queries_;
+  OperandTile q_tile_, k_tile_, v_tile_;
+  ScoreTile p_tile_;
+  float maximum_[2] = {kMinusInfinity, kMinusInfinity};
+  float sum_[2] = {};
+  float out_[kWidth / 8][4] = {};
+};
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
+    attention_forward_kernel(AttentionProblem problem, OperandRows<T> q, OperandRows<T> k,
+                             OperandRows<T> v, ResultRows out, ResultRows lse) {
+  const ForwardTask task(problem, problem.tiles(), kWidth);
+  ForwardBlock<T, kWidth, PackedSequence> block(problem, {problem, task.b}, task, q, k, v);
+  block.run();
+  block.store(out, lse);
+}
+
+template <class T, int kWidth>
+void forward(Context& context, const AttentionProblem& problem, const TensorView& q,
+             const TensorView& k, const TensorView& v, const TensorView& out,
+             const TensorView& lse) {
+  const std::int64_t slices = (problem.head_dim + kWidth - 1) / kWidth;
+  launch_attention(context, "attention_forward", attention_forward_kernel<T, kWidth>,
+                   slices * problem.heads * problem.batch * problem.tiles(),
+                   ForwardBlock<T, kWidth, PackedSequence>::kBytes, problem, operand_rows<T>(q),
+                   operand_rows<T>(k), operand_rows<T>(v), result_rows(out), result_rows(lse));
+}
+
+// --- against a cache ----------------------------------------------------------------------------
+
+/// The counts of attention_cached.
+struct NewTokens {
+  const std::int32_t* query_start;
+  const std::int32_t* cached;
+  int rows, batch, capacity;
+
+  __device__ int first(int b) const { return query_start[b]; }
+  __device__ int count(int b) const { return query_start[b + 1] - query_start[b]; }
+  /// Are the counts of sequence b possible?
+  __device__ bool fits(int b) const {
+    return first(b) >= 0 && count(b) >= 0 && first(b) + count(b) <= rows && cached[b] >= 0 &&
+           cached[b] <= capacity - count(b);
+  }
+  __device__ CachedSequence sequence(int b) const {
+    return {std::int64_t{first(b)} - cached[b], std::int64_t{b} * capacity, cached[b],
+            cached[b] + count(b)};
+  }
+};
+
+/// One block for each sequence. Reports counts that do not fit and leaves such sequences alone.
+template <class T>
+__global__ void append_to_cache(NewTokens tokens, OperandRows<T> source, T* cache,
+                                std::int64_t cache_stride, int columns, std::uint32_t* faults) {
+  const int b = static_cast<int>(blockIdx.x);
+  const bool ends = (b > 0 || tokens.first(0) == 0) &&
+                    (b + 1 < tokens.batch || tokens.query_start[tokens.batch] == tokens.rows);
+  if (!ends || !tokens.fits(b)) {
+    if (threadIdx.x == 0) report(faults, Fault::cached_tokens);
+    return;
+  }
+  const CachedSequence sequence = tokens.sequence(b);
+  for (int i = sequence.held; i < sequence.end; ++i) {
+    const T* from = source.data + sequence.query_row(i) * source.stride;
+    T* to = cache + sequence.key_row(i) * cache_stride;
+    for (int c = static_cast<int>(threadIdx.x); c < columns; c += kAttentionThreads)
+      to[c] = from[c];
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
+    attention_cached_kernel(AttentionProblem problem, NewTokens tokens, int tiles, OperandRows<T> q,
+                            OperandRows<T> k, OperandRows<T> v, ResultRows out) {
+  ForwardTask task(problem, tiles, kWidth);
+  if (!tokens.fits(task.b)) return;
+  const CachedSequence sequence = tokens.sequence(task.b);
+  task.query += sequence.held;
+  if (task.query >= sequence.end) return;
+  ForwardBlock<T, kWidth, CachedSequence> block(problem, sequence, task, q, k, v);
+  block.run();
+  block.store(out, ResultRows{});
+}
+
+template <class T, int kWidth>
+void forward_cached(Context& context, const AttentionProblem& problem, const NewTokens& tokens,
+                    const TensorView& q, const TensorView& k_cache, const TensorView& v_cache,
+                    const TensorView& out) {
+  const int tiles = (std::min(tokens.rows, tokens.capacity) + kTileRows - 1) / kTileRows;
+  const std::int64_t slices = (problem.head_dim + kWidth - 1) / kWidth;
+  launch_attention(context, "attention_cached", attention_cached_kernel<T, kWidth>,
+                   slices * problem.heads * problem.batch * tiles,
+                   ForwardBlock<T, kWidth, CachedSequence>::kBytes, problem, tokens, tiles,
+                   operand_rows<T>(q), operand_rows<T>(k_cache), operand_rows<T>(v_cache),
+                   result_rows(out));
+}
+
+template <class T>
+void run_cached(Context& context, const AttentionProblem& problem, const NewTokens& tokens,
+                const TensorView& q, const TensorView& k, const TensorView& v,
+                const TensorView& k_cache, const TensorView& v_cache, const TensorView& out) {
+  const auto append = [&](const TensorView& source, const TensorView& cache) {
+    launch_attention(context, "append_to_cache", append_to_cache<T>, problem.batch, 0, tokens,
+                     operand_rows<T>(source), cache.row<T>(0), cache.row_stride,
+                     static_cast<int>(source.cols), context.faults());
+  };
+  append(k, k_cache);
+  append(v, v_cache);
+  const auto forward = problem.head_dim > 64 ? forward_cached<T, 128> : forward_cached<T, 64>;
+  forward(context, problem, tokens, q, k_cache, v_cache, out);
+}
+
+}  // namespace
+
+void run(Context& context, const ops::AttentionForward& op) {
+  op.check();
+  if (op.shape.batch == 0) return;
+  auto* starts = static_cast<std::int32_t*>(
+      context.workspace(block_start_count(op.shape) * sizeof(std::int32_t)));
+  const AttentionProblem problem =
+      make_attention_problem("attention_forward", op.shape, op.document_start, starts);
+  find_block_starts(context, problem);
+  const bool wide = op.shape.head_dim > 64;
+  const auto launch = op.q.dtype == DType::f32
+                          ? (wide ? forward<float, 128> : forward<float, 64>)
+                          : (wide ? forward<std::uint16_t, 128> : forward<std::uint16_t, 64>);
+  launch(context, problem, op.q, op.k, op.v, op.out, op.lse);
+}
+
+void run(Context& context, const ops::AttentionCached& op) {
+  op.check();
+  if (op.shape.batch == 0) return;
+  const AttentionProblem problem =
+      make_attention_problem("attention_cached", op.shape, {}, nullptr);
+  const NewTokens tokens{op.query_start.row<const std::int32_t>(0),
+                         op.cached.row<const std::int32_t>(0), static_cast<int>(op.q.rows),
+                         problem.batch, problem.sequence};
+  const auto launch = op.q.dtype == DType::f32 ? run_cached<float> : run_cached<std::uint16_t>;
+  launch(context, problem, tokens, op.q, op.k, op.v, op.k_cache, op.v_cache, op.out);
+}
+
+}  // namespace fp8lab::cuda

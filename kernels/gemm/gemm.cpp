@@ -1,0 +1,162 @@
+#include "kernels/gemm/gemm.hpp"
+
+#include <string>
+
+#include "emulation/base/error.hpp"
+#include "emulation/ops/gemm_plan.hpp"
+#include "emulation/spec/tensor_core.hpp"
+#include "kernels/gemm/carry.hpp"
+#include "kernels/gemm/gemm_scalar.hpp"
+#include "kernels/gemm/gemm_wgmma.hpp"
+#include "kernels/quantize/quantize.hpp"
+#include "kernels/quantize/quantize_values.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+bool on_tensor_cores(const GemmPlan& plan) {
+  return plan.accumulator == Accumulator::sm90_wgmma_fp8 ||
+         plan.accumulator == Accumulator::sm90_bf16;
+}
+
+ScaleGrid scale_grid(const QuantizedOperand& operand) {
+  if (operand.scales.empty()) return {};
+  const TileShape tile = operand.spec.scale_tile();
+  return {static_cast<const float*>(operand.scales.data), operand.scales.row_stride,
+          tile.rows == 0 ? operand.rows : tile.rows, tile.cols == 0 ? operand.k : tile.cols};
+}
+
+WgmmaTypes wgmma_types(const GemmPlan& plan) {
+  if (plan.format_a == numerics::kBF16) return WgmmaTypes::bf16;
+  const bool a = plan.format_a == numerics::kE5M2;
+  const bool b = plan.format_b == numerics::kE5M2;
+  return a ? (b ? WgmmaTypes::e5m2_e5m2 : WgmmaTypes::e5m2_e4m3)
+           : (b ? WgmmaTypes::e4m3_e5m2 : WgmmaTypes::e4m3_e4m3);
+}
+
+WgmmaStep wgmma_step(const GemmPlan& plan) {
+  if (!plan.promoted) return WgmmaStep::none;
+  switch (plan.order) {
+    case ScaleOrder::b_then_a: return WgmmaStep::b_then_a;
+    case ScaleOrder::a_then_b: return WgmmaStep::a_then_b;
+    case ScaleOrder::product_first: return WgmmaStep::product_first;
+    case ScaleOrder::automatic:
+    case ScaleOrder::epilogue:
+    case ScaleOrder::in_instruction: break;
+  }
+  return WgmmaStep::add;
+}
+
+/// Bytes and a place in the workspace for an operand that has to be copied.
+struct Carry {
+  const QuantizedOperand& operand;
+  const numerics::FormatSpec& format;
+  bool copied;
+  std::size_t bytes;
+
+  Carry(const QuantizedOperand& source, const numerics::FormatSpec& carrier, bool aligned)
+      : operand(source),
+        format(carrier),
+        copied(!carried_already(source, carrier, aligned)),
+        bytes(copied ? carried_bytes(source, carrier) : 0) {}
+
+  CarriedCodes run(Context& context, std::byte* memory) const {
+    if (copied) return carry(context, operand, format, memory);
+    return {operand.codes.data, operand.codes.row_stride};
+  }
+};
+
+/// The operand in its multiplied_form, as reference::MultipliedOperand; values go to `memory`.
+QuantizedOperand multiplied(Context& context, Accumulator accumulator,
+                            const QuantizedOperand& operand, std::byte* memory) {
+  const QuantSpec form = multiplied_form(accumulator, operand.spec);
+  if (form == operand.spec) return operand;
+  QuantizedOperand values = operand;
+  values.spec = form;
+  values.scales = {};
+  values.codes = {memory, form.storage(), operand.rows, operand.k, operand.k};
+  decode_operand(context, operand, false, values.codes);
+  return values;
+}
+
+}  // namespace
+
+std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+  const std::string reason = fp8lab::gemm_refusal(spec, a, b);
+  if (!reason.empty()) return reason;
+  for (const QuantSpec& operand : {a, b}) {
+    if (Support support = supports_quantization(operand); !support) return support.reason;
+  }
+  const TensorCoreProfile& profile = profile_of(spec.accumulator);
+  const bool carried = profile.takes_codes() || profile.operand == numerics::kBF16 ||
+                       profile.operand == numerics::kFP32;
+  const bool scaled = spec.accumulator == Accumulator::sm90_bf16 &&
+                      scale_order(spec, multiplied_form(spec.accumulator, a),
+                                  multiplied_form(spec.accumulator, b)) != ScaleOrder::epilogue;
+  if (scaled) {
+    return "GEMM accumulator sm90_bf16: the cuda backend has no kernel with scales inside the sum "
+           "along K; accepted: scales of the tensor or of rows, another accumulator, or backend "
+           "cpu";
+  }
+  if (carried && !profile.group.block_scales) return {};
+  return "GEMM accumulator: " + std::string(profile.name) + " is emulated by backend cpu only";
+}
+
+void run(Context& context, const ops::Gemm& op) {
+  const std::string reason = gemm_refusal(op.spec, op.a.spec, op.b.spec);
+  if (!reason.empty()) throw Error(reason);
+  if (op.a.spec.has_codebooks() || op.b.spec.has_codebooks()) {
+    const auto size_a = static_cast<std::size_t>(op.a.rows * op.a.k) * sizeof(float);
+    const auto size_b = static_cast<std::size_t>(op.b.rows * op.b.k) * sizeof(float);
+    auto* const memory = static_cast<std::byte*>(context.tensor_memory(size_a + size_b));
+    const QuantizedOperand a = multiplied(context, op.spec.accumulator, op.a, memory);
+    const QuantizedOperand b = multiplied(context, op.spec.accumulator, op.b, memory + size_a);
+    return run(context, ops::Gemm{op.spec, a, b, op.bias, op.accumulate, op.d});
+  }
+  const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);
+  check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);
+  if (op.a.rows == 0 || op.b.rows == 0) return;
+  const bool tensor_cores = on_tensor_cores(plan);
+  const Carry carry_a(op.a, plan.format_a, tensor_cores);
+  const Carry carry_b(op.b, plan.format_b, tensor_cores);
+  const std::size_t carried = carry_a.bytes + carry_b.bytes;
+
+  WgmmaGemm gemm;
+  gemm.types = wgmma_types(plan);
+  gemm.step = wgmma_step(plan);
+  gemm.m = op.a.rows;
+  gemm.n = op.b.rows;
+  gemm.k = plan.k;
+  gemm.chunk = plan.chunk;
+  gemm.splits = static_cast<std::int64_t>(plan.ranges.size());
+  gemm.range = plan.ranges.front().end;
+  gemm.scale_a = scale_grid(op.a);
+  gemm.scale_b = scale_grid(op.b);
+  gemm.epilogue = element_epilogue(plan, op.accumulate, op.d.dtype);
+  gemm.bias = op.bias.data;
+  gemm.bias_bf16 = op.bias.dtype == DType::bf16;
+  gemm.d = op.d.data;
+  gemm.d_stride = op.d.row_stride;
+
+  const std::size_t own = tensor_cores ? wgmma_workspace(context, gemm) : 0;
+  std::byte* memory = nullptr;
+  if (carried + own > 0) {
+    memory = static_cast<std::byte*>(context.workspace(carried + own));
+  }
+  const CarriedCodes codes_a = carry_a.run(context, memory);
+  const CarriedCodes codes_b = carry_b.run(context, memory + carry_a.bytes);
+  gemm.a = codes_a.data;
+  gemm.b = codes_b.data;
+  gemm.a_stride = codes_a.stride;
+  gemm.b_stride = codes_b.stride;
+  gemm.memory = reinterpret_cast<float*>(memory + carried);
+  if (tensor_cores) return gemm_wgmma(context, gemm);
+
+  const numerics::ElementGemm element = element_gemm(plan);
+  const int code_bytes = (plan.format_a.bits() + 7) / 8;
+  gemm_scalar(context, {element, gemm.epilogue, code_bytes, gemm.m, gemm.n, gemm.k, gemm.a, gemm.b,
+                        gemm.a_stride, gemm.b_stride, gemm.scale_a, gemm.scale_b, gemm.bias,
+                        gemm.bias_bf16, gemm.d, gemm.d_stride});
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,223 @@
+// What the device code of the wgmma GEMM works on: the problem, its tiles and the place of a thread
+// in a tile.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/schedule.hpp"
+#include "kernels/gemm/gemm_wgmma.hpp"
+#include "kernels/ptx/ptx.cuh"
+
+namespace fp8lab::cuda {
+
+// One block computes tiles of 64 or 128 rows for each warpgroup that multiplies; one more warpgroup
+// copies. Each block walks over its share of the tiles, so that the copies of the next tile run
+// while the last one is written. Two blocks may form a cluster: they take tiles below each other
+// and copy half of B each for both. Where whole tiles leave blocks idle in the last round, clusters
+// share tiles: one begins the chain of sums and hands it to the one that ends it.
+constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
+constexpr int kWarpgroup = 128;
+constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
+constexpr int kMaxCluster = 2;
+constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales
+
+/// How a kernel forms the chains of a tile and promotes them.
+enum class Chains {
+  one,         ///< one over the whole range
+  turns,       ///< one a stage; the warpgroups take turns: one promotes while another multiplies
+  overlapped,  ///< one a stage, issued before the last one is promoted: two sets of partial sums
+  pieces,      ///< of any number of instructions
+};
+
+/// The scale of every element where an operand has none.
+static __device__ const float kUnitScale = 1.0f;
+
+/// A ScaleGrid with the division left to do in 32 bits.
+struct Grid {
+  const float* data;
+  int stride, rows, cols;
+
+  /// Scales of a row of the operand, one for each `cols` elements of K.
+  __device__ const float* row(int index) const {
+    if (data == nullptr) return &kUnitScale;
+    return data + static_cast<std::int64_t>(rows == 1 ? index : index / rows) * stride;
+  }
+  __device__ float at(int index) const { return *row(index); }
+};
+
+/// Scales of a tile's columns lie so that those of one thread (Fragment) are side by side, in pairs
+/// whose second comes first, and those of the four threads of a row begin in different banks. The
+/// pairs turn round because the compiler numbers the registers of one load in order: a scale and
+/// its element of a chain then lie in different banks of registers, which the tensor core keeps
+/// busy.
+__host__ __device__ constexpr int scale_thread_stride(int tile_n) { return tile_n / 4 + 4; }
+/// Scales of one chunk of K that a tile copies for its columns, in whole 16 bytes: one for each
+/// `columns`.
+__host__ __device__ constexpr int scale_places(int tile_n, int columns) {
+  return columns > 1 ? (tile_n / columns + 3) / 4 * 4 : 4 * scale_thread_stride(tile_n);
+}
+/// The column of a tile that a place belongs to; at least tile_n where it only fills up.
+__host__ __device__ constexpr int scale_column(int place, int tile_n, int columns) {
+  if (columns > 1) return place * columns;
+  const int stride = scale_thread_stride(tile_n);
+  const int thread = place / stride, own = place % stride;
+  return own < tile_n / 4 ? own / 2 * 8 + thread * 2 + 1 - own % 2 : tile_n;
+}
+
+/// Columns of a tile where there are scales inside the sum.
+constexpr int kScaledTileN = 128;
+
+/// A positive divisor of numbers below 2^31, by multiplication: with s = ceil(log2 d) and
+/// m = ceil(2^(31 + s) / d), x / d is x * m >> (31 + s).
+class Divisor {
+ public:
+  Divisor() = default;
+  explicit Divisor(int d) : value_(d) {
+    int log = 0;
+    while ((std::int64_t{1} << log) < d) ++log;
+    if (log == 0) return;
+    const std::uint64_t divisor = static_cast<std::uint64_t>(d);
+    multiplier_ =
+        static_cast<std::uint32_t>(((std::uint64_t{1} << (31 + log)) + divisor - 1) / divisor);
+    shift_ = log - 1;
+  }
+  __device__ int value() const { return value_; }
+  __device__ int quotient(int x) const {
+    if (multiplier_ == 0) return x;  // by 1
+    return static_cast<int>(__umulhi(static_cast<std::uint32_t>(x), multiplier_) >> shift_);
+  }
+
+ private:
+  int value_ = 1, shift_ = 0;
+  std::uint32_t multiplier_ = 0;
+};
+
+/// The tiles of a GEMM.
+struct Tiling {
+  Chains chains = Chains::one;
+  int tile_m = 0, tile_n = 0;
+  int cluster = 1;
+};
+
+/// The kernel's view of a WgmmaGemm.
+struct Problem {
+  int m, n, k;
+  Tiling tiling;
+  int tiles_m, tiles_n;  ///< tiles_m in whole clusters
+  /// Clusters of tile rows that are walked together, so that their A stays in the L2; what is left
+  /// of them below; tiles of a cluster in a group.
+  Divisor group, last_group, group_tiles;
+  bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
+  int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
+  int splits, range;
+  int whole;  ///< tiles of a cluster that are walked whole; those behind are shared evenly
+  int stages, stage_k;       ///< of a tile along K; elements of K in one
+  int share, longer_shares;  ///< stages of shared tiles for a cluster; how many take one more
+  float* handed;             ///< sums that a block hands over, tile_m * tile_n for each
+  unsigned* signals;  ///< zeros, Context::signals: a warp sets its own when its sums are there
+  /// Scales inside the sum along K in the order in which the kernel copies them: for each chunk,
+  /// those of the rows of A, and scale_places for each tile along N.
+  float *step_a, *step_b;
+  Grid outer_a, outer_b;  ///< scales of the epilogue
+  numerics::Epilogue epilogue;
+  const void* bias;
+  bool bias_bf16;
+  void* d;
+  std::int64_t d_stride;
+  bool paired;   ///< two neighbouring columns of d can be written at once
+  bool boxed;    ///< d is written in boxes through shared memory
+  float* parts;  ///< (splits, m, n) when split
+};
+
+/// Tensor maps of the operands, of their scales inside the sum along K, where there are any, and of
+/// d, where it is written in boxes.
+struct Maps {
+  CUtensorMap a, b, step_a, step_b, d;
+};
+
+struct Tile {
+  int m0, n0, k_begin, k_end, split;
+  bool takes, gives;  ///< its sums begin as another block's; they go to another block
+};
+
+/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
+/// once for the warp. Called by whole warps.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+/// The block's part of the tiles, in order: whole ones while all blocks have one, then its share of
+/// the others from the end, so that it first begins what the next cluster ends and ends last what
+/// the cluster before began.
+class Walk {
+ public:
+  /// `rank` of the block in its cluster.
+  __device__ Walk(const Problem& p, int rank) : p_(p), rank_(rank) { go_whole(cluster()); }
+  __device__ bool done() const { return done_; }
+  __device__ const Tile& tile() const { return tile_; }
+  __device__ void next() {
+    if (index_ < p_.whole) return go_whole(index_ + clusters());
+    go_shared(index_ - 1 - p_.whole);
+  }
+
+ private:
+  // A cluster has one or two blocks.
+  __device__ int cluster() const { return static_cast<int>(blockIdx.x) >> (p_.tiling.cluster - 1); }
+  __device__ int clusters() const { return static_cast<int>(gridDim.x) >> (p_.tiling.cluster - 1); }
+  /// The first stage of the shared tiles that belongs to a cluster.
+  __device__ int share(int cluster) const {
+    return cluster * p_.share + min(cluster, p_.longer_shares);
+  }
+  __device__ void go_whole(int index) {
+    if (index >= p_.whole) return go_shared((share(cluster() + 1) - 1) / p_.stages);
+    place(index);
+  }
+  __device__ void go_shared(int index) {
+    const int before = index * p_.stages;
+    const int from = max(share(cluster()) - before, 0);
+    const int to = min(share(cluster() + 1) - before, p_.stages);
+    done_ = from >= to;
+    place(p_.whole + index);
+    tile_.takes = from > 0;
+    tile_.gives = to < p_.stages;
+    tile_.k_begin = from * p_.stage_k;
+    if (tile_.gives) tile_.k_end = to * p_.stage_k;
+  }
+  __device__ void place(int index) {
+    index_ = index;
+    const int high = p_.tiles_m >> (p_.tiling.cluster - 1);  // in clusters
+    const int tiles = high * p_.tiles_n;
+    tile_.split = p_.splits > 1 ? index / tiles : 0;
+    const int i = index - tile_.split * tiles;
+    const int first = p_.group_tiles.quotient(i) * p_.group.value();
+    const Divisor height = first + p_.group.value() <= high ? p_.group : p_.last_group;
+    const int in_group = i - first * p_.tiles_n;
+    const int column = height.quotient(in_group);
+    const int row = first + in_group - column * height.value();
+    tile_.m0 = (row * p_.tiling.cluster + rank_) * p_.tiling.tile_m;
+    tile_.n0 = column * p_.tiling.tile_n;
+    tile_.k_begin = tile_.split * p_.range;
+    tile_.k_end = min(p_.k, tile_.k_begin + p_.range);
+    tile_.takes = tile_.gives = false;
+  }
+
+  const Problem& p_;
+  int rank_;
+  int index_;
+  bool done_ = false;
+  Tile tile_;
+};
+
+/// A consumer thread's part of a (64, n) accumulator: element i lies in row `row` + 8 * (i / 2 % 2)
+/// and column `column` + 8 * (i / 4) + i % 2 (PTX ISA, wgmma register fragment of D).
+struct Fragment {
+  int row, column;
+  __device__ Fragment() {
+    const int thread = threadIdx.x % kWarpgroup;
+    row = thread / 32 * 16 + thread % 32 / 4;
+    column = thread % 4 * 2;
+  }
+};
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,31 @@
+// GEMM by the scalar definition of numerics/schedule.hpp, one thread an element: the accumulators
+// that no instruction of this device has (mma.sync FP8 semantics on FP8 codes, the ideal sums).
+#pragma once
+
+#include <cstdint>
+
+#include "emulation/numerics/schedule.hpp"
+#include "kernels/gemm/gemm_wgmma.hpp"
+#include "kernels/runtime/context.hpp"
+
+namespace fp8lab::cuda {
+
+/// D (m, n) = A (m, k) B (n, k)^T; codes of `code_bytes` in element.format_a and format_b.
+struct ScalarGemm {
+  numerics::ElementGemm element;
+  numerics::Epilogue epilogue;
+  int code_bytes = 1;
+  std::int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  std::int64_t a_stride = 0, b_stride = 0;
+  ScaleGrid scale_a, scale_b;
+  const void* bias = nullptr;
+  bool bias_bf16 = false;
+  void* d = nullptr;
+  std::int64_t d_stride = 0;
+};
+
+void gemm_scalar(Context& context, const ScalarGemm& gemm);
+
+}  // namespace fp8lab::cuda

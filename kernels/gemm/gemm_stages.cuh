@@ -1,0 +1,153 @@
+// The stages of the wgmma GEMM in shared memory, and the warpgroup that copies into them.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/gemm/gemm_epilogue.cuh"
+#include "kernels/gemm/gemm_problem.cuh"
+#include "kernels/ptx/ptx.cuh"
+
+namespace fp8lab::cuda {
+
+/// What is fixed when a kernel is compiled. kBlocksB: the scales of B are the same in each
+/// kBlockColumns columns. kRowBlocks: blocks of 64 rows for each warpgroup, one after the other in
+/// the same partial sums.
+template <WgmmaTypes kTypes_, WgmmaStep kStep_, bool kBlocksB_, Chains kChains_, int kConsumers_,
+          int kTileN_, int kRowBlocks_ = 1>
+struct Plan {
+  static constexpr WgmmaTypes kTypes = kTypes_;
+  static constexpr WgmmaStep kStep = kStep_;
+  static constexpr bool kBlocksB = kBlocksB_;
+  static constexpr Chains kChains = kChains_;
+  static constexpr int kConsumers = kConsumers_;  ///< warpgroups that multiply
+  static constexpr int kRowBlocks = kRowBlocks_;
+  static constexpr int kRows = 64 * kRowBlocks;  ///< of a warpgroup
+  static constexpr int kTileM = kRows * kConsumers, kTileN = kTileN_;
+
+  static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+  static constexpr int kBytes = kTypes == WgmmaTypes::bf16 ? 2 : 1;
+  static constexpr int kTileK = kTileBytes / kBytes;
+  static constexpr bool kScaled = kStep != WgmmaStep::none && kStep != WgmmaStep::add;
+  static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::turns));
+  static_assert(!kScaled || kTileN == kScaledTileN);
+  static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale
+  /// Whether a thread keeps its scales of single columns for all row blocks of a chunk.
+  static constexpr bool kHoldsColumns = kScaled && !kBlocksB && kRowBlocks > 1;
+  static constexpr int kPlaces = scale_places(kTileN, kColumns);
+  static constexpr int kSlots = kChains == Chains::pieces ? kStepsPerStage : 1;
+  // As many stages and boxes of d as fit into the shared memory of a multiprocessor.
+  static constexpr int kStages = kTileM * kTileN > 128 * 160           ? 4
+                                 : kTileN > 128                        ? 5
+                                 : kScaled&& kChains == Chains::pieces ? 5
+                                                                       : 6;
+  static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
+  static constexpr int kBoxes = kChains == Chains::overlapped || kRowBlocks > 1 ? 1
+                                : kTileN == 256                                 ? 2
+                                                : kTileN / kBoxColumns;
+  // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
+  static constexpr int kCopyRegisters = kConsumers == 3 ? 32 : kRowBlocks > 1 ? 24 : 40;
+  static constexpr int kRegisters = kConsumers == 3 ? 160 : kRowBlocks > 1 ? 240 : 232;
+};
+
+template <class P>
+struct Stage {
+  alignas(1024) unsigned char a[P::kTileM * kTileBytes];
+  alignas(1024) unsigned char b[P::kTileN * kTileBytes];
+};
+
+/// The scales of one chunk of K for a tile, where the step takes any.
+template <class P>
+struct NoScales {};
+template <class P>
+struct ChunkScales {
+  alignas(128) float a[P::kTileM];
+  alignas(128) float b[P::kPlaces];
+};
+
+template <class P>
+struct alignas(1024) Shared {
+  using Scales = std::conditional_t<P::kScaled, ChunkScales<P>, NoScales<P>>;
+  Stage<P> stages[P::kStages];
+  Staging<P::kBoxColumns, P::kBoxes> staging[P::kConsumers];
+  ColumnScales<P::kTileN> columns[P::kConsumers];
+  Scales scales[P::kStages][P::kSlots];
+  std::uint64_t full[P::kStages];
+  std::uint64_t empty[P::kStages];
+};
+
+/// Position in the ring of stages.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  int parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// --- the warpgroup that copies ------------------------------------------------------------------
+
+/// Arrives for a stage and copies the scales of the chunks with a part in it, up to `k_end`. Ranges
+/// of a split begin at multiples of a chunk. One thread does this for all: it must not divide where
+/// a chunk is a stage. Like the operands, scales arrive before the phase of `full`
+/// that consumers await ends, by their bytes; and the next ones overwrite them after the phase of
+/// `empty` ends, by an arrival of each warp behind the reads of its lanes (Consumer::release).
+/// racecheck does not see this order: it reports plain bulk copies, which it takes for writes of
+/// the thread that issues them, and does not follow copies through tensor maps.
+template <class P>
+__device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile, int k, int k_end,
+                            ChunkScales<P> (&scales)[P::kSlots], std::uint64_t* full) {
+  constexpr int kChunkBytes = (P::kTileM + P::kPlaces) * sizeof(float);
+  const int place = tile.n0 / P::kTileN * P::kPlaces;
+  const auto copy_chunk = [&](int chunk, ChunkScales<P>& to) {
+    copy_box(to.a, &maps.step_a, full, tile.m0, chunk);
+    copy_box(to.b, &maps.step_b, full, place, chunk);
+  };
+  if constexpr (P::kSlots == 1) {
+    barrier_expect(full, kChunkBytes);
+    copy_chunk(k / P::kTileK, scales[0]);
+  } else {
+    const int first = k / p.chunk, count = (k_end - 1) / p.chunk - first + 1;
+    barrier_expect(full, count * kChunkBytes);
+#pragma unroll 1
+    for (int slot = 0; slot < count; ++slot) copy_chunk(first + slot, scales[slot]);
+  }
+}
+
+/// Runs in one thread.
+template <class P>
+__device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shared<P>& shared) {
+  Ring<P::kStages> ring;
+  for (Walk walk(p, rank); !walk.done(); walk.next()) {
+    const Tile tile = walk.tile();
+#pragma unroll 1
+    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring.advance()) {
+      Stage<P>& stage = shared.stages[ring.stage];
+      std::uint64_t* full = &shared.full[ring.stage];
+      barrier_wait(&shared.empty[ring.stage], ring.parity ^ 1);
+      if constexpr (P::kScaled) {
+        barrier_announce(full, sizeof(stage));
+      } else {
+        barrier_expect(full, sizeof(stage));
+      }
+      copy_box(stage.a, &maps.a, full, k, tile.m0);
+      if (p.tiling.cluster == 1) {
+        copy_box(stage.b, &maps.b, full, k, tile.n0);
+      } else {
+        constexpr int kHalf = P::kTileN / kMaxCluster;
+        copy_box_to(stage.b + rank * kHalf * kTileBytes, &maps.b, full, k, tile.n0 + rank * kHalf,
+                    (1 << kMaxCluster) - 1);
+      }
+      if constexpr (P::kScaled) {
+        wait_for_earlier_kernels();  // the one that orders the scales; the operands are older
+        copy_scales<P>(p, maps, tile, k, min(k + P::kTileK, tile.k_end), shared.scales[ring.stage],
+                       full);
+      }
+    }
+  }
+}
+
+}  // namespace fp8lab::cuda

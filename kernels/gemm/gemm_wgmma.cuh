@@ -1,0 +1,484 @@
+// The wgmma GEMM: kernels, and their launch for one pair of operand types. Included once for each
+// pair, so that they are compiled side by side.
+#pragma once
+
+#include "kernels/gemm/gemm_epilogue.cuh"
+#include "kernels/gemm/gemm_handover.cuh"
+#include "kernels/gemm/gemm_launch.cuh"
+#include "kernels/gemm/gemm_problem.cuh"
+#include "kernels/gemm/gemm_stages.cuh"
+#include "kernels/ptx/ptx.cuh"
+#include "kernels/ptx/wgmma.cuh"
+
+namespace fp8lab::cuda {
+
+/// x * y. Between FMAs the compiler lets the scheduler take another warp, between multiplications
+/// it does not: the warpgroup whose turn it is would wait to issue its products.
+__device__ inline float yielding_product(float x, float y) {
+  float product;
+  asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
+  return product;
+}
+
+/// sum = promote(sum, partial) with the scales of one chunk (numerics.md section 6.2). Those of
+/// this thread's rows, and of blocks of columns, are read while the products are still under way;
+/// those of single columns too where they are held, otherwise while adding, because registers are
+/// short.
+template <class P>
+class Promotion {
+ public:
+  /// Whether the scales in shared memory are still needed by `add`.
+  static constexpr bool kReadsLate = P::kScaled && !P::kBlocksB && !P::kHoldsColumns;
+  using Sum = float[P::kTileN / 2];
+
+  /// For rows of the tile from `row` on; those of columns, which are the same for all row blocks,
+  /// with the first.
+  __device__ void read(const ChunkScales<P>& scales, int row, const Fragment& fragment, int block) {
+    a_[0] = scales.a[row + fragment.row];
+    a_[1] = scales.a[row + fragment.row + 8];
+    if (block > 0) return;
+    if constexpr (P::kBlocksB) {
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) b_[j] = scales.b[j];
+    } else {
+      columns_ = scales.b + fragment.column / 2 * scale_thread_stride(P::kTileN);
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) held_[j] = column_scales(j);
+    }
+  }
+  __device__ void read(const NoScales<P>&, int, const Fragment&, int) {}
+
+  __device__ void add(const Sum& partial, Sum& sum) const {
+#pragma unroll
+    for (int i = 0; i < P::kTileN / 2; i += 8) {
+      float4 sb{};
+      if constexpr (P::kHoldsColumns) sb = held_[i / 8];
+      if constexpr (kReadsLate) sb = column_scales(i / 8);
+      if constexpr (P::kBlocksB) {
+        const float block = b_[i / 4 / (kBlockColumns / 8)];
+        sb = {block, block, block, block};
+      }
+      add_two(partial + i, sb.y, sb.x, sum + i);  // turned round (scale_thread_stride)
+      add_two(partial + i + 4, sb.w, sb.z, sum + i + 4);
+    }
+  }
+
+ private:
+  static constexpr int kBlocks = P::kTileN / kBlockColumns;
+  static constexpr int kHeld = P::kHoldsColumns ? P::kTileN / 8 : 0;
+
+  __device__ float4 column_scales(int j) const {
+    return *reinterpret_cast<const float4*>(columns_ + 4 * j);
+  }
+  /// Two neighbouring columns with scales b0 and b1, in both rows.
+  __device__ void add_two(const float* partial, float b0, float b1, float* sum) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[2 * r] = promoted(sum[2 * r], partial[2 * r], a_[r], b0);
+      sum[2 * r + 1] = promoted(sum[2 * r + 1], partial[2 * r + 1], a_[r], b1);
+    }
+  }
+  __device__ static float promoted(float sum, float partial, float a, float b) {
+    if constexpr (P::kStep == WgmmaStep::add) {
+      return __fadd_rn(sum, partial);
+    } else if constexpr (P::kStep == WgmmaStep::b_then_a) {
+      return __fmaf_rn(yielding_product(partial, b), a, sum);
+    } else if constexpr (P::kStep == WgmmaStep::a_then_b) {
+      return __fmaf_rn(yielding_product(partial, a), b, sum);
+    } else {
+      return __fmaf_rn(partial, __fmul_rn(a, b), sum);
+    }
+  }
+
+  float a_[2];
+  float b_[kBlocks];
+  float4 held_[kHeld > 0 ? kHeld : 1];
+  const float* columns_;
+};
+
+/// The turns of the warpgroups: each issues its products after the one before it has issued its
+/// own, so that one adds up or writes while another multiplies.
+template <int kConsumers>
+class Turns {
+ public:
+  __device__ explicit Turns(int warpgroup) : own_(warpgroup) {}
+  __device__ void begin() const {
+    if (own_ == kConsumers - 1) pass();
+  }
+  __device__ void wait() const { named_sync(kFirst + own_, 2 * kWarpgroup); }
+  __device__ void pass() const { named_arrive(kFirst + (own_ + 1) % kConsumers, 2 * kWarpgroup); }
+  /// Takes up the last turn that nobody waits for.
+  __device__ void finish() const {
+    if (own_ == 0) wait();
+  }
+
+ private:
+  static constexpr int kFirst = 1 + kConsumers;  ///< behind the barriers of the epilogue
+  int own_;
+};
+
+/// One consumer thread's state and the ways to multiply a tile.
+template <class P>
+class Consumer {
+ public:
+  using Sum = float[P::kTileN / 2];
+
+  __device__ Consumer(const Problem& p, Shared<P>& shared, int warpgroup, int rank)
+      : p_(p), shared_(shared), warpgroup_(warpgroup), rank_(rank), turns_(warpgroup) {}
+
+  /// Arrivals that give a stage back.
+  __device__ static std::uint32_t releases(const Problem& p) {
+    return static_cast<std::uint32_t>(p.tiling.cluster * P::kConsumers * (kWarpgroup / 32));
+  }
+
+  __device__ void run(const CUtensorMap* map_d) {
+    const Fragment fragment;
+    if constexpr (kTakesTurns) turns_.begin();
+    for (Walk walk(p_, rank_); !walk.done();) {
+      Tile tile = walk.tile();
+      tile.m0 += warpgroup_ * P::kRows;  // from here on this warpgroup's
+      Scales scales;
+      Sums sums;
+      if (tile.takes) take_sums(p_, warpgroup_, sums);
+      multiply(tile, fragment, sums, [&] {
+        scales.load(p_, tile, fragment);
+        if constexpr (kLooksAhead) walk.next();
+      });
+      if (tile.gives) {
+        give_sums(p_, warpgroup_, sums);
+      } else {
+        write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
+                              shared_.staging[warpgroup_]);
+      }
+      if constexpr (!kLooksAhead) walk.next();
+    }
+    if constexpr (kTakesTurns) turns_.finish();
+    if (threadIdx.x % kWarpgroup == 0) store_wait_all();
+  }
+
+ private:
+  static constexpr bool kTakesTurns = P::kChains == Chains::one || P::kChains == Chains::turns;
+  /// Whether the place of the next tile is found while products are under way: its divisions would
+  /// keep the next ones waiting. Where warpgroups promote in turns others multiply meanwhile.
+  static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
+  static constexpr int kStepK = 32 / P::kBytes;
+
+  using Scales = TileScales<P::kTileN, !P::kScaled>;
+  using Sums = Sum[P::kRowBlocks];
+
+  /// The products of a tile, added to `sums` where the tile takes them over. `meanwhile` is called
+  /// once, if kLooksAhead while the first products are under way.
+  template <class Meanwhile>
+  __device__ void multiply(const Tile& tile, const Fragment& fragment, Sums& sums,
+                           const Meanwhile& meanwhile) {
+    ring_.stage = uniform(ring_.stage);
+    ring_.parity = uniform(ring_.parity);
+    if constexpr (P::kChains == Chains::one) {
+      multiply_one(tile, sums[0], meanwhile);
+    } else {
+      if (!tile.takes) {
+#pragma unroll
+        for (Sum& sum : sums) {
+#pragma unroll
+          for (float& value : sum) value = 0.0f;
+        }
+      }
+      if constexpr (P::kChains == Chains::overlapped) {
+        multiply_overlapped(tile, fragment, sums[0], meanwhile);
+      } else {
+        meanwhile();
+        if constexpr (P::kChains == Chains::turns) {
+          multiply_turns(tile, fragment, sums);
+        } else {
+          multiply_pieces(tile, fragment, sums[0]);
+        }
+      }
+    }
+  }
+
+  /// The first row of a row block in the tile.
+  __device__ int first_row(int block) const { return warpgroup_ * P::kRows + 64 * block; }
+  __device__ std::uint64_t a_descriptor(int block) const {
+    return operand_descriptor(shared_.stages[ring_.stage].a + first_row(block) * kTileBytes);
+  }
+  __device__ std::uint64_t b_descriptor() const {
+    return operand_descriptor(shared_.stages[ring_.stage].b);
+  }
+  __device__ void await_stage() const { barrier_wait(&shared_.full[ring_.stage], ring_.parity); }
+  /// Issues the products of a stage in a row block; past the end of K all are zeros. `add`: to what
+  /// d holds.
+  __device__ void issue_stage(Sum& d, bool add, int block = 0) const {
+    const std::uint64_t a = a_descriptor(block), b = b_descriptor();
+    keep(d);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < kStepsPerStage; ++s) {
+      wgmma<P::kTypes, P::kTileN>(d, a + 2 * s, b + 2 * s, s > 0 || add);
+      if (P::kChains == Chains::turns || s == kStepsPerStage - 1) wgmma_commit();
+    }
+  }
+  /// Gives a stage back to every block that copies into it. A warp's lanes have read its scales.
+  __device__ void release(int stage) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (P::kScaled) __syncwarp();
+    if (p_.tiling.cluster == 1) {
+      if (lane == 0) barrier_arrive(&shared_.empty[stage]);
+    } else if (lane < kMaxCluster) {
+      barrier_arrive_at(&shared_.empty[stage], static_cast<std::uint32_t>(lane));
+    }
+  }
+  /// Adds the chain in `partial`, whose products are done, to `sum`, and gives its stage back with
+  /// the `last` chain of it.
+  __device__ void promote(const Promotion<P>& promotion, Sum& partial, Sum& sum, int stage,
+                          bool last = true) const {
+    keep(partial);
+    if (last && !Promotion<P>::kReadsLate) release(stage);
+    promotion.add(partial, sum);
+    if (last && Promotion<P>::kReadsLate) release(stage);
+  }
+
+  __device__ static int stages_of(const Tile& tile) {
+    return (tile.k_end - tile.k_begin + P::kTileK - 1) / P::kTileK;
+  }
+  /// Waits for the next stage, issues its products and returns its number.
+  __device__ int issue_next(Sum& d, bool add) {
+    const int stage = ring_.stage;
+    await_stage();
+    if constexpr (P::kChains == Chains::one) turns_.wait();
+    issue_stage(d, add);
+    if constexpr (P::kChains == Chains::one) turns_.pass();
+    ring_.advance();
+    return stage;
+  }
+
+  /// One chain over the whole range: a stage is released when the next one's products are under
+  /// way. The first stands before the loop, in which nothing but products then defines the sums:
+  /// otherwise the compiler waits after each.
+  template <class Meanwhile>
+  __device__ void multiply_one(const Tile& tile, Sum& sum, const Meanwhile& meanwhile) {
+    int stages = stages_of(tile);
+    if (stages == 0) {  // K = 0
+      for (float& value : sum) value = 0.0f;
+      return meanwhile();
+    }
+    int previous = issue_next(sum, tile.takes);
+    meanwhile();
+    while (--stages > 0) {
+      const int stage = issue_next(sum, true);
+      keep(sum);
+      wgmma_wait<1>();
+      release(previous);
+      previous = stage;
+    }
+    wgmma_wait<0>();
+    keep(sum);
+    release(previous);
+  }
+
+  /// The turn passes when two instructions are left, so that the next warpgroup's products begin
+  /// when these end. Between row blocks it comes before the promotion: measured, not understood.
+  __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sums& sums) {
+    Sum partial;
+    Promotion<P> promotion;
+    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
+      await_stage();
+      turns_.wait();
+#pragma unroll
+      for (int block = 0; block < P::kRowBlocks; ++block) {
+        const bool last = block == P::kRowBlocks - 1;
+        issue_stage(partial, false, block);
+        promotion.read(shared_.scales[ring_.stage][0], first_row(block), fragment, block);
+        wgmma_wait<2>();
+        turns_.pass();
+        wgmma_wait<0>();
+        if (!last) turns_.wait();
+        promote(promotion, partial, sums[block], ring_.stage, last);
+      }
+    }
+  }
+
+  template <class Meanwhile>
+  __device__ void multiply_overlapped(const Tile& tile, const Fragment& fragment, Sum& sum,
+                                      const Meanwhile& meanwhile) {
+    Sum even, odd;
+    int stages = stages_of(tile);
+    if (stages == 0) return meanwhile();
+    int previous = issue_next(even, false);
+    meanwhile();
+    while (true) {
+      if (--stages == 0) return promote_one<0>(even, sum, fragment, previous);
+      const int stage = issue_next(odd, false);
+      promote_one<1>(even, sum, fragment, previous);
+      if (--stages == 0) return promote_one<0>(odd, sum, fragment, stage);
+      previous = issue_next(even, false);
+      promote_one<1>(odd, sum, fragment, stage);
+    }
+  }
+  template <int kPending>
+  __device__ void promote_one(Sum& partial, Sum& sum, const Fragment& fragment, int stage) const {
+    Promotion<P> promotion;
+    promotion.read(shared_.scales[stage][0], first_row(0), fragment, 0);
+    wgmma_wait<kPending>();
+    promote(promotion, partial, sum, stage);
+  }
+
+  /// Chains of chunk_steps instructions.
+  __device__ void multiply_pieces(const Tile& tile, const Fragment& fragment, Sum& sum) {
+    Sum partial;
+    int in_chunk = 0;
+    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
+      await_stage();
+      const std::uint64_t a = a_descriptor(0), b = b_descriptor();
+      const int steps = min(kStepsPerStage, (tile.k_end - k + kStepK - 1) / kStepK);
+      int slot = 0;
+      for (int s = 0; s < steps;) {
+        const int until = min(steps, s + p_.chunk_steps - in_chunk);
+        keep(partial);
+        wgmma_fence();
+        for (; s < until; ++s, ++in_chunk) {
+          wgmma<P::kTypes, P::kTileN>(partial, a + 2 * s, b + 2 * s, in_chunk > 0);
+        }
+        wgmma_commit();
+        wgmma_wait<0>();
+        keep(partial);
+        if (in_chunk < p_.chunk_steps && k + s * kStepK < tile.k_end) continue;
+        Promotion<P> promotion;
+        promotion.read(shared_.scales[ring_.stage][slot], first_row(0), fragment, 0);
+        promotion.add(partial, sum);
+        in_chunk = 0;
+        ++slot;
+      }
+      release(ring_.stage);
+    }
+  }
+
+  const Problem& p_;
+  Shared<P>& shared_;
+  int warpgroup_, rank_;
+  Ring<P::kStages> ring_;
+  Turns<P::kConsumers> turns_;
+};
+
+template <class P>
+__global__ void __launch_bounds__(P::kThreads, 1)
+    gemm_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<P>*>(memory);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < P::kStages; ++s) {
+      barrier_init(&shared.full[s], 1);
+      barrier_init(&shared.empty[s], Consumer<P>::releases(p));
+    }
+    barrier_init_fence();
+    prefetch_map(&maps.a);
+    prefetch_map(&maps.b);
+    prefetch_map(&maps.d);
+  }
+  __syncthreads();
+  if (p.tiling.cluster > 1) cluster_sync();
+  // Behind the kernel that orders scales only their copies wait: what ran before it is done.
+  if (!P::kScaled) wait_for_earlier_kernels();
+
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  const int rank = p.tiling.cluster == 1 ? 0 : uniform(static_cast<int>(cluster_rank()));
+  if (warpgroup == P::kConsumers) {
+    lower_registers<P::kCopyRegisters>();
+    if (threadIdx.x % kWarpgroup == 0) copy_operands<P>(p, maps, rank, shared);
+  } else {
+    raise_registers<P::kRegisters>();
+    Consumer<P>(p, shared, warpgroup, rank).run(&maps.d);
+  }
+  // A block must not leave while another one still copies into its memory or arrives there.
+  __syncwarp();
+  if (p.tiling.cluster > 1) cluster_sync();
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+template <class P>
+void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem) {
+  constexpr int kMemory = static_cast<int>(sizeof(Shared<P>));
+  static_assert(kMemory <= 227 * 1024);
+  const auto kernel = gemm_kernel<P>;
+  static const bool prepared = [kernel] {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory),
+          "cudaFuncSetAttribute");
+    return true;
+  }();
+  (void)prepared;
+  const int cluster = problem.tiling.cluster;
+  Maps maps{};
+  maps.a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
+  maps.b = operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
+  maps.d = output_map(problem, P::kBoxColumns);
+  if constexpr (P::kScaled) {
+    maps.step_a = scale_map(problem, problem.step_a, problem.tiles_m * P::kTileM, P::kTileM);
+    maps.step_b = scale_map(problem, problem.step_b, problem.tiles_n * P::kPlaces, P::kPlaces);
+  }
+  const int tiles = problem.tiles_m * problem.tiles_n * problem.splits;
+  const int room = context.multiprocessors() / cluster * cluster;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, room)));
+  config.blockDim = dim3(P::kThreads);
+  config.dynamicSmemBytes = kMemory;
+  config.stream = context.stream();
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  // Without K nothing orders scales: the kernel would not wait for the earlier ones.
+  attributes[1].val.programmaticStreamSerializationAllowed = !P::kScaled || problem.k > 0;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  check(cudaLaunchKernelEx(&config, kernel, maps, problem), "gemm_wgmma");
+}
+
+/// Kernels that promote with one step.
+template <WgmmaTypes kTypes, WgmmaStep kStep>
+void launch_step(Context& context, const WgmmaGemm& gemm, const Problem& p) {
+  if constexpr (has_choice(kTypes)) {
+    if (p.tiling.chains == Chains::turns) {
+      if constexpr (kStep == WgmmaStep::product_first) {
+        if (p.blocks_b)
+          return launch_plan<Plan<kTypes, kStep, true, Chains::turns, 3, 128>>(context, gemm, p);
+      }
+      if constexpr (multiplies_columns(kStep)) {
+        if (p.tiling.tile_m == 256)
+          return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 2, 128, 2>>(context, gemm,
+                                                                                   p);
+      }
+      return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 3, 128>>(context, gemm, p);
+    }
+    if constexpr (kStep == WgmmaStep::add) {
+      if (p.tiling.chains == Chains::overlapped)
+        return launch_plan<Plan<kTypes, kStep, false, Chains::overlapped, 2, 128>>(context, gemm,
+                                                                                   p);
+    }
+  }
+  launch_plan<Plan<kTypes, kStep, false, Chains::pieces, 2, 128>>(context, gemm, p);
+}
+
+template <WgmmaTypes kTypes>
+void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
+  if (gemm.step == WgmmaStep::add) return launch_step<kTypes, WgmmaStep::add>(context, gemm, p);
+  if constexpr (kTypes != WgmmaTypes::bf16) {  // bf16 has no scales
+    switch (gemm.step) {
+      case WgmmaStep::b_then_a: return launch_step<kTypes, WgmmaStep::b_then_a>(context, gemm, p);
+      case WgmmaStep::a_then_b: return launch_step<kTypes, WgmmaStep::a_then_b>(context, gemm, p);
+      case WgmmaStep::product_first:
+        return launch_step<kTypes, WgmmaStep::product_first>(context, gemm, p);
+      default: break;
+    }
+  }
+  const auto launch = [&]<int kTileN>() {
+    launch_plan<Plan<kTypes, WgmmaStep::none, false, Chains::one, 2, kTileN>>(context, gemm, p);
+  };
+  if constexpr (has_choice(kTypes)) {
+    if (p.tiling.tile_n == 256) return launch.template operator()<256>();
+    if (p.tiling.tile_n == 192) return launch.template operator()<192>();
+    if (p.tiling.tile_n == 160) return launch.template operator()<160>();
+  }
+  launch.template operator()<128>();
+}
+
+}  // namespace fp8lab::cuda

@@ -1,7 +1,0 @@
-#include "kernels/gemm_wgmma.cuh"
-
-namespace fp8lab::cuda {
-
-template void launch_types<WgmmaTypes::bf16>(Context&, const WgmmaGemm&, const Problem&);
-
-}  // namespace fp8lab::cuda

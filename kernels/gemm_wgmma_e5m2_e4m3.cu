@@ -1,7 +1,0 @@
-#include "kernels/gemm_wgmma.cuh"
-
-namespace fp8lab::cuda {
-
-template void launch_types<WgmmaTypes::e5m2_e4m3>(Context&, const WgmmaGemm&, const Problem&);
-
-}  // namespace fp8lab::cuda

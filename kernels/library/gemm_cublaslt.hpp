@@ -1,0 +1,120 @@
+// GEMM through cuBLASLt: what a user would call instead of gemm.hpp, with the same bits.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emulation/backend.hpp"
+#include "emulation/ops/gemm_plan.hpp"
+#include "kernels/runtime/context.hpp"
+
+namespace fp8lab::cuda {
+
+/// Why cuBLASLt on Hopper does not compute this GEMM, whatever its shape (numerics.md section 6.1),
+/// or an empty string. The emulator's own refusals (fp8lab::gemm_refusal) come first.
+std::string cublaslt_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b);
+
+/// Which of our operands is the library's A. Its D is column-major: with ours_b it is our row-major
+/// D itself, with ours_a its transpose, which a further kernel turns round. The choice shows in the
+/// bits where the library's two scales enter one after the other.
+enum class LibraryA : std::uint8_t { ours_a, ours_b };
+
+/// The choice that gives the plan's bits. 1x128 by 1x128: the library multiplies by its B's scale
+/// first, so b_then_a needs our B there. Scales per row: by its A's first, and the plan by our A's.
+/// Elsewhere both give the same bits and ours_b costs nothing.
+LibraryA library_a(const GemmPlan& plan);
+
+/// A handle of the library.
+class CublasLt {
+ public:
+  /// Throws RuntimeFailure without a device.
+  CublasLt();
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  cublasLtHandle_t handle() const { return handle_; }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+/// "cuBLASLt 13.1.0".
+std::string cublaslt_version();
+
+/// The arguments of ops::Gemm, kept.
+struct GemmCall {
+  GemmSpec spec;
+  QuantizedOperand a, b;
+  TensorView bias;
+  bool accumulate = false;
+  TensorView d;
+};
+
+/// One GEMM of the library, ready to be run any number of times.
+class CublasLtGemm {
+ public:
+  /// Throws Error as ops::Gemm does and for what the library does not support: see
+  /// cublaslt_refusal; M, N and K must be multiples of 16, rows 16-byte aligned; a bias must be
+  /// bf16 and `library_a` ours_b.
+  CublasLtGemm(const CublasLt& library, const GemmCall& call, LibraryA library_a);
+
+  /// Bytes of device memory that prepare() takes.
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
+
+  /// Enqueues the copies of the scales into the library's layouts and takes the first algorithm of
+  /// its heuristic, whatever GemmSpec::split_k says, or the first with `split_k` ranges of K.
+  /// Throws Error where there is none.
+  /// `scratch`, 256-byte aligned, must outlive the runs.
+  void prepare(Context& context, std::byte* scratch, std::optional<int> split_k);
+
+  /// Enqueues the GEMM. Neither the scales nor the algorithm are looked up again.
+  void run(Context& context) const;
+
+  /// Ranges of K of the algorithm (GemmSpec::split_k); after prepare().
+  int split_k() const { return split_k_; }
+  /// The algorithm in one line; after prepare().
+  const std::string& algorithm() const { return algorithm_name_; }
+
+ private:
+  template <class T, cublasStatus_t (*destroy)(T*)>
+  struct Destroy {
+    void operator()(T* object) const { destroy(object); }
+  };
+  using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t,
+                                    Destroy<cublasLtMatmulDescOpaque_t, cublasLtMatmulDescDestroy>>;
+  using Layout =
+      std::unique_ptr<cublasLtMatrixLayoutOpaque_t,
+                      Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
+
+  const QuantizedOperand& operand(int i) const { return (i == 0) == swapped_ ? call_.b : call_.a; }
+  void set_operation();
+  void set_layouts();
+  void place_scratch();
+  void copy_scales(Context& context, int i, std::byte* scratch);
+  void choose_algorithm(std::optional<int> split_k);
+  std::vector<cublasLtMatmulHeuristicResult_t> algorithms(std::size_t workspace) const;
+
+  const CublasLt& library_;
+  GemmCall call_;
+  bool swapped_;  ///< the library's A is our B
+  Operation operation_;
+  std::array<Layout, 2> operand_layouts_;
+  Layout c_layout_, d_layout_;
+  bool separate_c_ = false;                   ///< C is a copy of D
+  TensorView c_, d_;                          ///< the library's C and D as rows: (N', M')
+  std::array<std::size_t, 2> scale_bytes_{};  ///< in scratch, in order: scales, D, workspace
+  std::size_t d_bytes_ = 0, scratch_bytes_ = 0;
+  std::byte* workspace_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+  int split_k_ = 1;
+  std::string algorithm_name_;
+};
+
+}  // namespace fp8lab::cuda

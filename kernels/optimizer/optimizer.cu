@@ -1,0 +1,161 @@
+#include <cstdint>
+
+#include "kernels/pointwise/rows.cuh"
+#include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/runtime/operations.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr float kSmallestNormal = 0x1p-126f;
+
+/// Sums of g * g over the chunks of the tree sum, a warp for each.
+__global__ void square_chunk_sums(std::int64_t n, const float* gradient, float* sums) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * warp_count();
+  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * warp_count() + warp_id();
+       chunk * numerics::kSumChunk < n; chunk += step) {
+    const float sum =
+        warp_chunk_sum(chunk * numerics::kSumChunk, chunk_end(chunk, n),
+                       [gradient](std::int64_t i) { return gradient[i] * gradient[i]; });
+    if (lane_id() == 0) sums[chunk] = sum;
+  }
+}
+
+/// One block. The tree sum of all elements is the tree sum of the sums of its chunks.
+__global__ void add_square_sums(std::int64_t chunks, const float* sums, float* scalars) {
+  const float sum = block_tree_sum(chunks, [sums](std::int64_t i) { return sums[i]; });
+  if (threadIdx.x == 0) {
+    float& total = scalars[StepScalar::kGradNormSquared];
+    total = numerics::canonical_nan(total + sum);
+  }
+}
+
+__device__ float next_power(float power, float beta) {
+  const float next = (power == 0.0f ? 1.0f : power) * beta;
+  return next > kSmallestNormal ? next : kSmallestNormal;
+}
+
+/// One thread: four numbers.
+__global__ void update_scalars(AdamWSpec spec, float* s) {
+  const float norm = __fsqrt_rn(s[StepScalar::kGradNormSquared]);
+  const float ratio = spec.clip_norm / (norm + 1e-6f);
+  s[StepScalar::kGradNorm] = numerics::canonical_nan(norm);
+  s[StepScalar::kClipFactor] = spec.clip_norm > 0.0f && ratio < 1.0f ? ratio : 1.0f;
+  s[StepScalar::kBeta1Power] = next_power(s[StepScalar::kBeta1Power], spec.beta1);
+  s[StepScalar::kBeta2Power] = next_power(s[StepScalar::kBeta2Power], spec.beta2);
+}
+
+/// What is the same for all elements. The scalars lie in device memory, so every thread derives the
+/// factors itself, once for all of its groups.
+struct Factors {
+  float decay, clip, one_minus_beta1, one_minus_beta2, rate, root;
+};
+
+__device__ Factors factors_of(const AdamWSpec& spec, const float* scalars, float decay_mask) {
+  const float learning_rate = scalars[StepScalar::kLearningRate];
+  Factors factors;
+  factors.decay = 1.0f - ((learning_rate * spec.weight_decay) * decay_mask);
+  factors.clip = scalars[StepScalar::kClipFactor];
+  factors.one_minus_beta1 = 1.0f - spec.beta1;
+  factors.one_minus_beta2 = 1.0f - spec.beta2;
+  factors.rate = learning_rate / (1.0f - scalars[StepScalar::kBeta1Power]);
+  factors.root = __fsqrt_rn(1.0f - scalars[StepScalar::kBeta2Power]);
+  return factors;
+}
+
+template <class M, class V>
+struct State {
+  Rows<float> master, gradient;
+  Rows<M> first_moment;
+  Rows<V> second_moment;
+  Rows<std::uint16_t> working;  ///< data is null when there is none
+};
+
+template <class M, class V>
+__device__ void update_group(const AdamWSpec& spec, const Factors& f, const State<M, V>& state,
+                             std::int64_t first, int count) {
+  float p[kGroup], g[kGroup], m[kGroup], v[kGroup];
+  state.master.load_group(0, first, count, p);
+  state.gradient.load_group(0, first, count, g);
+  state.first_moment.load_group(0, first, count, m);
+  state.second_moment.load_group(0, first, count, v);
+  for (int i = 0; i < kGroup; ++i) {
+    const float decayed = p[i] * f.decay;
+    const float clipped = g[i] * f.clip;
+    m[i] = (spec.beta1 * m[i]) + (f.one_minus_beta1 * clipped);
+    v[i] = (spec.beta2 * v[i]) + ((f.one_minus_beta2 * clipped) * clipped);
+    m[i] = widen(narrow<M>(m[i]));  // the update uses the moments as they are stored
+    v[i] = widen(narrow<V>(v[i]));
+    const float denominator = (__fsqrt_rn(v[i]) / f.root) + spec.epsilon;
+    p[i] = decayed - (f.rate * (m[i] / denominator));
+  }
+  state.first_moment.store_group(0, first, count, m);
+  state.second_moment.store_group(0, first, count, v);
+  state.master.store_group(0, first, count, p);
+  if (state.working.data != nullptr) state.working.store_group(0, first, count, p);
+}
+
+template <class M, class V>
+__global__ void update(AdamWSpec spec, const float* scalars, float decay_mask, std::int64_t n,
+                       State<M, V> state) {
+  const Factors factors = factors_of(spec, scalars, decay_mask);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
+  for (std::int64_t first =
+           (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kGroup;
+       first < n; first += step) {
+    const int count = n - first < kGroup ? static_cast<int>(n - first) : kGroup;
+    update_group(spec, factors, state, first, count);
+  }
+}
+
+}  // namespace
+
+void run(Context& context, const ops::AccumulateSquareSum& op) {
+  op.check();
+  constexpr unsigned kThreads = 256;
+  constexpr std::int64_t kWarps = kThreads / kWarpSize;
+  const std::int64_t n = op.gradient.size();
+  const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
+  auto* sums =
+      static_cast<float*>(context.workspace(static_cast<std::size_t>(chunks) * sizeof(float)));
+  if (chunks > 0) {
+    const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
+    square_chunk_sums<<<grid_size((chunks + kWarps - 1) / kWarps, enough), kThreads, 0,
+                        context.stream()>>>(n, op.gradient.row<float>(0), sums);
+    check_launch("accumulate_square_sum");
+  }
+  constexpr unsigned kTotalThreads = 1024;
+  add_square_sums<<<1, kTotalThreads, 0, context.stream()>>>(chunks, sums,
+                                                             op.scalars.row<float>(0));
+  check_launch("accumulate_square_sum: total");
+}
+
+void run(Context& context, const ops::BeginUpdate& op) {
+  op.check();
+  update_scalars<<<1, 1, 0, context.stream()>>>(op.spec, op.scalars.row<float>(0));
+  check_launch("begin_update");
+}
+
+void run(Context& context, const ops::AdamW& op) {
+  op.check();
+  const std::int64_t n = op.tensors.master.size();
+  if (n == 0) return;
+  const Rows<std::uint16_t> working = op.tensors.working.empty()
+                                          ? Rows<std::uint16_t>{}
+                                          : rows_of<std::uint16_t>(op.tensors.working.flat());
+  with_rows(
+      [&]<class M, class V>(const Rows<M>& first_moment, const Rows<V>& second_moment) {
+        const State<M, V> state{rows_of<float>(op.tensors.master.flat()),
+                                rows_of<float>(op.tensors.gradient.flat()), first_moment,
+                                second_moment, working};
+        constexpr unsigned kThreads = 256;
+        constexpr std::int64_t kPerBlock = kThreads * kGroup;
+        const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
+        update<<<grid_size((n + kPerBlock - 1) / kPerBlock, enough), kThreads, 0,
+                 context.stream()>>>(op.spec, op.scalars.row<float>(0), op.decay_mask, n, state);
+        check_launch("adamw");
+      },
+      op.tensors.first_moment.flat(), op.tensors.second_moment.flat());
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "emulation/numerics/exact_math.hpp"
+#include "kernels/pointwise/rows.cuh"
+#include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/runtime/fault.cuh"
+#include "kernels/runtime/operations.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+/// Calls body(col, count) for the groups of columns of a row, shared among the threads of a block.
+template <class Body>
+__device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
+  for (std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kGroup; col < cols;
+       col += static_cast<std::int64_t>(blockDim.x) * kGroup) {
+    body(col, cols - col < kGroup ? static_cast<int>(cols - col) : kGroup);
+  }
+}
+
+/// The larger one; a NaN in `value` loses.
+__device__ float larger(float best, float value) { return value > best ? value : best; }
+
+/// Largest element of a row, NaN ignored; -inf when there is none. Every thread of the block gets
+/// it. The order is free: only the sign of a zero depends on it, which no user of it sees.
+template <class T>
+__device__ float block_maximum(const Rows<T>& z, std::int64_t row, std::int64_t cols) {
+  __shared__ float warp_best[kWarpSize];
+  float best = kMinusInfinity;
+  for_each_group_of_row(cols, [&](std::int64_t col, int count) {
+    float values[kGroup];
+    z.load_group(row, col, count, values);
+    for (int i = 0; i < kGroup; ++i) best = i < count ? larger(best, values[i]) : best;
+  });
+  for (int span = kWarpSize / 2; span > 0; span /= 2) {
+    best = larger(best, __shfl_xor_sync(kAllLanes, best, span));
+  }
+  if (lane_id() == 0) warp_best[warp_id()] = best;
+  __syncthreads();
+  for (int warp = 0; warp < warp_count(); ++warp) best = larger(best, warp_best[warp]);
+  __syncthreads();
+  return best;
+}
+
+template <class D>
+struct Gradient {
+  Rows<D> rows;  ///< data is null when only the loss is wanted
+
+  __device__ bool wanted() const { return rows.data != nullptr; }
+  __device__ void zero(std::int64_t row, std::int64_t cols) const {
+    const float zeros[kGroup] = {};
+    for_each_group_of_row(
+        cols, [&](std::int64_t col, int count) { rows.store_group(row, col, count, zeros); });
+  }
+};
+
+struct TokenData {
+  const std::int32_t* target;
+  const float* weight;
+  const float* scalars;
+  float* loss;
+  std::uint32_t* faults;
+};
+
+/// A block for each token. dlogits may be the logits: the gradient pass reads each element before
+/// it overwrites it, and what else is read of the row is read before the block's barriers.
+template <class Z, class D>
+__global__ void token_losses(std::int64_t vocabulary, Rows<Z> z, TokenData token,
+                             Gradient<D> gradient) {
+  const std::int64_t t = blockIdx.x;
+  const float weight = token.weight[t];
+  const std::int64_t target = weight != 0.0f ? token.target[t] : 0;
+  const bool outside = weight != 0.0f && (target < 0 || target >= vocabulary);
+  if (weight == 0.0f || outside) {
+    if (outside && threadIdx.x == 0) report(token.faults, Fault::target_outside_vocabulary);
+    if (threadIdx.x == 0) token.loss[t] = 0.0f;
+    if (gradient.wanted()) gradient.zero(t, vocabulary);
+    return;
+  }
+  const float at_target = z.load(t, target);
+  const float m = block_maximum(z, t, vocabulary);
+  const auto exponential = [m](float value) {
+    return numerics::exp2((value - m) * numerics::kLog2E);
+  };
+  const float sum =
+      block_tree_sum(vocabulary, [&](std::int64_t i) { return exponential(z.load(t, i)); });
+  if (threadIdx.x == 0) {
+    const float below_maximum = m - at_target;
+    const float nats = (numerics::log2(sum) + (below_maximum * numerics::kLog2E)) * numerics::kLn2;
+    token.loss[t] = numerics::canonical_nan(nats * weight);
+  }
+  if (!gradient.wanted()) return;
+  const float inverse = 1.0f / sum;
+  const float factor = weight * token.scalars[StepScalar::kInverseTokens];
+  for_each_group_of_row(vocabulary, [&](std::int64_t col, int count) {
+    float values[kGroup];
+    z.load_group(t, col, count, values);
+    for (int i = 0; i < kGroup; ++i) {
+      const float probability = exponential(values[i]) * inverse;
+      values[i] = (col + i == target ? probability - 1.0f : probability) * factor;
+    }
+    gradient.rows.store_group(t, col, count, values);
+  });
+}
+
+/// One block: scalars[kLossSum] += tree_sum(loss).
+__global__ void add_losses(std::int64_t tokens, const float* loss, float* scalars) {
+  const float sum = block_tree_sum(tokens, [loss](std::int64_t t) { return loss[t]; });
+  if (threadIdx.x == 0) {
+    float& total = scalars[StepScalar::kLossSum];
+    total = numerics::canonical_nan(total + sum);
+  }
+}
+
+struct Candidate {
+  float value;
+  std::int64_t index;
+};
+
+/// A later element replaces an earlier one only when it is greater. With the first element a NaN
+/// nothing is greater, and any other NaN is greater than nothing: each thread starts from the first
+/// element, so the order of the comparisons does not matter.
+__device__ Candidate better(const Candidate& a, const Candidate& b) {
+  const bool b_wins = b.value > a.value || (b.value == a.value && b.index < a.index);
+  return b_wins ? b : a;
+}
+
+/// A block for each row.
+template <class Z>
+__global__ void row_argmax(std::int64_t cols, Rows<Z> z, std::int32_t* out) {
+  __shared__ Candidate warp_best[kWarpSize];
+  const std::int64_t row = blockIdx.x;
+  Candidate best{z.load(row, 0), 0};
+  for_each_group_of_row(cols, [&](std::int64_t col, int count) {
+    float values[kGroup];
+    z.load_group(row, col, count, values);
+    for (int i = 0; i < kGroup; ++i) {
+      if (i < count) best = better(best, {values[i], col + i});
+    }
+  });
+  for (int span = kWarpSize / 2; span > 0; span /= 2) {
+    best = better(best, {__shfl_xor_sync(kAllLanes, best.value, span),
+                         __shfl_xor_sync(kAllLanes, best.index, span)});
+  }
+  if (lane_id() == 0) warp_best[warp_id()] = best;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int warp = 1; warp < warp_count(); ++warp) best = better(best, warp_best[warp]);
+  out[row] = static_cast<std::int32_t>(best.index);
+}
+
+/// A warp for each chunk of the tree sum, within what a block can have.
+unsigned threads_for(std::int64_t cols) {
+  const std::int64_t chunks = (cols + numerics::kSumChunk - 1) / numerics::kSumChunk;
+  return static_cast<unsigned>(std::clamp<std::int64_t>(chunks, 4, kWarpSize)) * kWarpSize;
+}
+
+}  // namespace
+
+void run(Context& context, const ops::CrossEntropy& op) {
+  op.check();
+  const TokenData token{op.targets.row<std::int32_t>(0), op.weights.row<float>(0),
+                        op.scalars.row<float>(0), op.token_loss.row<float>(0), context.faults()};
+  if (op.logits.rows > 0) {
+    with_rows(
+        [&]<class Z, class D>(const Rows<Z>& z, const Rows<D>& gradient) {
+          token_losses<<<static_cast<unsigned>(op.logits.rows), threads_for(op.logits.cols), 0,
+                         context.stream()>>>(op.logits.cols, z, token, Gradient<D>{gradient});
+          check_launch("cross_entropy");
+        },
+        op.logits, op.dlogits);
+  }
+  constexpr unsigned kThreads = 1024;
+  add_losses<<<1, kThreads, 0, context.stream()>>>(op.logits.rows, op.token_loss.row<float>(0),
+                                                   op.scalars.row<float>(0));
+  check_launch("cross_entropy: loss sum");
+}
+
+void run(Context& context, const ops::Argmax& op) {
+  op.check();
+  if (op.logits.rows == 0) return;
+  with_rows(
+      [&]<class Z>(const Rows<Z>& z) {
+        row_argmax<<<static_cast<unsigned>(op.logits.rows), 256, 0, context.stream()>>>(
+            op.logits.cols, z, op.out.row<std::int32_t>(0));
+        check_launch("argmax");
+      },
+      op.logits);
+}
+
+}  // namespace fp8lab::cuda

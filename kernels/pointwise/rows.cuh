@@ -1,0 +1,166 @@
+// Rows of tensors on the device: conversion to FP32 and back, and launches over groups of columns.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "kernels/runtime/context.hpp"
+
+namespace fp8lab::cuda {
+
+/// Consecutive columns that one thread takes at a time: 16 bytes of bf16.
+inline constexpr int kGroup = 8;
+
+__device__ inline float widen(std::uint16_t bf16) { return numerics::from_bf16(bf16); }
+__device__ inline float widen(float value) { return value; }
+
+/// The value as T stores it; bf16 by the conversion instruction, which `validate codec` proves
+/// equal to numerics::to_bf16 on all 2^32 inputs.
+template <class T>
+__device__ T narrow(float value) {
+  if constexpr (sizeof(T) == 2) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  } else {
+    return numerics::canonical_nan(value);
+  }
+}
+/// The same for a group, whose pairs share an instruction.
+template <class T>
+__device__ void narrow(const float (&values)[kGroup], T (&bits)[kGroup]) {
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int i = 0; i < kGroup; i += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(values[i], values[i + 1]);
+      std::memcpy(bits + i, &pair, sizeof pair);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) bits[i] = narrow<T>(values[i]);
+  }
+}
+
+/// A matrix with elements of type T: std::uint16_t for bf16, float or double.
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+  bool wide;  ///< columns that are multiples of kGroup lie on 16-byte boundaries in every row
+
+  __device__ T* at(std::int64_t row, std::int64_t col) const { return data + row * stride + col; }
+  __device__ float load(std::int64_t row, std::int64_t col) const { return widen(*at(row, col)); }
+  __device__ void store(std::int64_t row, std::int64_t col, float value) const {
+    *at(row, col) = narrow<T>(value);
+  }
+
+  /// Elements of columns [col, col + count), count <= kGroup and col a multiple of kGroup; zeros
+  /// fill the group.
+  __device__ void load_bits(std::int64_t row, std::int64_t col, int count,
+                            T (&values)[kGroup]) const {
+    const T* source = at(row, col);
+    if (wide && count == kGroup) {
+      uint4 words[sizeof(values) / sizeof(uint4)];
+      for (int i = 0; i < static_cast<int>(sizeof(values) / sizeof(uint4)); ++i) {
+        words[i] = reinterpret_cast<const uint4*>(source)[i];
+      }
+      std::memcpy(values, words, sizeof(values));
+    } else {
+      for (int i = 0; i < kGroup; ++i) values[i] = i < count ? source[i] : T{};
+    }
+  }
+  __device__ void store_bits(std::int64_t row, std::int64_t col, int count,
+                             const T (&values)[kGroup]) const {
+    T* destination = at(row, col);
+    if (wide && count == kGroup) {
+      uint4 words[sizeof(values) / sizeof(uint4)];
+      std::memcpy(words, values, sizeof(values));
+      for (int i = 0; i < static_cast<int>(sizeof(values) / sizeof(uint4)); ++i) {
+        reinterpret_cast<uint4*>(destination)[i] = words[i];
+      }
+    } else {
+      for (int i = 0; i < kGroup; ++i) {
+        if (i < count) destination[i] = values[i];
+      }
+    }
+  }
+
+  /// As load_bits and store_bits, widened to FP32 and rounded from it.
+  __device__ void load_group(std::int64_t row, std::int64_t col, int count,
+                             float (&values)[kGroup]) const {
+    T bits[kGroup];
+    load_bits(row, col, count, bits);
+    for (int i = 0; i < kGroup; ++i) values[i] = widen(bits[i]);
+  }
+  __device__ void store_group(std::int64_t row, std::int64_t col, int count,
+                              const float (&values)[kGroup]) const {
+    T bits[kGroup];
+    narrow(values, bits);
+    store_bits(row, col, count, bits);
+  }
+};
+
+/// T must be the storage type of the view.
+template <class T>
+Rows<T> rows_of(const TensorView& view) {
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  const auto row_bytes = static_cast<std::uintptr_t>(view.row_stride) * sizeof(T);
+  const bool aligned_rows = view.rows <= 1 || row_bytes % sizeof(uint4) == 0;
+  return {static_cast<T*>(view.data), view.row_stride,
+          address % sizeof(uint4) == 0 && aligned_rows};
+}
+
+/// Calls launch(rows...) with the Rows of each view, which are bf16 or f32.
+template <class Launch>
+void with_rows(const Launch& launch) {
+  launch();
+}
+template <class Launch, class... Views>
+void with_rows(const Launch& launch, const TensorView& view, const Views&... others) {
+  const auto bind = [&](const auto& rows) {
+    with_rows([&](const auto&... more) { launch(rows, more...); }, others...);
+  };
+  if (view.dtype == DType::bf16) {
+    bind(rows_of<std::uint16_t>(view));
+  } else {
+    bind(rows_of<float>(view));
+  }
+}
+
+/// Calls body(row, col, count) for every group of columns; blockIdx.y runs over rows.
+template <class Body>
+__global__ void for_each_group(std::int64_t rows, std::int64_t cols, Body body) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
+  const std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kGroup;
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    for (std::int64_t col = first; col < cols; col += step) {
+      body(row, col, cols - col < kGroup ? static_cast<int>(cols - col) : kGroup);
+    }
+  }
+}
+
+/// Blocks along x or y of a grid for `items` of work; the kernel's loop takes the rest.
+inline unsigned grid_size(std::int64_t items, std::int64_t limit) {
+  return static_cast<unsigned>(std::clamp<std::int64_t>(items, 1, limit));
+}
+inline constexpr std::int64_t kGridYLimit = 65535;  ///< of the hardware
+
+/// Runs `body` over the groups of a (rows, cols) matrix.
+template <class Body>
+void launch_groups(Context& context, std::int64_t rows, std::int64_t cols, const Body& body,
+                   const char* name) {
+  if (rows == 0 || cols == 0) return;
+  const std::int64_t groups = (cols + kGroup - 1) / kGroup;
+  const unsigned threads = groups > 96 ? 128u : (static_cast<unsigned>(groups) + 31u) / 32u * 32u;
+  const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 64;
+  const dim3 grid(grid_size((groups + threads - 1) / threads, enough),
+                  grid_size(rows, kGridYLimit));
+  for_each_group<<<grid, threads, 0, context.stream()>>>(rows, cols, body);
+  check_launch(name);
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,56 @@
+// SwiGLU and its gradient, in groups of elements; a NaN among the results need not be canonical.
+#pragma once
+
+#include "emulation/numerics/exact_math.hpp"
+#include "kernels/pointwise/rows.cuh"
+
+namespace fp8lab::cuda {
+
+inline constexpr float kLargestDivisor = 0x1p126f;
+
+/// 1 / x to nearest even for 1 <= x < kLargestDivisor, whose result is a normal number: what the
+/// compiler's division does there, without the branch that keeps the elements of a group apart.
+/// `validate codec` compares all of them.
+__device__ inline float reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return __fmaf_rn(r, __fmaf_rn(-x, r, 1.0f), r);
+}
+
+/// numerics::sigmoid of each element; some number for NaN, which what it is multiplied with keeps.
+__device__ inline void sigmoid(const float (&x)[kGroup], float (&result)[kGroup]) {
+  float divisors[kGroup];
+  bool ordinary = true;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    divisors[i] = numerics::sigmoid_divisor(x[i]);
+    ordinary &= divisors[i] < kLargestDivisor;
+    result[i] = reciprocal(divisors[i]);
+  }
+  if (ordinary) return;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) result[i] = 1.0f / divisors[i];
+}
+
+__device__ inline void swiglu(const float (&gate)[kGroup], const float (&up)[kGroup],
+                              float (&out)[kGroup]) {
+  float sig[kGroup];
+  sigmoid(gate, sig);
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) out[i] = (gate[i] * sig[i]) * up[i];
+}
+
+__device__ inline void swiglu_gradient(const float (&gate)[kGroup], const float (&up)[kGroup],
+                                       const float (&dout)[kGroup], float (&dgate)[kGroup],
+                                       float (&dup)[kGroup]) {
+  float sig[kGroup];
+  sigmoid(gate, sig);
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    const float slope = sig[i] * (1.0f + gate[i] * (1.0f - sig[i]));
+    dgate[i] = (dout[i] * up[i]) * slope;
+    dup[i] = dout[i] * (gate[i] * sig[i]);
+  }
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,380 @@
+#include "kernels/runtime/operations.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "emulation/numerics/operand_hash.hpp"
+#include "emulation/numerics/outliers.hpp"
+#include "emulation/ops/operand_checks.hpp"
+#include "kernels/pointwise/rows.cuh"
+#include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/quantize/operand_decoder.cuh"
+#include "kernels/quantize/quantize.hpp"
+#include "kernels/quantize/quantize_scales.hpp"
+#include "kernels/transform/transform.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+using numerics::bits_float;
+using numerics::float_bits;
+
+constexpr int kBand = kStatisticsBand;  ///< rows of a band, columns of a block
+constexpr int kSums = 7;
+static_assert(sizeof(StatisticsTotals) == kSums * sizeof(double));
+constexpr int kThreads = 256;
+static_assert(kThreads / kWarpSize >= kSums);
+
+using Count = unsigned long long;  // what atomicAdd takes
+
+/// What has no order. Zeros before: scales are kept as keys that only grow.
+struct Tally {
+  Count nonfinite, underflow, saturated, zero_tiles, hash;
+  Count exponents[kExponentBins];
+  std::uint32_t largest_scale, smallest_scale;  ///< keys; 0: none seen
+};
+
+/// Order of FP32 values as unsigned numbers above 0, NaN excepted.
+FP8LAB_HD std::uint32_t order_key(float value) {
+  const std::uint32_t bits = float_bits(value);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+float value_of_key(std::uint32_t key) {
+  return bits_float(key >> 31 != 0 ? key & 0x7FFFFFFFu : ~key);
+}
+
+/// The operand as the kernels read it, in the orientation of the source.
+struct Compared {
+  std::int64_t rows, cols;  ///< of the source
+  bool transpose;
+  TileGrid grid;
+  Decoder decoder;
+  const float* compensation;  ///< bounds of a compensated clamp; nullptr: none
+
+  __device__ float value(std::int64_t row, std::int64_t col) const {
+    return transpose ? decoder(col, row) : decoder(row, col);
+  }
+  __device__ float scale(std::int64_t tile_row, std::int64_t tile_col) const {
+    if (decoder.scales == nullptr) return 1.0f;
+    return transpose ? decoder.scales[tile_col * decoder.scale_stride + tile_row]
+                     : decoder.scales[tile_row * decoder.scale_stride + tile_col];
+  }
+};
+
+/// A block of 64 x 64 elements of source and operand, zeros where either is not finite; rows padded
+/// so that a column of them is spread over the banks.
+struct Elements {
+  float x[kBand][kBand + 1], y[kBand][kBand + 1];
+};
+
+/// What the threads of a block count.
+struct Counters {
+  std::uint32_t nonfinite, underflow, saturated;
+  std::uint32_t exponents[kExponentBins];
+  std::uint32_t channel_amax[kBand];
+};
+
+__device__ void count_element(float x, float y, float limit, int col, Counters& counters) {
+  const std::uint32_t magnitude = float_bits(x) & 0x7FFFFFFFu;
+  const std::uint32_t operand = float_bits(y) & 0x7FFFFFFFu;
+  if (magnitude <= numerics::kF32Infinity && magnitude > float_bits(limit)) {
+    atomicAdd(&counters.saturated, 1u);
+  }
+  if (magnitude >= numerics::kF32Infinity || operand >= numerics::kF32Infinity) {
+    atomicAdd(&counters.nonfinite, 1u);
+  } else if (magnitude != 0) {
+    if (operand == 0) atomicAdd(&counters.underflow, 1u);
+    const int bin = static_cast<int>(magnitude >> 23) - 127 - kLowestBinExponent;
+    atomicAdd(&counters.exponents[min(max(bin, 0), kExponentBins - 1)], 1u);
+    if (magnitude > counters.channel_amax[col]) {
+      atomicMax(&counters.channel_amax[col], magnitude);
+    }
+  }
+}
+
+/// Reads the block at (row0, col0); nonzero[tile] = 1 for the tiles of nonzero elements.
+template <class T>
+__device__ void read_block(const Rows<T>& source, const Compared& compared, std::int64_t row0,
+                           std::int64_t col0, Elements& elements, Counters& counters,
+                           std::uint8_t* nonzero) {
+  // Neighbouring threads read neighbouring codes.
+  const int near = static_cast<int>(threadIdx.x) % kBand;
+  std::int64_t tile = -1;
+  float limit = 0.0f;
+  bool marked = false;
+  for (int far = static_cast<int>(threadIdx.x) / kBand; far < kBand; far += kThreads / kBand) {
+    const int i = compared.transpose ? near : far, j = compared.transpose ? far : near;
+    const std::int64_t row = row0 + i, col = col0 + j;
+    if (row >= compared.rows || col >= compared.cols) {
+      elements.x[i][j] = elements.y[i][j] = 0.0f;
+      continue;
+    }
+    const std::int64_t tile_row = row / compared.grid.height, tile_col = col / compared.grid.width;
+    if (tile_row * compared.grid.wide + tile_col != tile) {
+      tile = tile_row * compared.grid.wide + tile_col;
+      limit = saturation_limit(compared.decoder.format, compared.scale(tile_row, tile_col));
+      marked = false;
+    }
+    const float x = source.load(row, col);
+    float y = compared.value(row, col);
+    if (compared.compensation != nullptr) {
+      y += numerics::clamp_residual({compared.compensation[0], compared.compensation[1]}, x);
+    }
+    count_element(x, y, limit, j, counters);
+    if (!marked && (float_bits(x) & 0x7FFFFFFFu) != 0) {
+      nonzero[tile] = 1;
+      marked = true;
+    }
+    const bool finite = (float_bits(x) & 0x7FFFFFFFu) < numerics::kF32Infinity &&
+                        (float_bits(y) & 0x7FFFFFFFu) < numerics::kF32Infinity;
+    elements.x[i][j] = finite ? x : 0.0f;
+    elements.y[i][j] = finite ? y : 0.0f;
+  }
+}
+
+/// One element's term of sum `which`, in the order of StatisticsTotals.
+template <int kWhich>
+__device__ double term(float x_value, float y_value) {
+  const double x = x_value, y = y_value;
+  switch (kWhich) {
+    case 0: return x * x;
+    case 1: return (x * x) * (x * x);
+    case 2: return x * y;
+    case 3: return y * y;
+    case 4: return (y - x) * (y - x);
+    case 5: return y - x;
+    default: return fabs(x);
+  }
+}
+
+/// Adds a block to one lane of one sum: by ascending row, then column. Zeros outside the source
+/// change nothing, as a lane is never -0.
+template <int kWhich>
+__device__ void add_block(const Elements& elements, int rows, int lane, double& sum) {
+  for (int i = 0; i < rows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kBand; j += kStatisticsLanes) {
+      sum += term<kWhich>(elements.x[i][j + lane], elements.y[i][j + lane]);
+    }
+  }
+}
+
+__device__ void add_block(int which, const Elements& elements, int rows, int lane, double& sum) {
+  switch (which) {
+    case 0: return add_block<0>(elements, rows, lane, sum);
+    case 1: return add_block<1>(elements, rows, lane, sum);
+    case 2: return add_block<2>(elements, rows, lane, sum);
+    case 3: return add_block<3>(elements, rows, lane, sum);
+    case 4: return add_block<4>(elements, rows, lane, sum);
+    case 5: return add_block<5>(elements, rows, lane, sum);
+    default: return add_block<6>(elements, rows, lane, sum);
+  }
+}
+
+/// One block a band. A warp has one of the sums, and of it the first lanes one lane each.
+/// totals (bands, kSums); channel_amax holds zeros before.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    band_kernel(Rows<T> source, const __grid_constant__ Compared compared, double* totals,
+                std::uint32_t* channel_amax, std::uint8_t* nonzero, Tally* tally) {
+  __shared__ Elements elements;
+  __shared__ Counters counters;
+  auto* words = reinterpret_cast<std::uint32_t*>(&counters);
+  constexpr int kWords = sizeof(Counters) / sizeof(std::uint32_t);
+  for (int i = threadIdx.x; i < kWords; i += kThreads) words[i] = 0;
+  const std::int64_t row0 = std::int64_t{blockIdx.x} * kBand;
+  const int rows = static_cast<int>(min(compared.rows - row0, std::int64_t{kBand}));
+  const bool adds = warp_id() < kSums && lane_id() < kStatisticsLanes;
+  double sum = 0.0;
+  for (std::int64_t col0 = 0; col0 < compared.cols; col0 += kBand) {
+    __syncthreads();
+    read_block(source, compared, row0, col0, elements, counters, nonzero);
+    __syncthreads();
+    if (adds) add_block(warp_id(), elements, rows, lane_id(), sum);
+    // The last warp has no sum.
+    for (int j = lane_id(); warp_id() == kSums && j < kBand; j += kWarpSize) {
+      if (counters.channel_amax[j] != 0) {
+        atomicMax(&channel_amax[col0 + j], counters.channel_amax[j]);
+      }
+      counters.channel_amax[j] = 0;
+    }
+  }
+  for (int span = kStatisticsLanes / 2; span > 0; span /= 2) {
+    sum += __shfl_down_sync(kAllLanes, sum, span);
+  }
+  if (warp_id() < kSums && lane_id() == 0) totals[blockIdx.x * kSums + warp_id()] = sum;
+  for (int i = threadIdx.x; i < kExponentBins; i += kThreads) {
+    if (counters.exponents[i] != 0) atomicAdd(&tally->exponents[i], Count{counters.exponents[i]});
+  }
+  if (threadIdx.x == 0) {
+    atomicAdd(&tally->nonfinite, Count{counters.nonfinite});
+    atomicAdd(&tally->underflow, Count{counters.underflow});
+    atomicAdd(&tally->saturated, Count{counters.saturated});
+  }
+}
+
+/// Zero tiles, and the extremes of the other tiles' scales.
+__global__ void tile_kernel(const __grid_constant__ Compared compared, const std::uint8_t* nonzero,
+                            Tally* tally) {
+  Count zero = 0;
+  std::uint32_t largest = 0, smallest = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t tile = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+       tile < compared.grid.count(); tile += step) {
+    if (nonzero[tile] == 0) {
+      ++zero;
+      continue;
+    }
+    const float scale = compared.scale(tile / compared.grid.wide, tile % compared.grid.wide);
+    if (scale == 0.0f || scale != scale) continue;
+    largest = max(largest, order_key(scale));
+    smallest = max(smallest, ~order_key(scale));
+  }
+  if (zero != 0) atomicAdd(&tally->zero_tiles, zero);
+  largest = __reduce_max_sync(kAllLanes, largest);
+  smallest = __reduce_max_sync(kAllLanes, smallest);
+  if (lane_id() != 0) return;
+  atomicMax(&tally->largest_scale, largest);
+  atomicMax(&tally->smallest_scale, smallest);
+}
+
+/// Up to 8 bytes as a little-endian word.
+__device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
+  constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
+  if (count >= kWord && reinterpret_cast<std::uintptr_t>(bytes) % kWord == 0) {
+    return *reinterpret_cast<const std::uint64_t*>(bytes);
+  }
+  std::uint64_t word = 0;
+  for (int i = 0; i < kWord && i < count; ++i) {
+    word |= static_cast<std::uint64_t>(bytes[i]) << 8 * i;
+  }
+  return word;
+}
+
+/// Adds the terms of a matrix to the hash: rows of `bytes` bytes, `stride` bytes apart, in words of
+/// `word` bytes.
+__global__ void hash_kernel(numerics::HashedPart part, const std::byte* data, std::int64_t rows,
+                            std::int64_t bytes, std::int64_t stride, int word, Tally* tally) {
+  const std::int64_t words = (bytes + word - 1) / word;
+  Count sum = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * words;
+       i += step) {
+    const std::int64_t at = i % words * word;
+    const std::int64_t count = min(bytes - at, std::int64_t{word});
+    sum += numerics::hash_term(part, static_cast<std::uint64_t>(i),
+                               load_word(data + i / words * stride + at, count));
+  }
+  for (int span = kWarpSize / 2; span > 0; span /= 2) {
+    sum += __shfl_down_sync(kAllLanes, sum, span);
+  }
+  if (lane_id() == 0) atomicAdd(&tally->hash, sum);
+}
+
+unsigned blocks_for(const Context& context, std::int64_t items) {
+  return grid_size((items + kThreads - 1) / kThreads,
+                   static_cast<std::int64_t>(context.multiprocessors()) * 8);
+}
+
+void hash(Context& context, numerics::HashedPart part, const TensorView& view, int word,
+          Tally* tally) {
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  hash_kernel<<<blocks_for(context, view.size()), kThreads, 0, context.stream()>>>(
+      part, static_cast<const std::byte*>(view.data), view.rows, view.cols * size,
+      view.row_stride * size, word, tally);
+  check_launch("operand_statistics: hash");
+}
+
+/// Results on the device, one after the other: tally, sums of the bands, column amaxes; after them
+/// a flag for each tile.
+struct Layout {
+  std::size_t totals, amax, nonzero, end;
+
+  Layout(std::int64_t bands, std::int64_t cols, std::int64_t tiles)
+      : totals(sizeof(Tally)),
+        amax(totals + static_cast<std::size_t>(bands) * sizeof(StatisticsTotals)),
+        nonzero(amax + static_cast<std::size_t>(cols) * sizeof(std::uint32_t)),
+        end(nonzero + static_cast<std::size_t>(tiles)) {}
+};
+
+StatisticsParts parts_of(const std::vector<std::byte>& bytes, const Layout& layout) {
+  StatisticsParts parts;
+  Tally tally;
+  std::memcpy(&tally, bytes.data(), sizeof tally);
+  parts.counts.nonfinite = static_cast<std::int64_t>(tally.nonfinite);
+  parts.counts.underflow = static_cast<std::int64_t>(tally.underflow);
+  parts.counts.saturated = static_cast<std::int64_t>(tally.saturated);
+  std::copy_n(tally.exponents, kExponentBins, parts.counts.exponents);
+  parts.zero_tiles = static_cast<std::int64_t>(tally.zero_tiles);
+  parts.hash = tally.hash;
+  if (tally.largest_scale != 0) {
+    parts.largest_scale = std::max(0.0f, value_of_key(tally.largest_scale));
+    parts.smallest_scale = value_of_key(~tally.smallest_scale);
+  }
+  for (std::size_t at = layout.totals; at < layout.amax; at += sizeof(StatisticsTotals)) {
+    StatisticsTotals band;
+    std::memcpy(&band, bytes.data() + at, sizeof band);
+    parts.sums += band;
+  }
+  parts.channel_amax.resize((layout.nonzero - layout.amax) / sizeof(std::uint32_t));
+  std::memcpy(parts.channel_amax.data(), bytes.data() + layout.amax, layout.nonzero - layout.amax);
+  return parts;
+}
+
+}  // namespace
+
+/// Everything that grows with the tensor is read, summed and hashed on the device; what follows
+/// from the sums of bands, counts and column amaxes is computed here, so this waits for the stream.
+void run(Context& context, const ops::MeasureOperand& op) {
+  op.check();
+  const TensorView& original = op.source;
+  const QuantizedOperand& operand = op.operand;
+  const bool transpose = op.transpose;
+  check_supported("operand_statistics", operand);
+  const TensorView source = operand.spec.transform.is_along_k()
+                                ? transformed(context, original, transpose, operand)
+                                : original;
+  const bool compensated = operand.spec.transform.compensated;
+  if (compensated) check_transform(operand, operand.k);
+  const Compared compared{
+      source.rows,         source.cols,
+      transpose,           tile_grid(source, operand.spec.scale_tile(), transpose),
+      decoder_of(operand), compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
+  const std::int64_t bands = (source.rows + kBand - 1) / kBand;
+  const Layout layout(bands, source.cols, compared.grid.count());
+  auto* memory = static_cast<std::byte*>(context.workspace(layout.end));
+  auto* tally = reinterpret_cast<Tally*>(memory);
+  auto* nonzero = reinterpret_cast<std::uint8_t*>(memory + layout.nonzero);
+  check(cudaMemsetAsync(memory, 0, layout.end, context.stream()), "cudaMemsetAsync");
+  with_rows(
+      [&](const auto& rows) {
+        band_kernel<<<static_cast<unsigned>(bands), kThreads, 0, context.stream()>>>(
+            rows, compared, reinterpret_cast<double*>(memory + layout.totals),
+            reinterpret_cast<std::uint32_t*>(memory + layout.amax), nonzero, tally);
+      },
+      source);
+  check_launch("operand_statistics: bands");
+  tile_kernel<<<blocks_for(context, compared.grid.count()), kThreads, 0, context.stream()>>>(
+      compared, nonzero, tally);
+  check_launch("operand_statistics: tiles");
+  hash(context, numerics::HashedPart::codes, operand.codes, sizeof(std::uint64_t), tally);
+  if (!operand.scales.empty()) {
+    hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), tally);
+  }
+  std::vector<std::byte> bytes(layout.nonzero);
+  check(
+      cudaMemcpyAsync(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost, context.stream()),
+      "cudaMemcpyAsync");
+  context.synchronize();
+  StatisticsParts parts = parts_of(bytes, layout);
+  parts.elements = source.size();
+  parts.tiles = compared.grid.count();
+  const OperandStatistics statistics = describe_statistics(parts);
+  check(cudaMemcpyAsync(op.record.data, &statistics, sizeof statistics, cudaMemcpyHostToDevice,
+                        context.stream()),
+        "cudaMemcpyAsync");
+  context.synchronize();
+}
+
+}  // namespace fp8lab::cuda

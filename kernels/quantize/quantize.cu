@@ -1,0 +1,334 @@
+#include "kernels/quantize/quantize.hpp"
+
+#include <cuda_fp8.h>
+
+#include <algorithm>
+
+#include "emulation/base/error.hpp"
+#include "emulation/ops/operand_checks.hpp"
+#include "kernels/pointwise/rows.cuh"
+#include "kernels/quantize/quantize_blocks.hpp"
+#include "kernels/quantize/quantize_rows.hpp"
+#include "kernels/quantize/quantize_scales.hpp"
+#include "kernels/quantize/quantize_tiles.cuh"
+#include "kernels/quantize/quantize_values.hpp"
+#include "kernels/transform/clamp.hpp"
+#include "kernels/transform/transform.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+/// How codes are found: by the conversion instruction, which `validate codec` proves equal to
+/// numerics::encode on all 2^32 inputs, or by the definition.
+enum class Codec { e4m3_instruction, e5m2_instruction, definition };
+
+template <Codec kCodec>
+__device__ std::uint8_t encode(const Cast& cast, float x, float factor, std::uint64_t index) {
+  const float scaled = cast.scaled(x, factor);
+  if constexpr (kCodec == Codec::definition) {
+    return static_cast<std::uint8_t>(cast.code(scaled, index));
+  } else {
+    return __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE,
+                                 kCodec == Codec::e4m3_instruction ? __NV_E4M3 : __NV_E5M2);
+  }
+}
+
+Codec codec_of(const QuantSpec& spec) {
+  const bool plain =
+      spec.rounding == numerics::Rounding::nearest && spec.overflow == numerics::Overflow::saturate;
+  if (plain && spec.format == numerics::kE4M3) return Codec::e4m3_instruction;
+  if (plain && spec.format == numerics::kE5M2) return Codec::e5m2_instruction;
+  return Codec::definition;
+}
+
+/// codes = cast(source) by tiles, or their transpose, which passes through shared memory so that
+/// both sides are read and written in rows.
+template <class T, Codec kCodec, bool kTranspose>
+__global__ void encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
+                              const float* factors, const __grid_constant__ Cast cast,
+                              std::uint8_t* codes, std::int64_t stride) {
+  __shared__ std::uint8_t turned[kTranspose ? kTileSide : 1][kTileSide + 4];
+  const std::int64_t col0 = std::int64_t{blockIdx.x} * kTileSide;
+  for (std::int64_t row0 = std::int64_t{blockIdx.y} * kTileSide; row0 < rows;
+       row0 += std::int64_t{gridDim.y} * kTileSide) {
+    for (int i = threadIdx.y; i < kTileSide && row0 + i < rows; i += kThreadsAcross) {
+      const std::int64_t row = row0 + i;
+      const float* row_factors = factors + row / grid.height * grid.wide;
+      for (int j = 0; j < kPerThread; ++j) {
+        const std::int64_t col = col0 + threadIdx.x * kPerThread + j;
+        if (col >= cols) break;
+        const std::uint8_t code =
+            encode<kCodec>(cast, source.load(row, col), row_factors[col / grid.width],
+                           static_cast<std::uint64_t>(row * cols + col));
+        if constexpr (kTranspose) {
+          turned[threadIdx.x * kPerThread + j][i] = code;
+        } else {
+          codes[row * stride + col] = code;
+        }
+      }
+    }
+    if constexpr (kTranspose) {
+      __syncthreads();
+      for (int j = threadIdx.y; j < kTileSide && col0 + j < cols; j += kThreadsAcross) {
+        for (int i = threadIdx.x; i < kTileSide && row0 + i < rows; i += kThreadsAcross) {
+          codes[(col0 + j) * stride + row0 + i] = turned[j][i];
+        }
+      }
+      __syncthreads();
+    }
+  }
+}
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::uint32_t* amax_of(const TensorView& state) {
+  return reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax);
+}
+
+/// One quantization to codes of at most 8 bits with ordinary scales: first the scales of all tiles,
+/// then the codes.
+class Quantizer {
+ public:
+  Quantizer(Context& context, const TensorView& source, bool transpose, const RandomKey& key,
+            QuantizedOperand& operand)
+      : context_(context),
+        source_(source),
+        transpose_(transpose),
+        cast_(cast_of(operand.spec, key)),
+        operand_(operand),
+        grid_(tile_grid(source, operand.spec.scale_tile(), transpose)) {
+    const auto tiles = static_cast<std::size_t>(grid_.count());
+    amax_bytes_ = kAlignment + aligned(tiles * sizeof(std::uint32_t));
+    auto* memory =
+        static_cast<std::byte*>(context.workspace(amax_bytes_ + aligned(tiles * sizeof(float))));
+    tensor_amax_ = reinterpret_cast<std::uint32_t*>(memory);
+    tile_amax_ = reinterpret_cast<std::uint32_t*>(memory + kAlignment);
+    factors_ = reinterpret_cast<float*>(memory + amax_bytes_);
+  }
+
+  void current() {
+    check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
+    measure();
+    if (operand_.spec.scale.format == numerics::ScaleFormat::nv_two_level) {
+      measure_tensor(context_, source_, tensor_amax_);
+    }
+    find_tile_scales(context_, source_, grid_, operand_.spec, tensor_amax_, tile_amax_, factors_,
+                     scales_of(operand_, transpose_));
+    if (!encode_in_blocks(nullptr)) encode();
+  }
+
+  /// With a scale that is known beforehand; a delayed one also learns the amax.
+  void known(const TensorView& state) {
+    find_known_scale(context_, operand_.spec, state, factors_, scales_of(operand_, transpose_));
+    std::uint32_t* const amax =
+        operand_.spec.scale_source == ScaleSource::delayed ? amax_of(state) : nullptr;
+    if (encode_in_blocks(amax)) return;
+    if (amax != nullptr) measure_tensor(context_, source_, amax);
+    encode();
+  }
+
+ private:
+  bool one_tile_a_row() const { return grid_.wide == 1 && grid_.height == 1; }
+  bool one_tile_a_column() const { return grid_.high == 1 && grid_.width == 1; }
+
+  void measure() {
+    if (grid_.count() == 1) return measure_tensor(context_, source_, tile_amax_);
+    if (one_tile_a_row()) return measure_lines(context_, source_, tile_amax_, nullptr);
+    if (one_tile_a_column()) return measure_lines(context_, source_, nullptr, tile_amax_);
+    measure_tiles(context_, source_, grid_, tile_amax_);
+  }
+
+  /// Writes the codes, and raises *amax, in one reading of the source where the block kernels can:
+  /// with one factor for the tensor, or one for each row of the operand.
+  bool encode_in_blocks(std::uint32_t* amax) {
+    const bool one_a_row = transpose_ ? one_tile_a_column() : one_tile_a_row();
+    if (!has_instruction(operand_.spec) || !(grid_.count() == 1 || one_a_row)) return false;
+    const BlockOperand codes = block_factors(operand_, factors_, one_a_row ? 1 : 0);
+    quantize_blocks(context_, source_, cast_.divide, transpose_ ? BlockOperand{} : codes,
+                    transpose_ ? codes : BlockOperand{}, amax);
+    return true;
+  }
+
+  void encode() {
+    with_rows(
+        [&](const auto& rows) {
+          switch (codec_of(operand_.spec)) {
+            case Codec::e4m3_instruction: return encode_by<Codec::e4m3_instruction>(rows);
+            case Codec::e5m2_instruction: return encode_by<Codec::e5m2_instruction>(rows);
+            case Codec::definition: return encode_by<Codec::definition>(rows);
+          }
+        },
+        source_);
+  }
+  template <Codec kCodec, class T>
+  void encode_by(const Rows<T>& rows) {
+    const auto launch = [&](auto kernel) {
+      kernel<<<tile_blocks(source_), kTileThreads, 0, context_.stream()>>>(
+          rows, source_.rows, source_.cols, grid_, factors_, cast_,
+          static_cast<std::uint8_t*>(operand_.codes.data), operand_.codes.row_stride);
+    };
+    if (transpose_) {
+      launch(encode_kernel<T, kCodec, true>);
+    } else {
+      launch(encode_kernel<T, kCodec, false>);
+    }
+    check_launch("quantize: codes");
+  }
+
+  Context& context_;
+  const TensorView& source_;
+  bool transpose_;
+  Cast cast_;
+  QuantizedOperand& operand_;
+  TileGrid grid_;
+  std::size_t amax_bytes_ = 0;
+  std::uint32_t* tensor_amax_ = nullptr;
+  std::uint32_t* tile_amax_ = nullptr;
+  float* factors_ = nullptr;
+};
+
+/// The factors that two operands of one source need before its elements are read for their codes,
+/// and their scales: of the whole tensor, whatever its scale source, and of rows.
+class SharedFactors {
+ public:
+  SharedFactors(Context& context, const TensorView& source, const TensorView& state)
+      : context_(context), source_(source), state_(state) {
+    const std::int64_t lines = source.rows + source.cols;
+    const std::size_t bytes = aligned(static_cast<std::size_t>(1 + lines) * sizeof(float));
+    auto* memory = static_cast<std::byte*>(context.workspace(2 * bytes + kAlignment));
+    amax_bytes_ = bytes;
+    tensor_amax_ = reinterpret_cast<std::uint32_t*>(memory);
+    next_ = reinterpret_cast<float*>(memory + bytes);
+  }
+
+  /// Reads the source for the amaxes that the two specs need; none where tiles find their own.
+  void measure(const QuantSpec& first, const QuantSpec& second) {
+    const auto needs_tensor = [](const QuantSpec& spec) {
+      return spec.scale_source == ScaleSource::current && spec.tile.is_tensor();
+    };
+    const bool tensor = needs_tensor(first) || needs_tensor(second);
+    const bool rows = has_row_scales(first), cols = has_row_scales(second);
+    if (!tensor && !rows && !cols) return;
+    check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
+    if (tensor) measure_tensor(context_, source_, tensor_amax_);
+    if (rows || cols) {
+      measure_lines(context_, source_, rows ? row_amax() : nullptr, cols ? col_amax() : nullptr);
+    }
+  }
+
+  /// The operand as quantize_blocks takes it, with its scales written where that is due here.
+  BlockOperand block(const QuantizedOperand& operand, bool transpose) {
+    const QuantSpec& spec = operand.spec;
+    if (has_block_tiles(spec)) return block_tiles(operand, transpose);
+    const Scales scales = scales_of(operand, transpose);
+    const bool lines = has_row_scales(spec);
+    float* const factors = next_;
+    next_ += lines ? operand.rows : 1;
+    if (spec.scale_source == ScaleSource::current) {
+      find_tile_scales(context_, source_, tile_grid(source_, spec.tile, transpose), spec,
+                       tensor_amax_,
+                       !lines      ? tensor_amax_
+                       : transpose ? col_amax()
+                                   : row_amax(),
+                       factors, scales);
+    } else {
+      find_known_scale(context_, spec, state_, factors, scales);
+    }
+    return block_factors(operand, factors, lines ? 1 : 0);
+  }
+
+ private:
+  std::uint32_t* row_amax() const { return tensor_amax_ + 1; }
+  std::uint32_t* col_amax() const { return tensor_amax_ + 1 + source_.rows; }
+
+  Context& context_;
+  const TensorView& source_;
+  const TensorView& state_;
+  std::size_t amax_bytes_ = 0;
+  std::uint32_t* tensor_amax_ = nullptr;
+  float* next_ = nullptr;
+};
+
+/// Without the transform.
+void quantize_as_is(Context& context, const TensorView& source, bool transpose,
+                    const RandomKey& key, const TensorView& state, QuantizedOperand& operand) {
+  const QuantSpec& spec = operand.spec;
+  if (!spec.is_quantized()) return quantize_values(context, source, transpose, key, operand);
+  if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
+  if (has_block_tiles(spec)) {
+    const BlockOperand tiles = block_tiles(operand, transpose);
+    return quantize_blocks(context, source, spec.scale.divides(),
+                           transpose ? BlockOperand{} : tiles, transpose ? tiles : BlockOperand{},
+                           nullptr);
+  }
+  if (!transpose && has_row_scales(spec) && source.cols <= kLongestRow) {
+    return quantize_rows(context, source, operand);
+  }
+  Quantizer quantizer(context, source, transpose, key, operand);
+  if (spec.scale_source == ScaleSource::current) return quantizer.current();
+  quantizer.known(state);
+}
+
+}  // namespace
+
+Support supports_quantization(const QuantSpec& spec) {
+  if (Support support = fp8lab::supports_quantization(spec); !support) return support;
+  if (!spec.transform.is_expansion()) return {};
+  return {"the cuda backend has no transform expand; accepted: the others, or backend cpu"};
+}
+
+void check_supported(const char* where, const QuantizedOperand& operand) {
+  const Support support = supports_quantization(operand.spec);
+  if (!support) throw Error(std::string(where) + ": " + support.reason);
+}
+
+bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
+  const auto fits = [](const QuantSpec& spec) {
+    return !spec.transform && has_instruction(spec) &&
+           (has_block_tiles(spec) || has_row_scales(spec) || spec.scale_tile().is_tensor());
+  };
+  const auto divides = [](const QuantSpec& spec) {
+    return spec.has_scale() && spec.scale.divides();
+  };
+  return fits(first) && fits(second) && first.format == second.format &&
+         divides(first) == divides(second);
+}
+
+void quantize_both(Context& context, const ops::QuantizeBoth& op) {
+  op.in_first().check();
+  op.in_second().check();
+  check_supported("quantize", op.first);
+  check_supported("quantize", op.second);
+  if (op.source.size() == 0) return;
+  SharedFactors factors(context, op.source, op.state);
+  factors.measure(op.first.spec, op.second.spec);
+  const BlockOperand row = factors.block(op.first, false);
+  const BlockOperand turned = factors.block(op.second, true);
+  const bool delayed = op.first.spec.scale_source == ScaleSource::delayed ||
+                       op.second.spec.scale_source == ScaleSource::delayed;
+  quantize_blocks(context, op.source, op.first.spec.has_scale() && op.first.spec.scale.divides(),
+                  row, turned, delayed ? amax_of(op.state) : nullptr);
+}
+
+void run(Context& context, const ops::Quantize& op) {
+  op.check();
+  check_supported("quantize", op.operand);
+  op.operand.key = op.key;
+  if (op.source.size() == 0) return;
+  if (!op.operand.spec.transform) {
+    return quantize_as_is(context, op.source, op.transpose, op.key, op.state, op.operand);
+  }
+  if (op.operand.spec.transform.is_clamp()) {
+    check_transform(op.operand, op.operand.k);
+    write_clamp_bounds(context, op.source, op.operand.spec.transform.quantile,
+                       op.operand.clamp_bounds.row<float>(0));
+  }
+  const TensorView values = transformed(context, op.source, op.transpose, op.operand);
+  quantize_as_is(context, values, op.transpose, op.key, op.state, op.operand);
+}
+
+}  // namespace fp8lab::cuda

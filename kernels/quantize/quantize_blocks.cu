@@ -1,0 +1,133 @@
+#include "kernels/quantize/quantize_blocks.hpp"
+
+#include <bit>
+
+#include "kernels/quantize/quantize_blocks.cuh"
+
+namespace fp8lab::cuda {
+namespace {
+
+template <class T>
+__device__ Place load_stored(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
+                             Patch<T>& patch) {
+  const Place at = place_of_block<false>(rows, cols);
+  patch.load(source, at);
+  return at;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads, 3)
+    tensor_amax_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, std::uint32_t* amax) {
+  Patch<T> patch;
+  load_stored(source, rows, cols, patch);
+  raise(amax, patch.amax());
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads, 3)
+    line_amax_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, std::uint32_t* row_amax,
+                     std::uint32_t* col_amax) {
+  __shared__ alignas(16) std::uint32_t parts[TileMap<true>::kParts];
+  Patch<T> patch;
+  const Place at = load_stored(source, rows, cols, patch);
+  if (row_amax != nullptr) {
+    using Lanes = Spread<kGroup, kLanesAcross, 1>;
+    std::uint32_t largest[kGroup];
+    patch.row_amax(largest);
+    Lanes::reduce(at.lane, largest);
+    const int row = at.row + Lanes::first(at.lane);
+    const bool first_holder = at.lane % (kLanesAcross / kGroup) == 0;
+    if (first_holder && at.contains(row, 0)) atomicMax(&row_amax[at.row0 + row], largest[0]);
+  }
+  if (col_amax == nullptr) return;
+  write_column_parts(patch, at, parts + at.warp * TileMap<true>::kLine);
+  __syncthreads();
+  const int col = static_cast<int>(threadIdx.x);
+  if (col >= kSide || !at.contains(0, col)) return;
+  std::uint32_t largest = 0;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    largest = max(largest, parts[warp * TileMap<true>::kLine + col]);
+  }
+  atomicMax(&col_amax[at.col0 + col], largest);
+}
+
+bool is_block_extent(std::int64_t extent) {
+  return extent >= 16 && extent <= kSide && std::has_single_bit(static_cast<std::uint64_t>(extent));
+}
+
+}  // namespace
+
+bool has_instruction(const QuantSpec& spec) {
+  return (spec.format == numerics::kE4M3 || spec.format == numerics::kE5M2) &&
+         spec.rounding == numerics::Rounding::nearest &&
+         spec.overflow == numerics::Overflow::saturate;
+}
+
+bool has_block_tiles(const QuantSpec& spec) {
+  const TileShape& tile = spec.tile;
+  return has_instruction(spec) && spec.scale_source == ScaleSource::current &&
+         spec.scale.format != numerics::ScaleFormat::nv_two_level && is_block_extent(tile.cols) &&
+         (tile.rows == 1 || tile.rows == tile.cols);
+}
+
+bool has_row_scales(const QuantSpec& spec) {
+  return has_instruction(spec) && spec.scale_source == ScaleSource::current &&
+         spec.scale.format != numerics::ScaleFormat::nv_two_level && spec.tile.is_row();
+}
+
+BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose) {
+  BlockOperand block = block_factors(operand, nullptr, 0);
+  const TileShape& tile = operand.spec.tile;
+  const auto shift = [](std::int64_t extent) {
+    return std::countr_zero(static_cast<std::uint64_t>(extent));
+  };
+  block.row_shift = shift(transpose ? tile.cols : tile.rows);
+  block.col_shift = shift(transpose ? tile.rows : tile.cols);
+  return block;
+}
+
+BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
+                           std::int64_t factor_step) {
+  BlockOperand block;
+  block.codes = static_cast<std::uint8_t*>(operand.codes.data);
+  block.stride = operand.codes.row_stride;
+  block.scales = static_cast<float*>(operand.scales.data);
+  block.scale_stride = operand.scales.row_stride;
+  block.format = operand.spec.format;
+  block.rule = operand.spec.scale;
+  block.ordinary = numerics::ordinary_scales(block.rule, block.format);
+  block.factors = factors;
+  block.factor_step = factor_step;
+  return block;
+}
+
+void quantize_blocks(Context& context, const TensorView& source, bool divide,
+                     const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax) {
+  const auto run = [&]<class T, class Cast>(const Rows<T>& rows, Cast) {
+    launch_blocks<Cast>(context, rows, source, row, turned, amax);
+  };
+  with_cast(source, row.codes != nullptr ? row.format : turned.format, divide, run);
+}
+
+void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax) {
+  with_rows(
+      [&](const auto& rows) {
+        tensor_amax_kernel<<<blocks_of(source), kBlockThreads, 0, context.stream()>>>(
+            rows, source.rows, source.cols, amax);
+      },
+      source);
+  check_launch("quantize: amax");
+}
+
+void measure_lines(Context& context, const TensorView& source, std::uint32_t* rows,
+                   std::uint32_t* cols) {
+  with_rows(
+      [&](const auto& elements) {
+        line_amax_kernel<<<blocks_of(source), kBlockThreads, 0, context.stream()>>>(
+            elements, source.rows, source.cols, rows, cols);
+      },
+      source);
+  check_launch("quantize: amaxes of lines");
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,57 @@
+// Quantization in one reading of the source: blocks of 128 x 128 elements stay in registers from
+// the amax of their tiles to their codes, in one or in both orientations.
+#pragma once
+
+#include "emulation/backend.hpp"
+#include "emulation/numerics/ordinary_scales.hpp"
+#include "kernels/runtime/context.hpp"
+
+namespace fp8lab::cuda {
+
+/// One orientation of the result. Tiles lie inside the blocks: 1 x G or G x G elements of the
+/// operand with G a power of two from 16 to 128; or the factors are given.
+struct BlockOperand {
+  std::uint8_t* codes = nullptr;  ///< nullptr: this orientation is not wanted
+  std::int64_t stride = 0;
+  float* scales = nullptr;
+  std::int64_t scale_stride = 0;
+  numerics::FormatSpec format{};
+  numerics::ScaleRule rule{};
+  numerics::OrdinaryScales ordinary{};  ///< of `rule`
+  /// A tile is 2^row_shift x 2^col_shift elements of the source.
+  int row_shift = 0, col_shift = 0;
+  /// Factors applied before the cast; nullptr: those of the tiles. Line i of the operand (row, or
+  /// with `transpose` column of the source) takes factors[i * factor_step].
+  const float* factors = nullptr;
+  std::int64_t factor_step = 0;
+};
+
+/// True when the conversion instruction gives the codes of `spec`: E4M3 or E5M2, to nearest,
+/// saturating. `validate codec` proves it equal to numerics::encode on all 2^32 inputs.
+bool has_instruction(const QuantSpec& spec);
+/// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles.
+bool has_block_tiles(const QuantSpec& spec);
+/// True when each row of the operand has a current scale of one level.
+bool has_row_scales(const QuantSpec& spec);
+/// The operand with tiles by has_block_tiles. Requires it and has_instruction.
+BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose);
+/// The operand with given factors: factor_step 0, one for all, or 1, one for each of its rows.
+BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
+                           std::int64_t factor_step);
+
+/// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of `turned`,
+/// transposed; either may be without codes. Formats, and division or multiplication by the factor
+/// (`divide`), are the same for both. With `amax` the bits of *amax are raised to those of the
+/// largest magnitude of the source.
+void quantize_blocks(Context& context, const TensorView& source, bool divide,
+                     const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax);
+
+/// Raises the bits of *amax to those of the largest magnitude of the source.
+void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax);
+
+/// Raises rows[r] and cols[c] to the bits of the largest magnitudes of row r and column c of the
+/// source, in one reading; either may be nullptr.
+void measure_lines(Context& context, const TensorView& source, std::uint32_t* rows,
+                   std::uint32_t* cols);
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,186 @@
+// The kernel of quantization by rows: a block holds a row in registers from its elements, which it
+// reads or makes, to its codes.
+#pragma once
+
+#include "kernels/quantize/quantize_group.cuh"
+#include "kernels/quantize/quantize_rows.hpp"
+
+namespace fp8lab::cuda {
+
+inline constexpr int kHeldGroups = 4;  ///< of a thread
+inline constexpr int kMostRowThreads = 1024;
+static_assert(kLongestRow == std::int64_t{kMostRowThreads} * kHeldGroups * kGroup);
+
+/// A group of elements of a row, zeros after `left` of them.
+template <class T>
+__device__ Group<T> load_group(const Rows<T>& rows, std::int64_t row, int col, int left) {
+  Group<T> group;
+  if (rows.wide && left >= kGroup) {
+    group.load(rows.at(row, col));
+  } else {
+    group.load_some(rows.at(row, col), left);
+  }
+  return group;
+}
+
+/// Elements as they lie in memory. What row_kernel asks of a source: `load` reads what a group of
+/// its elements is made of, all of a thread's before `begin`, which all threads of a block call for
+/// their row; `make` gives the elements, zeros after `left` of them.
+template <class T>
+struct StoredRows {
+  using Element = T;
+  using Loaded = Group<T>;
+  static constexpr int kBlocks = sizeof(T) == 2 ? 5 : 4;  ///< of few threads on a multiprocessor
+  Rows<T> rows;
+
+  __device__ Loaded load(std::int64_t row, int col, int left) const {
+    return load_group(rows, row, col, left);
+  }
+  __device__ float begin(std::int64_t, int, const Loaded (&)[kHeldGroups]) const { return 0.0f; }
+  __device__ Group<T> make(std::int64_t, int, int, float, const Loaded& loaded) const {
+    return loaded;
+  }
+};
+
+/// Column of group h of a thread: groups lie one width of the block apart.
+__device__ inline int held_col(int h) {
+  return (h * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kGroup;
+}
+
+/// The thread's part of a row.
+template <class T>
+struct HeldRow {
+  Group<T> groups[kHeldGroups];
+  int cols;
+
+  /// Columns of the row from group h on; not positive beyond its end.
+  __device__ int left(int h) const { return cols - held_col(h); }
+  template <class Source>
+  __device__ void load(const Source& source, std::int64_t row) {
+    typename Source::Loaded loaded[kHeldGroups];
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) loaded[h] = source.load(row, held_col(h), left(h));
+    const float begun = source.begin(row, cols, loaded);
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) {
+      groups[h] = source.make(row, held_col(h), left(h), begun, loaded[h]);
+    }
+  }
+  __device__ void amaxes(std::uint32_t (&largest)[kHeldGroups]) const {
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) largest[h] = Magnitudes<T>(groups[h]).amax();
+  }
+  __device__ std::uint32_t amax() const {
+    Magnitudes<T> largest(groups[0]);
+#pragma unroll
+    for (int h = 1; h < kHeldGroups; ++h) largest.raise(Magnitudes<T>(groups[h]));
+    return largest.amax();
+  }
+};
+
+/// The factor of the row's own scale, which is written; the first warp finds it.
+template <class T>
+__device__ float row_factor(const BlockOperand& operand, const HeldRow<T>& held, std::int64_t row) {
+  __shared__ std::uint32_t of_warp[kWarpSize];
+  __shared__ float factor;
+  std::uint32_t largest = warp_max(held.amax());
+  if (lane_id() == 0) of_warp[warp_id()] = largest;
+  __syncthreads();
+  if (warp_id() == 0) {
+    largest = warp_max(lane_id() < warp_count() ? of_warp[lane_id()] : 0);
+    const numerics::TileScale scale = scale_of_tile(operand, largest);
+    if (lane_id() == 0) {
+      factor = factor_of(operand, scale);
+      operand.scales[row * operand.scale_stride] = scale.decode;
+    }
+  }
+  __syncthreads();
+  return factor;
+}
+
+/// Factors of tiles of one row that reach over kLanes groups; writes their scales.
+template <int kLanes, class T>
+__device__ void tile_factors(const BlockOperand& operand, const HeldRow<T>& held, std::int64_t row,
+                             float (&factors)[kHeldGroups]) {
+  using Lanes = Spread<kHeldGroups, kLanes, 1>;
+  const int lane = lane_id();
+  std::uint32_t largest[kHeldGroups];
+  held.amaxes(largest);
+  Lanes::reduce(lane, largest);
+  float kept[Lanes::kKept];
+#pragma unroll
+  for (int i = 0; i < Lanes::kKept; ++i) {
+    const numerics::TileScale scale = scale_of_tile(operand, largest[i]);
+    kept[i] = factor_of(operand, scale);
+    const int start = held_col(Lanes::first(lane) + i) - Lanes::place(lane) * kGroup;
+    if (start < held.cols) {
+      operand.scales[row * operand.scale_stride + start / (kLanes * kGroup)] = scale.decode;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kHeldGroups; ++h) factors[h] = Lanes::gather(lane, kept, h);
+}
+
+/// What the scales of a row belong to: to the row, to its tiles (operand.col_shift), or to the
+/// whole tensor, then the factor is given.
+enum class RowScales { row, tiles, given };
+
+template <RowScales kScales, class T>
+__device__ void held_factors(const BlockOperand& operand, const HeldRow<T>& held, std::int64_t row,
+                             float (&factors)[kHeldGroups]) {
+  if constexpr (kScales == RowScales::tiles) {
+    switch (operand.col_shift) {
+      case 4: return tile_factors<2>(operand, held, row, factors);
+      case 5: return tile_factors<4>(operand, held, row, factors);
+      case 6: return tile_factors<8>(operand, held, row, factors);
+      default: return tile_factors<16>(operand, held, row, factors);
+    }
+  }
+  const float factor =
+      kScales == RowScales::given ? *operand.factors : row_factor(operand, held, row);
+#pragma unroll
+  for (int h = 0; h < kHeldGroups; ++h) factors[h] = factor;
+}
+
+/// One block a row. *amax is raised to the largest magnitude unless it is nullptr.
+template <RowScales kScales, class Cast, int kThreads, class Source>
+__global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads ? 1 : Source::kBlocks)
+    row_kernel(const __grid_constant__ Source source, int cols,
+               const __grid_constant__ BlockOperand operand, std::uint32_t* amax) {
+  const std::int64_t row = blockIdx.x;
+  HeldRow<typename Source::Element> held;
+  held.cols = cols;
+  held.load(source, row);
+  if (amax != nullptr) raise(amax, held.amax());
+  float factors[kHeldGroups];
+  held_factors<kScales>(operand, held, row, factors);
+  const bool wide = is_aligned(operand, sizeof(uint2));
+  std::uint8_t* const line = operand.codes + row * operand.stride;
+#pragma unroll
+  for (int h = 0; h < kHeldGroups; ++h) {
+    const int left = held.left(h);
+    if (left <= 0) continue;
+    write_group<Cast>(held.groups[h], factors[h], wide && left >= kGroup, left, line + held_col(h));
+  }
+}
+
+/// Runs row_kernel with `shared` bytes of dynamic shared memory for the source.
+template <RowScales kScales, class Cast, class Source>
+void launch_rows(Context& context, const Source& source, std::int64_t rows, std::int64_t cols,
+                 const BlockOperand& operand, std::uint32_t* amax, std::size_t shared) {
+  constexpr std::int64_t kColsOfWarp = kWarpSize * kHeldGroups * kGroup;
+  constexpr int kFew = 256;
+  const auto threads = static_cast<unsigned>((cols + kColsOfWarp - 1) / kColsOfWarp * kWarpSize);
+  const auto launch = [&](auto kernel) {
+    kernel<<<static_cast<unsigned>(rows), threads, shared, context.stream()>>>(
+        source, static_cast<int>(cols), operand, amax);
+  };
+  if (threads <= kFew) {
+    launch(row_kernel<kScales, Cast, kFew, Source>);
+  } else {
+    launch(row_kernel<kScales, Cast, kMostRowThreads, Source>);
+  }
+  check_launch("quantize: rows");
+}
+
+}  // namespace fp8lab::cuda

@@ -1,0 +1,176 @@
+// Quantization by the definition: two loops over tiles and elements, and the tensors to feed it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulation/backend.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/scaling.hpp"
+
+namespace fp8lab::test {
+
+/// A matrix with rows further apart than they are long, as bf16 or f32.
+class Matrix {
+ public:
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t padding = 3)
+      : dtype_(dtype), rows_(rows), cols_(cols), stride_(cols + padding) {
+    f32_.resize(static_cast<std::size_t>(rows * stride_), 0.0f);
+    bf16_.resize(f32_.size(), 0);
+  }
+
+  /// Rounded to bf16 first if that is the type.
+  void set(std::int64_t r, std::int64_t c, float value) {
+    const auto at = static_cast<std::size_t>(r * stride_ + c);
+    bf16_[at] = numerics::to_bf16(value);
+    f32_[at] = dtype_ == DType::bf16 ? numerics::from_bf16(bf16_[at]) : value;
+  }
+  float at(std::int64_t r, std::int64_t c) const {
+    return f32_[static_cast<std::size_t>(r * stride_ + c)];
+  }
+  TensorView view() {
+    void* data = dtype_ == DType::bf16 ? static_cast<void*>(bf16_.data()) : f32_.data();
+    return {data, dtype_, rows_, cols_, stride_};
+  }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+
+ private:
+  DType dtype_;
+  std::int64_t rows_, cols_, stride_;
+  std::vector<float> f32_;
+  std::vector<std::uint16_t> bf16_;
+};
+
+/// An operand and its memory.
+struct Operand : QuantizedOperand {
+  Operand(const QuantSpec& wanted, std::int64_t operand_rows, std::int64_t operand_k) {
+    spec = wanted;
+    rows = operand_rows;
+    k = operand_k;
+    const std::int64_t stride = k + 5;
+    memory.resize(static_cast<std::size_t>(4 * rows * stride), 0xEE);
+    codes = {memory.data(), spec.storage(), rows, k, stride};
+    if (!spec.has_scale()) return;
+    const std::int64_t high = spec.tile_rows(rows), wide = spec.scale_cols(k);
+    scale_memory.resize(static_cast<std::size_t>(high * (wide + 1)), -1.0f);
+    scales = {scale_memory.data(), DType::f32, high, wide, wide + 1};
+  }
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+
+  std::uint32_t code(std::int64_t r, std::int64_t c) const { return codes.row<std::uint8_t>(r)[c]; }
+  float scale(std::int64_t i, std::int64_t j) const { return scales.row<float>(i)[j]; }
+
+  std::vector<std::uint8_t> memory;
+  std::vector<float> scale_memory;
+};
+
+/// Values of both signs over 40 binades; one in 16 is zero, one in 4 a tie candidate.
+inline void fill_wide(Matrix& matrix, std::uint64_t seed) {
+  for (std::int64_t r = 0; r < matrix.rows(); ++r) {
+    for (std::int64_t c = 0; c < matrix.cols(); ++c) {
+      const auto index = static_cast<std::uint64_t>(r * matrix.cols() + c);
+      const numerics::PhiloxCounter bits = numerics::random_block(seed, 0, 0, 0, index);
+      std::uint32_t mantissa = bits.word[0] & 0x7FFFFFu;
+      if (bits.word[1] % 4 == 0) mantissa &= 0x7C0000u;
+      const std::uint32_t exponent = 107 + bits.word[2] % 40;
+      const std::uint32_t sign = bits.word[3] & 0x80000000u;
+      const bool zero = bits.word[1] / 4 % 16 == 0;
+      matrix.set(r, c, numerics::bits_float(sign | (zero ? 0 : exponent << 23 | mantissa)));
+    }
+  }
+}
+
+/// What one element of the (rows, k) operand must be, with the scale of its tile.
+struct ExpectedElement {
+  std::uint32_t code;
+  float scale;
+};
+
+/// Source element behind operand element (r, c).
+inline float source_at(const Matrix& source, bool transpose, std::int64_t r, std::int64_t c) {
+  return transpose ? source.at(c, r) : source.at(r, c);
+}
+
+/// Sum of four_over_six_error over a tile of the operand, added as the source lies in memory.
+inline float tile_error(const Matrix& source, bool transpose, const QuantSpec& spec,
+                        const numerics::TileScale& scale, std::int64_t r0, std::int64_t r1,
+                        std::int64_t c0, std::int64_t c1) {
+  float sum = 0.0f;
+  for (std::int64_t i = transpose ? c0 : r0; i < (transpose ? c1 : r1); ++i) {
+    float row = 0.0f;
+    for (std::int64_t j = transpose ? r0 : c0; j < (transpose ? r1 : c1); ++j) {
+      row += numerics::four_over_six_error(spec.scale.four_over_six, spec.format, scale,
+                                           source.at(i, j));
+    }
+    sum += row;
+  }
+  return sum;
+}
+
+/// Largest magnitude of the tensor.
+inline float amax_of(const Matrix& source) {
+  std::uint32_t amax = 0;
+  for (std::int64_t r = 0; r < source.rows(); ++r) {
+    for (std::int64_t c = 0; c < source.cols(); ++c) {
+      const std::uint32_t magnitude = numerics::float_bits(source.at(r, c)) & 0x7FFFFFFFu;
+      amax = magnitude > amax ? magnitude : amax;
+    }
+  }
+  return numerics::bits_float(amax);
+}
+
+/// current and none scale sources, in the orientation of the operand.
+inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpose,
+                                              const QuantSpec& spec, const RandomKey& key) {
+  const std::int64_t rows = transpose ? source.cols() : source.rows();
+  const std::int64_t k = transpose ? source.rows() : source.cols();
+  const std::int64_t height = spec.tile.rows == 0 ? rows : spec.tile.rows;
+  const std::int64_t width = spec.tile.cols == 0 ? k : spec.tile.cols;
+  std::vector<ExpectedElement> expected(static_cast<std::size_t>(rows * k));
+  for (std::int64_t r0 = 0; r0 < rows; r0 += height) {
+    for (std::int64_t c0 = 0; c0 < k; c0 += width) {
+      const std::int64_t r1 = r0 + height < rows ? r0 + height : rows;
+      const std::int64_t c1 = c0 + width < k ? c0 + width : k;
+      std::uint32_t amax = 0;
+      for (std::int64_t r = r0; r < r1; ++r) {
+        for (std::int64_t c = c0; c < c1; ++c) {
+          const std::uint32_t magnitude =
+              numerics::float_bits(source_at(source, transpose, r, c)) & 0x7FFFFFFFu;
+          amax = magnitude > amax ? magnitude : amax;
+        }
+      }
+      numerics::TileScale scale;
+      if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
+        const float factor = numerics::nv_tensor_factor(spec.scale, spec.format, amax_of(source));
+        const float tile_amax = numerics::bits_float(amax);
+        scale = numerics::nv_tile_scale(spec.format, factor, tile_amax);
+        if (spec.scale.four_over_six != numerics::FourOverSix::none) {
+          const auto large = numerics::nv_tile_scale(spec.format, factor, tile_amax, true);
+          const float usual_error = tile_error(source, transpose, spec, scale, r0, r1, c0, c1);
+          const float large_error = tile_error(source, transpose, spec, large, r0, r1, c0, c1);
+          if (large_error < usual_error) scale = large;
+        }
+      } else if (spec.has_scale()) {
+        scale = numerics::tile_scale(spec.scale, spec.format, numerics::bits_float(amax));
+      }
+      for (std::int64_t r = r0; r < r1; ++r) {
+        for (std::int64_t c = c0; c < c1; ++c) {
+          const std::int64_t index = transpose ? c * source.cols() + r : r * source.cols() + c;
+          const std::uint32_t random = numerics::random_bits(
+              key.seed, key.step, key.tensor, key.orientation, static_cast<std::uint64_t>(index));
+          const float value = numerics::scaled_value(scale, source_at(source, transpose, r, c));
+          expected[static_cast<std::size_t>(r * k + c)] = {
+              numerics::encode(spec.format, numerics::float_bits(value), spec.rounding,
+                               spec.overflow, random),
+              scale.decode};
+        }
+      }
+    }
+  }
+  return expected;
+}
+
+}  // namespace fp8lab::test

@@ -1,0 +1,142 @@
+// Memory, transfers and identity of the CPU backend, and that it carries out what it dispatches.
+#include <catch2/catch.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
+#include "emulation/cpu/cpu_backend.hpp"
+#include "emulation/reference/truth_backend.hpp"
+
+using namespace fp8lab;
+
+TEST_CASE("the CPU backend names itself and keeps the wanted storage") {
+  const std::unique_ptr<Backend> backend = cpu::make_cpu_backend(2);
+  CHECK(backend->name() == "cpu");
+  CHECK_THAT(backend->device(), Catch::EndsWith(", 2 threads"));
+  CHECK(backend->storage(DType::bf16) == DType::bf16);
+  CHECK(backend->storage(DType::f32) == DType::f32);
+  CHECK(backend->supports(QuantSpec{}));
+  CHECK(backend->supports(GemmSpec{}, QuantSpec{}, QuantSpec{}));
+  REQUIRE_THROWS_AS(cpu::make_cpu_backend(-1), Error);
+}
+
+TEST_CASE("threads are bounded by the processors, and by 1024") {
+  CHECK(thread_limit() >= 64);
+  CHECK(thread_limit() <= 1024);
+  CHECK(checked_threads(thread_limit(), "x") == thread_limit());
+  CHECK_NOTHROW(cpu::make_cpu_backend(thread_limit()));
+  for (const int threads : {-1, thread_limit() + 1, 30000, 100000}) {
+    CHECK_THROWS_WITH(cpu::make_cpu_backend(threads),
+                      Catch::StartsWith("threads: " + std::to_string(threads) + "; accepted: 0"));
+    CHECK_THROWS_AS(reference::make_truth_backend(threads), Error);
+  }
+}
+
+TEST_CASE("more memory than the machine has is refused before it is touched") {
+  const std::int64_t there = machine_memory();
+  CHECK(there > 0);
+  for (const auto& backend : {cpu::make_cpu_backend(1), reference::make_truth_backend(1)}) {
+    backend->allocate(DType::u8, 1, 1000);
+    const std::size_t held = backend->memory_bytes();
+    CHECK_THROWS_WITH(backend->allocate(DType::f32, there / 4 + 1, 1),
+                      Catch::Contains("needs ") && Catch::Contains("this machine has"));
+    CHECK_THROWS_AS(backend->allocate(DType::f32, std::int64_t{1} << 40, std::int64_t{1} << 40),
+                    Error);
+    CHECK(backend->memory_bytes() == held);
+    backend->release_to(0);
+    CHECK(backend->memory_bytes() == 0);
+  }
+  CHECK(memory_text(0) == "0 bytes");
+  CHECK(memory_text(1536) == "1.5 KiB");
+  CHECK(memory_text(0x1p50) == "1 PiB");
+}
+
+TEST_CASE("memory is zeroed and aligned; views transfer row by row") {
+  const std::unique_ptr<Backend> backend = cpu::make_cpu_backend(1);
+  const TensorView matrix = backend->allocate(DType::f32, 3, 7);
+  CHECK(reinterpret_cast<std::uintptr_t>(matrix.data) % 64 == 0);
+  CHECK(matrix.contiguous());
+  CHECK_FALSE(backend->allocate(DType::u8, 0, 5).empty());
+  std::vector<float> all(21, 1.0f);
+  backend->download(all.data(), matrix);
+  for (const float value : all) CHECK(value == 0.0f);
+
+  const std::vector<float> part = {1, 2, 3, 4};
+  const TensorView middle = matrix.columns(2, 2).row_range(1, 2);
+  backend->upload(middle, part.data());
+  backend->download(all.data(), matrix);
+  CHECK(all[7 + 2] == 1.0f);
+  CHECK(all[14 + 3] == 4.0f);
+  CHECK(all[7 + 4] == 0.0f);
+  std::vector<float> back(4);
+  backend->download(back.data(), middle);
+  CHECK(back == part);
+  backend->fill_zero(matrix.columns(2, 1));
+  backend->download(all.data(), matrix);
+  CHECK(all[7 + 2] == 0.0f);
+  CHECK(all[7 + 3] == 2.0f);
+  REQUIRE_THROWS_AS(backend->allocate(DType::f32, -1, 2), Error);
+}
+
+TEST_CASE("a product of identity and a matrix passes through quantize and gemm") {
+  const std::unique_ptr<Backend> backend = cpu::make_cpu_backend(2);
+  const std::int64_t n = 16;
+  std::vector<float> identity(256, 0.0f), values(256);
+  for (std::size_t i = 0; i < 256; ++i) {
+    identity[i] = i % 17 == 0 ? 1.0f : 0.0f;
+    values[i] = static_cast<float>(i) / 16.0f;  // at most 8 significant bits: exact in bf16
+  }
+  const TensorView source = backend->allocate(DType::f32, n, n);
+  QuantizedOperand a{QuantSpec{}, n, n, backend->allocate(DType::bf16, n, n), {}};
+  QuantizedOperand b{QuantSpec{}, n, n, backend->allocate(DType::bf16, n, n), {}};
+  backend->upload(source, identity.data());
+  backend->run(ops::Quantize{source, false, {}, {}, a});
+  backend->upload(source, values.data());
+  backend->run(ops::Quantize{source, true, {}, {}, b});
+  GemmSpec spec;
+  spec.output = DType::f32;
+  const TensorView d = backend->allocate(DType::f32, n, n);
+  backend->run(ops::Gemm{spec, a, b, {}, false, d});
+  std::vector<float> result(256);
+  backend->download(result.data(), d);
+  CHECK(result == values);
+}
+
+TEST_CASE("quantize_both is quantize in both orientations, each with its own random bits") {
+  const std::unique_ptr<Backend> backend = cpu::make_cpu_backend(1);
+  const std::int64_t rows = 24, cols = 40;
+  std::vector<float> values(static_cast<std::size_t>(rows * cols));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 101) - 50;
+  const TensorView source = backend->allocate(DType::f32, rows, cols);
+  backend->upload(source, values.data());
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.tile = {1, 16};
+  spec.scale_source = ScaleSource::current;
+  spec.rounding = numerics::Rounding::stochastic;
+  const auto operand = [&](std::int64_t n, std::int64_t k) {
+    return QuantizedOperand{spec, n, k, backend->allocate(DType::u8, n, k),
+                            backend->allocate(DType::f32, n, spec.tile_cols(k))};
+  };
+  QuantizedOperand both[] = {operand(rows, cols), operand(cols, rows)};
+  QuantizedOperand single[] = {operand(rows, cols), operand(cols, rows)};
+  backend->run(
+      ops::QuantizeBoth{source, {.seed = 3, .step = 4, .tensor = 5}, {}, both[0], both[1]});
+  for (const std::uint32_t turned : {0u, 1u}) {
+    const RandomKey key{.seed = 3, .step = 4, .tensor = 5, .orientation = turned};
+    backend->run(ops::Quantize{source, turned == 1, key, {}, single[turned]});
+    std::vector<std::uint8_t> codes(values.size()), expected(values.size());
+    backend->download(codes.data(), both[turned].codes);
+    backend->download(expected.data(), single[turned].codes);
+    CHECK(codes == expected);
+    std::vector<float> scales(static_cast<std::size_t>(single[turned].scales.size()));
+    std::vector<float> expected_scales(scales.size());
+    backend->download(scales.data(), both[turned].scales);
+    backend->download(expected_scales.data(), single[turned].scales);
+    CHECK(scales == expected_scales);
+  }
+}

@@ -1,0 +1,215 @@
+// The CUDA quantizers give the codes, scales and amaxes of the CPU quantizer, gaps between rows
+// included: those that read the source once, and the general ones.
+#include <catch2/catch.hpp>
+
+#include <string>
+#include <vector>
+
+#include "emulation/cpu/operations.hpp"
+#include "kernels/quantize/quantize.hpp"
+#include "tests/kernels/device_test.hpp"
+
+using namespace fp8lab;
+using namespace fp8lab::test;
+
+namespace {
+
+struct Shape {
+  std::int64_t rows, cols;
+};
+/// Whole blocks of 128 x 128; tails of every kind; rows longer than one pass of a block.
+constexpr Shape kShapes[] = {{1, 1},     {3, 7},      {128, 128}, {256, 384}, {129, 127},
+                             {130, 257}, {512, 1000}, {37, 4104}, {300, 72}};
+/// Of source and codes: without gaps; wide rows with gaps; odd row starts; unaligned rows.
+constexpr Layout kLayouts[] = {{0, 0}, {32, 16}, {3, 0}, {16, 1}};
+
+QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile, ScaleSource source,
+                  numerics::ScaleFormat scale = numerics::ScaleFormat::fp32) {
+  QuantSpec spec;
+  spec.format = format;
+  spec.tile = tile;
+  spec.scale_source = source;
+  spec.scale.format = scale;
+  spec.scale.rounding = numerics::ScaleRounding::rceil;
+  spec.history_length = 4;
+  return spec;
+}
+
+std::vector<QuantSpec> specs() {
+  using numerics::ScaleFormat;
+  std::vector<QuantSpec> all;
+  for (const std::int64_t g : {16, 32, 64, 128}) {
+    all.push_back(spec_of(numerics::kE4M3, {1, g}, ScaleSource::current, ScaleFormat::e8m0));
+    all.push_back(spec_of(numerics::kE5M2, {1, g}, ScaleSource::current));
+    all.push_back(spec_of(numerics::kE4M3, {g, g}, ScaleSource::current, ScaleFormat::pow2));
+  }
+  for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}, TileShape{3, 20}}) {
+    all.push_back(spec_of(numerics::kE4M3, tile, ScaleSource::current));
+    all.push_back(spec_of(numerics::kE2M1, tile, ScaleSource::current, ScaleFormat::pow2));
+  }
+  all.push_back(spec_of(numerics::kE5M2, {}, ScaleSource::delayed));
+  all.push_back(spec_of(numerics::kE4M3, {}, ScaleSource::static_scale));
+  all.back().static_scale = 0.37f;
+  all.push_back(spec_of(numerics::kE5M2, {}, ScaleSource::none));
+  for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 32}, TileShape{1, 0}}) {
+    all.push_back(spec_of(numerics::kE4M3, tile, ScaleSource::current));
+    all.back().scale.arithmetic = numerics::ScaleArithmetic::dec_div;
+  }
+  return all;
+}
+
+/// Codes and scales that exist twice.
+struct TwinOperand {
+  QuantizedOperand form;
+  Twin codes, scales;
+
+  TwinOperand(const QuantSpec& spec, Shape source, bool transpose, std::uint32_t seed,
+              Layout layout)
+      : form(shaped(spec, source, transpose)),
+        codes(DType::u8, form.rows, form.k, Fill::any_bits, seed, layout),
+        scales(DType::f32, spec.tile_rows(form.rows), spec.tile_cols(form.k), Fill::any_bits,
+               seed + 1, {layout.padding, 0}) {}
+
+  static QuantizedOperand shaped(const QuantSpec& spec, Shape source, bool transpose) {
+    QuantizedOperand operand;
+    operand.spec = spec;
+    operand.rows = transpose ? source.cols : source.rows;
+    operand.k = transpose ? source.rows : source.cols;
+    return operand;
+  }
+  QuantizedOperand with(const TensorView& code_view, const TensorView& scale_view) const {
+    QuantizedOperand operand = form;
+    operand.codes = code_view;
+    if (operand.spec.has_scale()) operand.scales = scale_view;
+    return operand;
+  }
+  QuantizedOperand host() { return with(codes.host(), scales.host()); }
+  QuantizedOperand device() { return with(codes.device(), scales.device()); }
+};
+
+Twin delayed_state(std::uint32_t seed) {
+  Twin state(DType::f32, 1, DelayedState::kHistory + 4, Fill::ordinary, seed);
+  state.set(0, DelayedState::kScale, 0.3);
+  state.set(0, DelayedState::kMultiplier, 3.3);
+  state.set(0, DelayedState::kAmax, 0.01);
+  return state;
+}
+
+/// A source with special values in some tiles, and with large stretches of zeros.
+Twin make_source(DType type, Shape shape, Fill fill, std::uint32_t seed, Layout layout) {
+  Twin source(type, shape.rows, shape.cols, fill, seed, layout);
+  for (std::int64_t r = 0; r < shape.rows; ++r) {
+    for (std::int64_t c = 0; c < shape.cols; ++c) {
+      if ((r / 32 + c / 32) % 3 == 1) source.set(r, c, c % 2 == 0 ? 0.0 : -0.0);
+    }
+  }
+  return source;
+}
+
+template <class Run>
+void for_all(const Run& run) {
+  std::uint32_t seed = 1;
+  for (const DType type : {DType::bf16, DType::f32}) {
+    for (const Shape& shape : kShapes) {
+      for (const Layout& layout : kLayouts) {
+        const Fill fill = seed % 3 == 0   ? Fill::ordinary
+                          : seed % 3 == 1 ? Fill::difficult
+                                          : Fill::any_bits;
+        Twin source = make_source(type, shape, fill, seed, layout);
+        run(source, shape, layout, seed += 7);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda quantize") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  for_all([&](Twin& source, Shape shape, Layout layout, std::uint32_t seed) {
+    for (const QuantSpec& spec : specs()) {
+      for (const bool transpose : {false, true}) {
+        TwinOperand operand(spec, shape, transpose, seed, layout);
+        Twin state = delayed_state(seed);
+        const std::string name = label(spec) + (transpose ? " transposed" : "");
+        QuantizedOperand host = operand.host(), device = operand.device();
+        compare(
+            *context,
+            {{name.c_str(), &operand.codes},
+             {"scales", &operand.scales},
+             {"state", &state},
+             {"source", &source}},
+            [&] {
+              cpu::run(ops::Quantize{source.host(), transpose, {}, state.host(), host});
+            },
+            [&] {
+              cuda::quantize(*context, source.device(), transpose, {}, state.device(), device);
+            });
+      }
+    }
+  });
+}
+
+TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.scale_source = ScaleSource::current;
+  CHECK(cuda::can_quantize_both(spec, spec));
+  cuda::Context* context = device_context();
+  for (const char* name :
+       {"hadamard:16", "hadamard:full", "smooth:0.5", "clamp:0.99", "clamp:0.99:compensated"}) {
+    spec.transform = *transform_from_name(name);
+    CHECK(cuda::supports_quantization(spec));
+    CHECK_FALSE(cuda::can_quantize_both(spec, spec));
+    if (context == nullptr) continue;
+    // K = 3 has no Hadamard matrix; no factors, no memory for bounds.
+    float values[3] = {1.0f, 2.0f, 3.0f}, scale = 0.0f;
+    std::uint8_t codes[3] = {};
+    QuantizedOperand operand;
+    operand.spec = spec;
+    operand.rows = 1;
+    operand.k = 3;
+    operand.codes = {codes, DType::u8, 1, 3, 3};
+    operand.scales = {&scale, DType::f32, 1, 1, 1};
+    const TensorView source{values, DType::f32, 1, 3, 3};
+    CHECK_THROWS_AS(cuda::quantize(*context, source, false, {}, {}, operand), Error);
+  }
+}
+
+TEST_CASE("cuda quantize both orientations") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  int fused = 0;
+  for_all([&](Twin& source, Shape shape, Layout layout, std::uint32_t seed) {
+    const std::vector<QuantSpec> all = specs();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (const std::size_t j : {i, (i + 3) % all.size(), (i + 2 + seed) % all.size()}) {
+        if (!cuda::can_quantize_both(all[i], all[j])) continue;
+        ++fused;
+        TwinOperand first(all[i], shape, false, seed, layout);
+        TwinOperand second(all[j], shape, true, seed + 2, layout);
+        Twin state = delayed_state(seed);
+        const std::string name = label(all[i]) + " and " + label(all[j]);
+        QuantizedOperand host[] = {first.host(), second.host()};
+        QuantizedOperand device[] = {first.device(), second.device()};
+        compare(
+            *context,
+            {{name.c_str(), &first.codes},
+             {"scales", &first.scales},
+             {"codes of the transpose", &second.codes},
+             {"scales of the transpose", &second.scales},
+             {"state", &state},
+             {"source", &source}},
+            [&] {
+              cpu::run(ops::Quantize{source.host(), false, {}, state.host(), host[0]});
+              cpu::run(ops::Quantize{source.host(), true, {}, state.host(), host[1]});
+            },
+            [&] {
+              cuda::quantize_both(*context, source.device(), state.device(), device[0], device[1]);
+            });
+      }
+    }
+  });
+  CHECK(fused > 1000);
+}

@@ -1,0 +1,58 @@
+// What the CUDA backend has no kernel for is refused by name; no device is needed to say so.
+#include <catch2/catch.hpp>
+
+#include "emulation/cpu/operations.hpp"
+#include "emulation/ops/gemm_plan.hpp"
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/quantize/quantize.hpp"
+
+using namespace fp8lab;
+
+namespace {
+
+QuantSpec spec_of(const numerics::FormatSpec& format, TileShape tile) {
+  QuantSpec spec;
+  spec.format = format;
+  spec.scale_source = ScaleSource::current;
+  spec.tile = tile;
+  return spec;
+}
+
+GemmSpec promoted(Accumulator accumulator, int interval) {
+  GemmSpec spec;
+  spec.accumulator = accumulator;
+  spec.schedule = Schedule::promote;
+  spec.promote_interval = interval;
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("cuda refuses BF16 GEMMs with scales inside the sum") {
+  const GemmSpec spec = promoted(Accumulator::sm90_bf16, 16);
+  for (const TileShape tile : {TileShape{1, 16}, TileShape{16, 16}}) {
+    const QuantSpec fp4 = spec_of(numerics::kE2M1, tile);
+    CHECK(gemm_refusal(spec, fp4, fp4).empty());
+    CHECK_THAT(cuda::gemm_refusal(spec, fp4, fp4), Catch::Contains("no kernel with scales inside"));
+  }
+  const QuantSpec row = spec_of(numerics::kE2M1, {1, 0});
+  const QuantSpec logarithms = spec_of(numerics::kLogFmt8, {1, 64});  // multiplied as values
+  for (const QuantSpec& operand : {QuantSpec{}, row, logarithms}) {
+    CHECK(cuda::gemm_refusal(promoted(Accumulator::sm90_bf16, 64), operand, operand).empty());
+  }
+  const QuantSpec group = spec_of(numerics::kE4M3, {1, 128});
+  CHECK(cuda::gemm_refusal(promoted(Accumulator::sm90_wgmma_fp8, 128), group, group).empty());
+}
+
+TEST_CASE("cuda refuses expanded tiles, and no other transform") {
+  QuantSpec spec = spec_of(numerics::kE4M3, {});
+  spec.transform = *transform_from_name("expand");
+  CHECK(supports_quantization(spec));
+  CHECK_THAT(cuda::supports_quantization(spec).reason, Catch::Contains("no transform expand"));
+  CHECK_THAT(cuda::gemm_refusal({}, spec, spec), Catch::Contains("no transform expand"));
+  for (const char* name : {"none", "hadamard:16", "hadamard:full:drawn", "smooth:0.5", "clamp:0.99",
+                           "clamp:0.99:compensated"}) {
+    spec.transform = *transform_from_name(name);
+    CHECK(cuda::supports_quantization(spec));
+  }
+}

@@ -1,0 +1,467 @@
+// Run and study files: what they mean, that the resolved text means the same, what is refused.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "src/config/config.hpp"
+#include "src/config/experiments.hpp"
+#include "tests/scratch_directory.hpp"
+
+namespace fp8lab {
+namespace {
+
+const std::string kRun =
+    "name = \"r\"\n"
+    "recipe = \"infir2\"\n"
+    "model = \"tiny\"\n"
+    "[[stages]]\n"
+    "name = \"one\"\n"
+    "steps = 30\n"
+    "[[stages]]\n"
+    "base = \"sft\"\n"
+    "name = \"two\"\n"
+    "learning_rate.peak = 0.003\n";
+
+std::string refusal(const std::string& text, const std::vector<Assignment>& assignments = {}) {
+  try {
+    parse_run_config(text, "c.toml", assignments);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+void check_same(const RunConfig& a, const RunConfig& b) {
+  CHECK(a.text == b.text);
+  CHECK(a.hash == b.hash);
+  CHECK(a.name == b.name);
+  CHECK(a.recipe == b.recipe);
+  CHECK(a.backend == b.backend);
+  CHECK(a.seed == b.seed);
+  CHECK(a.init_from == b.init_from);
+  CHECK(a.model == b.model);
+  CHECK(a.optimizer.adamw.beta2 == b.optimizer.adamw.beta2);
+  CHECK(a.optimizer.adamw.epsilon == b.optimizer.adamw.epsilon);
+  CHECK(a.optimizer.first_moment == b.optimizer.first_moment);
+  CHECK(a.logging.statistics_every_steps == b.logging.statistics_every_steps);
+  CHECK(a.logging.nonfinite == b.logging.nonfinite);
+  CHECK(a.attention.q_tile == b.attention.q_tile);
+  CHECK(a.stages == b.stages);
+}
+
+TEST_CASE("a run file with references") {
+  const RunConfig config = parse_run_config(kRun, "c.toml", {});
+  CHECK(config.model.hidden_size == 256);
+  CHECK(config.model.intermediate_size == 512);
+  REQUIRE(config.stages.size() == 2);
+  CHECK(config.stages[0].steps == 30);
+  CHECK(config.stages[0].data.form == DataForm::running_text);
+  CHECK_FALSE(config.stages[0].eval.has_value());
+  CHECK(config.stages[1].name == "two");
+  CHECK(config.stages[1].kind == StageKind::sft);
+  CHECK(config.stages[1].learning_rate.peak == 0.003);
+  CHECK(config.stages[1].learning_rate.kind == ScheduleKind::cosine);
+  REQUIRE(config.stages[1].eval.has_value());
+  CHECK(config.stages[1].eval->data.sources[0].held_out);
+  CHECK(config.stages[1].eval->data.form == DataForm::prompt_response);
+  CHECK(config.hash.size() == 16);
+}
+
+TEST_CASE("the resolved text reparses identically") {
+  const std::vector<std::vector<Assignment>> cases = {
+      {},
+      {{"optimizer.beta2", "0.999"},
+       {"optimizer.first_moment", "bf16"},
+       {"optimizer.epsilon", "3e-7"},
+       {"logging.nonfinite", "keep_going"},
+       {"attention.q_tile", "32"},
+       {"init_from", "runs/a \"quoted\" \\ name/weights"},
+       {"model.qkv_bias", "false"},
+       {"model.rope_theta", "12345.678"},
+       {"seed", "9223372036854775807"}},
+      {{"model.o_bias", "true"},
+       {"model.mlp_bias", "true"},
+       {"model.qk_norm", "true"},
+       {"model.rope_scaling",
+        "{rope_type = \"yarn\", factor = 4, original_max_position_embeddings = 1024, "
+        "beta_fast = 16, truncate = false, attention_factor = 1.25}"}},
+      {{"model.rope_scaling",
+        "{rope_type = \"llama3\", factor = 32, original_max_position_embeddings = 8192, "
+        "low_freq_factor = 1.5}"}},
+      {{"model.rope_scaling", "{rope_type = \"linear\", factor = 2.5}"}},
+      {{"model.rope_scaling", "{rope_type = \"dynamic\", factor = 2.0}"}},
+      {{"stages.*.data.kind", "jsonl"},
+       {"stages.*.data.path", "data/train.jsonl"},
+       {"stages.*.data.range", "[0.125, 0.3]"},
+       {"stages.*.eval.data.path", "data/test.jsonl"},
+       {"stages.one.eval.every_steps", "7"},
+       {"stages.two.planted_outliers.gain", "4096"},
+       {"stages.two.planted_outliers.channels", "4"},
+       {"stages.two.recipe", "te_current"}},
+  };
+  for (const std::vector<Assignment>& assignments : cases) {
+    const RunConfig config = parse_run_config(kRun, "c.toml", assignments);
+    check_same(config, parse_run_config(config.text, "again", {}));
+  }
+  for (const std::string& name : experiment_names("presets")) {
+    INFO(name);
+    const RunConfig config = load_run_config(find_experiment("presets", name, ""), {});
+    check_same(config, parse_run_config(config.text, "again", {}));
+  }
+}
+
+TEST_CASE("a stage reads one source or a mixture of several") {
+  const std::string text =
+      "[[stages]]\nbase = \"cpt\"\n[[stages.data.sources]]\nkind = \"tokens\"\n"
+      "path = [\"a\", \"b\"]\nweight = 3\ndocument_end = 7\n[[stages.data.sources]]\n"
+      "kind = \"jsonl\"\npath = \"c\"\nrange = [0.5, 1.0]\n[stages.eval]\ndata.kind = \"text\"\n"
+      "data.path = \"d\"\n";
+  const RunConfig config = parse_run_config(text, "c.toml", {});
+  const DataConfig& data = config.stages[0].data;
+  REQUIRE(data.sources.size() == 2);
+  CHECK(data.form == DataForm::running_text);
+  CHECK(data.sources[0].kind == DataKind::tokens);
+  CHECK(data.sources[0].paths == std::vector<std::filesystem::path>{"a", "b"});
+  CHECK(data.sources[0].weight == 3.0);
+  CHECK(data.sources[0].delimiter.end == 7);
+  CHECK(data.sources[1].weight == 1.0);
+  CHECK(data.sources[1].range_begin == 0.5);
+  check_same(config, parse_run_config(config.text, "again", {}));
+  const RunConfig one = parse_run_config(
+      text, "c.toml", {{"stages.cpt.data.sources", "[{kind = \"tokens\", path = \"x\"}]"}});
+  CHECK(one.stages[0].data.sources.size() == 1);
+  check_same(one, parse_run_config(one.text, "again", {}));
+  const RunConfig generated = parse_run_config(
+      "[[stages]]\nbase = \"cpt\"\n[[stages.data.sources]]\nfamilies = [\"sum\"]\n"
+      "[[stages.data.sources]]\nfamilies = [\"shop\"]\nweight = 0.5\n",
+      "c.toml", {});
+  REQUIRE(generated.stages[0].eval->data.sources.size() == 2);
+  CHECK(generated.stages[0].eval->data.sources[1].held_out);
+  CHECK(generated.stages[0].eval->data.sources[1].weight == 0.5);
+}
+
+TEST_CASE("assignments") {
+  const auto with = [](const std::vector<Assignment>& assignments) {
+    return parse_run_config(kRun, "c.toml", assignments);
+  };
+  CHECK(with({{"recipe", "bf16"}}).recipe == "bf16");
+  CHECK(with({{"recipe", "\"bf16\""}}).recipe == "bf16");
+  CHECK(with({{"recipe", "bf16"}, {"recipe", "te_current"}}).recipe == "te_current");
+  CHECK(with({{"stages.*.steps", "50"}}).stages[1].steps == 50);
+  CHECK(with({{"stages.one.steps", "50"}}).stages[0].steps == 50);
+  CHECK(with({{"stages.one.steps", "50"}}).stages[1].steps == 40);
+  CHECK(with({{"stages.one.data.families", "[\"sum\", \"shop\"]"}})
+            .stages[0]
+            .data.sources[0]
+            .families == std::vector<std::string>{"sum", "shop"});
+  CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
+  CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
+  CHECK(with({{"model.num_hidden_layers", "3"}, {"model", "small"}}).model.num_hidden_layers == 4);
+  // Text that would add a key of its own is a string, not TOML.
+  CHECK(with({{"init_from", "a\nseed = 5"}}).seed == 1);
+  CHECK(with({{"seed", "2"}}).hash != with({}).hash);
+}
+
+TEST_CASE("bad configurations are refused with place, key and what is accepted") {
+  struct Row {
+    std::string text;
+    std::vector<std::string> parts;
+  };
+  const std::string stage = "[[stages]]\nname = \"s\"\nsteps = 30\n";
+  const std::string scaling = stage + "[model.rope_scaling]\n";
+  const std::string yarn = scaling + "rope_type = \"yarn\"\nfactor = 4\n";
+  const Row rows[] = {
+      {"sed = 1\n" + stage, {"c.toml:1:1", "unknown key 'sed'", "name, recipe, backend"}},
+      {"name = \"x\"\n", {"'stages' is missing", "[[stages]]"}},
+      {"= 1\n", {"c.toml:1:", "not TOML"}},
+      {stage + "stepz = 1\n", {"c.toml:4:1", "'stages.stepz'", "steps, batch_sequences"}},
+      {"[model]\nhidden = 1\n" + stage, {"c.toml:2:1", "'model.hidden'", "hidden_size"}},
+      {"[optimizer]\nlr = 1\n" + stage, {"'optimizer.lr'", "beta1, beta2"}},
+      {"[logging]\nevery = 1\n" + stage, {"'logging.every'", "every_steps"}},
+      {"[attention]\ntile = 1\n" + stage, {"'attention.tile'", "kv_tile, q_tile"}},
+      {stage + "[stages.data]\nfile = \"x\"\n", {"'stages.data.file'", "path"}},
+      {stage + "[stages.eval]\nsteps = 1\n", {"'stages.eval.steps'", "every_steps"}},
+      {stage + "[stages.learning_rate]\nmax = 1\n", {"'stages.learning_rate.max'", "peak"}},
+      {stage + "[stages.planted_outliers]\nn = 1\n", {"'stages.planted_outliers.n'", "channels"}},
+      {"seed = -1\n" + stage, {"c.toml:1:1", "the integer -1", "at least 0"}},
+      {"seed = 1.5\n" + stage, {"the number 1.5", "an integer"}},
+      {"seed = 2020-01-01\n" + stage, {"a date or time", "an integer"}},
+      {"model = 3\n" + stage, {"'model' is the integer 3", "a table"}},
+      {"model = \"huge\"\n" + stage, {"c.toml:1:9", "unknown model 'huge'", "small, tiny"}},
+      {"stages = [1]\n", {"a list of tables, [[stages]]"}},
+      {"[[stages]]\nbase = \"rl\"\n", {"c.toml:2:8", "unknown stage 'rl'", "cpt, pretrain, sft"}},
+      {"[[stages]]\nbase = 3\n", {"'base' is no string", "cpt, pretrain, sft"}},
+      {"recipe = \"infir3\"\n" + stage, {"c.toml:1:1", "unknown recipe 'infir3'", "infir2"}},
+      {stage + "recipe = \"infir3\"\n", {"c.toml:4:1", "unknown recipe 'infir3'"}},
+      {"backend = \"tpu\"\n" + stage, {"'backend' is 'tpu'", "cpu, truth, cuda"}},
+      {"math = \"fast\"\n" + stage, {"'math'", "unknown", "backend"}},
+      {"[model]\nhead_dim = 63\n" + stage, {"'model.head_dim'", "odd"}},
+      {"[model]\nnum_key_value_heads = 3\n" + stage, {"3 does not divide num_attention_heads = 4"}},
+      {scaling, {"c.toml:4:1", "'model.rope_scaling.rope_type' is missing", "linear, dynamic"}},
+      {scaling + "rope_type = \"longrope\"\n", {"'longrope'", "default, linear, dynamic, yarn"}},
+      {scaling + "rope_type = \"linear\"\n", {"'model.rope_scaling.factor' is missing"}},
+      {scaling + "rope_type = \"default\"\nfactor = 2\n", {"c.toml:6:1", "scales nothing"}},
+      {scaling + "rope_type = \"linear\"\nfactor = 0.5\n", {"'model.rope_scaling.factor'", "1"}},
+      {yarn, {"original_max_position_embeddings' is missing", "pre-training length"}},
+      {yarn + "low_freq_factor = 1\n", {"c.toml:7:1", "rope_type = \"llama3\""}},
+      {scaling + "rope_type = \"linear\"\nfactor = 2\noriginal_max_position_embeddings = 9\n",
+       {"c.toml:7:1", "\"yarn\" and", "\"llama3\""}},
+      {yarn + "original_max_position_embeddings = 9\nbeta_slow = 40\n",
+       {"beta_fast' is 32", "more than beta_slow = 40"}},
+      {scaling + "rope_type = \"llama3\"\nfactor = 8\noriginal_max_position_embeddings = 9\n"
+                 "low_freq_factor = 4\n",
+       {"high_freq_factor' is 4", "more than low_freq_factor = 4"}},
+      {"[optimizer]\nbeta1 = 1.0\n" + stage, {"'optimizer.beta1' is the number 1", "0 to 0.99999"}},
+      {"[optimizer]\nclip_norm = inf\n" + stage, {"'optimizer.clip_norm'", "a number"}},
+      {"[optimizer]\nfirst_moment = \"fp8\"\n" + stage, {"'fp8'", "bf16, fp32"}},
+      {"[logging]\nhash_every_step = 1\n" + stage, {"the integer 1", "true or false"}},
+      {"[[stages]]\nsteps = 3\n", {"'stages.name' is missing"}},
+      {"[[stages]]\nname = \"a b\"\n", {"'a b'", "letters, digits"}},
+      {stage + stage, {"c.toml:5:1", "two stages are called 's'"}},
+      {stage + "batch_sequences = 6\nmicro_batch_sequences = 4\n",
+       {"c.toml:5:1", "4 does not divide batch_sequences = 6"}},
+      {stage + "sequence_length = 8192\n", {"8192 exceeds model.max_position_embeddings = 4096"}},
+      {stage + "[stages.learning_rate]\nwarmup_steps = 20\ndecay_steps = 11\n",
+       {"c.toml:5:1", "do not fit into steps = 30"}},
+      {stage + "[stages.learning_rate]\nkind = \"cosine\"\ndecay_steps = 11\n", {"kind = \"wsd\""}},
+      {stage + "[stages.planted_outliers]\nchannels = 4\ngain = 3000.0\n",
+       {"3000 is no power of two"}},
+      {stage + "[stages.planted_outliers]\nchannels = 257\n", {"from 0 to 256"}},
+      {stage + "[stages.data]\nkind = \"jsonl\"\n", {"'stages.data.path': missing"}},
+      {stage + "[stages.data]\npath = \"x\"\n", {"'stages.data.path'", "reads no file"}},
+      {stage + "[stages.data]\nkind = \"jsonl\"\npath = \"x\"\nproblems = 3\n",
+       {"'stages.data.problems'", "arithmetic"}},
+      {stage + "[stages.data]\nkind = \"text\"\npath = \"x\"\nform = \"prompt_response\"\n",
+       {"'stages.data.form'", "no prompts"}},
+      {stage + "[stages.data]\nrange = [0.5, 0.5]\n", {"'stages.data.range'", "begin < end"}},
+      {stage + "[stages.data]\nrange = [0.5]\n", {"'stages.data.range'", "[begin, end]"}},
+      {stage + "[stages.data]\nkind = \"jsonl\"\npath = \"x\"\n[stages.eval]\nsequences = 2\n",
+       {"'stages.eval.data': missing", "held-out"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = []\n", {"'stages.data.path'", "a list"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = [\"a\", \"\"]\n", {"stages.data.path"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = 3\n", {"a list of strings"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = \"a\"\ndocument_end = -1\n",
+       {"'stages.data.document_end'", "0 to 2147483647"}},
+      {stage + "[stages.data]\nkind = \"tokens\"\npath = \"a\"\ndocument_end = 1\n"
+               "document_begin = 2\n",
+       {"'stages.data.document_end'", "either"}},
+      {stage + "[stages.data]\nkind = \"text\"\npath = \"a\"\ndocument_end = 1\n",
+       {"'stages.data.document_end'", "kind = \"tokens\""}},
+      {stage + "[stages.data]\nweight = 2\n", {"unknown key 'stages.data.weight'"}},
+      {stage + "[stages.data]\nsources = []\n", {"'stages.data.sources'", "at least one"}},
+      {stage + "[stages.data]\nsources = [3]\n", {"a list of tables, [[stages.data.sources]]"}},
+      {stage + "[stages.data]\nkind = \"text\"\n[[stages.data.sources]]\nproblems = 3\n",
+       {"unknown key 'stages.data.kind'", "form, sources"}},
+      {stage + "[[stages.data.sources]]\nweight = 0\n", {"'stages.data.sources.weight'", "1e-06"}},
+      {stage + "[[stages.data.sources]]\nform = \"running_text\"\n",
+       {"unknown key 'stages.data.sources.form'"}},
+      {stage + "[[stages.data.sources]]\n[[stages.data.sources]]\nkind = \"text\"\npath = \"x\"\n"
+               "[stages.eval]\nsequences = 2\n",
+       {"'stages.eval.data': missing", "held-out"}},
+      {stage + "[stages.eval]\nexact_match = 3\n",
+       {"'stages.eval.exact_match'", "prompt_response"}},
+      {stage + "[stages.eval.pass_at_k]\n", {"'stages.eval.pass_at_k'", "prompt_response"}},
+      {stage + "[stages.eval.rollout]\n", {"'stages.eval.rollout'", "prompt_response"}},
+      {stage + "[stages.eval.pass_at_k]\nk = [9]\nsamples = 4\n",
+       {"'stages.eval.pass_at_k.k'", "from 1 to samples = 4"}},
+      {stage + "[stages.eval.pass_at_k]\nk = 2\n", {"'stages.eval.pass_at_k.k'", "a list"}},
+      {stage + "[stages.eval.pass_at_k]\nk = [1.5]\n", {"'stages.eval.pass_at_k.k'"}},
+      {stage + "[stages.eval.pass_at_k]\ntop_p = 0\n", {"'stages.eval.pass_at_k.top_p'"}},
+      {stage + "[stages.eval.rollout]\nrecipe = \"no\"\n", {"unknown recipe", "no"}},
+      {stage + "[stages.eval.rollout]\nbucket = 0\n", {"'stages.eval.rollout.bucket'"}},
+      {stage + "[stages.eval.rollout]\nk = 1\n", {"unknown key 'stages.eval.rollout.k'"}},
+  };
+  for (const Row& row : rows) {
+    const std::string message = refusal(row.text);
+    INFO(row.text << "\n-> " << message);
+    CHECK(message.find('\n') == std::string::npos);
+    for (const std::string& part : row.parts) {
+      INFO("expected: " << part);
+      CHECK(message.find(part) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("bad assignments name the assignment") {
+  struct Row {
+    Assignment assignment;
+    std::vector<std::string> parts;
+  };
+  const Row rows[] = {
+      {{"stages.three.steps", "1"},
+       {"'stages.three.steps=1'", "no stage 'three'", "one, two, or *"}},
+      {{"stages.one", "1"}, {"stages.NAME.key"}},
+      {{"stages..steps", "1"}, {"not dotted words"}},
+      {{"", "1"}, {"not dotted words"}},
+      {{"optimzer.beta1", "0.5"}, {"assignment 'optimzer.beta1=0.5'", "unknown key 'optimzer'"}},
+      {{"seed", "one"}, {"assignment 'seed=one'", "the string 'one'", "an integer"}},
+      {{"recipe.name", "x"}, {"assignment 'recipe.name=x'", "'recipe' is no table"}},
+      {{"model", "huge"}, {"assignment 'model=huge'", "unknown model 'huge'"}},
+      {{"stages.one.steps", "5000000000000"}, {"assignment 'stages.one.steps", "from 1 to"}},
+  };
+  for (const Row& row : rows) {
+    const std::string message = refusal(kRun, {row.assignment});
+    INFO(row.assignment.key << " -> " << message);
+    for (const std::string& part : row.parts) {
+      INFO("expected: " << part);
+      CHECK(message.find(part) != std::string::npos);
+    }
+  }
+}
+
+// A folder with a study and its base.
+class StudyFolder {
+ public:
+  StudyFolder() { std::ofstream(folder_ / "base.toml") << kRun; }
+
+  StudyConfig load(const std::string& text, const std::vector<Assignment>& assignments = {}) const {
+    std::ofstream(folder_ / "s.toml") << text;
+    return load_study_config(folder_ / "s.toml", assignments);
+  }
+
+ private:
+  ScratchDirectory folder_;
+};
+
+TEST_CASE("a study expands to the product of its axes, then its arms") {
+  const StudyFolder folder;
+  const StudyConfig study = folder.load(
+      "base = \"base.toml\"\nshared_stages = [\"one\"]\n"
+      "[shared]\nset = { recipe = \"bf16\" }\n"
+      "[set]\nlogging.every_steps = 2\n\"stages.*.steps\" = 25\n"
+      "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
+      "[[axis]]\nkey = \"seed\"\nvalues = [1, 2]\n"
+      "[[axis]]\nkey = \"stages.two.learning_rate.peak\"\nvalues = [1e-3]\n"
+      "[[arm]]\nname = \"odd\"\n[arm.set]\nrecipe = \"mxfp8\"\n");
+  CHECK(study.name == "s");
+  CHECK(study.baseline == "bf16");
+  CHECK(study.shared_stages == std::vector<std::string>{"one"});
+  REQUIRE(study.shared_assignments.size() == 1);
+  CHECK(study.shared_assignments[0].key == "recipe");
+  std::vector<std::string> names;
+  for (const StudyArm& arm : study.arms) names.push_back(arm.name);
+  CHECK(names == std::vector<std::string>{"bf16-seed1-peak0.001", "bf16-seed2-peak0.001",
+                                          "infir2-seed1-peak0.001", "infir2-seed2-peak0.001",
+                                          "odd"});
+  std::vector<Assignment> all = study.assignments;
+  all.insert(all.end(), study.arms[3].assignments.begin(), study.arms[3].assignments.end());
+  const RunConfig config = load_run_config(study.base, all);
+  CHECK(config.recipe == "infir2");
+  CHECK(config.seed == 2);
+  CHECK(config.logging.every_steps == 2);
+  CHECK(config.stages[0].steps == 25);
+  CHECK(config.stages[1].learning_rate.peak == 1e-3);
+}
+
+TEST_CASE("assignments beside a study come after its own and are part of what it is") {
+  const StudyFolder folder;
+  const std::string text =
+      "base = \"base.toml\"\n[set]\nseed = 4\n[[arm]]\nname = \"bf16\"\nset.recipe = \"bf16\"\n";
+  const StudyConfig plain = folder.load(text);
+  const StudyConfig other = folder.load(text, {{"seed", "5"}});
+  CHECK(load_run_config(other.base, other.assignments).seed == 5);
+  CHECK(other.hash != plain.hash);
+  CHECK(other.text == plain.text + "\n# --set \"seed=5\"");
+  CHECK_THROWS_AS(folder.load(text, {{"sead", "5"}}), Error);
+}
+
+TEST_CASE("the studies that come with the program are valid") {
+  for (const std::string& name : experiment_names("studies")) {
+    INFO(name);
+    const StudyConfig study = load_study_config(find_experiment("studies", name, ""));
+    CHECK(study.name == name);
+    CHECK_FALSE(study.arms.empty());
+  }
+}
+
+std::string repeated(const std::string& text, int times) {
+  std::string result;
+  for (int i = 0; i < times; ++i) result += text;
+  return result;
+}
+
+TEST_CASE("bad studies are refused") {
+  const StudyFolder folder;
+  struct Row {
+    std::string text;
+    std::vector<std::string> parts;
+  };
+  const std::string base = "base = \"base.toml\"\n";
+  const std::string axis = "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\"]\n";
+  const Row rows[] = {
+      {axis, {"'base' is missing"}},
+      {"base = \"none.toml\"\n" + axis, {"s.toml:1:1", "does not exist"}},
+      {base, {"'axis' is missing", "[[arm]]"}},
+      {base + "arms = 1\n" + axis, {"s.toml:2:1", "unknown key 'arms'", "name, title, base"}},
+      {base + "[[axis]]\nkey = \"recipe\"\nvalues = []\n", {"'axis.values'", "at least one"}},
+      {base + "[[axis]]\nvalues = [1]\n", {"'axis.key' is missing"}},
+      {base + "[[axis]]\nkey = \"recipe\"\nvalue = [1]\n", {"'axis.value'", "key, values"}},
+      {base + axis + "[[arm]]\nname = \"bf16\"\n", {"'bf16'", "not unique"}},
+      {base + axis + "[[arm]]\nname = \"../x\"\n", {"'../x'", "letters, digits"}},
+      {base + axis + "[[arm]]\nname = \"shared\"\n", {"'shared'", "kept for"}},
+      {base + axis + "[[arm]]\nname = \"report\"\n", {"s.toml:6:1", "'report'", "kept for"}},
+      {base + axis + "[[arm]]\nname = \"study.h5\"\n", {"'study.h5'", "kept for"}},
+      {base + axis + "[[arm]]\nname = \"" + std::string(101, 'x') + "\"\n", {"1 to 100 letters"}},
+      {base + "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"shared\"]\n", {"kept for"}},
+      {base + "[[axis]]\nkey = \"name\"\nvalues = [\"..\"]\n", {"'..'", "[[arm]] tables"}},
+      {base + "[[axis]]\nkey = \"name\"\nvalues = [\"" + std::string(300, 'x') + "\"]\n",
+       {"1 to 100 letters", "[[arm]] tables"}},
+      {base + repeated(axis, 65), {"'axis'", "65 axes", "at most 64"}},
+      {base + repeated("[[axis]]\nkey = \"seed\"\nvalues = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n", 5),
+       {"'axis'", "100000 arms", "at most 10000"}},
+      {base + repeated("[[axis]]\nkey = \"seed\"\nvalues = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n", 60),
+       {"'axis'", "1e+60 arms", "at most 10000"}},
+      {base + "[[axis]]\nkey = \"recipe\"\nvalues = [\"infir3\"]\n",
+       {"arm 'infir3'", "unknown recipe 'infir3'"}},
+      {base + "[[axis]]\nkey = \"sead\"\nvalues = [1]\n", {"arm 'sead1'", "unknown key 'sead'"}},
+      {base + "baseline = \"fp32\"\n" + axis, {"'baseline'", "no arm runs the recipe 'fp32'"}},
+      {base + "shared_stages = [\"two\"]\n" + axis, {"'shared_stages'", "'two'", "leading"}},
+      {base + "shared_stages = [\"one\", \"two\"]\n" + axis, {"no stage for the arms"}},
+      {base + "[shared]\nset = { seed = \"x\" }\n" + axis, {"shared stages", "an integer"}},
+      {base + "[set]\nseed = 2020-01-01\n" + axis, {"'set'", "strings, numbers"}},
+  };
+  for (const Row& row : rows) {
+    std::string message = "accepted";
+    try {
+      folder.load(row.text);
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    INFO(row.text << "\n-> " << message);
+    for (const std::string& part : row.parts) {
+      INFO("expected: " << part);
+      CHECK(message.find(part) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("what an evaluation generates is part of the configuration where it is asked for") {
+  const std::string plain =
+      "[[stages]]\nname = \"a\"\nkind = \"sft\"\n[stages.eval]\nsequences = 2\n";
+  const RunConfig without = parse_run_config(plain, "t.toml", {});
+  CHECK(without.text.find("pass_at_k") == std::string::npos);
+  const RunConfig with = parse_run_config(plain, "t.toml",
+                                          {{"stages.a.eval.pass_at_k.samples", "6"},
+                                           {"stages.a.eval.pass_at_k.k", "[1, 6]"},
+                                           {"stages.a.eval.pass_at_k.temperature", "0.7"},
+                                           {"stages.a.eval.rollout.recipe", "infir2"},
+                                           {"stages.a.eval.rollout.top_k", "20"},
+                                           {"stages.a.eval.multiple_choice", "q.jsonl"}});
+  CHECK(with.hash != without.hash);
+  const RunConfig again = parse_run_config(with.text, "stored", {});
+  CHECK(again.text == with.text);
+  REQUIRE(again.stages[0].eval == with.stages[0].eval);
+  const EvalConfig& eval = *again.stages[0].eval;
+  CHECK(eval.pass_at_k->k == std::vector<std::int64_t>{1, 6});
+  CHECK(eval.pass_at_k->sampling.temperature == 0.7);
+  CHECK(eval.rollout->recipe == "infir2");
+  CHECK(eval.rollout->sampling.top_k == 20);
+  CHECK(eval.rollout->sampling.temperature == 1.0);
+  CHECK(eval.multiple_choice == "q.jsonl");
+}
+
+}  // namespace
+}  // namespace fp8lab

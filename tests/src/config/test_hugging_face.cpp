@@ -1,0 +1,224 @@
+// config.json of published models, and models through parameters and back.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+
+#include "emulation/base/error.hpp"
+#include "src/backend/factory.hpp"
+#include "src/config/hugging_face.hpp"
+#include "src/config/model_table.hpp"
+#include "src/io/tensor_store.hpp"
+#include "src/model/model_export.hpp"
+#include "src/model/weight_names.hpp"
+#include "tests/scratch_directory.hpp"
+
+using namespace fp8lab;
+
+namespace {
+
+// The fields of the files that their publishers offer.
+constexpr const char* kQwen25 = R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+  "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896,
+  "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
+  "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.40.1", "use_cache": true,
+  "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})";
+constexpr const char* kLlama2 = R"({"_name_or_path": "meta-llama/Llama-2-7b-hf",
+  "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+  "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+  "tie_word_embeddings": false, "torch_dtype": "float16", "transformers_version": "4.31.0.dev0",
+  "use_cache": true, "vocab_size": 32000})";
+constexpr const char* kLlama32 = R"({"architectures": ["LlamaForCausalLM"],
+  "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+  "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+  "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+  "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0", "use_cache": true,
+  "vocab_size": 128256})";
+constexpr const char* kQwen3 = R"({"architectures": ["Qwen3ForCausalLM"],
+  "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+  "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+  "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
+  "max_window_layers": 28, "model_type": "qwen3", "num_attention_heads": 16,
+  "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+  "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+ModelConfig parse(const std::string& text) { return parse_hugging_face_config(text, "c"); }
+
+/// A small model of some family with everything else drawn.
+ModelConfig draw(std::mt19937& random) {
+  const auto below = [&](std::uint32_t count) {
+    return static_cast<std::int64_t>(random() % count);
+  };
+  ModelConfig model;
+  model.vocab_size = 3 + below(40);
+  model.hidden_size = 8 * (1 + below(4));
+  model.intermediate_size = 1 + below(30);
+  model.num_hidden_layers = 1 + below(3);
+  model.num_key_value_heads = 1 + below(3);
+  model.num_attention_heads = model.num_key_value_heads * (1 + below(3));
+  model.head_dim = 2 * (1 + below(6));
+  model.max_position_embeddings = 16 + below(1000);
+  model.rope_theta = 10000.0 + static_cast<double>(below(1000)) / 3.0;
+  model.tie_word_embeddings = below(2) == 0;
+  const std::int64_t family = below(3);
+  model.qk_norm = family == 2;
+  model.qkv_bias = family == 1 || below(2) == 0;
+  model.o_bias = family != 1 && model.qkv_bias;
+  model.mlp_bias = family == 0 && below(2) == 0;
+  RopeScaling& rope = model.rope_scaling;
+  rope.type = static_cast<RopeType>(below(5));
+  if (rope.type != RopeType::unscaled) rope.factor = 1.0 + static_cast<double>(below(100)) / 7.0;
+  const bool by_parts = rope.type == RopeType::yarn || rope.type == RopeType::llama3;
+  if (by_parts) rope.original_max_position_embeddings = 8 + below(100);
+  if (rope.type == RopeType::llama3) rope.high_freq_factor = 2.5;
+  if (rope.type == RopeType::yarn) {
+    rope.beta_fast = 30.5;
+    rope.truncate = below(2) == 0;
+    rope.attention_factor = below(2) == 0 ? 0.0 : 1.25;
+  }
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("published configurations") {
+  ModelConfig qwen;
+  qwen.vocab_size = 151936;
+  qwen.hidden_size = 896;
+  qwen.intermediate_size = 4864;
+  qwen.num_hidden_layers = 24;
+  qwen.num_attention_heads = 14;
+  qwen.num_key_value_heads = 2;
+  qwen.head_dim = 64;
+  qwen.max_position_embeddings = 32768;
+  qwen.rope_theta = 1e6;
+  qwen.qkv_bias = true;
+  qwen.tie_word_embeddings = true;
+  CHECK(parse(kQwen25) == qwen);
+
+  const ModelConfig llama2 = parse(kLlama2);
+  CHECK(llama2.head_dim == 128);
+  CHECK(llama2.num_key_value_heads == 32);
+  CHECK(llama2.rope_theta == 10000.0);
+  CHECK(llama2.rms_norm_eps == 1e-5);
+  CHECK_FALSE(llama2.qkv_bias);
+  CHECK_FALSE(llama2.tie_word_embeddings);
+
+  const ModelConfig llama3 = parse(kLlama32);
+  CHECK(llama3.rope_scaling.type == RopeType::llama3);
+  CHECK(llama3.rope_scaling.factor == 32.0);
+  CHECK(llama3.rope_scaling.original_max_position_embeddings == 8192);
+  CHECK_FALSE(llama3.qkv_bias);
+  CHECK_FALSE(llama3.o_bias);
+
+  const ModelConfig qwen3 = parse(kQwen3);
+  CHECK(qwen3.qk_norm);
+  CHECK_FALSE(qwen3.qkv_bias);
+  CHECK(qwen3.head_dim == 128);
+  CHECK(ParameterLayout(qwen3).count() == 596049920);  // as transformers counts Qwen3-0.6B
+  CHECK(ParameterLayout(llama3).count() == 1235814400);
+  CHECK(ParameterLayout(parse(kQwen25)).count() == 494032768);
+  CHECK(ParameterLayout(llama2).count() == 6738415616);
+}
+
+TEST_CASE("what a config.json leaves out") {
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(kQwen3);
+  config.erase("head_dim");
+  CHECK(parse(config.dump()).head_dim == 128);  // Qwen3 does not divide hidden_size
+  config = nlohmann::ordered_json::parse(kLlama32);
+  config["head_dim"] = nullptr;
+  config.erase("num_key_value_heads");
+  config.erase("rms_norm_eps");
+  config.erase("tie_word_embeddings");
+  const ModelConfig llama = parse(config.dump());
+  CHECK(llama.head_dim == 64);
+  CHECK(llama.num_key_value_heads == 32);
+  CHECK(llama.rms_norm_eps == 1e-6);
+  CHECK_FALSE(llama.tie_word_embeddings);
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+  const RopeScaling yarn = parse(config.dump()).rope_scaling;
+  CHECK(yarn.original_max_position_embeddings == 131072);
+  CHECK(yarn.beta_fast == 32.0);
+  CHECK(yarn.attention_factor == 0.0);
+}
+
+TEST_CASE("configurations survive being written") {
+  std::mt19937 random(5);
+  for (int i = 0; i < 300; ++i) {
+    const ModelConfig model = draw(random);
+    const std::string text = hugging_face_config(model, "float32").dump();
+    INFO(text);
+    CHECK(parse(text) == model);
+    CHECK(parse_model_table(model_table_text(model), "table") == model);
+  }
+  ModelConfig model;
+  model.qkv_bias = model.mlp_bias = true;
+  CHECK_THROWS_WITH(hugging_face_config(model, "float32"), Catch::Contains("no family"));
+}
+
+TEST_CASE("models survive parameters and files") {
+  const ScratchDirectory scratch;
+  std::mt19937 random(7);
+  const char* const backends[] = {"cpu", "truth"};
+  for (int i = 0; i < 12; ++i) {
+    const ModelConfig model = draw(random);
+    const auto backend = make_backend(backends[i % 2], 1);
+    Parameters first(*backend, model, {}, DType::f32), second(*backend, model, {}, DType::bf16);
+    first.initialize(static_cast<std::uint64_t>(i));
+    for (const Parameter& parameter : first.all()) {
+      std::vector<float> values = first.download(parameter);
+      for (float& value : values) value += static_cast<float>(random() % 1000) * 0x1p-12f;
+      first.upload(parameter, values);
+    }
+    ExportOptions options;
+    options.dtype = StoredType::f32;
+    options.shard_bytes = 2000;
+    const auto folder = scratch / ("model" + std::to_string(i));
+    export_model(*backend, *tensors_of(first), model, options, folder);
+    CHECK(read_hugging_face_config(folder) == model);
+    load_parameters(*open_model_tensors(folder), "model", second);
+    CHECK(second.hash() == first.hash());
+    for (std::size_t p = 0; p < second.all().size(); ++p) {
+      const TensorView& working = second[p].tensors.working;
+      if (working.empty()) continue;
+      const TensorView expected = backend->allocate(working.dtype, working.rows, working.cols);
+      backend->run(ops::Copy{second[p].master(), expected});
+      std::vector<std::byte> a(static_cast<std::size_t>(working.size()) * size_of(working.dtype));
+      std::vector<std::byte> b(a.size());
+      backend->download(a.data(), working);
+      backend->download(b.data(), expected);
+      CHECK(a == b);
+    }
+  }
+}
+
+TEST_CASE("tensors of a file and the layers of recipes") {
+  CHECK(layer_of_weight("model.layers.12.self_attn.k_proj.weight") == "layers.12.attention.qkv");
+  CHECK(layer_of_weight("model.layers.0.self_attn.o_proj.weight") == "layers.0.attention.o");
+  CHECK(layer_of_weight("model.layers.3.mlp.up_proj.weight") == "layers.3.mlp.gate_up");
+  CHECK(layer_of_weight("model.layers.3.mlp.down_proj.weight") == "layers.3.mlp.down");
+  CHECK(layer_of_weight("lm_head.weight") == "lm_head");
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias",
+        "model.layers.x.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight", "model.layers.0",
+        "model.layers.0.weight", "model.layers.0.mlp.experts.0.up_proj.weight", "model.layers.",
+        "model.layers.weight", "model.layers.0.self_attn.q_norm.weight", ""}) {
+    INFO(name);
+    CHECK_FALSE(layer_of_weight(name).has_value());
+  }
+}

@@ -1,0 +1,485 @@
+// Recipes: built-in files, pattern matching, precedence of their tables, what is refused and why.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "emulation/spec/recipe.hpp"
+#include "src/config/config.hpp"
+#include "src/config/spec_words.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::ScaleArithmetic;
+using numerics::ScaleFormat;
+using numerics::ScaleRounding;
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_recipe(text, "r.toml");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// A valid FP8 recipe to break in one place.
+const std::string kBase =
+    "name = \"t\"\n"
+    "[slots.default]\n"
+    "format = \"e4m3fn\"\n"
+    "[gemm]\n"
+    "accumulator = \"sm90_wgmma_fp8\"\n"
+    "schedule = \"promote:128\"\n";
+
+TEST_CASE("every built-in recipe is valid, named as its file and summarised in one line") {
+  const std::vector<std::string> names = builtin_recipe_names();
+  CHECK(std::is_sorted(names.begin(), names.end()));
+  std::vector<std::string> hashes;
+  for (const std::string& name : names) {
+    INFO(name);
+    const Recipe recipe = load_recipe(name);
+    CHECK(recipe.name == name);
+    CHECK_FALSE(recipe.summary.empty());
+    CHECK(recipe.summary.find('\n') == std::string::npos);
+    CHECK(recipe.linear.gemm(GemmRole::wgrad).output == DType::f32);
+    CHECK_NOTHROW(validate(recipe.high_precision, name));
+    CHECK(describe(recipe).find(recipe.hash) != std::string::npos);
+    hashes.push_back(recipe.hash);
+  }
+  std::sort(hashes.begin(), hashes.end());
+  CHECK(std::unique(hashes.begin(), hashes.end()) == hashes.end());
+  for (const char* expected :
+       {"bf16", "fp32", "te_current", "te_delayed", "e4m3_tensor", "torchao_rowwise", "infir2",
+        "infir2_fp32scale", "deepseek_v3", "mxfp8", "fp8_block128"}) {
+    CHECK(std::find(names.begin(), names.end(), expected) != names.end());
+  }
+}
+
+TEST_CASE("built-in recipes resolve to the numerics of their papers") {
+  const LinearRecipe infir2 = load_recipe("infir2").linear;
+  for (const Slot slot : {Slot::fprop_x, Slot::dgrad_dy, Slot::wgrad_dy, Slot::wgrad_x}) {
+    CHECK(infir2.slot(slot).tile == TileShape{1, 128});
+    CHECK(infir2.slot(slot).scale.format == ScaleFormat::pow2);
+    CHECK(infir2.slot(slot).scale.rounding == ScaleRounding::enc_floor);
+    CHECK(infir2.slot(slot).scale_source == ScaleSource::current);
+  }
+  CHECK(infir2.slot(Slot::dgrad_w).tile == TileShape{128, 128});
+
+  const LinearRecipe delayed = load_recipe("te_delayed").linear;
+  CHECK(delayed.slot(Slot::fprop_x).format == numerics::kE4M3);
+  CHECK(delayed.slot(Slot::wgrad_dy).format == numerics::kE5M2);
+  CHECK(delayed.slot(Slot::dgrad_w).scale_source == ScaleSource::delayed);
+  CHECK(delayed.slot(Slot::dgrad_w).history_length == 1024);
+  CHECK(delayed.gemm(GemmRole::fprop).schedule == Schedule::fast);
+  CHECK(schedule_name(delayed.gemm(GemmRole::wgrad)) == "promote:128");
+
+  const Recipe deepseek = load_recipe("deepseek_v3");
+  CHECK(deepseek.linear.slot(Slot::wgrad_x).orientation_source == OrientationSource::requantized);
+  CHECK(deepseek.linear.slot(Slot::wgrad_dy).orientation_source ==
+        OrientationSource::high_precision);
+  CHECK(deepseek.linear.slot(Slot::dgrad_dy).scale.arithmetic == ScaleArithmetic::dec_div_recip);
+  CHECK(deepseek.linear.slot(Slot::dgrad_dy).scale.amax_epsilon == 1e-4f);
+  const LinearRecipe& output = deepseek.for_layer("layers.3.attention.o", 8);
+  CHECK(output.slot(Slot::fprop_x).scale.format == ScaleFormat::pow2);
+  CHECK(output.slot(Slot::fprop_x).scale.rounding == ScaleRounding::ceil);
+  CHECK(output.slot(Slot::dgrad_dy).scale.format == ScaleFormat::fp32);
+
+  const LinearRecipe mx = load_recipe("mxfp8").linear;
+  CHECK(mx.slot(Slot::dgrad_w).tile == TileShape{1, 32});
+  CHECK(mx.slot(Slot::dgrad_w).scale.format == ScaleFormat::e8m0);
+  CHECK(mx.slot(Slot::dgrad_w).scale.rounding == ScaleRounding::rceil);
+
+  const Recipe fp32 = load_recipe("fp32");
+  CHECK(fp32.activation_dtype == DType::f32);
+  CHECK(fp32.high_precision.gemm(GemmRole::fprop).accumulator == Accumulator::ideal_fp32);
+  CHECK(fp32.linear == fp32.high_precision);
+  CHECK(load_recipe("bf16").linear == load_recipe("bf16").high_precision);
+}
+
+TEST_CASE("layer patterns") {
+  struct Row {
+    const char* pattern;
+    const char* name;
+    bool matches;
+  };
+  const Row rows[] = {
+      {"lm_head", "lm_head", true},
+      {"lm_head", "lm_head2", false},
+      {"layers.0", "layers.0.mlp.down", true},
+      {"layers.1", "layers.11.mlp.down", false},
+      {"layers.*.mlp.down", "layers.11.mlp.down", true},
+      {"layers.*.mlp", "layers.11.attention.o", false},
+      {"layers.*.down", "layers.1.mlp.down", false},
+      {"layers.1*.mlp", "layers.11.mlp.down", true},
+      {"*", "layers.2.mlp.down", true},
+      {"layers.first", "layers.0.mlp.down", true},
+      {"layers.first", "layers.1.mlp.down", false},
+      {"layers.last.mlp", "layers.11.mlp.down", true},
+      {"layers.{first,last}.mlp.down", "layers.0.mlp.down", true},
+      {"layers.{first,last}.mlp.down", "layers.11.mlp.down", true},
+      {"layers.{first,last}.mlp.down", "layers.5.mlp.down", false},
+      {"layers.{0,1}.{mlp.down,attention.o}", "layers.1.attention.o", true},
+      {"layers.{0,1}.{mlp.down,attention.o}", "layers.1.attention.qkv", false},
+      {"layers.0.mlp.down.x", "layers.0.mlp.down", false},
+      {"mlp.down", "layers.0.mlp.down", false},
+  };
+  for (const Row& row : rows) {
+    INFO(row.pattern << " against " << row.name);
+    CHECK(layer_pattern_matches(row.pattern, row.name, 12) == row.matches);
+  }
+}
+
+TEST_CASE("every field of a scale rule has a key, and aliases are combinations of them") {
+  const std::string head = "name = \"t\"\n[gemm]\naccumulator = \"ideal_fp32\"\n";
+  const auto slot = [&](const std::string& keys) {
+    return parse_recipe(head + "schedule = \"promote:16\"\n[slots.default]\n" + keys, "r.toml")
+        .linear.slot(Slot::fprop_x);
+  };
+  const QuantSpec coat = slot(
+      "format = \"e4m3fn\"\ntile = \"1x16\"\nscale_format = \"bf16\"\n"
+      "scale_arithmetic = \"dec_div\"\namax_epsilon = 1e-10\nepsilon_mode = \"add\"\n");
+  CHECK(coat.scale.format == ScaleFormat::bf16);
+  CHECK(coat.scale.epsilon_mode == numerics::EpsilonMode::add);
+  CHECK(coat.scale.amax_epsilon == 1e-10f);
+  const QuantSpec limited = slot("format = \"e3m4\"\ntile = \"1x16\"\nencode_limit = \"bf16\"\n");
+  CHECK(limited.scale.encode_limit == numerics::EncodeLimit::bf16);
+  const QuantSpec micro = slot(
+      "format = \"mxint8\"\ntile = \"mx32\"\nscale_rounding = \"even\"\n"
+      "scale_overflow = \"nan\"\nrounding = \"ties_down\"\n");
+  CHECK(micro.format == numerics::kMxInt8);
+  CHECK(micro.scale.scale_overflow == numerics::ScaleOverflow::nan);
+  CHECK(micro.rounding == numerics::Rounding::ties_down);
+  const QuantSpec nv = slot("format = \"e2m1\"\ntile = \"nv16\"\nfour_over_six = \"mae\"\n");
+  CHECK(nv.scale.four_over_six == numerics::FourOverSix::mae);
+  CHECK(nv == slot("format = \"e2m1\"\ntile = \"1x16\"\nscale_format = \"nv_two_level\"\n"
+                   "four_over_six = \"mae\"\n"));
+  CHECK(nv == parse_quant_spec("e2m1/nv16/mae"));
+  const QuantSpec intel =
+      parse_recipe(head +
+                       "[slots.default]\nformat = \"e4m3_240\"\nscale_format = \"pow2\"\n"
+                       "scale_rounding = \"enc_floor\"\nscale_source = \"delayed\"\n"
+                       "history = 1\namax_algorithm = \"window\"\n",
+                   "r.toml")
+          .linear.slot(Slot::wgrad_dy);
+  CHECK(intel.amax_algorithm == AmaxAlgorithm::window);
+  CHECK(intel.format == numerics::kE4M3Ieee);
+}
+
+TEST_CASE("each field of a scale rule changes the hash, and keys left at their defaults do not") {
+  const std::string head =
+      "name = \"t\"\n[gemm]\naccumulator = \"ideal_fp32\"\nschedule = \"promote:16\"\n"
+      "[slots.default]\ntile = \"1x16\"\namax_epsilon = 1e-6\n";
+  const auto hash = [&](const std::string& keys) {
+    return parse_recipe(head + keys, "r.toml").hash;
+  };
+  const std::string plain = hash("format = \"e4m3fn\"\n");
+  CHECK(hash("format = \"e4m3fn\"\nepsilon_mode = \"floor\"\nencode_limit = \"fp32\"\n") == plain);
+  std::vector<std::string> hashes = {plain};
+  for (const char* keys :
+       {"format = \"e4m3fn\"\nepsilon_mode = \"add\"\n",
+        "format = \"e4m3fn\"\nencode_limit = \"bf16\"\n", "format = \"int8\"\n",
+        "format = \"mxint8\"\n", "format = \"lns8\"\n", "format = \"lns8g16\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"bf16\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"e4m3\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"e8m0\"\n",
+        "format = \"e4m3fn\"\nscale_format = \"e8m0\"\nscale_overflow = \"nan\"\n",
+        "format = \"e4m3fn\"\nrounding = \"ties_down\"\n",
+        "format = \"e4m3fn\"\nrounding = \"ties_positive\"\n"}) {
+    hashes.push_back(hash(keys));
+  }
+  std::sort(hashes.begin(), hashes.end());
+  CHECK(std::unique(hashes.begin(), hashes.end()) == hashes.end());
+}
+
+TEST_CASE("keys of a scale rule without effect are refused") {
+  struct Row {
+    const char* keys;
+    const char* needed;
+  };
+  const Row rows[] = {
+      {"epsilon_mode = \"add\"\n", "amax_epsilon above 0"},
+      {"encode_limit = \"bf16\"\nscale_arithmetic = \"dec_div\"\n", "enc_div"},
+      {"scale_overflow = \"nan\"\n", "e8m0"},
+      {"four_over_six = \"mse\"\n", "nv_two_level"},
+      {"tile = \"nv16\"\nscale_arithmetic = \"dec_div\"\n", "other than"},
+      {"tile = \"nv16\"\nmargin = 1\n", "other than"},
+      {"tile = \"nv16\"\nscale_rounding = \"ceil\"\n", "pow2"},
+      {"tile = \"nv16\"\nscale_format = \"e8m0\"\n", "nv_two_level, or tile"},
+      {"scale_format = \"nv_two_level\"\n", "tile other than tensor"},
+      {"tile = \"1x16\"\nscale_format = \"nv_two_level\"\nscale_source = \"static\"\n", "accepted"},
+      {"scale_format = \"bf16\"\nscale_rounding = \"ceil\"\n", "pow2"},
+      {"rounding = \"ties_up\"\n", "ties_down, ties_positive"},
+  };
+  for (const Row& row : rows) {
+    const std::string text =
+        "name = \"t\"\n[gemm]\naccumulator = \"sm90_bf16\"\n"
+        "schedule = \"promote:16\"\n[slots.default]\nformat = \"e2m1\"\n" +
+        std::string(row.keys);
+    INFO(text);
+    CHECK_THROWS_WITH(parse_recipe(text, "r.toml"), Catch::Contains(row.needed));
+  }
+}
+
+TEST_CASE("most specific table wins, nested or quoted") {
+  const Recipe recipe = parse_recipe(
+      "name = \"t\"\n"
+      "[slots.wgrad.x]\ntile = \"1x32\"\n"
+      "[slots.\"dgrad.w\"]\nformat = \"e5m2\"\n"
+      "[slots.x]\ntile = \"1x64\"\n"
+      "[slots.default]\nformat = \"e4m3fn\"\ntile = \"tensor\"\n"
+      "[gemm]\nschedule = \"promote:32\"\nsplit_k = 2\n"
+      "[gemm.dgrad]\nschedule = \"fast\"\noutput = \"fp32\"\n",
+      "r.toml");
+  CHECK(recipe.linear.slot(Slot::fprop_x).tile == TileShape{1, 64});
+  CHECK(recipe.linear.slot(Slot::wgrad_x).tile == TileShape{1, 32});
+  CHECK(recipe.linear.slot(Slot::wgrad_dy).tile.is_tensor());
+  CHECK(recipe.linear.slot(Slot::dgrad_w).format == numerics::kE5M2);
+  CHECK(recipe.linear.slot(Slot::fprop_w).format == numerics::kE4M3);
+  CHECK(schedule_name(recipe.linear.gemm(GemmRole::fprop)) == "promote:32");
+  CHECK(schedule_name(recipe.linear.gemm(GemmRole::dgrad)) == "fast");
+  CHECK(recipe.linear.gemm(GemmRole::dgrad).split_k == 2);
+  CHECK(recipe.linear.gemm(GemmRole::dgrad).output == DType::f32);
+  CHECK(recipe.linear.gemm(GemmRole::wgrad).accumulator == Accumulator::sm90_wgmma_fp8);
+}
+
+TEST_CASE("exceptions: kept layers first, then the first override that matches") {
+  const Recipe recipe =
+      parse_recipe(kBase +
+                       "[keep_high_precision]\nmodules = [\"lm_head\", \"embed\"]\n"
+                       "[[override]]\nmatch = "
+                       "\"layers.{first,last}.mlp.down\"\nslots.default.format = \"bf16\"\n"
+                       "[[override]]\nmatch = \"*\"\nslots.dy.format = \"e5m2\"\n",
+                   "r.toml");
+  CHECK(recipe.for_layer("lm_head", 4) == recipe.high_precision);
+  const LinearRecipe& down = recipe.for_layer("layers.3.mlp.down", 4);
+  CHECK(down.slot(Slot::wgrad_dy).format == numerics::kBF16);
+  CHECK(down.gemm(GemmRole::fprop).accumulator == Accumulator::sm90_bf16);
+  CHECK(down.gemm(GemmRole::fprop).schedule == Schedule::fast);
+  CHECK(down == recipe.high_precision);
+  const LinearRecipe& middle = recipe.for_layer("layers.2.mlp.down", 4);
+  CHECK(middle.slot(Slot::wgrad_dy).format == numerics::kE5M2);
+  CHECK(middle.slot(Slot::wgrad_x).format == numerics::kE4M3);
+  CHECK(middle.gemm(GemmRole::fprop).accumulator == Accumulator::sm90_wgmma_fp8);
+}
+
+TEST_CASE("patterns of layers are read at once, whatever they list") {
+  const auto accepted = [](const std::string& pattern) {
+    const std::string text = kBase + "[[override]]\nmatch = \"" + pattern + "\"\n";
+    try {
+      parse_recipe(text, "r.toml");
+      return true;
+    } catch (const Error& error) {
+      CHECK_THAT(error.what(), Catch::Contains("names no linear layer"));
+      return false;
+    }
+  };
+  for (const char* pattern :
+       {"*", "layers.999", "layers.12*.mlp", "layers.*7", "layers.1*2.mlp.down", "layers.last.*",
+        "{layers.1{2,3}.mlp,x}", "*.{0,1,2,3}.*.{qkv,o}", "l*.5", "lm_{head,foot}"}) {
+    INFO(pattern);
+    CHECK(accepted(pattern));
+  }
+  std::string doubling = "layers.";
+  for (int i = 0; i < 40; ++i) doubling += "{*,0}";
+  for (const std::string& pattern :
+       {std::string("layers.1000"), std::string("layers.x"), std::string("lm_head.x"),
+        std::string("layers.0.mlp.up"), std::string("{}"), std::string("x{"), doubling}) {
+    INFO(pattern);
+    CHECK_FALSE(accepted(pattern));
+  }
+}
+
+TEST_CASE("the hash is of the numerics, not of the words") {
+  const std::string hash = parse_recipe(kBase, "r.toml").hash;
+  CHECK(hash.size() == 16);
+  CHECK(parse_recipe("# a comment\nsummary = \"s\"\n" + kBase, "other.toml").hash == hash);
+  CHECK(parse_recipe(kBase + "[gemm.wgrad]\noutput = \"fp32\"\n", "r.toml").hash == hash);
+  CHECK(parse_recipe(kBase + "[gemm.wgrad]\nschedule = \"promote:64\"\n", "r.toml").hash != hash);
+  CHECK(parse_recipe(kBase + "[keep_high_precision]\nmodules = [\"lm_head\"]\n", "r.toml").hash !=
+        hash);
+}
+
+TEST_CASE("bad recipes are refused with place, key and what is accepted") {
+  struct Row {
+    std::string text;
+    std::vector<std::string> parts;
+  };
+  const Row rows[] = {
+      {"name = \"t\"\nslot = 1\n", {"r.toml:2:1", "unknown key 'slot'", "accepted: name, summary"}},
+      {"name = \"t\"\n[slots.default]\nfromat = \"bf16\"\n",
+       {"r.toml:3:1", "'slots.default.fromat'", "format, tile"}},
+      {"name = \"t\"\n[slots.y]\n", {"r.toml:2", "'slots.y'", "default, x, w, dy"}},
+      {"name = \"t\"\n[slots.fprop.dy]\n", {"'slots.fprop.dy'", "accepted: x, w"}},
+      {"name = \"t\"\n[gemm.bprop]\n", {"'gemm.bprop'", "fprop, dgrad, wgrad"}},
+      {"name = 3\n", {"r.toml:1:1", "'name' is the integer 3", "a string"}},
+      {"summary = \"s\"\n", {"'name' is missing"}},
+      {"name = \"t\n", {"r.toml:1:", "not TOML"}},
+      {kBase + "[slots.x]\nformat = \"e4m4\"\n",
+       {"gemm.fprop.accumulator", "fprop.x, which is e4m4"}},
+      {kBase + "[slots.x]\nformat = \"fp9\"\n", {"'slots.x.format' is 'fp9'", "e4m3fn, e5m2"}},
+      {kBase + "[slots.x]\nformat = \"e4m3\"\n", {"ambiguous", "e4m3fn", "e4m3_240"}},
+      {kBase + "[slots.x]\nformat = \"fp16\"\n",
+       {"gemm.fprop.accumulator", "fprop.x, which is fp16"}},
+      {kBase + "[slots.x]\nformat = \"e8m0\"\n", {"slots.fprop.x.format", "cannot be an operand"}},
+      {kBase + "[slots.x]\ntile = \"128\"\n", {"r.toml:8:1", "'128'", "tensor, row, RxC"}},
+      {kBase + "[slots.x]\ntile = \"mx32\"\nscale_format = \"fp32\"\n", {"scale_format", "e8m0"}},
+      {kBase + "[slots.x]\nscale_format = \"fp8\"\n", {"'fp8'", "fp32, pow2, e8m0"}},
+      {kBase + "[slots.x]\ntransform = \"hadamard\"\n", {"'hadamard'", "accepted: none"}},
+      {kBase + "[slots.x]\ntransform = \"hadamard:18\"\n", {"r.toml:8:1", "'hadamard:18'"}},
+      {kBase + "[slots.fprop.w]\ntransform = \"hadamard:16\"\n",
+       {"r.toml:8:1", "slots.fprop.w.transform", "fprop.x has none and fprop.w has hadamard:16"}},
+      {kBase + "[slots.fprop.x]\ntransform = \"hadamard:16\"\n"
+               "[slots.fprop.w]\ntransform = \"hadamard:32\"\n",
+       {"r.toml:8:1", "slots.fprop.x.transform", "do not cancel"}},
+      {kBase + "[slots.x]\nformat = \"bf16\"\ntransform = \"hadamard:16\"\n",
+       {"has no effect", "other than bf16"}},
+      {kBase + "[slots.x]\nscale_source = \"delayed\"\ntransform = \"hadamard:16\"\n",
+       {"transform", "history that both orientations share"}},
+      {kBase + "[slots.x]\ntransform = \"expand\"\n",
+       {"gemm.fprop.accumulator", "fprop.x, which is e4m3fn expanded", "sm90_bf16"}},
+      {kBase + "[slots.x]\nformat = \"e5m2\"\ntransform = \"expand\"\n",
+       {"r.toml:9:1", "slots.fprop.x.transform", "range of e4m3fn, format is e5m2"}},
+      {kBase + "[slots.x]\nscale_format = \"pow2\"\ntransform = \"expand\"\n",
+       {"scale_format", "has no effect"}},
+      {kBase + "[slots.x]\nscale_source = \"static\"\ntransform = \"expand\"\n",
+       {"scale_source", "expand has the codebook"}},
+      {kBase + "[slots.x]\ntransform = \"smooth:2\"\n", {"'smooth:2'", "STRENGTH from 0 to 1"}},
+      {kBase + "[slots.fprop.x]\ntransform = \"smooth:0.5\"\n", {"do not cancel"}},
+      {kBase + "[slots.w]\ntransform = \"smooth:0.5\"\norientation_source = \"requantized\"\n",
+       {"r.toml:9:1", "slots.dgrad.w.orientation_source", "dgrad.w has the transform smooth:0.5"}},
+      {kBase + "[slots.fprop.w]\ntransform = \"smooth:0.5\"\n"
+               "[slots.dgrad.w]\norientation_source = \"requantized\"\n",
+       {"r.toml:10:1", "slots.dgrad.w.orientation_source", "but fprop.w has the transform"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.4\"\n", {"'clamp:0.4'", "QUANTILE above 0.5"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.99:compensated\"\n"
+               "[slots.fprop.w]\ntransform = \"clamp:0.9:compensated\"\n",
+       {"r.toml:8:1", "slots.fprop.x.transform", "compensated in one of the two"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.99:compensated\"\n"
+               "[slots.wgrad.x]\norientation_source = \"requantized\"\n",
+       {"r.toml:10:1", "slots.wgrad.x.orientation_source", "a clamp without compensation"}},
+      {kBase + "[slots.x]\nmargin = 17\n", {"slots.x.margin", "an integer from 0 to 16"}},
+      {kBase + "[slots.x]\nmargin = 0.5\n", {"the number 0.5", "an integer from 0 to 16"}},
+      {kBase + "[slots.x]\namax_epsilon = -1\n", {"amax_epsilon", "from 0 to 1"}},
+      {kBase + "[slots.x]\nhistory = 16\n",
+       {"r.toml:8:1", "'slots.x.history' has no effect", "delayed"}},
+      {kBase + "[slots.x]\nscale_rounding = \"ceil\"\n", {"has no effect", "pow2"}},
+      {kBase + "[slots.x]\nformat = \"bf16\"\ntile = \"1x128\"\n", {"tile", "has no effect"}},
+      {kBase + "[slots.x]\nscale_source = \"delayed\"\ntile = \"row\"\n",
+       {"r.toml:8:1", "slots.fprop.x.scale_source", "one history a tensor", "tile = \"tensor\""}},
+      {kBase + "[slots.fprop.x]\nscale_source = \"delayed\"\n"
+               "[slots.wgrad.x]\nscale_source = \"delayed\"\nhistory = 16\n",
+       {"r.toml:10:1", "slots.wgrad.x.scale_source", "format, scale and history of fprop.x"}},
+      {kBase + "[slots.x]\nweight_source = \"master\"\n", {"weight_source", "only w"}},
+      {kBase + "[slots.fprop.x]\norientation_source = \"requantized\"\n",
+       {"orientation_source", "second orientations"}},
+      {kBase + "[slots.wgrad.x]\norientation_source = \"dequantized\"\n",
+       {"r.toml:8:1", "not quantized again", "bf16"}},
+      {kBase + "[slots.fprop.x]\nformat = \"bf16\"\n[gemm.fprop]\naccumulator = \"sm90_bf16\"\n"
+               "[slots.wgrad.x]\norientation_source = \"requantized\"\n",
+       {"slots.wgrad.x.orientation_source", "fprop.x is bf16"}},
+      {kBase + "[slots.w]\nformat = \"bf16\"\n",
+       {"r.toml:5:1", "gemm.fprop.accumulator", "fprop.w", "sm90_bf16"}},
+      {kBase + "[slots.w]\nformat = \"e3m4\"\n", {"sm90_wgmma_fp8 cannot multiply", "e3m4"}},
+      {"name = \"t\"\n[slots.default]\nformat = \"fp32\"\n[gemm]\naccumulator = \"sm90_bf16\"\n",
+       {"r.toml:5:1", "sm90_bf16 cannot multiply", "ideal_fp32"}},
+      {kBase + "[gemm.fprop]\naccumulator = \"sm100\"\n", {"'sm100'", "sm90_wgmma_fp8"}},
+      {kBase + "[gemm.fprop]\nschedule = \"promote\"\n", {"'promote'", "promote:128"}},
+      {kBase + "[gemm.fprop]\nschedule = \"promote:48\"\n", {"multiple of 32"}},
+      {kBase + "[slots.x]\ntile = \"1x64\"\n",
+       {"gemm.fprop.schedule", "1x64", "inside an accumulation chunk", "divisor of 64"}},
+      {kBase + "[slots.x]\ntile = \"1x128\"\n[gemm.fprop]\nschedule = \"fast\"\n",
+       {"r.toml:10:1", "gemm.fprop.schedule", "promote:G"}},
+      {kBase + "[slots.x]\ntile = \"1x128\"\n[gemm.fprop]\nscale_order = \"epilogue\"\n",
+       {"scale_order", "change along K"}},
+      {kBase + "[gemm.fprop]\nschedule = \"fast\"\nscale_order = \"b_then_a\"\n",
+       {"scale_order", "schedule is fast"}},
+      {kBase + "[gemm.fprop]\nsplit_k = 0\n", {"split_k", "from 1 to 64"}},
+      {kBase + "[gemm.wgrad]\noutput = \"bf16\"\n", {"gemm.wgrad.output", "fp32"}},
+      {kBase + "[keep_high_precision]\nmodules = [\"mlp.down\"]\n",
+       {"mlp.down", "layers.N.mlp.down", "attention.core"}},
+      {kBase + "[keep_high_precision]\nmodules = [1]\n", {"r.toml:8:", "a list of strings"}},
+      {kBase + "[[override]]\nmatch = \"embed\"\n", {"r.toml:8:1", "names no linear layer"}},
+      {kBase + "[[override]]\nmatch = \"lm_head\"\nslots.x.format = \"bf16\"\n",
+       {"override \"lm_head\"", "gemm.fprop.accumulator"}},
+      {kBase + "[override]\nmatch = \"lm_head\"\n", {"a list of tables, [[override]]"}},
+      {kBase + "[slots.wgrad.x]\nmargin = 1\n[slots.\"wgrad.x\"]\nmargin = 1\n",
+       {"slots.wgrad.x", "written twice"}},
+  };
+  for (const Row& row : rows) {
+    const std::string message = refusal(row.text);
+    INFO(row.text << "\n-> " << message);
+    CHECK(message.find('\n') == std::string::npos);
+    for (const std::string& part : row.parts) {
+      INFO("expected: " << part);
+      CHECK(message.find(part) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("an unknown recipe name lists the known ones") {
+  try {
+    load_recipe("infir3");
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what())
+              .find("unknown recipe 'infir3' (did you mean 'infir2'?); accepted: bf16, ") !=
+          std::string::npos);
+  }
+  CHECK_THROWS_WITH(load_recipe("no/such.toml"), Catch::Contains("does not exist"));
+}
+
+TEST_CASE("quantizers and GEMMs in words") {
+  for (const char* words :
+       {"e4m3fn/1x128/pow2/enc_floor", "e5m2/tensor/fp32", "e2m1/1x32/e8m0/rceil/stochastic",
+        "bf16", "e4m3fn", "e4m3fn/row/fp32/toward_zero", "e2m1/1x16/nv_two_level/ties_down",
+        "int8/row/fp32", "e8m3/stochastic", "lns8/tensor/bf16"}) {
+    CHECK(label(parse_quant_spec(words)) == words);
+  }
+  for (const char* words : {"sm90_wgmma_fp8/promote:128/f32", "sm90_bf16/fast/bf16",
+                            "sm90_wgmma_fp8/promote:64/bf16/split_k:3"}) {
+    CHECK(label(parse_gemm_spec(words)) == words);
+  }
+  const QuantSpec infir2 = parse_quant_spec("e4m3fn/1x128/pow2/enc_floor");
+  CHECK(infir2 == load_recipe("infir2").linear.slot(Slot::fprop_x));
+  CHECK(parse_quant_spec("e4m3fn/mx32/rceil") == load_recipe("mxfp8").linear.slot(Slot::fprop_w));
+  CHECK(parse_quant_spec("e5m2/static:0.5").static_scale == 0.5f);
+  CHECK(parse_gemm_spec("sm90_wgmma_fp8/promote:128/fp32/product_first").scale_order ==
+        ScaleOrder::product_first);
+  for (const char* bad :
+       {"", "fp9", "e4m3", "e4m3fn/", "e4m3fn/1x", "e4m3fn/nearest", "e4m3fn/static:0",
+        "e4m3fn/static:x", "bf16/tensor", "e4m3fn/1x128/static:2", "e4m3fn/1x128/mae",
+        "e8m3/tensor", "bf16/stochastic"}) {
+    INFO(bad);
+    CHECK_THROWS_AS(parse_quant_spec(bad), Error);
+  }
+  for (const char* bad : {"", "sm100", "sm90_bf16/", "sm90_bf16/promote:0", "sm90_bf16/split_k:0",
+                          "sm90_bf16/split_k:65", "sm90_bf16/f64"}) {
+    INFO(bad);
+    CHECK_THROWS_AS(parse_gemm_spec(bad), Error);
+  }
+}
+
+TEST_CASE("warnings name operand and shape") {
+  const auto any = [](const std::vector<std::string>& list, const std::string& part) {
+    return std::any_of(list.begin(), list.end(), [&](const std::string& line) {
+      return line.find(part) != std::string::npos;
+    });
+  };
+  const LinearRecipe infir2 = load_recipe("infir2").linear;
+  CHECK(any(warnings(infir2, 1024, 896, 4864 + 64), "dgrad.dy: K = 4928 is not a multiple of 128"));
+  CHECK_FALSE(any(warnings(infir2, 1024, 896, 4864), "is not a multiple of"));
+  CHECK(
+      any(warnings(load_recipe("te_current").linear, 1024, 4864, 896), "one chain over K = 4864"));
+  CHECK(any(warnings(load_recipe("fp8_block128").linear, 1024, 256, 256), "cuBLASLt refuses"));
+  CHECK(any(warnings(load_recipe("deepseek_v3").linear, 1024, 256, 256), "wgrad.dy: gradients"));
+  CHECK(any(warnings(load_recipe("te_delayed").linear, 1024, 256, 256), "delayed"));
+  CHECK(warnings(load_recipe("bf16").linear, 100, 33, 7).empty());
+  const Recipe unscaled = parse_recipe(
+      "name = \"t\"\n[slots.default]\nformat = \"e4m3fn\"\nscale_source = \"none\"\n", "r.toml");
+  CHECK(any(warnings(unscaled.linear, 64, 64, 64), "without a scale reaches only 2^-9 to 2^8"));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,167 @@
+// The safetensors container: round trips, shards, and malformed files.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "emulation/numerics/codec.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/safetensors.hpp"
+#include "src/io/tensor_store.hpp"
+#include "tests/scratch_directory.hpp"
+
+using namespace fp8lab;
+
+namespace {
+
+/// Bytes that differ from tensor to tensor and from place to place.
+TensorBytes pattern(const TensorHeader& tensor) {
+  TensorBytes bytes(tensor.bytes());
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(31 * i + 7 * tensor.name.size() + i / 251);
+  }
+  return bytes;
+}
+
+TensorBytes bytes_of(const StoredTensor& tensor) {
+  return {tensor.data.begin(), tensor.data.end()};
+}
+
+const std::vector<StoredType> kAllTypes = {
+    StoredType::boolean, StoredType::u8,      StoredType::i8,  StoredType::f8_e4m3,
+    StoredType::f8_e5m2, StoredType::f8_e8m0, StoredType::u16, StoredType::i16,
+    StoredType::f16,     StoredType::bf16,    StoredType::u32, StoredType::i32,
+    StoredType::f32,     StoredType::u64,     StoredType::i64, StoredType::f64};
+
+}  // namespace
+
+TEST_CASE("every type and rank survives a round trip, aligned") {
+  const ScratchDirectory scratch;
+  std::vector<TensorHeader> tensors = {{"number", StoredType::f32, {}},
+                                       {"none", StoredType::bf16, {0, 4}},
+                                       {"deep", StoredType::u8, {1, 3, 1, 3, 1, 1, 3}}};
+  for (const StoredType type : kAllTypes) {
+    tensors.push_back({"t." + std::string(stored_name(type)), type, {3, 5}});
+  }
+  const std::map<std::string, std::string> metadata = {{"step", "12"}, {"note", "a \"word\" \n"}};
+  const auto path = scratch / "a.safetensors";
+  write_safetensors(path, metadata, tensors, [&](std::size_t i) { return pattern(tensors[i]); });
+  const SafetensorsFile read(path);
+  CHECK(read.metadata() == metadata);
+  CHECK(read.tensors().size() == tensors.size());
+  for (const TensorHeader& tensor : tensors) {
+    INFO(tensor.name);
+    const StoredTensor& found = read.at(tensor.name);
+    CHECK(found.type == tensor.type);
+    CHECK(found.shape == tensor.shape);
+    CHECK(bytes_of(found) == pattern(tensor));
+    CHECK(reinterpret_cast<std::uintptr_t>(found.data.data()) % size_of(tensor.type) == 0);
+  }
+  CHECK_THROWS_WITH(read.at("absent"),
+                    Catch::Contains("a.safetensors") && Catch::Contains("absent"));
+}
+
+TEST_CASE("elements are read and written as their values") {
+  const ScratchDirectory scratch;
+  const std::vector<float> values = {1.0f, -2.5f, 0.0f, 448.0f, -0.0f, 0.015625f, 0x1p-9f, -416.0f};
+  std::vector<TensorHeader> tensors;
+  for (const StoredType type : {StoredType::f32, StoredType::bf16, StoredType::f16}) {
+    tensors.push_back({std::string(stored_name(type)), type, {2, 4}});
+  }
+  tensors.push_back({"F8_E4M3", StoredType::f8_e4m3, {2, 4}});
+  write_safetensors(scratch / "a", {}, tensors, [&](std::size_t i) {
+    TensorBytes bytes(tensors[i].bytes());
+    if (i < 3) {
+      encode_elements(tensors[i].type, values, bytes);
+    } else {
+      for (std::size_t k = 0; k < values.size(); ++k)
+        bytes[k] = std::byte{numerics::to_e4m3(values[k])};
+    }
+    return bytes;
+  });
+  const SafetensorsFile file(scratch / "a");
+  for (const TensorHeader& tensor : tensors) {
+    INFO(tensor.name);
+    std::vector<float> read(5);
+    read_elements(file.at(tensor.name), 3, read);
+    CHECK(std::memcmp(read.data(), values.data() + 3, 5 * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("an element that lies at an odd address is read") {
+  const ScratchDirectory scratch;
+  const std::string header =
+      "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+      "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[1,5]}}";
+  const std::uint64_t length = header.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), 8);
+  const float value = -3.75f;
+  bytes += header + "x" + std::string(reinterpret_cast<const char*>(&value), 4);
+  write_file_atomically(scratch / "a", bytes);
+  const SafetensorsFile file(scratch / "a");
+  std::vector<float> read(1);
+  read_elements(file.at("b"), 0, read);
+  CHECK(read[0] == value);
+}
+
+TEST_CASE("a pieced read equals the whole") {
+  const ScratchDirectory scratch;
+  const std::vector<TensorHeader> tensors = {{"big", StoredType::bf16, {1500, 2001}}};
+  write_safetensors(scratch / "a", {}, tensors, [&](std::size_t i) { return pattern(tensors[i]); });
+  const SafetensorsFile file(scratch / "a");
+  std::vector<float> whole(1500 * 2001), part(1234567);
+  read_elements(file.at("big"), 0, whole);
+  read_elements(file.at("big"), 777777, part);
+  const TensorBytes bytes = pattern(tensors[0]);
+  for (std::size_t i = 0; i < whole.size(); i += 997) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, &bytes[2 * i], 2);
+    REQUIRE(numerics::float_bits(whole[i]) == std::uint32_t{bits} << 16);
+  }
+  CHECK(std::memcmp(part.data(), whole.data() + 777777, part.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a store is written in shards of the wanted size and read back") {
+  const ScratchDirectory scratch;
+  std::vector<TensorHeader> tensors;
+  for (int i = 0; i < 7; ++i) {
+    tensors.push_back(
+        {"t" + std::to_string(i), i % 2 == 0 ? StoredType::f32 : StoredType::u8, {10 + i, 3}});
+  }
+  const auto produce = [&](std::size_t i) { return pattern(tensors[i]); };
+  for (const std::uint64_t shard_bytes :
+       {std::uint64_t{1}, std::uint64_t{250}, std::uint64_t{1} << 30}) {
+    const auto folder = scratch / std::to_string(shard_bytes);
+    std::filesystem::create_directories(folder);
+    write_tensor_store(folder, shard_bytes, tensors, produce);
+    const TensorStore store(folder);
+    CHECK(store.files().size() == (shard_bytes == 1 ? 7u : shard_bytes == 250 ? 4u : 1u));
+    CHECK(std::filesystem::exists(folder / "model.safetensors") == (shard_bytes > 250));
+    CHECK(store.tensors().size() == tensors.size());
+    for (const TensorHeader& tensor : tensors)
+      CHECK(bytes_of(store.at(tensor.name)) == pattern(tensor));
+    for (const SafetensorsFile& file : store.files()) {
+      std::uint64_t total = 0;
+      for (const StoredTensor& tensor : file.tensors()) total += tensor.bytes();
+      CHECK((total <= shard_bytes || file.tensors().size() == 1));
+    }
+  }
+}
+
+TEST_CASE("a failed write leaves the old file") {
+  const ScratchDirectory scratch;
+  const std::vector<TensorHeader> tensors = {{"t", StoredType::u8, {4}}};
+  const auto write = [&](std::byte value) {
+    write_safetensors(scratch / "a", {}, tensors, [&](std::size_t) -> TensorBytes {
+      if (value == std::byte{0}) throw Error("no value");
+      return TensorBytes(4, value);
+    });
+  };
+  write(std::byte{7});
+  CHECK_THROWS_WITH(write(std::byte{0}), "no value");
+  CHECK(bytes_of(SafetensorsFile(scratch / "a").at("t")) == TensorBytes(4, std::byte{7}));
+  CHECK(std::distance(std::filesystem::directory_iterator(scratch.path()),
+                      std::filesystem::directory_iterator()) == 1);
+}
