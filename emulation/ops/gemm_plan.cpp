@@ -29,7 +29,7 @@ bool in_blocks(const QuantSpec& spec) {
 // two ranges.
 std::vector<KRange> split_ranges(const GemmSpec& spec, bool blocks_128x128, std::int64_t k) {
   if (spec.split_k == 1) return {{0, k}};
-  std::int64_t block = profile_of(spec.accumulator).operand.bits() == 16 ? 64 : 128;
+  std::int64_t block = spec.accumulator.operand.bits() == 16 ? 64 : 128;
   if (spec.schedule == Schedule::promote) {
     block = std::lcm(block, static_cast<std::int64_t>(spec.promote_interval));
   }
@@ -123,7 +123,7 @@ void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
 
 ScaleOrder scale_order(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   if (spec.scale_order != ScaleOrder::automatic) return spec.scale_order;
-  if (profile_of(spec.accumulator).group.block_scales) return ScaleOrder::in_instruction;
+  if (spec.accumulator.group.block_scales) return ScaleOrder::in_instruction;
   if (in_blocks(a) || in_blocks(b)) return ScaleOrder::product_first;
   if (varies_along_k(a) || varies_along_k(b)) return ScaleOrder::b_then_a;
   return ScaleOrder::epilogue;
@@ -135,10 +135,9 @@ std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSp
 }
 
 numerics::ElementGemm element_gemm(const GemmPlan& plan) {
-  const TensorCoreProfile& profile = profile_of(plan.accumulator);
   numerics::ElementGemm element;
-  element.unit = profile.unit;
-  element.group = profile.group;
+  element.unit = plan.accumulator.unit;
+  element.group = plan.accumulator.group;
   element.scale_format = plan.scale_format;
   element.format_a = plan.format_a;
   element.format_b = plan.format_b;
@@ -178,9 +177,9 @@ GemmPlan plan_gemm(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
   plan.order = scale_order(spec, a, b);
   plan.promoted = spec.schedule == Schedule::promote;
   plan.scalar_scales = a.scale_tile().rows == 0 && b.scale_tile().rows == 0;
-  const TensorCoreProfile& profile = profile_of(spec.accumulator);
-  plan.format_a = profile.carrier(a.format).value_or(profile.operand);
-  plan.format_b = profile.carrier(b.format).value_or(profile.operand);
+  const Accumulator& unit = spec.accumulator;
+  plan.format_a = unit.carrier(a.format).value_or(unit.operand);
+  plan.format_b = unit.carrier(b.format).value_or(unit.operand);
   if (plan.order == ScaleOrder::in_instruction) {
     plan.scale_format = block_scale_format(a.scale.format);
   }

@@ -93,27 +93,34 @@ void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOp
 
 }  // namespace
 
-void gemm_reference(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
-                    const TensorView& bias, bool accumulate, const TensorView& d) {
+void gemm(const ops::Gemm& op) {
+  const QuantizedOperand &a = op.a, &b = op.b;
   if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
-    const std::string reason = gemm_refusal(spec, a.spec, b.spec);
+    const std::string reason = gemm_refusal(op.spec, a.spec, b.spec);
     if (!reason.empty()) throw Error(reason);
-    const MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);
-    return gemm_reference(spec, x.get(), y.get(), bias, accumulate, d);
+    const MultipliedOperand x(op.spec.accumulator, a), y(op.spec.accumulator, b);
+    return gemm(ops::Gemm{op.spec, x.get(), y.get(), op.bias, op.accumulate, op.d});
   }
-  const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
-  check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
-  const numerics::Epilogue epilogue = element_epilogue(plan, accumulate, d.dtype);
+  const GemmPlan plan = plan_gemm(op.spec, a.spec, b.spec, a.k);
+  check_gemm_operands(op.spec, plan, a, b, op.bias, op.accumulate, op.d);
+  const numerics::Epilogue epilogue = element_epilogue(plan, op.accumulate, op.d.dtype);
   multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float sa, float sb) {
-    const float c = accumulate ? d.row<const float>(m)[n] : 0.0f;
-    const float added = bias.empty() ? 0.0f : bias_at(bias, n);
+    const float c = op.accumulate ? op.d.row<const float>(m)[n] : 0.0f;
+    const float added = op.bias.empty() ? 0.0f : bias_at(op.bias, n);
     const std::uint32_t code =
-        numerics::finish_element(epilogue, acc, sa, sb, c, bias.empty() ? nullptr : &added);
-    if (d.dtype == DType::bf16) {
-      d.row<std::uint16_t>(m)[n] = static_cast<std::uint16_t>(code);
+        numerics::finish_element(epilogue, acc, sa, sb, c, op.bias.empty() ? nullptr : &added);
+    if (op.d.dtype == DType::bf16) {
+      op.d.row<std::uint16_t>(m)[n] = static_cast<std::uint16_t>(code);
     } else {
-      d.row<float>(m)[n] = numerics::bits_float(code);
+      op.d.row<float>(m)[n] = numerics::bits_float(code);
     }
+  });
+}
+
+void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
+                       const TensorView& accumulators) {
+  multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float, float) {
+    accumulators.row<float>(m)[n] = acc;
   });
 }
 

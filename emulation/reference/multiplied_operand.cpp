@@ -4,7 +4,8 @@
 
 namespace fp8lab::reference {
 
-MultipliedOperand::MultipliedOperand(Accumulator accumulator, const QuantizedOperand& operand)
+MultipliedOperand::MultipliedOperand(const Accumulator& accumulator,
+                                     const QuantizedOperand& operand)
     : operand_(operand) {
   const QuantSpec form = multiplied_form(accumulator, operand.spec);
   if (form == operand.spec) return;

@@ -12,7 +12,7 @@ namespace fp8lab::reference {
 /// An operand in its multiplied_form: the operand itself, or its dequantized values.
 class MultipliedOperand {
  public:
-  MultipliedOperand(Accumulator accumulator, const QuantizedOperand& operand);
+  MultipliedOperand(const Accumulator& accumulator, const QuantizedOperand& operand);
   MultipliedOperand(const MultipliedOperand&) = delete;
   MultipliedOperand& operator=(const MultipliedOperand&) = delete;
 

@@ -12,18 +12,19 @@ namespace {
 using numerics::FormatSpec;
 using Refusal = std::optional<GemmRefusal>;
 
-Refusal refuse_format(Accumulator accumulator, const QuantSpec& operand, const std::string& name) {
+Refusal refuse_format(const Accumulator& accumulator, const QuantSpec& operand,
+                      const std::string& name) {
   const FormatSpec& format = operand.format;
   const bool expanded = operand.transform.is_expansion();
   // Expanded values are contracted first, and multiplied as the accumulator's own.
-  const auto takes = [&](const TensorCoreProfile& profile) {
-    return profile.carrier(format) &&
-           (!expanded || profile.operand == numerics::kBF16 || profile.operand == numerics::kFP32);
+  const auto takes = [&](const Accumulator& unit) {
+    return unit.carrier(format) &&
+           (!expanded || unit.operand == numerics::kBF16 || unit.operand == numerics::kFP32);
   };
-  if (!expanded && takes(profile_of(accumulator))) return {};
+  if (!expanded && takes(accumulator)) return {};
   std::string accepted;
   for (const TensorCoreProfile& other : tensor_core_profiles()) {
-    if (other.group.block_scales || !takes(other)) continue;
+    if (other.accumulator.group.block_scales || !takes(other.accumulator)) continue;
     accepted += (accepted.empty() ? "" : ", ") + std::string(other.name);
   }
   return GemmRefusal{"accumulator", accumulator_name(accumulator) + " cannot multiply " + name +
@@ -35,9 +36,9 @@ Refusal refuse_format(Accumulator accumulator, const QuantSpec& operand, const s
 // Scales inside the instruction: those it takes, of one kind on both sides.
 Refusal refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                             const std::string& name_a, const std::string& name_b) {
-  const TensorCoreProfile& profile = profile_of(spec.accumulator);
+  const Accumulator& unit = spec.accumulator;
   std::string accepted;
-  for (const BlockScale& scale : profile.block_scales) {
+  for (const BlockScale& scale : unit.block_scales) {
     if (scale.width == 0) continue;
     accepted += accepted.empty() ? "" : " or ";
     accepted += "tiles of " + std::to_string(scale.width) + " along K with " +
@@ -45,26 +46,25 @@ Refusal refuse_block_scales(const GemmSpec& spec, const QuantSpec& a, const Quan
   }
   accepted += "; a factor of the whole tensor belongs into alpha";
   for (const auto& [operand, name] : {std::pair(&a, &name_a), std::pair(&b, &name_b)}) {
-    if (profile.takes_scales(*operand)) continue;
-    return GemmRefusal{"accumulator", std::string(profile.name) + " takes block scales and " +
-                                          *name + " is " + label(*operand) +
-                                          "; accepted: " + accepted};
+    if (unit.takes_scales(*operand)) continue;
+    return GemmRefusal{"accumulator", accumulator_name(unit) + " takes block scales and " + *name +
+                                          " is " + label(*operand) + "; accepted: " + accepted};
   }
   if (a.tile.cols != b.tile.cols) {
-    return GemmRefusal{"accumulator", std::string(profile.name) + " takes one kind of scales, " +
+    return GemmRefusal{"accumulator", accumulator_name(unit) + " takes one kind of scales, " +
                                           name_a + " is " + label(a) + ", " + name_b + " is " +
                                           label(b) + "; accepted on both sides: " + accepted};
   }
   if (spec.scale_order != ScaleOrder::automatic && spec.scale_order != ScaleOrder::in_instruction) {
     return GemmRefusal{"scale_order", std::string(word_for(kScaleOrderNames, spec.scale_order)) +
-                                          " with " + std::string(profile.name) +
+                                          " with " + accumulator_name(unit) +
                                           "; accepted: automatic, in_instruction"};
   }
   return {};
 }
 
 Refusal refuse_interval(const GemmSpec& spec) {
-  const int group = profile_of(spec.accumulator).products();
+  const int group = spec.accumulator.products();
   if (spec.schedule == Schedule::fast) return {};
   if (spec.promote_interval >= group && spec.promote_interval % group == 0) return {};
   return GemmRefusal{"schedule", schedule_name(spec) + " with " +
@@ -74,8 +74,8 @@ Refusal refuse_interval(const GemmSpec& spec) {
 }
 
 // `common`: the largest interval in which no scale changes.
-std::string accepted_intervals(Accumulator accumulator, std::int64_t common) {
-  const int group = profile_of(accumulator).products();
+std::string accepted_intervals(const Accumulator& accumulator, std::int64_t common) {
+  const int group = accumulator.products();
   const std::string width = std::to_string(common);
   if (common % group != 0) {
     return "no interval is a divisor of " + width + " and a multiple of " + std::to_string(group) +
@@ -152,7 +152,7 @@ std::optional<GemmRefusal> refuse_gemm(const GemmSpec& spec, const QuantSpec& a,
   const QuantSpec y = multiplied_form(spec.accumulator, b);
   const std::int64_t common = std::gcd(x.scale_tile().cols, y.scale_tile().cols);
   Refusal refusal = refuse_interval(spec);
-  if (!refusal && profile_of(spec.accumulator).group.block_scales) {
+  if (!refusal && spec.accumulator.group.block_scales) {
     refusal = refuse_format(spec.accumulator, x, name_a);
     if (!refusal) refusal = refuse_format(spec.accumulator, y, name_b);
     if (!refusal) refusal = refuse_block_scales(spec, x, y, name_a, name_b);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "emulation/spec/recipe_names.hpp"
-#include "emulation/spec/tensor_core.hpp"
 
 namespace fp8lab {
 namespace {
@@ -13,17 +12,6 @@ namespace {
 constexpr std::string_view kPromote = "promote";
 
 }  // namespace
-
-std::string accumulator_name(Accumulator accumulator) {
-  return std::string(profile_of(accumulator).name);
-}
-
-std::optional<Accumulator> accumulator_by_name(std::string_view name) {
-  for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    if (profile.name == name) return profile.accumulator;
-  }
-  return std::nullopt;
-}
 
 std::string schedule_name(const GemmSpec& spec) {
   if (spec.schedule == Schedule::fast) return "fast";
@@ -45,9 +33,9 @@ std::optional<ScheduleChoice> schedule_from_name(std::string_view name) {
   return choice;
 }
 
-QuantSpec multiplied_form(Accumulator accumulator, const QuantSpec& operand) {
+QuantSpec multiplied_form(const Accumulator& accumulator, const QuantSpec& operand) {
   if (!operand.has_codebooks()) return operand;
-  const numerics::FormatSpec& multiplied = profile_of(accumulator).operand;
+  const numerics::FormatSpec& multiplied = accumulator.operand;
   if (multiplied != numerics::kBF16 && multiplied != numerics::kFP32) return operand;
   QuantSpec values;
   values.format = multiplied;

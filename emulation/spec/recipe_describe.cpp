@@ -182,16 +182,18 @@ void warn_of_transform(Slot slot, const QuantSpec& spec, std::int64_t k,
 void warn_of_accumulation(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
                           std::vector<std::string>& out) {
   const GemmSpec& gemm = recipe.gemm(role);
-  if (gemm.accumulator != Accumulator::sm90_wgmma_fp8) return;
   const std::string name = gemm_role_name(role);
+  const numerics::GroupModel& group = gemm.accumulator.group;
+  const bool short_sums = gemm.accumulator.unit == numerics::ChainUnit::fused_group &&
+                          gemm.accumulator.takes_codes() && group.output_mantissa_bits < 20;
+  if (short_sums && gemm.schedule == Schedule::fast && k > 1024) {
+    out.push_back(
+        fmt::format("{}: one chain over K = {} keeps {} mantissa bits; promote:128 bounds the error",
+                    name, k, group.output_mantissa_bits));
+  }
+  if (gemm.accumulator != Accumulator::sm90_wgmma_fp8) return;
   const QuantSpec& a = recipe.slots[2 * static_cast<std::size_t>(role)];
   const QuantSpec& b = recipe.slots[2 * static_cast<std::size_t>(role) + 1];
-  if (gemm.schedule == Schedule::fast && k > 1024) {
-    out.push_back(
-        fmt::format("{}: one chain over K = {} keeps 13 mantissa bits; promote:128 bounds "
-                    "the error",
-                    name, k));
-  }
   if (k % 16 != 0) {
     out.push_back(
         fmt::format("{}: K = {} is not a multiple of 16, which the FP8 GEMMs of the H200 "

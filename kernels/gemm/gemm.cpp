@@ -67,7 +67,7 @@ struct Carry {
 };
 
 /// The operand in its multiplied_form, as reference::MultipliedOperand; values go to `memory`.
-QuantizedOperand multiplied(Context& context, Accumulator accumulator,
+QuantizedOperand multiplied(Context& context, const Accumulator& accumulator,
                             const QuantizedOperand& operand, std::byte* memory) {
   const QuantSpec form = multiplied_form(accumulator, operand.spec);
   if (form == operand.spec) return operand;
@@ -87,9 +87,9 @@ std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSp
   for (const QuantSpec& operand : {a, b}) {
     if (Support support = supports_quantization(operand); !support) return support.reason;
   }
-  const TensorCoreProfile& profile = profile_of(spec.accumulator);
-  const bool carried = profile.takes_codes() || profile.operand == numerics::kBF16 ||
-                       profile.operand == numerics::kFP32;
+  const Accumulator& unit = spec.accumulator;
+  const bool carried =
+      unit.takes_codes() || unit.operand == numerics::kBF16 || unit.operand == numerics::kFP32;
   const bool scaled = spec.accumulator == Accumulator::sm90_bf16 &&
                       scale_order(spec, multiplied_form(spec.accumulator, a),
                                   multiplied_form(spec.accumulator, b)) != ScaleOrder::epilogue;
@@ -98,8 +98,8 @@ std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSp
            "along K; accepted: scales of the tensor or of rows, another accumulator, or backend "
            "cpu";
   }
-  if (carried && !profile.group.block_scales) return {};
-  return "GEMM accumulator: " + std::string(profile.name) + " is emulated by backend cpu only";
+  if (carried && !unit.group.block_scales) return {};
+  return "GEMM accumulator: " + accumulator_name(unit) + " is emulated by backend cpu only";
 }
 
 void run(Context& context, const ops::Gemm& op) {

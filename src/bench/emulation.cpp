@@ -194,7 +194,7 @@ GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
 }
 
 GemmBenchRow measure(const TensorCoreProfile& profile, Matrix& a, Matrix& b, int repeats) {
-  const QuantSpec own = profile.default_operand();
+  const QuantSpec own = profile.accumulator.default_operand();
   const ProfileOperand left(a, own), right(b, own);
   GemmSpec spec;
   spec.accumulator = profile.accumulator;

@@ -60,10 +60,10 @@ std::string words(const nlohmann::ordered_json& value) {
 }
 
 nlohmann::ordered_json parameters(const TensorCoreProfile& profile) {
-  const numerics::GroupModel& group = profile.group;
-  nlohmann::ordered_json facts = {{"products", profile.products()}};
-  const bool ideal = profile.unit == numerics::ChainUnit::ideal_fp32 ||
-                     profile.unit == numerics::ChainUnit::ideal_exact;
+  const numerics::GroupModel& group = profile.accumulator.group;
+  nlohmann::ordered_json facts = {{"products", profile.accumulator.products()}};
+  const bool ideal = profile.accumulator.unit == numerics::ChainUnit::ideal_fp32 ||
+                     profile.accumulator.unit == numerics::ChainUnit::ideal_exact;
   if (ideal) return facts;
   facts["fraction_bits"] = group.fraction_bits;
   facts["accumulator"] = group.output == numerics::OutputKind::f16_nearest ? "fp16" : "fp32";
@@ -72,7 +72,7 @@ nlohmann::ordered_json parameters(const TensorCoreProfile& profile) {
     facts["exponent_floor"] = group.min_exponent;
   }
   if (group.exact_products > 0) facts["exact_products"] = group.exact_products;
-  for (const BlockScale& scale : profile.block_scales) {
+  for (const BlockScale& scale : profile.accumulator.block_scales) {
     if (scale.width == 0) continue;
     facts["block_scales"].push_back(
         {{"format", word_for(kScaleFormatNames, scale.format)}, {"width", scale.width}});
@@ -84,8 +84,8 @@ nlohmann::ordered_json profiles() {
   auto rows = nlohmann::ordered_json::array();
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     rows.push_back({{"name", profile.name},
-                    {"operands", operand_names(profile)},
-                    {"arithmetic", describe(profile)},
+                    {"operands", operand_names(profile.accumulator)},
+                    {"arithmetic", describe(profile.accumulator)},
                     {"parameters", parameters(profile)},
                     {"evidence", evidence_name(profile.evidence)},
                     {"source", profile.source},
@@ -97,9 +97,9 @@ nlohmann::ordered_json profiles() {
 void print_profiles() {
   fmt::print("\naccumulators of recipes and gemm --spec, their arithmetic and its evidence:\n");
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    fmt::print("{:<22} {}: {}\n{:<22} {}: {}; {}\n", profile.name, operand_names(profile),
-               describe(profile), "", evidence_name(profile.evidence), profile.source,
-               profile.checked);
+    fmt::print("{:<22} {}: {}\n{:<22} {}: {}; {}\n", profile.name,
+               operand_names(profile.accumulator), describe(profile.accumulator), "",
+               evidence_name(profile.evidence), profile.source, profile.checked);
   }
 }
 

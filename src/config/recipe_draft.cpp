@@ -297,15 +297,47 @@ void RecipeDraft::read_orientation_keys(TomlReader& table, const std::vector<Slo
   }
 }
 
-void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>& reached) {
-  std::optional<Accumulator> accumulator;
-  if (table.node("accumulator") != nullptr) {
-    const std::string name = table.text("accumulator", "");
-    accumulator = accumulator_by_name(name);
-    std::vector<std::string> names;
-    for (const TensorCoreProfile& known : tensor_core_profiles()) names.emplace_back(known.name);
-    if (!accumulator) table.refuse("accumulator", "'" + name + "'", join_names(names));
+namespace {
+
+/// A parameter of a custom accumulator as text.
+std::string parameter_text(const TomlReader& table, std::string_view key, const toml::node& value) {
+  if (const auto number = value.value_exact<std::int64_t>()) return std::to_string(*number);
+  if (const auto word = value.value_exact<std::string>()) return *word;
+  table.fail("accumulator", fmt::format("{} is neither an integer nor a word", key));
+}
+
+Accumulator accumulator_of(const TomlReader& table, const toml::node& value) {
+  if (const toml::table* const parameters = value.as_table()) {
+    std::vector<AccumulatorParameter> given;
+    for (const auto& [key, parameter] : *parameters) {
+      given.push_back({std::string(key.str()), parameter_text(table, key.str(), parameter)});
+    }
+    return custom_accumulator(given);
   }
+  std::vector<std::string> names;
+  for (const TensorCoreProfile& known : tensor_core_profiles()) names.emplace_back(known.name);
+  const std::string name = value.value_or(std::string());
+  if (const std::optional<Accumulator> named = accumulator_by_name(name)) return *named;
+  table.refuse("accumulator", "'" + name + "'" + did_you_mean(name, names),
+               join_names(names) + ", or a table { products = ..., fraction_bits = ..., ... }");
+}
+
+/// The value of `accumulator`: a name, or a table of parameters; nothing when the key is absent.
+std::optional<Accumulator> read_accumulator(TomlReader& table) {
+  const toml::node* const value = table.node("accumulator");
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_table()) table.text("accumulator", "");  // refuses other types
+  try {
+    return accumulator_of(table, *value);
+  } catch (const AccumulatorError& error) {
+    table.fail("accumulator", error.what());
+  }
+}
+
+}  // namespace
+
+void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>& reached) {
+  const std::optional<Accumulator> accumulator = read_accumulator(table);
   std::optional<ScheduleChoice> schedule;
   if (table.node("schedule") != nullptr) {
     const std::string name = table.text("schedule", "");
@@ -352,7 +384,7 @@ GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const Quan
   const bool quantized = a.is_quantized() || b.is_quantized();
   const bool needs_fp32 = a.format == numerics::kFP32 || b.format == numerics::kFP32;
   const GemmSpec plain = high_precision_gemm(needs_fp32 ? DType::f32 : DType::bf16, output);
-  const bool codes_unit = !draft.accumulator || profile_of(*draft.accumulator).takes_codes();
+  const bool codes_unit = !draft.accumulator || draft.accumulator->takes_codes();
   // An override that takes a layer out of FP8 need not repeat that its GEMMs leave the FP8 unit.
   if (!quantized && codes_unit && draft.is_inherited) return plain;
   GemmSpec spec = draft.spec;

@@ -69,7 +69,12 @@ QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys) {
 GemmSpec parse_gemm_spec(const std::string& text) {
   const std::vector<std::string> words = split_at_slashes(text);
   GemmSpec spec;
-  const std::optional<Accumulator> accumulator = accumulator_by_name(words.front());
+  std::optional<Accumulator> accumulator;
+  try {
+    accumulator = accumulator_by_name(words.front());
+  } catch (const AccumulatorError& error) {
+    throw Error(fmt::format("GEMM '{}': {}", text, error.what()));
+  }
   if (!accumulator) {
     std::string names;
     for (const TensorCoreProfile& known : tensor_core_profiles()) {
@@ -113,12 +118,13 @@ GemmSpec parse_gemm_spec(const std::string& text) {
 
 GemmRequest parse_gemm_problem(const std::string& text) {
   // "promote:128" holds a colon as well; a recipe's comes before any slash of a spec.
-  const bool is_words = accumulator_by_name(text.substr(0, text.find('/'))).has_value();
+  const std::string first = text.substr(0, text.find('/'));
+  const bool is_words = first.starts_with("custom(") || accumulator_by_name(first).has_value();
   const std::size_t colon = text.rfind(':');
   if (!is_words && colon != std::string::npos) return problem_of_recipe(text, colon);
   GemmRequest problem;
   problem.gemm = parse_gemm_spec(text);
-  problem.a = problem.b = profile_of(problem.gemm.accumulator).default_operand();
+  problem.a = problem.b = problem.gemm.accumulator.default_operand();
   return problem;
 }
 

@@ -92,8 +92,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<float> want(static_cast<std::size_t>(m * n), 1.75f);
   const std::vector<float> start = want;
   fuzz::accept_error([&] {
-    reference::gemm_reference(spec, a.view, b.view, bias, accumulate,
-                              {want.data(), spec.output, m, n, n});
+    reference::gemm(
+        ops::Gemm{spec, a.view, b.view, bias, accumulate, {want.data(), spec.output, m, n, n}});
     for (const cpu::SimdTarget target : cpu::available_targets()) {
       cpu::set_active_target(target);
       std::vector<float> got = start;

@@ -13,6 +13,7 @@
 #include "emulation/cpu/simd/gemm_kernels.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/ops/gemm_plan.hpp"
+#include "emulation/reference/gemm_reference.hpp"
 #include "emulation/reference/multiplied_operand.hpp"
 
 namespace fp8lab::cpu {
@@ -421,16 +422,17 @@ void run(const ops::Gemm& op) {
   const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);
   check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);
   if (op.a.rows == 0 || op.b.rows == 0) return;
-  FastGemm(Store::output, fast_method(op.spec.accumulator), plan, op.a, op.b, op.bias,
-           op.accumulate, op.d)
-      .run();
+  const std::optional<FastMethod> method = fast_method(op.spec.accumulator);
+  if (!method) return reference::gemm(op);
+  FastGemm(Store::output, *method, plan, op.a, op.b, op.bias, op.accumulate, op.d).run();
 }
 
 void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
                        const TensorView& accumulators) {
   if (a.rows == 0 || b.rows == 0) return;
-  FastGemm(Store::accumulator, fast_method(plan.accumulator), plan, a, b, {}, false, accumulators)
-      .run();
+  const std::optional<FastMethod> method = fast_method(plan.accumulator);
+  if (!method) return reference::gemm_accumulators(plan, a, b, accumulators);
+  FastGemm(Store::accumulator, *method, plan, a, b, {}, false, accumulators).run();
 }
 
 }  // namespace fp8lab::cpu

@@ -68,28 +68,27 @@ constexpr std::int64_t kMmaSyncProducts = 32;
 
 }  // namespace
 
-FastMethod fast_method(Accumulator accumulator) {
-  const TensorCoreProfile& profile = profile_of(accumulator);
-  if (profile.unit == numerics::ChainUnit::ideal_fp32) return {Carrier::f32};
-  if (profile.unit == numerics::ChainUnit::ideal_exact) return {Carrier::f64};
-  if (profile.group == numerics::kSm100Mxf4nvf4) {
+std::optional<FastMethod> fast_method(const Accumulator& accumulator) {
+  if (accumulator.unit == numerics::ChainUnit::ideal_fp32) return FastMethod{Carrier::f32};
+  if (accumulator.unit == numerics::ChainUnit::ideal_exact) return FastMethod{Carrier::f64};
+  if (accumulator.group == numerics::kSm100Mxf4nvf4) {
     FastMethod method;
-    method.exact_products = profile.group.exact_products;
+    method.exact_products = accumulator.group.exact_products;
     return method;
   }
   for (const FastGroup& fast : kFastGroups) {
-    if (fast.model != profile.group) continue;
+    if (fast.model != accumulator.group) continue;
+    if (fast.carrier == Carrier::fp8 && accumulator.operand != numerics::kE4M3) continue;
     FastMethod method{fast.carrier, fast.model.products, fast.kind};
-    if (profile.operand == numerics::kBF16) method.carrier = Carrier::bf16;
-    method.block_scales = profile.group.block_scales;
-    method.mma_sync = profile.unit == numerics::ChainUnit::mma_sync_fp8;
+    if (accumulator.operand == numerics::kBF16) method.carrier = Carrier::bf16;
+    method.block_scales = accumulator.group.block_scales;
+    method.mma_sync = accumulator.unit == numerics::ChainUnit::mma_sync_fp8;
     if (fast.model.output == numerics::OutputKind::f16_nearest) {
       method.promotion = PromotionStep::add_f16;
     }
     return method;
   }
-  FP8LAB_ASSERT(false);
-  return {};
+  return std::nullopt;
 }
 
 FastMethod specialise(const FastMethod& method, const GemmPlan& plan, const GemmKernels& kernels) {

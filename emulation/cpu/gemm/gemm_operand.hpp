@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "emulation/cpu/simd/gemm_kernels.hpp"
@@ -34,8 +35,8 @@ struct FastMethod {
   std::int64_t exact_products = 0;
 };
 
-/// The method for an accumulator.
-FastMethod fast_method(Accumulator accumulator);
+/// The method for an accumulator; nothing for parameters that no chain has.
+std::optional<FastMethod> fast_method(const Accumulator& accumulator);
 
 /// The method for operands that a plan carries as `format_a` and `format_b`: chains that `kernels`
 /// has for their formats alone come first.

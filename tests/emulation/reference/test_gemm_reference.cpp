@@ -234,7 +234,7 @@ TEST_CASE("scalar, row and block scales reach the right elements") {
   a.scales.values = {1.0f, 2.0f, 4.0f, 8.0f};     // (row, block)
   b.scales.values = {1.0f, 16.0f, 32.0f, 64.0f};  // rows 0..127 and 128..129
   Matrix<float> d(DType::f32, 2, 130, 3);
-  reference::gemm_reference(fp8_gemm(128), a.quantized, b.quantized, {}, false, d.view);
+  reference::gemm(ops::Gemm{fp8_gemm(128), a.quantized, b.quantized, {}, false, d.view});
   CHECK(d.at(0, 0) == 128.0f * (1 * 1 + 2 * 16));
   CHECK(d.at(1, 127) == 128.0f * (4 * 1 + 8 * 16));
   CHECK(d.at(0, 128) == 128.0f * (1 * 32 + 2 * 64));
@@ -247,8 +247,8 @@ TEST_CASE("scalar, row and block scales reach the right elements") {
   row.scales.values = {3.0f, 5.0f};
   tensor.scales.values = {0.5f};
   Matrix<std::uint16_t> e(DType::bf16, 2, 3);
-  reference::gemm_reference(fp8_gemm(0, DType::bf16), row.quantized, tensor.quantized, {}, false,
-                            e.view);
+  reference::gemm(
+      ops::Gemm{fp8_gemm(0, DType::bf16), row.quantized, tensor.quantized, {}, false, e.view});
   CHECK(e.at(0, 2) == to_bf16(60.0f));
   CHECK(e.at(1, 0) == to_bf16(100.0f));
 }
@@ -266,7 +266,7 @@ TEST_CASE("the reference is one element of schedule.hpp each, in every schedule 
       for (const int split : {1, 2}) {
         spec.split_k = split;
         Matrix<float> d(DType::f32, 3, 2);
-        reference::gemm_reference(spec, a.quantized, b.quantized, {}, false, d.view);
+        reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, false, d.view});
         numerics::ElementGemm element;
         element.format_b = numerics::kE5M2;
         element.promote_interval = interval;
@@ -304,21 +304,21 @@ TEST_CASE("bias and accumulation round where the epilogue says") {
   Matrix<float> d(DType::f32, 1, 2);
   d.values = {-1.0f, 0.0f};
   GemmSpec spec = fp8_gemm(0);
-  reference::gemm_reference(spec, a.quantized, b.quantized, {}, true, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, true, d.view});
   const float s = (1.0f + 0x1p-12f) * (1.0f + 0x1p-12f);  // 1 + 2^-11, rounded
   CHECK(d.values == std::vector<float>{s - 1.0f, s});
 
   Matrix<std::uint16_t> bias(DType::bf16, 1, 2);
   bias.values = {to_bf16(0x1p-24f), to_bf16(-1.0f)};
   a.scales.values = b.scales.values = {1.0f};
-  reference::gemm_reference(spec, a.quantized, b.quantized, bias.view, false, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, bias.view, false, d.view});
   CHECK(d.values == std::vector<float>{1.0f, 0.0f});
 
   // One scale inside the fma: 3 * (1 + 2^-23) - 3 keeps the 2^-23 that a rounded product loses.
   a.codes.at(0, 0) = 0x44;  // 3
   a.scales.values = {1.0f + 0x1p-23f};
   d.values = {-3.0f, -3.0f};
-  reference::gemm_reference(spec, a.quantized, b.quantized, {}, true, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, true, d.view});
   CHECK(d.values[0] == 3 * 0x1p-23f);
 }
 
@@ -328,10 +328,10 @@ TEST_CASE("split-K has the epilogue of the reduction kernel") {
   a.scales.values = {-1.0f};
   Matrix<float> d(DType::f32, 1, 1);
   GemmSpec spec = fp8_gemm(128);
-  reference::gemm_reference(spec, a.quantized, b.quantized, {}, false, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, false, d.view});
   CHECK(float_bits(d.at(0, 0)) == 0u);
   spec.split_k = 2;
-  reference::gemm_reference(spec, a.quantized, b.quantized, {}, false, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, false, d.view});
   CHECK(float_bits(d.at(0, 0)) == 0x80000000u);
 }
 
@@ -357,8 +357,9 @@ TEST_CASE("narrow formats and mixed operands are carried exactly") {
   }
   Matrix<float> d(DType::f32, 16, 3);
   Matrix<float> expected(DType::f32, 16, 3);
-  reference::gemm_reference(fp8_gemm(0), narrow.quantized, other.quantized, {}, false, d.view);
-  reference::gemm_reference(fp8_gemm(0), same.quantized, other.quantized, {}, false, expected.view);
+  reference::gemm(ops::Gemm{fp8_gemm(0), narrow.quantized, other.quantized, {}, false, d.view});
+  reference::gemm(
+      ops::Gemm{fp8_gemm(0), same.quantized, other.quantized, {}, false, expected.view});
   CHECK(d.values == expected.values);
 
   GemmSpec bf16;
@@ -368,8 +369,8 @@ TEST_CASE("narrow formats and mixed operands are carried exactly") {
   unquantized.rows = 3;
   unquantized.k = k;
   unquantized.codes = wide.view;
-  reference::gemm_reference(bf16, narrow.quantized, unquantized, {}, false, d.view);
-  reference::gemm_reference(bf16, same.quantized, other.quantized, {}, false, expected.view);
+  reference::gemm(ops::Gemm{bf16, narrow.quantized, unquantized, {}, false, d.view});
+  reference::gemm(ops::Gemm{bf16, same.quantized, other.quantized, {}, false, expected.view});
   CHECK(d.values == expected.values);
 }
 
@@ -391,13 +392,13 @@ TEST_CASE("ideal accumulators take FP32 values") {
   spec.output = DType::f32;
   Matrix<float> d(DType::f32, 1, 1);
   spec.accumulator = Accumulator::ideal_exact;
-  reference::gemm_reference(spec, a, b, {}, false, d.view);
+  reference::gemm(ops::Gemm{spec, a, b, {}, false, d.view});
   CHECK(d.at(0, 0) == 0x1.000002p0f);
   spec.accumulator = Accumulator::ideal_fp32;
-  reference::gemm_reference(spec, a, b, {}, false, d.view);
+  reference::gemm(ops::Gemm{spec, a, b, {}, false, d.view});
   CHECK(d.at(0, 0) == 0.0f);
   spec.accumulator = Accumulator::sm90_bf16;
-  CHECK_THROWS_WITH(reference::gemm_reference(spec, a, b, {}, false, d.view),
+  CHECK_THROWS_WITH(reference::gemm(ops::Gemm{spec, a, b, {}, false, d.view}),
                     Catch::Contains("cannot multiply a, which is fp32"));
 }
 
@@ -409,10 +410,10 @@ TEST_CASE("mma.sync accumulates C with a rounding of its own") {
   a.codes.at(0, 32) = 0x01;  // 2^-9 * 1: cut by wgmma next to 2^8, kept here
   GemmSpec spec = fp8_gemm(0);
   Matrix<float> d(DType::f32, 1, 1);
-  reference::gemm_reference(spec, a.quantized, b.quantized, {}, false, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, false, d.view});
   CHECK(d.at(0, 0) == 256.0f);
   spec.accumulator = Accumulator::sm90_mma_sync_fp8;
-  reference::gemm_reference(spec, a.quantized, b.quantized, {}, false, d.view);
+  reference::gemm(ops::Gemm{spec, a.quantized, b.quantized, {}, false, d.view});
   CHECK(d.at(0, 0) == 256.0f + 0x1p-9f);
 }
 
@@ -425,7 +426,7 @@ TEST_CASE("operands that do not fit are refused") {
   Matrix<std::uint16_t> half(DType::bf16, 2, 3);
   const auto run = [&](const QuantizedOperand& right, const TensorView& bias, const TensorView& out,
                        bool accumulate = false) {
-    reference::gemm_reference(fp8_gemm(0), a.quantized, right, bias, accumulate, out);
+    reference::gemm(ops::Gemm{fp8_gemm(0), a.quantized, right, bias, accumulate, out});
   };
   CHECK_THROWS_WITH(run(longer.quantized, {}, d.view), Catch::Contains("operand b"));
   CHECK_THROWS_WITH(run(b.quantized, {}, wrong.view), Catch::Contains("output is 3x2"));

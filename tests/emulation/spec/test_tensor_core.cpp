@@ -35,10 +35,10 @@ Codes codes_of(const FormatSpec& format, const std::vector<float>& values) {
 
 ElementGemm element_of(const TensorCoreProfile& profile, const BlockScale& scale) {
   ElementGemm element;
-  element.unit = profile.unit;
-  element.group = profile.group;
-  element.format_a = element.format_b = profile.operand;
-  if (profile.group.block_scales) {
+  element.unit = profile.accumulator.unit;
+  element.group = profile.accumulator.group;
+  element.format_a = element.format_b = profile.accumulator.operand;
+  if (profile.accumulator.group.block_scales) {
     element.scale_format = block_scale_format(scale.format);
     element.scale_width_a = element.scale_width_b = scale.width;
   }
@@ -48,12 +48,13 @@ ElementGemm element_of(const TensorCoreProfile& profile, const BlockScale& scale
 // The chain over the products a[i] * b[i] from +0, all block scales 1 unless given.
 float chain_of(Accumulator accumulator, const std::vector<float>& a, const std::vector<float>& b,
                BlockScale scale = {}, std::vector<float> sa = {}, std::vector<float> sb = {}) {
-  const TensorCoreProfile& profile = profile_of(accumulator);
-  if (scale.width == 0) scale = profile.block_scales[0];
+  const TensorCoreProfile& profile = *profile_of(accumulator);
+  if (scale.width == 0) scale = profile.accumulator.block_scales[0];
   sa.resize(a.size(), 1.0f);
   sb.resize(a.size(), 1.0f);
   const ElementGemm element = element_of(profile, scale);
-  const Codes x = codes_of(profile.operand, a), y = codes_of(profile.operand, b);
+  const Codes x = codes_of(profile.accumulator.operand, a),
+              y = codes_of(profile.accumulator.operand, b);
   const auto k = static_cast<std::int64_t>(a.size());
   return chain(element, x.data(), y.data(), 0, k, sa.data(), sb.data());
 }
@@ -66,12 +67,55 @@ std::vector<float> padded(std::vector<float> values, std::size_t size) {
 
 }  // namespace
 
+TEST_CASE("an accumulator without a name is its parameters") {
+  Accumulator longer = Accumulator::sm90_wgmma_fp8;
+  longer.group.fraction_bits = 14;
+  longer.group.output_mantissa_bits = 23;
+  CHECK(profile_of(longer) == nullptr);
+  const std::string name = "custom(products=32,fraction_bits=14,output_mantissa_bits=23)";
+  CHECK(accumulator_name(longer) == name);
+  CHECK(accumulator_by_name(name) == longer);
+  CHECK(describe(longer) == "groups of 32, 14 fraction bits, fp32 cut to 23 bits");
+  // The parameters of a named one are that one.
+  CHECK(accumulator_by_name("custom(products=16,fraction_bits=25,output_mantissa_bits=23,"
+                            "min_exponent=-133,operand=bf16)") == Accumulator::sm90_bf16);
+
+  std::mt19937 random(5);
+  for (int i = 0; i < 200; ++i) {
+    Accumulator drawn = Accumulator::sm90_wgmma_fp8;
+    const bool half = random() % 3 == 0;
+    drawn.group.products = 1 + static_cast<int>(random() % 32);
+    drawn.group.fraction_bits = static_cast<int>(random() % 49);
+    drawn.group.output = half ? OutputKind::f16_nearest : OutputKind::f32_truncated;
+    drawn.group.output_mantissa_bits = half ? 10 : 1 + static_cast<int>(random() % 23);
+    drawn.group.alignment = random() % 2 == 0 ? Alignment::truncate : Alignment::nearest_even;
+    drawn.group.output_rounding = random() % 2 == 0 ? Alignment::truncate : Alignment::nearest_even;
+    if (random() % 2 == 0) drawn.group.min_exponent = -static_cast<int>(random() % 301);
+    const FormatSpec operands[] = {kE4M3, kE5M2, kBF16, kFP16, kTF32, kE2M1};
+    drawn.operand = operands[random() % std::size(operands)];
+    drawn.takes_e5m2 = drawn.operand == kE4M3;
+    INFO(accumulator_name(drawn));
+    CHECK(accumulator_refusal(drawn) == "");
+    CHECK(accumulator_by_name(accumulator_name(drawn)) == drawn);
+  }
+  for (const char* wrong :
+       {"custom(products=0)", "custom(products=33)", "custom(fraction_bits=49)",
+        "custom(fraction_bits=x)", "custom(output_mantissa_bits=24)", "custom(min_exponent=-301)",
+        "custom(products)", "custom(bits=3)", "custom(output=bf16)", "custom(operand=e8m0)",
+        "custom(operand=int8)", "custom(operand=fp32)",
+        "custom(output_mantissa_bits=9,output=fp16,output_mantissa_bits=9)"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(accumulator_by_name(wrong), AccumulatorError);
+  }
+  CHECK(accumulator_by_name("custom") == std::nullopt);
+}
+
 TEST_CASE("every accumulator has one profile that names its evidence") {
   std::set<std::string> names;
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     INFO(profile.name);
     CHECK(names.insert(std::string(profile.name)).second);
-    CHECK(&profile_of(profile.accumulator) == &profile);
+    CHECK(profile_of(profile.accumulator) == &profile);
     CHECK(accumulator_by_name(profile.name) == profile.accumulator);
     CHECK(accumulator_name(profile.accumulator) == profile.name);
     CHECK(!profile.source.empty());
@@ -84,7 +128,7 @@ TEST_CASE("every accumulator has one profile that names its evidence") {
     }
     GemmSpec spec;
     spec.accumulator = profile.accumulator;
-    const QuantSpec own = profile.default_operand();
+    const QuantSpec own = profile.accumulator.default_operand();
     CHECK_FALSE(refuse_gemm(spec, own, own, "a", "b").has_value());
   }
   CHECK(names.size() == 15);
@@ -199,7 +243,7 @@ TEST_CASE("sm100_mxf8f6f4 counts products with their scales") {
 
 TEST_CASE("sm100_mxf4nvf4 sums 16 products exactly before it aligns them") {
   constexpr Accumulator kNv = Accumulator::sm100_mxf4nvf4;
-  const BlockScale by_16 = profile_of(kNv).block_scales[1];
+  const BlockScale by_16 = kNv.block_scales[1];
   REQUIRE(by_16.width == 16);
   CHECK(chain_of(kNv, std::vector<float>(16, 6.0f), std::vector<float>(16, 6.0f), by_16, {1.75f},
                  {1}) == 1008.0f);
@@ -209,7 +253,7 @@ TEST_CASE("sm100_mxf4nvf4 sums 16 products exactly before it aligns them") {
   sa[0] = sb[0] = sa[4] = 0x1p-9f;
   CHECK(chain_of(kNv, a, b, by_16, sa, sb) == 0x1p-9f + 0x1p-18f);
   // Blocks that cancel leave a grid by their scales alone, whatever their sums were: 2^(0 - 35).
-  const BlockScale by_32 = profile_of(kNv).block_scales[0];
+  const BlockScale by_32 = kNv.block_scales[0];
   const auto wide = [&](float scale, float small) {
     std::vector<float> x(128, 0.0f), y(128, 0.0f);
     x[0] = y[0] = 1.0f;
@@ -264,8 +308,8 @@ struct Drawn {
 
 Drawn draw(std::mt19937& generator, const TensorCoreProfile& profile, int count) {
   Drawn drawn;
-  drawn.a = any_codes(generator, profile.operand, count);
-  drawn.b = any_codes(generator, profile.operand, count);
+  drawn.a = any_codes(generator, profile.accumulator.operand, count);
+  drawn.b = any_codes(generator, profile.accumulator.operand, count);
   for (int i = 0; i < count; ++i) {
     drawn.sa.push_back(std::ldexp(1.0f, static_cast<int>(generator() % 8) - 4));
     drawn.sb.push_back(std::ldexp(1.0f, static_cast<int>(generator() % 8) - 4));
@@ -275,7 +319,7 @@ Drawn draw(std::mt19937& generator, const TensorCoreProfile& profile, int count)
 }
 
 float sum_of(const TensorCoreProfile& profile, const Drawn& d) {
-  const ElementGemm element = element_of(profile, profile.block_scales[0]);
+  const ElementGemm element = element_of(profile, profile.accumulator.block_scales[0]);
   return chain(element, d.a.data(), d.b.data(), 0, d.k, d.sa.data(), d.sb.data());
 }
 
@@ -285,13 +329,14 @@ TEST_CASE("the order inside a group changes nothing") {
   std::mt19937 generator(4);
   int moved = 0;
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    if (profile.unit == ChainUnit::ideal_fp32) continue;
+    if (profile.accumulator.unit == ChainUnit::ideal_fp32) continue;
     INFO(profile.name);
     // Elements that one exact sum takes, in the order in which it is fed.
-    const int width = profile.group.exact_products > 0          ? profile.group.exact_products
-                      : profile.unit == ChainUnit::ideal_exact  ? 32
-                      : profile.unit == ChainUnit::mma_sync_fp8 ? 2
-                                                                : profile.group.products;
+    const int width =
+        profile.accumulator.group.exact_products > 0 ? profile.accumulator.group.exact_products
+        : profile.accumulator.unit == ChainUnit::ideal_exact  ? 32
+        : profile.accumulator.unit == ChainUnit::mma_sync_fp8 ? 2
+                                                              : profile.accumulator.group.products;
     for (int round = 0; round < 50; ++round) {
       Drawn drawn = draw(generator, profile, 96);
       const float before = sum_of(profile, drawn);
@@ -317,18 +362,18 @@ TEST_CASE("a tensor core cuts magnitudes: negated operands give the negated sum"
   std::mt19937 generator(5);
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     INFO(profile.name);
-    const bool truncates =
-        profile.group.output == OutputKind::f32_truncated && profile.unit == ChainUnit::fused_group;
+    const bool truncates = profile.accumulator.group.output == OutputKind::f32_truncated &&
+                           profile.accumulator.unit == ChainUnit::fused_group;
     for (int round = 0; round < 100; ++round) {
       Drawn drawn = draw(generator, profile, 70);
       Drawn negated = drawn;
-      for (std::uint32_t& code : negated.a) code ^= profile.operand.sign_mask();
+      for (std::uint32_t& code : negated.a) code ^= profile.accumulator.operand.sign_mask();
       const float sum = sum_of(profile, drawn);
       CHECK((sum == -sum_of(profile, negated) || std::isnan(sum)));
       // Terms of one sign: never above the exact sum.
-      for (std::uint32_t& code : drawn.a) code &= profile.operand.magnitude_mask();
-      for (std::uint32_t& code : drawn.b) code &= profile.operand.magnitude_mask();
-      if (!truncates || profile.group.block_scales) continue;
+      for (std::uint32_t& code : drawn.a) code &= profile.accumulator.operand.magnitude_mask();
+      for (std::uint32_t& code : drawn.b) code &= profile.accumulator.operand.magnitude_mask();
+      if (!truncates || profile.accumulator.group.block_scales) continue;
       ElementGemm exact = element_of(profile, {});
       exact.unit = ChainUnit::ideal_exact;
       const float bound = chain(exact, drawn.a.data(), drawn.b.data(), 0, drawn.k, drawn.sa.data(),
@@ -341,7 +386,7 @@ TEST_CASE("a tensor core cuts magnitudes: negated operands give the negated sum"
 TEST_CASE("block scales are those of the instruction, on both sides") {
   GemmSpec spec;
   spec.accumulator = Accumulator::sm100_mxf8f6f4;
-  QuantSpec mx = profile_of(spec.accumulator).default_operand();
+  QuantSpec mx = spec.accumulator.default_operand();
   const auto reason = [&](const QuantSpec& a, const QuantSpec& b) {
     const auto refusal = refuse_gemm(spec, a, b, "a", "b");
     return refusal ? refusal->reason : std::string();
@@ -360,7 +405,7 @@ TEST_CASE("block scales are those of the instruction, on both sides") {
   CHECK(reason(mx, mx).find("in_instruction") != std::string::npos);
   spec = {};
   spec.accumulator = Accumulator::sm100_mxf4nvf4;
-  QuantSpec nv = profile_of(spec.accumulator).default_operand();
+  QuantSpec nv = spec.accumulator.default_operand();
   CHECK(nv.tile.cols == 16);
   CHECK(nv.format == kE2M1);
   CHECK(reason(nv, nv).empty());

@@ -291,6 +291,31 @@ TEST_CASE("patterns of layers are read at once, whatever they list") {
   }
 }
 
+TEST_CASE("an accumulator is a name or its parameters") {
+  const auto fprop = [](const std::string& value) {
+    const Recipe recipe = parse_recipe(kBase + "[gemm.fprop]\naccumulator = " + value + "\n", "r");
+    return recipe.linear.gemm(GemmRole::fprop).accumulator;
+  };
+  Accumulator wanted = Accumulator::sm90_wgmma_fp8;
+  wanted.group.fraction_bits = 14;
+  wanted.group.output_mantissa_bits = 23;
+  CHECK(fprop("{ products = 32, fraction_bits = 14, output_mantissa_bits = 23 }") == wanted);
+  CHECK(fprop("\"" + accumulator_name(wanted) + "\"") == wanted);
+  CHECK(fprop("{ fraction_bits = 13 }") == Accumulator::sm90_wgmma_fp8);
+  const std::pair<const char*, const char*> wrong[] = {
+      {"{ fraction_bits = 60 }", "0 to 48"},
+      {"{ fraction = 13 }", "unknown parameter 'fraction'"},
+      {"{ products = [32] }", "neither an integer nor a word"},
+      {"\"custom(products=40)\"", "1 to 32"},
+      {"\"sm90_wgma_fp8\"", "sm90_wgmma_fp8"},
+      {"3", "accumulator"},
+  };
+  for (const auto& [value, part] : wrong) {
+    INFO(value);
+    CHECK_THROWS_WITH(fprop(value), Catch::Contains(part));
+  }
+}
+
 TEST_CASE("the hash is of the numerics, not of the words") {
   const std::string hash = parse_recipe(kBase, "r.toml").hash;
   CHECK(hash.size() == 16);

@@ -174,8 +174,12 @@ inline void check(CaseGenerator& cases, const Problem& p) {
   for (std::int64_t i = 0; i < p.m * stride; ++i) initial.push_back(cases.accumulator());
   const auto start = bytes_of(initial.data(), static_cast<std::size_t>(p.m * stride) * size);
   auto want = start;
-  reference::gemm_reference(p.spec, a.get(), b.get(), bias, p.accumulate,
-                            {want.data(), p.spec.output, p.m, p.n, stride});
+  reference::gemm(ops::Gemm{p.spec,
+                            a.get(),
+                            b.get(),
+                            bias,
+                            p.accumulate,
+                            {want.data(), p.spec.output, p.m, p.n, stride}});
   const Restore restore;
   const auto targets = cpu::available_targets();
   for (const cpu::SimdTarget target : targets) {
@@ -200,8 +204,8 @@ inline void check(CaseGenerator& cases, const Problem& p) {
 inline void check_operands(GemmSpec spec, const QuantizedOperand& a, const QuantizedOperand& b) {
   spec.output = DType::f32;
   std::vector<float> got(static_cast<std::size_t>(a.rows * b.rows)), want(got.size());
-  reference::gemm_reference(spec, a, b, {}, false,
-                            {want.data(), DType::f32, a.rows, b.rows, b.rows});
+  reference::gemm(
+      ops::Gemm{spec, a, b, {}, false, {want.data(), DType::f32, a.rows, b.rows, b.rows}});
   const auto want_bytes = bytes_of(want.data(), want.size() * sizeof(float));
   const Restore restore;
   for (const cpu::SimdTarget target : cpu::available_targets()) {

@@ -19,11 +19,11 @@ TEST_CASE("Every accumulator equals the reference, with every schedule and opera
   CaseGenerator cases(17);
   const auto operand = [&](const TensorCoreProfile& profile, const BlockScale& scale, int i) {
     QuantSpec spec;
-    spec.format = profile.operand;
-    if (profile.takes_e5m2 && i % 3 == 1) spec.format = numerics::kE5M2;
-    if (profile.takes_codes() && i % 5 == 2) spec.format = numerics::kE2M1;
-    if (profile.operand == numerics::kE4M3 && i % 5 == 3) spec.format = numerics::kE3M2;
-    if (profile.operand == numerics::kTF32 && i % 5 == 3) spec.format = numerics::kBF16;
+    spec.format = profile.accumulator.operand;
+    if (profile.accumulator.takes_e5m2 && i % 3 == 1) spec.format = numerics::kE5M2;
+    if (profile.accumulator.takes_codes() && i % 5 == 2) spec.format = numerics::kE2M1;
+    if (profile.accumulator.operand == numerics::kE4M3 && i % 5 == 3) spec.format = numerics::kE3M2;
+    if (profile.accumulator.operand == numerics::kTF32 && i % 5 == 3) spec.format = numerics::kBF16;
     if (scale.width > 0) {
       spec.scale_source = ScaleSource::current;
       spec.scale.format = scale.format;
@@ -34,11 +34,12 @@ TEST_CASE("Every accumulator equals the reference, with every schedule and opera
     return spec;
   };
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    const auto& scales = profile.block_scales;
+    const auto& scales = profile.accumulator.block_scales;
     for (int i = 0; i < 24; ++i) {
       GemmSpec spec;
       spec.accumulator = profile.accumulator;
-      const int products = profile.products() == 1 ? 32 : profile.products();
+      const int products =
+          profile.accumulator.products() == 1 ? 32 : profile.accumulator.products();
       spec.schedule = i % 3 == 0 ? Schedule::promote : Schedule::fast;
       spec.promote_interval = products * (1 + i / 3 % 4);
       const BlockScale scale = scales[1].width > 0 && i % 2 == 1 ? scales[1] : scales[0];
@@ -53,13 +54,49 @@ TEST_CASE("Every accumulator equals the reference, with every schedule and opera
   }
 }
 
+TEST_CASE("Every record of parameters runs, with or without a vectorised chain") {
+  CaseGenerator cases(31);
+  for (int i = 0; i < 60; ++i) {
+    GemmSpec spec;
+    numerics::GroupModel& group = spec.accumulator.group;
+    spec.accumulator = Accumulator::sm90_wgmma_fp8;
+    group.products = draw(cases, 1, 32);
+    group.fraction_bits = draw(cases, 0, 48);
+    group.output_mantissa_bits = draw(cases, 1, 23);
+    if (i % 4 == 1) {
+      group.output = numerics::OutputKind::f16_nearest;
+      group.output_mantissa_bits = 10;
+    }
+    if (i % 4 == 2) group.min_exponent = -draw(cases, 0, 300);
+    if (i % 5 == 2) group.alignment = numerics::Alignment::nearest_even;
+    const numerics::FormatSpec formats[] = {numerics::kE4M3, numerics::kBF16, numerics::kFP16,
+                                            numerics::kE5M2};
+    spec.accumulator.operand = formats[i % 4];
+    spec.accumulator.takes_e5m2 = spec.accumulator.operand == numerics::kE4M3;
+    REQUIRE(accumulator_refusal(spec.accumulator) == "");
+    spec.schedule = i % 3 == 0 ? Schedule::promote : Schedule::fast;
+    spec.promote_interval = group.products * draw(cases, 1, 4);
+    QuantSpec operand;
+    operand.format = spec.accumulator.operand;
+    if (operand.is_quantized()) operand = quantized(operand.format, {i % 2, 0});
+    check(cases, random_problem(cases, spec, operand, operand, 100));
+  }
+  // Parameters of a chain with an operand of another kind must not take that chain.
+  GemmSpec spec;
+  spec.accumulator = Accumulator::sm90_wgmma_fp8;
+  spec.accumulator.operand = numerics::kBF16;
+  spec.accumulator.takes_e5m2 = false;
+  QuantSpec values;
+  check(cases, random_problem(cases, spec, values, values, 100));
+}
+
 TEST_CASE("Block scales that put every product below the floor of the common exponent") {
   CaseGenerator cases(24);
   for (const Accumulator accumulator : {Accumulator::sm100_mxf8f6f4, Accumulator::sm100_mxf4nvf4}) {
-    const TensorCoreProfile& profile = profile_of(accumulator);
+    const TensorCoreProfile& profile = *profile_of(accumulator);
     GemmSpec spec;
     spec.accumulator = accumulator;
-    QuantSpec operand = quantized(profile.operand, {1, 32});
+    QuantSpec operand = quantized(profile.accumulator.operand, {1, 32});
     operand.scale.format = numerics::ScaleFormat::e8m0;
     for (const float scale : {0x1p-60f, 0x1p-64f, 0x1p-67f, 0x1p-70f, 0x1p-73f}) {
       Problem p = random_problem(cases, spec, operand, operand, 200);

@@ -1,0 +1,164 @@
+// The unit that multiplies and adds inside a GEMM, as data.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "emulation/base/error.hpp"
+#include "emulation/numerics/schedule.hpp"
+#include "emulation/spec/quant_spec.hpp"
+
+namespace fp8lab {
+
+/// Scales that an instruction takes: one for `width` elements along K. Width 0: none.
+struct BlockScale {
+  numerics::ScaleFormat format = numerics::ScaleFormat::e8m0;
+  int width = 0;
+
+  constexpr bool operator==(const BlockScale&) const = default;
+};
+
+/// Any record runs: on the CPU by a vectorised chain where one has its parameters, else by the
+/// reference. The named ones are those of tensor_core.hpp, which has their evidence (numerics.md
+/// sections 3 to 5). Accumulators are FP32 unless `group.output` says otherwise.
+struct Accumulator {
+  numerics::ChainUnit unit = numerics::ChainUnit::fused_group;
+  /// Of ChainUnit::fused_group; of the accumulator only its format for mma_sync_fp8.
+  numerics::GroupModel group{};
+  numerics::FormatSpec operand = numerics::kE4M3;  ///< others are carried into it exactly
+  bool takes_e5m2 = false;                         ///< besides `operand`, in any pairing
+  std::array<BlockScale, 2> block_scales{};        ///< alternatives, for group.block_scales
+
+  constexpr bool operator==(const Accumulator&) const = default;
+
+  /// Products that one step of a chain sums: promotion intervals are whole steps.
+  int products() const;
+  /// True when operands are codes of at most 8 bits.
+  bool takes_codes() const { return operand.bits() <= 8; }
+  /// The format that carries every value of `format` into the multiplier; nothing when none does.
+  std::optional<numerics::FormatSpec> carrier(const numerics::FormatSpec& format) const;
+  /// The multiplier's own format (bf16 for the ideal sums), unscaled unless the instruction takes
+  /// block scales: then with the finest of them, powers of two rounded up so that nothing
+  /// saturates.
+  QuantSpec default_operand() const;
+  /// True when the instruction takes the scales that `spec` gives.
+  bool takes_scales(const QuantSpec& spec) const;
+
+  static const Accumulator sm90_wgmma_fp8;
+  static const Accumulator sm90_wgmma_fp8_f16;
+  static const Accumulator sm90_mma_sync_fp8;
+  static const Accumulator sm90_mma_sync_fp8_f16;
+  static const Accumulator sm90_bf16;
+  static const Accumulator sm90_f16;
+  static const Accumulator sm90_f16_f16acc;
+  static const Accumulator sm90_tf32;
+  static const Accumulator sm89_mma_fp8;
+  static const Accumulator sm89_mma_fp8_f16;
+  static const Accumulator sm100_f8f6f4;
+  static const Accumulator sm100_mxf8f6f4;
+  static const Accumulator sm100_mxf4nvf4;
+  static const Accumulator ideal_fp32;
+  static const Accumulator ideal_exact;
+};
+
+namespace detail {
+inline constexpr BlockScale kMx32{numerics::ScaleFormat::e8m0, 32};
+inline constexpr BlockScale kNv16{numerics::ScaleFormat::e4m3, 16};
+}  // namespace detail
+
+/// Groups of 32, 13 fraction bits, FP32 cut to 13 mantissa bits.
+inline constexpr Accumulator Accumulator::sm90_wgmma_fp8{
+    numerics::ChainUnit::fused_group, numerics::kSm90WgmmaFp8F32, numerics::kE4M3, true, {}};
+/// The same groups, FP16 accumulator.
+inline constexpr Accumulator Accumulator::sm90_wgmma_fp8_f16{
+    numerics::ChainUnit::fused_group, numerics::kSm90WgmmaFp8F16, numerics::kE4M3, true, {}};
+/// FP8 widened to FP16, two groups of 16, C added last.
+inline constexpr Accumulator Accumulator::sm90_mma_sync_fp8{
+    numerics::ChainUnit::mma_sync_fp8, numerics::kSm90Fp16F32, numerics::kE4M3, true, {}};
+/// The same with an FP16 accumulator.
+inline constexpr Accumulator Accumulator::sm90_mma_sync_fp8_f16{
+    numerics::ChainUnit::mma_sync_fp8, numerics::kSm90Fp16F16, numerics::kE4M3, true, {}};
+/// Groups of 16, 25 fraction bits, FP32 truncated.
+inline constexpr Accumulator Accumulator::sm90_bf16{
+    numerics::ChainUnit::fused_group, numerics::kSm90Bf16F32, numerics::kBF16, false, {}};
+/// The same for FP16 operands.
+inline constexpr Accumulator Accumulator::sm90_f16{
+    numerics::ChainUnit::fused_group, numerics::kSm90Fp16F32, numerics::kFP16, false, {}};
+/// The same with an FP16 accumulator.
+inline constexpr Accumulator Accumulator::sm90_f16_f16acc{
+    numerics::ChainUnit::fused_group, numerics::kSm90Fp16F16, numerics::kFP16, false, {}};
+/// Groups of 8, 25 fraction bits, FP32 truncated.
+inline constexpr Accumulator Accumulator::sm90_tf32{
+    numerics::ChainUnit::fused_group, numerics::kSm90Tf32F32, numerics::kTF32, false, {}};
+/// Groups of 16, 13 fraction bits, FP32 cut to 13 mantissa bits.
+inline constexpr Accumulator Accumulator::sm89_mma_fp8{
+    numerics::ChainUnit::fused_group, numerics::kSm89MmaFp8F32, numerics::kE4M3, true, {}};
+/// The same groups, FP16 accumulator.
+inline constexpr Accumulator Accumulator::sm89_mma_fp8_f16{
+    numerics::ChainUnit::fused_group, numerics::kSm89MmaFp8F16, numerics::kE4M3, true, {}};
+/// Groups of 32, 25 fraction bits, FP32 truncated.
+inline constexpr Accumulator Accumulator::sm100_f8f6f4{
+    numerics::ChainUnit::fused_group, numerics::kSm100F8f6f4F32, numerics::kE4M3, true, {}};
+/// The same with an E8M0 scale per 32 elements inside.
+inline constexpr Accumulator Accumulator::sm100_mxf8f6f4{numerics::ChainUnit::fused_group,
+                                                         numerics::kSm100Mxf8f6f4,
+                                                         numerics::kE4M3,
+                                                         true,
+                                                         {{detail::kMx32}}};
+/// Groups of 64 E2M1, E8M0 scales per 32 or E4M3 scales per 16 inside.
+inline constexpr Accumulator Accumulator::sm100_mxf4nvf4{numerics::ChainUnit::fused_group,
+                                                         numerics::kSm100Mxf4nvf4,
+                                                         numerics::kE2M1,
+                                                         false,
+                                                         {{detail::kMx32, detail::kNv16}}};
+/// FP32 fused multiply-add, k ascending, round to nearest even.
+inline constexpr Accumulator Accumulator::ideal_fp32{
+    numerics::ChainUnit::ideal_fp32, {}, numerics::kFP32, false, {}};
+/// Exact sum, one rounding to FP32 (to nearest even). For integer codes that is the int32
+/// accumulation of integer tensor cores and its conversion, while |sum| < 2^31 (int8: K <
+/// 133153).
+inline constexpr Accumulator Accumulator::ideal_exact{
+    numerics::ChainUnit::ideal_exact, {}, numerics::kFP32, false, {}};
+
+/// "sm90_wgmma_fp8", ... for a named one, else its parameters, for example
+/// "custom(products=32,fraction_bits=14,output_mantissa_bits=23)"; others follow where they are not
+/// those of sm90_wgmma_fp8.
+std::string accumulator_name(const Accumulator& accumulator);
+
+/// Inverse of accumulator_name; nothing for other texts. Throws AccumulatorError as
+/// custom_accumulator does.
+std::optional<Accumulator> accumulator_by_name(std::string_view name);
+
+/// Parameters that no unit can have, or that cannot be read.
+class AccumulatorError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// One parameter as a recipe writes it: products, fraction_bits, output_mantissa_bits, output (fp32
+/// or fp16), output_rounding and alignment (truncate or nearest), min_exponent (an integer or none)
+/// and operand (a format).
+struct AccumulatorParameter {
+  std::string key, value;
+};
+
+/// A fused-group unit with these parameters, and for the rest those of sm90_wgmma_fp8. Throws
+/// AccumulatorError for unknown keys, values that cannot be read and what accumulator_refusal
+/// refuses.
+Accumulator custom_accumulator(std::span<const AccumulatorParameter> values);
+
+/// Why no unit can have these parameters, or an empty string: what the integers of
+/// numerics::fused_group hold.
+std::string accumulator_refusal(const Accumulator& accumulator);
+
+/// The arithmetic in one line, for example "groups of 32, 13 fraction bits, fp32 cut to 13 bits".
+std::string describe(const Accumulator& accumulator);
+
+/// The formats it multiplies, for example "e4m3fn e5m2".
+std::string operand_names(const Accumulator& accumulator);
+
+}  // namespace fp8lab
