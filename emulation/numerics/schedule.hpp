@@ -20,13 +20,22 @@ enum class ChainUnit : std::uint8_t {
   ideal_exact,   ///< exact sum, rounded once to FP32, to nearest even
 };
 
-/// How a promoted partial sum p enters the accumulator.
-enum class Promotion : std::uint8_t {
-  add,            ///< acc + p; scales wait for the epilogue
-  b_then_a,       ///< fma(p * sB, sA, acc): VEC128 x VEC128
-  a_then_b,       ///< fma(p * sA, sB, acc)
-  product_first,  ///< fma(p, sA * sB, acc): one operand in 128x128 blocks
+/// Where the scales of the operands enter a GEMM (numerics.md sections 6.2 and 6.4). A promoted
+/// partial sum p enters the accumulator as acc + p where they do not enter there.
+enum class ScaleOrder : std::uint8_t {
+  automatic,       ///< of a recipe: as measured for cuBLASLt, by the tiles of the two operands
+  epilogue,        ///< scales constant along K, applied once to the whole sum; acc + p
+  b_then_a,        ///< acc = fma(p * sB, sA, acc): 1x128 by 1x128
+  a_then_b,        ///< acc = fma(p * sA, sB, acc)
+  product_first,   ///< acc = fma(p, sA * sB, acc): one operand in square blocks
+  in_instruction,  ///< the block scales of sm100, part of each group; acc + p
 };
+
+/// True where scales enter with a promoted partial sum.
+FP8LAB_HD constexpr bool scales_promotion(ScaleOrder order) {
+  return order == ScaleOrder::b_then_a || order == ScaleOrder::a_then_b ||
+         order == ScaleOrder::product_first;
+}
 
 /// Accumulation of one output element along K, as data. The defaults are cuBLASLt's FP8 GEMM with
 /// fast accumulation.
@@ -37,7 +46,7 @@ struct ElementGemm {
   FormatSpec format_a = kE4M3;
   FormatSpec format_b = kE4M3;
   std::int64_t promote_interval = 0;  ///< K of one chain; 0: one chain over the whole range
-  Promotion promotion = Promotion::add;
+  ScaleOrder order = ScaleOrder::epilogue;
   std::int64_t scale_width_a = 0;  ///< K that shares one scale of A; 0: sa[0] for all
   std::int64_t scale_width_b = 0;
   std::int64_t range_width = 0;  ///< K of one split-K range; 0: no split
@@ -115,12 +124,14 @@ FP8LAB_HD constexpr float chain(const ElementGemm& spec, const CodeA* a, const C
 }
 
 /// acc combined with one promoted partial sum.
-FP8LAB_HD constexpr float promote(Promotion promotion, float acc, float p, float sa, float sb) {
-  switch (promotion) {
-    case Promotion::add: return acc + p;
-    case Promotion::b_then_a: return fma_f32(p * sb, sa, acc);
-    case Promotion::a_then_b: return fma_f32(p * sa, sb, acc);
-    case Promotion::product_first: return fma_f32(p, sa * sb, acc);
+FP8LAB_HD constexpr float promote(ScaleOrder order, float acc, float p, float sa, float sb) {
+  switch (order) {
+    case ScaleOrder::automatic:
+    case ScaleOrder::epilogue:
+    case ScaleOrder::in_instruction: return acc + p;
+    case ScaleOrder::b_then_a: return fma_f32(p * sb, sa, acc);
+    case ScaleOrder::a_then_b: return fma_f32(p * sa, sb, acc);
+    case ScaleOrder::product_first: return fma_f32(p, sa * sb, acc);
   }
   return acc;
 }
@@ -137,20 +148,20 @@ FP8LAB_HD constexpr float accumulate_range(const ElementGemm& spec, const CodeA*
     const std::int64_t left = end - k0;
     const std::int64_t length = left < spec.promote_interval ? left : spec.promote_interval;
     const float p = chain(spec, a, b, k0, k0 + length, sa, sb);
-    if (spec.promotion == Promotion::add) {
+    if (!scales_promotion(spec.order)) {
       acc = acc + p;
       continue;
     }
     const float scale_a = sa[spec.scale_width_a == 0 ? 0 : k0 / spec.scale_width_a];
     const float scale_b = sb[spec.scale_width_b == 0 ? 0 : k0 / spec.scale_width_b];
-    acc = promote(spec.promotion, acc, p, scale_a, scale_b);
+    acc = promote(spec.order, acc, p, scale_a, scale_b);
   }
   return acc;
 }
 
 /// The accumulator of one output element before its epilogue: a[k], b[k] are codes of
 /// spec.format_a and spec.format_b, k < `k`; sa, sb the scales of this row and column along K (not
-/// read for Promotion::add without group.block_scales). All additions are FP32, round to nearest
+/// read where none enters). All additions are FP32, round to nearest
 /// even (numerics.md 6.2, 6.3). A NaN may have any bits; the epilogue makes it canonical.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr float accumulate_element(const ElementGemm& spec, const CodeA* a,

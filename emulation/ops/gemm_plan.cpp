@@ -142,14 +142,8 @@ numerics::ElementGemm element_gemm(const GemmPlan& plan) {
   element.format_a = plan.format_a;
   element.format_b = plan.format_b;
   element.promote_interval = plan.promoted ? plan.chunk : 0;
-  switch (plan.order) {
-    case ScaleOrder::automatic: FP8LAB_ASSERT(plan.order != ScaleOrder::automatic); break;
-    case ScaleOrder::in_instruction:
-    case ScaleOrder::epilogue: element.promotion = numerics::Promotion::add; break;
-    case ScaleOrder::b_then_a: element.promotion = numerics::Promotion::b_then_a; break;
-    case ScaleOrder::a_then_b: element.promotion = numerics::Promotion::a_then_b; break;
-    case ScaleOrder::product_first: element.promotion = numerics::Promotion::product_first; break;
-  }
+  FP8LAB_ASSERT(plan.order != ScaleOrder::automatic);
+  element.order = plan.order;
   element.scale_width_a = plan.scale_width_a;
   element.scale_width_b = plan.scale_width_b;
   element.range_width = plan.split() ? plan.ranges.front().end : 0;

@@ -18,15 +18,7 @@ enum class Schedule : std::uint8_t {
   promote,  ///< every `promote_interval` of K the chain restarts and is added in FP32
 };
 
-/// Where scales enter (numerics.md sections 6.2 and 6.4).
-enum class ScaleOrder : std::uint8_t {
-  automatic,       ///< as measured for cuBLASLt: by the tiles of the two operands
-  epilogue,        ///< scales constant along K, applied once to the whole sum
-  b_then_a,        ///< acc = fma(p * sB, sA, acc)          (1x128 by 1x128)
-  a_then_b,        ///< acc = fma(p * sA, sB, acc)
-  product_first,   ///< acc = fma(p, sA * sB, acc)          (one operand in square blocks)
-  in_instruction,  ///< the block scales of sm100, part of each group
-};
+using numerics::ScaleOrder;
 
 struct GemmSpec {
   Accumulator accumulator = Accumulator::sm90_bf16;

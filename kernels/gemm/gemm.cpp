@@ -34,19 +34,6 @@ WgmmaTypes wgmma_types(const GemmPlan& plan) {
            : (b ? WgmmaTypes::e4m3_e5m2 : WgmmaTypes::e4m3_e4m3);
 }
 
-WgmmaStep wgmma_step(const GemmPlan& plan) {
-  if (!plan.promoted) return WgmmaStep::none;
-  switch (plan.order) {
-    case ScaleOrder::b_then_a: return WgmmaStep::b_then_a;
-    case ScaleOrder::a_then_b: return WgmmaStep::a_then_b;
-    case ScaleOrder::product_first: return WgmmaStep::product_first;
-    case ScaleOrder::automatic:
-    case ScaleOrder::epilogue:
-    case ScaleOrder::in_instruction: break;
-  }
-  return WgmmaStep::add;
-}
-
 /// Bytes and a place in the workspace for an operand that has to be copied.
 struct Carry {
   const QuantizedOperand& operand;
@@ -123,7 +110,8 @@ void run(Context& context, const ops::Gemm& op) {
 
   WgmmaGemm gemm;
   gemm.types = wgmma_types(plan);
-  gemm.step = wgmma_step(plan);
+  gemm.promoted = plan.promoted;
+  gemm.order = plan.order;
   gemm.m = op.a.rows;
   gemm.n = op.b.rows;
   gemm.k = plan.k;

@@ -11,13 +11,13 @@ namespace fp8lab::cuda {
 /// Whether a pair of types has more than the plainest kernels; E5M2 by E5M2 trains nothing.
 constexpr bool has_choice(WgmmaTypes types) { return types != WgmmaTypes::e5m2_e5m2; }
 
-/// Whether a step multiplies every element of a chain by a scale of its own column: the wider its
+/// Whether an order multiplies every element of a chain by a scale of its own column: the wider its
 /// tiles along M, the fewer of these a block reads.
-constexpr bool multiplies_columns(WgmmaStep step) {
-  return step == WgmmaStep::b_then_a || step == WgmmaStep::a_then_b;
+constexpr bool multiplies_columns(numerics::ScaleOrder order) {
+  return order == numerics::ScaleOrder::b_then_a || order == numerics::ScaleOrder::a_then_b;
 }
 
-/// Launches the kernel for gemm.step and problem.tiling, one of those that choose_tiles may take.
+/// Launches the kernel for gemm.order and problem.tiling, one of those that choose_tiles may take.
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& problem);
 

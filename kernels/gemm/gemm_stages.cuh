@@ -12,11 +12,11 @@ namespace fp8lab::cuda {
 /// What is fixed when a kernel is compiled. kBlocksB: the scales of B are the same in each
 /// kBlockColumns columns. kRowBlocks: blocks of 64 rows for each warpgroup, one after the other in
 /// the same partial sums.
-template <WgmmaTypes kTypes_, WgmmaStep kStep_, bool kBlocksB_, Chains kChains_, int kConsumers_,
-          int kTileN_, int kRowBlocks_ = 1>
+template <WgmmaTypes kTypes_, numerics::ScaleOrder kOrder_, bool kBlocksB_, Chains kChains_,
+          int kConsumers_, int kTileN_, int kRowBlocks_ = 1>
 struct Plan {
   static constexpr WgmmaTypes kTypes = kTypes_;
-  static constexpr WgmmaStep kStep = kStep_;
+  static constexpr numerics::ScaleOrder kOrder = kOrder_;  ///< of promoted chains
   static constexpr bool kBlocksB = kBlocksB_;
   static constexpr Chains kChains = kChains_;
   static constexpr int kConsumers = kConsumers_;  ///< warpgroups that multiply
@@ -27,7 +27,7 @@ struct Plan {
   static constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
   static constexpr int kBytes = kTypes == WgmmaTypes::bf16 ? 2 : 1;
   static constexpr int kTileK = kTileBytes / kBytes;
-  static constexpr bool kScaled = kStep != WgmmaStep::none && kStep != WgmmaStep::add;
+  static constexpr bool kScaled = kChains != Chains::one && numerics::scales_promotion(kOrder);
   static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::turns));
   static_assert(!kScaled || kTileN == kScaledTileN);
   static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale

@@ -127,14 +127,14 @@ Grid grid_of(const ScaleGrid& grid, std::int64_t k) {
 }
 
 bool scaled_steps(const WgmmaGemm& gemm) {
-  return gemm.step != WgmmaStep::none && gemm.step != WgmmaStep::add;
+  return gemm.promoted && numerics::scales_promotion(gemm.order);
 }
 
 int ceil_div(int x, int y) { return (x + y - 1) / y; }
 
 /// Whether the columns of a tile share their scales in blocks; tiles begin at multiples of a block.
 bool blocks_b(const WgmmaGemm& gemm) {
-  if (gemm.step != WgmmaStep::product_first) return false;
+  if (!gemm.promoted || gemm.order != numerics::ScaleOrder::product_first) return false;
   return gemm.scale_b.data == nullptr || gemm.scale_b.rows % kBlockColumns == 0 ||
          gemm.scale_b.rows >= gemm.n;
 }
@@ -142,13 +142,13 @@ bool blocks_b(const WgmmaGemm& gemm) {
 /// Whether there is a kernel with these tiles (launch_types).
 bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   const bool choice = has_choice(gemm.types);
-  if (gemm.step == WgmmaStep::none) {
+  if (!gemm.promoted) {
     return tiling.chains == Chains::one && (choice || tiling.tile_n == 128);
   }
   const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
   switch (tiling.chains) {
-    case Chains::turns: return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.step));
-    case Chains::overlapped: return stages && gemm.step == WgmmaStep::add;
+    case Chains::turns: return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.order));
+    case Chains::overlapped: return stages && !numerics::scales_promotion(gemm.order);
     case Chains::pieces: return !stages;
     case Chains::one: break;
   }

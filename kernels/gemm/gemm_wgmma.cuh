@@ -79,11 +79,11 @@ class Promotion {
     }
   }
   __device__ static float promoted(float sum, float partial, float a, float b) {
-    if constexpr (P::kStep == WgmmaStep::add) {
+    if constexpr (!P::kScaled) {
       return __fadd_rn(sum, partial);
-    } else if constexpr (P::kStep == WgmmaStep::b_then_a) {
+    } else if constexpr (P::kOrder == numerics::ScaleOrder::b_then_a) {
       return __fmaf_rn(yielding_product(partial, b), a, sum);
-    } else if constexpr (P::kStep == WgmmaStep::a_then_b) {
+    } else if constexpr (P::kOrder == numerics::ScaleOrder::a_then_b) {
       return __fmaf_rn(yielding_product(partial, a), b, sum);
     } else {
       return __fmaf_rn(partial, __fmul_rn(a, b), sum);
@@ -433,45 +433,51 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   check(cudaLaunchKernelEx(&config, kernel, maps, problem), "gemm_wgmma");
 }
 
-/// Kernels that promote with one step.
-template <WgmmaTypes kTypes, WgmmaStep kStep>
-void launch_step(Context& context, const WgmmaGemm& gemm, const Problem& p) {
+/// Kernels that promote with one order of the scales.
+template <WgmmaTypes kTypes, numerics::ScaleOrder kOrder>
+void launch_order(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   if constexpr (has_choice(kTypes)) {
     if (p.tiling.chains == Chains::turns) {
-      if constexpr (kStep == WgmmaStep::product_first) {
+      if constexpr (kOrder == numerics::ScaleOrder::product_first) {
         if (p.blocks_b)
-          return launch_plan<Plan<kTypes, kStep, true, Chains::turns, 3, 128>>(context, gemm, p);
+          return launch_plan<Plan<kTypes, kOrder, true, Chains::turns, 3, 128>>(context, gemm, p);
       }
-      if constexpr (multiplies_columns(kStep)) {
+      if constexpr (multiplies_columns(kOrder)) {
         if (p.tiling.tile_m == 256)
-          return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 2, 128, 2>>(context, gemm,
-                                                                                   p);
+          return launch_plan<Plan<kTypes, kOrder, false, Chains::turns, 2, 128, 2>>(context, gemm,
+                                                                                    p);
       }
-      return launch_plan<Plan<kTypes, kStep, false, Chains::turns, 3, 128>>(context, gemm, p);
+      return launch_plan<Plan<kTypes, kOrder, false, Chains::turns, 3, 128>>(context, gemm, p);
     }
-    if constexpr (kStep == WgmmaStep::add) {
+    if constexpr (!numerics::scales_promotion(kOrder)) {
       if (p.tiling.chains == Chains::overlapped)
-        return launch_plan<Plan<kTypes, kStep, false, Chains::overlapped, 2, 128>>(context, gemm,
-                                                                                   p);
+        return launch_plan<Plan<kTypes, kOrder, false, Chains::overlapped, 2, 128>>(context, gemm,
+                                                                                    p);
     }
   }
-  launch_plan<Plan<kTypes, kStep, false, Chains::pieces, 2, 128>>(context, gemm, p);
+  launch_plan<Plan<kTypes, kOrder, false, Chains::pieces, 2, 128>>(context, gemm, p);
 }
 
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
-  if (gemm.step == WgmmaStep::add) return launch_step<kTypes, WgmmaStep::add>(context, gemm, p);
-  if constexpr (kTypes != WgmmaTypes::bf16) {  // bf16 has no scales
-    switch (gemm.step) {
-      case WgmmaStep::b_then_a: return launch_step<kTypes, WgmmaStep::b_then_a>(context, gemm, p);
-      case WgmmaStep::a_then_b: return launch_step<kTypes, WgmmaStep::a_then_b>(context, gemm, p);
-      case WgmmaStep::product_first:
-        return launch_step<kTypes, WgmmaStep::product_first>(context, gemm, p);
-      default: break;
+  using numerics::ScaleOrder;
+  if (gemm.promoted) {
+    if constexpr (kTypes != WgmmaTypes::bf16) {  // bf16 has no scales
+      switch (gemm.order) {
+        case ScaleOrder::b_then_a:
+          return launch_order<kTypes, ScaleOrder::b_then_a>(context, gemm, p);
+        case ScaleOrder::a_then_b:
+          return launch_order<kTypes, ScaleOrder::a_then_b>(context, gemm, p);
+        case ScaleOrder::product_first:
+          return launch_order<kTypes, ScaleOrder::product_first>(context, gemm, p);
+        default: break;
+      }
     }
+    return launch_order<kTypes, ScaleOrder::epilogue>(context, gemm, p);
   }
   const auto launch = [&]<int kTileN>() {
-    launch_plan<Plan<kTypes, WgmmaStep::none, false, Chains::one, 2, kTileN>>(context, gemm, p);
+    launch_plan<Plan<kTypes, ScaleOrder::epilogue, false, Chains::one, 2, kTileN>>(context, gemm,
+                                                                                   p);
   };
   if constexpr (has_choice(kTypes)) {
     if (p.tiling.tile_n == 256) return launch.template operator()<256>();

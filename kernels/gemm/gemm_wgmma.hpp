@@ -9,9 +9,6 @@
 
 namespace fp8lab::cuda {
 
-/// How the chain of one chunk enters the sum along K (emulation/ops/gemm_plan.hpp).
-enum class WgmmaStep : std::uint8_t { none, add, b_then_a, a_then_b, product_first };
-
 /// Scales of one operand: element (row, k) uses data[row / rows * stride + k / cols].
 struct ScaleGrid {
   const float* data = nullptr;  ///< nullptr: every scale is 1
@@ -23,7 +20,8 @@ struct ScaleGrid {
 /// D (m, n) = A (m, k) B (n, k)^T. Codes are K-contiguous; `k` counts elements.
 struct WgmmaGemm {
   WgmmaTypes types = WgmmaTypes::e4m3_e4m3;
-  WgmmaStep step = WgmmaStep::none;
+  bool promoted = false;  ///< chains of `chunk` elements are added in FP32, with scales by `order`
+  numerics::ScaleOrder order = numerics::ScaleOrder::epilogue;
   std::int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;  ///< rows 16-byte aligned, a_stride elements apart
   const void* b = nullptr;

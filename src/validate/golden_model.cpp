@@ -7,7 +7,7 @@ namespace {
 using numerics::ElementGemm;
 using numerics::GroupModel;
 using numerics::OutputKind;
-using numerics::Promotion;
+using numerics::ScaleOrder;
 
 constexpr std::int64_t kScaleBlock = 128;
 
@@ -41,14 +41,13 @@ void set_fp8(const GemmRecord& record, GemmModel& model) {
   element.group = numerics::kSm90WgmmaFp8F32;
   element.promote_interval = record.fast != 0 ? 0 : kScaleBlock;
   if (!is_block_mode(record.scale_mode_a)) {
-    element.promotion = Promotion::add;
+    element.order = ScaleOrder::epilogue;
     model.epilogue.scales = record.scale_mode_a == 0 ? numerics::EpilogueScales::scalar
                                                      : numerics::EpilogueScales::outer;
     return;
   }
-  element.promotion = record.scale_mode_a == 4 && record.scale_mode_b == 4
-                          ? Promotion::b_then_a
-                          : Promotion::product_first;
+  element.order = record.scale_mode_a == 4 && record.scale_mode_b == 4 ? ScaleOrder::b_then_a
+                                                                       : ScaleOrder::product_first;
   element.scale_width_a = element.scale_width_b = kScaleBlock;
 }
 

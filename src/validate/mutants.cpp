@@ -17,8 +17,8 @@ using numerics::float_bits;
 using numerics::FormatSpec;
 using numerics::GroupModel;
 using numerics::Overflow;
-using numerics::Promotion;
 using numerics::Rounding;
+using numerics::ScaleOrder;
 using numerics::ScaleRule;
 using numerics::TileScale;
 
@@ -212,7 +212,7 @@ void add_schedules(MutantList& list) {
                    [](ElementProblem& p) { p.k = p.k / 32 * 32; });
   list.add_element("promotion_missing", "partial sums are not promoted to FP32",
                    [](ElementProblem& p) {
-                     if (p.element.promotion == Promotion::add) p.element.promote_interval = 0;
+                     if (p.element.order == ScaleOrder::epilogue) p.element.promote_interval = 0;
                    });
   list.add_element("promotion_too_often", "partial sums are promoted every 64 products",
                    [](ElementProblem& p) {
@@ -220,14 +220,14 @@ void add_schedules(MutantList& list) {
                    });
   list.add_element("scale_product_first", "sA * sB is rounded first in the 1x128 by 1x128 mode",
                    [](ElementProblem& p) {
-                     if (p.element.promotion == Promotion::b_then_a) {
-                       p.element.promotion = Promotion::product_first;
+                     if (p.element.order == ScaleOrder::b_then_a) {
+                       p.element.order = ScaleOrder::product_first;
                      }
                    });
   list.add_element("scale_a_first", "A's scale is applied before B's in the 1x128 by 1x128 mode",
                    [](ElementProblem& p) {
-                     if (p.element.promotion == Promotion::b_then_a) {
-                       p.element.promotion = Promotion::a_then_b;
+                     if (p.element.order == ScaleOrder::b_then_a) {
+                       p.element.order = ScaleOrder::a_then_b;
                      }
                    });
   list.add_element(

@@ -13,26 +13,26 @@ namespace {
 
 using numerics::EpilogueScales;
 using numerics::FormatSpec;
-using numerics::Promotion;
+using numerics::ScaleOrder;
 
 // --- library modes ------------------------------------------------------------------------------
 
 struct LibraryMode {
   const char* name;
-  Promotion promotion;
+  ScaleOrder order;
   std::int64_t interval, scale_width_a, scale_width_b;
   EpilogueScales scales;
   bool bf16;
 };
 
 constexpr LibraryMode kModes[] = {
-    {"scalar, fast", Promotion::add, 0, 0, 0, EpilogueScales::scalar, false},
-    {"scalar", Promotion::add, 128, 0, 0, EpilogueScales::scalar, false},
-    {"outer, fast", Promotion::add, 0, 0, 0, EpilogueScales::outer, false},
-    {"outer", Promotion::add, 128, 0, 0, EpilogueScales::outer, false},
-    {"1x128 by 1x128", Promotion::b_then_a, 128, 128, 128, EpilogueScales::none, false},
-    {"1x128 by 128x128", Promotion::product_first, 128, 128, 128, EpilogueScales::none, false},
-    {"bf16", Promotion::add, 0, 0, 0, EpilogueScales::none, true},
+    {"scalar, fast", ScaleOrder::epilogue, 0, 0, 0, EpilogueScales::scalar, false},
+    {"scalar", ScaleOrder::epilogue, 128, 0, 0, EpilogueScales::scalar, false},
+    {"outer, fast", ScaleOrder::epilogue, 0, 0, 0, EpilogueScales::outer, false},
+    {"outer", ScaleOrder::epilogue, 128, 0, 0, EpilogueScales::outer, false},
+    {"1x128 by 1x128", ScaleOrder::b_then_a, 128, 128, 128, EpilogueScales::none, false},
+    {"1x128 by 128x128", ScaleOrder::product_first, 128, 128, 128, EpilogueScales::none, false},
+    {"bf16", ScaleOrder::epilogue, 0, 0, 0, EpilogueScales::none, true},
 };
 constexpr FormatSpec kOutputs[] = {numerics::kFP32, numerics::kBF16, numerics::kFP16,
                                    numerics::kE4M3};
@@ -55,7 +55,7 @@ ExpectedElement draw_element(const LibraryMode& mode, CaseGenerator& cases) {
   p.element.format_a = mode.bf16 ? numerics::kBF16 : kFp8[cases.bits() % 2];
   p.element.format_b = mode.bf16 ? numerics::kBF16 : kFp8[cases.bits() % 2];
   p.element.promote_interval = mode.interval;
-  p.element.promotion = mode.promotion;
+  p.element.order = mode.order;
   p.element.scale_width_a = mode.scale_width_a;
   p.element.scale_width_b = mode.scale_width_b;
   if (p.k > 256 && cases.bits() % 4 == 0) {

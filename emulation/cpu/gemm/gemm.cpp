@@ -234,8 +234,8 @@ class FastGemm {
         std::copy_n(accumulator, elements, total);
         first_range = false;
       } else {
-        const PromotionTile sum{
-            PromotionStep::add, rows, sizes_.columns, accumulator, total, nullptr, nullptr};
+        const PromotionTile sum{ScaleOrder::epilogue, false, rows,    sizes_.columns,
+                                accumulator,          total, nullptr, nullptr};
         kernels_.promote(&sum);
       }
     }
@@ -344,23 +344,23 @@ class FastGemm {
         kernels_.chain(method_.kind, step);
       }
       if (k == 0) continue;
-      const PromotionTile sum{method_.promotion, tile.rows, sizes_.columns, sums, tile.c,
-                              nullptr,           nullptr};
+      const PromotionTile sum{ScaleOrder::epilogue,
+                              method_.f16_promotion,
+                              tile.rows,
+                              sizes_.columns,
+                              sums,
+                              tile.c,
+                              nullptr,
+                              nullptr};
       kernels_.promote(&sum);
     }
   }
 
   void add_partial(const Chunk& chunk, std::int64_t row, std::int64_t rows, std::int64_t column,
                    const float* partial, bool from_zero, float* accumulator) const {
-    PromotionTile tile{PromotionStep::add, rows,    sizes_.columns, partial,
-                       accumulator,        nullptr, nullptr,        from_zero};
-    switch (plan_.order) {
-      case ScaleOrder::b_then_a: tile.step = PromotionStep::b_then_a; break;
-      case ScaleOrder::a_then_b: tile.step = PromotionStep::a_then_b; break;
-      case ScaleOrder::product_first: tile.step = PromotionStep::product_first; break;
-      default: break;
-    }
-    if (tile.step != PromotionStep::add) {
+    PromotionTile tile{plan_.order, false,   rows,    sizes_.columns, partial,
+                       accumulator, nullptr, nullptr, from_zero};
+    if (numerics::scales_promotion(plan_.order)) {
       tile.scale_a = row_scales(chunk.scales, row);
       tile.scale_b = column_scales(chunk.scales, column);
     }

@@ -84,7 +84,7 @@ std::optional<FastMethod> fast_method(const Accumulator& accumulator) {
     method.block_scales = accumulator.group.block_scales;
     method.mma_sync = accumulator.unit == numerics::ChainUnit::mma_sync_fp8;
     if (fast.model.output == numerics::OutputKind::f16_nearest) {
-      method.promotion = PromotionStep::add_f16;
+      method.f16_promotion = true;
     }
     return method;
   }

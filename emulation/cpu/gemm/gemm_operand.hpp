@@ -28,8 +28,8 @@ struct FastMethod {
   /// mma.sync of sm_90: every 32 products, those with k % 4 < 2 first, make a chain of their own,
   /// which is added by `promotion`.
   bool mma_sync = false;
-  PromotionStep promotion = PromotionStep::add;
-  bool block_scales = false;  ///< scales of 32 elements enter the chain
+  bool f16_promotion = false;  ///< of mma_sync: its sums are FP16 numbers
+  bool block_scales = false;   ///< scales of 32 elements enter the chain
   /// Above 0, with Carrier::f32: every so many products are summed exactly, and groups add such
   /// sums times their scales, see BlockSumTile.
   std::int64_t exact_products = 0;

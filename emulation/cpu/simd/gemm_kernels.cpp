@@ -222,27 +222,27 @@ void promote_rows(const PromotionTile& tile, Columns columns) {
     float* __restrict acc = tile.accumulator + r * columns;
     const auto before = [acc](std::int64_t j) { return kFromZero ? 0.0f : acc[j]; };
     const float sa = tile.scale_a == nullptr ? 1.0f : tile.scale_a[r];
-    switch (tile.step) {
-      case PromotionStep::add:
+    switch (tile.order) {
+      case numerics::ScaleOrder::automatic:
+      case numerics::ScaleOrder::epilogue:
+      case numerics::ScaleOrder::in_instruction:
         for (std::int64_t j = 0; j < columns; ++j) acc[j] = before(j) + p[j];
-        break;
-      case PromotionStep::add_f16:
-        for (std::int64_t j = 0; j < columns; ++j) acc[j] = before(j) + p[j];
+        if (!tile.f16) break;
         for (std::int64_t j = 0; j < columns; j += F16Rounding::kLanes) {
           F16Rounding::round(acc + j, __builtin_inff());
         }
         break;
-      case PromotionStep::b_then_a:
+      case numerics::ScaleOrder::b_then_a:
         for (std::int64_t j = 0; j < columns; ++j) {
           acc[j] = __builtin_fmaf(p[j] * sb[j], sa, before(j));
         }
         break;
-      case PromotionStep::a_then_b:
+      case numerics::ScaleOrder::a_then_b:
         for (std::int64_t j = 0; j < columns; ++j) {
           acc[j] = __builtin_fmaf(p[j] * sa, sb[j], before(j));
         }
         break;
-      case PromotionStep::product_first:
+      case numerics::ScaleOrder::product_first:
         for (std::int64_t j = 0; j < columns; ++j) {
           acc[j] = __builtin_fmaf(p[j], sa * sb[j], before(j));
         }

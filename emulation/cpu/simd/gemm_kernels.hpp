@@ -22,6 +22,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "emulation/numerics/schedule.hpp"
+
 namespace fp8lab::cpu {
 
 /// Which 8-bit format a code has.
@@ -131,23 +133,15 @@ struct BlockSumTile {
 };
 inline constexpr std::int64_t kBlockSums = 4;
 
-/// How partial sums enter the accumulator; the first are values of numerics::Promotion.
-enum class PromotionStep : std::int32_t {
-  add,
-  b_then_a,
-  a_then_b,
-  product_first,
-  add_f16,  ///< acc + p of FP16 numbers, rounded to FP16
-};
-
-/// acc[r][j] = promote(acc[r][j], p[r][j], scale_a[r], scale_b[j]); all tiles (rows, columns)
-/// contiguous.
+/// acc[r][j] and p[r][j] by numerics::ScaleOrder with scale_a[r] and scale_b[j]; all tiles (rows,
+/// columns) contiguous.
 struct PromotionTile {
-  PromotionStep step;
+  numerics::ScaleOrder order;
+  bool f16;  ///< acc + p of FP16 numbers, rounded to FP16; scales do not enter
   std::int64_t rows, columns;
   const float* partial;
   float* accumulator;
-  const float* scale_a;    ///< one a row; unused by `add` and `add_f16`
+  const float* scale_a;    ///< one a row; unused where none enters
   const float* scale_b;    ///< one a column; likewise
   bool from_zero = false;  ///< the accumulator is taken as +0 and need not be initialised
 };

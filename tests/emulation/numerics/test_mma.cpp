@@ -204,17 +204,17 @@ TEST_CASE("the two block-scale formulas round differently") {
   const float sb[2] = {1.0f + 0x1p-22f, 1.0f + 0x1p-23f};
   ElementGemm spec;
   spec.promote_interval = spec.scale_width_a = spec.scale_width_b = 128;
-  spec.promotion = Promotion::b_then_a;
+  spec.order = ScaleOrder::b_then_a;
   CHECK(accumulate_element(spec, a.data(), b.data(), 256, sa, sb) == 0x1p-46f);
-  spec.promotion = Promotion::a_then_b;
+  spec.order = ScaleOrder::a_then_b;
   CHECK(accumulate_element(spec, a.data(), b.data(), 256, sa, sb) == 0x1p-46f);
-  spec.promotion = Promotion::product_first;
+  spec.order = ScaleOrder::product_first;
   CHECK(accumulate_element(spec, a.data(), b.data(), 256, sa, sb) == 0.0f);
-  static_assert(promote(Promotion::product_first, -3.0f, 3.0f, 1.0f + 0x1p-23f, 1.0f) ==
+  static_assert(promote(ScaleOrder::product_first, -3.0f, 3.0f, 1.0f + 0x1p-23f, 1.0f) ==
                 3 * 0x1p-23f);  // fused
   // p = 3 shows which scale comes first: 3 * s rounds, then the other scale is exact in the fma.
-  static_assert(promote(Promotion::b_then_a, 0.0f, 3.0f, 3.0f, 1.0f + 0x1p-23f) !=
-                promote(Promotion::a_then_b, 0.0f, 3.0f, 3.0f, 1.0f + 0x1p-23f));
+  static_assert(promote(ScaleOrder::b_then_a, 0.0f, 3.0f, 3.0f, 1.0f + 0x1p-23f) !=
+                promote(ScaleOrder::a_then_b, 0.0f, 3.0f, 3.0f, 1.0f + 0x1p-23f));
 }
 
 TEST_CASE("split-K ranges are whole blocks") {

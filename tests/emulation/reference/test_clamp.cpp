@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/reference/transform.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"

@@ -272,7 +272,7 @@ TEST_CASE("the reference is one element of schedule.hpp each, in every schedule 
         element.promote_interval = interval;
         element.range_width = split == 2 ? 256 : 0;
         element.scale_width_a = element.scale_width_b = tile.cols;
-        if (tile.cols > 0) element.promotion = numerics::Promotion::b_then_a;
+        if (tile.cols > 0) element.order = numerics::ScaleOrder::b_then_a;
         numerics::Epilogue epilogue;
         epilogue.output = numerics::kFP32;
         epilogue.split_k = split == 2;

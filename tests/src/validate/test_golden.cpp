@@ -23,7 +23,7 @@ using namespace fp8lab;
 namespace fs = std::filesystem;
 using numerics::EpilogueScales;
 using numerics::OutputKind;
-using numerics::Promotion;
+using numerics::ScaleOrder;
 
 const fs::path kData = fs::path(FP8LAB_TEST_DATA) / "golden";
 
@@ -252,13 +252,13 @@ TEST_CASE("wrong schedules fail on recorded GEMMs") {
 }
 
 TEST_CASE("wrong scale arithmetic fails on recorded GEMMs") {
-  const auto promotion = [](Promotion wrong) {
-    return [wrong](GemmModel& m, GemmRecord&) { m.element.promotion = wrong; };
+  const auto promotion = [](ScaleOrder wrong) {
+    return [wrong](GemmModel& m, GemmRecord&) { m.element.order = wrong; };
   };
-  CHECK(gemm_mismatches(mode(4, 4), promotion(Promotion::product_first)) > 10);
-  CHECK(gemm_mismatches(mode(4, 4), promotion(Promotion::a_then_b)) > 10);
-  CHECK(gemm_mismatches(mode(4, 5), promotion(Promotion::b_then_a)) > 10);
-  CHECK(gemm_mismatches(mode(5, 4), promotion(Promotion::a_then_b)) > 10);
+  CHECK(gemm_mismatches(mode(4, 4), promotion(ScaleOrder::product_first)) > 10);
+  CHECK(gemm_mismatches(mode(4, 4), promotion(ScaleOrder::a_then_b)) > 10);
+  CHECK(gemm_mismatches(mode(4, 5), promotion(ScaleOrder::b_then_a)) > 10);
+  CHECK(gemm_mismatches(mode(5, 4), promotion(ScaleOrder::a_then_b)) > 10);
   const auto blocks = [](const GemmRecord& r) { return r.scales_a > 1; };
   CHECK(gemm_mismatches(blocks,
                         [](GemmModel&, GemmRecord& r) { rotate_scales(r.sa, r.scales_a); }) > 100);

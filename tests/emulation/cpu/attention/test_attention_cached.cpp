@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "emulation/cpu/operations.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/reference/truth_backend.hpp"
 #include "tests/emulation/cpu/attention/attention_case.hpp"

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/numerics/codec.hpp"

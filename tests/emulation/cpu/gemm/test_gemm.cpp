@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulation/cpu/operations.hpp"
 #include "emulation/base/error.hpp"
 #include "tests/emulation/cpu/gemm/gemm_problem.hpp"
 
@@ -48,7 +49,7 @@ TEST_CASE("FP8 GEMM with scales along K equals the reference in every order") {
   }
 }
 
-TEST_CASE("Promotion intervals below the tile use the tile's scale for each chunk") {
+TEST_CASE("ScaleOrder intervals below the tile use the tile's scale for each chunk") {
   CaseGenerator cases(23);
   const TileShape tiles[][2] = {
       {{1, 128}, {1, 128}}, {{1, 128}, {128, 128}}, {{128, 128}, {1, 128}}, {{1, 128}, {0, 0}}};

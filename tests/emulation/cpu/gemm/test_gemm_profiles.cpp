@@ -60,14 +60,14 @@ TEST_CASE("Every record of parameters runs, with or without a vectorised chain")
     GemmSpec spec;
     numerics::GroupModel& group = spec.accumulator.group;
     spec.accumulator = Accumulator::sm90_wgmma_fp8;
-    group.products = draw(cases, 1, 32);
-    group.fraction_bits = draw(cases, 0, 48);
-    group.output_mantissa_bits = draw(cases, 1, 23);
+    group.products = static_cast<int>(draw(cases, 1, 32));
+    group.fraction_bits = static_cast<int>(draw(cases, 0, 48));
+    group.output_mantissa_bits = static_cast<int>(draw(cases, 1, 23));
     if (i % 4 == 1) {
       group.output = numerics::OutputKind::f16_nearest;
       group.output_mantissa_bits = 10;
     }
-    if (i % 4 == 2) group.min_exponent = -draw(cases, 0, 300);
+    if (i % 4 == 2) group.min_exponent = -static_cast<int>(draw(cases, 0, 300));
     if (i % 5 == 2) group.alignment = numerics::Alignment::nearest_even;
     const numerics::FormatSpec formats[] = {numerics::kE4M3, numerics::kBF16, numerics::kFP16,
                                             numerics::kE5M2};
@@ -75,7 +75,7 @@ TEST_CASE("Every record of parameters runs, with or without a vectorised chain")
     spec.accumulator.takes_e5m2 = spec.accumulator.operand == numerics::kE4M3;
     REQUIRE(accumulator_refusal(spec.accumulator) == "");
     spec.schedule = i % 3 == 0 ? Schedule::promote : Schedule::fast;
-    spec.promote_interval = group.products * draw(cases, 1, 4);
+    spec.promote_interval = group.products * static_cast<int>(draw(cases, 1, 4));
     QuantSpec operand;
     operand.format = spec.accumulator.operand;
     if (operand.is_quantized()) operand = quantized(operand.format, {i % 2, 0});
