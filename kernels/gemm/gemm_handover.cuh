@@ -1,6 +1,7 @@
-// Sums of a tile of the wgmma GEMM that pass from the block that begins its chain to the block that
-// ends it: in the order in which a single block would have added them. A block gives before it
-// takes, and takes from a block before it, which the device starts first: every wait ends.
+// Stream-K hand-over of the wgmma GEMM: the sums of a tile pass from the block that begins its
+// chain to the block that ends it, which adds in the order in which a single block would have
+// added. A block hands over before it takes over, and takes over from a block with a lower index,
+// which the device starts first: every wait ends.
 #pragma once
 
 #include "kernels/gemm/gemm_problem.cuh"
@@ -20,10 +21,10 @@ __device__ inline float4* handed_sums(const Problem& p, int block, int warpgroup
 __device__ inline unsigned* handed_signal(const Problem& p, int block) {
   return p.signals + block * Context::kSignals + threadIdx.x / 32;
 }
-/// Neighbours turn round: four sums of one access get registers in order, so that a sum and its
-/// element of a chain lie in different banks of registers (scale_thread_stride).
+/// Pairs are swapped for the register banks, as in scale_thread_stride.
 template <int kRowBlocks, int kSums>
-__device__ void give_sums(const Problem& p, int warpgroup, const float (&sums)[kRowBlocks][kSums]) {
+__device__ void hand_over_sums(const Problem& p, int warpgroup,
+                               const float (&sums)[kRowBlocks][kSums]) {
   const int block = static_cast<int>(blockIdx.x);
   float4* to = handed_sums<kRowBlocks * kSums>(p, block, warpgroup);
 #pragma unroll
@@ -37,7 +38,7 @@ __device__ void give_sums(const Problem& p, int warpgroup, const float (&sums)[k
   if (threadIdx.x % 32 == 0) signal_set(handed_signal(p, block));
 }
 template <int kRowBlocks, int kSums>
-__device__ void take_sums(const Problem& p, int warpgroup, float (&sums)[kRowBlocks][kSums]) {
+__device__ void take_over_sums(const Problem& p, int warpgroup, float (&sums)[kRowBlocks][kSums]) {
   const int block = static_cast<int>(blockIdx.x) - p.tiling.cluster;
   signal_await(handed_signal(p, block));
   if (threadIdx.x % 32 == 0) *handed_signal(p, block) = 0;

@@ -13,11 +13,11 @@
 
 namespace fp8lab::cuda {
 
-// One block computes tiles of 64 or 128 rows for each warpgroup that multiplies; one more warpgroup
-// copies. Each block walks over its share of the tiles, so that the copies of the next tile run
-// while the last one is written. Two blocks may form a cluster: they take tiles below each other
-// and copy half of B each for both. Where whole tiles leave blocks idle in the last round, clusters
-// share tiles: one begins the chain of sums and hands it to the one that ends it.
+// A persistent kernel: each block computes its share of the tiles one after the other, so that the
+// copies for the next tile run while the last one is written. Consumer warpgroups multiply 64 or
+// 128 rows of a tile each; one producer warpgroup copies. Two blocks may form a cluster: their
+// tiles lie below each other, and each copies half of B for both. Tiles that would leave blocks
+// idle in the last round are divided along K (stream-K).
 constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
 constexpr int kWarpgroup = 128;
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
@@ -27,9 +27,9 @@ constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to s
 /// How a kernel forms the chains of a tile and promotes them.
 enum class Chains {
   one,         ///< one over the whole range
-  turns,       ///< one a stage; the warpgroups take turns: one promotes while another multiplies
+  ping_pong,   ///< one a stage; a warpgroup promotes while another multiplies
   overlapped,  ///< one a stage, issued before the last one is promoted: two sets of partial sums
-  pieces,      ///< of any number of instructions
+  any_length,  ///< of any number of instructions
 };
 
 /// The scale of every element where an operand has none.
@@ -48,11 +48,11 @@ struct Grid {
   __device__ float at(int index) const { return *row(index); }
 };
 
-/// Scales of a tile's columns lie so that those of one thread (Fragment) are side by side, in pairs
-/// whose second comes first, and those of the four threads of a row begin in different banks. The
-/// pairs turn round because the compiler numbers the registers of one load in order: a scale and
-/// its element of a chain then lie in different banks of registers, which the tensor core keeps
-/// busy.
+/// Scales of a tile's columns, stored for the threads of a Fragment: those of one thread are
+/// contiguous, those of the four threads of a row begin in different shared-memory banks. The two
+/// of a pair are swapped: a vector load fills consecutive registers, and swapped, a scale and the
+/// partial sum it multiplies lie in different register banks. Otherwise their FMA would read one
+/// bank twice, which wgmma reads as well.
 __host__ __device__ constexpr int scale_thread_stride(int tile_n) { return tile_n / 4 + 4; }
 /// Scales of one chunk of K that a tile copies for its columns, in whole 16 bytes: one for each
 /// `columns`.
@@ -107,15 +107,15 @@ struct Problem {
   int m, n, k;
   Tiling tiling;
   int tiles_m, tiles_n;  ///< tiles_m in whole clusters
-  /// Clusters of tile rows that are walked together, so that their A stays in the L2; what is left
-  /// of them below; tiles of a cluster in a group.
+  /// Rows of clusters that are computed together, so that their A stays in the L2; those of the
+  /// last, smaller group; tiles of a cluster in a group.
   Divisor group, last_group, group_tiles;
   bool blocks_b;           ///< the scales of step_b are the same in each kBlockColumns columns
   int chunk, chunk_steps;  ///< K of one chain, in elements and in instructions
   int splits, range;
-  int whole;  ///< tiles of a cluster that are walked whole; those behind are shared evenly
-  int stages, stage_k;       ///< of a tile along K; elements of K in one
-  int share, longer_shares;  ///< stages of shared tiles for a cluster; how many take one more
+  int whole;            ///< tiles that a cluster computes whole; those behind are divided along K
+  int stages, stage_k;  ///< of a tile along K; elements of K in one
+  int share, longer_shares;  ///< stages of divided tiles for a cluster; how many take one more
   float* handed;             ///< sums that a block hands over, tile_m * tile_n for each
   unsigned* signals;  ///< zeros, Context::signals: a warp sets its own when its sums are there
   /// Scales inside the sum along K in the order in which the kernel copies them: for each chunk,
@@ -140,20 +140,21 @@ struct Maps {
 
 struct Tile {
   int m0, n0, k_begin, k_end, split;
-  bool takes, gives;  ///< its sums begin as another block's; they go to another block
+  bool resumes;     ///< its sums begin as those that another block has handed over
+  bool hands_over;  ///< its sums go to another block, which ends the tile
 };
 
 /// A value that all threads of a warp have, told to the compiler: what follows from it is computed
 /// once for the warp. Called by whole warps.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-/// The block's part of the tiles, in order: whole ones while all blocks have one, then its share of
-/// the others from the end, so that it first begins what the next cluster ends and ends last what
-/// the cluster before began.
-class Walk {
+/// The tiles of a block in order: whole ones while all blocks have one, then its share of the
+/// divided ones, the last first: it begins the tile that the next cluster ends before it waits for
+/// the sums of the tile that the cluster before it began, so that every wait ends.
+class TileScheduler {
  public:
   /// `rank` of the block in its cluster.
-  __device__ Walk(const Problem& p, int rank) : p_(p), rank_(rank) { go_whole(cluster()); }
+  __device__ TileScheduler(const Problem& p, int rank) : p_(p), rank_(rank) { go_whole(cluster()); }
   __device__ bool done() const { return done_; }
   __device__ const Tile& tile() const { return tile_; }
   __device__ void next() {
@@ -179,10 +180,10 @@ class Walk {
     const int to = min(share(cluster() + 1) - before, p_.stages);
     done_ = from >= to;
     place(p_.whole + index);
-    tile_.takes = from > 0;
-    tile_.gives = to < p_.stages;
+    tile_.resumes = from > 0;
+    tile_.hands_over = to < p_.stages;
     tile_.k_begin = from * p_.stage_k;
-    if (tile_.gives) tile_.k_end = to * p_.stage_k;
+    if (tile_.hands_over) tile_.k_end = to * p_.stage_k;
   }
   __device__ void place(int index) {
     index_ = index;
@@ -199,7 +200,7 @@ class Walk {
     tile_.n0 = column * p_.tiling.tile_n;
     tile_.k_begin = tile_.split * p_.range;
     tile_.k_end = min(p_.k, tile_.k_begin + p_.range);
-    tile_.takes = tile_.gives = false;
+    tile_.resumes = tile_.hands_over = false;
   }
 
   const Problem& p_;

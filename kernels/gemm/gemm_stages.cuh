@@ -28,18 +28,18 @@ struct Plan {
   static constexpr int kBytes = kTypes == WgmmaTypes::bf16 ? 2 : 1;
   static constexpr int kTileK = kTileBytes / kBytes;
   static constexpr bool kScaled = kChains != Chains::one && numerics::scales_promotion(kOrder);
-  static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::turns));
+  static_assert(kRowBlocks == 1 || (kScaled && kChains == Chains::ping_pong));
   static_assert(!kScaled || kTileN == kScaledTileN);
   static constexpr int kColumns = kBlocksB ? kBlockColumns : 1;  ///< that share a scale
   /// Whether a thread keeps its scales of single columns for all row blocks of a chunk.
   static constexpr bool kHoldsColumns = kScaled && !kBlocksB && kRowBlocks > 1;
   static constexpr int kPlaces = scale_places(kTileN, kColumns);
-  static constexpr int kSlots = kChains == Chains::pieces ? kStepsPerStage : 1;
+  static constexpr int kSlots = kChains == Chains::any_length ? kStepsPerStage : 1;
   // As many stages and boxes of d as fit into the shared memory of a multiprocessor.
-  static constexpr int kStages = kTileM * kTileN > 128 * 160           ? 4
-                                 : kTileN > 128                        ? 5
-                                 : kScaled&& kChains == Chains::pieces ? 5
-                                                                       : 6;
+  static constexpr int kStages = kTileM * kTileN > 128 * 160               ? 4
+                                 : kTileN > 128                            ? 5
+                                 : kScaled&& kChains == Chains::any_length ? 5
+                                                                           : 6;
   static constexpr int kBoxColumns = kTileN % 64 == 0 ? 64 : 32;
   static constexpr int kBoxes = kChains == Chains::overlapped || kRowBlocks > 1 ? 1
                                 : kTileN == 256                                 ? 2
@@ -121,8 +121,8 @@ __device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile
 template <class P>
 __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shared<P>& shared) {
   Ring<P::kStages> ring;
-  for (Walk walk(p, rank); !walk.done(); walk.next()) {
-    const Tile tile = walk.tile();
+  for (TileScheduler scheduler(p, rank); !scheduler.done(); scheduler.next()) {
+    const Tile tile = scheduler.tile();
 #pragma unroll 1
     for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring.advance()) {
       Stage<P>& stage = shared.stages[ring.stage];

@@ -147,9 +147,10 @@ bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   }
   const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
   switch (tiling.chains) {
-    case Chains::turns: return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.order));
+    case Chains::ping_pong:
+      return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.order));
     case Chains::overlapped: return stages && !numerics::scales_promotion(gemm.order);
-    case Chains::pieces: return !stages;
+    case Chains::any_length: return !stages;
     case Chains::one: break;
   }
   return false;
@@ -176,8 +177,8 @@ constexpr Choice kChoices[] = {
     {{Chains::one, 128, 192, 2}, 1.02},        {{Chains::one, 128, 192, 1}, 1.04},
     {{Chains::one, 128, 160, 2}, 1.06},        {{Chains::one, 128, 160, 1}, 1.08},
     {{Chains::one, 128, 128, 2}, 1.1},         {{Chains::one, 128, 128, 1}, 1.12},
-    {{Chains::overlapped, 128, 128, 2}, 1.02}, {{Chains::turns, 192, 128, 1}, 1.0},
-    {{Chains::turns, 256, 128, 1}, 0.97},      {{Chains::pieces, 128, 128, 1}, 1.0},
+    {{Chains::overlapped, 128, 128, 2}, 1.02}, {{Chains::ping_pong, 192, 128, 1}, 1.0},
+    {{Chains::ping_pong, 256, 128, 1}, 0.97},  {{Chains::any_length, 128, 128, 1}, 1.0},
 };
 
 /// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the
@@ -188,7 +189,7 @@ double sharing_stages(const Problem& p) { return 6.0 + 0.17 * p.stages; }
 /// takes at least a whole tile of them, so that two are enough for each tile.
 int whole_tiles(const Problem& p, const Tiling& tiling, int tiles, int clusters) {
   const int rest = tiles % clusters;
-  const bool chained = p.splits == 1 && tiling.chains != Chains::pieces;
+  const bool chained = p.splits == 1 && tiling.chains != Chains::any_length;
   if (!chained || tiles < clusters || rest == 0) return tiles;
   const double saved = p.stages * (1.0 - static_cast<double>(rest) / clusters);
   return saved > sharing_stages(p) ? tiles - rest - clusters : tiles;
@@ -281,7 +282,7 @@ Problem plan(const WgmmaGemm& gemm, int multiprocessors) {
   p.boxed = bf16 && gemm.epilogue.beta == 0.0f && gemm.splits == 1 && address % 16 == 0 &&
             gemm.d_stride % 8 == 0;
   choose_tiles(gemm, multiprocessors, p);
-  p.blocks_b = p.tiling.chains == Chains::turns && blocks_b(gemm);
+  p.blocks_b = p.tiling.chains == Chains::ping_pong && blocks_b(gemm);
   return p;
 }
 

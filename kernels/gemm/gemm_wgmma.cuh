@@ -1,5 +1,33 @@
-// The wgmma GEMM: kernels, and their launch for one pair of operand types. Included once for each
-// pair, so that they are compiled side by side.
+// The wgmma GEMM: kernels, and their launch for one pair of operand types. Included by one source
+// file a pair, so that the pairs are compiled in parallel.
+//
+//   A, B, scales in global memory
+//        |  TMA (cp.async.bulk.tensor): one thread of the producer warpgroup; with a cluster of two
+//        |  blocks each copies half of B and multicasts it to both
+//        v
+//   +---------+---------+---------+     shared memory, kStages stages of 128 bytes of K:
+//   | stage 0 | stage 1 |   ...   |     A (kTileM, 128 B), B (kTileN, 128 B), scales of the chunk
+//   +---------+---------+---------+
+//     full[s]: bytes have arrived (producer -> consumers)
+//     empty[s]: every consumer warp, of both blocks of a cluster, has read it (-> producer)
+//        |
+//        v  wgmma m64nNk32 (k16 for bf16), D in registers
+//   consumer warpgroups (2 or 3, 64 or 128 rows each): partial = chain over one chunk of K
+//        |
+//        v  promotion on the CUDA cores: sum = fma(partial * sB, sA, sum), by ScaleOrder
+//   epilogue: scales, bias, beta C, one rounding; through shared memory and TMA, or directly
+//
+// How products and promotion overlap (Chains):
+//   one         no promotion; a stage is released when the next one's products are under way
+//   ping_pong   warpgroup 0: | products | promotion | products | promotion |
+//               warpgroup 1:            | products | promotion | products | ...   (OrderBarrier)
+//   overlapped  one warpgroup, two sets of partial sums: products of stage s + 1 run while the sums
+//               of stage s are promoted
+//   any_length  chains that are no whole stage: products, wait, promotion
+//
+// Tiles go to blocks by TileScheduler: whole tiles first; where the last round would leave blocks
+// idle, its tiles are divided along K (stream-K). The block that begins such a tile hands its sums
+// over to the block that ends it, which goes on adding in the same order: no bit changes.
 #pragma once
 
 #include "kernels/gemm/gemm_epilogue.cuh"
@@ -12,8 +40,8 @@
 
 namespace fp8lab::cuda {
 
-/// x * y. Between FMAs the compiler lets the scheduler take another warp, between multiplications
-/// it does not: the warpgroup whose turn it is would wait to issue its products.
+/// x * y as an FMA. The compiler marks FMAs so that the warp scheduler may switch to another warp
+/// after each, multiplications not: those would delay the products of the other warpgroup.
 __device__ inline float yielding_product(float x, float y) {
   float product;
   asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
@@ -58,7 +86,7 @@ class Promotion {
         const float block = b_[i / 4 / (kBlockColumns / 8)];
         sb = {block, block, block, block};
       }
-      add_two(partial + i, sb.y, sb.x, sum + i);  // turned round (scale_thread_stride)
+      add_two(partial + i, sb.y, sb.x, sum + i);  // pairs are swapped, see scale_thread_stride
       add_two(partial + i + 4, sb.w, sb.z, sum + i + 4);
     }
   }
@@ -96,18 +124,19 @@ class Promotion {
   const float* columns_;
 };
 
-/// The turns of the warpgroups: each issues its products after the one before it has issued its
-/// own, so that one adds up or writes while another multiplies.
+/// The order in which warpgroups issue their products (ping-pong): each after the one before it has
+/// issued its own, so that one promotes or writes while another multiplies. Named barrier
+/// kFirst + w belongs to warpgroup w: it waits there, and the warpgroup before it arrives there.
 template <int kConsumers>
-class Turns {
+class OrderBarrier {
  public:
-  __device__ explicit Turns(int warpgroup) : own_(warpgroup) {}
+  __device__ explicit OrderBarrier(int warpgroup) : own_(warpgroup) {}
   __device__ void begin() const {
     if (own_ == kConsumers - 1) pass();
   }
   __device__ void wait() const { named_sync(kFirst + own_, 2 * kWarpgroup); }
   __device__ void pass() const { named_arrive(kFirst + (own_ + 1) % kConsumers, 2 * kWarpgroup); }
-  /// Takes up the last turn that nobody waits for.
+  /// Waits for the arrival that would otherwise remain in the barrier at the end.
   __device__ void finish() const {
     if (own_ == 0) wait();
   }
@@ -124,7 +153,7 @@ class Consumer {
   using Sum = float[P::kTileN / 2];
 
   __device__ Consumer(const Problem& p, Shared<P>& shared, int warpgroup, int rank)
-      : p_(p), shared_(shared), warpgroup_(warpgroup), rank_(rank), turns_(warpgroup) {}
+      : p_(p), shared_(shared), warpgroup_(warpgroup), rank_(rank), order_(warpgroup) {}
 
   /// Arrivals that give a stage back.
   __device__ static std::uint32_t releases(const Problem& p) {
@@ -133,41 +162,41 @@ class Consumer {
 
   __device__ void run(const CUtensorMap* map_d) {
     const Fragment fragment;
-    if constexpr (kTakesTurns) turns_.begin();
-    for (Walk walk(p_, rank_); !walk.done();) {
-      Tile tile = walk.tile();
+    if constexpr (kOrdered) order_.begin();
+    for (TileScheduler scheduler(p_, rank_); !scheduler.done();) {
+      Tile tile = scheduler.tile();
       tile.m0 += warpgroup_ * P::kRows;  // from here on this warpgroup's
       Scales scales;
       Sums sums;
-      if (tile.takes) take_sums(p_, warpgroup_, sums);
+      if (tile.resumes) take_over_sums(p_, warpgroup_, sums);
       multiply(tile, fragment, sums, [&] {
         scales.load(p_, tile, fragment);
-        if constexpr (kLooksAhead) walk.next();
+        if constexpr (kLooksAhead) scheduler.next();
       });
-      if (tile.gives) {
-        give_sums(p_, warpgroup_, sums);
+      if (tile.hands_over) {
+        hand_over_sums(p_, warpgroup_, sums);
       } else {
         write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
                               shared_.staging[warpgroup_]);
       }
-      if constexpr (!kLooksAhead) walk.next();
+      if constexpr (!kLooksAhead) scheduler.next();
     }
-    if constexpr (kTakesTurns) turns_.finish();
+    if constexpr (kOrdered) order_.finish();
     if (threadIdx.x % kWarpgroup == 0) store_wait_all();
   }
 
  private:
-  static constexpr bool kTakesTurns = P::kChains == Chains::one || P::kChains == Chains::turns;
-  /// Whether the place of the next tile is found while products are under way: its divisions would
-  /// keep the next ones waiting. Where warpgroups promote in turns others multiply meanwhile.
+  static constexpr bool kOrdered = P::kChains == Chains::one || P::kChains == Chains::ping_pong;
+  /// Whether the next tile is looked up while products are under way: its divisions would delay the
+  /// next products. With ping_pong another warpgroup multiplies meanwhile.
   static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
   static constexpr int kStepK = 32 / P::kBytes;
 
   using Scales = TileScales<P::kTileN, !P::kScaled>;
   using Sums = Sum[P::kRowBlocks];
 
-  /// The products of a tile, added to `sums` where the tile takes them over. `meanwhile` is called
-  /// once, if kLooksAhead while the first products are under way.
+  /// The products of a tile, added to `sums` where the tile resumes another block's. `meanwhile` is
+  /// called once, if kLooksAhead while the first products are under way.
   template <class Meanwhile>
   __device__ void multiply(const Tile& tile, const Fragment& fragment, Sums& sums,
                            const Meanwhile& meanwhile) {
@@ -176,7 +205,7 @@ class Consumer {
     if constexpr (P::kChains == Chains::one) {
       multiply_one(tile, sums[0], meanwhile);
     } else {
-      if (!tile.takes) {
+      if (!tile.resumes) {
 #pragma unroll
         for (Sum& sum : sums) {
 #pragma unroll
@@ -187,10 +216,10 @@ class Consumer {
         multiply_overlapped(tile, fragment, sums[0], meanwhile);
       } else {
         meanwhile();
-        if constexpr (P::kChains == Chains::turns) {
-          multiply_turns(tile, fragment, sums);
+        if constexpr (P::kChains == Chains::ping_pong) {
+          multiply_ping_pong(tile, fragment, sums);
         } else {
-          multiply_pieces(tile, fragment, sums[0]);
+          multiply_any_length(tile, fragment, sums[0]);
         }
       }
     }
@@ -214,7 +243,7 @@ class Consumer {
 #pragma unroll
     for (int s = 0; s < kStepsPerStage; ++s) {
       wgmma<P::kTypes, P::kTileN>(d, a + 2 * s, b + 2 * s, s > 0 || add);
-      if (P::kChains == Chains::turns || s == kStepsPerStage - 1) wgmma_commit();
+      if (P::kChains == Chains::ping_pong || s == kStepsPerStage - 1) wgmma_commit();
     }
   }
   /// Gives a stage back to every block that copies into it. A warp's lanes have read its scales.
@@ -244,9 +273,9 @@ class Consumer {
   __device__ int issue_next(Sum& d, bool add) {
     const int stage = ring_.stage;
     await_stage();
-    if constexpr (P::kChains == Chains::one) turns_.wait();
+    if constexpr (P::kChains == Chains::one) order_.wait();
     issue_stage(d, add);
-    if constexpr (P::kChains == Chains::one) turns_.pass();
+    if constexpr (P::kChains == Chains::one) order_.pass();
     ring_.advance();
     return stage;
   }
@@ -261,7 +290,7 @@ class Consumer {
       for (float& value : sum) value = 0.0f;
       return meanwhile();
     }
-    int previous = issue_next(sum, tile.takes);
+    int previous = issue_next(sum, tile.resumes);
     meanwhile();
     while (--stages > 0) {
       const int stage = issue_next(sum, true);
@@ -275,23 +304,24 @@ class Consumer {
     release(previous);
   }
 
-  /// The turn passes when two instructions are left, so that the next warpgroup's products begin
-  /// when these end. Between row blocks it comes before the promotion: measured, not understood.
-  __device__ void multiply_turns(const Tile& tile, const Fragment& fragment, Sums& sums) {
+  /// The next warpgroup may issue when two instructions are left, so that its products begin when
+  /// these end. Between row blocks this warpgroup waits before it promotes: faster as measured on
+  /// an H200; why is not known.
+  __device__ void multiply_ping_pong(const Tile& tile, const Fragment& fragment, Sums& sums) {
     Sum partial;
     Promotion<P> promotion;
     for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
       await_stage();
-      turns_.wait();
+      order_.wait();
 #pragma unroll
       for (int block = 0; block < P::kRowBlocks; ++block) {
         const bool last = block == P::kRowBlocks - 1;
         issue_stage(partial, false, block);
         promotion.read(shared_.scales[ring_.stage][0], first_row(block), fragment, block);
         wgmma_wait<2>();
-        turns_.pass();
+        order_.pass();
         wgmma_wait<0>();
-        if (!last) turns_.wait();
+        if (!last) order_.wait();
         promote(promotion, partial, sums[block], ring_.stage, last);
       }
     }
@@ -323,7 +353,7 @@ class Consumer {
   }
 
   /// Chains of chunk_steps instructions.
-  __device__ void multiply_pieces(const Tile& tile, const Fragment& fragment, Sum& sum) {
+  __device__ void multiply_any_length(const Tile& tile, const Fragment& fragment, Sum& sum) {
     Sum partial;
     int in_chunk = 0;
     for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
@@ -356,7 +386,7 @@ class Consumer {
   Shared<P>& shared_;
   int warpgroup_, rank_;
   Ring<P::kStages> ring_;
-  Turns<P::kConsumers> turns_;
+  OrderBarrier<P::kConsumers> order_;
 };
 
 template <class P>
@@ -437,17 +467,18 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
 template <WgmmaTypes kTypes, numerics::ScaleOrder kOrder>
 void launch_order(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   if constexpr (has_choice(kTypes)) {
-    if (p.tiling.chains == Chains::turns) {
+    if (p.tiling.chains == Chains::ping_pong) {
       if constexpr (kOrder == numerics::ScaleOrder::product_first) {
         if (p.blocks_b)
-          return launch_plan<Plan<kTypes, kOrder, true, Chains::turns, 3, 128>>(context, gemm, p);
+          return launch_plan<Plan<kTypes, kOrder, true, Chains::ping_pong, 3, 128>>(context, gemm,
+                                                                                    p);
       }
       if constexpr (multiplies_columns(kOrder)) {
         if (p.tiling.tile_m == 256)
-          return launch_plan<Plan<kTypes, kOrder, false, Chains::turns, 2, 128, 2>>(context, gemm,
-                                                                                    p);
+          return launch_plan<Plan<kTypes, kOrder, false, Chains::ping_pong, 2, 128, 2>>(context,
+                                                                                        gemm, p);
       }
-      return launch_plan<Plan<kTypes, kOrder, false, Chains::turns, 3, 128>>(context, gemm, p);
+      return launch_plan<Plan<kTypes, kOrder, false, Chains::ping_pong, 3, 128>>(context, gemm, p);
     }
     if constexpr (!numerics::scales_promotion(kOrder)) {
       if (p.tiling.chains == Chains::overlapped)
@@ -455,7 +486,7 @@ void launch_order(Context& context, const WgmmaGemm& gemm, const Problem& p) {
                                                                                     p);
     }
   }
-  launch_plan<Plan<kTypes, kOrder, false, Chains::pieces, 2, 128>>(context, gemm, p);
+  launch_plan<Plan<kTypes, kOrder, false, Chains::any_length, 2, 128>>(context, gemm, p);
 }
 
 template <WgmmaTypes kTypes>

@@ -49,7 +49,7 @@ template <class T, Codec kCodec, bool kTranspose>
 __global__ void encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
                               const float* factors, const __grid_constant__ Cast cast,
                               std::uint8_t* codes, std::int64_t stride) {
-  __shared__ std::uint8_t turned[kTranspose ? kTileSide : 1][kTileSide + 4];
+  __shared__ std::uint8_t transposed[kTranspose ? kTileSide : 1][kTileSide + 4];
   const std::int64_t col0 = std::int64_t{blockIdx.x} * kTileSide;
   for (std::int64_t row0 = std::int64_t{blockIdx.y} * kTileSide; row0 < rows;
        row0 += std::int64_t{gridDim.y} * kTileSide) {
@@ -63,7 +63,7 @@ __global__ void encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t co
             encode<kCodec>(cast, source.load(row, col), row_factors[col / grid.width],
                            static_cast<std::uint64_t>(row * cols + col));
         if constexpr (kTranspose) {
-          turned[threadIdx.x * kPerThread + j][i] = code;
+          transposed[threadIdx.x * kPerThread + j][i] = code;
         } else {
           codes[row * stride + col] = code;
         }
@@ -73,7 +73,7 @@ __global__ void encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t co
       __syncthreads();
       for (int j = threadIdx.y; j < kTileSide && col0 + j < cols; j += kThreadsAcross) {
         for (int i = threadIdx.x; i < kTileSide && row0 + i < rows; i += kThreadsAcross) {
-          codes[(col0 + j) * stride + row0 + i] = turned[j][i];
+          codes[(col0 + j) * stride + row0 + i] = transposed[j][i];
         }
       }
       __syncthreads();
@@ -307,11 +307,11 @@ void quantize_both(Context& context, const ops::QuantizeBoth& op) {
   SharedFactors factors(context, op.source, op.state);
   factors.measure(op.first.spec, op.second.spec);
   const BlockOperand row = factors.block(op.first, false);
-  const BlockOperand turned = factors.block(op.second, true);
+  const BlockOperand transposed = factors.block(op.second, true);
   const bool delayed = op.first.spec.scale_source == ScaleSource::delayed ||
                        op.second.spec.scale_source == ScaleSource::delayed;
   quantize_blocks(context, op.source, op.first.spec.has_scale() && op.first.spec.scale.divides(),
-                  row, turned, delayed ? amax_of(op.state) : nullptr);
+                  row, transposed, delayed ? amax_of(op.state) : nullptr);
 }
 
 void run(Context& context, const ops::Quantize& op) {

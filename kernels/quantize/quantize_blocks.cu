@@ -102,11 +102,11 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
 }
 
 void quantize_blocks(Context& context, const TensorView& source, bool divide,
-                     const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax) {
+                     const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
   const auto run = [&]<class T, class Cast>(const Rows<T>& rows, Cast) {
-    launch_blocks<Cast>(context, rows, source, row, turned, amax);
+    launch_blocks<Cast>(context, rows, source, row, transposed, amax);
   };
-  with_cast(source, row.codes != nullptr ? row.format : turned.format, divide, run);
+  with_cast(source, row.codes != nullptr ? row.format : transposed.format, divide, run);
 }
 
 void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax) {

@@ -109,16 +109,16 @@ struct Patch {
   }
 };
 
-/// How the tiles of one orientation lie in a block. kTurned: a tile is a part of a column or a
+/// How the tiles of one orientation lie in a block. kTransposed: a tile is a part of a column or a
 /// square, else a part of a row or a square, of 16 to 128 elements of the source a side.
-template <bool kTurned>
+template <bool kTransposed>
 struct TileMap {
   int row_shift, col_shift;
 
   __device__ explicit TileMap(const BlockOperand& operand)
       : row_shift(operand.row_shift), col_shift(operand.col_shift) {}
   __device__ bool square() const { return row_shift == col_shift; }
-  __device__ bool in_warp() const { return square() ? 1 << row_shift <= kWarpRows : !kTurned; }
+  __device__ bool in_warp() const { return square() ? 1 << row_shift <= kWarpRows : !kTransposed; }
 
   // Of tiles that warps share, each warp contributes a part to the amax: of columns a line of kSide
   // parts, of squares one part for each width of them.
@@ -141,12 +141,12 @@ struct TileMap {
 };
 
 /// Writes the scale of the tile in which element (row, col) of the block lies.
-template <bool kTurned>
+template <bool kTransposed>
 __device__ void write_scale(const BlockOperand& operand, const Place& at, int row, int col,
                             float scale) {
   const std::int64_t i = (at.row0 + row) >> operand.row_shift;
   const std::int64_t j = (at.col0 + col) >> operand.col_shift;
-  operand.scales[kTurned ? j * operand.scale_stride + i : i * operand.scale_stride + j] = scale;
+  operand.scales[kTransposed ? j * operand.scale_stride + i : i * operand.scale_stride + j] = scale;
 }
 
 // --- tiles inside a warp ------------------------------------------------------------------------
@@ -173,7 +173,7 @@ __device__ void row_factors(const BlockOperand& operand, const Patch<T>& patch, 
 }
 
 /// The same for a square of `lanes` x `lanes` patches.
-template <bool kTurned, class T>
+template <bool kTransposed, class T>
 __device__ void square_factors(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
                                int lanes, float (&factors)[kGroup]) {
   std::uint32_t largest = patch.amax();
@@ -186,16 +186,16 @@ __device__ void square_factors(const BlockOperand& operand, const Patch<T>& patc
   for (int i = 0; i < kGroup; ++i) factors[i] = factor_of(operand, scale);
   const int extent = lanes * kGroup;
   if (at.row % extent == 0 && at.col % extent == 0 && at.contains(at.row, at.col)) {
-    write_scale<kTurned>(operand, at, at.row, at.col, scale.decode);
+    write_scale<kTransposed>(operand, at, at.row, at.col, scale.decode);
   }
 }
 
-template <bool kTurned, class T>
-__device__ void warp_factors(const TileMap<kTurned>& map, const BlockOperand& operand,
+template <bool kTransposed, class T>
+__device__ void warp_factors(const TileMap<kTransposed>& map, const BlockOperand& operand,
                              const Patch<T>& patch, const Place& at, float (&factors)[kGroup]) {
   if (map.square()) {
-    square_factors<kTurned>(operand, patch, at, (1 << map.row_shift) / kGroup, factors);
-  } else if constexpr (!kTurned) {
+    square_factors<kTransposed>(operand, patch, at, (1 << map.row_shift) / kGroup, factors);
+  } else if constexpr (!kTransposed) {
     switch (map.col_shift) {
       case 4: return row_factors<2>(operand, patch, at, factors);
       case 5: return row_factors<4>(operand, patch, at, factors);
@@ -219,8 +219,8 @@ __device__ void write_column_parts(const Patch<T>& patch, const Place& at, std::
                                                                       largest[2], largest[3]};
 }
 
-template <bool kTurned, class T>
-__device__ void write_parts(const TileMap<kTurned>& map, const Patch<T>& patch, const Place& at,
+template <bool kTransposed, class T>
+__device__ void write_parts(const TileMap<kTransposed>& map, const Patch<T>& patch, const Place& at,
                             std::uint32_t* parts) {
   std::uint32_t* const line = parts + at.warp * map.kLine;
   if (!map.square()) return write_column_parts(patch, at, line);
@@ -236,11 +236,12 @@ __device__ void write_parts(const TileMap<kTurned>& map, const Patch<T>& patch, 
 /// Scales of the block's tiles; one thread a tile, from the first thread on or from the last, so
 /// that two orientations with few tiles keep different warps busy. A tile's factor takes the place
 /// of its first part.
-template <bool kTurned>
-__device__ void find_scales(const TileMap<kTurned>& map, const BlockOperand& operand,
+template <bool kTransposed>
+__device__ void find_scales(const TileMap<kTransposed>& map, const BlockOperand& operand,
                             const Place& at, std::uint32_t* parts) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = kTurned ? thread : kBlockThreads - 1 - thread; i < map.count(); i += kBlockThreads) {
+  for (int i = kTransposed ? thread : kBlockThreads - 1 - thread; i < map.count();
+       i += kBlockThreads) {
     int row, col;
     map.start(i, row, col);
     if (!at.contains(row, col)) continue;
@@ -250,13 +251,13 @@ __device__ void find_scales(const TileMap<kTurned>& map, const BlockOperand& ope
     }
     const numerics::TileScale scale = scale_of_tile(operand, largest);
     parts[map.part(row, col, 0)] = numerics::float_bits(factor_of(operand, scale));
-    write_scale<kTurned>(operand, at, row, col, scale.decode);
+    write_scale<kTransposed>(operand, at, row, col, scale.decode);
   }
 }
 
 /// Factors of the thread's lines, after find_scales.
-template <bool kTurned>
-__device__ void shared_factors(const TileMap<kTurned>& map, const Place& at,
+template <bool kTransposed>
+__device__ void shared_factors(const TileMap<kTransposed>& map, const Place& at,
                                const std::uint32_t* parts, float (&factors)[kGroup]) {
   const std::uint32_t* const first = parts + map.part(at.row, at.col, 0);
   if (map.square()) {
@@ -271,23 +272,23 @@ __device__ void shared_factors(const TileMap<kTurned>& map, const Place& at,
 }
 
 /// Factors given for each line of the operand, or one for all.
-template <bool kTurned>
+template <bool kTransposed>
 __device__ void given_factors(const BlockOperand& operand, const Place& at,
                               float (&factors)[kGroup]) {
-  const std::int64_t first = kTurned ? at.col0 + at.col : at.row0 + at.row;
-  const std::int64_t last = (kTurned ? at.cols : at.rows) - 1;
+  const std::int64_t first = kTransposed ? at.col0 + at.col : at.row0 + at.row;
+  const std::int64_t last = (kTransposed ? at.cols : at.rows) - 1;
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
     factors[i] = operand.factors[min(first + i, last) * operand.factor_step];
   }
 }
 
-template <bool kTurned, class T>
-__device__ void find_factors(const TileMap<kTurned>& map, const BlockOperand& operand,
+template <bool kTransposed, class T>
+__device__ void find_factors(const TileMap<kTransposed>& map, const BlockOperand& operand,
                              const Patch<T>& patch, const Place& at, const std::uint32_t* parts,
                              float (&factors)[kGroup]) {
   if (operand.factors != nullptr) {
-    given_factors<kTurned>(operand, at, factors);
+    given_factors<kTransposed>(operand, at, factors);
   } else if (map.in_warp()) {
     warp_factors(map, operand, patch, at, factors);
   } else {
@@ -325,7 +326,7 @@ __device__ inline void transpose_bytes(const std::uint32_t (&rows)[4],
 /// The transposed codes of a block. Row c (a column of the source) holds pieces of 8 codes; piece p
 /// stands at p ^ c / 8, which spreads a column of pieces over all banks and keeps the pieces of a
 /// pair together.
-struct Turned {
+struct TransposedCodes {
   static constexpr int kPieces = kSide / kGroup;
   uint2 pieces[kSide * kPieces];
 
@@ -340,7 +341,7 @@ struct Turned {
 
 template <class Cast, class T>
 __device__ void turn_codes(const Patch<T>& patch, const Place& at, const float (&factors)[kGroup],
-                           Turned& turned) {
+                           TransposedCodes& transposed) {
 #pragma unroll
   for (int c = 0; c < kGroup; c += 4) {
     std::uint32_t columns[2][4];
@@ -359,13 +360,13 @@ __device__ void turn_codes(const Patch<T>& patch, const Place& at, const float (
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      turned.piece(at.col + c + i, at.row / kGroup) = {columns[0][i], columns[1][i]};
+      transposed.piece(at.col + c + i, at.row / kGroup) = {columns[0][i], columns[1][i]};
     }
   }
 }
 
-__device__ inline void write_turned_codes(const BlockOperand& operand, const Place& at,
-                                          const Turned& turned) {
+__device__ inline void write_transposed_codes(const BlockOperand& operand, const Place& at,
+                                              const TransposedCodes& transposed) {
   constexpr int kPairs = kSide / static_cast<int>(sizeof(uint4));
   const bool aligned = is_aligned(operand, sizeof(uint4));
   const int p = static_cast<int>(threadIdx.x) % kPairs;
@@ -376,7 +377,7 @@ __device__ inline void write_turned_codes(const BlockOperand& operand, const Pla
   for (int i = 0; i < kSide; i += kBlockThreads / kPairs) {
     const int col = i + static_cast<int>(threadIdx.x) / kPairs;
     if (at.col0 + col >= at.cols) return;
-    const uint4 codes = turned.pair(col, p);
+    const uint4 codes = transposed.pair(col, p);
     std::uint8_t* line = operand.codes + (at.col0 + col) * operand.stride + row;
     if (aligned && count == sizeof(uint4)) {
       *reinterpret_cast<uint4*>(line) = codes;
@@ -393,21 +394,21 @@ __device__ inline void write_turned_codes(const BlockOperand& operand, const Pla
 
 // --- kernel -------------------------------------------------------------------------------------
 
-template <class T, class Cast, bool kRow, bool kTurned>
+template <class T, class Cast, bool kRow, bool kTransposed>
 __global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2 ? 2
                                                  : kRow         ? 3
                                                                 : 4)
     block_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols,
                  const __grid_constant__ BlockOperand row,
-                 const __grid_constant__ BlockOperand turned, std::uint32_t* amax) {
-  __shared__ alignas(16) std::byte codes[kTurned ? sizeof(Turned) : 16];
+                 const __grid_constant__ BlockOperand transposed, std::uint32_t* amax) {
+  __shared__ alignas(16) std::byte codes[kTransposed ? sizeof(TransposedCodes) : 16];
   __shared__ alignas(16) std::uint32_t row_parts[kRow ? TileMap<false>::kParts : 4];
-  __shared__ alignas(16) std::uint32_t turned_parts[kTurned ? TileMap<true>::kParts : 4];
-  const Place at = place_of_block < kTurned && !kRow > (rows, cols);
+  __shared__ alignas(16) std::uint32_t turned_parts[kTransposed ? TileMap<true>::kParts : 4];
+  const Place at = place_of_block < kTransposed && !kRow > (rows, cols);
   const TileMap<false> row_map(row);
-  const TileMap<true> turned_map(turned);
+  const TileMap<true> turned_map(transposed);
   const bool share_row = kRow && row.factors == nullptr && !row_map.in_warp();
-  const bool share_turned = kTurned && turned.factors == nullptr && !turned_map.in_warp();
+  const bool share_turned = kTransposed && transposed.factors == nullptr && !turned_map.in_warp();
 
   Patch<T> patch;
   patch.load(source, at);
@@ -417,34 +418,34 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2 ? 2
   if (share_row || share_turned) {
     __syncthreads();
     if (share_row) find_scales(row_map, row, at, row_parts);
-    if (share_turned) find_scales(turned_map, turned, at, turned_parts);
+    if (share_turned) find_scales(turned_map, transposed, at, turned_parts);
     __syncthreads();
   }
   float factors[kGroup];
-  if constexpr (kTurned) {
-    find_factors(turned_map, turned, patch, at, turned_parts, factors);
-    turn_codes<Cast>(patch, at, factors, *reinterpret_cast<Turned*>(codes));
+  if constexpr (kTransposed) {
+    find_factors(turned_map, transposed, patch, at, turned_parts, factors);
+    turn_codes<Cast>(patch, at, factors, *reinterpret_cast<TransposedCodes*>(codes));
     patch.forget_results();
   }
   if constexpr (kRow) {
     find_factors(row_map, row, patch, at, row_parts, factors);
     write_row_codes<Cast>(row, patch, at, factors);
   }
-  if constexpr (kTurned) {
+  if constexpr (kTransposed) {
     __syncthreads();
-    write_turned_codes(turned, at, *reinterpret_cast<const Turned*>(codes));
+    write_transposed_codes(transposed, at, *reinterpret_cast<const TransposedCodes*>(codes));
   }
 }
 
 /// Runs block_kernel for the orientations that have codes; Cast is a Fp8Cast.
 template <class Cast, class T>
 void launch_blocks(Context& context, const Rows<T>& source, const TensorView& shape,
-                   const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax) {
+                   const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
   const auto launch = [&](auto kernel) {
     kernel<<<blocks_of(shape), kBlockThreads, 0, context.stream()>>>(source, shape.rows, shape.cols,
-                                                                     row, turned, amax);
+                                                                     row, transposed, amax);
   };
-  if (turned.codes == nullptr) {
+  if (transposed.codes == nullptr) {
     launch(block_kernel<T, Cast, true, false>);
   } else if (row.codes == nullptr) {
     launch(block_kernel<T, Cast, false, true>);

@@ -39,12 +39,12 @@ BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose);
 BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
                            std::int64_t factor_step);
 
-/// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of `turned`,
+/// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of `transposed`,
 /// transposed; either may be without codes. Formats, and division or multiplication by the factor
 /// (`divide`), are the same for both. With `amax` the bits of *amax are raised to those of the
 /// largest magnitude of the source.
 void quantize_blocks(Context& context, const TensorView& source, bool divide,
-                     const BlockOperand& row, const BlockOperand& turned, std::uint32_t* amax);
+                     const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax);
 
 /// Raises the bits of *amax to those of the largest magnitude of the source.
 void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax);

@@ -18,18 +18,18 @@ constexpr std::int64_t kUnitElements = 64 * 1024;
 /// Columns of a unit of more rows than kTallUnit: each a page at least.
 constexpr std::int64_t kTallUnit = 64, kTallCols = 2048;
 constexpr std::int64_t kLineBytes = 64;
-/// Of a unit whose codes are turned: two lines of each row of codes, which memory takes nearly as
-/// fast as one, and many lines of each row of the source.
-constexpr std::int64_t kTurnedRows = 2 * kLineBytes;
-constexpr std::int64_t kTurnedElements = 128 * 1024, kTurnedCols = 256;
-/// Of so many tiles the scales are written together where the codes are turned, because
-/// neighbouring ones belong to rows far from each other: two lines of them.
+/// Rows of a unit with transposed codes: two cache lines of each row of codes, which are written
+/// nearly as fast as one; its columns are many lines of each row of the source.
+constexpr std::int64_t kTransposedRows = 2 * kLineBytes;
+constexpr std::int64_t kTransposedElements = 128 * 1024, kTransposedCols = 256;
+/// Tiles of a group: with transposed codes the scales of neighbouring tiles lie in one row, and are
+/// written two cache lines at a time.
 constexpr std::int64_t kGroupTiles = 2 * kLineBytes / static_cast<std::int64_t>(sizeof(float));
 /// Groups hold fewer tiles where there would be fewer of them, for the threads to have equal work.
 constexpr std::int64_t kGroupsOfThread = 4;
 /// Higher tiles are measured before the units, which hold parts of them.
 constexpr std::int64_t kTallRows = 512;
-/// Turned codes of more bytes are written past the caches.
+/// Transposed codes of more bytes are written past the caches.
 constexpr std::int64_t kStreamedBytes = 8 << 20;
 
 std::int64_t extent(std::int64_t tile, std::int64_t whole) {
@@ -78,12 +78,12 @@ Quantizer::Quantizer(const TensorView& source, bool transpose, const RandomKey& 
 /// Rows and columns of whole tiles of height x width that make a unit.
 Quantizer::Extent Quantizer::unit_of(std::int64_t height, std::int64_t width) const {
   const std::int64_t wanted_rows =
-      transpose_ ? kTurnedRows : std::max<std::int64_t>(1, kUnitElements / source_.cols);
+      transpose_ ? kTransposedRows : std::max<std::int64_t>(1, kUnitElements / source_.cols);
   const std::int64_t rows = round_up(std::min(wanted_rows, source_.rows), height);
-  const std::int64_t least_cols = transpose_         ? kTurnedCols
+  const std::int64_t least_cols = transpose_         ? kTransposedCols
                                   : rows > kTallUnit ? kTallCols
                                                      : kLineBytes;
-  const std::int64_t elements = transpose_ ? kTurnedElements : kUnitElements;
+  const std::int64_t elements = transpose_ ? kTransposedElements : kUnitElements;
   const std::int64_t wanted_cols = std::max(least_cols, round_up(elements / rows, kLineBytes));
   return {rows, std::max<std::int64_t>(1, wanted_cols / width) * width};
 }
@@ -140,11 +140,11 @@ void Quantizer::encode(const Rectangle& area, const SourceBlock& block) const {
   kernels_.encode(&rule_, &random_, &block, &codes);
 }
 
-void Quantizer::encode_turned(const Rectangle& area, const SourceBlock& block,
-                              const Reading& next) const {
+void Quantizer::encode_transposed(const Rectangle& area, const SourceBlock& block,
+                                  const Prefetch& next) const {
   const CodeBlock codes{operand_.codes.row<std::uint8_t>(area.col_begin) + area.row_begin,
                         operand_.codes.row_stride, streamed_ && area.row_begin % kLineBytes == 0};
-  kernels_.encode_turned(&rule_, &random_, &block, &codes, &next);
+  kernels_.encode_transposed(&rule_, &random_, &block, &codes, &next);
 }
 
 // --- one scale ----------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ std::uint32_t Quantizer::tensor_amax() const {
 std::uint32_t Quantizer::run(const TileScale& scale, bool finite, bool measure) {
   if (spec_.has_scale()) operand_.scales.row<float>(0)[0] = scale.decode;
   const float factor = rule_.divide ? scale.decode : scale.multiplier;
-  if (transpose_) return turn_tensor(factor);
+  if (transpose_) return transpose_tensor(factor);
   const std::vector<Rectangle> areas = rectangles(unit_of(1, 1));
   const auto count = static_cast<std::int64_t>(areas.size());
   std::uint32_t amax = 0;
@@ -193,7 +193,7 @@ void Quantizer::quantize_tiles() {
     tensor_factor_ =
         numerics::nv_tensor_factor(spec_.scale, spec_.format, bits_float(tensor_amax()));
   }
-  if (transpose_) return tile_height_ > kTallRows ? turn_tall_tiles() : turn_tiles();
+  if (transpose_) return tile_height_ > kTallRows ? transpose_tall_tiles() : transpose_tiles();
   const std::vector<Rectangle> areas = rectangles(unit_of(tile_height_, tile_width_));
   const auto count = static_cast<std::int64_t>(areas.size());
 #pragma omp parallel if (count > 1)
@@ -277,7 +277,8 @@ float Quantizer::error_of(const Rectangle& tile, const TileScale& scale) const {
   return sum;
 }
 
-// --- turned codes -------------------------------------------------------------------------------
+// --- transposed codes
+// -------------------------------------------------------------------------------
 
 /// Of units that begin at multiples of unit.rows and, where tiles are higher, at those of tiles.
 std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t group_rows) const {
@@ -297,35 +298,35 @@ std::vector<Quantizer::Group> Quantizer::groups(const Extent& unit, std::int64_t
 }
 
 /// One line more than a row has, against distances that are powers of two.
-std::int64_t Quantizer::row_bytes_nearby(const Rectangle& area) const {
+std::int64_t Quantizer::staging_row_bytes(const Rectangle& area) const {
   const auto size = static_cast<std::int64_t>(size_of(source_.dtype));
   return round_up(area.cols() * size, kLineBytes) + kLineBytes;
 }
 
 /// Its amaxes are known when it has been read.
-void Quantizer::start_reading(const Rectangle& area, Nearby& nearby) const {
-  const std::int64_t bytes = row_bytes_nearby(area);
-  nearby.block = block(area);
-  nearby.reading = {nearby.block.data,
-                    nearby.block.bf16,
-                    area.rows(),
-                    source_.row_stride,
-                    area.cols(),
-                    tile_height_,
-                    nearby.memory,
-                    bytes / static_cast<std::int64_t>(size_of(source_.dtype)),
-                    nearby.memory + area.rows() * bytes};
-  nearby.block.data = nearby.reading.copy;
-  nearby.block.row_stride = nearby.reading.copy_stride;
-  nearby.block.next = nearby.block.data;  // the next unit is read, not brought near
-  nearby.block.next_stride = nearby.block.row_stride;
+void Quantizer::start_prefetch(const Rectangle& area, StagingBuffer& staging) const {
+  const std::int64_t bytes = staging_row_bytes(area);
+  staging.block = block(area);
+  staging.prefetch = {staging.block.data,
+                      staging.block.bf16,
+                      area.rows(),
+                      source_.row_stride,
+                      area.cols(),
+                      tile_height_,
+                      staging.memory,
+                      bytes / static_cast<std::int64_t>(size_of(source_.dtype)),
+                      staging.memory + area.rows() * bytes};
+  staging.block.data = staging.prefetch.copy;
+  staging.block.row_stride = staging.prefetch.copy_stride;
+  staging.block.next = staging.block.data;  // the next unit is read, not prefetched
+  staging.block.next_stride = staging.block.row_stride;
 }
 
-/// Every thread turns units in turn, and reads each while the codes of the one before are written:
-/// prepare(unit, nearby, scratch) gives the block of one that has been read its factors. Returns
-/// the largest amax that it has seen.
+/// Every thread transposes its units one after the other, and prefetches each while the codes of
+/// the one before are written: prepare(unit, staging, scratch) gives the block of one that has been
+/// read its factors. Returns the largest amax that it has seen.
 template <class Prepare>
-std::uint32_t Quantizer::turn(const std::vector<Group>& groups, Prepare prepare) const {
+std::uint32_t Quantizer::transpose_units(const std::vector<Group>& groups, Prepare prepare) const {
   const auto count = static_cast<std::int64_t>(groups.size());
   std::uint32_t largest = 0;
 #pragma omp parallel reduction(max : largest) if (count > 1)
@@ -349,54 +350,55 @@ void Quantizer::turn_units(const Group& units, Prepare prepare, Scratch& scratch
   for (const Unit& unit : units) bytes = std::max(bytes, bytes_nearby(unit.area));
   AlignedBuffer memory;  // in one piece, which the allocator then keeps from call to call
   auto* const first = memory.reserve_as<std::byte>(static_cast<std::size_t>(2 * bytes));
-  Nearby nearby[2] = {{first, {}, {}}, {first + bytes, {}, {}}};
-  start_reading(units.front().area, nearby[0]);
-  kernels_.read(&nearby[0].reading);
+  StagingBuffer staging[2] = {{first, {}, {}}, {first + bytes, {}, {}}};
+  start_prefetch(units.front().area, staging[0]);
+  kernels_.read(&staging[0].prefetch);
   for (std::size_t i = 0; i < units.size(); ++i) {
-    Nearby &here = nearby[i % 2], &next = nearby[(i + 1) % 2];
-    next.reading = {};
-    if (i + 1 < units.size()) start_reading(units[i + 1].area, next);
+    StagingBuffer &here = staging[i % 2], &next = staging[(i + 1) % 2];
+    next.prefetch = {};
+    if (i + 1 < units.size()) start_prefetch(units[i + 1].area, next);
     prepare(units[i], here, scratch);
-    encode_turned(units[i].area, here.block, next.reading);
+    encode_transposed(units[i].area, here.block, next.prefetch);
   }
 }
 
 /// The largest magnitudes of the columns of each row of tiles, as a matrix.
-SourceBlock Quantizer::measured(const Rectangle& area, const Nearby& nearby) const {
-  SourceBlock result = nearby.block;
-  result.data = nearby.reading.magnitudes;
+SourceBlock Quantizer::measured(const Rectangle& area, const StagingBuffer& staging) const {
+  SourceBlock result = staging.block;
+  result.data = staging.prefetch.magnitudes;
   result.rows = tiles_down(area);
   result.tile_height = 1;
   return result;
 }
 
-std::uint32_t Quantizer::turn_tensor(const float& factor) const {
+std::uint32_t Quantizer::transpose_tensor(const float& factor) const {
   const Extent unit = unit_of(1, 1);
-  return turn(groups(unit, unit.rows), [&](const Unit& part, Nearby& nearby, Scratch& scratch) {
-    SourceBlock magnitudes = measured(part.area, nearby);
-    make_one_tile(magnitudes, nullptr);
-    std::uint32_t amax = 0;
-    kernels_.amax(&magnitudes, &amax);
-    scratch.largest = std::max(scratch.largest, amax);
-    make_one_tile(nearby.block, &factor);
-    nearby.block.finite = amax < numerics::kF32Infinity;
-  });
+  return transpose_units(groups(unit, unit.rows),
+                         [&](const Unit& part, StagingBuffer& staging, Scratch& scratch) {
+                           SourceBlock magnitudes = measured(part.area, staging);
+                           make_one_tile(magnitudes, nullptr);
+                           std::uint32_t amax = 0;
+                           kernels_.amax(&magnitudes, &amax);
+                           scratch.largest = std::max(scratch.largest, amax);
+                           make_one_tile(staging.block, &factor);
+                           staging.block.finite = amax < numerics::kF32Infinity;
+                         });
 }
 
-void Quantizer::turn_tiles() const {
+void Quantizer::transpose_tiles() const {
   const Extent unit = unit_of(tile_height_, tile_width_);
   const auto wanted = static_cast<std::size_t>(kGroupsOfThread * omp_get_max_threads());
   std::vector<Group> all;
   for (std::int64_t tiles = kGroupTiles; tiles > 0 && all.size() < wanted; tiles /= 2) {
     all = groups(unit, round_up(tiles * tile_height_, unit.rows));
   }
-  turn(all, [&](const Unit& part, Nearby& nearby, Scratch& scratch) {
-    prepare_tiles(part, nearby, scratch);
+  transpose_units(all, [&](const Unit& part, StagingBuffer& staging, Scratch& scratch) {
+    prepare_tiles(part, staging, scratch);
   });
 }
 
-void Quantizer::prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const {
-  const SourceBlock magnitudes = measured(unit.area, nearby);
+void Quantizer::prepare_tiles(const Unit& unit, StagingBuffer& staging, Scratch& scratch) const {
+  const SourceBlock magnitudes = measured(unit.area, staging);
   scratch.amax.assign(tiles_of(unit.area), 0u);
   kernels_.amax(&magnitudes, scratch.amax.data());
   if (unit.area.row_begin == unit.group.row_begin) {
@@ -406,22 +408,22 @@ void Quantizer::prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch
   choose_scales(unit.area, scratch, scratch.decode.data() + scratch.decoded);
   scratch.decoded += scratch.amax.size();
   if (unit.area.row_end == unit.group.row_end) write_scales(unit.group, scratch.decode);
-  nearby.block.finite = is_finite(scratch.amax);
-  nearby.block.factors = scratch.factors.data();
+  staging.block.finite = is_finite(scratch.amax);
+  staging.block.factors = scratch.factors.data();
 }
 
 std::vector<std::uint32_t> Quantizer::amax_of_tall_tiles() const {
   const Rectangle whole{0, source_.rows, 0, source_.cols};
   const std::int64_t wide = tiles_across(whole);
   std::vector<std::uint32_t> amax(static_cast<std::size_t>(tiles_down(whole) * wide), 0u);
-  const std::int64_t bands = (source_.rows + kTurnedRows - 1) / kTurnedRows;
+  const std::int64_t bands = (source_.rows + kTransposedRows - 1) / kTransposedRows;
 #pragma omp parallel if (bands > 1)
   {
     std::vector<std::uint32_t> own(amax.size(), 0u);
 #pragma omp for schedule(static)
     for (std::int64_t b = 0; b < bands; ++b) {
-      const std::int64_t end = std::min((b + 1) * kTurnedRows, source_.rows);
-      for (std::int64_t r = b * kTurnedRows; r < end;) {
+      const std::int64_t end = std::min((b + 1) * kTransposedRows, source_.rows);
+      for (std::int64_t r = b * kTransposedRows; r < end;) {
         const std::int64_t tile = r / tile_height_;
         const std::int64_t stop = std::min(end, (tile + 1) * tile_height_);
         SourceBlock part = block({r, stop, 0, source_.cols});
@@ -436,7 +438,7 @@ std::vector<std::uint32_t> Quantizer::amax_of_tall_tiles() const {
   return amax;
 }
 
-void Quantizer::turn_tall_tiles() const {
+void Quantizer::transpose_tall_tiles() const {
   const Rectangle whole{0, source_.rows, 0, source_.cols};
   Scratch all = scratch();
   all.amax = amax_of_tall_tiles();
@@ -446,12 +448,12 @@ void Quantizer::turn_tall_tiles() const {
   const bool finite = is_finite(all.amax);
   const std::int64_t wide = tiles_across(whole);
   const Extent unit = unit_of(1, tile_width_);
-  turn(groups(unit, unit.rows), [&](const Unit& part, Nearby& nearby, Scratch&) {
+  transpose_units(groups(unit, unit.rows), [&](const Unit& part, StagingBuffer& staging, Scratch&) {
     const Rectangle& area = part.area;
-    nearby.block.tile_height = area.rows();
-    nearby.block.factors =
+    staging.block.tile_height = area.rows();
+    staging.block.factors =
         all.factors.data() + area.row_begin / tile_height_ * wide + area.col_begin / tile_width_;
-    nearby.block.finite = finite;
+    staging.block.finite = finite;
   });
 }
 

@@ -49,41 +49,42 @@ class Quantizer {
     std::size_t decoded = 0;    ///< scales of the group
     std::uint32_t largest = 0;  ///< amax of the tensor, as far as it has been seen
   };
-  /// A rectangle whose codes are turned. The scales of its group, which are rectangles one below
-  /// the other, are written together.
+  /// A rectangle whose codes are transposed. The scales of its group, which are rectangles one
+  /// below the other, are written together.
   struct Unit {
     Rectangle area, group;
   };
   using Group = std::vector<Unit>;
   /// A copy of a unit, and the largest magnitudes of its columns.
-  struct Nearby {
+  struct StagingBuffer {
     std::byte* memory;  ///< bytes_nearby of it, on a line
-    Reading reading;
+    Prefetch prefetch;
     SourceBlock block;
   };
 
   std::uint32_t run(const numerics::TileScale& scale, bool finite, bool measure);
   void quantize_unit(const Rectangle& area, Scratch& scratch) const;
-  void turn_tiles() const;
-  void turn_tall_tiles() const;
-  std::uint32_t turn_tensor(const float& factor) const;
+  void transpose_tiles() const;
+  void transpose_tall_tiles() const;
+  std::uint32_t transpose_tensor(const float& factor) const;
   std::vector<std::uint32_t> amax_of_tall_tiles() const;
   std::vector<Group> groups(const Extent& unit, std::int64_t group_rows) const;
   template <class Prepare>
-  std::uint32_t turn(const std::vector<Group>& groups, Prepare prepare) const;
+  std::uint32_t transpose_units(const std::vector<Group>& groups, Prepare prepare) const;
   template <class Prepare>
   void turn_units(const Group& units, Prepare prepare, Scratch& scratch) const;
-  std::int64_t row_bytes_nearby(const Rectangle& area) const;
+  std::int64_t staging_row_bytes(const Rectangle& area) const;
   std::int64_t bytes_nearby(const Rectangle& area) const {
-    return (area.rows() + tiles_down(area)) * row_bytes_nearby(area);
+    return (area.rows() + tiles_down(area)) * staging_row_bytes(area);
   }
-  void start_reading(const Rectangle& area, Nearby& nearby) const;
-  SourceBlock measured(const Rectangle& area, const Nearby& nearby) const;
-  void prepare_tiles(const Unit& unit, Nearby& nearby, Scratch& scratch) const;
+  void start_prefetch(const Rectangle& area, StagingBuffer& staging) const;
+  SourceBlock measured(const Rectangle& area, const StagingBuffer& staging) const;
+  void prepare_tiles(const Unit& unit, StagingBuffer& staging, Scratch& scratch) const;
   void choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const;
   void write_scales(const Rectangle& area, const std::vector<float>& decode) const;
   void encode(const Rectangle& area, const SourceBlock& block) const;
-  void encode_turned(const Rectangle& area, const SourceBlock& block, const Reading& next) const;
+  void encode_transposed(const Rectangle& area, const SourceBlock& block,
+                         const Prefetch& next) const;
   Scratch scratch() const { return {TileScales(spec_, tensor_factor_), {}, {}, {}}; }
   numerics::TileScale better_of_two(const Rectangle& tile, std::uint32_t amax) const;
   float error_of(const Rectangle& tile, const numerics::TileScale& scale) const;

@@ -1,4 +1,4 @@
-// Copies a rectangle to nearby memory line by line, and measures it. For the SIMD sources only.
+// Copies a rectangle to staging memory line by line, and measures it. For the SIMD sources only.
 #pragma once
 
 #include <type_traits>
@@ -15,13 +15,13 @@ namespace {
 template <class T>
 class LineReader {
  public:
-  explicit LineReader(const Reading& reading)
-      : reading_(&reading),
-        row_bytes_(reading.stride * kSize),
-        copy_bytes_(reading.copy_stride * kSize) {
+  explicit LineReader(const Prefetch& prefetch)
+      : prefetch_(&prefetch),
+        row_bytes_(prefetch.stride * kSize),
+        copy_bytes_(prefetch.copy_stride * kSize) {
     const bool tiles_of_fours =
-        reading.tile_height >= reading.rows || reading.tile_height % kRows == 0;
-    stepped_rows_ = tiles_of_fours ? reading.rows / kRows * kRows : 0;
+        prefetch.tile_height >= prefetch.rows || prefetch.tile_height % kRows == 0;
+    stepped_rows_ = tiles_of_fours ? prefetch.rows / kRows * kRows : 0;
     *this = at_row(*this, 0);
   }
 
@@ -37,8 +37,8 @@ class LineReader {
   /// All that is left.
   void finish() {
     while (lines_left_ > 0) step();
-    for (std::int64_t r = stepped_rows_; r < reading_->rows; ++r) {
-      if (r % reading_->tile_height == 0) clear(r);
+    for (std::int64_t r = stepped_rows_; r < prefetch_->rows; ++r) {
+      if (r % prefetch_->tile_height == 0) clear(r);
       for (std::int64_t offset = 0; offset < row_size(); offset += kLineBytes) take_part(r, offset);
     }
   }
@@ -65,24 +65,24 @@ class LineReader {
 
   /// The reader at the beginning of `row`, the first of four, after the ends of all rows before.
   static __attribute__((noinline)) LineReader at_row(LineReader reader, std::int64_t row) {
-    const Reading& reading = *reader.reading_;
+    const Prefetch& prefetch = *reader.prefetch_;
     const std::int64_t lines = reader.row_size() / kLineBytes;
     if (lines == 0) reader.stepped_rows_ = 0;
     reader.row_ = row;
     reader.lines_left_ = row < reader.stepped_rows_ ? lines : 0;
     if (reader.lines_left_ == 0) return reader;
-    if (row % reading.tile_height == 0) reader.clear(row);
+    if (row % prefetch.tile_height == 0) reader.clear(row);
     for (std::int64_t r = row; r < row + kRows; ++r) reader.take_part(r, lines * kLineBytes);
-    reader.from_ = static_cast<const std::byte*>(reading.source) + row * reader.row_bytes_;
-    reader.to_ = static_cast<std::byte*>(reading.copy) + row * reader.copy_bytes_;
+    reader.from_ = static_cast<const std::byte*>(prefetch.source) + row * reader.row_bytes_;
+    reader.to_ = static_cast<std::byte*>(prefetch.copy) + row * reader.copy_bytes_;
     reader.largest_ = reader.largest(row);
     return reader;
   }
 
-  std::int64_t row_size() const { return reading_->cols * kSize; }
+  std::int64_t row_size() const { return prefetch_->cols * kSize; }
   std::byte* largest(std::int64_t row) const {
-    return static_cast<std::byte*>(reading_->magnitudes) +
-           row / reading_->tile_height * copy_bytes_;
+    return static_cast<std::byte*>(prefetch_->magnitudes) +
+           row / prefetch_->tile_height * copy_bytes_;
   }
   void clear(std::int64_t row) const {
     std::memset(largest(row), 0, static_cast<std::size_t>(copy_bytes_));
@@ -93,13 +93,13 @@ class LineReader {
     if (rest <= 0) return;
     const auto count = static_cast<std::size_t>(rest < kLineBytes ? rest : kLineBytes);
     std::byte line[kLineBytes] = {};
-    std::memcpy(line, static_cast<const std::byte*>(reading_->source) + row * row_bytes_ + offset,
+    std::memcpy(line, static_cast<const std::byte*>(prefetch_->source) + row * row_bytes_ + offset,
                 count);
-    take<1>(line, static_cast<std::byte*>(reading_->copy) + row * copy_bytes_ + offset,
+    take<1>(line, static_cast<std::byte*>(prefetch_->copy) + row * copy_bytes_ + offset,
             largest(row) + offset);
   }
 
-  const Reading* reading_;
+  const Prefetch* prefetch_;
   std::int64_t row_bytes_, copy_bytes_;
   std::int64_t stepped_rows_ = 0, row_ = 0, lines_left_ = 0;
   const std::byte* from_ = nullptr;

@@ -9,7 +9,7 @@
 #include "emulation/cpu/simd/code_bytes.hpp"
 #include "emulation/cpu/simd/quantize_lanes.hpp"
 #include "emulation/cpu/simd/tile_amax.hpp"
-#include "emulation/cpu/simd/turned_codes.hpp"
+#include "emulation/cpu/simd/transposed_codes.hpp"
 #include "emulation/numerics/philox.hpp"
 
 namespace fp8lab::cpu {
@@ -221,10 +221,10 @@ struct Rows {
     });
   }
 #if defined(__AVX512BW__)
-  /// Turns the codes of the first `rows` and `cols`, which fill panels, and reads meanwhile.
+  /// Transposes the codes of the first `rows` and `cols`, which fill panels, and reads meanwhile.
   void write_panels(const SourceBlock& block, std::int64_t rows, std::int64_t cols,
-                    const CodeBlock& codes, const Reading& reading) const {
-    LineReader<T> next(reading);
+                    const CodeBlock& codes, const Prefetch& prefetch) const {
+    LineReader<T> next(prefetch);
     constexpr std::int64_t kColumns = panel_columns(static_cast<const T*>(nullptr));
     for (std::int64_t r = 0; r < rows; r += 2 * kPanelRows) {
       for (std::int64_t c = 0; c < cols; c += kColumns) {
@@ -385,14 +385,15 @@ bool scales(const ScalesRule* rule, const std::uint32_t* amax, std::int64_t coun
   return true;
 }
 
-// --- turned codes -------------------------------------------------------------------------------
+// --- transposed codes
+// -------------------------------------------------------------------------------
 
 constexpr std::int64_t kChunkColumns = 256;
 
 /// Encodes chunks of at most 64 rows by 256 columns and turns their codes. A chunk holds whole
 /// tiles across, or lies within one wide tile; likewise down.
-void turn_by_chunks(const EncodeRule& rule, const RandomStream& random, const SourceBlock& block,
-                    const CodeBlock& codes) {
+void transpose_by_chunks(const EncodeRule& rule, const RandomStream& random,
+                         const SourceBlock& block, const CodeBlock& codes) {
   alignas(64) std::uint8_t buffer[kPanelRows * kChunkColumns];
   const CodeBlock chunk{buffer, kChunkColumns, false};
   const auto end_of = [](std::int64_t begin, std::int64_t wanted, std::int64_t tile,
@@ -419,16 +420,16 @@ void turn_by_chunks(const EncodeRule& rule, const RandomStream& random, const So
   }
 }
 
-void read(const Reading* reading) {
-  if (reading->bf16) {
-    LineReader<std::uint16_t>(*reading).finish();
+void read(const Prefetch* prefetch) {
+  if (prefetch->bf16) {
+    LineReader<std::uint16_t>(*prefetch).finish();
   } else {
-    LineReader<float>(*reading).finish();
+    LineReader<float>(*prefetch).finish();
   }
 }
 
-void encode_turned(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
-                   const CodeBlock* codes, const Reading* next) {
+void encode_transposed(const EncodeRule* rule, const RandomStream* random, const SourceBlock* block,
+                       const CodeBlock* codes, const Prefetch* next) {
   std::int64_t rows = 0, cols = 0;
 #if defined(__AVX512BW__)
   const std::int64_t panel_cols = block->bf16 ? kPairLanes : kLanes;
@@ -444,13 +445,14 @@ void encode_turned(const EncodeRule* rule, const RandomStream* random, const Sou
 #else
   read(next);
 #endif
-  const auto turn = [&](std::int64_t row, std::int64_t count, std::int64_t col, std::int64_t wide) {
+  const auto transpose = [&](std::int64_t row, std::int64_t count, std::int64_t col,
+                             std::int64_t wide) {
     if (count * wide == 0) return;
-    turn_by_chunks(*rule, *random, part_of(*block, row, count, col, wide),
-                   {codes->data + col * codes->stride + row, codes->stride, false});
+    transpose_by_chunks(*rule, *random, part_of(*block, row, count, col, wide),
+                        {codes->data + col * codes->stride + row, codes->stride, false});
   };
-  turn(0, rows, cols, block->cols - cols);
-  turn(rows, block->rows - rows, 0, block->cols);
+  transpose(0, rows, cols, block->cols - cols);
+  transpose(rows, block->rows - rows, 0, block->cols);
 #if defined(__AVX512BW__)
   if (codes->streamed) _mm_sfence();
 #endif
@@ -490,7 +492,7 @@ const QuantizeKernels kQuantize = {
     .amax = amax,
     .scales = scales,
     .encode = encode,
-    .encode_turned = encode_turned,
+    .encode_transposed = encode_transposed,
     .read = read,
     .turn_scales = turn_scales,
 };

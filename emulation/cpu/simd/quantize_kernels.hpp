@@ -45,13 +45,13 @@ struct SourceBlock {
 struct CodeBlock {
   std::uint8_t* data;
   std::int64_t stride;  ///< bytes
-  bool streamed;        ///< data and stride are multiples of 64; ignored where codes are not turned
+  bool streamed;  ///< data and stride are multiples of 64; ignored where codes are not transposed
 };
 
 /// A rectangle of a bf16 or f32 matrix whose rows are copied to lie side by side. Turning walks
 /// down columns: the rows of a wide matrix each lie in pages of their own, and where their distance
 /// is a power of two they share few sets of a cache.
-struct Reading {
+struct Prefetch {
   const void* source;
   bool bf16;
   std::int64_t rows, stride;  ///< elements
@@ -87,9 +87,9 @@ struct QuantizeKernels {
                  const CodeBlock* codes);
   /// codes.data[j * codes.stride + i] = encode(x[i][j] * factor). Meanwhile does all of `next`,
   /// which has elements of the same type, or no rows.
-  void (*encode_turned)(const EncodeRule* rule, const RandomStream* random,
-                        const SourceBlock* block, const CodeBlock* codes, const Reading* next);
-  void (*read)(const Reading* reading);
+  void (*encode_transposed)(const EncodeRule* rule, const RandomStream* random,
+                            const SourceBlock* block, const CodeBlock* codes, const Prefetch* next);
+  void (*read)(const Prefetch* prefetch);
   /// to[j * stride + i] = from[i * cols + j] for `rows` x `cols` scales.
   void (*turn_scales)(const float* from, std::int64_t rows, std::int64_t cols, float* to,
                       std::int64_t stride, bool streamed);

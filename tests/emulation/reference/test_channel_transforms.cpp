@@ -11,6 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/smoothing.hpp"
 #include "emulation/reference/operand_decode.hpp"
@@ -304,7 +305,7 @@ TEST_CASE("expansion sharpens narrow groups and rescues wide ones") {
   const auto statistics = [](Matrix& x, const QuantSpec& spec) {
     Operand operand(spec, 16, 256);
     cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
-    return measure(x.view(), false, operand);
+    return test::measure(x.view(), false, operand);
   };
   Matrix narrow = log_uniform(16, 256, 3.0f), wide = log_uniform(16, 256, 30.0f);
   CHECK(statistics(narrow, expanded).sqnr_db > statistics(narrow, plain).sqnr_db + 12.0);

@@ -12,6 +12,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/outliers.hpp"
 #include "emulation/reference/clamp.hpp"
 #include "emulation/spec/gemm_rules.hpp"
@@ -283,7 +284,7 @@ TEST_CASE("clamping helps FP4 activations with outliers, compensation more, and 
   const auto statistics = [&](const std::string& transform) {
     Clamped operand(quantizer(numerics::kE2M1, transform, {1, 0}), 64, 256);
     cpu::run(ops::Quantize{x.view(), false, kKey, {}, operand});
-    return measure(x.view(), false, operand);
+    return test::measure(x.view(), false, operand);
   };
   const OperandStatistics plain = statistics("none"), clamped = statistics("clamp:0.999"),
                           some = statistics("clamp:0.999:compensated"),
@@ -302,7 +303,7 @@ TEST_CASE("clamping helps FP4 activations with outliers, compensation more, and 
   }
   Operand operand(quantizer(numerics::kE2M1, "none", {1, 0}), 64, 256);
   cpu::run(ops::Quantize{inside.view(), false, kKey, {}, operand});
-  const OperandStatistics narrow = measure(inside.view(), false, operand);
+  const OperandStatistics narrow = test::measure(inside.view(), false, operand);
   CHECK(more.mse == Approx(narrow.mse).epsilon(1e-5));
   CHECK(more.amax == plain.amax);
   CHECK(more.saturation_fraction > 0.005);

@@ -12,6 +12,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/hadamard.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
@@ -346,7 +347,7 @@ TEST_CASE("a transform spreads planted outliers; statistics tell the error of th
         mse += error * error / (64 * 896);
       }
     }
-    return measure(x.view(), false, operand);
+    return test::measure(x.view(), false, operand);
   };
   double plain_mse = 0.0, rotated_mse = 0.0;
   const OperandStatistics before = statistics(plain, plain_mse);

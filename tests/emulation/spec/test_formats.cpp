@@ -8,6 +8,7 @@
 
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 #include "emulation/reference/gemm_reference.hpp"
@@ -221,7 +222,7 @@ TEST_CASE("every narrow format goes through quantize, dequantize and statistics"
           }
         }
         CHECK(wrong == 0);
-        const OperandStatistics s = measure(source.view(), transpose, operand);
+        const OperandStatistics s = test::measure(source.view(), transpose, operand);
         CHECK(s.saturation_fraction == 0.0);
         CHECK(s.nonfinite_count == 0.0);
         CHECK(s.sqnr_db > (spec.format.bits() > 5 ? 24.0 : 10.0));
@@ -393,7 +394,7 @@ TEST_CASE("LogFMT operands are quantized by tile and multiplied as their values"
       }
     }
     CHECK(wrong == 0);
-    CHECK(measure(source.view(), transpose, operand).saturation_fraction == 0.0);
+    CHECK(test::measure(source.view(), transpose, operand).saturation_fraction == 0.0);
     GemmSpec gemm;
     gemm.accumulator = Accumulator::ideal_fp32;
     gemm.output = DType::f32;

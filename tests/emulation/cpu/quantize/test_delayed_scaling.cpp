@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
 namespace fp8lab {
@@ -43,7 +44,7 @@ class Delayed {
     Operand operand(spec_, 16, 64);
     cpu::run(ops::Quantize{source.view(), false, {}, state(), operand});
     scale_used = operand.scale(0, 0);
-    return measure(source.view(), false, operand).saturation_fraction;
+    return test::measure(source.view(), false, operand).saturation_fraction;
   }
   void update() { cpu::run(ops::UpdateDelayedScale{spec_, state()}); }
 

@@ -8,6 +8,7 @@
 #include <omp.h>
 
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
@@ -52,7 +53,7 @@ std::vector<std::uint8_t> outcome(Matrix& source, bool transpose, const QuantSpe
     cpu::run(ops::UpdateDelayedScale{spec, state_view});
     cpu::run(ops::Quantize{source.view(), transpose, {1, 3, 3, transpose}, state_view, operand});
   }
-  const OperandStatistics statistics = measure(source.view(), transpose, operand);
+  const OperandStatistics statistics = test::measure(source.view(), transpose, operand);
   Matrix back(DType::bf16, operand.k, operand.rows, 0);
   cpu::run(ops::Dequantize{operand, true, back.view()});
   std::vector<std::uint8_t> bytes = operand.memory;

@@ -8,6 +8,7 @@
 
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
@@ -353,7 +354,7 @@ TEST_CASE("a choice between 6 and 4 never loses and keeps 6 on a tie") {
   cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
   CHECK(operand.code(0, 4) == encode(kE2M1, float_bits(4.0f)));
   CHECK(operand.code(1, 0) == encode(kE2M1, float_bits(6.0f)));
-  const OperandStatistics s = measure(source.view(), false, operand);
+  const OperandStatistics s = test::measure(source.view(), false, operand);
   CHECK(s.sqnr_db > 100.0);
 }
 
@@ -366,7 +367,7 @@ TEST_CASE("a tile that two-level scales flush counts as underflow") {
   test::Operand operand(nv_spec(), 2, 16);
   cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
   CHECK(operand.scale(1, 0) == 0.0f);
-  const OperandStatistics s = measure(source.view(), false, operand);
+  const OperandStatistics s = test::measure(source.view(), false, operand);
   CHECK(s.underflow_fraction == 0.5);
   CHECK(s.saturation_fraction == 0.0);
   CHECK(s.scale_min == s.scale_max);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/operand_hash.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
@@ -30,7 +31,7 @@ OperandStatistics statistics_of(Matrix& source, bool transpose, const QuantSpec&
   Operand operand(spec, transpose ? source.cols() : source.rows(),
                   transpose ? source.rows() : source.cols());
   cpu::run(ops::Quantize{source.view(), transpose, {}, {}, operand});
-  return measure(source.view(), transpose, operand);
+  return test::measure(source.view(), transpose, operand);
 }
 
 Matrix gaussian(std::int64_t rows, std::int64_t cols) {
@@ -187,7 +188,7 @@ TEST_CASE("every tile shape and orientation equals a plain loop over the dequant
       const QuantSpec spec = e4m3(tile);
       Operand operand(spec, transpose ? 203 : 131, transpose ? 131 : 203);
       cpu::run(ops::Quantize{source.view(), transpose, {}, {}, operand});
-      const OperandStatistics s = measure(source.view(), transpose, operand);
+      const OperandStatistics s = test::measure(source.view(), transpose, operand);
       Matrix back(DType::f32, 131, 203);
       cpu::run(ops::Dequantize{operand, transpose, back.view()});
       double xx = 0, ee = 0, xy = 0, yy = 0, underflow = 0;
@@ -258,7 +259,7 @@ TEST_CASE("the hash of an operand is the sum of its terms") {
                             numerics::float_bits(operand.scale(r, j)));
     }
   }
-  CHECK(measure(source.view(), false, operand).hash == expected);
+  CHECK(test::measure(source.view(), false, operand).hash == expected);
   // Pinned, because run files of different versions are compared.
   CHECK(numerics::mix64(0) == 0);
   CHECK(numerics::mix64(0x9E3779B97F4A7C15u) == 0xE220A8397B1DCDAFu);  // SplitMix64, seed 0
@@ -271,7 +272,7 @@ TEST_CASE("every code and every scale changes the hash, what lies between rows d
   test::fill_wide(source, 6);
   Operand operand(e4m3(tile), 19, 45);
   cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
-  const auto hash = [&] { return measure(source.view(), false, operand).hash; };
+  const auto hash = [&] { return test::measure(source.view(), false, operand).hash; };
   const std::uint64_t before = hash();
   std::set<std::uint64_t> seen{before};
   std::size_t changes = 0;
@@ -304,7 +305,7 @@ TEST_CASE("exchanged rows, columns and scales change the hash") {
   test::fill_wide(source, 7);
   Operand operand(e4m3({1, 32}), 16, 32);
   cpu::run(ops::Quantize{source.view(), false, {}, {}, operand});
-  const auto hash = [&] { return measure(source.view(), false, operand).hash; };
+  const auto hash = [&] { return test::measure(source.view(), false, operand).hash; };
   const std::uint64_t before = hash();
   std::swap_ranges(operand.codes.row<std::uint8_t>(2), operand.codes.row<std::uint8_t>(2) + 32,
                    operand.codes.row<std::uint8_t>(9));
