@@ -1,4 +1,4 @@
-// Identity of a quantized operand: the same number in whatever order its parts are visited.
+// Identity of tensors: the same number in whatever order their parts are visited.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@ FP8LAB_NUMERICS_BEGIN
 enum class HashedPart : std::uint64_t {
   codes = 0x9E3779B97F4A7C15u,
   scales = 0xD1B54A32D192ED03u,
+  weights = 0xA0761D6478BD642Fu,
 };
 
 /// Output function of SplitMix64 (Steele, Lea and Flood 2014, variant 13 of Stafford): a bijection
@@ -21,7 +22,7 @@ FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// One term of an operand's hash, mix64(word ^ mix64(key + index)). A bijection of `word`, so that
+/// One term of a hash, mix64(word ^ mix64(key + index)). A bijection of `word`, so that
 /// a single changed word always changes the hash.
 ///
 /// The hash of an operand of `rows` vectors of length `k` is the sum, modulo 2^64, of
@@ -30,6 +31,9 @@ FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
 ///   in little-endian order, padded with zeros to a multiple of 8 bytes and cut into words;
 /// - scales: the FP32 bits of scale (i, j), zero-extended, index i * columns + j.
 /// Rows follow each other whatever their distance in memory. No order of addition matters.
+///
+/// The hash of a model's weights is the sum over its parameters of the terms of `weights`, words
+/// cut as those of codes, indices counted on from parameter to parameter.
 FP8LAB_HD_INLINE constexpr std::uint64_t hash_term(HashedPart part, std::uint64_t index,
                                                    std::uint64_t word) {
   return mix64(word ^ mix64(static_cast<std::uint64_t>(part) + index));

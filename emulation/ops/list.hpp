@@ -18,6 +18,7 @@
 #include "emulation/ops/dequantize.hpp"
 #include "emulation/ops/embedding.hpp"
 #include "emulation/ops/gemm.hpp"
+#include "emulation/ops/hash_tensor.hpp"
 #include "emulation/ops/operand_statistics.hpp"
 #include "emulation/ops/produce.hpp"
 #include "emulation/ops/quantize.hpp"
@@ -52,7 +53,8 @@
   X(Argmax)                          \
   X(AccumulateSquareSum)             \
   X(BeginUpdate)                     \
-  X(AdamW)
+  X(AdamW)                           \
+  X(HashTensor)
 
 /// Calls X(Name) for every operation that is composed of those above. A backend may do it in one
 /// pass over the data, with the bits of the composition.

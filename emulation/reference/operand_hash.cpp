@@ -16,7 +16,8 @@ static_assert(std::endian::native == std::endian::little, "words are little-endi
 
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
 
-std::uint64_t hash_row(const std::byte* row, std::size_t bytes, std::uint64_t index) {
+std::uint64_t hash_row(HashedPart part, const std::byte* row, std::size_t bytes,
+                       std::uint64_t index) {
   std::uint64_t sum = 0;
   for (std::size_t at = 0; at < bytes; at += kWordBytes, ++index) {
     std::uint64_t word = 0;
@@ -25,22 +26,7 @@ std::uint64_t hash_row(const std::byte* row, std::size_t bytes, std::uint64_t in
     } else {
       std::memcpy(&word, row + at, bytes - at);
     }
-    sum += hash_term(HashedPart::codes, index, word);
-  }
-  return sum;
-}
-
-std::uint64_t hash_codes(const TensorView& codes) {
-  const std::size_t element = size_of(codes.dtype);
-  const std::size_t bytes = static_cast<std::size_t>(codes.cols) * element;
-  const std::size_t words = (bytes + kWordBytes - 1) / kWordBytes;
-  const auto stride = static_cast<std::size_t>(codes.row_stride) * element;
-  const auto* const first = static_cast<const std::byte*>(codes.data);
-  std::uint64_t sum = 0;
-#pragma omp parallel for schedule(static) reduction(+ : sum) if (codes.rows > 1)
-  for (std::int64_t r = 0; r < codes.rows; ++r) {
-    const auto row = static_cast<std::size_t>(r);
-    sum += hash_row(first + row * stride, bytes, row * words);
+    sum += hash_term(part, index, word);
   }
   return sum;
 }
@@ -60,8 +46,33 @@ std::uint64_t hash_scales(const TensorView& scales) {
 
 }  // namespace
 
+std::uint64_t tensor_hash(HashedPart part, const TensorView& tensor, std::uint64_t first) {
+  const std::size_t element = size_of(tensor.dtype);
+  const std::size_t bytes = static_cast<std::size_t>(tensor.cols) * element;
+  const std::size_t words = (bytes + kWordBytes - 1) / kWordBytes;
+  const auto stride = static_cast<std::size_t>(tensor.row_stride) * element;
+  const auto* const begin = static_cast<const std::byte*>(tensor.data);
+  std::uint64_t sum = 0;
+#pragma omp parallel for schedule(static) reduction(+ : sum) if (tensor.rows > 1)
+  for (std::int64_t r = 0; r < tensor.rows; ++r) {
+    const auto row = static_cast<std::size_t>(r);
+    sum += hash_row(part, begin + row * stride, bytes, first + row * words);
+  }
+  return sum;
+}
+
 std::uint64_t operand_hash(const QuantizedOperand& operand) {
-  return hash_codes(operand.codes) + (operand.scales.empty() ? 0 : hash_scales(operand.scales));
+  return tensor_hash(HashedPart::codes, operand.codes, 0) +
+         (operand.scales.empty() ? 0 : hash_scales(operand.scales));
+}
+
+void hash_tensor(const ops::HashTensor& op) {
+  op.check();
+  auto* const bytes = static_cast<std::byte*>(op.sum.data);
+  std::uint64_t sum = 0;
+  std::memcpy(&sum, bytes, sizeof sum);
+  sum += tensor_hash(op.part, op.tensor, op.first);
+  std::memcpy(bytes, &sum, sizeof sum);
 }
 
 }  // namespace fp8lab::reference

@@ -1,13 +1,20 @@
-// Hash of a quantized operand, for the run file.
+// Hashes of tensors and quantized operands, for the run file.
 #pragma once
 
 #include <cstdint>
 
+#include "emulation/ops/hash_tensor.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab::reference {
 
 /// The hash of codes and scales that numerics::hash_term defines. The operand has been checked.
 std::uint64_t operand_hash(const QuantizedOperand& operand);
+
+/// The sum that ops::HashTensor adds.
+std::uint64_t tensor_hash(numerics::HashedPart part, const TensorView& tensor, std::uint64_t first);
+
+/// What the operation says.
+void hash_tensor(const ops::HashTensor& op);
 
 }  // namespace fp8lab::reference

@@ -1,5 +1,7 @@
 #include "emulation/reference/truth_backend.hpp"
 
+#include "emulation/reference/operand_hash.hpp"
+
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 
@@ -304,6 +306,8 @@ class TruthBackend final : public Backend {
     master -= rate / correction1 * first /
               ((second / correction2).sqrt() + static_cast<double>(op.spec.epsilon));
   }
+
+  void run(const ops::HashTensor& op) override { hash_tensor(op); }
 
  private:
   struct Head {

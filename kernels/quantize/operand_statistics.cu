@@ -1,3 +1,4 @@
+#include "kernels/pointwise/hash_tensor.hpp"
 #include "kernels/runtime/operations.hpp"
 
 #include <algorithm>
@@ -239,51 +240,9 @@ __global__ void tile_kernel(const __grid_constant__ Compared compared, const std
   atomicMax(&tally->smallest_scale, smallest);
 }
 
-/// Up to 8 bytes as a little-endian word.
-__device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
-  constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
-  if (count >= kWord && reinterpret_cast<std::uintptr_t>(bytes) % kWord == 0) {
-    return *reinterpret_cast<const std::uint64_t*>(bytes);
-  }
-  std::uint64_t word = 0;
-  for (int i = 0; i < kWord && i < count; ++i) {
-    word |= static_cast<std::uint64_t>(bytes[i]) << 8 * i;
-  }
-  return word;
-}
-
-/// Adds the terms of a matrix to the hash: rows of `bytes` bytes, `stride` bytes apart, in words of
-/// `word` bytes.
-__global__ void hash_kernel(numerics::HashedPart part, const std::byte* data, std::int64_t rows,
-                            std::int64_t bytes, std::int64_t stride, int word, Tally* tally) {
-  const std::int64_t words = (bytes + word - 1) / word;
-  Count sum = 0;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * words;
-       i += step) {
-    const std::int64_t at = i % words * word;
-    const std::int64_t count = min(bytes - at, std::int64_t{word});
-    sum += numerics::hash_term(part, static_cast<std::uint64_t>(i),
-                               load_word(data + i / words * stride + at, count));
-  }
-  for (int span = kWarpSize / 2; span > 0; span /= 2) {
-    sum += __shfl_down_sync(kAllLanes, sum, span);
-  }
-  if (lane_id() == 0) atomicAdd(&tally->hash, sum);
-}
-
 unsigned blocks_for(const Context& context, std::int64_t items) {
   return grid_size((items + kThreads - 1) / kThreads,
                    static_cast<std::int64_t>(context.multiprocessors()) * 8);
-}
-
-void hash(Context& context, numerics::HashedPart part, const TensorView& view, int word,
-          Tally* tally) {
-  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-  hash_kernel<<<blocks_for(context, view.size()), kThreads, 0, context.stream()>>>(
-      part, static_cast<const std::byte*>(view.data), view.rows, view.cols * size,
-      view.row_stride * size, word, tally);
-  check_launch("operand_statistics: hash");
 }
 
 /// Results on the device, one after the other: tally, sums of the bands, column amaxes; after them
@@ -358,9 +317,10 @@ void run(Context& context, const ops::MeasureOperand& op) {
   tile_kernel<<<blocks_for(context, compared.grid.count()), kThreads, 0, context.stream()>>>(
       compared, nonzero, tally);
   check_launch("operand_statistics: tiles");
-  hash(context, numerics::HashedPart::codes, operand.codes, sizeof(std::uint64_t), tally);
+  add_hash(context, numerics::HashedPart::codes, operand.codes, sizeof(std::uint64_t), 0,
+           &tally->hash);
   if (!operand.scales.empty()) {
-    hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), tally);
+    add_hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), 0, &tally->hash);
   }
   std::vector<std::byte> bytes(layout.nonzero);
   check(

@@ -8,7 +8,6 @@
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "src/data/random.hpp"
-#include "src/io/hash.hpp"
 
 namespace fp8lab {
 namespace {
@@ -141,6 +140,7 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     }
     parameters_.push_back(parameter);
   }
+  hash_ = backend_.allocate(DType::u8, 1, sizeof(std::uint64_t));
 }
 
 void Parameters::initialize(std::uint64_t seed) {
@@ -160,14 +160,16 @@ void Parameters::initialize(std::uint64_t seed) {
 }
 
 std::uint64_t Parameters::hash() const {
-  Xxh3Stream stream;
+  backend_.fill_zero(hash_);
+  std::uint64_t first = 0;
   for (const Parameter& parameter : parameters_) {
-    const TensorView& master = parameter.master();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(master.size()) * size_of(master.dtype));
-    backend_.download(bytes.data(), master);
-    stream.update(bytes.data(), bytes.size());
+    const ops::HashTensor op{parameter.master(), numerics::HashedPart::weights, first, hash_};
+    backend_.run(op);
+    first += op.words();
   }
-  return stream.digest();
+  std::uint64_t sum = 0;
+  backend_.download(&sum, hash_);
+  return sum;
 }
 
 void Parameters::zero_gradients() {

@@ -85,7 +85,7 @@ class Parameters {
   const Parameter& head() const { return parameters_[layout_.head]; }
 
   std::int64_t count() const { return layout_.count(); }  ///< number of weights
-  /// XXH3-64 over all master weights in order.
+  /// numerics::hash_term over all master weights in order: the same on every backend.
   std::uint64_t hash() const;
   void zero_gradients();
   void reset_optimizer();
@@ -105,6 +105,7 @@ class Parameters {
   ModelConfig model_;
   ParameterLayout layout_;
   std::vector<Parameter> parameters_;
+  TensorView hash_;
 };
 
 /// Multiplies `gain` onto the same `channels` of every norm weight in front of a linear layer and

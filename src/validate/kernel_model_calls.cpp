@@ -66,6 +66,11 @@ class ModelCalls {
         [](Backend& b, const Views& t) {
           b.run(ops::BiasBackward{t[0], t[1]});
         });
+    HostTensor sum = flat(data_.output(DType::u8, 1, sizeof(std::uint64_t)));
+    const std::uint64_t first = data_.word();
+    add("hash_tensor", s, dtype, {input(), sum}, [first](Backend& b, const Views& t) {
+      b.run(ops::HashTensor{t[0], numerics::HashedPart::weights, first, t[1]});
+    });
     add("argmax", s, dtype, {input(), flat(data_.output(DType::i32, 1, s.rows))},
         [](Backend& b, const Views& t) {
           b.run(ops::Argmax{t[0], t[1]});

@@ -1,0 +1,65 @@
+#include "kernels/pointwise/hash_tensor.hpp"
+
+#include "kernels/pointwise/rows.cuh"
+#include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/runtime/operations.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+/// Up to 8 bytes as a little-endian word.
+__device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
+  constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
+  if (count >= kWord && reinterpret_cast<std::uintptr_t>(bytes) % kWord == 0) {
+    return *reinterpret_cast<const std::uint64_t*>(bytes);
+  }
+  std::uint64_t word = 0;
+  for (int i = 0; i < kWord && i < count; ++i) {
+    word |= static_cast<std::uint64_t>(bytes[i]) << 8 * i;
+  }
+  return word;
+}
+
+/// Adds the terms of a matrix, counted from `first` on, to *total: rows of `bytes` bytes, `stride`
+/// bytes apart, in words of `word` bytes.
+__global__ void hash_kernel(numerics::HashedPart part, const std::byte* data, std::int64_t rows,
+                            std::int64_t bytes, std::int64_t stride, int word, std::uint64_t first,
+                            HashSum* total) {
+  const std::int64_t words = (bytes + word - 1) / word;
+  HashSum sum = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * words;
+       i += step) {
+    const std::int64_t at = i % words * word;
+    const std::int64_t count = min(bytes - at, std::int64_t{word});
+    sum += numerics::hash_term(part, first + static_cast<std::uint64_t>(i),
+                               load_word(data + i / words * stride + at, count));
+  }
+  for (int span = kWarpSize / 2; span > 0; span /= 2) {
+    sum += __shfl_down_sync(kAllLanes, sum, span);
+  }
+  if (lane_id() == 0) atomicAdd(total, sum);
+}
+
+}  // namespace
+
+void add_hash(Context& context, numerics::HashedPart part, const TensorView& view, int word_bytes,
+              std::uint64_t first, HashSum* total) {
+  if (view.size() == 0) return;
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  const unsigned blocks = grid_size((view.size() + kThreads - 1) / kThreads,
+                                    static_cast<std::int64_t>(context.multiprocessors()) * 8);
+  hash_kernel<<<blocks, kThreads, 0, context.stream()>>>(
+      part, static_cast<const std::byte*>(view.data), view.rows, view.cols * size,
+      view.row_stride * size, word_bytes, first, total);
+  check_launch("hash_tensor");
+}
+
+void run(Context& context, const ops::HashTensor& op) {
+  op.check();
+  add_hash(context, op.part, op.tensor, sizeof(std::uint64_t), op.first,
+           static_cast<HashSum*>(op.sum.data));
+}
+
+}  // namespace fp8lab::cuda
