@@ -1,4 +1,5 @@
 #include "src/study/comparison.hpp"
+#include "src/io/file_kind.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -152,7 +153,7 @@ void write_comparison(const StudyConfig& study, const std::vector<PlannedArm>& a
       }
     }
     const auto file = directory / arm.name / "run.h5";
-    if (!std::filesystem::exists(file)) continue;
+    if (!is_present(file)) continue;
     runs[arm.name] = read_run(file);
     series[arm.name] = series_of(runs[arm.name]);
     if (arm.config.recipe == study.baseline) {
@@ -179,13 +180,13 @@ void write_comparison(const StudyConfig& study, const std::vector<PlannedArm>& a
       }
       if (runs.count(arm.baseline_arm) > 0) {
         const PlannedArm& baseline = *find_arm(arm.baseline_arm);
-        compare(own, series[arm.baseline_arm],
-                noise_band(seeds[axes_without_seed(baseline)]), result);
+        compare(own, series[arm.baseline_arm], noise_band(seeds[axes_without_seed(baseline)]),
+                result);
         for (std::size_t i = 0; i < table.stage_names.size(); ++i) {
           result.stages[i].gap =
-              result.stages[i].eval_loss - stage_result(runs[arm.baseline_arm],
-                                                        series[arm.baseline_arm],
-                                                        table.stage_names[i]).eval_loss;
+              result.stages[i].eval_loss -
+              stage_result(runs[arm.baseline_arm], series[arm.baseline_arm], table.stage_names[i])
+                  .eval_loss;
         }
       }
     }
