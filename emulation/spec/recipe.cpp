@@ -26,16 +26,22 @@ std::vector<std::string_view> split_at_dots(std::string_view text) {
   }
 }
 
-// One part of a name against one part of a pattern; "*" spans any characters.
+// One part of a name against one part of a pattern; "*" spans any characters. What follows a star
+// is taken where it stands first: if the rest fits anywhere, it fits there.
 bool part_matches(std::string_view pattern, std::string_view text) {
-  const std::size_t star = pattern.find('*');
+  std::size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == text;
   if (text.substr(0, star) != pattern.substr(0, star)) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (std::size_t skip = star; skip <= text.size(); ++skip) {
-    if (part_matches(rest, text.substr(skip))) return true;
+  text.remove_prefix(star);
+  pattern.remove_prefix(star + 1);
+  while ((star = pattern.find('*')) != std::string_view::npos) {
+    const std::string_view piece = pattern.substr(0, star);
+    const std::size_t place = text.find(piece);
+    if (place == std::string_view::npos) return false;
+    text.remove_prefix(place + piece.size());
+    pattern.remove_prefix(star + 1);
   }
-  return false;
+  return text.ends_with(pattern);
 }
 
 // A pattern without braces.

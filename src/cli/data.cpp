@@ -8,6 +8,7 @@
 #include "src/cli/command.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/data/vocabulary.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab::cli {
@@ -78,7 +79,7 @@ void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t ind
       std::filesystem::path(shard.name()).parent_path() / "token_bytes.json";
   facts["ids"] = tokens;
   facts["trained"] = targets;
-  if (shard.layout().format == ShardFormat::fp8lab && std::filesystem::exists(table)) {
+  if (shard.layout().format == ShardFormat::fp8lab && is_present(table)) {
     facts["text"] = Vocabulary::read(table).decode(tokens);
   }
 }

@@ -16,6 +16,7 @@
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/model/model_export.hpp"
 
 namespace fp8lab::cli {
@@ -58,8 +59,7 @@ StoredType parse_dtype(const std::string& name) {
 std::filesystem::path tokenizer_folder(const po::variables_map& values, const ModelSource& source) {
   if (values.count("tokenizer") == 0) return source.tokenizer;
   const std::filesystem::path folder = values["tokenizer"].as<std::string>();
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
+  if (!is_folder(folder)) {
     throw Error(fmt::format("export: --tokenizer {}: is no folder", folder.string()));
   }
   return folder;

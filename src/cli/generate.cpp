@@ -19,6 +19,7 @@
 #include "src/data/mixture.hpp"
 #include "src/data/prompt_text.hpp"
 #include "src/evaluation/generator.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab::cli {
@@ -88,8 +89,7 @@ Vocabulary find_vocabulary(const po::variables_map& values, const ModelSource& s
     return open_sources(last_stage(run).data, run.model.vocab_size, "generate").vocabulary();
   }
   const std::filesystem::path table = source.tokenizer / "token_bytes.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(table, ignored)) return Vocabulary::read(table);
+  if (is_present(table)) return Vocabulary::read(table);
   return Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
 }
 

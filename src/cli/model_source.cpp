@@ -8,6 +8,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/toml_reader.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/run_reader.hpp"
 #include "src/train/checkpoint.hpp"
 
@@ -21,8 +22,7 @@ constexpr const char* kCheckpointFile = "checkpoint.safetensors";
 /// What the run file in `folder` says, if there is one.
 std::optional<RunMeta> run_beside(const fs::path& folder) {
   const fs::path file = folder / "run.h5";
-  std::error_code ignored;
-  if (!fs::is_regular_file(file, ignored)) return std::nullopt;
+  if (!is_file(file)) return std::nullopt;
   return read_run_status(file).meta;
 }
 
@@ -63,10 +63,9 @@ void ModelSource::require_unchanged(const std::string& part, const std::string& 
 }
 
 ModelSource open_model(const std::string& path) {
-  std::error_code ignored;
-  const bool directory = fs::is_directory(path, ignored);
+  const bool directory = is_folder(path);
   ModelSource source;
-  if (directory && fs::exists(fs::path(path) / kCheckpointFile, ignored)) {
+  if (directory && is_present(fs::path(path) / kCheckpointFile)) {
     source = open_checkpoint(fs::path(path) / kCheckpointFile);
   } else if (is_checkpoint(path)) {
     source = open_checkpoint(path);

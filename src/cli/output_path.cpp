@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "emulation/base/error.hpp"
+#include "src/io/file_kind.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -29,13 +30,12 @@ void require_writable(const fs::path& folder, const std::string& path, const std
 
 fs::path output_file(const std::string& path, const std::string& what) {
   if (path.empty()) refuse(what, path, "accepted: the name of a file");
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) refuse(what, path, "is a folder; accepted: a file");
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+  if (is_folder(path)) refuse(what, path, "is a folder; accepted: a file");
+  if (is_present(path) && !is_file(path)) {
     refuse(what, path, "is no regular file, which a result would replace");
   }
   const fs::path folder = folder_of(path);
-  if (!fs::is_directory(folder, ignored)) {
+  if (!is_folder(folder)) {
     refuse(what, path, fmt::format("there is no folder {}", folder.string()));
   }
   require_writable(folder, path, what);
@@ -46,9 +46,8 @@ fs::path output_folder(const std::string& path, const std::string& what) {
   if (path.empty()) refuse(what, path, "accepted: the name of a folder");
   // The deepest part of the path that there is.
   fs::path there = path;
-  std::error_code ignored;
-  while (!fs::exists(there, ignored) && there != folder_of(there)) there = folder_of(there);
-  if (!fs::is_directory(there, ignored)) {
+  while (!is_present(there) && there != folder_of(there)) there = folder_of(there);
+  if (!is_folder(there)) {
     const bool itself = there == fs::path(path);
     refuse(what, path,
            itself ? "is a file; accepted: a folder, there or to be made"

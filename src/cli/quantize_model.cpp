@@ -20,6 +20,7 @@
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/model/model_export.hpp"
 #include "src/model/operand.hpp"
 #include "src/model/weight_names.hpp"
@@ -276,8 +277,7 @@ void print_json(const std::vector<MeasuredWeight>& weights, const std::string& m
 }  // namespace
 
 bool is_model(const std::string& input) {
-  std::error_code ignored;
-  return std::filesystem::is_directory(input, ignored) || input.ends_with(".safetensors");
+  return is_folder(input) || input.ends_with(".safetensors");
 }
 
 int quantize_model(const po::variables_map& values) {

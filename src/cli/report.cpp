@@ -15,6 +15,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/experiments.hpp"
+#include "src/io/file_kind.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -35,7 +36,7 @@ po::options_description report_options() {
 /// The package lies beside the experiments, installed as in the source tree.
 std::filesystem::path analysis_directory() {
   const auto directory = experiments_directory().parent_path() / "analysis";
-  if (!std::filesystem::is_directory(directory / "fp8lab_analysis")) {
+  if (!is_folder(directory / "fp8lab_analysis")) {
     throw Error(fmt::format("{}: the analysis package is missing", directory.string()));
   }
   return directory;
@@ -45,10 +46,9 @@ std::string text_of(int error) { return std::error_code(error, std::generic_cate
 
 /// Where the page goes: beside the first input unless --out says otherwise.
 std::filesystem::path out_directory(const po::variables_map& values, const std::string& first) {
-  std::error_code ignored;
   const std::filesystem::path input = first;
   if (values.count("out") == 0) {
-    const bool directory = std::filesystem::is_directory(input, ignored);
+    const bool directory = is_folder(input);
     return (directory ? input : input.parent_path()) / "report";
   }
   return output_folder(values["out"].as<std::string>(), "report: --out");

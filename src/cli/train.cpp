@@ -16,6 +16,7 @@
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/stop_signal.hpp"
@@ -119,8 +120,7 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
     text += fmt::format("initial weights of {}, which fit the model\n", initial.string());
   }
   for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
-  std::error_code ignored;
-  const bool exists = fs::exists(options.directory / "run.h5", ignored);
+  const bool exists = is_present(options.directory / "run.h5");
   const char* found = exists && options.resume ? "holds a run, which is continued"
                       : exists                 ? "holds a run: needs --resume, or another --out"
                       : options.resume         ? "holds no run to --resume"

@@ -8,6 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
+#include "src/io/file_kind.hpp"
 
 #if !defined(FP8LAB_SOURCE_EXPERIMENTS)
 #error "FP8LAB_SOURCE_EXPERIMENTS must name the experiments folder of the source tree"
@@ -41,14 +42,14 @@ fs::path experiments_directory() {
   std::error_code error;
   const fs::path package = containing_file();
   const fs::path beside = package.parent_path() / "experiments";
-  if (package.is_absolute() && fs::is_directory(beside, error)) return beside;
+  if (package.is_absolute() && is_folder(beside)) return beside;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     const fs::path installed = program.parent_path().parent_path() / "share/fp8lab/experiments";
-    if (fs::is_directory(installed, error)) return installed;
+    if (is_folder(installed)) return installed;
   }
   const fs::path source = FP8LAB_SOURCE_EXPERIMENTS;
-  if (fs::is_directory(source, error)) return source;
+  if (is_folder(source)) return source;
   throw Error(
       fmt::format("the experiments folder is missing: neither ../share/fp8lab/experiments "
                   "beside the program nor {} exists",
@@ -70,14 +71,13 @@ std::vector<std::string> experiment_names(const std::string& folder) {
 fs::path find_experiment(const std::string& folder, const std::string& name_or_path,
                          const std::string& where) {
   const std::string prefix = where.empty() ? "" : where + ": ";
-  std::error_code error;
   if (is_path(name_or_path)) {
-    if (fs::is_regular_file(name_or_path, error)) return name_or_path;
+    if (is_file(name_or_path)) return name_or_path;
     throw Error(
         fmt::format("{}{} file '{}' does not exist", prefix, singular(folder), name_or_path));
   }
   const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
-  if (!name_or_path.empty() && fs::is_regular_file(file, error)) return file;
+  if (!name_or_path.empty() && is_file(file)) return file;
   const std::vector<std::string> names = experiment_names(folder);
   throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file", prefix,
                           singular(folder), name_or_path, did_you_mean(name_or_path, names),

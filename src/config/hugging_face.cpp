@@ -11,6 +11,7 @@
 #include "src/config/nearest_name.hpp"
 #include "src/config/size_limits.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {
@@ -262,8 +263,7 @@ ordered_json rope_scaling_json(const RopeScaling& rope) {
 }  // namespace
 
 bool is_hugging_face_folder(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path / "config.json", ignored);
+  return is_file(path / "config.json");
 }
 
 ModelConfig read_hugging_face_config(const std::filesystem::path& folder) {

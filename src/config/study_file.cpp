@@ -14,6 +14,7 @@
 #include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
@@ -228,7 +229,7 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   const std::string base = document.text("base", "");
   if (base.empty()) document.refuse("base", "missing", "a run configuration file");
   study.base = (file.parent_path() / base).lexically_normal();
-  if (!std::filesystem::is_regular_file(study.base)) {
+  if (!is_file(study.base)) {
     document.fail("base", fmt::format("{} does not exist", study.base.string()));
   }
   study.shared_stages = document.texts("shared_stages");

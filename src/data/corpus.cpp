@@ -10,6 +10,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config_names.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
@@ -69,7 +70,7 @@ Vocabulary vocabulary_of(const std::vector<TokenShard>& shards) {
   const ShardLayout& layout = first.layout();
   const std::filesystem::path table =
       std::filesystem::path(first.name()).parent_path() / "token_bytes.json";
-  if (layout.format == ShardFormat::fp8lab && std::filesystem::exists(table)) {
+  if (layout.format == ShardFormat::fp8lab && is_present(table)) {
     Vocabulary vocabulary = Vocabulary::read(table);
     if (vocabulary.tokenizer() != tokenizer_of(layout) || vocabulary.size() != layout.vocabulary) {
       throw Error(fmt::format("{}: of the tokenizer {} with {} tokens, but {} was made with {}, {}",

@@ -9,6 +9,7 @@
 #include "emulation/base/error.hpp"
 #include "src/data/arithmetic.hpp"
 #include "src/data/tokenizer.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {
@@ -42,7 +43,7 @@ Passage question_answer(const std::string& question, const std::string& answer) 
 
 std::ifstream open(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) {
+  if (!file || is_folder(path)) {
     throw Error(fmt::format("{}: cannot open data file", path.string()));
   }
   return file;

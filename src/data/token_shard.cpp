@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "emulation/base/error.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
@@ -54,7 +55,7 @@ TokenShard::TokenShard(const std::filesystem::path& path, const DocumentDelimite
     : name_(path.string()), file_(path) {
   std::filesystem::path index = path;
   index.replace_extension(".idx");
-  if (path.extension() == ".bin" && std::filesystem::exists(index)) index_file_.emplace(index);
+  if (path.extension() == ".bin" && is_present(index)) index_file_.emplace(index);
   std::span<const std::byte> index_bytes;
   if (index_file_) index_bytes = index_file_->bytes();
   if (index_file_ && index_bytes.empty()) throw Error(index.string() + ": empty");
@@ -223,7 +224,7 @@ std::int64_t TokenShard::vocabulary() const {
 }
 
 std::vector<std::filesystem::path> shard_files(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return {path};
+  if (!is_folder(path)) return {path};
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
     const std::filesystem::path extension = entry.path().extension();

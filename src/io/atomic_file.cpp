@@ -12,6 +12,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/file_descriptor.hpp"
+#include "src/io/file_kind.hpp"
 
 namespace fp8lab {
 namespace {
@@ -83,8 +84,7 @@ void replace_file(TemporaryFile& temporary, const fs::path& path) {
 
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)), temporary_(temporary_beside(path_)) {
-  std::error_code ignored;
-  if (fs::is_directory(path_, ignored)) {
+  if (is_folder(path_)) {
     throw Error(fmt::format("{}: is a directory, a file is to be written", path_.string()));
   }
   file_ = FileDescriptor(
@@ -109,9 +109,8 @@ void make_directories(const fs::path& directory) {
   if (directory.empty()) return;
   std::error_code error;
   fs::create_directories(directory, error);
-  std::error_code ignored;
-  if (fs::is_directory(directory, ignored)) return;
-  if (fs::exists(directory, ignored) || error == std::errc::not_a_directory) {
+  if (is_folder(directory)) return;
+  if (is_present(directory) || error == std::errc::not_a_directory) {
     throw Error(fmt::format("{}: exists and is not a directory", directory.string()));
   }
   fail(directory, "create the directory", error.value());

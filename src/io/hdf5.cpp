@@ -11,6 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/file_descriptor.hpp"
+#include "src/io/file_kind.hpp"
 
 namespace fp8lab {
 namespace {
@@ -227,8 +228,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path) {
   if (::access(path.c_str(), R_OK) != 0) {
     throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
   }
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
+  if (is_folder(path)) {
     throw Error(path.string() + ": is a directory, an HDF5 file is expected");
   }
   const Hdf5Handle access = access_properties(status);

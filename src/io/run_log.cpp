@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/file_lock.hpp"
 #include "src/io/run_schema.hpp"
 
@@ -346,7 +347,7 @@ std::unique_ptr<RunLog> RunLog::create(const std::filesystem::path& path, const 
                                        std::optional<FileLock> held) {
   make_directories(path.parent_path());
   FileLock lock = held ? std::move(*held) : RunLog::lock(path);
-  if (std::filesystem::exists(path)) {
+  if (is_present(path)) {
     throw Error(path.string() + ": this run file exists; resume it or write to another directory");
   }
   TemporaryFile temporary(construction_site(path));
@@ -368,7 +369,7 @@ void RunLog::close_killed(const std::filesystem::path& path, FileLock held) {
 
 std::unique_ptr<RunLog> RunLog::resume(const std::filesystem::path& path, std::int64_t step,
                                        std::int64_t log_interval, std::optional<FileLock> held) {
-  if (!std::filesystem::exists(path)) throw Error(path.string() + ": no such run file");
+  if (!is_present(path)) throw Error(path.string() + ": no such run file");
   FileLock lock = held ? std::move(*held) : RunLog::lock(path);
   const Hdf5File old = Hdf5File::open(path);
   const RunMeta meta = read_meta(old);

@@ -8,6 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {
@@ -66,12 +67,11 @@ std::map<std::string, std::string> parse_shard_index(std::string_view text,
 }
 
 TensorStore::TensorStore(const fs::path& path) : path_(path.string()) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) {
+  if (!is_folder(path)) {
     files_.emplace_back(path);
-  } else if (fs::exists(path / kSingleFile, ignored)) {
+  } else if (is_present(path / kSingleFile)) {
     files_.emplace_back(path / kSingleFile);
-  } else if (fs::exists(path / kIndexFile, ignored)) {
+  } else if (is_present(path / kIndexFile)) {
     open_shards(path);
   } else {
     throw Error(fmt::format("{}: holds no model; accepted: a folder with {} or {}", path_,

@@ -13,6 +13,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
 #include "src/model/fp8_storage.hpp"
@@ -185,9 +186,8 @@ ordered_json make_config(const ModelConfig& model, const ExportOptions& options,
 
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
   if (from.empty()) return;
-  std::error_code ignored;
   for (const char* name : kTokenizerFiles) {
-    if (!fs::is_regular_file(from / name, ignored)) continue;
+    if (!is_file(from / name)) continue;
     write_file_atomically(to / name, read_file(from / name));
   }
 }
@@ -224,8 +224,7 @@ class TemporaryFolder {
 fs::path check_folder(const fs::path& folder) {
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();
   std::error_code ignored;
-  if (fs::exists(path, ignored) &&
-      (!fs::is_directory(path, ignored) || !fs::is_empty(path, ignored))) {
+  if (is_present(path) && (!is_folder(path) || !fs::is_empty(path, ignored))) {
     throw Error(fmt::format("{}: exists; accepted: a new folder or an empty one", folder.string()));
   }
   return path;

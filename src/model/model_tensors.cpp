@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
 #include "src/model/fp8_storage.hpp"
@@ -49,11 +50,9 @@ struct Quantization {
 };
 
 Quantization read_quantization(const std::filesystem::path& path) {
-  std::error_code ignored;
-  const std::filesystem::path folder =
-      std::filesystem::is_directory(path, ignored) ? path : path.parent_path();
+  const std::filesystem::path folder = is_folder(path) ? path : path.parent_path();
   const std::filesystem::path file = folder / "config.json";
-  if (!std::filesystem::is_regular_file(file, ignored)) return {};
+  if (!is_file(file)) return {};
   const nlohmann::json config = read_json_object(file);
   const auto found = config.find("quantization_config");
   if (found == config.end() || found->is_null()) return {};

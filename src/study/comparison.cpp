@@ -1,4 +1,5 @@
 #include "src/study/comparison.hpp"
+#include "src/io/file_kind.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -152,7 +153,7 @@ void write_comparison(const StudyConfig& study, const std::vector<PlannedArm>& a
       }
     }
     const auto file = directory / arm.name / "run.h5";
-    if (!std::filesystem::exists(file)) continue;
+    if (!is_present(file)) continue;
     runs[arm.name] = read_run(file);
     series[arm.name] = series_of(runs[arm.name]);
     if (arm.config.recipe == study.baseline) {

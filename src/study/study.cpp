@@ -10,6 +10,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/study/comparison.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"
@@ -65,7 +66,7 @@ ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jo
   std::vector<std::string> arguments = {
       "train", "--config=" + (directory / "config.toml").string(), "--out=" + directory.string(),
       fmt::format("--threads={}", threads), "--arm=" + config.name};
-  if (std::filesystem::exists(directory / "run.h5")) arguments.push_back("--resume");
+  if (is_present(directory / "run.h5")) arguments.push_back("--resume");
   return {config.name, arguments, directory / "log.txt", nullptr,
           lock_of_run(options.directory, config.name)};
 }
@@ -133,7 +134,7 @@ bool run_shared(const StudyPlan& plan, const StudyOptions& options, RunCheck& ch
 RunConfig with_start(const RunConfig& arm, const StudyPlan& plan, const StudyOptions& options) {
   if (!plan.shared) return arm;
   RunConfig config = start_from_shared(arm, options.directory);
-  if (std::filesystem::exists(config.init_from)) return config;
+  if (is_present(config.init_from)) return config;
   const auto folder = config.init_from.parent_path().string();
   throw Error(
       fmt::format("{} is missing, although that run is complete; remove the folder {} to "
@@ -173,7 +174,7 @@ void wait_for_left_runs(const std::vector<const PlannedArm*>& arms, const StudyO
   constexpr double kSeconds = 60;
   for (const PlannedArm* arm : arms) {
     const auto path = lock_of_run(options.directory, arm->name);
-    if (!std::filesystem::is_directory(path.parent_path())) continue;
+    if (!is_folder(path.parent_path())) continue;
     if (!wait_for_lock(path, arm->name, options, kSeconds) && !options.stop->load()) {
       throw Error(fmt::format("arm '{}' is still being trained for {}; end that process first",
                               arm->name, owner_of(path)));

@@ -10,6 +10,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config_difference.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/run_log.hpp"
 #include "src/train/checkpoint.hpp"
@@ -25,7 +26,7 @@ constexpr std::size_t kNamedRuns = 4;
 
 std::optional<RunStatus> read_stored(const fs::path& directory, const std::string& name) {
   const fs::path file = directory / name / "run.h5";
-  if (!fs::exists(file)) return std::nullopt;
+  if (!is_present(file)) return std::nullopt;
   return read_run_status(file);
 }
 
@@ -81,7 +82,7 @@ std::string difference_after(const RunMeta& stored, const RunConfig& arm, const 
                              const std::optional<RunStatus>& shared, RunCheck& check) {
   const RunConfig config = start_from_shared(arm, directory);
   const bool done = shared && shared->complete;
-  if (done && fs::exists(config.init_from)) {
+  if (done && is_present(config.init_from)) {
     return difference_from(stored, config, check.identity(config));
   }
   RunConfig anywhere = config;
@@ -97,7 +98,7 @@ std::string difference_after(const RunMeta& stored, const RunConfig& arm, const 
 /// A checkpoint in the shared run's place must be the one that this run wrote.
 void check_shared_checkpoint(const RunStatus& shared, const fs::path& directory) {
   const fs::path file = shared_checkpoint(directory);
-  if (!shared.complete || !fs::exists(file)) return;
+  if (!shared.complete || !is_present(file)) return;
   const CheckpointSummary checkpoint = read_checkpoint(file);
   if (checkpoint.identity == hash_of(shared.meta.identity) && !shared.checkpoints.empty() &&
       checkpoint.hash == shared.checkpoints.back().hash) {
@@ -130,7 +131,7 @@ struct Mismatch {
 std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
   for (const PlannedArm& arm : plan.arms) {
     const fs::path path = lock_of_run(directory, arm.name);
-    if (!fs::exists(path.string() + ".lock")) continue;
+    if (!is_present(path.string() + ".lock")) continue;
     if (!FileLock::try_acquire(path)) return fmt::format("arm '{}': {}", arm.name, owner_of(path));
   }
   return "ablate --index";
@@ -140,7 +141,7 @@ std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
 
 bool is_complete(const fs::path& directory, const std::string& name) {
   const fs::path file = directory / name / "run.h5";
-  return fs::exists(file) && read_run_status(file).complete;
+  return is_present(file) && read_run_status(file).complete;
 }
 
 RunConfig start_from_shared(const RunConfig& arm, const fs::path& directory) {

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "src/config/model_table.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/model/weight_names.hpp"
@@ -446,8 +447,7 @@ void verify_checkpoint(const std::filesystem::path& path) {
 }
 
 bool is_checkpoint(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored) && is_checkpoint(SafetensorsFile(path));
+  return is_file(path) && is_checkpoint(SafetensorsFile(path));
 }
 
 ModelConfig read_checkpoint_model(const std::filesystem::path& path) {

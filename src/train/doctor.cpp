@@ -7,6 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/file_lock.hpp"
 #include "src/io/hdf5.hpp"
 #include "src/io/run_log.hpp"
@@ -46,8 +47,8 @@ class RunExamination {
       return std::move(findings_);
     }
     remove_leftovers();
-    const bool has_checkpoint = fs::exists(checkpoint);
-    if (!fs::exists(file)) {
+    const bool has_checkpoint = is_present(checkpoint);
+    if (!is_present(file)) {
       add(checkpoint, Health::damaged,
           "has no run.h5 beside it; put that back, or start a run elsewhere with --init-from");
       return std::move(findings_);
@@ -98,7 +99,7 @@ class RunExamination {
 
   void examine_checkpoint(const fs::path& file, const std::optional<RunStatus>& status) {
     const bool recorded = status && !status->checkpoints.empty();
-    if (!fs::exists(file)) {
+    if (!is_present(file)) {
       if (recorded && !status->complete) {
         add(file, Health::damaged,
             fmt::format("missing, though the run wrote one after step {}; put it back, or start "
@@ -133,7 +134,7 @@ class RunExamination {
 };
 
 bool holds_run(const fs::path& directory) {
-  return fs::exists(directory / kRunFile) || fs::exists(directory / kCheckpoint);
+  return is_present(directory / kRunFile) || is_present(directory / kCheckpoint);
 }
 
 /// The links of a study, and that each leads to a run.
@@ -142,7 +143,7 @@ Finding examine_study(const fs::path& file) {
     std::int64_t links = 0;
     for (const fs::path& run : read_study_links(file)) {
       ++links;
-      if (fs::exists(file.parent_path() / run)) continue;
+      if (is_present(file.parent_path() / run)) continue;
       return {file, Health::damaged,
               fmt::format("links to {}, which is not there; `fp8lab ablate` with the same study "
                           "runs it and writes the links anew",
@@ -159,8 +160,7 @@ Finding examine_study(const fs::path& file) {
 }  // namespace
 
 std::vector<Finding> examine(const fs::path& directory, bool repair) {
-  std::error_code ignored;
-  if (!fs::is_directory(directory, ignored)) {
+  if (!is_folder(directory)) {
     throw Error(
         fmt::format("{}: no directory; accepted: that of a run or of a study", directory.string()));
   }
@@ -170,7 +170,7 @@ std::vector<Finding> examine(const fs::path& directory, bool repair) {
     if (entry.is_directory() && holds_run(entry.path())) runs.push_back(entry.path());
   }
   std::sort(runs.begin(), runs.end());
-  const bool is_study = fs::exists(directory / kStudyFile);
+  const bool is_study = is_present(directory / kStudyFile);
   if (runs.empty() && !is_study) {
     throw Error(fmt::format("{}: holds neither run.h5 nor study.h5, nor folders with a run.h5",
                             directory.string()));

@@ -5,6 +5,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/model_table.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
@@ -38,7 +39,7 @@ const DataSources& RunCheck::sources(const DataConfig& config, std::int64_t voca
 }
 
 void RunCheck::check(const RunConfig& config) {
-  if (!config.init_from.empty() && !std::filesystem::exists(config.init_from)) {
+  if (!config.init_from.empty() && !is_present(config.init_from)) {
     throw Error(fmt::format("init_from: {} does not exist", config.init_from.string()));
   }
   std::vector<StageSources> stages;

@@ -4,13 +4,14 @@
 
 #include "src/config/config_difference.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/train/identity.hpp"
 
 namespace fp8lab {
 
 void RunDirectory::check(bool resume) const {
-  const bool has_run = std::filesystem::exists(run_file());
-  if (!has_run && std::filesystem::exists(checkpoint_file())) {
+  const bool has_run = is_present(run_file());
+  if (!has_run && is_present(checkpoint_file())) {
     throw Error(
         fmt::format("{}: there is no run.h5 beside this checkpoint, and a run here would "
                     "overwrite it; put the run.h5 back, or start in another directory (with "
@@ -50,7 +51,7 @@ std::optional<RunPosition> RunDirectory::find_checkpoint(const RunStatus& status
                                                          const RunConfig& config) const {
   const std::string file = checkpoint_file().string();
   const auto& recorded = status.checkpoints;
-  if (!std::filesystem::exists(file)) {
+  if (!is_present(file)) {
     if (recorded.empty()) return std::nullopt;
     throw Error(
         fmt::format("{}: missing, but {} has one after step {}; put it back, or start "

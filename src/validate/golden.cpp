@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "emulation/base/error.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/validate/golden_conversions.hpp"
 #include "src/validate/golden_file.hpp"
 
@@ -205,7 +206,7 @@ std::vector<GoldenReport> validate_golden(const std::filesystem::path& directory
   bool found = false;
   const auto replay = [&](const char* file, auto&& check) {
     const std::filesystem::path path = directory / file;
-    if (!std::filesystem::is_regular_file(path)) return;
+    if (!is_file(path)) return;
     found = true;
     Tally tally(file, options);
     check(path, tally);

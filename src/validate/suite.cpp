@@ -1,4 +1,5 @@
 #include "src/validate/suite.hpp"
+#include "src/io/file_kind.hpp"
 
 #include <fmt/format.h>
 
@@ -74,7 +75,7 @@ ValidationSuite::ValidationSuite(const Implementation& expected,
   if (golden.empty()) return;
   const auto add = [&](const char* file, auto&& make) {
     const std::filesystem::path path = golden / file;
-    if (std::filesystem::is_regular_file(path)) checks_.push_back(make(path));
+    if (is_file(path)) checks_.push_back(make(path));
   };
   const std::size_t generated = checks_.size();
   add("mma.bin", recorded_group_check);

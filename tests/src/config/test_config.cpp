@@ -368,6 +368,15 @@ TEST_CASE("assignments beside a study come after its own and are part of what it
   CHECK_THROWS_AS(folder.load(text, {{"sead", "5"}}), Error);
 }
 
+TEST_CASE("names that no file can have are names of missing files") {
+  const StudyFolder folder;
+  const std::string name(400, 'b');
+  const std::string arm = "\n[[arm]]\nname = \"bf16\"\nset.recipe = \"bf16\"\n";
+  CHECK_THROWS_AS(folder.load("base = \"" + name + ".toml\"" + arm), Error);
+  CHECK_THROWS_AS(find_experiment("recipes", name + ".toml", ""), Error);
+  CHECK_THROWS_AS(find_experiment("recipes", name, ""), Error);
+}
+
 TEST_CASE("the studies that come with the program are valid") {
   for (const std::string& name : experiment_names("studies")) {
     INFO(name);

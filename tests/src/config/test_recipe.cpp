@@ -124,6 +124,11 @@ TEST_CASE("layer patterns") {
       {"layers.{0,1}.{mlp.down,attention.o}", "layers.1.attention.qkv", false},
       {"layers.0.mlp.down.x", "layers.0.mlp.down", false},
       {"mlp.down", "layers.0.mlp.down", false},
+      {"l*y*s.5", "layers.5.mlp.down", true},
+      {"l*e*e.5", "layers.5.mlp.down", false},
+      {"lay*ers*s.5", "layers.5.mlp.down", false},
+      {"layers.*1*", "layers.21.mlp.down", true},
+      {"layers.*1*1*", "layers.21.mlp.down", false},
   };
   for (const Row& row : rows) {
     INFO(row.pattern << " against " << row.name);
@@ -285,7 +290,8 @@ TEST_CASE("patterns of layers are read at once, whatever they list") {
   for (int i = 0; i < 40; ++i) doubling += "{*,0}";
   for (const std::string& pattern :
        {std::string("layers.1000"), std::string("layers.x"), std::string("lm_head.x"),
-        std::string("layers.0.mlp.up"), std::string("{}"), std::string("x{"), doubling}) {
+        std::string("layers.0.mlp.up"), std::string("{}"), std::string("x{"), doubling,
+        std::string(300, '*') + "core"}) {
     INFO(pattern);
     CHECK_FALSE(accepted(pattern));
   }
