@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,6 @@ class GroupSummary:
     operands: dict[str, OperandSummary]
     format_text: str
     scale_bits: float  # mean over quantized operands
-    pairing_notes: list[str] = field(default_factory=list)
 
     @property
     def seeds(self) -> int:
@@ -202,7 +201,7 @@ def _seed_floors(study: Study, baseline: Group | None) -> dict[str, Floats | Non
 
 def compare_run(study: Study, run: Run, floors: dict[str, Floats | None]) -> RunComparison:
     """Every stage of `run` against its paired baseline."""
-    pairing = study.pairings.get(run.path)
+    baseline = study.pairings.of(run)
     result: dict[str, StageComparison] = {}
     for stage in study.stages:
         rows = run.stage_rows(stage)
@@ -210,8 +209,8 @@ def compare_run(study: Study, run: Run, floors: dict[str, Floats | None]) -> Run
             continue
         steps, loss = run.metrics.step[rows].astype(np.float64), run.metrics.loss[rows]
         gap, ratio, departure = None, math.nan, None
-        if pairing is not None and bool(pairing.baseline.stage_rows(stage).any()):
-            other = pairing.baseline
+        if baseline is not None and bool(baseline.stage_rows(stage).any()):
+            other = baseline
             theirs = other.stage_rows(stage)
             gap = stats.paired_gap(
                 steps,
@@ -329,10 +328,10 @@ def format_text(operands: dict[str, OperandSummary]) -> str:
 
 
 def _gap_to_baseline(study: Study, run: Run, stage: str) -> float:
-    pairing = study.pairings.get(run.path)
-    if pairing is None:
+    baseline = study.pairings.of(run)
+    if baseline is None:
         return math.nan
-    return held_out_loss(run, stage) - held_out_loss(pairing.baseline, stage)
+    return held_out_loss(run, stage) - held_out_loss(baseline, stage)
 
 
 def _spread_of_known(values: Sequence[float], dropped_ok: bool = True) -> stats.Spread:
@@ -387,7 +386,6 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
         slot: found for slot in SLOTS if (found := summarise_operand(group, slot)) is not None
     }
     bits = [o.scale_bits for o in operands.values() if o.quantized]
-    notes = [study.pairings[r.path].note for r in group.runs if r.path in study.pairings]
     return GroupSummary(
         group=group,
         runs=runs,
@@ -417,7 +415,6 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
         operands=operands,
         format_text=format_text(operands) or _format_from_recipe(group),
         scale_bits=stats.finite_mean(bits),
-        pairing_notes=list(dict.fromkeys(note for note in notes if note)),
     )
 
 

@@ -380,7 +380,7 @@ def left_out_findings(study: Study) -> list[Finding]:
 
 
 def state_findings(study: Study) -> list[Finding]:
-    """Unfinished runs, missing files, doubtful pairs, bit-identical results."""
+    """Unfinished runs, missing files, bit-identical results."""
     findings = [Finding("caution", "Files", note) for note in study.notes]
     unfinished = [run for run in study.runs if not run.complete]
     if unfinished:
@@ -394,14 +394,6 @@ def state_findings(study: Study) -> list[Finding]:
                 f"{last}{more}. Their numbers are those of their last step.",
             )
         )
-    odd = [
-        run.name
-        for run in study.runs
-        if run.path in study.pairings and study.pairings[run.path].note
-    ]
-    if odd:
-        note = study.pairings[next(r.path for r in study.runs if r.name == odd[0])].note
-        findings.append(Finding("caution", "Pairing", f"{_join(odd)}: {note}."))
     by_hash: dict[int, list[str]] = {}
     for run in study.runs:
         if run.complete and run.final_weight_hash:

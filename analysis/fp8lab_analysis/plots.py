@@ -262,9 +262,9 @@ def gradient_norm_figure(context: PlotContext) -> Figure | None:
             for run in summary.group.runs:
                 step, norm = _smooth_norm(run, stage)
                 norms.append((step, norm))
-                pairing = study.pairings.get(run.path)
-                if pairing is not None:
-                    other_step, other = _smooth_norm(pairing.baseline, stage)
+                baseline = study.pairings.of(run)
+                if baseline is not None:
+                    other_step, other = _smooth_norm(baseline, stage)
                     common, a, b = np.intersect1d(step, other_step, return_indices=True)
                     ratios.append((common, norm[a] / other[b]))
             draw_series(axes[0][column], context, summary, norms)

@@ -299,7 +299,9 @@ def test_damaged_study_files(tmp_path: Path, example: Path) -> None:
     assert refusals > FLIPS // 5
 
 
-@pytest.mark.parametrize("name", ["arms/name", "arms/run_file", "arms/baseline_arm"])
+@pytest.mark.parametrize(
+    "name", ["arms/name", "arms/run_file", "arms/baseline_arm", "arms/is_baseline"]
+)
 @pytest.mark.parametrize("kind", ["text", "scalar", "complex", "huge", "lost link", "group"])
 def test_changed_study_files(tmp_path: Path, example: Path, name: str, kind: str) -> None:
     path = tmp_path / "study.h5"
