@@ -15,7 +15,7 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import compare, page, report, style, study
+from fp8lab_analysis import compare, page, report, stats, style, study
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.run_reader import load_run
@@ -283,6 +283,36 @@ def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> 
     assert operand.sqnr_db.sd == pytest.approx(np.std(per_seed, ddof=1))
     assert operand.quantized
     assert not summaries_of(example)["bf16"].operands["fprop.x"].quantized
+
+
+def test_a_seed_that_broke_is_not_left_out_of_a_mean(tmp_path: Path) -> None:
+    for recipe in ("bf16", "infir2", "te_current"):
+        for seed in (1, 2):
+            write_run(tmp_path / f"{recipe}-{seed}", recipe, seed)
+    with h5py.File(tmp_path / "infir2-2" / "run.h5", "a") as file:
+        file["eval/loss"][-1] = np.nan
+    with h5py.File(tmp_path / "te_current-2" / "run.h5", "a") as file:
+        truncate(file, "eval", 0)
+    found = summaries_of(tmp_path)
+    assert np.isnan(found["infir2"].held_out["sft"].mean)
+    assert np.isnan(found["infir2"].held_out_gap["sft"].mean)
+    measured = found["te_current"].held_out_gap["sft"]
+    assert np.isfinite(measured.mean) and measured.count == 1
+    assert found["bf16"].held_out["sft"].count == 2
+    assert found["bf16"].held_out_gap["sft"].count == 0
+
+
+def test_the_seed_band_of_curves_leaves_out_a_seed_without_the_stage(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path / f"bf16-{seed}", "bf16", seed)
+    with h5py.File(tmp_path / "bf16-3" / "run.h5", "a") as file:
+        truncate(file, "metrics", 100)  # pretrain and cpt alone
+    baseline = study.load_study([tmp_path]).groups[0]
+    floor = compare.seed_floor(baseline, "sft")
+    assert floor is not None and floor.steps.tolist() == list(range(101, 141))
+    curves = [compare.loss_curve(run, "sft") for run in baseline.runs[:2]]
+    expected = stats.seed_floor(curves)
+    assert expected is not None and (floor.half_width == expected.half_width).all()
 
 
 def test_findings_follow_the_data(example: Path, tmp_path: Path) -> None:
