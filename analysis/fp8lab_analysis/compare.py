@@ -26,6 +26,8 @@ class StageComparison:
     gap: stats.GapCurve | None
     final_gap: float
     final_gap_error: float  # standard error over the last steps (batch means), not over seeds
+    largest_gap: float  # smoothed, with its sign
+    largest_gap_step: int | None
     area: float  # nats/token x step
     first_departure: int | None  # step, needs a seed band
     spikes: int
@@ -207,12 +209,15 @@ def _compare_stage(
         ratio = stats.median_ratio(grad_norm_curve(run, stage), grad_norm_curve(baseline, stage))
     if gap is not None and floor is not None:
         departure = stats.first_departure(gap.steps, gap.smooth, floor.at(gap.steps))
+    largest, largest_step = stats.largest_gap(gap.steps, gap.smooth) if gap else (math.nan, None)
     return StageComparison(
         stage=stage,
         final_loss=stats.final_mean(loss),
         gap=gap,
         final_gap=stats.final_mean(gap.raw) if gap else math.nan,
         final_gap_error=stats.batch_means_error(stats.tail(gap.raw)) if gap else math.nan,
+        largest_gap=largest,
+        largest_gap_step=largest_step,
         area=stats.gap_area(gap.steps, gap.raw) if gap else math.nan,
         first_departure=departure,
         spikes=len(stats.spike_rows(loss)),

@@ -131,6 +131,18 @@ def gap_area(steps: Array, gap: Array) -> float:
     return float(np.trapz(gap, steps))
 
 
+def largest_gap(steps: Array, smooth: Array) -> tuple[float, int | None]:
+    """The smoothed gap of largest magnitude, with its sign, and its step: what a run that recovered
+    went through. The first two half-lives are left out, in which the average is over few rows. NaN
+    and None when no row is left, or one is not finite."""
+    first = math.ceil(2.0 * half_life_for(smooth.size))
+    rest = smooth[first:]
+    if rest.size == 0 or not bool(np.all(np.isfinite(rest))):
+        return math.nan, None
+    row = int(np.argmax(np.abs(rest)))
+    return float(rest[row]), int(steps[first + row])
+
+
 @dataclass(frozen=True)
 class SeedCurve:
     """Curves of several seeds on the steps that all of them have."""

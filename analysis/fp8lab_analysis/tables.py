@@ -252,6 +252,8 @@ def stage_table(summaries: Sequence[GroupSummary]) -> Table:
             Column("standard error in the run", "nats/token", "{:.4f}"),
             lambda r: r.stage.final_gap_error,
         ),
+        (Column("largest gap", "nats/token", "{:+.4f}"), lambda r: r.stage.largest_gap),
+        (Column("largest gap at", "step", "{}"), lambda r: r.stage.largest_gap_step),
         (Column("gap area", "nats/token × step", "{:+.2f}"), lambda r: r.stage.area),
         (Column("leaves the seed band", "step", "{}"), lambda r: r.stage.first_departure),
         (Column("spikes", "", "{}"), lambda r: r.stage.spikes),

@@ -263,6 +263,10 @@ def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:
     assert te_current.gap_stage == "sft"
     assert te_current.final_gap.mean == pytest.approx(np.mean(gaps))
     assert te_current.final_gap.sd == pytest.approx(np.std(gaps, ddof=1))
+    stage = te_current.runs[0].stages["sft"]
+    smooth = stats.smoothed((curve(recipes["te_current"], 1) - curve(recipes["bf16"], 1))[100:])[2:]
+    assert stage.largest_gap == pytest.approx(max(smooth, key=abs))
+    assert stage.largest_gap_step == 103 + int(np.argmax(np.abs(smooth)))
     finals = [float(np.mean(curve(recipes["bf16"], s)[-10:])) for s in (1, 2)]
     assert te_current.band == pytest.approx(2.0 * np.std(finals, ddof=1))
     assert found["bf16"].verdict is Verdict.BASELINE

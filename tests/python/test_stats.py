@@ -55,6 +55,16 @@ def test_paired_gap_uses_the_common_steps_only() -> None:
     assert gap.smooth == pytest.approx([0.5, 0.625 / 0.75])
 
 
+def test_largest_gap_is_one_of_the_smoothed_gap_after_its_start() -> None:
+    steps = np.arange(10.0, 20.0)
+    gap = np.array([9.0, 9.0, 0.1, -0.3, 0.2, 0.0, 0.0, 0.1, 0.1, 0.1])
+    assert stats.largest_gap(steps, gap) == (-0.3, 13)  # the first two of ten rows do not count
+    assert stats.largest_gap(steps, -gap) == (0.3, 13)
+    gap[9] = NAN
+    for value, step in (stats.largest_gap(steps, gap), stats.largest_gap(steps[:2], gap[:2])):
+        assert math.isnan(value) and step is None
+
+
 def test_gap_area_is_the_trapezoid_sum() -> None:
     assert stats.gap_area(np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 1.0])) == 15.0
     assert math.isnan(stats.gap_area(np.array([1.0]), np.array([1.0])))
