@@ -151,6 +151,10 @@ def test_pairs_of_a_study_are_those_of_its_file(example: Path, tmp_path: Path) -
         file["arms/baseline_arm"][0] = b"nowhere"
     with pytest.raises(InputError, match="'nowhere', which is no arm"):
         study.load_study([tmp_path])
+    with h5py.File(path, "a", libver="latest") as file:
+        file["arms/is_baseline"][0] = 2
+    with pytest.raises(InputError, match="/arms/is_baseline does not hold flags"):
+        study.load_study([tmp_path])
 
 
 def test_study_files_of_the_first_schema_are_read(example: Path, tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_changed_attributes_are_refused(
         isolation.load_study_apart([path], "")
 
 
-@pytest.mark.parametrize("schema", ["", "fp8lab-run-0", "fp8lab-run-3", "fp8lab-study-1"])
+@pytest.mark.parametrize("schema", ["", "fp8lab-run-0", "fp8lab-run-3", "fp8lab-study-2"])
 def test_other_versions_are_named(
     tmp_path: Path, run_bytes: bytes, capfd: pytest.CaptureFixture[str], schema: str
 ) -> None:
