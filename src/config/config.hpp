@@ -273,8 +273,8 @@ struct StudyConfig {
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with: its recipe is the baseline, and it gives no stage
-/// of its own another than that or the base configuration's.
+/// True for an arm that others are compared with: its recipe is the baseline, and no stage has
+/// another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// Reads `file`; `assignments` (--set) come after its own [set]. Every run of the study is checked.

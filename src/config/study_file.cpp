@@ -216,13 +216,9 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
 }  // namespace
 
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
-  const auto& shared = study.shared_stages;
-  const auto is_compared = [&](const StageConfig& stage) {
-    return std::find(shared.begin(), shared.end(), stage.name) == shared.end();
-  };
   const auto runs_another = [&](const StageConfig& stage) {
     const auto base = study.stage_recipes.find(stage.name);
-    return is_compared(stage) && !stage.recipe.empty() && stage.recipe != study.baseline &&
+    return !stage.recipe.empty() && stage.recipe != study.baseline &&
            (base == study.stage_recipes.end() || stage.recipe != base->second);
   };
   return arm.recipe == study.baseline &&
