@@ -1,20 +1,20 @@
-"""Numbers of a study: each run against its baseline, each group over its seeds, each operand."""
+"""Numbers of a study: each run against its baseline, and each group over its seeds. Which rows of
+a run a statistic takes is decided here, what the statistic is in stats.py; operands: operands.py.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.runs import SLOTS, Floats, Run
+from fp8lab_analysis.operands import OperandSummary, format_text, summarise_operands
+from fp8lab_analysis.runs import Run, Score
 from fp8lab_analysis.study import Group, Study
-
-HIGH_PRECISION_FORMATS = frozenset({"", "bf16", "fp16", "fp32", "f16", "f32", "f64", "none"})
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class StageComparison:
     gap: stats.GapCurve | None
     final_gap: float
     final_gap_error: float  # standard error over the last steps (batch means), not over seeds
+    largest_gap: float  # smoothed, with its sign
+    largest_gap_step: int | None
     area: float  # nats/token x step
     first_departure: int | None  # step, needs a seed band
     spikes: int
@@ -58,21 +60,6 @@ class RunComparison:
 
 
 @dataclass(frozen=True)
-class OperandSummary:
-    """One slot of one group: means over tensors and logged steps, then over seeds."""
-
-    slot: str
-    formats: list[str]
-    quantized: bool
-    sqnr_db: stats.Spread
-    worst_sqnr_db: float  # lowest time average of one tensor, lowest over seeds
-    underflow: stats.Spread  # fraction
-    saturation: stats.Spread  # fraction
-    scale_bits: float  # bits per element
-    log2_scale: tuple[float, float, float]  # lowest, median, highest
-
-
-@dataclass(frozen=True)
 class MatchSummary:
     """Exact match at the end of one stage, problems of all seeds pooled."""
 
@@ -89,6 +76,16 @@ class MatchSummary:
     def interval(self) -> tuple[float, float]:
         """95 % Wilson interval of the fraction."""
         return stats.wilson_interval(self.correct, self.asked)
+
+
+@dataclass(frozen=True)
+class ScoreSummary:
+    """One score at the end of one stage, over seeds."""
+
+    stage: str
+    name: str
+    spread: stats.Spread
+    count: int  # tokens, problems or questions of the first seed
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class GroupSummary:
     operands: dict[str, OperandSummary]
     format_text: str
     scale_bits: float  # mean over quantized operands
-    pairing_notes: list[str] = field(default_factory=list)
+    scores: list[ScoreSummary]
 
     @property
     def seeds(self) -> int:
@@ -123,6 +120,24 @@ class GroupSummary:
     def complete(self) -> bool:
         """True when every run of the group finished."""
         return all(item.run.complete for item in self.runs)
+
+    @property
+    def relative_gap(self) -> float:
+        """The final gap as a fraction of the baseline's final loss; NaN without either."""
+        if not self.gap_stage:
+            return math.nan
+        reference = self.final_loss[self.gap_stage].mean - self.final_gap.mean
+        return self.final_gap.mean / reference if reference > 0.0 else math.nan
+
+    @property
+    def diverged_interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the fraction of seeds that diverge."""
+        return stats.wilson_interval(self.diverged_seeds, len(self.runs))
+
+    def mean_sqnr_of(self, letter: str) -> float:
+        """Mean over the quantized slots of x, w or dy, dB."""
+        slots = [o for o in self.operands.values() if o.slot.endswith(f".{letter}")]
+        return stats.finite_mean([o.sqnr_db.mean for o in slots if o.quantized])
 
     @property
     def mean_sqnr_db(self) -> float:
@@ -146,114 +161,98 @@ class GroupSummary:
         return max(usable, key=lambda o: o.underflow.mean) if usable else None
 
 
-@dataclass(frozen=True)
-class TensorSummary:
-    """Time averages of one logged tensor of one group (mean over seeds)."""
-
-    group: Group
-    layer: str
-    slot: str
-    format: str
-    sqnr_db: float
-    underflow: float
-    kurtosis: float
-    channel_outlier_ratio: float
+def loss_curve(run: Run, stage: str) -> stats.Curve:
+    """Training loss of one stage; empty where the run did not reach it."""
+    rows = run.stage_rows(stage)
+    return run.metrics.step[rows].astype(np.float64), run.metrics.loss[rows]
 
 
-def is_quantized(format_label: str) -> bool:
-    """True unless a quantizer label names a format that passes values through."""
-    return re.split(r"[/ ]", format_label.strip())[0].lower() not in HIGH_PRECISION_FORMATS
+def grad_norm_curve(run: Run, stage: str) -> stats.Curve:
+    """Gradient norm of one stage before clipping."""
+    rows = run.stage_rows(stage)
+    return run.metrics.step[rows].astype(np.float64), run.metrics.grad_norm[rows]
 
 
-def quantized_mask(run: Run) -> npt.NDArray[np.bool_]:
-    """Which logged tensors of a run are quantized."""
-    return np.array([is_quantized(label) for label in run.tensors.format], dtype=bool)
+def smooth_loss(run: Run, stage: str) -> stats.Curve:
+    """`loss_curve`, smoothed."""
+    steps, loss = loss_curve(run, stage)
+    return steps, stats.smoothed(loss)
 
 
-def slot_mask(run: Run, slot: str) -> npt.NDArray[np.bool_]:
-    """Which logged tensors of a run belong to `slot`."""
-    return np.array([name == slot for name in run.tensors.slot], dtype=bool)
+def smooth_grad_norm(run: Run, stage: str) -> stats.Curve:
+    """`grad_norm_curve`, smoothed on a log axis."""
+    steps, norm = grad_norm_curve(run, stage)
+    return steps, stats.geometric_smoothed(norm)
 
 
-def time_average(values: Floats) -> Floats:
-    """Mean over rows of the finite entries, NaN for a column without any."""
-    finite = np.isfinite(values)
-    count = finite.sum(axis=0)
-    total = np.where(finite, values, 0.0).sum(axis=0)
-    mean = np.full(values.shape[1:], np.nan)
-    np.divide(total, count, out=mean, where=count > 0)
-    return mean
+def seed_floor(baseline: Group, stage: str) -> stats.SeedFloor | None:
+    """The seed band of a baseline's loss curves; None with fewer than two seeds in the stage."""
+    curves = [loss_curve(run, stage) for run in baseline.runs]
+    return stats.seed_floor([curve for curve in curves if curve[0].size])
 
 
-def _seed_floors(study: Study, baseline: Group | None) -> dict[str, Floats | None]:
+def _seed_floors(study: Study, baseline: Group | None) -> dict[str, stats.SeedFloor | None]:
     if baseline is None:
         return {}
-    return {
-        stage: stats.seed_floor(
-            [
-                curve
-                for run in baseline.runs
-                if (curve := run.metrics.loss[run.stage_rows(stage)]).size
-            ]
-        )
-        for stage in study.stages
-    }
+    return {stage: seed_floor(baseline, stage) for stage in study.stages}
 
 
-def compare_run(study: Study, run: Run, floors: dict[str, Floats | None]) -> RunComparison:
+def _compare_stage(
+    run: Run, baseline: Run | None, stage: str, floor: stats.SeedFloor | None
+) -> StageComparison:
+    """One stage that the run reached; `baseline` may lack it."""
+    steps, loss = loss_curve(run, stage)
+    gap, ratio, departure = None, math.nan, None
+    if baseline is not None:
+        found = stats.paired_gap(steps, loss, *loss_curve(baseline, stage))
+        gap = found if found.steps.size else None
+        ratio = stats.median_ratio(grad_norm_curve(run, stage), grad_norm_curve(baseline, stage))
+    if gap is not None and floor is not None:
+        departure = stats.first_departure(gap.steps, gap.smooth, floor.at(gap.steps))
+    largest, largest_step = stats.largest_gap(gap.steps, gap.smooth) if gap else (math.nan, None)
+    return StageComparison(
+        stage=stage,
+        final_loss=stats.final_mean(loss),
+        gap=gap,
+        final_gap=stats.final_mean(gap.raw) if gap else math.nan,
+        final_gap_error=stats.batch_means_error(stats.tail(gap.raw)) if gap else math.nan,
+        largest_gap=largest,
+        largest_gap_step=largest_step,
+        area=stats.gap_area(gap.steps, gap.raw) if gap else math.nan,
+        first_departure=departure,
+        spikes=len(stats.spike_rows(loss)),
+        diverged=stats.has_diverged(loss),
+        grad_norm_ratio=ratio,
+    )
+
+
+def compare_run(study: Study, run: Run, floors: dict[str, stats.SeedFloor | None]) -> RunComparison:
     """Every stage of `run` against its paired baseline."""
-    pairing = study.pairings.get(run.path)
-    result: dict[str, StageComparison] = {}
-    for stage in study.stages:
-        rows = run.stage_rows(stage)
-        if not bool(rows.any()):
-            continue
-        steps, loss = run.metrics.step[rows].astype(np.float64), run.metrics.loss[rows]
-        gap, ratio, departure = None, math.nan, None
-        if pairing is not None and bool(pairing.baseline.stage_rows(stage).any()):
-            other = pairing.baseline
-            theirs = other.stage_rows(stage)
-            gap = stats.paired_gap(
-                steps,
-                loss,
-                other.metrics.step[theirs].astype(np.float64),
-                other.metrics.loss[theirs],
-            )
-            _, a, b = np.intersect1d(steps, other.metrics.step[theirs], return_indices=True)
-            ratio = stats.median_ratio(
-                run.metrics.grad_norm[rows][a], other.metrics.grad_norm[theirs][b]
-            )
-            floor = floors.get(stage)
-            if floor is not None:
-                departure = stats.first_departure(gap.steps, gap.smooth, floor)
-            if gap.steps.size == 0:
-                gap = None
-        result[stage] = StageComparison(
-            stage=stage,
-            final_loss=stats.final_mean(loss),
-            gap=gap,
-            final_gap=stats.final_mean(gap.raw) if gap else math.nan,
-            final_gap_error=stats.batch_means_error(stats.tail(gap.raw)) if gap else math.nan,
-            area=stats.gap_area(gap.steps, gap.raw) if gap else math.nan,
-            first_departure=departure,
-            spikes=len(stats.spike_rows(loss)),
-            diverged=stats.has_diverged(loss),
-            grad_norm_ratio=ratio,
-        )
-    return RunComparison(run, result)
+    baseline = study.pairings.of(run)
+    return RunComparison(
+        run,
+        {
+            stage: _compare_stage(run, baseline, stage, floors.get(stage))
+            for stage in study.stages
+            if bool(run.stage_rows(stage).any())
+        },
+    )
 
 
-def _last_evaluation(run: Run, stage: str) -> int | None:
+def held_out_loss(run: Run, stage: str) -> float | None:
+    """Held-out loss at the last evaluation of a stage: NaN where that broke, None without one."""
     if stage not in run.stage_names:
         return None
     rows = np.flatnonzero(run.evaluations.stage == run.stage_names.index(stage))
-    return int(rows[-1]) if rows.size else None
+    return float(run.evaluations.loss[rows[-1]]) if rows.size else None
 
 
-def held_out_loss(run: Run, stage: str) -> float:
-    """Held-out loss at the last evaluation of a stage; NaN without one."""
-    row = _last_evaluation(run, stage)
-    return float(run.evaluations.loss[row]) if row is not None else math.nan
+def held_out_gap(study: Study, run: Run, stage: str) -> float | None:
+    """`held_out_loss` minus that of the baseline; None without either."""
+    baseline = study.pairings.of(run)
+    ours = held_out_loss(run, stage)
+    theirs = held_out_loss(baseline, stage) if baseline is not None else None
+    return ours - theirs if ours is not None and theirs is not None else None
 
 
 def exact_match(run: Run, stage: str) -> tuple[float, int]:
@@ -269,75 +268,9 @@ def exact_match(run: Run, stage: str) -> tuple[float, int]:
     return float(round(float(e.exact_match[rows[-1]]) * asked)), asked
 
 
-def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
-    """Statistics of one slot over tensors, logged steps and seeds; None when nobody logged it."""
-    formats: list[str] = []
-    sqnr, worst, underflow, saturation, bits = [], [], [], [], []
-    scales: list[Floats] = []
-    quantized = False
-    for run in group.runs:
-        log = run.tensors
-        chosen = slot_mask(run, slot)
-        if not bool(chosen.any()) or log.step.size == 0:
-            continue
-        if bool((chosen & quantized_mask(run)).any()):
-            chosen = chosen & quantized_mask(run)
-            quantized = True
-        formats += [log.format[i] for i in np.flatnonzero(chosen)]
-        per_tensor = time_average(log.get("sqnr_db")[:, chosen])
-        sqnr.append(stats.finite_mean(per_tensor))
-        finite = per_tensor[np.isfinite(per_tensor)]
-        worst.append(float(finite.min()) if finite.size else math.nan)
-        underflow.append(stats.finite_mean(log.get("underflow_fraction")[:, chosen]))
-        saturation.append(stats.finite_mean(log.get("saturation_fraction")[:, chosen]))
-        bits.append(stats.finite_mean(log.scale_bits_per_element[chosen]))
-        for name in ("scale_min", "scale_max"):
-            values = log.get(name)[:, chosen]
-            scales.append(values[np.isfinite(values) & (values > 0.0)])
-    if not sqnr:
-        return None
-    pooled = np.log2(np.concatenate(scales)) if scales else np.zeros(0)
-    extent = (math.nan, math.nan, math.nan)
-    if pooled.size:
-        extent = (float(pooled.min()), float(np.median(pooled)), float(pooled.max()))
-    return OperandSummary(
-        slot=slot,
-        formats=list(dict.fromkeys(formats)),
-        quantized=quantized,
-        sqnr_db=stats.spread_over_seeds(sqnr),
-        worst_sqnr_db=min((v for v in worst if math.isfinite(v)), default=math.nan),
-        underflow=stats.spread_over_seeds(underflow),
-        saturation=stats.spread_over_seeds(saturation),
-        scale_bits=stats.finite_mean(bits),
-        log2_scale=extent,
-    )
-
-
-def format_text(operands: dict[str, OperandSummary]) -> str:
-    """Formats and tiles by operand in one line, equal operands named once."""
-    by_format: dict[str, list[str]] = {}
-    for slot, operand in operands.items():
-        by_format.setdefault(" + ".join(operand.formats), []).append(slot)
-    if len(by_format) == 1:
-        return next(iter(by_format))
-    parts = []
-    for text, slots in by_format.items():
-        letters = sorted({slot.split(".")[-1] for slot in slots}, key=("x", "w", "dy").index)
-        whole = all(slot in slots for slot in operands if slot.split(".")[-1] in letters)
-        parts.append(f"{', '.join(letters if whole else slots)}: {text}")
-    return "; ".join(parts)
-
-
-def _gap_to_baseline(study: Study, run: Run, stage: str) -> float:
-    pairing = study.pairings.get(run.path)
-    if pairing is None:
-        return math.nan
-    return held_out_loss(run, stage) - held_out_loss(pairing.baseline, stage)
-
-
-def _spread_of_known(values: Sequence[float], dropped_ok: bool = True) -> stats.Spread:
-    known = [value for value in values if not (dropped_ok and math.isnan(value))]
-    return stats.spread_over_seeds(known)
+def _spread_of_measured(values: Sequence[float | None]) -> stats.Spread:
+    """Over the seeds that were measured; one that was and broke makes it NaN."""
+    return stats.spread_over_seeds([value for value in values if value is not None])
 
 
 def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
@@ -350,15 +283,48 @@ def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
     return result
 
 
+def _final_scores(run: Run, stage: str) -> dict[str, Score]:
+    """The scores of the last evaluation of a stage, by name."""
+    if stage not in run.stage_names:
+        return {}
+    index = run.stage_names.index(stage)
+    rows = [score for score in run.scores if score.stage == index]
+    return {score.name: score for score in rows if score.step == rows[-1].step}
+
+
+def _scores(study: Study, group: Group) -> list[ScoreSummary]:
+    """What /eval has no column for, in the order of the first seed."""
+    result = []
+    for stage in study.stages:
+        finals = [_final_scores(run, stage) for run in group.runs]
+        finals = [scores for scores in finals if scores]
+        for name, first in (finals[0] if finals else {}).items():
+            values = [scores[name].value for scores in finals if name in scores]
+            spread = stats.spread_over_seeds(values)
+            result.append(ScoreSummary(stage, name, spread, first.count))
+    return result
+
+
 def _band(study: Study, baseline: Group | None, stage: str) -> float:
     if baseline is None or not stage:
         return math.nan
-    finals = [
-        stats.final_mean(run.metrics.loss[run.stage_rows(stage)])
-        for run in baseline.runs
-        if bool(run.stage_rows(stage).any())
-    ]
-    return stats.seed_band(finals)
+    losses = [loss_curve(run, stage)[1] for run in baseline.runs]
+    return stats.seed_band([stats.final_mean(loss) for loss in losses if loss.size])
+
+
+def _gap_stage(study: Study, runs: Sequence[RunComparison]) -> str:
+    """The last stage that every paired run of a group reached together with its baseline."""
+    reached = [item.last_gap.stage for item in runs if item.last_gap is not None]
+    return min(reached or study.stages[-1:], key=study.stages.index, default="")
+
+
+def _verdict(
+    group: Group, gaps: Sequence[float], diverged: Sequence[bool], band: float
+) -> stats.Verdict:
+    verdict = stats.judge(gaps, diverged, band)
+    if group.is_baseline and verdict is not stats.Verdict.DIVERGED:
+        return stats.Verdict.BASELINE
+    return verdict
 
 
 def summarise_group(study: Study, group: Group) -> GroupSummary:
@@ -366,11 +332,9 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
     baseline = study.baseline_group(group)
     floors = _seed_floors(study, baseline)
     runs = [compare_run(study, run, floors) for run in group.runs]
-    paired = [item.last_gap for item in runs if item.last_gap is not None]
-    order = {stage: index for index, stage in enumerate(study.stages)}
-    reached = [item.stage for item in paired] or study.stages[-1:]
-    gap_stage = min(reached, key=lambda stage: order[stage]) if reached else ""
-    gaps = [item.stages[gap_stage].final_gap for item in runs if gap_stage in item.stages]
+    gap_stage = _gap_stage(study, runs)
+    ends = [item.stages[gap_stage] for item in runs if gap_stage in item.stages]
+    gaps = [end.final_gap for end in ends]
     areas = [
         sum(stage.area for stage in item.stages.values() if stage.gap is not None)
         for item in runs
@@ -378,46 +342,36 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
     ]
     diverged = [item.diverged for item in runs]
     band = _band(study, baseline, gap_stage)
-    errors = [item.stages[gap_stage].final_gap_error for item in runs if gap_stage in item.stages]
-    error = stats.finite_mean(errors) / math.sqrt(max(1, len(errors)))
-    verdict = stats.judge(gaps, diverged, band)
-    if group.is_baseline and verdict is not stats.Verdict.DIVERGED:
-        verdict = stats.Verdict.BASELINE
-    operands = {
-        slot: found for slot in SLOTS if (found := summarise_operand(group, slot)) is not None
+    operands = summarise_operands(group)
+    by_stage = {
+        stage: [item.stages[stage].final_loss for item in runs if stage in item.stages]
+        for stage in study.stages
     }
-    bits = [o.scale_bits for o in operands.values() if o.quantized]
-    notes = [study.pairings[r.path].note for r in group.runs if r.path in study.pairings]
     return GroupSummary(
         group=group,
         runs=runs,
-        final_loss={
-            stage: stats.spread_over_seeds(
-                [item.stages[stage].final_loss for item in runs if stage in item.stages]
-            )
-            for stage in study.stages
-        },
+        final_loss={stage: stats.spread_over_seeds(finals) for stage, finals in by_stage.items()},
         held_out={
-            stage: _spread_of_known([held_out_loss(run, stage) for run in group.runs])
+            stage: _spread_of_measured([held_out_loss(run, stage) for run in group.runs])
             for stage in study.stages
         },
         held_out_gap={
-            stage: _spread_of_known([_gap_to_baseline(study, run, stage) for run in group.runs])
+            stage: _spread_of_measured([held_out_gap(study, run, stage) for run in group.runs])
             for stage in study.stages
         },
         final_gap=stats.spread_over_seeds(gaps),
-        gap_error=error,
+        gap_error=stats.error_of_mean([end.final_gap_error for end in ends]),
         area=stats.spread_over_seeds(areas),
         gap_stage=gap_stage,
         band=band,
         comparable=math.isfinite(band) and len(group.runs) > 1,
-        verdict=verdict,
+        verdict=_verdict(group, gaps, diverged, band),
         diverged_seeds=sum(diverged),
         matches=_matches(study, group),
         operands=operands,
         format_text=format_text(operands) or _format_from_recipe(group),
-        scale_bits=stats.finite_mean(bits),
-        pairing_notes=list(dict.fromkeys(note for note in notes if note)),
+        scale_bits=stats.finite_mean([o.scale_bits for o in operands.values() if o.quantized]),
+        scores=_scores(study, group),
     )
 
 
@@ -433,20 +387,6 @@ def summarise(study: Study) -> list[GroupSummary]:
     return [summarise_group(study, group) for group in study.groups]
 
 
-def tensor_summaries(group: Group) -> list[TensorSummary]:
-    """Time averages of every quantized tensor of a group, worst SQNR first."""
-    sums: dict[tuple[str, str], list[tuple[str, Floats]]] = {}
-    for run in group.runs:
-        log = run.tensors
-        if log.step.size == 0:
-            continue
-        names = ("sqnr_db", "underflow_fraction", "kurtosis", "channel_outlier_ratio")
-        columns = np.stack([time_average(log.get(name)) for name in names])
-        for index in np.flatnonzero(quantized_mask(run)):
-            key = (log.layer[index], log.slot[index])
-            sums.setdefault(key, []).append((log.format[index], columns[:, index]))
-    result = []
-    for (layer, slot), entries in sums.items():
-        mean = time_average(np.stack([values for _, values in entries]))
-        result.append(TensorSummary(group, layer, slot, entries[0][0], *map(float, mean)))
-    return sorted(result, key=lambda t: (math.isnan(t.sqnr_db), t.sqnr_db))
+def gap_change(summary: GroupSummary, plain: GroupSummary) -> float:
+    """What a variant adds to the final gap of its recipe."""
+    return summary.final_gap.mean - plain.final_gap.mean

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.compare import GroupSummary, MatchSummary, TensorSummary, tensor_summaries
+from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
+from fp8lab_analysis.operands import TensorSummary, tensor_summaries
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.tables import gap_text
@@ -37,10 +38,8 @@ def _gap(summary: GroupSummary) -> str:
     """The final gap with its uncertainty (over seeds, else within the run) and as a share of the
     baseline's loss."""
     shown = gap_text(summary)
-    reference = summary.final_loss[summary.gap_stage].mean - summary.final_gap.mean
-    if math.isfinite(reference) and reference > 0.0:
-        share = 100.0 * summary.final_gap.mean / reference
-        shown += f", {share:+.1f} %".replace("-", "−")
+    if math.isfinite(summary.relative_gap):
+        shown += f", {100.0 * summary.relative_gap:+.1f} %".replace("-", "−")
     return shown
 
 
@@ -124,7 +123,7 @@ def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     plain = {s.group.key.recipe: s for s in judged if not s.group.key.variant}
     for variant in dict.fromkeys(s.group.key.variant for s in judged if s.group.key.variant):
         changes = [
-            (s.group.key.recipe, s.final_gap.mean - plain[s.group.key.recipe].final_gap.mean)
+            (s.group.key.recipe, gap_change(s, plain[s.group.key.recipe]))
             for s in judged
             if s.group.key.variant == variant and s.group.key.recipe in plain
         ]
@@ -148,7 +147,7 @@ def divergence_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
         if seeds == 1:
             text = f"{summary.group.label} diverged in its only seed."
         else:
-            low, high = stats.wilson_interval(summary.diverged_seeds, seeds)
+            low, high = summary.diverged_interval
             text = (
                 f"{summary.group.label} diverged in {summary.diverged_seeds} of {seeds} seeds "
                 f"(95 % interval of the rate: {100.0 * low:.0f} to {100.0 * high:.0f} %)."
@@ -380,7 +379,7 @@ def left_out_findings(study: Study) -> list[Finding]:
 
 
 def state_findings(study: Study) -> list[Finding]:
-    """Unfinished runs, missing files, doubtful pairs, bit-identical results."""
+    """Unfinished runs, missing files, bit-identical results."""
     findings = [Finding("caution", "Files", note) for note in study.notes]
     unfinished = [run for run in study.runs if not run.complete]
     if unfinished:
@@ -394,14 +393,6 @@ def state_findings(study: Study) -> list[Finding]:
                 f"{last}{more}. Their numbers are those of their last step.",
             )
         )
-    odd = [
-        run.name
-        for run in study.runs
-        if run.path in study.pairings and study.pairings[run.path].note
-    ]
-    if odd:
-        note = study.pairings[next(r.path for r in study.runs if r.name == odd[0])].note
-        findings.append(Finding("caution", "Pairing", f"{_join(odd)}: {note}."))
     by_hash: dict[int, list[str]] = {}
     for run in study.runs:
         if run.complete and run.final_weight_hash:

@@ -11,12 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.compare import (
-    GroupSummary,
-    OperandSummary,
-    quantized_mask,
-    time_average,
-)
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.operands import OperandSummary, quantized_mask
 from fp8lab_analysis.runs import SLOTS, Floats, Run
 from fp8lab_analysis.study import Group
 from fp8lab_analysis.style import (
@@ -70,7 +66,7 @@ def heat_matrix(
         for index in np.flatnonzero(quantized_mask(run)):
             key = (run.tensors.slot[index], run.tensors.layer[index])
             stack[layer, rows[key], columns] = values[:, index]
-    return steps.astype(np.float64), time_average(stack)
+    return steps.astype(np.float64), stats.finite_column_means(stack)
 
 
 def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:

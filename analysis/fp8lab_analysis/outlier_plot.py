@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fp8lab_analysis.compare import GroupSummary, slot_mask
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.operands import slot_mask
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.style import (
     MUTED,

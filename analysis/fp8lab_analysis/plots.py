@@ -13,7 +13,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.compare import GroupSummary, RunComparison
+from fp8lab_analysis.compare import (
+    GroupSummary,
+    RunComparison,
+    seed_floor,
+    smooth_grad_norm,
+    smooth_loss,
+)
 from fp8lab_analysis.runs import Floats, Run
 from fp8lab_analysis.style import (
     BAND,
@@ -80,15 +86,6 @@ def robust_limits(curves: Sequence[Floats], pad: float = 0.08) -> tuple[float, f
     return float(low - room), float(high + room)
 
 
-def mean_curve(steps: Sequence[Floats], curves: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Mean over seeds on the steps that all seeds reached."""
-    common = steps[0]
-    for other in steps[1:]:
-        common = np.intersect1d(common, other)
-    picked = [curve[np.isin(step, common)] for step, curve in zip(steps, curves)]
-    return common, np.mean(np.stack(picked), axis=0)
-
-
 def draw_series(
     axes: Axes, context: PlotContext, summary: GroupSummary, lines: list[tuple[Floats, Floats]]
 ) -> None:
@@ -101,8 +98,8 @@ def draw_series(
         for step, curve in lines:
             x, y = thin(step, curve)
             axes.plot(x, y, linewidth=0.6, alpha=0.45, **style.line_kwargs())
-    step, curve = mean_curve([line[0] for line in lines], [line[1] for line in lines])
-    x, y = thin(step, curve)
+    seeds = stats.over_seeds(lines)
+    x, y = thin(seeds.steps, seeds.mean)
     order = 4 if summary.group.is_baseline else 3
     # Eight markers a line, not at the same places as the other lines'.
     every = max(1, round(0.13 * x.size))
@@ -141,33 +138,17 @@ def mark_divergence(axes: Axes, context: PlotContext, item: RunComparison, stage
     )
 
 
-def _smooth_loss(run: Run, stage: str) -> tuple[Floats, Floats]:
-    rows = run.stage_rows(stage)
-    loss = run.metrics.loss[rows]
-    return run.metrics.step[rows].astype(np.float64), stats.ema(
-        loss, stats.half_life_for(loss.size)
-    )
-
-
 def _draw_seed_band(axes: Axes, context: PlotContext, stage: str, around_zero: bool) -> bool:
     """Shades the baseline's seed band; False when fewer than two baseline seeds exist."""
     drawn = False
     for group in context.study.groups:
         if not group.is_baseline or (group.key.variant and drawn):
             continue
-        lines = [_smooth_loss(run, stage) for run in group.runs]
-        lines = [line for line in lines if line[0].size]
-        floor = stats.seed_floor([run.metrics.loss[run.stage_rows(stage)] for run in group.runs])
-        if floor is None or len(lines) < 2:
+        floor = seed_floor(group, stage)
+        if floor is None:
             continue
-        step, mean = mean_curve([line[0] for line in lines], [line[1] for line in lines])
-        centre = np.zeros(step.size) if around_zero else mean
-        size = min(step.size, floor.size)
-        x, low, high = thin(
-            step[:size],
-            (centre - np.interp(step, step[:size], floor[:size]))[:size],
-            (centre + np.interp(step, step[:size], floor[:size]))[:size],
-        )
+        centre = np.zeros(floor.steps.size) if around_zero else floor.mean
+        x, low, high = thin(floor.steps, centre - floor.half_width, centre + floor.half_width)
         axes.fill_between(x, low, high, color=BAND, alpha=0.6, linewidth=0, zorder=1)
         drawn = True
     return drawn
@@ -198,7 +179,7 @@ def loss_figure(context: PlotContext) -> Figure | None:
         band = _draw_seed_band(top, context, stage, False) or band
         shown = []
         for summary in summaries:
-            lines = [_smooth_loss(run, stage) for run in summary.group.runs]
+            lines = [smooth_loss(run, stage) for run in summary.group.runs]
             draw_series(top, context, summary, lines)
             if summary.verdict is not stats.Verdict.DIVERGED:
                 shown += [curve for _, curve in lines]
@@ -260,13 +241,10 @@ def gradient_norm_figure(context: PlotContext) -> Figure | None:
         for summary in summaries:
             norms, ratios = [], []
             for run in summary.group.runs:
-                step, norm = _smooth_norm(run, stage)
-                norms.append((step, norm))
-                pairing = study.pairings.get(run.path)
-                if pairing is not None:
-                    other_step, other = _smooth_norm(pairing.baseline, stage)
-                    common, a, b = np.intersect1d(step, other_step, return_indices=True)
-                    ratios.append((common, norm[a] / other[b]))
+                norms.append(smooth_grad_norm(run, stage))
+                baseline = study.pairings.of(run)
+                if baseline is not None:
+                    ratios.append(stats.ratio_curve(norms[-1], smooth_grad_norm(baseline, stage)))
             draw_series(axes[0][column], context, summary, norms)
             if paired:
                 draw_series(axes[1][column], context, summary, ratios)
@@ -280,15 +258,6 @@ def gradient_norm_figure(context: PlotContext) -> Figure | None:
     if paired:
         axes[1][0].set_ylabel(f"ratio to paired\n{study.baseline_recipe}")
     return finish(figure, context, "Gradient norm", group_handles(context, summaries))
-
-
-def _smooth_norm(run: Run, stage: str) -> tuple[Floats, Floats]:
-    rows = run.stage_rows(stage)
-    norm = run.metrics.grad_norm[rows]
-    positive = np.where(norm > 0.0, norm, np.nan)
-    with np.errstate(invalid="ignore"):
-        smooth = np.exp(stats.ema(np.log(positive), stats.half_life_for(norm.size)))
-    return run.metrics.step[rows].astype(np.float64), smooth
 
 
 def held_out_figure(context: PlotContext) -> Figure | None:
@@ -338,13 +307,11 @@ def _draw_points(
     lines = [line for line in lines if np.isfinite(line[1]).any()]
     if not lines:
         return
-    step, mean = mean_curve([line[0] for line in lines], [line[1] for line in lines])
-    picked = np.stack([curve[np.isin(steps, step)] for steps, curve in lines])
-    error = np.std(picked, axis=0, ddof=1) if len(lines) > 1 else None
+    seeds = stats.over_seeds(lines)
     axes.errorbar(
-        step,
-        mean,
-        yerr=error,
+        seeds.steps,
+        seeds.mean,
+        yerr=seeds.sd if len(lines) > 1 else None,
         capsize=2.0,
         elinewidth=0.8,
         **style.line_kwargs(),

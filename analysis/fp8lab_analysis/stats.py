@@ -1,7 +1,15 @@
-"""Pure functions from arrays to the numbers of a report: gaps, areas, bands, spikes, verdicts.
+"""Pure functions from arrays to the numbers of a report: the one definition of every statistic
+over runs.
 
 Losses are nats per unmasked token, gaps are run minus baseline (positive: the run is worse), and
-every function accepts NaN and infinities, which mean that training broke there.
+every function accepts NaN and infinities, which mean that training broke there. Throughout:
+
+- A deviation is the sample standard deviation (n - 1): seeds are a sample, and the formula of a
+  population makes the band of two seeds narrower by a factor of 1.41.
+- Smoothing has a half-life of 2 % of the curve, so that runs of 200 and of 20000 steps are smoothed
+  alike, and is corrected for its start: a fixed weight would hold on to the first loss.
+- A curve is a pair of arrays, ascending steps and values; two curves are compared on the steps that
+  both have.
 """
 
 from __future__ import annotations
@@ -14,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy import signal
-from scipy import stats as scipy_stats
 
 Array = npt.NDArray[np.float64]
+Curve = tuple[Array, Array]  # steps, values
 
 FINAL_FRACTION = 0.1  # of the rows of a stage: what "final" averages over,
 FINAL_ROWS = 10  # but at least so many
@@ -24,7 +32,6 @@ DIVERGENCE_MARGIN = 0.5  # nats above the best of the first third (recipes.md se
 SPIKE_SIGMAS = 5.0
 SPIKE_WINDOW = 100
 BAND_SIGMAS = 2.0  # half width of the seed band in sample standard deviations
-SQNR_EXACT = 199.0  # dB; the run file caps an error-free operand at 200
 
 
 def half_life_for(rows: int) -> float:
@@ -46,6 +53,27 @@ def ema(values: Array, half_life: float) -> Array:
     smooth = np.full(data.shape, np.nan)
     np.divide(top, bottom, out=smooth, where=finite & (bottom > 0.0))
     return smooth
+
+
+def smoothed(values: Array) -> Array:
+    """`ema` with the half-life that suits the length of the curve."""
+    data = np.asarray(values, dtype=np.float64)
+    return ema(data, half_life_for(data.size))
+
+
+def geometric_smoothed(values: Array) -> Array:
+    """`smoothed` on a log axis; NaN where a value is not positive."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(np.where(np.asarray(values) > 0.0, values, np.nan))
+    return np.asarray(np.exp(smoothed(logs)), dtype=np.float64)
+
+
+def sample_sd(values: Array) -> Array:
+    """Sample standard deviation (n - 1) over the first axis; NaN for fewer than two."""
+    data = np.asarray(values, dtype=np.float64)
+    if data.shape[0] < 2:
+        return np.full(data.shape[1:], np.nan)
+    return np.asarray(np.std(data, axis=0, ddof=1), dtype=np.float64)
 
 
 def tail(values: Array, fraction: float = FINAL_FRACTION) -> Array:
@@ -70,7 +98,7 @@ def batch_means_error(values: Array, batches: int = 5) -> float:
         return math.nan
     size = data.size // batches
     means = data[data.size - size * batches :].reshape(batches, size).mean(axis=1)
-    return float(np.std(means, ddof=1) / math.sqrt(batches))
+    return float(sample_sd(means)) / math.sqrt(batches)
 
 
 @dataclass(frozen=True)
@@ -80,7 +108,7 @@ class GapCurve:
     steps: Array
     raw: Array
     smooth: Array
-    spread: Array  # smoothed standard deviation of `raw` around `smooth`
+    spread: Array  # root of the smoothed square of `raw - smooth`: what one seed shows of its noise
 
 
 def paired_gap(steps: Array, loss: Array, baseline_steps: Array, baseline_loss: Array) -> GapCurve:
@@ -90,30 +118,75 @@ def paired_gap(steps: Array, loss: Array, baseline_steps: Array, baseline_loss: 
     )
     with np.errstate(invalid="ignore"):
         raw = np.asarray(loss, dtype=np.float64)[ours] - np.asarray(baseline_loss)[theirs]
-    half_life = half_life_for(raw.size)
-    smooth = ema(raw, half_life)
-    with np.errstate(invalid="ignore"):
-        spread = np.sqrt(ema((raw - smooth) ** 2, half_life))
+        smooth = smoothed(raw)
+        spread = np.sqrt(smoothed((raw - smooth) ** 2))
     return GapCurve(common.astype(np.float64), raw, smooth, spread)
 
 
 def gap_area(steps: Array, gap: Array) -> float:
-    """Signed area under the gap in nats x steps (trapezoids); NaN once the gap is not finite."""
+    """Signed area under the unsmoothed gap in nats x steps (trapezoids); NaN once the gap is not
+    finite."""
     if steps.size < 2:
         return math.nan
     return float(np.trapz(gap, steps))
 
 
-def seed_floor(curves: Sequence[Array]) -> Array | None:
-    """Half width per row of the baseline's seed band: BAND_SIGMAS sample standard deviations of the
-    smoothed losses over seeds, itself smoothed. None with fewer than two seeds."""
+def largest_gap(steps: Array, smooth: Array) -> tuple[float, int | None]:
+    """The smoothed gap of largest magnitude, with its sign, and its step: what a run that recovered
+    went through. The first two half-lives are left out, in which the average is over few rows. NaN
+    and None when no row is left, or one is not finite."""
+    first = math.ceil(2.0 * half_life_for(smooth.size))
+    rest = smooth[first:]
+    if rest.size == 0 or not bool(np.all(np.isfinite(rest))):
+        return math.nan, None
+    row = int(np.argmax(np.abs(rest)))
+    return float(rest[row]), int(steps[first + row])
+
+
+@dataclass(frozen=True)
+class SeedCurve:
+    """Curves of several seeds on the steps that all of them have."""
+
+    steps: Array
+    mean: Array
+    sd: Array  # sample standard deviation, NaN for one seed
+
+
+def over_seeds(curves: Sequence[Curve]) -> SeedCurve:
+    """Mean and deviation over seeds, step by step; NaN where a seed is not finite."""
+    common = curves[0][0]
+    for steps, _ in curves[1:]:
+        common = np.intersect1d(common, steps)
+    values = np.stack([curve[np.isin(steps, common)] for steps, curve in curves])
+    with np.errstate(invalid="ignore"):
+        return SeedCurve(np.asarray(common, np.float64), values.mean(axis=0), sample_sd(values))
+
+
+@dataclass(frozen=True)
+class SeedFloor:
+    """The baseline's own noise: its mean smoothed loss, and the half width of the seed band."""
+
+    steps: Array
+    mean: Array
+    half_width: Array
+
+    def at(self, steps: Array) -> Array:
+        """The half width at each of `steps`; NaN at a step that the baselines do not have."""
+        place = np.searchsorted(self.steps, steps).clip(0, max(0, self.steps.size - 1))
+        if self.steps.size == 0:
+            return np.full(np.shape(steps), np.nan)
+        return np.where(self.steps[place] == steps, self.half_width[place], np.nan)
+
+
+def seed_floor(curves: Sequence[Curve]) -> SeedFloor | None:
+    """Half width per step of the baseline's seed band: BAND_SIGMAS deviations of the smoothed
+    losses over seeds, itself smoothed. None with fewer than two seeds."""
     if len(curves) < 2:
         return None
-    rows = min(curve.size for curve in curves)
-    half_life = half_life_for(rows)
-    smooth = np.stack([ema(curve[:rows], half_life) for curve in curves])
-    variance = ema(np.var(smooth, axis=0, ddof=1), half_life)
-    return np.asarray(BAND_SIGMAS * np.sqrt(variance), dtype=np.float64)
+    seeds = over_seeds([(steps, smoothed(loss)) for steps, loss in curves])
+    with np.errstate(invalid="ignore"):
+        width = BAND_SIGMAS * np.sqrt(smoothed(seeds.sd**2))
+    return SeedFloor(seeds.steps, seeds.mean, np.asarray(width, dtype=np.float64))
 
 
 def first_departure(steps: Array, gap: Array, floor: Array, hold: int = 0) -> int | None:
@@ -136,8 +209,9 @@ def first_departure(steps: Array, gap: Array, floor: Array, hold: int = 0) -> in
 def spike_rows(
     loss: Array, sigmas: float = SPIKE_SIGMAS, window: int = SPIKE_WINDOW, warmup: int = 10
 ) -> list[int]:
-    """Rows where a spike starts: loss above EMA + sigmas * standard deviation, both over the
-    `window` rows before it (recipes.md section 8). Neighbouring rows above count as one spike."""
+    """Rows where a spike starts: loss above EMA + sigmas * deviation, both over the `window` rows
+    before it (recipes.md section 8). Neighbouring rows above are one spike, for one bad step of the
+    optimizer shows in several losses."""
     data = np.asarray(loss, dtype=np.float64)
     starts: list[int] = []
     if data.size <= warmup:
@@ -153,7 +227,7 @@ def spike_rows(
         reference = average[row - 1]
         if not math.isfinite(reference):
             reference = float(np.mean(past))
-        above = bool(data[row] > reference + sigmas * float(np.std(past)))
+        above = bool(data[row] > reference + sigmas * float(sample_sd(past)))
         if above and not above_before:
             starts.append(row)
         above_before = above
@@ -168,7 +242,7 @@ def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
         return False
     if not bool(np.all(np.isfinite(data))):
         return True
-    smooth = ema(data, half_life_for(data.size))
+    smooth = smoothed(data)
     third = max(1, data.size // 3)
     return bool(smooth[-1] > float(np.min(smooth[:third])) + margin)
 
@@ -203,16 +277,14 @@ def spread_over_seeds(values: Sequence[float]) -> Spread:
     data = np.asarray(list(values), dtype=np.float64)
     if data.size == 0 or not bool(np.all(np.isfinite(data))):
         return Spread(math.nan, math.nan, int(data.size))
-    sd = float(np.std(data, ddof=1)) if data.size > 1 else math.nan
-    return Spread(float(np.mean(data)), sd, int(data.size))
+    return Spread(float(np.mean(data)), float(sample_sd(data)), int(data.size))
 
 
-def t_half_width(spread: Spread, level: float = 0.95) -> float:
-    """Half width of Student's confidence interval of the mean; NaN for fewer than two seeds."""
-    if spread.count < 2 or not math.isfinite(spread.sd):
-        return math.nan
-    quantile = float(scipy_stats.t.ppf(0.5 + level / 2.0, spread.count - 1))
-    return quantile * spread.sd / math.sqrt(spread.count)
+def error_of_mean(errors: Sequence[float]) -> float:
+    """Standard error of the mean of independent estimates with these standard errors; NaN where one
+    is unknown."""
+    data = np.asarray(list(errors), dtype=np.float64)
+    return float(np.sqrt(np.sum(data**2)) / data.size) if data.size else math.nan
 
 
 class Verdict(enum.Enum):
@@ -248,18 +320,35 @@ def judge(gaps: Sequence[float], diverged: Sequence[bool], band: float) -> Verdi
     return Verdict.WORSE if mean > 0.0 else Verdict.BETTER
 
 
-def median_ratio(values: Array, reference: Array) -> float:
-    """Median of values / reference over rows where both are finite and the reference positive."""
-    rows = min(values.size, reference.size)
-    ours, theirs = values[:rows], reference[:rows]
-    usable = np.isfinite(ours) & np.isfinite(theirs) & (theirs > 0.0)
-    if not bool(np.any(usable)):
-        return math.nan
-    return float(np.median(ours[usable] / theirs[usable]))
+def ratio_curve(ours: Curve, theirs: Curve) -> Curve:
+    """ours / theirs on the steps that both have; NaN where either is not finite or the reference is
+    not positive."""
+    common, a, b = np.intersect1d(ours[0], theirs[0], return_indices=True)
+    value, reference = np.asarray(ours[1])[a], np.asarray(theirs[1])[b]
+    usable = np.isfinite(value) & np.isfinite(reference) & (reference > 0.0)
+    ratio = np.full(common.shape, np.nan)
+    np.divide(value, reference, out=ratio, where=usable)
+    return common.astype(np.float64), ratio
+
+
+def median_ratio(ours: Curve, theirs: Curve) -> float:
+    """Median of `ratio_curve` where it is known, NaN where it never is. A median, because one step
+    with a gradient a thousand times larger would decide a mean."""
+    ratio = ratio_curve(ours, theirs)[1]
+    ratio = ratio[np.isfinite(ratio)]
+    return float(np.median(ratio)) if ratio.size else math.nan
+
+
+def finite_column_means(values: Array) -> Array:
+    """Mean over the first axis of the finite entries, NaN for a column without any."""
+    data = np.asarray(values, dtype=np.float64)
+    finite = np.isfinite(data)
+    count = finite.sum(axis=0)
+    mean = np.full(data.shape[1:], np.nan)
+    np.divide(np.where(finite, data, 0.0).sum(axis=0), count, out=mean, where=count > 0)
+    return mean
 
 
 def finite_mean(values: npt.ArrayLike) -> float:
     """Mean of the finite entries, NaN when there is none."""
-    data = np.asarray(values, dtype=np.float64)
-    data = data[np.isfinite(data)]
-    return float(np.mean(data)) if data.size else math.nan
+    return float(finite_column_means(np.ravel(np.asarray(values, dtype=np.float64))))

@@ -1,29 +1,36 @@
 """Collects runs into a study: which runs are seeds of one recipe, and which is whose baseline.
 
 Runs of one (recipe, variant) form a group; a variant names whatever else sets arms apart, such as
-planted outliers or another learning rate. A run is paired with the baseline run that has the same
-seed and the same configuration apart from the recipe.
+planted outliers or another learning rate. Who is compared with whom: pairing.py.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fp8lab_analysis.hdf5 import Damage, InputError, read_dataset, reading, texts, to_text
+import h5py
+import numpy as np
+
+from fp8lab_analysis.configuration import (
+    configuration,
+    has_planted_outliers,
+    is_planting_key,
+    is_recipe_key,
+)
+from fp8lab_analysis.hdf5 import Damage, InputError, numbers, read_dataset, reading, texts, to_text
+from fp8lab_analysis.pairing import Declared, Pairings, pair_runs
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.runs import Run
 
-STUDY_SCHEMA = "fp8lab-study-1"
+STUDY_SCHEMA = "fp8lab-study-2"
+FIRST_SCHEMA = "fp8lab-study-1"  # no flag of baselines; its statistics are not read
+STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
 SHARED_FOLDERS = ("shared", "_shared")  # leading stages that all arms start from; not an arm
 PLANTED = "planted outliers"
-
-# Configuration keys that do not set two arms apart numerically.
-_NEUTRAL = ("name", "init_from", "backend", "text", "hash")
-_NEUTRAL_TABLES = ("logging",)
+BASELINE_RECIPE = "bf16"  # of run files without a study file
 
 
 @dataclass(frozen=True)
@@ -54,20 +61,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """The baseline run of a run; `note` says in which respect the two differ, if they do."""
-
-    baseline: Run
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Study:
     """All runs of a report, grouped and paired."""
 
     title: str
     groups: list[Group]
-    pairings: dict[Path, Pairing]
+    pairings: Pairings
     stages: list[str]
     baseline_recipe: str
     notes: list[str] = field(default_factory=list)
@@ -82,56 +81,12 @@ class Study:
         """The group that holds the baselines of `group`'s runs; itself for a baseline."""
         if group.is_baseline:
             return group
-        partners = {
-            self.pairings[run.path].baseline.path for run in group.runs if run.path in self.pairings
-        }
+        partners = [self.pairings.of(run) for run in group.runs]
+        paths = {partner.path for partner in partners if partner is not None}
         for candidate in self.groups:
-            if any(run.path in partners for run in candidate.runs):
+            if any(run.path in paths for run in candidate.runs):
                 return candidate
         return None
-
-
-def flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """A TOML document as {dotted key: value}; tables in an array go by their `name`."""
-    if isinstance(value, Mapping):
-        items: Iterable[tuple[str, Any]] = ((str(key), item) for key, item in value.items())
-    elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
-        items = ((str(item.get("name", index)), item) for index, item in enumerate(value))
-    else:
-        return {prefix: str(value)}
-    flat: dict[str, str] = {}
-    for key, item in items:
-        flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
-    return flat
-
-
-def configuration(run: Run) -> dict[str, str]:
-    """The run's resolved configuration, flattened, without keys that do not change numbers."""
-    try:
-        flat = flatten(tomllib.loads(run.meta.get("config_text", "")))
-    except tomllib.TOMLDecodeError:
-        return {}
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in _NEUTRAL and key.split(".")[0] not in _NEUTRAL_TABLES
-    }
-
-
-def _is_recipe_key(key: str) -> bool:
-    return key.split(".")[-1] == "recipe"
-
-
-def _is_planting_key(key: str) -> bool:
-    return "planted_outliers" in key.split(".")
-
-
-def has_planted_outliers(config: Mapping[str, str]) -> bool:
-    """True when some stage of the configuration plants outlier channels."""
-    return any(
-        key.endswith("planted_outliers.channels") and value not in ("", "0")
-        for key, value in config.items()
-    )
 
 
 def variant_labels(runs: Sequence[Run]) -> list[str]:
@@ -146,7 +101,7 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
         key
         for key in keys
         if key not in ("seed", "recipe")
-        and not _is_planting_key(key)
+        and not is_planting_key(key)
         and len({config.get(key, "") for config in unlabelled}) > 1
     ]
     labels = []
@@ -157,7 +112,7 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
         parts = [PLANTED] if has_planted_outliers(config) else []
         for key in varying:
             value = config.get(key, "")
-            if _is_recipe_key(key) and value in ("", run.recipe):
+            if is_recipe_key(key) and value in ("", run.recipe):
                 continue
             parts.append(f"{'.'.join(key.split('.')[-2:])} = {value or 'unset'}")
         labels.append(_shortened(parts))
@@ -172,42 +127,6 @@ def _shortened(parts: Sequence[str]) -> str:
     return ", ".join(shown)
 
 
-def _identity(run: Run, with_planting: bool) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """What a run and its baseline must share."""
-    items = tuple(
-        sorted(
-            (key, value)
-            for key, value in configuration(run).items()
-            if not _is_recipe_key(key) and (with_planting or not _is_planting_key(key))
-        )
-    )
-    return run.seed, items
-
-
-def pair_with_baselines(
-    runs: Sequence[Run], baseline_recipe: str, named: Mapping[str, str]
-) -> dict[Path, Pairing]:
-    """Finds each run's baseline: the arm that `named` gives for it, else the baseline run of equal
-    seed and configuration, else one that differs only in the planting of outliers (and says so)."""
-    by_name = {run.name: run for run in runs}
-    baselines = [run for run in runs if run.recipe == baseline_recipe]
-    pairings: dict[Path, Pairing] = {}
-    for run in runs:
-        wanted = named.get(run.name, "") or run.meta.get("extra.baseline", "")
-        if wanted in by_name and by_name[wanted] is not run:
-            pairings[run.path] = Pairing(by_name[wanted])
-            continue
-        if run.recipe == baseline_recipe:
-            continue
-        for with_planting, note in ((True, ""), (False, "baseline without planted outliers")):
-            wanted_identity = _identity(run, with_planting)
-            match = [b for b in baselines if _identity(b, with_planting) == wanted_identity]
-            if match:
-                pairings[run.path] = Pairing(match[0], note)
-                break
-    return pairings
-
-
 @dataclass(frozen=True)
 class _Source:
     """What one command-line input stands for."""
@@ -215,7 +134,7 @@ class _Source:
     run_files: list[Path]
     title: str = ""
     baseline_recipe: str = ""
-    baseline_arm: dict[str, str] = field(default_factory=dict)
+    declared: dict[Path, Declared] = field(default_factory=dict)  # by run file
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
 
@@ -227,37 +146,74 @@ def _no_one(path: Path) -> None:
     """Nobody wants to be told."""
 
 
-def _arm_lists(file: Any, names: Sequence[str]) -> list[list[str]]:
-    """Columns of /arms, each with an entry for every arm. Throws Damage."""
-    for name in names:
-        if f"arms/{name}" not in file:
+class _Arms:
+    """Columns of /arms, all of one length. Throws Damage."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self.names = self.texts("name")
+
+    def texts(self, name: str) -> list[str]:
+        """A column of text."""
+        return self._whole(name, texts(self._column(name), f"/arms/{name}"))
+
+    def flags(self, name: str) -> list[bool]:
+        """A column of zeros and ones."""
+        column = numbers(self._column(name), f"/arms/{name}", "iu")
+        if column.ndim != 1 or bool((column > 1).any()):
+            raise Damage(f"/arms/{name} does not hold flags")
+        return self._whole(name, [bool(item) for item in column])
+
+    def _column(self, name: str) -> np.ndarray[Any, Any]:
+        if f"arms/{name}" not in self._file:
             raise Damage(f"no /arms/{name}")
-    columns = [texts(read_dataset(file[f"arms/{name}"]), f"/arms/{name}") for name in names]
-    if len({len(column) for column in columns}) > 1:
-        raise Damage(f"{', '.join(names)} of /arms differ in length")
-    return columns
+        return read_dataset(self._file[f"arms/{name}"])
+
+    def _whole(self, name: str, column: list[Any]) -> list[Any]:
+        if name != "name" and len(column) != len(self.names):
+            raise Damage(f"/arms/{name} has another length than /arms/name")
+        return column
+
+
+def _declared(
+    arms: _Arms, files: Sequence[Path], schema: str, baseline_recipe: str
+) -> dict[Path, Declared]:
+    """What the study file says of each run file's pairing."""
+    partners = arms.texts("baseline_arm")
+    if schema == FIRST_SCHEMA:
+        flags = [recipe == baseline_recipe for recipe in arms.texts("recipe")]
+    else:
+        flags = arms.flags("is_baseline")
+    by_name = dict(zip(arms.names, files))
+    unknown = [name for name in partners if name and name not in by_name]
+    if unknown:
+        raise Damage(f"/arms/baseline_arm names '{unknown[0]}', which is no arm")
+    return {
+        file.resolve(): Declared(flag, by_name[name].resolve() if name else None)
+        for file, flag, name in zip(files, flags, partners)
+    }
 
 
 def _read_study_file(path: Path, opening: Opening) -> _Source:
     opening(path)
     with reading(path, "study") as file:
         schema = to_text(file["meta"].attrs.get("schema", "")) if "meta" in file else ""
-        if schema != STUDY_SCHEMA:
+        if schema not in STUDY_SCHEMAS:
             raise InputError(
-                f"{path}: schema is '{schema}' (expected {STUDY_SCHEMA}); without study.h5 a "
-                "report takes the run.h5 of its arms as arguments"
+                f"{path}: schema is '{schema}' (expected {' or '.join(STUDY_SCHEMAS)}); without "
+                "study.h5 a report takes the run.h5 of its arms as arguments"
             )
-        names, run_files, baselines = _arm_lists(file, ("name", "run_file", "baseline_arm"))
-        complete = list(read_dataset(file["arms/complete"])) if "arms/complete" in file else []
         meta = {key: to_text(value) for key, value in file["meta"].attrs.items()}
-        files = [path.parent / item for item in run_files]
+        arms = _Arms(file)
+        files = [path.parent / item for item in arms.texts("run_file")]
+        complete = dict(zip(arms.names, arms.flags("complete")))
+        declared = _declared(arms, files, schema, meta.get("baseline", ""))
         there = [item.exists() for item in files]
-    missing = [name for name, found in zip(names, there) if not found]
-    done = {name for name, flag in zip(names, complete) if flag}
+    missing = [name for name, found in zip(arms.names, there) if not found]
     notes = []
     for said, those in (
-        ("No run file yet for", [name for name in missing if name not in done]),
-        ("Complete by study.h5, but without a run file", [n for n in missing if n in done]),
+        ("No run file yet for", [name for name in missing if not complete[name]]),
+        ("Complete by study.h5, but without a run file", [n for n in missing if complete[n]]),
     ):
         if those:
             notes.append(f"{said}: {', '.join(those)}.")
@@ -265,7 +221,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         run_files=[item for item, found in zip(files, there) if found],
         title=meta.get("title", "") or meta.get("name", ""),
         baseline_recipe=meta.get("baseline", ""),
-        baseline_arm=dict(zip(names, baselines)),
+        declared=declared,
         notes=notes,
         meta=meta,
     )
@@ -308,7 +264,7 @@ def _stage_order(runs: Sequence[Run]) -> list[str]:
     return order
 
 
-def group_runs(runs: Sequence[Run], baseline_recipe: str) -> list[Group]:
+def group_runs(runs: Sequence[Run], pairings: Pairings) -> list[Group]:
     """Groups by (recipe, variant); baselines first, then planted arms after plain ones. A seed
     counts once: a second run of it (a copy, another backend) is a group of its own, for the two
     know nothing of the noise between seeds."""
@@ -320,7 +276,7 @@ def group_runs(runs: Sequence[Run], baseline_recipe: str) -> list[Group]:
             key = GroupKey(run.recipe, f"{variant}, {again}" if variant else again)
         members.setdefault(key, []).append(run)
     groups = [
-        Group(key, sorted(found, key=lambda run: run.seed), key.recipe == baseline_recipe)
+        Group(key, sorted(found, key=lambda run: run.seed), all(map(pairings.is_baseline, found)))
         for key, found in members.items()
     ]
     order = {key: index for index, key in enumerate(members)}
@@ -345,14 +301,16 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
     if not files:
         raise InputError(f"{inputs[0]}: lists no run that has a run file yet")
     runs = [_load(path, opening) for path in files]
-    named = {name: arm for source in sources for name, arm in source.baseline_arm.items()}
-    baseline_recipe = next((s.baseline_recipe for s in sources if s.baseline_recipe), "bf16")
+    declared = {path: arm for source in sources for path, arm in source.declared.items()}
+    named = next((s.baseline_recipe for s in sources if s.baseline_recipe), BASELINE_RECIPE)
+    pairings = pair_runs(runs, declared, named)
+    baseline_recipe = next((run.recipe for run in runs if pairings.is_baseline(run)), named)
     meta: dict[str, str] = next((source.meta for source in sources if source.meta), {})
     fallback = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     return Study(
         title=title or next((s.title for s in sources if s.title), fallback),
-        groups=group_runs(runs, baseline_recipe),
-        pairings=pair_with_baselines(runs, baseline_recipe, named),
+        groups=group_runs(runs, pairings),
+        pairings=pairings,
         stages=_stage_order(runs),
         baseline_recipe=baseline_recipe,
         notes=notes,

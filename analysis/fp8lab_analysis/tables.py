@@ -13,13 +13,12 @@ from fp8lab_analysis import stats
 from fp8lab_analysis.compare import (
     GroupSummary,
     MatchSummary,
-    OperandSummary,
+    ScoreSummary,
     StageComparison,
-    TensorSummary,
     held_out_loss,
-    tensor_summaries,
 )
-from fp8lab_analysis.runs import Event, Run, Score
+from fp8lab_analysis.operands import OperandSummary, TensorSummary, tensor_summaries
+from fp8lab_analysis.runs import Event, Run
 from fp8lab_analysis.study import Study
 
 Cell = Union[str, int, float, None]
@@ -98,17 +97,6 @@ def gap_text(summary: GroupSummary) -> str:
         if math.isfinite(summary.gap_error):
             shown += f" (in the run ±{summary.gap_error:.4f})"
     return shown
-
-
-def operand_mean(summary: GroupSummary, letter: str) -> float:
-    """Mean SQNR in dB of the quantized slots of x, w or dy."""
-    return stats.finite_mean(
-        [
-            operand.sqnr_db.mean
-            for slot, operand in summary.operands.items()
-            if slot.endswith(f".{letter}") and operand.quantized
-        ]
-    )
 
 
 def verdict_text(summary: GroupSummary) -> str:
@@ -191,9 +179,9 @@ def summary_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
             Column("exact match high", "%", "{:.1f}"),
             lambda s: _match_percentages(_last_match(s))[2],
         ),
-        (Column("SQNR x", "dB", "{:.1f}"), lambda s: operand_mean(s, "x")),
-        (Column("SQNR w", "dB", "{:.1f}"), lambda s: operand_mean(s, "w")),
-        (Column("SQNR dy", "dB", "{:.1f}"), lambda s: operand_mean(s, "dy")),
+        (Column("SQNR x", "dB", "{:.1f}"), lambda s: s.mean_sqnr_of("x")),
+        (Column("SQNR w", "dB", "{:.1f}"), lambda s: s.mean_sqnr_of("w")),
+        (Column("SQNR dy", "dB", "{:.1f}"), lambda s: s.mean_sqnr_of("dy")),
         (Column("worst underflow", "%", "{:.3g}"), _worst_underflow),
         (Column("scale bits", "bit/element", "{:.3g}"), lambda s: s.scale_bits),
         (Column("verdict"), verdict_text),
@@ -229,7 +217,7 @@ def match_text(summary: GroupSummary) -> str | None:
 
 def sqnr_text(summary: GroupSummary) -> str | None:
     """Mean SQNR of x, w and dy; nothing where none is quantized."""
-    means = [operand_mean(summary, letter) for letter in ("x", "w", "dy")]
+    means = [summary.mean_sqnr_of(letter) for letter in ("x", "w", "dy")]
     return " / ".join(f"{v:.1f}" for v in means) if math.isfinite(max(means)) else None
 
 
@@ -264,6 +252,8 @@ def stage_table(summaries: Sequence[GroupSummary]) -> Table:
             Column("standard error in the run", "nats/token", "{:.4f}"),
             lambda r: r.stage.final_gap_error,
         ),
+        (Column("largest gap", "nats/token", "{:+.4f}"), lambda r: r.stage.largest_gap),
+        (Column("largest gap at", "step", "{}"), lambda r: r.stage.largest_gap_step),
         (Column("gap area", "nats/token × step", "{:+.2f}"), lambda r: r.stage.area),
         (Column("leaves the seed band", "step", "{}"), lambda r: r.stage.first_departure),
         (Column("spikes", "", "{}"), lambda r: r.stage.spikes),
@@ -349,48 +339,19 @@ def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     return tabulate("evaluation", title, rows, lambda r: r.label, fields)
 
 
-@dataclass(frozen=True)
-class _Score:
-    """One score at the end of a stage, over the seeds of a group."""
-
-    label: str
-    stage: str
-    name: str
-    spread: stats.Spread
-    count: int  # of the first seed
-
-
-def _final_scores(run: Run, stage: str) -> dict[str, Score]:
-    """The scores of the last evaluation of a stage, by name."""
-    if stage not in run.stage_names:
-        return {}
-    index = run.stage_names.index(stage)
-    rows = [score for score in run.scores if score.stage == index]
-    return {score.name: score for score in rows if score.step == rows[-1].step}
-
-
-def score_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
+def score_table(summaries: Sequence[GroupSummary]) -> Table:
     """One row per recipe, stage and score, what /eval has no column for."""
-    rows = []
-    for summary in summaries:
-        for stage in study.stages:
-            finals = [_final_scores(run, stage) for run in summary.group.runs]
-            finals = [scores for scores in finals if scores]
-            for name, first in (finals[0] if finals else {}).items():
-                values = [scores[name].value for scores in finals if name in scores]
-                spread = stats.spread_over_seeds(values)
-                rows.append(_Score(summary.group.label, stage, name, spread, first.count))
-    fields: list[Field[_Score]] = [
-        (Column("recipe"), lambda r: r.label),
-        (Column("stage"), lambda r: r.stage),
-        (Column("score"), lambda r: r.name),
-        (Column("value", "", "{:.5g}"), lambda r: r.spread.mean),
-        (Column("sd over seeds", "", "{:.2g}"), lambda r: r.spread.sd),
-        (Column("count", "", "{}"), lambda r: r.count),
+    rows = [(s.group.label, score) for s in summaries for score in s.scores]
+    fields: list[Field[tuple[str, ScoreSummary]]] = [
+        (Column("recipe"), lambda r: r[0]),
+        (Column("stage"), lambda r: r[1].stage),
+        (Column("score"), lambda r: r[1].name),
+        (Column("value", "", "{:.5g}"), lambda r: r[1].spread.mean),
+        (Column("sd over seeds", "", "{:.2g}"), lambda r: r[1].spread.sd),
+        (Column("count", "", "{}"), lambda r: r[1].count),
     ]
-    return tabulate(
-        "scores", "Scores by source, samples, choices and rollouts", rows, lambda r: r.label, fields
-    )
+    title = "Scores by source, samples, choices and rollouts"
+    return tabulate("scores", title, rows, lambda r: r[0], fields)
 
 
 def event_table(summaries: Sequence[GroupSummary]) -> Table:
@@ -506,7 +467,7 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
             [tensor for tensors in ranked for tensor in tensors], "tensors", "All tensors", ""
         ),
         evaluation=evaluation_table(study, summaries),
-        scores=score_table(study, summaries),
+        scores=score_table(summaries),
         events=event_table(summaries),
         runs=provenance_table(summaries),
     )

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -266,12 +267,17 @@ struct StudyConfig {
   std::filesystem::path base;              ///< run configuration file, relative to the study file
   std::vector<Assignment> assignments;     ///< applied to every arm first
   std::vector<std::string> shared_stages;  ///< leading stages run once and shared by all arms
-  std::vector<Assignment> shared_assignments;  ///< recipe of the shared run, ...
-  std::string baseline = "bf16";  ///< recipe against which gaps are taken (same other axes)
-  std::vector<StudyArm> arms;     ///< the expanded grid, in order
+  std::vector<Assignment> shared_assignments;        ///< recipe of the shared run, ...
+  std::string baseline = "bf16";                     ///< recipe that the others are compared with
+  std::map<std::string, std::string> stage_recipes;  ///< by stage, of the base configuration
+  std::vector<StudyArm> arms;                        ///< the expanded grid, in order
   std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
+
+/// True for an arm that others are compared with: its recipe is the baseline, and no stage has
+/// another than that or the base configuration's.
+bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// Reads `file`; `assignments` (--set) come after its own [set]. Every run of the study is checked.
 /// Throws Error with file:line.

@@ -189,12 +189,14 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
 }
 
 // Every run of the study must be valid before the first one starts. Returns what identifies them.
-std::string check_runs(const TomlReader& document, const StudyConfig& study) {
-  std::string identity = configure(study, "shared stages", study.shared_assignments).text;
+std::string check_runs(const TomlReader& document, StudyConfig& study) {
+  const RunConfig base = configure(study, "shared stages", study.shared_assignments);
+  for (const StageConfig& stage : base.stages) study.stage_recipes[stage.name] = stage.recipe;
+  std::string identity = base.text;
   bool has_baseline = false;
   for (const StudyArm& arm : study.arms) {
     const RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
-    has_baseline = has_baseline || config.recipe == study.baseline;
+    has_baseline = has_baseline || runs_baseline(study, config);
     identity += arm.name + "\n" + config.text;
     for (std::size_t i = 0; i < study.shared_stages.size(); ++i) {
       if (i < config.stages.size() && config.stages[i].name == study.shared_stages[i]) continue;
@@ -213,6 +215,16 @@ std::string check_runs(const TomlReader& document, const StudyConfig& study) {
 }
 
 }  // namespace
+
+bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
+  const auto runs_another = [&](const StageConfig& stage) {
+    const auto base = study.stage_recipes.find(stage.name);
+    return !stage.recipe.empty() && stage.recipe != study.baseline &&
+           (base == study.stage_recipes.end() || stage.recipe != base->second);
+  };
+  return arm.recipe == study.baseline &&
+         std::none_of(arm.stages.begin(), arm.stages.end(), runs_another);
+}
 
 StudyConfig load_study_config(const std::filesystem::path& file,
                               const std::vector<Assignment>& assignments) {

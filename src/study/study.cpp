@@ -11,7 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
-#include "src/study/comparison.hpp"
+#include "src/io/study_log.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"
 #include "src/train/run_check.hpp"
@@ -42,13 +42,35 @@ void keep_stages(const StudyConfig& study, bool shared, RunConfig& config) {
   }
 }
 
-/// Without the axis that names the precision: arms that agree in this are compared.
+/// Arms that agree in this are compared: seed, data, model, optimizer and schedules. It leaves out
+/// the recipes, and what changes no bit of a run: its name, what it logs, and the backend, but for
+/// the truth path, whose arithmetic is another.
 std::string pairing_key(const RunConfig& config) {
   RunConfig neutral = config;
   neutral.recipe.clear();
   neutral.name.clear();
+  neutral.logging = LoggingConfig{};
+  if (neutral.backend != "truth") neutral.backend = RunConfig{}.backend;
   for (StageConfig& stage : neutral.stages) stage.recipe.clear();
   return to_toml(neutral);
+}
+
+/// Fills in which arms are baselines and which arm is compared with which: the one owner of the
+/// pairing of a study. Of several baselines that an arm could be compared with, the first counts.
+void pair_with_baselines(const StudyConfig& study, std::vector<PlannedArm>& arms) {
+  std::map<std::string, std::string> baselines;  // the baseline arm of every key
+  std::vector<std::string> keys;
+  for (PlannedArm& arm : arms) {
+    keys.push_back(pairing_key(arm.config));
+    arm.is_baseline = runs_baseline(study, arm.config);
+    if (arm.is_baseline) baselines.emplace(keys.back(), arm.name);
+  }
+  for (std::size_t i = 0; i < arms.size(); ++i) {
+    const auto baseline = baselines.find(keys[i]);
+    if (!arms[i].is_baseline && baseline != baselines.end()) {
+      arms[i].baseline_arm = baseline->second;
+    }
+  }
 }
 
 /// The configuration again, with what follows from it: its text and its hash.
@@ -193,8 +215,8 @@ std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& op
 }
 
 /// One process at a time, so that the file of the last one is the newest.
-void rewrite_table(const StudyConfig& study, const StudyPlan& plan, const StudyOptions& options,
-                   RunCheck& check) {
+void rewrite_study_file(const StudyConfig& study, const StudyPlan& plan,
+                        const StudyOptions& options, RunCheck& check) {
   const auto path = options.directory / ".study.h5";
   const std::optional<FileLock> lock = wait_for_lock(path, "study.h5", options);
   if (!lock) {
@@ -202,7 +224,7 @@ void rewrite_table(const StudyConfig& study, const StudyPlan& plan, const StudyO
     return;
   }
   check_runs_are_those_of(plan, options.directory, check);
-  write_comparison(study, plan.arms, options.directory);
+  write_study(options.directory / "study.h5", describe_study(study, plan, options.directory));
 }
 
 void check_index(const StudyPlan& plan, const StudyOptions& options) {
@@ -222,8 +244,6 @@ StudyPlan plan_study(const StudyConfig& study) {
     keep_stages(study, true, config);
     plan.shared = resolved(config);
   }
-  std::vector<std::string> keys;
-  std::map<std::string, std::string> baselines;  // the baseline arm of every key
   for (const StudyArm& arm : study.arms) {
     RunConfig config = configure(study, arm.assignments);
     config.name = arm.name;
@@ -231,16 +251,9 @@ StudyPlan plan_study(const StudyConfig& study) {
       keep_stages(study, false, config);
       config.init_from.clear();  // the shared run starts from it, the arms from the shared run
     }
-    plan.arms.push_back({arm.name, resolved(config), "", arm.assignments});
-    keys.push_back(pairing_key(plan.arms.back().config));
-    if (plan.arms.back().config.recipe == study.baseline) baselines[keys.back()] = arm.name;
+    plan.arms.push_back({arm.name, resolved(config), false, "", arm.assignments});
   }
-  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
-    const auto baseline = baselines.find(keys[i]);
-    if (plan.arms[i].config.recipe != study.baseline && baseline != baselines.end()) {
-      plan.arms[i].baseline_arm = baseline->second;
-    }
-  }
+  pair_with_baselines(study, plan.arms);
   return plan;
 }
 
@@ -273,7 +286,7 @@ StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
                                 ++done, tasks.size()));
       });
   count(results, options, result);
-  rewrite_table(study, plan, options, check);
+  rewrite_study_file(study, plan, options, check);
   return result;
 }
 

@@ -29,7 +29,8 @@ struct StudyOptions {
 struct PlannedArm {
   std::string name;
   RunConfig config;
-  std::string baseline_arm;  ///< empty for a baseline
+  bool is_baseline = false;
+  std::string baseline_arm;  ///< to compare with; empty: none, and for a baseline
   std::vector<Assignment> axes;
 };
 
@@ -41,6 +42,7 @@ struct StudyPlan {
 /// The folder of the shared run.
 inline constexpr const char* kSharedRun = "shared";
 
+/// Also decides which arms are baselines and which arm is compared with which.
 StudyPlan plan_study(const StudyConfig& study);
 
 struct StudyResult {

@@ -170,6 +170,29 @@ void check_runs_are_those_of(const StudyPlan& plan, const fs::path& directory, R
   if (!mismatches.empty()) refuse(directory, mismatches);
 }
 
+StudyTable describe_study(const StudyConfig& study, const StudyPlan& plan,
+                          const fs::path& directory) {
+  StudyTable table{study.name, study.title, study.text, study.hash, study.baseline, {}};
+  for (const PlannedArm& planned : plan.arms) {
+    ArmRecord arm;
+    arm.name = planned.name;
+    arm.run_file = fs::path(planned.name) / "run.h5";
+    arm.recipe = planned.config.recipe;
+    arm.seed = planned.config.seed;
+    arm.config_hash = planned.config.hash;
+    for (const Assignment& axis : planned.axes) arm.axes[axis.key] = axis.value;
+    arm.is_baseline = planned.is_baseline;
+    arm.baseline_arm = planned.baseline_arm;
+    if (const std::optional<RunStatus> stored = read_stored(directory, planned.name)) {
+      arm.complete = stored->complete;
+      arm.last_step = stored->last_step;
+      arm.final_weight_hash = stored->final_weight_hash;
+    }
+    table.arms.push_back(std::move(arm));
+  }
+  return table;
+}
+
 fs::path lock_of_run(const fs::path& directory, const std::string& name) {
   return directory / name / ".ablate";
 }

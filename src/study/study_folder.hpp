@@ -9,6 +9,7 @@
 #include <string>
 
 #include "src/io/file_lock.hpp"
+#include "src/io/study_log.hpp"
 #include "src/study/study.hpp"
 #include "src/train/run_check.hpp"
 
@@ -24,6 +25,10 @@ RunConfig start_from_shared(const RunConfig& arm, const std::filesystem::path& d
 /// configuration, contents of recipes and data, initial weights.
 void check_runs_are_those_of(const StudyPlan& plan, const std::filesystem::path& directory,
                              RunCheck& check);
+
+/// What study.h5 says: the plan, and of each run in `directory` how far it is.
+StudyTable describe_study(const StudyConfig& study, const StudyPlan& plan,
+                          const std::filesystem::path& directory);
 
 /// Lock on one arm, or on the shared run.
 std::filesystem::path lock_of_run(const std::filesystem::path& directory, const std::string& name);

@@ -150,6 +150,11 @@ def test_the_links_of_a_study_are_followed(tmp_path: Path) -> None:
     status, found = doctor(out)
     assert status == 0 and found["study.h5"] == ("whole", "2 links")
     assert sum(name.endswith("run.h5") for name in found) == 2
+    for schema, health in (("1", "whole"), ("9", "damaged"), ("2", "whole")):
+        with h5py.File(out / "study.h5", "a") as file:
+            file["meta"].attrs["schema"] = f"fp8lab-study-{schema}"
+            file["meta"].attrs.pop("checksum", None)
+        assert doctor(out)[1]["study.h5"][0] == health, schema
     next(out.glob("te_current*/run.h5")).unlink()
     status, found = doctor(out)
     assert status == 3 and "ablate" in found["study.h5"][1]

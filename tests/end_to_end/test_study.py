@@ -8,12 +8,18 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Callable
 
 import h5py
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "analysis"))
+
+from fp8lab_analysis import load_study  # noqa: E402
 
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 
@@ -412,6 +418,61 @@ def test_a_foreign_shared_checkpoint_is_refused(tmp_path: Path) -> None:
     assert "shared/checkpoint.safetensors: not the one" in study.refused()
     path.write_bytes(own)
     study.done()
+
+
+MIXED = """
+[[axis]]
+key = "seed"
+values = [1, 2]
+[[arm]]
+name = "mixed"
+[arm.set]
+seed = 1
+recipe = "bf16"
+stages.sft.recipe = "infir2"
+[[arm]]
+name = "other"
+[arm.set]
+seed = 3
+recipe = "infir2"
+"""
+
+
+def pairs_of(*inputs: Path) -> dict[str, str]:
+    """Names of the runs of a report and of the baselines that they are compared with."""
+    found = load_study(inputs)
+    partners = {run.name: found.pairings.of(run) for run in found.runs}
+    return {name: partner.name for name, partner in partners.items() if partner is not None}
+
+
+def test_the_study_file_holds_facts_that_the_report_takes_over(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.file.write_text(study.file.read_text() + MIXED)
+    study.done()
+    with h5py.File(study.out / "study.h5", "r") as table:
+        arms = {name: column[:] for name, column in table["arms"].items()}
+        assert set(table) == {"meta", "runs", "arms", "axes"}
+    names = [name.decode() for name in arms["name"]]
+    assert set(arms) == {
+        "name", "run_file", "recipe", "seed", "config_hash", "is_baseline", "baseline_arm",
+        "complete", "last_step", "final_weight_hash",
+    }  # fmt: skip
+    for row, name in enumerate(names):
+        assert arms["config_hash"][row].decode() == meta(study.out / name, "config_hash")
+        with open_run(study.out / name) as run:
+            assert arms["last_step"][row] == run["/metrics/step"][-1]
+            assert arms["final_weight_hash"][row] == run["/complete"][0]
+    partners = {n: b.decode() for n, b in zip(names, arms["baseline_arm"]) if b}
+    assert partners == {
+        "fp32-seed1": "bf16-seed1",
+        "fp32-seed2": "bf16-seed2",
+        "mixed": "bf16-seed1",
+    }
+    assert pairs_of(study.out) == partners
+    # The rule for run files without a study file finds the same pairs.
+    (study.out / "study.h5").unlink()
+    assert pairs_of(study.out) == partners
+    assert len(pairs_of(*study.out.glob("*-seed1/run.h5"))) == 1
 
 
 RECIPE = """

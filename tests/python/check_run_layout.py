@@ -18,6 +18,7 @@ import h5py
 
 FIRST_SCHEMA = "fp8lab-run-1"
 SCHEMAS = (FIRST_SCHEMA, "fp8lab-run-2")
+STUDY_SCHEMA = "fp8lab-study-2"
 LATER = "not in `fp8lab-run-1`"  # remark of a row that files of the first schema lack
 RANKS = {"N": 1, "0 or 1": 1, "sum of lengths": 1}
 KINDS = {"i64": "<i8", "i32": "<i4", "u64": "<u8", "f64": "<f8", "f32": "<f4", "u8": "|u1"}
@@ -137,12 +138,16 @@ def check_study(file: Any, readme: str) -> list[str]:
             problems.append(f"{path} is missing")
             continue
         problems += [f"{path}: {problem}" for problem in check_dataset(file[path], shape, kind, "")]
-    for group in ("arms", "stages"):
-        problems += [
-            f"/{group}/{name} is not documented"
-            for name in file[group]
-            if f"/{group}/{name}" not in documented
-        ]
+    problems += [
+        f"/arms/{name} is not documented"
+        for name in file["arms"]
+        if f"/arms/{name}" not in documented
+    ]
+    problems += [
+        f"/{name} is not documented"
+        for name in file
+        if name not in ("meta", "runs", "arms", "axes")
+    ]
     for index, key in enumerate(file["meta"].attrs["axis_keys"]):
         if text(file[f"axes/{index}"].attrs["key"]) != text(key):
             problems.append(f"/axes/{index} is not {key}")
@@ -164,7 +169,7 @@ def check(path: Path, readme: str) -> list[str]:
         schema = text(file["meta"].attrs.get("schema"))
         if schema in SCHEMAS:
             return check_run(file, readme)
-        if schema == "fp8lab-study-1":
+        if schema == STUDY_SCHEMA:
             return check_study(file, readme)
         return [f"schema {schema!r}"]
 

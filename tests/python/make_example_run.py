@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 FIRST_SCHEMA = "fp8lab-run-1"
 SCHEMA = "fp8lab-run-2"
+STUDY_SCHEMA = "fp8lab-study-2"
 STAGES = ("pretrain", "cpt", "sft")
 STAGE_STEPS = (40, 60, 40)
 STEPS = sum(STAGE_STEPS)
@@ -395,36 +396,13 @@ def write_run(path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHE
     return done
 
 
-def stage_table(recipe: SyntheticRecipe, seed: int, done: int) -> dict[str, list[float]]:
-    rows = eval_rows(recipe, seed, done)
-    twin = loss_curve(RECIPES[0], seed)
-    loss = loss_curve(recipe, seed)
-    table: dict[str, list[float]] = {
-        "train_loss": [],
-        "eval_loss": [],
-        "exact_match": [],
-        "exact_match_count": [],
-        "gap": [],
-    }
-    for stage, end in enumerate(np.cumsum(STAGE_STEPS)):
-        finished = end <= done
-        last = [row for row in rows if row[1] == stage]
-        match = last[-1][3] if last else -1.0
-        table["train_loss"].append(float(loss[end - 10 : end].mean()) if finished else np.nan)
-        table["eval_loss"].append(last[-1][2] if finished else np.nan)
-        table["exact_match"].append(match if match >= 0.0 else np.nan)
-        table["exact_match_count"].append(64.0 if match >= 0.0 else 0.0)
-        table["gap"].append(float(loss[end - 1] - twin[end - 1]) if finished else np.nan)
-    return table
-
-
 def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> None:
     """study.h5 beside the folders of `arms` (recipe, seed, steps done)."""
     names = [f"{recipe.name}-seed{seed}" for recipe, seed, _ in arms]
     with h5py.File(path, "w", libver="latest") as file:
         meta = file.create_group("meta")
         for key, value in (
-            ("schema", "fp8lab-study-1"),
+            ("schema", STUDY_SCHEMA),
             ("name", "example"),
             ("title", "Synthetic example for tests"),
             ("baseline", "bf16"),
@@ -432,19 +410,11 @@ def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> Non
             ("config_hash", f"{hash_text('example'):016x}"),
         ):
             meta.attrs[key] = value
-        meta.attrs.create("stage_names", list(STAGES), dtype=h5py.string_dtype())
         meta.attrs.create("axis_keys", ["recipe", "seed"], dtype=h5py.string_dtype())
         runs = file.create_group("runs")
         for name in names:
             runs[name] = h5py.ExternalLink(f"{name}/run.h5", "/")
         write_arms(file.create_group("arms"), names, arms)
-        stages = file.create_group("stages")
-        tables = [stage_table(*arm) for arm in arms]
-        units = {"exact_match": "fraction", "exact_match_count": "problem"}
-        for key in tables[0]:
-            values = np.array([table[key] for table in tables])
-            kept = values.astype(np.int64) if key == "exact_match_count" else values
-            add_fixed(stages, key, kept, units.get(key, "nats/token"))
         axes = file.create_group("axes")
         for index, (key, cells) in enumerate(
             (
@@ -459,32 +429,20 @@ def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> Non
 def write_arms(
     group: h5py.Group, names: list[str], arms: list[tuple[SyntheticRecipe, int, int]]
 ) -> None:
-    gaps = [
-        (loss_curve(recipe, seed) - loss_curve(RECIPES[0], seed))[:done]
-        for recipe, seed, done in arms
-    ]
     twins = ["" if recipe.name == "bf16" else f"bf16-seed{seed}" for recipe, seed, _ in arms]
-    paired = np.array([bool(twin) for twin in twins])
+    twins = [twin if twin in names else "" for twin in twins]
+    configs = [f"{hash_text(recipe.name + str(seed)):016x}" for recipe, seed, _ in arms]
     add_fixed(group, "name", text(names), "name")
     add_fixed(group, "run_file", text([f"{name}/run.h5" for name in names]), "path")
     add_fixed(group, "recipe", text([recipe.name for recipe, _, _ in arms]), "name")
+    add_fixed(group, "config_hash", text(configs), "hash")
     add_fixed(group, "baseline_arm", text(twins), "name")
     add_fixed(group, "seed", np.array([seed for _, seed, _ in arms], dtype=np.uint64), "1")
+    baselines = np.array([recipe.name == "bf16" for recipe, _, _ in arms])
+    add_fixed(group, "is_baseline", baselines.astype(np.uint8), "flag")
     complete = np.array([not recipe.nan_step for recipe, _, _ in arms])
     add_fixed(group, "complete", complete.astype(np.uint8), "flag")
-    add_fixed(group, "diverged", (~complete).astype(np.uint8), "flag")
     add_fixed(group, "last_step", np.array([done for _, _, done in arms], dtype=np.int64), "step")
-    spikes = [1 if recipe.gap > 0.1 else 0 for recipe, _, _ in arms]
-    add_fixed(group, "spikes", np.array(spikes, dtype=np.int64), "spike")
-    first = [next((i + 1 for i, g in enumerate(gap) if g > 0.01), -1) for gap in gaps]
-    add_fixed(group, "first_step_beyond_noise", np.array(first, dtype=np.int64), "step")
-    final = np.array([gap[-11:-1].mean() for gap in gaps])
-    add_fixed(group, "final_gap", np.where(paired, final, np.nan), "nats/token")
-    largest = np.array([np.nanmax(gap) for gap in gaps])
-    add_fixed(group, "max_gap", np.where(paired, largest, np.nan), "nats/token")
-    area = np.array([np.nansum(gap) for gap in gaps])
-    add_fixed(group, "gap_area", np.where(paired, area, np.nan), "nats/token*step")
-    add_fixed(group, "grad_norm_ratio", np.where(paired, 1.0, np.nan), "1")
     hashes = [
         0 if recipe.nan_step else hash_text(f"{recipe.name}{seed}{done}")
         for recipe, seed, done in arms

@@ -15,8 +15,9 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import compare, page, report, style, study
+from fp8lab_analysis import compare, page, report, stats, style, study
 from fp8lab_analysis.findings import make_findings
+from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.stats import Verdict
 
@@ -88,6 +89,12 @@ def summaries_of(folder: Path) -> dict[str, compare.GroupSummary]:
     return {s.group.label: s for s in compare.summarise(study.load_study([folder]))}
 
 
+def pairs_of(found: study.Study) -> dict[str, str]:
+    """Names of runs and of the baselines that they are compared with."""
+    partners = {run.name: found.pairings.of(run) for run in found.runs}
+    return {name: partner.name for name, partner in partners.items() if partner is not None}
+
+
 # --- loading and pairing --------------------------------------------------------------------------
 
 
@@ -108,13 +115,67 @@ def test_study_file_names_the_baselines(example: Path) -> None:
     found = study.load_study([example])
     assert found.title == "Synthetic example for tests"
     assert [group.key.recipe for group in found.groups][0] == "bf16"
-    pairs = {
-        run.name: found.pairings[run.path].baseline.name
-        for run in found.runs
-        if run.path in found.pairings
-    }
+    pairs = pairs_of(found)
     assert pairs["te_current-seed2"] == "bf16-seed2"
     assert "bf16-seed1" not in pairs
+
+
+def changed_study(example: Path, folder: Path) -> Path:
+    """The example with a study.h5 to write into; its runs are those of the example."""
+    for path in example.iterdir():
+        if path.is_dir():
+            (folder / path.name).symlink_to(path)
+    (folder / "study.h5").write_bytes((example / "study.h5").read_bytes())
+    return folder / "study.h5"
+
+
+def test_pairs_of_a_study_are_those_of_its_file(example: Path, tmp_path: Path) -> None:
+    path = changed_study(example, tmp_path)
+    with h5py.File(path, "a", libver="latest") as file:
+        names = [name.decode() for name in file["arms/name"][...]]
+        partners = [name.decode() for name in file["arms/baseline_arm"][...]]
+        flags = file["arms/is_baseline"][...]
+        # Another baseline: te_current; infir2-seed2 stays without one.
+        for row, name in enumerate(names):
+            recipe, seed = name.split("-")
+            flags[row] = recipe == "te_current"
+            partners[row] = "" if flags[row] or name == "infir2-seed2" else f"te_current-{seed}"
+        file["arms/is_baseline"][...] = flags
+        del file["arms/baseline_arm"]
+        file["arms/baseline_arm"] = np.array([name.encode() for name in partners])
+    found = study.load_study([tmp_path])
+    assert pairs_of(found) == {name: twin for name, twin in zip(names, partners) if twin}
+    assert [g.key.recipe for g in found.groups if g.is_baseline] == ["te_current"]
+    assert found.baseline_recipe == "te_current"
+    with h5py.File(path, "a", libver="latest") as file:
+        file["arms/baseline_arm"][0] = b"nowhere"
+    with pytest.raises(InputError, match="'nowhere', which is no arm"):
+        study.load_study([tmp_path])
+    with h5py.File(path, "a", libver="latest") as file:
+        file["arms/is_baseline"][0] = 2
+    with pytest.raises(InputError, match="/arms/is_baseline does not hold flags"):
+        study.load_study([tmp_path])
+
+
+def test_study_files_of_the_first_schema_are_read(example: Path, tmp_path: Path) -> None:
+    path = changed_study(example, tmp_path)
+    with h5py.File(path, "a", libver="latest") as file:
+        file["meta"].attrs["schema"] = "fp8lab-study-1"
+        del file["arms/is_baseline"]
+        file["arms/final_gap"] = np.full(file["arms/name"].shape, 7.0)  # a statistic of that schema
+    first, now = study.load_study([tmp_path]), study.load_study([example])
+    assert pairs_of(first) == pairs_of(now) != {}
+    assert [(g.key, g.is_baseline) for g in first.groups] == [
+        (g.key, g.is_baseline) for g in now.groups
+    ]
+
+
+def test_a_study_file_of_another_version_is_refused(example: Path, tmp_path: Path) -> None:
+    with h5py.File(changed_study(example, tmp_path), "a", libver="latest") as file:
+        file["meta"].attrs["schema"] = "fp8lab-study-9"
+    expected = "schema is 'fp8lab-study-9' .expected fp8lab-study-1 or fp8lab-study-2."
+    with pytest.raises(InputError, match=expected):
+        study.load_study([tmp_path])
 
 
 def test_runs_pair_by_configuration_without_a_study_file(tmp_path: Path) -> None:
@@ -124,11 +185,7 @@ def test_runs_pair_by_configuration_without_a_study_file(tmp_path: Path) -> None
     write_run(tmp_path / "infir2-other-seed", "infir2", seed=2, peak=0.001)
     write_run(tmp_path / "shared", "bf16", seed=7)
     found = study.load_study([tmp_path])
-    pairs = {
-        run.name: found.pairings[run.path].baseline.name
-        for run in found.runs
-        if run.path in found.pairings
-    }
+    pairs = pairs_of(found)
     assert pairs == {"infir2-0.001": "bf16-0.001", "infir2-0.002": "bf16-0.002"}
     assert {group.label for group in found.groups} == {
         "bf16 (learning_rate.peak = 0.001)",
@@ -138,14 +195,48 @@ def test_runs_pair_by_configuration_without_a_study_file(tmp_path: Path) -> None
     }
 
 
-def test_planted_outliers_are_a_variant_with_a_noted_fallback_baseline(tmp_path: Path) -> None:
+def test_loose_runs_of_other_data_or_start_are_no_pair(tmp_path: Path) -> None:
+    for folder in ("bf16", "infir2", "data", "start", "truth", "mixed"):
+        write_run(tmp_path / folder, "bf16" if folder in ("bf16", "mixed") else "infir2")
+    changes = {
+        "data": ("data_hash", "0" * 16),
+        "start": ("initial_weights_hash", "0" * 16),
+        "truth": ("config_text", 'backend = "truth"\n'),
+        "mixed": ("config_text", '[[stages]]\nname = "sft"\nrecipe = "infir2"\n'),
+    }
+    for folder, (key, value) in changes.items():
+        with h5py.File(tmp_path / folder / "run.h5", "a") as file:
+            if key == "config_text":
+                before = file["meta"].attrs[key]
+                value = value + before if folder == "truth" else before + value
+            file["meta"].attrs[key] = value
+            make_example_run.seal_meta(file)
+    found = study.load_study([tmp_path])
+    assert pairs_of(found) == {"infir2": "bf16"}
+    assert {run.name for run in found.runs if found.pairings.is_baseline(run)} == {"bf16"}
+
+
+def test_loose_runs_are_compared_with_a_baseline_of_a_study(example: Path, tmp_path: Path) -> None:
+    path = changed_study(example, tmp_path)
+    with h5py.File(path, "a", libver="latest") as file:
+        rows = [i for i, name in enumerate(file["arms/name"][...]) if b"infir2" not in name]
+        for name in list(file["arms"]):
+            kept = file[f"arms/{name}"][...][rows]
+            del file[f"arms/{name}"]
+            file[f"arms/{name}"] = kept
+    loose = tmp_path / "infir2-seed2" / "run.h5"
+    assert pairs_of(study.load_study([tmp_path, loose]))["infir2-seed2"] == "bf16-seed2"
+    assert "infir2-seed2" not in pairs_of(study.load_study([tmp_path]))
+
+
+def test_planted_outliers_are_a_variant_that_takes_a_baseline_of_its_own(tmp_path: Path) -> None:
     write_run(tmp_path / "bf16", "bf16")
     write_run(tmp_path / "infir2", "infir2")
     write_run(tmp_path / "infir2-planted", "infir2", channels=4)
     found = study.load_study([tmp_path])
-    planted = next(run for run in found.runs if run.name == "infir2-planted")
-    assert found.pairings[planted.path].baseline.name == "bf16"
-    assert "without planted outliers" in found.pairings[planted.path].note
+    assert pairs_of(found) == {"infir2": "bf16"}
+    write_run(tmp_path / "bf16-planted", "bf16", channels=4)
+    assert pairs_of(study.load_study([tmp_path]))["infir2-planted"] == "bf16-planted"
     styles = style.assign_styles(found.groups)
     plain, marked = (styles[study.GroupKey("infir2", v)] for v in ("", study.PLANTED))
     assert plain.colour == marked.colour and plain.line != marked.line
@@ -176,6 +267,10 @@ def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:
     assert te_current.gap_stage == "sft"
     assert te_current.final_gap.mean == pytest.approx(np.mean(gaps))
     assert te_current.final_gap.sd == pytest.approx(np.std(gaps, ddof=1))
+    stage = te_current.runs[0].stages["sft"]
+    smooth = stats.smoothed((curve(recipes["te_current"], 1) - curve(recipes["bf16"], 1))[100:])[2:]
+    assert stage.largest_gap == pytest.approx(max(smooth, key=abs))
+    assert stage.largest_gap_step == 103 + int(np.argmax(np.abs(smooth)))
     finals = [float(np.mean(curve(recipes["bf16"], s)[-10:])) for s in (1, 2)]
     assert te_current.band == pytest.approx(2.0 * np.std(finals, ddof=1))
     assert found["bf16"].verdict is Verdict.BASELINE
@@ -196,6 +291,36 @@ def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> 
     assert operand.sqnr_db.sd == pytest.approx(np.std(per_seed, ddof=1))
     assert operand.quantized
     assert not summaries_of(example)["bf16"].operands["fprop.x"].quantized
+
+
+def test_a_seed_that_broke_is_not_left_out_of_a_mean(tmp_path: Path) -> None:
+    for recipe in ("bf16", "infir2", "te_current"):
+        for seed in (1, 2):
+            write_run(tmp_path / f"{recipe}-{seed}", recipe, seed)
+    with h5py.File(tmp_path / "infir2-2" / "run.h5", "a") as file:
+        file["eval/loss"][-1] = np.nan
+    with h5py.File(tmp_path / "te_current-2" / "run.h5", "a") as file:
+        truncate(file, "eval", 0)
+    found = summaries_of(tmp_path)
+    assert np.isnan(found["infir2"].held_out["sft"].mean)
+    assert np.isnan(found["infir2"].held_out_gap["sft"].mean)
+    measured = found["te_current"].held_out_gap["sft"]
+    assert np.isfinite(measured.mean) and measured.count == 1
+    assert found["bf16"].held_out["sft"].count == 2
+    assert found["bf16"].held_out_gap["sft"].count == 0
+
+
+def test_the_seed_band_of_curves_leaves_out_a_seed_without_the_stage(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path / f"bf16-{seed}", "bf16", seed)
+    with h5py.File(tmp_path / "bf16-3" / "run.h5", "a") as file:
+        truncate(file, "metrics", 100)  # pretrain and cpt alone
+    baseline = study.load_study([tmp_path]).groups[0]
+    floor = compare.seed_floor(baseline, "sft")
+    assert floor is not None and floor.steps.tolist() == list(range(101, 141))
+    curves = [compare.loss_curve(run, "sft") for run in baseline.runs[:2]]
+    expected = stats.seed_floor(curves)
+    assert expected is not None and (floor.half_width == expected.half_width).all()
 
 
 def test_findings_follow_the_data(example: Path, tmp_path: Path) -> None:

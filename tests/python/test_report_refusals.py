@@ -229,7 +229,7 @@ def test_changed_attributes_are_refused(
         isolation.load_study_apart([path], "")
 
 
-@pytest.mark.parametrize("schema", ["", "fp8lab-run-0", "fp8lab-run-3", "fp8lab-study-1"])
+@pytest.mark.parametrize("schema", ["", "fp8lab-run-0", "fp8lab-run-3", "fp8lab-study-2"])
 def test_other_versions_are_named(
     tmp_path: Path, run_bytes: bytes, capfd: pytest.CaptureFixture[str], schema: str
 ) -> None:
@@ -299,7 +299,9 @@ def test_damaged_study_files(tmp_path: Path, example: Path) -> None:
     assert refusals > FLIPS // 5
 
 
-@pytest.mark.parametrize("name", ["arms/name", "arms/run_file", "arms/baseline_arm"])
+@pytest.mark.parametrize(
+    "name", ["arms/name", "arms/run_file", "arms/baseline_arm", "arms/is_baseline"]
+)
 @pytest.mark.parametrize("kind", ["text", "scalar", "complex", "huge", "lost link", "group"])
 def test_changed_study_files(tmp_path: Path, example: Path, name: str, kind: str) -> None:
     path = tmp_path / "study.h5"

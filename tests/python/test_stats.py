@@ -55,17 +55,56 @@ def test_paired_gap_uses_the_common_steps_only() -> None:
     assert gap.smooth == pytest.approx([0.5, 0.625 / 0.75])
 
 
+def test_largest_gap_is_one_of_the_smoothed_gap_after_its_start() -> None:
+    steps = np.arange(10.0, 20.0)
+    gap = np.array([9.0, 9.0, 0.1, -0.3, 0.2, 0.0, 0.0, 0.1, 0.1, 0.1])
+    assert stats.largest_gap(steps, gap) == (-0.3, 13)  # the first two of ten rows do not count
+    assert stats.largest_gap(steps, -gap) == (0.3, 13)
+    gap[9] = NAN
+    for value, step in (stats.largest_gap(steps, gap), stats.largest_gap(steps[:2], gap[:2])):
+        assert math.isnan(value) and step is None
+
+
 def test_gap_area_is_the_trapezoid_sum() -> None:
     assert stats.gap_area(np.array([0.0, 10.0, 20.0]), np.array([0.0, 1.0, 1.0])) == 15.0
     assert math.isnan(stats.gap_area(np.array([1.0]), np.array([1.0])))
     assert math.isnan(stats.gap_area(np.array([1.0, 2.0]), np.array([1.0, NAN])))
 
 
+def test_sample_deviation_divides_by_one_less() -> None:
+    assert float(stats.sample_sd(np.array([1.0, 3.0]))) == pytest.approx(math.sqrt(2.0))
+    columns = stats.sample_sd(np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 6.0]]))
+    assert columns == pytest.approx([1.0, math.sqrt(12.0)])
+    assert np.isnan(stats.sample_sd(np.array([[1.0, 2.0]]))).tolist() == [True, True]
+
+
+def test_curves_over_seeds_take_the_steps_that_all_have() -> None:
+    seeds = stats.over_seeds(
+        [
+            (np.array([1.0, 2.0, 4.0]), np.array([9.0, 1.0, 5.0])),
+            (np.array([2.0, 3.0, 4.0]), np.array([3.0, 9.0, NAN])),
+        ]
+    )
+    assert seeds.steps.tolist() == [2.0, 4.0]
+    assert seeds.mean[0] == 2.0 and seeds.sd[0] == pytest.approx(math.sqrt(2.0))
+    assert np.isnan(seeds.mean[1]) and np.isnan(seeds.sd[1])
+    alone = stats.over_seeds([(np.array([1.0]), np.array([2.0]))])
+    assert alone.mean[0] == 2.0 and np.isnan(alone.sd[0])
+
+
 def test_seed_floor_is_two_standard_deviations() -> None:
-    floor = stats.seed_floor([np.full(10, 1.0), np.full(10, 1.2)])
+    steps = np.arange(10.0)
+    floor = stats.seed_floor([(steps, np.full(10, 1.0)), (steps + 2.0, np.full(10, 1.2))])
     assert floor is not None
-    assert floor == pytest.approx(np.full(10, 2.0 * 0.2 / math.sqrt(2.0)))
-    assert stats.seed_floor([np.zeros(10)]) is None
+    assert floor.steps.tolist() == list(range(2, 10))
+    assert floor.mean == pytest.approx(np.full(8, 1.1))
+    assert floor.half_width == pytest.approx(np.full(8, 2.0 * 0.2 / math.sqrt(2.0)))
+    at = floor.at(np.array([0.0, 3.0, 9.0, 11.0]))
+    assert np.isnan(at).tolist() == [True, False, False, True]
+    assert at[1] == pytest.approx(0.4 / math.sqrt(2.0))
+    assert stats.seed_floor([(steps, np.zeros(10))]) is None
+    apart = stats.seed_floor([(steps, np.zeros(10)), (steps + 20.0, np.zeros(10))])
+    assert apart is not None and np.isnan(apart.at(steps)).all()
 
 
 def test_first_departure_needs_a_streak() -> None:
@@ -90,6 +129,18 @@ def test_spikes_are_counted_once_each() -> None:
     assert 190 in stats.spike_rows(loss)
     assert len(stats.spike_rows(loss)) == 2
     assert stats.spike_rows(np.array([1.0, 9.0])) == []
+
+
+def test_spikes_are_measured_in_sample_deviations() -> None:
+    # Ten rows of mean 2: their deviation is sqrt(10/9) * 0.1 with n - 1 and 0.1 with n, so that a
+    # loss 5.1 deviations of n above the average is no spike.
+    loss = np.append(np.tile([1.9, 2.1], 5), 0.0)
+    centre = stats.ema(loss[:10], 50.0)[9]
+    assert abs(centre - 2.0) < 1e-3
+    loss[10] = centre + 0.51
+    assert stats.spike_rows(loss) == []
+    loss[10] = centre + 5.01 * 0.1 * math.sqrt(10.0 / 9.0)
+    assert stats.spike_rows(loss) == [10]
 
 
 def test_divergence() -> None:
@@ -142,7 +193,35 @@ def test_verdict(gaps: list[float], diverged: list[bool], band: float, verdict: 
     assert stats.judge(gaps, diverged, band) is verdict
 
 
-def test_median_ratio() -> None:
-    ours, theirs = np.array([2.0, 3.0, NAN, 8.0]), np.array([1.0, 1.0, 1.0, 0.0])
+def test_ratios_are_taken_where_both_are_known() -> None:
+    ours = (np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.0, 3.0, NAN, 8.0]))
+    theirs = (np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([1.0, 1.0, 1.0, 0.0, 1.0]))
+    steps, ratio = stats.ratio_curve(ours, theirs)
+    assert steps.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert ratio[:2].tolist() == [2.0, 3.0] and np.isnan(ratio[2:]).all()
     assert stats.median_ratio(ours, theirs) == 2.5
-    assert math.isnan(stats.median_ratio(np.zeros(0), np.zeros(0)))
+    later = (theirs[0] + 1.0, theirs[1])
+    assert stats.ratio_curve(ours, later)[0].tolist() == [2.0, 3.0, 4.0]
+    assert math.isnan(stats.median_ratio((np.zeros(0), np.zeros(0)), theirs))
+
+
+def test_smoothing_follows_the_length_of_the_curve() -> None:
+    step = np.repeat([0.0, 1.0], 500)
+    assert stats.half_life_for(1000) == 20.0 and stats.half_life_for(10) == 1.0
+    assert stats.smoothed(step)[519] == pytest.approx(0.5, abs=1e-6)  # 2 % of the rows later
+    norm = stats.geometric_smoothed(np.array([4.0, 0.0, 1.0]))
+    assert np.isnan(norm[1]) and norm[2] == pytest.approx(4.0**0.2)  # weights 1/2 and 1/8
+
+
+def test_means_of_what_is_finite() -> None:
+    values = np.array([[1.0, NAN], [3.0, NAN]])
+    means = stats.finite_column_means(values)
+    assert means[0] == 2.0 and np.isnan(means[1])
+    assert stats.finite_mean(values) == 2.0
+    assert math.isnan(stats.finite_mean([NAN])) and math.isnan(stats.finite_mean([]))
+
+
+def test_error_of_a_mean_of_estimates() -> None:
+    assert stats.error_of_mean([3.0, 4.0]) == 2.5
+    assert stats.error_of_mean([0.2]) == 0.2
+    assert math.isnan(stats.error_of_mean([0.2, NAN])) and math.isnan(stats.error_of_mean([]))

@@ -365,7 +365,7 @@ TEST_CASE("run log: what is not a run file is refused and left alone") {
     CHECK(read_file(path) == bytes);
   }
   write_study(path, StudyTable{});
-  CHECK_THAT(refusal(), Contains("schema 'fp8lab-study-1', accepted 'fp8lab-run-1' to 2"));
+  CHECK_THAT(refusal(), Contains("schema 'fp8lab-study-2', accepted 'fp8lab-run-1' to 2"));
   { RunLog::create(scratch / "run.h5", example_meta(), example_tensors()); }
   const std::string whole = read_file(scratch / "run.h5");
   for (const std::size_t size : {whole.size() - 1, whole.size() / 2, std::size_t{100}}) {
@@ -476,22 +476,29 @@ TEST_CASE("study log: bad tables are refused and the old file stays") {
   const ScratchDirectory scratch;
   const fs::path path = scratch / "study.h5";
   StudyTable table;
-  table.stage_names = {"cpt"};
   table.arms.resize(2);
   const auto refusal = [&] { return error_of([&] { write_study(path, table); }); };
   CHECK_THAT(refusal(), Contains("study arm name ''"));
-  for (ArmResult& arm : table.arms) {
-    arm.name = "a/b";
-    arm.run_file = "a/run.h5";
-    arm.stages.resize(1);
-  }
+  for (ArmRecord& arm : table.arms) arm.name = "a/b";
   CHECK_THAT(refusal(), Contains("study arm name 'a/b'"));
-  for (ArmResult& arm : table.arms) arm.name = "a";
+  table.arms[0].name = "a";
+  table.arms[1].name = "a";
+  CHECK_THAT(refusal(), Contains("study arm 'a' has no run file"));
+  for (ArmRecord& arm : table.arms) arm.run_file = "a/run.h5";
   CHECK_THAT(refusal(), Contains("study arm 'a' is listed twice"));
   table.arms[1].name = "b";
-  table.arms[1].stages.clear();
-  CHECK_THAT(refusal(), Contains("0 stage results for 1 stages"));
+  const std::string pairing = "accepted: an arm that is no baseline with one that is";
+  table.arms[1].baseline_arm = "none";
+  CHECK_THAT(refusal(), Contains("study arm 'b' is paired with 'none'; " + pairing));
+  table.arms[1].baseline_arm = "a";
+  CHECK_THAT(refusal(), Contains("'b' is paired with 'a'"));
+  table.arms[0].is_baseline = true;
+  table.arms[1].is_baseline = true;
+  CHECK_THAT(refusal(), Contains("'b' is paired with 'a'"));
   CHECK(fs::is_empty(scratch.path()));
+  table.arms[1].is_baseline = false;
+  write_study(path, table);
+  CHECK(read_study_links(path).size() == 2);
 }
 
 TEST_CASE("run and study files have the layout that README.md documents, as h5py sees it") {
@@ -503,11 +510,10 @@ TEST_CASE("run and study files have the layout that README.md documents, as h5py
   }
   write_example(*RunLog::create(scratch / "a" / "run.h5", example_meta(), example_tensors()));
   StudyTable table;
-  table.stage_names = {"pretrain", "cpt"};
   table.arms.resize(1);
   table.arms[0].name = "a";
   table.arms[0].run_file = "a/run.h5";
-  table.arms[0].stages.resize(2);
+  table.arms[0].config_hash = "0123456789abcdef";
   table.arms[0].axes = {{"seed", "1"}, {"stages.*.recipe", "\"bf16\""}};
   write_study(scratch / "study.h5", table);
   const std::string tests = FP8LAB_TEST_DATA;

@@ -1,0 +1,61 @@
+"""A run's configuration as {dotted key: value}, as far as it changes numbers."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fp8lab_analysis.runs import Run
+
+# Keys that change no bit of a run. Where it starts is not a key but the hash of its first weights.
+_NEUTRAL = ("name", "init_from", "text", "hash")
+_NEUTRAL_TABLES = ("logging",)
+_SAME_BITS = ("cpu", "cuda")  # backends; the truth path has bits of its own
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    """A TOML document as {dotted key: value}; tables in an array go by their `name`."""
+    if isinstance(value, Mapping):
+        items: Iterable[tuple[str, Any]] = ((str(key), item) for key, item in value.items())
+    elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        items = ((str(item.get("name", index)), item) for index, item in enumerate(value))
+    else:
+        return {prefix: str(value)}
+    flat: dict[str, str] = {}
+    for key, item in items:
+        flat.update(flatten(item, f"{prefix}.{key}" if prefix else key))
+    return flat
+
+
+def configuration(run: Run) -> dict[str, str]:
+    """The run's resolved configuration, flattened, without what does not change numbers."""
+    try:
+        flat = flatten(tomllib.loads(run.meta.get("config_text", "")))
+    except tomllib.TOMLDecodeError:
+        return {}
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in _NEUTRAL
+        and key.split(".")[0] not in _NEUTRAL_TABLES
+        and not (key == "backend" and value in _SAME_BITS)
+    }
+
+
+def is_recipe_key(key: str) -> bool:
+    """True for the recipe of the run, of a stage or of an evaluation."""
+    return key.split(".")[-1] == "recipe"
+
+
+def is_planting_key(key: str) -> bool:
+    """True for a key of a stage's planted outliers."""
+    return "planted_outliers" in key.split(".")
+
+
+def has_planted_outliers(config: Mapping[str, str]) -> bool:
+    """True when some stage of the configuration plants outlier channels."""
+    return any(
+        key.endswith("planted_outliers.channels") and value not in ("", "0")
+        for key, value in config.items()
+    )

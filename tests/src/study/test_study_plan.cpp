@@ -1,0 +1,93 @@
+// The arms of a study: which are baselines, and which is compared with which.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "src/study/study.hpp"
+#include "tests/scratch_directory.hpp"
+
+namespace fp8lab {
+namespace {
+
+const std::string kBase =
+    "name = \"base\"\n"
+    "recipe = \"bf16\"\n"
+    "model = \"tiny\"\n"
+    "[[stages]]\n"
+    "name = \"cpt\"\n"
+    "steps = 30\n"
+    "[[stages]]\n"
+    "base = \"sft\"\n"
+    "name = \"sft\"\n";
+
+std::string arm(const std::string& name, const std::string& settings) {
+  return "[[arm]]\nname = \"" + name + "\"\n[arm.set]\n" + settings;
+}
+
+/// Of each arm the arm that it is compared with; "itself" for a baseline, empty for none.
+std::map<std::string, std::string> pairs_of(const std::string& arms, const std::string& head = "") {
+  const ScratchDirectory folder;
+  std::ofstream(folder / "base.toml") << kBase;
+  std::ofstream(folder / "s.toml") << "base = \"base.toml\"\n" + head + arms;
+  std::map<std::string, std::string> pairs;
+  for (const PlannedArm& planned : plan_study(load_study_config(folder / "s.toml")).arms) {
+    CHECK((!planned.is_baseline || planned.baseline_arm.empty()));
+    pairs[planned.name] = planned.is_baseline ? "itself" : planned.baseline_arm;
+  }
+  return pairs;
+}
+
+TEST_CASE("an arm is compared with the baseline of its seed and settings") {
+  const auto pairs = pairs_of(
+      "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
+      "[[axis]]\nkey = \"seed\"\nvalues = [1, 2]\n" +
+      arm("lr", "recipe = \"infir2\"\nstages.sft.learning_rate.peak = 0.003\n") +
+      arm("planted", "recipe = \"infir2\"\nstages.cpt.planted_outliers = { channels = 1 }\n"));
+  CHECK(pairs == std::map<std::string, std::string>{{"bf16-seed1", "itself"},
+                                                    {"bf16-seed2", "itself"},
+                                                    {"infir2-seed1", "bf16-seed1"},
+                                                    {"infir2-seed2", "bf16-seed2"},
+                                                    {"lr", ""},
+                                                    {"planted", ""}});
+}
+
+TEST_CASE("what changes no bit of a run parts no pair, the truth path does") {
+  const auto pairs = pairs_of(arm("bf16", "recipe = \"bf16\"\n") +
+                              arm("again", "recipe = \"bf16\"\nlogging.every_steps = 3\n") +
+                              arm("logged", "recipe = \"infir2\"\nlogging.every_steps = 2\n") +
+                              arm("cuda", "recipe = \"infir2\"\nbackend = \"cuda\"\n") +
+                              arm("truth", "recipe = \"infir2\"\nbackend = \"truth\"\n"));
+  CHECK(pairs == std::map<std::string, std::string>{{"bf16", "itself"},
+                                                    {"again", "itself"},
+                                                    {"logged", "bf16"},
+                                                    {"cuda", "bf16"},
+                                                    {"truth", ""}});
+}
+
+TEST_CASE("an arm that runs one stage in another recipe is no baseline") {
+  const std::string axes =
+      "[[axis]]\nkey = \"stages.cpt.recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
+      "[[axis]]\nkey = \"stages.sft.recipe\"\nvalues = [\"\", \"mxfp8\"]\n";
+  std::map<std::string, int> compared;
+  for (const auto& [name, baseline] : pairs_of(axes)) {
+    INFO(name << " -> " << baseline);
+    const bool plain =
+        name.find("infir2") == std::string::npos && name.find("mxfp8") == std::string::npos;
+    CHECK((baseline == "itself") == plain);
+    ++compared[baseline];
+  }
+  CHECK(compared.size() == 2);
+  CHECK(compared["itself"] == 1);
+}
+
+TEST_CASE("a stage recipe that all arms have, or a shared stage's, makes no difference") {
+  const std::string axis = "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"mxfp8\"]\n";
+  const std::map<std::string, std::string> expected = {{"bf16", "itself"}, {"mxfp8", "bf16"}};
+  CHECK(pairs_of(axis, "[set]\nstages.cpt.recipe = \"infir2\"\n") == expected);
+  CHECK(pairs_of(axis, "shared_stages = [\"cpt\"]\n[shared]\nset = { recipe = \"infir2\" }\n") ==
+        expected);
+}
+
+}  // namespace
+}  // namespace fp8lab
