@@ -28,10 +28,10 @@ std::unique_ptr<Backend> make_cuda_backend(GemmImplementation implementation) {
 std::string CudaBackend::device() const { return context_.description(); }
 
 Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
-  return {gemm_refusal(spec, a, b)};
+  return {device_gemm_refusal(spec, a, b)};
 }
 
-Support CudaBackend::supports(const QuantSpec& spec) const { return supports_quantization(spec); }
+Support CudaBackend::supports(const QuantSpec& spec) const { return device_quantization(spec); }
 
 TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
   const auto limit = std::numeric_limits<std::int64_t>::max() / 16;

@@ -68,11 +68,11 @@ QuantizedOperand multiplied(Context& context, const Accumulator& accumulator,
 
 }  // namespace
 
-std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
+std::string device_gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   const std::string reason = fp8lab::gemm_refusal(spec, a, b);
   if (!reason.empty()) return reason;
   for (const QuantSpec& operand : {a, b}) {
-    if (Support support = supports_quantization(operand); !support) return support.reason;
+    if (Support support = device_quantization(operand); !support) return support.reason;
   }
   const Accumulator& unit = spec.accumulator;
   const bool carried =
@@ -90,7 +90,7 @@ std::string gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSp
 }
 
 void run(Context& context, const ops::Gemm& op) {
-  const std::string reason = gemm_refusal(op.spec, op.a.spec, op.b.spec);
+  const std::string reason = device_gemm_refusal(op.spec, op.a.spec, op.b.spec);
   if (!reason.empty()) throw Error(reason);
   if (op.a.spec.has_codebooks() || op.b.spec.has_codebooks()) {
     const auto size_a = static_cast<std::size_t>(op.a.rows * op.a.k) * sizeof(float);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "emulation/ops/bias.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/runtime/context.hpp"
 

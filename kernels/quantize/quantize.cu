@@ -275,14 +275,14 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
 
 }  // namespace
 
-Support supports_quantization(const QuantSpec& spec) {
+Support device_quantization(const QuantSpec& spec) {
   if (Support support = fp8lab::supports_quantization(spec); !support) return support;
   if (!spec.transform.is_expansion()) return {};
   return {"the cuda backend has no transform expand; accepted: the others, or backend cpu"};
 }
 
 void check_supported(const char* where, const QuantizedOperand& operand) {
-  const Support support = supports_quantization(operand.spec);
+  const Support support = device_quantization(operand.spec);
   if (!support) throw Error(std::string(where) + ": " + support.reason);
 }
 

@@ -7,7 +7,7 @@
 namespace fp8lab::cuda {
 
 /// Empty when the device can quantize by `spec`, else the reason: as on the CPU, but no expansions.
-Support supports_quantization(const QuantSpec& spec);
+Support device_quantization(const QuantSpec& spec);
 /// Throws Error for an operand that the device cannot quantize; `where` begins its text.
 void check_supported(const char* where, const QuantizedOperand& operand);
 

@@ -59,7 +59,7 @@ std::vector<DatasetSpec> metrics_datasets() {
       number("/metrics/grad_norm", f64, "1", "L2 norm of the gradient before clipping"),
       number("/metrics/learning_rate", f64, "1", "learning rate of the step"),
       number("/metrics/seconds", f64, "s", "wall time since the start, resumes added up"),
-      number("/hashes/weights", u64, "hash", "XXH3-64 of all weights, 0: not taken"),
+      number("/hashes/weights", u64, "hash", "sum of hash_term over all weights, 0: not taken"),
   };
 }
 

@@ -397,11 +397,13 @@ std::vector<GemmCase> gemm_cases() {
   promoted.gemm.schedule = Schedule::promote;
   promoted.gemm.promote_interval = 64;
   cases.push_back(promoted);
-  for (const Accumulator accumulator :
+  for (const Accumulator& accumulator :
        {Accumulator::sm90_wgmma_fp8_f16, Accumulator::sm90_mma_sync_fp8,
         Accumulator::sm90_mma_sync_fp8_f16, Accumulator::sm89_mma_fp8,
         Accumulator::sm89_mma_fp8_f16, Accumulator::sm100_f8f6f4, Accumulator::ideal_fp32,
-        Accumulator::ideal_exact}) {
+        Accumulator::ideal_exact,
+        accumulator_by_name("custom(products=24,fraction_bits=17,output_mantissa_bits=19)")
+            .value()}) {
     GemmCase scalar{fp8_gemm(0), e4m3(tensor), e5m2(tensor)};
     scalar.gemm.accumulator = accumulator;
     cases.push_back(scalar);

@@ -33,26 +33,29 @@ TEST_CASE("cuda refuses BF16 GEMMs with scales inside the sum") {
   for (const TileShape tile : {TileShape{1, 16}, TileShape{16, 16}}) {
     const QuantSpec fp4 = spec_of(numerics::kE2M1, tile);
     CHECK(gemm_refusal(spec, fp4, fp4).empty());
-    CHECK_THAT(cuda::gemm_refusal(spec, fp4, fp4), Catch::Contains("no kernel with scales inside"));
+    CHECK_THAT(cuda::device_gemm_refusal(spec, fp4, fp4),
+               Catch::Contains("no kernel with scales inside"));
   }
   const QuantSpec row = spec_of(numerics::kE2M1, {1, 0});
   const QuantSpec logarithms = spec_of(numerics::kLogFmt8, {1, 64});  // multiplied as values
   for (const QuantSpec& operand : {QuantSpec{}, row, logarithms}) {
-    CHECK(cuda::gemm_refusal(promoted(Accumulator::sm90_bf16, 64), operand, operand).empty());
+    CHECK(
+        cuda::device_gemm_refusal(promoted(Accumulator::sm90_bf16, 64), operand, operand).empty());
   }
   const QuantSpec group = spec_of(numerics::kE4M3, {1, 128});
-  CHECK(cuda::gemm_refusal(promoted(Accumulator::sm90_wgmma_fp8, 128), group, group).empty());
+  CHECK(
+      cuda::device_gemm_refusal(promoted(Accumulator::sm90_wgmma_fp8, 128), group, group).empty());
 }
 
 TEST_CASE("cuda refuses expanded tiles, and no other transform") {
   QuantSpec spec = spec_of(numerics::kE4M3, {});
   spec.transform = *transform_from_name("expand");
   CHECK(supports_quantization(spec));
-  CHECK_THAT(cuda::supports_quantization(spec).reason, Catch::Contains("no transform expand"));
-  CHECK_THAT(cuda::gemm_refusal({}, spec, spec), Catch::Contains("no transform expand"));
+  CHECK_THAT(cuda::device_quantization(spec).reason, Catch::Contains("no transform expand"));
+  CHECK_THAT(cuda::device_gemm_refusal({}, spec, spec), Catch::Contains("no transform expand"));
   for (const char* name : {"none", "hadamard:16", "hadamard:full:drawn", "smooth:0.5", "clamp:0.99",
                            "clamp:0.99:compensated"}) {
     spec.transform = *transform_from_name(name);
-    CHECK(cuda::supports_quantization(spec));
+    CHECK(cuda::device_quantization(spec));
   }
 }

@@ -14,9 +14,6 @@
 namespace {
 
 using namespace fp8lab;
-using GemmPlan;
-using KRange;
-using plan_gemm;
 using numerics::decode;
 using numerics::float_bits;
 using numerics::to_bf16;

@@ -56,7 +56,7 @@ TEST_CASE("tile names are inverse to each other") {
 }
 
 TEST_CASE("accumulator and schedule names are inverse to each other") {
-  for (const auto accumulator :
+  for (const auto& accumulator :
        {Accumulator::sm90_wgmma_fp8, Accumulator::sm90_mma_sync_fp8, Accumulator::sm90_bf16,
         Accumulator::ideal_fp32, Accumulator::ideal_exact}) {
     CHECK(accumulator_by_name(accumulator_name(accumulator)) == accumulator);

@@ -92,7 +92,7 @@ TEST_CASE("Every record of parameters runs, with or without a vectorised chain")
 
 TEST_CASE("Block scales that put every product below the floor of the common exponent") {
   CaseGenerator cases(24);
-  for (const Accumulator accumulator : {Accumulator::sm100_mxf8f6f4, Accumulator::sm100_mxf4nvf4}) {
+  for (const Accumulator& accumulator : {Accumulator::sm100_mxf8f6f4, Accumulator::sm100_mxf4nvf4}) {
     const TensorCoreProfile& profile = *profile_of(accumulator);
     GemmSpec spec;
     spec.accumulator = accumulator;
@@ -113,7 +113,7 @@ TEST_CASE("A subnormal FP16 accumulator counts at -14") {
   // Products of 2^-14 times 2^-14 and more lie below it, and those that are cut decide ties.
   CaseGenerator cases(25);
   const std::int64_t m = 20, n = 70, k = 200;
-  for (const Accumulator accumulator :
+  for (const Accumulator& accumulator :
        {Accumulator::sm90_wgmma_fp8_f16, Accumulator::sm89_mma_fp8_f16,
         Accumulator::sm90_mma_sync_fp8_f16, Accumulator::sm90_f16_f16acc}) {
     const bool wide = accumulator == Accumulator::sm90_f16_f16acc;
