@@ -114,7 +114,8 @@ struct LearningRateSchedule {
 };
 
 /// Outlier channels planted before a stage without changing the function: gain g on `channels` of
-/// every RMSNorm in front of a linear layer, 1/g on the matching weight columns (recipes.md §10.11).
+/// every RMSNorm in front of a linear layer, 1/g on the matching weight columns (recipes.md
+/// §10.11).
 struct PlantedOutliers {
   std::int64_t channels = 0;
   double gain = 1.0;  ///< a power of two, so that the surgery is exact
@@ -152,9 +153,9 @@ struct RolloutConfig {
 
 struct EvalConfig {
   DataConfig data;
-  std::int64_t every_steps = 50;       ///< also at the end of the stage
-  std::int64_t sequences = 16;         ///< held-out loss on this many packed sequences
-  std::int64_t exact_match = 0;        ///< greedy answers compared, end of the stage; 0: none
+  std::int64_t every_steps = 50;  ///< also at the end of the stage
+  std::int64_t sequences = 16;    ///< held-out loss on this many packed sequences
+  std::int64_t exact_match = 0;   ///< greedy answers compared, end of the stage; 0: none
   std::int64_t max_new_tokens = 64;
   // Taken at the end of the stage, where they are asked for.
   std::filesystem::path multiple_choice;  ///< file of questions; empty: none
@@ -168,14 +169,14 @@ struct StageConfig {
   StageKind kind = StageKind::pretrain;
   DataConfig data;
   std::int64_t steps = 100;
-  std::int64_t batch_sequences = 4;     ///< sequences of one optimizer step
+  std::int64_t batch_sequences = 4;        ///< sequences of one optimizer step
   std::int64_t micro_batch_sequences = 4;  ///< sequences of one forward/backward; divides the batch
   std::int64_t sequence_length = 256;
   LearningRateSchedule learning_rate;
   std::optional<EvalConfig> eval;
   PlantedOutliers planted_outliers;
-  std::string recipe;                   ///< name or file; empty: the run's recipe
-  bool reset_optimizer = true;          ///< moments start from zero with the stage
+  std::string recipe;           ///< name or file; empty: the run's recipe
+  bool reset_optimizer = true;  ///< moments start from zero with the stage
   /// Delayed scaling starts without a history, as in a new run.
   bool reset_amax_history = false;
   /// The data start from their beginning, though an earlier stage of the same kind read them.
@@ -194,9 +195,9 @@ struct OptimizerConfig {
 enum class NonfinitePolicy : std::uint8_t { stop, keep_going };
 
 struct LoggingConfig {
-  std::int64_t every_steps = 1;           ///< /metrics rows
-  std::int64_t statistics_every_steps = 20;  ///< /tensors rows; 0: never
-  std::int64_t checkpoint_every_steps = 100; ///< 0: only at the end of a stage
+  std::int64_t every_steps = 1;               ///< /metrics rows
+  std::int64_t statistics_every_steps = 20;   ///< /tensors rows; 0: never
+  std::int64_t checkpoint_every_steps = 100;  ///< 0: only at the end of a stage
   bool hash_every_step = true;
   NonfinitePolicy nonfinite = NonfinitePolicy::stop;
 };
@@ -208,11 +209,11 @@ struct AttentionConfig {
 
 struct RunConfig {
   std::string name = "run";
-  std::string recipe = "bf16";   ///< name or file
-  std::string backend = "cpu";   ///< cpu, truth or cuda
+  std::string recipe = "bf16";  ///< name or file
+  std::string backend = "cpu";  ///< cpu, truth or cuda
   std::uint64_t seed = 1;
-  /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors file;
-  /// empty: random. Without a [model] the run has that of the folder's config.json.
+  /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors
+  /// file; empty: random. Without a [model] the run has that of the folder's config.json.
   std::filesystem::path init_from;
   ModelConfig model;
   OptimizerConfig optimizer;
@@ -220,9 +221,10 @@ struct RunConfig {
   AttentionConfig attention;
   std::vector<StageConfig> stages;
 
-  std::string text;  ///< the resolved configuration as TOML: what a run stores, and can be run again
-  /// 16 hex digits, XXH3-64 of `text` without the run's name, its backend, and the spelling of what
-  /// has a content of its own: recipes, data, questions, initial weights (src/train/identity.hpp).
+  std::string text;  ///< to_toml: what a run stores, and can be run again
+  /// 16 hex digits, XXH3-64 of the keys that matter, are not at their default, and are part of what
+  /// tells two configurations apart: not the run's name, its backend, and the spelling of what has
+  /// a content of its own: recipes, data, questions, initial weights (src/train/identity.hpp).
   std::string hash;
 };
 
@@ -246,10 +248,13 @@ RunConfig load_preset(const std::string& name, const std::vector<Assignment>& as
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments);
 
-/// The complete configuration as TOML, every key explicit but for those that only some models have
-/// (model_table.hpp); parse_run_config reads it back unchanged.
-/// load_run_config and parse_run_config store it in RunConfig::text.
+/// The complete configuration as TOML, every key that matters explicit; parse_run_config reads it
+/// back unchanged. load_run_config and parse_run_config store it in RunConfig::text.
 std::string to_toml(const RunConfig& config);
+
+/// The same without keys at their defaults, so that it stays as it is when keys are added; reads
+/// back unchanged as well.
+std::string canonical_text(const RunConfig& config);
 
 /// One point of a study.
 struct StudyArm {
@@ -260,13 +265,13 @@ struct StudyArm {
 /// A grid of runs over one base configuration.
 struct StudyConfig {
   std::string name;
-  std::string title;                   ///< one line for the report
-  std::filesystem::path base;          ///< run configuration file, relative to the study file
-  std::vector<Assignment> assignments; ///< applied to every arm first
+  std::string title;                       ///< one line for the report
+  std::filesystem::path base;              ///< run configuration file, relative to the study file
+  std::vector<Assignment> assignments;     ///< applied to every arm first
   std::vector<std::string> shared_stages;  ///< leading stages run once and shared by all arms
   std::vector<Assignment> shared_assignments;  ///< recipe of the shared run, ...
-  std::string baseline = "bf16";       ///< recipe against which gaps are taken (same other axes)
-  std::vector<StudyArm> arms;          ///< the expanded grid, in order
+  std::string baseline = "bf16";  ///< recipe against which gaps are taken (same other axes)
+  std::vector<StudyArm> arms;     ///< the expanded grid, in order
   std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };

@@ -11,8 +11,8 @@
 #include "emulation/api/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/run_name.hpp"
-#include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
+#include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
 
@@ -189,12 +189,13 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
 
 // Every run of the study must be valid before the first one starts. Returns what identifies them.
 std::string check_runs(const TomlReader& document, const StudyConfig& study) {
-  std::string identity = configure(study, "shared stages", study.shared_assignments).text;
+  std::string identity =
+      canonical_text(configure(study, "shared stages", study.shared_assignments));
   bool has_baseline = false;
   for (const StudyArm& arm : study.arms) {
     const RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
     has_baseline = has_baseline || config.recipe == study.baseline;
-    identity += arm.name + "\n" + config.text;
+    identity += arm.name + "\n" + canonical_text(config);
     for (std::size_t i = 0; i < study.shared_stages.size(); ++i) {
       if (i < config.stages.size() && config.stages[i].name == study.shared_stages[i]) continue;
       document.fail("shared_stages", fmt::format("'{}' is not stage {} of the base configuration; "
