@@ -200,6 +200,7 @@ struct LoggingConfig {
   std::int64_t checkpoint_every_steps = 100;  ///< 0: only at the end of a stage
   bool hash_every_step = true;
   NonfinitePolicy nonfinite = NonfinitePolicy::stop;
+  double print_every_seconds = 1.0;  ///< lines of progress outside a terminal
 };
 
 struct AttentionConfig {

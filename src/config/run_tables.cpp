@@ -51,6 +51,9 @@ const Table<LoggingConfig>& logging_table() {
       boolean("hash_every_step", &S::hash_every_step, "the hash of all weights after every step"),
       choice("nonfinite", &S::nonfinite, kNonfinitePolicyNames,
              "what a loss or gradient norm that is not finite does"),
+      number("print_every_seconds", &S::print_every_seconds, 0.0, 86400.0,
+             "seconds between lines of progress outside a terminal; 0: a line a step")
+          .not_hashed(),
   }};
   return table;
 }
