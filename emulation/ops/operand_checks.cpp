@@ -1,33 +1,20 @@
 #include "emulation/ops/operand_checks.hpp"
 
-#include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/spec/quant_rules.hpp"
 
 namespace fp8lab {
 namespace {
 
-using numerics::FormatSpec;
-
 std::string shape_of(const TensorView& view) {
   if (view.empty()) return "missing";
   return fmt::format("{} ({}, {})", name_of(view.dtype), view.rows, view.cols);
-}
-
-std::string unsupported_format(const QuantSpec& spec) {
-  const FormatSpec& format = spec.format;
-  const std::string name = format_name(format);
-  if (!format.has_sign) {
-    return fmt::format("format {} holds scales, not elements", name);
-  }
-  if (spec.is_quantized()) return "";
-  if (spec.has_scale()) {
-    return fmt::format("format {} has more than 8 bits and takes no scale", name);
-  }
-  return "";
 }
 
 void check_shape(const char* where, const char* name, const TensorView& view, DType dtype,
@@ -41,38 +28,8 @@ void check_shape(const char* where, const char* name, const TensorView& view, DT
 }  // namespace
 
 Support supports_quantization(const QuantSpec& spec) {
-  if (std::string reason = unsupported_format(spec); !reason.empty()) return {std::move(reason)};
-  if (spec.tile.rows < 0 || spec.tile.cols < 0) return {"tile extents must not be negative"};
-  const bool plain_rule = spec.scale == numerics::ScaleRule{};
-  if (spec.has_codebooks() && (spec.scale_source != ScaleSource::current || !plain_rule)) {
-    return {fmt::format(
-        "{} takes its codebooks from the current tiles, without a scale rule",
-        spec.transform.is_expansion() ? "transform expand" : "format " + format_name(spec.format))};
-  }
-  if (spec.transform.is_expansion() && spec.format != numerics::kE4M3) {
-    return {fmt::format("transform expand fits values to e4m3fn, the format is {}",
-                        format_name(spec.format))};
-  }
-  const bool two_level =
-      spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
-  if (two_level && (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
-    return {"two-level scales need current amaxes of tiles smaller than the tensor"};
-  }
-  if (!two_level && spec.scale.four_over_six != numerics::FourOverSix::none) {
-    return {"the choice between 6 and 4 is for two-level scales"};
-  }
-  const bool single =
-      spec.scale_source == ScaleSource::delayed || spec.scale_source == ScaleSource::static_scale;
-  if (single && !spec.tile.is_tensor()) {
-    return {fmt::format("delayed and static scales need the tile to be the tensor, not {}",
-                        tile_name(spec.tile))};
-  }
-  if (spec.scale_source == ScaleSource::delayed && spec.history_length < 1) {
-    return {"a delayed scale needs a history of at least one step"};
-  }
-  if (spec.scale_source == ScaleSource::static_scale &&
-      !(spec.static_scale > 0.0f && std::isfinite(spec.static_scale))) {
-    return {"a static scale must be positive and finite"};
+  if (std::optional<QuantRefusal> refusal = refuse_quantizer(spec)) {
+    return {std::move(refusal->key) + ": " + refusal->reason};
   }
   return {};
 }

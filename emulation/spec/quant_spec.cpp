@@ -1,6 +1,5 @@
 #include "emulation/spec/quant_spec.hpp"
 
-#include <array>
 #include <charconv>
 
 #include <fmt/format.h>
@@ -124,34 +123,32 @@ double bits_of(numerics::ScaleFormat format) {
   return 0.0;
 }
 
-/// "/PREFIXword" for a value other than the usual one.
-template <class T, std::size_t N>
-std::string word_if(std::string_view prefix, const std::array<Named<T>, N>& names, T value,
-                    T usual) {
-  if (value == usual) return "";
-  return fmt::format("/{}{}", prefix, word_for(names, value));
+std::string written(const FieldValue& value) {
+  if (const std::string* const text = std::get_if<std::string>(&value)) return *text;
+  if (const double* const number = std::get_if<double>(&value)) return fmt::format("{}", *number);
+  return fmt::format("{}", std::get<std::int64_t>(value));
 }
 
-std::string scale_words(const numerics::ScaleRule& rule) {
-  const numerics::ScaleRule plain;
-  std::string text = fmt::format("/{}", word_for(kScaleFormatNames, rule.format));
-  if (rule.is_power_of_two()) {
-    // "nearest" alone is what happens to the elements.
-    const bool nearest = rule.rounding == numerics::ScaleRounding::nearest;
-    text += fmt::format("/{}{}", nearest ? "scale_rounding:" : "",
-                        word_for(kScaleRoundingNames, rule.rounding));
+/// What a label says of one field, with a slash in front; nothing of most defaults.
+std::string words_of(const Field<QuantSpec>& field, const QuantSpec& spec) {
+  if (!field.matters(spec)) return "";
+  const std::string value = written(field.get(spec));
+  if (field.word == "scale_source") {
+    if (spec.scale_source == ScaleSource::static_scale) {
+      return fmt::format("/static:{}", fields::shortest_double(spec.static_scale));
+    }
+    return spec.scale_source == ScaleSource::delayed ? "/delayed" : "";
   }
-  text += word_if("", kScaleArithmeticNames, rule.arithmetic, plain.arithmetic);
-  if (rule.amax_epsilon != plain.amax_epsilon) {
-    text += fmt::format("/amax_epsilon:{}", rule.amax_epsilon);
+  // The format comes first, and the last two say what is quantized and not how.
+  for (const char* unsaid : {"format", "static_scale", "orientation_source", "weight_source"}) {
+    if (field.word == unsaid) return "";
   }
-  text += word_if("epsilon_mode:", kEpsilonModeNames, rule.epsilon_mode, plain.epsilon_mode);
-  if (rule.margin != plain.margin) text += fmt::format("/margin:{}", rule.margin);
-  text += word_if("encode_limit:", kEncodeLimitNames, rule.encode_limit, plain.encode_limit);
-  text +=
-      word_if("scale_overflow:", kScaleOverflowNames, rule.scale_overflow, plain.scale_overflow);
-  text += word_if("", kFourOverSixNames, rule.four_over_six, plain.four_over_six);
-  return text;
+  const bool always =
+      field.word == "tile" || field.word == "scale_format" || field.word == "scale_rounding";
+  if (!always && value == written(field.get(QuantSpec{}))) return "";
+  // "nearest" alone is what happens to the elements.
+  const bool alone = field.stands_alone && value != "nearest";
+  return alone ? "/" + value : fmt::format("/{}:{}", field.word, value);
 }
 
 }  // namespace
@@ -203,26 +200,9 @@ std::optional<TileShape> tile_from_name(std::string_view name) {
 }
 
 std::string label(const QuantSpec& whole) {
-  const QuantSpec spec = effective(whole), plain;
+  const QuantSpec spec = effective(whole);
   std::string text = format_name(spec.format);
-  if (spec.scale_source == ScaleSource::static_scale) {
-    text += fmt::format("/static:{}", spec.static_scale);
-  } else if (spec.has_scale()) {
-    text += "/" + tile_name(spec.tile);
-    if (!spec.has_codebooks()) text += scale_words(spec.scale);
-  }
-  if (spec.scale_source == ScaleSource::delayed) {
-    text += "/delayed";
-    if (spec.history_length != plain.history_length) {
-      text += fmt::format("/history:{}", spec.history_length);
-    }
-    text +=
-        word_if("amax_algorithm:", kAmaxAlgorithmNames, spec.amax_algorithm, plain.amax_algorithm);
-    if (spec.warmup_steps != 0) text += fmt::format("/warmup_steps:{}", spec.warmup_steps);
-  }
-  text += word_if("", kRoundingNames, spec.rounding, plain.rounding);
-  text += word_if("overflow:", kOverflowNames, spec.overflow, plain.overflow);
-  if (spec.transform) text += "/" + transform_name(spec.transform);
+  for (const Field<QuantSpec>& field : quant_fields()) text += words_of(field, spec);
   return text;
 }
 

@@ -1,6 +1,5 @@
 #include "emulation/spec/recipe.hpp"
 
-#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -8,12 +7,12 @@
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/spec/gemm_rules.hpp"
+#include "emulation/spec/quant_rules.hpp"
 #include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/spec_fields.hpp"
 
 namespace fp8lab {
 namespace {
-
-using numerics::FormatSpec;
 
 std::vector<std::string_view> split_at_dots(std::string_view text) {
   std::vector<std::string_view> parts;
@@ -79,82 +78,29 @@ Slot first_orientation(Slot slot) {
   throw RecipeError(where, key, message);
 }
 
-void validate_format(const QuantSpec& spec, const std::string& where, const std::string& key) {
-  const FormatSpec& format = spec.format;
-  const bool stored_as_values = !spec.is_quantized() && format.has_sign;
-  const bool narrow =
-      format.bits() <= 8 && format.bits() >= 3 && format.has_sign && format != numerics::kE8M0;
-  if (!stored_as_values && !narrow) {
+// What a backend could compute and no recipe means, then what nobody can compute.
+void validate_quantizer(const QuantSpec& spec, const std::string& where, const std::string& key) {
+  if (spec.format.bits() < 3) {
     refuse(where, key + ".format",
-           "'" + format_name(format) +
+           "'" + format_name(spec.format) +
                "' cannot be an operand; accepted: signed formats of at least 3 bits");
   }
-  if (stored_as_values && spec.has_scale()) {
-    refuse(where, key + ".scale_source",
-           format_name(format) + " has more than 8 bits and takes no scale; accepted: none");
+  if (const std::optional<QuantRefusal> refusal = refuse_quantizer(spec)) {
+    refuse(where, key + "." + refusal->key, refusal->reason);
   }
-}
-
-void validate_tile(const QuantSpec& spec, const std::string& where, const std::string& key) {
   const TileShape& tile = spec.tile;
-  const bool extent = tile.is_tensor() || tile.is_row() || (tile.rows >= 1 && tile.cols >= 1);
-  if (!extent) {
+  if (!tile.is_tensor() && !tile.is_row() && (tile.rows < 1 || tile.cols < 1)) {
     refuse(where, key + ".tile", "accepted: tensor, row, or RxC with both extents at least 1");
   }
-  if (tile.is_tensor()) return;
-  const std::string name = tile_name(tile);
-  switch (spec.scale_source) {
-    case ScaleSource::current: return;
-    case ScaleSource::delayed:
-      refuse(where, key + ".scale_source",
-             "delayed scaling keeps one history a tensor, tile is " + name +
-                 "; accepted: tile = \"tensor\", or scale_source = \"current\"");
-    case ScaleSource::static_scale:
-      refuse(where, key + ".scale_source",
-             "a static scale is one number, tile is " + name +
-                 "; accepted: tile = \"tensor\", or scale_source = \"current\"");
-    case ScaleSource::none:
-      refuse(where, key + ".tile",
-             name + " without a scale; accepted: tensor, or another scale_source");
+  if (!tile.is_tensor() && spec.scale_source == ScaleSource::none) {
+    refuse(where, key + ".tile",
+           tile_name(tile) + " without a scale; accepted: tensor, or another scale_source");
   }
-}
-
-void validate_scale(const QuantSpec& spec, const std::string& where, const std::string& key) {
-  if (!(spec.scale.amax_epsilon >= 0.0f) || !std::isfinite(spec.scale.amax_epsilon)) {
-    refuse(where, key + ".amax_epsilon", "accepted: a finite number, 0 or more");
-  }
-  if (spec.scale.margin < 0 || spec.scale.margin > 16) {
-    refuse(where, key + ".margin", std::to_string(spec.scale.margin) + "; accepted: 0 to 16");
-  }
-  if (spec.has_codebooks() && spec.scale_source != ScaleSource::current) {
-    refuse(where, key + ".scale_source",
-           (spec.transform.is_expansion() ? transform_name(spec.transform)
-                                          : format_name(spec.format)) +
-               " has the codebook of each tile; accepted: current");
-  }
-  if (spec.transform.is_expansion() && spec.format != numerics::kE4M3) {
-    refuse(where, key + ".transform",
-           "expand fits values to the range of e4m3fn, format is " + format_name(spec.format) +
-               "; accepted: none, or format = \"e4m3fn\"");
-  }
-  if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level &&
-      (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
-    refuse(where, key + ".scale_format",
-           "nv_two_level scales tiles within a tensor; accepted: scale_source = \"current\" and a "
-           "tile other than tensor");
-  }
-  if (spec.scale_source == ScaleSource::delayed &&
-      (spec.history_length < 1 || spec.history_length > 65536)) {
-    refuse(where, key + ".history",
-           std::to_string(spec.history_length) + "; accepted: 1 to 65536 steps");
-  }
-  if (spec.warmup_steps < 0 || spec.warmup_steps > 65536) {
-    refuse(where, key + ".warmup_steps",
-           std::to_string(spec.warmup_steps) + "; accepted: 0 to 65536 steps");
-  }
-  if (spec.scale_source == ScaleSource::static_scale &&
-      (!(spec.static_scale > 0.0f) || !std::isfinite(spec.static_scale))) {
-    refuse(where, key + ".static_scale", "accepted: a finite number above 0");
+  for (const Field<QuantSpec>& field : quant_fields()) {
+    QuantSpec trial = spec;
+    if (!field.is_text && !field.set(trial, field.get(spec))) {
+      refuse(where, key + "." + field.word, "accepted: " + field.accepted);
+    }
   }
 }
 
@@ -313,9 +259,7 @@ const LinearRecipe& Recipe::for_layer(const std::string& layer_name, int layer_c
 void validate(const LinearRecipe& recipe, const std::string& where) {
   for (const Slot slot : kSlots) {
     const std::string key = "slots." + slot_name(slot);
-    validate_format(recipe.slot(slot), where, key);
-    validate_tile(recipe.slot(slot), where, key);
-    validate_scale(recipe.slot(slot), where, key);
+    validate_quantizer(recipe.slot(slot), where, key);
     validate_orientation(recipe, slot, where);
     validate_shared_history(recipe, slot, where);
     validate_smoothing(recipe, slot, where);

@@ -187,9 +187,9 @@ void warn_of_accumulation(const LinearRecipe& recipe, GemmRole role, std::int64_
   const bool short_sums = gemm.accumulator.unit == numerics::ChainUnit::fused_group &&
                           gemm.accumulator.takes_codes() && group.output_mantissa_bits < 20;
   if (short_sums && gemm.schedule == Schedule::fast && k > 1024) {
-    out.push_back(
-        fmt::format("{}: one chain over K = {} keeps {} mantissa bits; promote:128 bounds the error",
-                    name, k, group.output_mantissa_bits));
+    out.push_back(fmt::format(
+        "{}: one chain over K = {} keeps {} mantissa bits; promote:128 bounds the error", name, k,
+        group.output_mantissa_bits));
   }
   if (gemm.accumulator != Accumulator::sm90_wgmma_fp8) return;
   const QuantSpec& a = recipe.slots[2 * static_cast<std::size_t>(role)];

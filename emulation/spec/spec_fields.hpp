@@ -1,16 +1,21 @@
-// Which fields of a quantizer matter, and what a scale rule is when nothing is said about it: the
-// same for recipe files, for words and for labels.
+// The keys of a recipe's slot and GEMM tables: the fields of QuantSpec and GemmSpec, and what a
+// scale rule is when nothing is said about it. The same for recipe files, words, labels, hashes and
+// help.
 #pragma once
 
 #include <string_view>
-
+#include "emulation/spec/fields.hpp"
+#include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab {
 
-/// Whether a field of the scale rule, by its key in recipe files, matters to scales of this format
-/// and arithmetic.
-bool shapes_scale(std::string_view key, const numerics::ScaleRule& rule);
+/// The keys of a slot table, in the order of label(). The conditions are those of one operand; a
+/// recipe also asks which operands a key reaches.
+const Fields<QuantSpec>& quant_fields();
+
+/// The keys of a GEMM table.
+const Fields<GemmSpec>& gemm_fields();
 
 /// `spec` with every field that changes no code and no scale at its default. Two specs quantize
 /// alike when these are equal.

@@ -16,6 +16,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/cli/version.hpp"
+#include "src/config/key_help.hpp"
 #include "src/config/nearest_name.hpp"
 
 namespace fp8lab::cli {
@@ -30,10 +31,11 @@ std::string help_text(const std::vector<Command>& commands) {
     text += fmt::format("  {:<10}{}\n", command.name, command.summary);
   }
   return text +
-         "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab "
-         "--version "
-         "prints\nthe version. Ended by 0: success, 1: the machine failed, 2: bad input, 3: a "
-         "difference found,\n4: interrupted after a checkpoint\n";
+         "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab help "
+         "config "
+         "and\nfp8lab help recipe list the keys of run files and recipes; fp8lab --version prints "
+         "the version.\nEnded by 0: success, 1: the machine failed, 2: bad input, 3: a difference "
+         "found,\n4: interrupted after a checkpoint\n";
 }
 
 std::string command_names(const std::vector<Command>& commands) {
@@ -74,6 +76,22 @@ bool is_failure_of_machine(const std::error_code& code) {
          code == std::errc::too_many_files_open_in_system;
 }
 
+/// A command, or the keys of a kind of file.
+int explain(const std::vector<Command>& commands, const std::string& topic) {
+  const auto page = [](std::string (*text)()) {
+    fmt::print("{}", text());
+    return ExitCode::kSuccess;
+  };
+  if (topic == "config") return page(run_key_page);
+  if (topic == "recipe") return page(recipe_key_page);
+  std::vector<std::string> names = {"config", "recipe"};
+  for (const Command& command : commands) {
+    if (command.name == topic) return command.run({"--help"});
+    names.emplace_back(command.name);
+  }
+  throw unknown_word("help", "topic", topic, names);
+}
+
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     throw Error(fmt::format("no command; accepted: {} (fp8lab --help)", command_names(commands)));
@@ -84,7 +102,7 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
   if ((help || name == "--version") && arguments.size() > most) {
     throw Error(fmt::format("{}: too many arguments, '{}'", name, arguments[most]));
   }
-  if (help && arguments.size() == 2) return find_command(commands, arguments[1]).run({"--help"});
+  if (help && arguments.size() == 2) return explain(commands, arguments[1]);
   if (help) {
     fmt::print("{}", help_text(commands));
     return ExitCode::kSuccess;

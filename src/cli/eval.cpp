@@ -15,7 +15,7 @@
 #include "src/cli/model_source.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
-#include "src/config/run_text.hpp"
+#include "src/config/toml_text.hpp"
 #include "src/data/mixture.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/train/identity.hpp"

@@ -7,6 +7,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/spec_fields.hpp"
 #include "src/cli/command.hpp"
 #include "src/config/config.hpp"
 #include "src/io/atomic_file.hpp"
@@ -29,41 +30,26 @@ po::options_description recipe_options() {
   return options;
 }
 
+Json json_of(const FieldValue& value) {
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) return *integer;
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  return std::get<std::string>(value);
+}
+
+template <class S>
+Json to_json(const Fields<S>& fields, const S& spec) {
+  Json json;
+  for (const Field<S>& field : fields) json[field.word] = json_of(field.get(spec));
+  return json;
+}
+
 Json to_json(const LinearRecipe& recipe) {
   Json json;
   for (const Slot slot : kSlots) {
-    const QuantSpec& spec = recipe.slot(slot);
-    json["slots"][slot_name(slot)] = {
-        {"format", format_name(spec.format)},
-        {"tile", tile_name(spec.tile)},
-        {"scale_format", word_for(kScaleFormatNames, spec.scale.format)},
-        {"scale_rounding", word_for(kScaleRoundingNames, spec.scale.rounding)},
-        {"scale_arithmetic", word_for(kScaleArithmeticNames, spec.scale.arithmetic)},
-        {"scale_source", word_for(kScaleSourceNames, spec.scale_source)},
-        {"amax_epsilon", spec.scale.amax_epsilon},
-        {"epsilon_mode", word_for(kEpsilonModeNames, spec.scale.epsilon_mode)},
-        {"encode_limit", word_for(kEncodeLimitNames, spec.scale.encode_limit)},
-        {"scale_overflow", word_for(kScaleOverflowNames, spec.scale.scale_overflow)},
-        {"four_over_six", word_for(kFourOverSixNames, spec.scale.four_over_six)},
-        {"margin", spec.scale.margin},
-        {"static_scale", spec.static_scale},
-        {"history", spec.history_length},
-        {"warmup_steps", spec.warmup_steps},
-        {"amax_algorithm", word_for(kAmaxAlgorithmNames, spec.amax_algorithm)},
-        {"rounding", word_for(kRoundingNames, spec.rounding)},
-        {"overflow", word_for(kOverflowNames, spec.overflow)},
-        {"transform", transform_name(spec.transform)},
-        {"orientation_source", word_for(kOrientationSourceNames, spec.orientation_source)},
-        {"weight_source", word_for(kWeightSourceNames, spec.weight_source)}};
+    json["slots"][slot_name(slot)] = to_json(quant_fields(), recipe.slot(slot));
   }
   for (const GemmRole role : kGemmRoles) {
-    const GemmSpec& spec = recipe.gemm(role);
-    json["gemms"][gemm_role_name(role)] = {
-        {"accumulator", accumulator_name(spec.accumulator)},
-        {"schedule", schedule_name(spec)},
-        {"scale_order", word_for(kScaleOrderNames, spec.scale_order)},
-        {"split_k", spec.split_k},
-        {"output", word_for(kStorageNames, spec.output)}};
+    json["gemms"][gemm_role_name(role)] = to_json(gemm_fields(), recipe.gemm(role));
   }
   return json;
 }

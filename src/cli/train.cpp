@@ -48,14 +48,15 @@ po::options_description train_options() {
   return options;
 }
 
-/// The last line of a terminal is rewritten; elsewhere one line a second is enough.
+/// The last line of a terminal is rewritten; elsewhere a line appears every so many seconds.
 class ProgressPrinter {
  public:
+  explicit ProgressPrinter(double every_seconds) : every_(every_seconds) {}
+
   void operator()(const Progress& progress) {
     const auto now = std::chrono::steady_clock::now();
     const bool last = progress.step == progress.total_steps;
-    if (!terminal_ && !last && progress.step > 2 && now - printed_ < std::chrono::seconds(1))
-      return;
+    if (!terminal_ && !last && progress.step > 2 && now - printed_ < every_) return;
     printed_ = now;
     const std::string line = fmt::format(
         "step {}/{} {} loss {:.4f} grad {:.3f} lr {:.2e} {:.0f} tokens/s {:.0f} s left",
@@ -70,6 +71,7 @@ class ProgressPrinter {
   }
 
  private:
+  std::chrono::duration<double> every_;
   bool terminal_ = isatty(STDOUT_FILENO) == 1;
   std::chrono::steady_clock::time_point printed_;
 };
@@ -162,7 +164,7 @@ int train(const std::vector<std::string>& arguments) {
   }
   require_memory_of(config, *backend);
   options.phase = [&](const std::string& what) { phase.begin(what); };
-  options.progress = ProgressPrinter();
+  options.progress = ProgressPrinter(config.logging.print_every_seconds);
   options.stop = &stop_flag();
   // Until the run begins nothing is written, and Ctrl-C ends the program as it is.
   Trainer trainer(config, *backend, options);

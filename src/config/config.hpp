@@ -201,6 +201,7 @@ struct LoggingConfig {
   std::int64_t checkpoint_every_steps = 100;  ///< 0: only at the end of a stage
   bool hash_every_step = true;
   NonfinitePolicy nonfinite = NonfinitePolicy::stop;
+  double print_every_seconds = 1.0;  ///< lines of progress outside a terminal
 };
 
 struct AttentionConfig {
@@ -222,10 +223,10 @@ struct RunConfig {
   AttentionConfig attention;
   std::vector<StageConfig> stages;
 
-  std::string
-      text;  ///< the resolved configuration as TOML: what a run stores, and can be run again
-  /// 16 hex digits, XXH3-64 of `text` without the run's name, its backend, and the spelling of what
-  /// has a content of its own: recipes, data, questions, initial weights (src/train/identity.hpp).
+  std::string text;  ///< to_toml: what a run stores, and can be run again
+  /// 16 hex digits, XXH3-64 of the keys that matter, are not at their default, and are part of what
+  /// tells two configurations apart: not the run's name, its backend, and the spelling of what has
+  /// a content of its own: recipes, data, questions, initial weights (src/train/identity.hpp).
   std::string hash;
 };
 
@@ -249,10 +250,13 @@ RunConfig load_preset(const std::string& name, const std::vector<Assignment>& as
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
                            const std::vector<Assignment>& assignments);
 
-/// The complete configuration as TOML, every key explicit but for those that only some models have
-/// (model_table.hpp); parse_run_config reads it back unchanged.
-/// load_run_config and parse_run_config store it in RunConfig::text.
+/// The complete configuration as TOML, every key that matters explicit; parse_run_config reads it
+/// back unchanged. load_run_config and parse_run_config store it in RunConfig::text.
 std::string to_toml(const RunConfig& config);
+
+/// The same without keys at their defaults, so that it stays as it is when keys are added; reads
+/// back unchanged as well.
+std::string canonical_text(const RunConfig& config);
 
 /// One point of a study.
 struct StudyArm {

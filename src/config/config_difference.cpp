@@ -7,8 +7,10 @@
 #include <sstream>
 #include <utility>
 
-#include "src/config/run_text.hpp"
+#include "emulation/base/error.hpp"
+#include "src/config/config.hpp"
 #include "src/config/toml_reader.hpp"
+#include "src/config/toml_text.hpp"
 
 namespace fp8lab {
 namespace {
@@ -18,14 +20,7 @@ using Children = std::vector<std::pair<std::string, const toml::node*>>;
 std::string text_of(const toml::node* node) {
   if (node == nullptr) return "(none)";
   if (node->is_table()) return "(table)";
-  if (node->is_string()) return toml_quoted(*node->value<std::string>());
-  if (node->is_floating_point()) return toml_number(*node->value<double>());
-  if (const toml::array* list = node->as_array()) {
-    std::string text = "[";
-    for (const toml::node& element : *list)
-      text += (text.size() > 1 ? ", " : "") + text_of(&element);
-    return text + "]";
-  }
+  if (const std::optional<FieldValue> value = value_of(*node)) return toml_text(*value);
   std::ostringstream text;
   node->visit([&](const auto& value) { text << value; });
   return text.str();
@@ -118,6 +113,17 @@ std::vector<std::string> differences(const std::string& stored_toml, const std::
   std::vector<std::string> out;
   compare("", &stored, &now, out);
   return out;
+}
+
+std::vector<std::string> run_differences(const std::string& stored_toml,
+                                         const std::string& new_toml) {
+  std::string stored = stored_toml;
+  try {
+    stored = parse_run_config(stored_toml, "the stored configuration", {}).text;
+  } catch (const Error&) {
+    // A key that is gone since, or a recipe file: the text as it is says more than nothing.
+  }
+  return differences(stored, new_toml);
 }
 
 std::string join_differences(const std::vector<std::string>& all, std::size_t most) {

@@ -13,6 +13,11 @@ namespace fp8lab {
 /// when the two mean the same. Throws Error when a text is not TOML.
 std::vector<std::string> differences(const std::string& stored_toml, const std::string& new_toml);
 
+/// The same of two runs. What keys mean that the stored text does not have, being older than they
+/// are, is filled in where it can still be read.
+std::vector<std::string> run_differences(const std::string& stored_toml,
+                                         const std::string& new_toml);
+
 /// The first `most` of them on one line: "a; b; and 3 more".
 std::string join_differences(const std::vector<std::string>& all, std::size_t most = 5);
 

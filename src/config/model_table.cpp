@@ -1,171 +1,140 @@
 #include "src/config/model_table.hpp"
 
-#include <fmt/format.h>
-
-#include <array>
-#include <cstdint>
-#include <optional>
-
 #include "src/config/config_names.hpp"
-#include "src/config/run_text.hpp"
+#include "src/config/run_tables.hpp"
 #include "src/config/size_limits.hpp"
 
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kLarge = std::int64_t{1} << 40;
+using namespace fields;  // NOLINT: the vocabulary of the tables below
 
-/// Refuses keys of another rope_type than `type`.
-void check_keys_of_type(TomlReader& table, RopeType type) {
-  struct Key {
-    const char* name;
-    RopeType type;
-  };
-  constexpr std::array<Key, 6> kKeys = {{{"low_freq_factor", RopeType::llama3},
-                                         {"high_freq_factor", RopeType::llama3},
-                                         {"beta_fast", RopeType::yarn},
-                                         {"beta_slow", RopeType::yarn},
-                                         {"truncate", RopeType::yarn},
-                                         {"attention_factor", RopeType::yarn}}};
-  for (const Key& key : kKeys) {
-    if (type == key.type || !table.has(key.name)) continue;
-    table.fail(key.name,
-               fmt::format("is for rope_type = \"{}\"", word_for(kRopeTypeNames, key.type)));
-  }
-  const bool by_parts = type == RopeType::yarn || type == RopeType::llama3;
-  if (by_parts && !table.has("original_max_position_embeddings")) {
-    table.refuse("original_max_position_embeddings", "missing", "the pre-training length");
-  }
-  if (!by_parts && table.has("original_max_position_embeddings")) {
-    table.fail("original_max_position_embeddings",
-               "is for rope_type = \"yarn\" and rope_type = \"llama3\"");
-  }
-  if (type == RopeType::unscaled && table.has("factor")) {
-    table.fail("factor", "rope_type = \"default\" scales nothing");
-  }
-  if (type != RopeType::unscaled && !table.has("factor")) {
-    table.refuse("factor", "missing", "a number from 1 on");
-  }
+bool is_yarn(const RopeScaling& scaling) { return scaling.type == RopeType::yarn; }
+bool is_llama3(const RopeScaling& scaling) { return scaling.type == RopeType::llama3; }
+bool is_by_parts(const RopeScaling& scaling) { return is_yarn(scaling) || is_llama3(scaling); }
+bool scales(const RopeScaling& scaling) { return scaling.type != RopeType::unscaled; }
+
+Field<RopeScaling> original_length_field() {
+  Field<RopeScaling> field =
+      integer("original_max_position_embeddings", &RopeScaling::original_max_position_embeddings, 1,
+              kLargeCount, "tokens of the sequences of pre-training");
+  field.accepted = "the pre-training length, " + field.accepted;
+  return std::move(field).when(is_by_parts, "rope_type = \"yarn\" or \"llama3\"").required();
 }
 
-RopeScaling read_rope_scaling(TomlReader& model) {
-  RopeScaling scaling;
-  std::optional<TomlReader> table = model.table("rope_scaling");
-  if (!table) return scaling;
-  const auto number = [&](const char* key, double& value, double minimum) {
-    value = table->number(key, value, minimum, 1e12);
-  };
-  if (!table->has("rope_type")) {
-    table->refuse("rope_type", "missing", "default, linear, dynamic, yarn, llama3");
-  }
-  scaling.type = table->choice("rope_type", kRopeTypeNames, scaling.type);
-  number("factor", scaling.factor, 1.0);
-  scaling.original_max_position_embeddings =
-      table->integer("original_max_position_embeddings", 0, 1, kLarge);
-  number("low_freq_factor", scaling.low_freq_factor, 1e-6);
-  number("high_freq_factor", scaling.high_freq_factor, 1e-6);
-  number("beta_fast", scaling.beta_fast, 1e-6);
-  number("beta_slow", scaling.beta_slow, 1e-6);
-  scaling.truncate = table->boolean("truncate", scaling.truncate);
-  number("attention_factor", scaling.attention_factor, 1e-6);
-  table->finish();
-  check_keys_of_type(*table, scaling.type);
+void check_rope_scaling(const TomlReader& reader, const RopeScaling& scaling) {
   if (scaling.low_freq_factor >= scaling.high_freq_factor) {
-    table->refuse("high_freq_factor", fmt::format("{}", scaling.high_freq_factor),
+    reader.refuse("high_freq_factor", fmt::format("{}", scaling.high_freq_factor),
                   fmt::format("more than low_freq_factor = {}", scaling.low_freq_factor));
   }
   if (scaling.beta_slow >= scaling.beta_fast) {
-    table->refuse("beta_fast", fmt::format("{}", scaling.beta_fast),
+    reader.refuse("beta_fast", fmt::format("{}", scaling.beta_fast),
                   fmt::format("more than beta_slow = {}", scaling.beta_slow));
   }
-  return scaling;
 }
 
-void check_heads(const TomlReader& table, const ModelConfig& model) {
+const Table<RopeScaling>& rope_scaling_table() {
+  using S = RopeScaling;
+  const std::string yarn = "rope_type = \"yarn\"", llama3 = "rope_type = \"llama3\"";
+  static const Table<S> table{
+      {
+          choice("rope_type", &S::type, kRopeTypeNames, "formula, by the names of transformers")
+              .required(),
+          number("factor", &S::factor, 1.0, 1e12, "stretch of the length")
+              .when(scales, "rope_type other than \"default\", which scales nothing")
+              .required(),
+          original_length_field(),
+          number("low_freq_factor", &S::low_freq_factor, 1e-6, 1e12,
+                 "rotations over the pre-training length below which all is scaled")
+              .when(is_llama3, llama3),
+          number("high_freq_factor", &S::high_freq_factor, 1e-6, 1e12,
+                 "rotations over the pre-training length above which nothing is scaled")
+              .when(is_llama3, llama3),
+          number("beta_fast", &S::beta_fast, 1e-6, 1e12,
+                 "rotations over the pre-training length above which nothing is scaled")
+              .when(is_yarn, yarn),
+          number("beta_slow", &S::beta_slow, 1e-6, 1e12,
+                 "rotations over the pre-training length below which all is scaled")
+              .when(is_yarn, yarn),
+          boolean("truncate", &S::truncate,
+                  "the ramp between beta_slow and beta_fast begins and ends at whole pairs")
+              .when(is_yarn, yarn),
+          number("attention_factor", &S::attention_factor, 1e-6, 1e12,
+                 "of cosines and sines; default: 0.1 ln(factor) + 1")
+              .when(is_yarn, yarn),
+      },
+      {},
+      check_rope_scaling};
+  return table;
+}
+
+void check_model(const TomlReader& reader, const ModelConfig& model) {
   if (model.head_dim % 2 != 0) {
-    table.fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
-                                       "accepted: an even number",
-                                       model.head_dim));
+    reader.fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
+                                        "accepted: an even number",
+                                        model.head_dim));
   }
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
-    table.fail("num_key_value_heads",
-               fmt::format("{} does not divide num_attention_heads = {}", model.num_key_value_heads,
-                           model.num_attention_heads));
+    reader.fail("num_key_value_heads",
+                fmt::format("{} does not divide num_attention_heads = {}",
+                            model.num_key_value_heads, model.num_attention_heads));
   }
+  check_model_size(reader, model);
 }
 
-std::string rope_scaling_text(const RopeScaling& scaling) {
-  if (scaling == RopeScaling{}) return "";
-  std::string text =
-      fmt::format("\n[model.rope_scaling]\nrope_type = \"{}\"\nfactor = {}\n",
-                  word_for(kRopeTypeNames, scaling.type), toml_number(scaling.factor));
-  if (scaling.original_max_position_embeddings > 0) {
-    text += fmt::format("original_max_position_embeddings = {}\n",
-                        scaling.original_max_position_embeddings);
-  }
-  if (scaling.type == RopeType::llama3) {
-    text +=
-        fmt::format("low_freq_factor = {}\nhigh_freq_factor = {}\n",
-                    toml_number(scaling.low_freq_factor), toml_number(scaling.high_freq_factor));
-  }
-  if (scaling.type != RopeType::yarn) return text;
-  text +=
-      fmt::format("beta_fast = {}\nbeta_slow = {}\ntruncate = {}\n", toml_number(scaling.beta_fast),
-                  toml_number(scaling.beta_slow), scaling.truncate);
-  if (scaling.attention_factor > 0) {
-    text += fmt::format("attention_factor = {}\n", toml_number(scaling.attention_factor));
-  }
-  return text;
+Fields<ModelConfig> model_fields() {
+  using S = ModelConfig;
+  return {
+      integer("vocab_size", &S::vocab_size, 2, kLargeCount, "tokens"),
+      integer("hidden_size", &S::hidden_size, 1, kLargeCount, "channels between layers"),
+      integer("intermediate_size", &S::intermediate_size, 1, kLargeCount,
+              "channels of the feed-forward layers"),
+      integer("num_hidden_layers", &S::num_hidden_layers, 1, 10000, "layers"),
+      integer("num_attention_heads", &S::num_attention_heads, 1, kLargeCount, "heads of queries"),
+      integer("num_key_value_heads", &S::num_key_value_heads, 1, kLargeCount,
+              "heads of keys and values; divides num_attention_heads"),
+      integer("head_dim", &S::head_dim, 2, 1024, "channels of a head; even")
+          .otherwise([](const S& model) { return model.hidden_size / model.num_attention_heads; },
+                     "hidden_size / num_attention_heads"),
+      integer("max_position_embeddings", &S::max_position_embeddings, 1, kLargeCount,
+              "tokens of the longest sequence"),
+      number("rope_theta", &S::rope_theta, 1.0, 1e12, "base of the rotary frequencies"),
+      number("rms_norm_eps", &S::rms_norm_eps, 0.0, 1.0, "added to the mean square of RMSNorm"),
+      number("initializer_range", &S::initializer_range, 0.0, 10.0,
+             "standard deviation of initial weights"),
+      boolean("qkv_bias", &S::qkv_bias, "queries, keys and values have a bias"),
+      boolean("o_bias", &S::o_bias, "the output of attention has a bias"),
+      boolean("mlp_bias", &S::mlp_bias, "gate, up and down have a bias"),
+      boolean("qk_norm", &S::qk_norm, "RMSNorm over each head of queries and keys (Qwen3)"),
+      boolean("tie_word_embeddings", &S::tie_word_embeddings,
+              "the output layer has the weights of the embedding"),
+  };
 }
 
 }  // namespace
 
+const Table<ModelConfig>& model_table() {
+  using S = ModelConfig;
+  const auto is_scaled = [](const S& model) { return scales(model.rope_scaling); };
+  static const Table<S> table{
+      model_fields(),
+      {shared(MemberTable("rope_scaling", &S::rope_scaling, rope_scaling_table,
+                          "rotary frequencies beyond the length of pre-training")
+                  .when(is_scaled))},
+      check_model};
+  return table;
+}
+
 ModelConfig read_model_table(TomlReader& document) {
   ModelConfig model;
-  std::optional<TomlReader> table = document.table("model");
-  if (!table) return model;
-  const auto count = [&](const char* key, std::int64_t& value, std::int64_t minimum,
-                         std::int64_t maximum) {
-    value = table->integer(key, value, minimum, maximum);
-  };
-  count("vocab_size", model.vocab_size, 2, kLarge);
-  count("hidden_size", model.hidden_size, 1, kLarge);
-  count("intermediate_size", model.intermediate_size, 1, kLarge);
-  count("num_hidden_layers", model.num_hidden_layers, 1, 10000);
-  count("num_attention_heads", model.num_attention_heads, 1, kLarge);
-  count("num_key_value_heads", model.num_key_value_heads, 1, kLarge);
-  model.head_dim = model.hidden_size / model.num_attention_heads;
-  count("head_dim", model.head_dim, 2, 1024);
-  count("max_position_embeddings", model.max_position_embeddings, 1, kLarge);
-  model.rope_theta = table->number("rope_theta", model.rope_theta, 1.0, 1e12);
-  model.rope_scaling = read_rope_scaling(*table);
-  model.rms_norm_eps = table->number("rms_norm_eps", model.rms_norm_eps, 0.0, 1.0);
-  model.initializer_range = table->number("initializer_range", model.initializer_range, 0.0, 10.0);
-  model.qkv_bias = table->boolean("qkv_bias", model.qkv_bias);
-  model.o_bias = table->boolean("o_bias", model.o_bias);
-  model.mlp_bias = table->boolean("mlp_bias", model.mlp_bias);
-  model.qk_norm = table->boolean("qk_norm", model.qk_norm);
-  model.tie_word_embeddings = table->boolean("tie_word_embeddings", model.tie_word_embeddings);
-  table->finish();
-  check_heads(*table, model);
-  check_model_size(*table, model);
+  if (std::optional<TomlReader> table = document.table("model")) {
+    read_table(*table, model_table(), model);
+  }
   return model;
 }
 
 std::string model_table_text(const ModelConfig& model) {
-  std::string text = fmt::format(
-      "\n[model]\nvocab_size = {}\nhidden_size = {}\nintermediate_size = {}\n"
-      "num_hidden_layers = {}\nnum_attention_heads = {}\nnum_key_value_heads = {}\nhead_dim = {}\n"
-      "max_position_embeddings = {}\nrope_theta = {}\nrms_norm_eps = {}\ninitializer_range = {}\n"
-      "qkv_bias = {}\ntie_word_embeddings = {}\n",
-      model.vocab_size, model.hidden_size, model.intermediate_size, model.num_hidden_layers,
-      model.num_attention_heads, model.num_key_value_heads, model.head_dim,
-      model.max_position_embeddings, toml_number(model.rope_theta), toml_number(model.rms_norm_eps),
-      toml_number(model.initializer_range), model.qkv_bias, model.tie_word_embeddings);
-  if (model.o_bias) text += "o_bias = true\n";
-  if (model.mlp_bias) text += "mlp_bias = true\n";
-  if (model.qk_norm) text += "qk_norm = true\n";
-  return text + rope_scaling_text(model.rope_scaling);
+  return table_text(model_table(), model, {}, "model", "[model]", true, Keys::complete);
 }
 
 ModelConfig parse_model_table(const std::string& text, const std::string& origin) {

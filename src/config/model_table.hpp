@@ -11,8 +11,7 @@ namespace fp8lab {
 /// Reads table `model` of `document`; without one, the defaults of ModelConfig.
 ModelConfig read_model_table(TomlReader& document);
 
-/// The table as text. Keys that no run file had at first (rope_scaling, o_bias, mlp_bias, qk_norm)
-/// are written where the model has what they say, so that the hashes of other models stay.
+/// The table as text, every key that matters explicit.
 std::string model_table_text(const ModelConfig& model);
 
 /// The model of such a text. Throws Error naming `origin`.

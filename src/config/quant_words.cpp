@@ -1,7 +1,7 @@
 // "FORMAT[/WORD...]" and "RECIPE:SLOT": a quantizer in a few words.
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -20,22 +20,60 @@
 namespace fp8lab {
 namespace {
 
-/// "history" and "16" of "history:16"; the value is empty where there is no colon.
-std::pair<std::string, std::string> split_at_colon(const std::string& word) {
-  const std::size_t colon = word.find(':');
-  if (colon == std::string::npos) return {word, ""};
-  return {word.substr(0, colon), word.substr(colon + 1)};
+using Row = Field<QuantSpec>;
+
+/// The value that a word writes for a field: a number where it is one.
+FieldValue value_of_word(const Row& field, const std::string& word) {
+  if (field.is_text) return word;
+  if (const std::optional<std::int64_t> integer = number_of<std::int64_t>(word)) return *integer;
+  if (const std::optional<double> number = number_of<double>(word)) return *number;
+  return word;
 }
 
-/// What a word about `key` needs to have an effect.
-std::string_view needed_words(std::string_view key) {
-  if (key == "scale_rounding") return "pow2, e8m0 or mx32";
-  if (key == "scale_overflow") return "e8m0 or mx32";
-  if (key == "four_over_six") return "nv16 or nv_two_level";
-  if (key == "epsilon_mode") return "amax_epsilon:NUMBER above 0";
-  if (key == "encode_limit") return "enc_div and fp32, bf16 or e4m3 scales";
-  if (key == "history" || key == "amax_algorithm" || key == "warmup_steps") return "delayed";
-  return "current or delayed scales, other than of two levels or of a codebook";
+/// What is alone a word about the elements, or about nothing.
+bool is_ambiguous(const std::string& word) { return word == "nearest" || word == "none"; }
+
+/// Fields that have words: alone, as KEY:VALUE, or the latter where the value alone is ambiguous.
+bool has_words(const Row& field) {
+  for (const char* other : {"format", "scale_source", "static_scale"}) {
+    if (field.word == other) return false;
+  }
+  return describes_one_operand(field.word);
+}
+bool has_pairs(const Row& field) {
+  return has_words(field) && (!field.stands_alone || field.word == "scale_rounding");
+}
+
+/// 'scale_format = "pow2" or "e8m0"' as words: "pow2 or e8m0".
+std::string as_words(std::string text) {
+  for (std::size_t at = text.find(" = "); at != std::string::npos; at = text.find(" = ")) {
+    const std::size_t before = text.rfind(' ', at - 1);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    text.erase(begin, at + 3 - begin);
+  }
+  text.erase(std::remove(text.begin(), text.end(), '"'), text.end());
+  return text;
+}
+
+/// All words, for messages.
+const std::string& accepted_words() {
+  static const std::string words = [] {
+    std::string text;
+    for (const Row& field : quant_fields()) {
+      if (field.word == "scale_source") text += "delayed, static:NUMBER, ";
+      if (!has_words(field)) continue;
+      if (!field.stands_alone && field.names.empty()) text += field.word + ":NUMBER, ";
+      if (field.stands_alone && field.names.empty()) text += field.accepted + ", ";
+      for (const std::string& name : field.names) {
+        const bool pair = !field.stands_alone || (has_pairs(field) && is_ambiguous(name));
+        const bool usual = !field.stands_alone && field.get(QuantSpec{}) == FieldValue(name);
+        if (pair && !usual) text += field.word + ":" + name + ", ";
+        if (!pair && !is_ambiguous(name)) text += name + ", ";
+      }
+    }
+    return text.substr(0, text.size() - 2);
+  }();
+  return words;
 }
 
 /// A quantizer while its words are read. Every word is about one key of a recipe's slot table.
@@ -51,16 +89,12 @@ class QuantWords {
   }
   void read_format(const std::string& word);
   void read_word(const std::string& word);
-  bool take_scale_word(const std::string& word);
+  bool take_source(const std::string& word);
   bool take_pair(const std::string& word);
+  bool take_alone(const std::string& word);
+  bool asks_for_scale() const;
   void resolve();
   void check_effects() const;
-  template <class T, std::size_t N>
-  void choose(std::string_view key, const std::array<Named<T>, N>& names, const std::string& word,
-              const std::string& name, T& value);
-  template <class Number>
-  Number number(std::string_view key, const std::string& word, const std::string& digits,
-                Number least, Number most);
 
   const std::string& text_;
   QuantSpec spec_;
@@ -68,110 +102,63 @@ class QuantWords {
   SettledOnce said_;  ///< by key
 };
 
-template <class T, std::size_t N>
-void QuantWords::choose(std::string_view key, const std::array<Named<T>, N>& names,
-                        const std::string& word, const std::string& name, T& value) {
-  std::string accepted;
-  for (const Named<T>& entry : names) {
-    if (entry.name == name) {
-      said_.settle(key, word);
-      value = entry.value;
-      return;
-    }
-    accepted += fmt::format("{}{}:{}", accepted.empty() ? "" : ", ", key, entry.name);
-  }
-  fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, accepted),
-                   accepted));
-}
-
-template <class Number>
-Number QuantWords::number(std::string_view key, const std::string& word, const std::string& digits,
-                          Number least, Number most) {
-  const std::optional<Number> value = number_of<Number>(digits);
-  if (!value || !(*value >= least && *value <= most)) {
-    fail(fmt::format("'{}'; accepted: {}:NUMBER from {} to {}", word, key, least, most));
-  }
-  said_.settle(key, word);
-  return *value;
-}
-
 void QuantWords::read_format(const std::string& word) {
-  const std::optional<numerics::FormatSpec> format = format_by_name(word);
-  if (!format || word == "e4m3") {
-    constexpr std::string_view kFormats =
-        "e4m3fn, e5m2, e3m4, e2m3, e3m2, e2m1, e4m3_240, int8, int4, mxint8, lns8, bf16, fp32, or "
-        "eXmY such as e5m1, intN, lnsBgG such as lns8g16, logfmtN; or RECIPE:SLOT such as "
-        "infir2:fprop.x";
-    fail(fmt::format("unknown format '{}'{}; accepted: {}", word, did_you_mean(word, kFormats),
-                     kFormats));
-  }
-  spec_.format = *format;
+  const Row& field = *find_field(quant_fields(), "format");
+  if (field.set(spec_, word)) return;
+  fail(fmt::format("unknown format '{}'{}; accepted: {}; or RECIPE:SLOT such as infir2:fprop.x",
+                   word, did_you_mean(word, field.names), field.accepted));
 }
 
-bool QuantWords::take_scale_word(const std::string& word) {
-  numerics::ScaleRule& scale = spec_.scale;
-  if (word == "mx32" || word == "nv16") {
-    is_ocp_ = word == "mx32";
-    said_.settle("tile", word);
-    said_.settle("scale_format", word);
-    spec_.tile = {1, is_ocp_ ? 32 : 16};
-    scale.format = is_ocp_ ? numerics::ScaleFormat::e8m0 : numerics::ScaleFormat::nv_two_level;
-    return true;
-  }
-  if (const std::optional<TileShape> tile = tile_from_name(word)) {
-    said_.settle("tile", word);
-    spec_.tile = *tile;
-    return true;
-  }
+/// "delayed" and "static:NUMBER": the source of the scale, and its value.
+bool QuantWords::take_source(const std::string& word) {
+  constexpr std::string_view kStatic = "static:";
   if (word == "delayed") {
-    said_.settle("scale_source", word);
     spec_.scale_source = ScaleSource::delayed;
-    return true;
-  }
-  return said_.take("scale_format", kScaleFormatNames, word, scale.format) ||
-         (word != "nearest" &&
-          said_.take("scale_rounding", kScaleRoundingNames, word, scale.rounding)) ||
-         said_.take("scale_arithmetic", kScaleArithmeticNames, word, scale.arithmetic) ||
-         (word != "none" &&
-          said_.take("four_over_six", kFourOverSixNames, word, scale.four_over_six));
-}
-
-// KEY:VALUE for what has no word of its own.
-bool QuantWords::take_pair(const std::string& word) {
-  const auto [key, value] = split_at_colon(word);
-  numerics::ScaleRule& scale = spec_.scale;
-  if (key == "static") {
-    const std::optional<float> given = number_of<float>(value);
-    if (!given || !(*given > 0.0f && std::isfinite(*given))) {
-      fail(fmt::format("'{}'; accepted: static:NUMBER, finite and above 0", word));
+  } else if (word.starts_with(kStatic)) {
+    const Row& field = *find_field(quant_fields(), "static_scale");
+    if (!field.set(spec_, value_of_word(field, word.substr(kStatic.size())))) {
+      fail(fmt::format("'{}'; accepted: static:NUMBER, {}", word, field.accepted));
     }
-    said_.settle("scale_source", word);
     spec_.scale_source = ScaleSource::static_scale;
-    spec_.static_scale = *given;
-  } else if (key == "scale_rounding") {
-    choose("scale_rounding", kScaleRoundingNames, word, value, scale.rounding);
-  } else if (key == "epsilon_mode") {
-    choose("epsilon_mode", kEpsilonModeNames, word, value, scale.epsilon_mode);
-  } else if (key == "encode_limit") {
-    choose("encode_limit", kEncodeLimitNames, word, value, scale.encode_limit);
-  } else if (key == "scale_overflow") {
-    choose("scale_overflow", kScaleOverflowNames, word, value, scale.scale_overflow);
-  } else if (key == "amax_algorithm") {
-    choose("amax_algorithm", kAmaxAlgorithmNames, word, value, spec_.amax_algorithm);
-  } else if (key == "overflow") {
-    choose("overflow", kOverflowNames, word, value, spec_.overflow);
-  } else if (key == "amax_epsilon") {
-    scale.amax_epsilon = number<float>("amax_epsilon", word, value, 0.0f, 1.0f);
-  } else if (key == "margin") {
-    scale.margin = number<int>("margin", word, value, 0, 16);
-  } else if (key == "history") {
-    spec_.history_length = number<int>("history", word, value, 1, 65536);
-  } else if (key == "warmup_steps") {
-    spec_.warmup_steps = number<int>("warmup_steps", word, value, 0, 65536);
   } else {
     return false;
   }
+  said_.settle("scale_source", word);
   return true;
+}
+
+/// KEY:VALUE.
+bool QuantWords::take_pair(const std::string& word) {
+  const std::size_t colon = word.find(':');
+  if (colon == std::string::npos) return false;
+  const Row* const field = find_field(quant_fields(), word.substr(0, colon));
+  if (field == nullptr || !has_pairs(*field)) return false;
+  if (!field->set(spec_, value_of_word(*field, word.substr(colon + 1)))) {
+    std::string accepted;
+    for (const std::string& name : field->names) {
+      accepted += fmt::format("{}{}:{}", accepted.empty() ? "" : ", ", field->word, name);
+    }
+    if (field->names.empty()) {
+      fail(fmt::format("'{}'; accepted: {}:NUMBER, {}", word, field->word, field->accepted));
+    }
+    fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, accepted),
+                     accepted));
+  }
+  said_.settle(field->word, word);
+  return true;
+}
+
+/// A value without its key.
+bool QuantWords::take_alone(const std::string& word) {
+  if (is_ambiguous(word)) return false;
+  for (const Row& field : quant_fields()) {
+    if (!has_words(field) || !field.stands_alone || !field.set(spec_, word)) continue;
+    said_.settle(field.word, word);
+    if (word == "mx32" || word == "nv16") said_.settle("scale_format", word);
+    is_ocp_ = is_ocp_ || word == "mx32";
+    return true;
+  }
+  return false;
 }
 
 void QuantWords::read_word(const std::string& word) {
@@ -180,35 +167,26 @@ void QuantWords::read_word(const std::string& word) {
         "'nearest': elements are rounded to nearest where no other rounding is given; accepted for "
         "a power-of-two scale: scale_rounding:nearest");
   }
-  if (take_scale_word(word) || take_pair(word)) return;
-  if (said_.take("rounding", kRoundingNames, word, spec_.rounding)) return;
-  if (const std::optional<Transform> transform = transform_from_name(word);
-      transform && *transform) {
-    said_.settle("transform", word);
-    spec_.transform = *transform;
-    return;
+  if (take_source(word) || take_pair(word) || take_alone(word)) return;
+  fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, accepted_words()),
+                   accepted_words()));
+}
+
+/// Some word is about what only a scale has.
+bool QuantWords::asks_for_scale() const {
+  if (spec_.has_codebooks()) return true;
+  for (const auto& [key, word] : said_.words()) {
+    for (const Field<QuantSpec>& field : quant_fields()) {
+      if (field.word == "scale_source") break;
+      if (field.word == key) return true;
+    }
   }
-  constexpr std::string_view kWords =
-      "tensor, row, RxC, mx32, nv16, fp32, pow2, e8m0, bf16, e4m3, nv_two_level, mae, mse, "
-      "ceil, enc_floor, ocp_floor, rceil, even, scale_rounding:nearest, enc_div, "
-      "dec_div_recip, dec_div, amax_epsilon:NUMBER, epsilon_mode:add, margin:N, "
-      "encode_limit:bf16, scale_overflow:nan, delayed, history:N, "
-      "amax_algorithm:most_recent, amax_algorithm:window, warmup_steps:N, static:NUMBER, "
-      "ties_down, ties_positive, toward_zero, stochastic, overflow:special, "
-      "hadamard:BLOCK[:SIGNS[:after]], smooth:STRENGTH[:static], expand, "
-      "clamp:QUANTILE[:compensated]";
-  fail(fmt::format("unknown word '{}'{}; accepted: {}", word, did_you_mean(word, kWords), kWords));
+  return false;
 }
 
 void QuantWords::resolve() {
-  if (spec_.scale_source == ScaleSource::none) {
-    bool is_scaled = spec_.has_codebooks();
-    for (const char* key :
-         {"tile", "scale_format", "scale_rounding", "scale_arithmetic", "four_over_six",
-          "amax_epsilon", "epsilon_mode", "margin", "encode_limit", "scale_overflow"}) {
-      is_scaled = is_scaled || said_.has(key);
-    }
-    if (is_scaled) spec_.scale_source = ScaleSource::current;
+  if (spec_.scale_source == ScaleSource::none && asks_for_scale()) {
+    spec_.scale_source = ScaleSource::current;
   }
   if (!spec_.is_quantized() && spec_.has_scale()) {
     fail(format_name(spec_.format) + " has more than 8 bits and takes no scale");
@@ -226,12 +204,11 @@ void QuantWords::resolve() {
 }
 
 void QuantWords::check_effects() const {
-  SlotDraft said;
-  said.spec = spec_;
   const QuantSpec meant = effective(spec_);
   for (const auto& [key, word] : said_.words()) {
-    if (has_effect(std::string(key), meant, said)) continue;
-    fail(fmt::format("'{}' has no effect; accepted with {}", word, needed_words(key)));
+    const Row& field = *find_field(quant_fields(), key);
+    if (may_say(field, meant, spec_)) continue;
+    fail(fmt::format("'{}' has no effect; accepted with {}", word, as_words(field.needs)));
   }
 }
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <array>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "emulation/spec/recipe.hpp"
+#include "emulation/spec/spec_fields.hpp"
 #include "src/config/toml_reader.hpp"
 
 namespace fp8lab {
@@ -14,28 +15,30 @@ namespace fp8lab {
 /// The settings of one operand; what no table has said yet depends on the rest.
 struct SlotDraft {
   QuantSpec spec;
-  std::optional<numerics::FormatSpec> format;             ///< default: the activations' type
-  std::optional<ScaleSource> scale_source;                ///< default: current for at most 8 bits
-  std::optional<numerics::ScaleRounding> scale_rounding;  ///< default: default_scale_rounding
-  bool is_ocp_scaled = false;                             ///< the scale format is that of mx32
+  std::set<std::string> said;  ///< keys that some table has
+  bool is_ocp_scaled = false;  ///< the scale format is that of mx32
+
+  bool says(const std::string& key) const { return said.count(key) != 0; }
 };
 
-/// Whether a key of a slot table matters to the resolved `spec`; `draft` is what was written.
-bool has_effect(const std::string& key, const QuantSpec& spec, const SlotDraft& draft);
+/// Whether `field` may be written for an operand: it matters to the resolved `spec`, or `written`
+/// says what is so anyway.
+bool may_say(const Field<QuantSpec>& field, const QuantSpec& spec, const QuantSpec& written);
 
 /// The settings of one GEMM.
 struct GemmDraft {
   GemmSpec spec;
-  std::optional<Accumulator> accumulator;  ///< default: the unit that fits the operands
-  std::optional<DType> output;             ///< default: the activations' type, fp32 for wgrad
-  bool is_inherited = false;               ///< the override being read says nothing about it
+  std::set<std::string> said;
+  bool is_inherited = false;  ///< the override being read says nothing about it
+
+  bool says(const std::string& key) const { return said.count(key) != 0; }
 };
 
 /// A key that was set and the operands it reaches; it must matter to at least one of them.
 struct SlotKeyUse {
   std::string location;  ///< file:line:column
   std::string path;      ///< "slots.default.history"
-  std::string key;       ///< "history"
+  const Field<QuantSpec>* field = nullptr;
   std::vector<Slot> reached;
 };
 
@@ -58,9 +61,7 @@ class RecipeDraft {
  private:
   void read_slots(TomlReader& slots);
   void read_slot_table(TomlReader& table, const std::vector<Slot>& reached);
-  void read_scale_keys(TomlReader& table, const std::vector<Slot>& reached);
-  void read_orientation_keys(TomlReader& table, const std::vector<Slot>& reached);
-  void read_transform(TomlReader& table, const std::vector<Slot>& reached);
+  void read_tile_alias(TomlReader& table, const std::vector<Slot>& reached);
   void read_gemm_table(TomlReader& table, const std::vector<GemmRole>& reached);
   QuantSpec resolve_slot(Slot slot) const;
   GemmSpec resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const;
@@ -79,9 +80,5 @@ LinearRecipe high_precision_recipe(DType activations);
 /// first; the location of the document when nothing was written.
 std::string locate_recipe_key(const toml::table& document, const std::string& key,
                               const std::string& origin);
-
-/// Parses an element format; throws through `reader` with the accepted names.
-numerics::FormatSpec parse_format(const TomlReader& reader, const std::string& key,
-                                  const std::string& name);
 
 }  // namespace fp8lab

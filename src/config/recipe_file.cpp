@@ -12,63 +12,35 @@
 #include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
 #include "src/config/recipe_draft.hpp"
-#include "src/config/toml_reader.hpp"
+#include "src/config/recipe_fields.hpp"
+#include "src/config/table.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
 namespace {
 
-// What recipes written before these choices existed do not say has no words here, so that their
-// hashes stay.
-std::string canonical_additions(const QuantSpec& spec) {
+// The keys of a slot or GEMM that matter and are not at their default: a key that is added leaves
+// the hashes of recipes that do not use it.
+template <class S>
+std::string canonical_text(const Fields<S>& fields, const S& spec) {
+  const S plain;
   std::string text;
-  if (spec.format.encoding != numerics::Encoding::floating) {
-    text += fmt::format("encoding {}\n", static_cast<int>(spec.format.encoding));
+  for (const Field<S>& field : fields) {
+    const FieldValue value = field.get(spec);
+    if (!field.matters(spec) || value == field.get(plain)) continue;
+    text += fmt::format(" {} = {}", field.word, toml_text(value));
   }
-  const numerics::ScaleRule plain;
-  const numerics::ScaleRule& rule = spec.scale;
-  const auto add = [&](const char* key, const auto& names, auto value, auto usual) {
-    if (value != usual) text += fmt::format("{} {}\n", key, word_for(names, value));
-  };
-  add("epsilon_mode", kEpsilonModeNames, rule.epsilon_mode, plain.epsilon_mode);
-  add("encode_limit", kEncodeLimitNames, rule.encode_limit, plain.encode_limit);
-  add("scale_overflow", kScaleOverflowNames, rule.scale_overflow, plain.scale_overflow);
-  add("four_over_six", kFourOverSixNames, rule.four_over_six, plain.four_over_six);
-  if (spec.warmup_steps != 0) text += fmt::format("warmup_steps {}\n", spec.warmup_steps);
-  if (spec.transform) text += "transform " + transform_name(spec.transform) + "\n";
-  return text;
-}
-
-std::string canonical_text(const QuantSpec& spec) {
-  const numerics::FormatSpec& format = spec.format;
-  const std::string text = fmt::format(
-      "format {} {} {} {} {} {} tile {} {} scale {} {} {} eps {} margin {} source {} static {} "
-      "history {} {} rounding {} overflow {} orientation {} weight {}\n",
-      format.exponent_bits, format.mantissa_bits, format.bias, static_cast<int>(format.specials),
-      format.has_sign, format.has_subnormals, spec.tile.rows, spec.tile.cols,
-      word_for(kScaleFormatNames, spec.scale.format),
-      word_for(kScaleRoundingNames, spec.scale.rounding),
-      word_for(kScaleArithmeticNames, spec.scale.arithmetic), spec.scale.amax_epsilon,
-      spec.scale.margin, word_for(kScaleSourceNames, spec.scale_source), spec.static_scale,
-      spec.history_length, word_for(kAmaxAlgorithmNames, spec.amax_algorithm),
-      word_for(kRoundingNames, spec.rounding), word_for(kOverflowNames, spec.overflow),
-      word_for(kOrientationSourceNames, spec.orientation_source),
-      word_for(kWeightSourceNames, spec.weight_source));
-  return text + canonical_additions(spec);
+  return text + "\n";
 }
 
 std::string canonical_text(const LinearRecipe& recipe) {
   std::string text;
   for (const Slot slot : kSlots) {
-    text += slot_name(slot) + " " + canonical_text(recipe.slot(slot));
+    text += slot_name(slot) + canonical_text(quant_fields(), recipe.slot(slot));
   }
   for (const GemmRole role : kGemmRoles) {
-    const GemmSpec& gemm = recipe.gemm(role);
-    text += fmt::format("{} {} {} order {} split_k {} output {}\n", gemm_role_name(role),
-                        accumulator_name(gemm.accumulator), schedule_name(gemm),
-                        word_for(kScaleOrderNames, gemm.scale_order), gemm.split_k,
-                        word_for(kStorageNames, gemm.output));
+    text += gemm_role_name(role) + canonical_text(gemm_fields(), recipe.gemm(role));
   }
   return text;
 }
@@ -76,7 +48,7 @@ std::string canonical_text(const LinearRecipe& recipe) {
 // Every number of the recipe and nothing else: two files that mean the same have the same hash.
 std::string canonical_text(const Recipe& recipe) {
   std::string text =
-      fmt::format("fp8lab recipe 1\nactivations {}\n", name_of(recipe.activation_dtype));
+      fmt::format("fp8lab recipe 2\nactivations {}\n", name_of(recipe.activation_dtype));
   text += canonical_text(recipe.linear) + canonical_text(recipe.high_precision);
   for (const std::string& pattern : recipe.keep_high_precision) text += "keep " + pattern + "\n";
   for (const RecipeOverride& exception : recipe.overrides) {
@@ -186,29 +158,35 @@ std::vector<std::string> read_kept_modules(TomlReader& document) {
   return modules;
 }
 
-std::string read_name(TomlReader& document) {
-  const std::string name = document.text("name", "");
-  const bool plain =
-      !name.empty() &&
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
-          std::string::npos;
-  if (!plain) {
-    document.refuse("name", name.empty() ? "missing" : "'" + name + "'",
-                    "letters, digits, '_', '-' and '.'");
-  }
-  return name;
+bool is_recipe_name(std::string_view name) {
+  return !name.empty() &&
+         name.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") ==
+             std::string_view::npos;
 }
 
 }  // namespace
+
+const Fields<Recipe>& recipe_fields() {
+  using S = Recipe;
+  static const Fields<S> rows = {
+      fields::text("name", &S::name, "letters, digits, '_', '-' and '.'",
+                   "as runs and tables say it", is_recipe_name)
+          .required(),
+      fields::text("summary", &S::summary, "a string", "one line, with the source"),
+      fields::choice("activations", &S::activation_dtype, kStorageNames,
+                     "storage of activations and their gradients"),
+  };
+  return rows;
+}
 
 Recipe parse_recipe(const std::string& text, const std::string& origin) {
   const toml::table root = parse_toml(text, origin);
   TomlReader document(root, "", origin);
   Recipe recipe;
   recipe.text = text;
-  recipe.name = read_name(document);
-  recipe.summary = document.text("summary", "");
-  recipe.activation_dtype = document.choice("activations", kStorageNames, DType::bf16);
+  read_fields(document, recipe_fields(), recipe);
+  settle_fields(document, recipe_fields(), recipe);
   recipe.high_precision = high_precision_recipe(recipe.activation_dtype);
 
   RecipeDraft draft(recipe.activation_dtype);

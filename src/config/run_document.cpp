@@ -13,8 +13,8 @@
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/nearest_name.hpp"
-#include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
+#include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab {

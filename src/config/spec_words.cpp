@@ -49,10 +49,14 @@ std::optional<int> split_k_from_word(const std::string& word) {
   return split && *split >= 1 && *split <= 64 ? split : std::nullopt;
 }
 
+bool describes_one_operand(std::string_view key) {
+  return key != "orientation_source" && key != "weight_source";
+}
+
 QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys) {
   toml::table slot;
   for (const auto& [key, value] : keys) {
-    if (key == "orientation_source" || key == "weight_source") {
+    if (!describes_one_operand(key)) {
       throw Error(fmt::format("QuantSpec: '{}' does not describe a single operand", key));
     }
     std::visit([&slot, &name = key](const auto& plain) { slot.insert_or_assign(name, plain); },

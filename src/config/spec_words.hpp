@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -44,6 +45,9 @@ std::optional<RecipeSlot> recipe_slot_from_text(const std::string& text);
 
 /// A key of a recipe's slot table and its value.
 using SpecKey = std::pair<std::string, std::variant<std::string, std::int64_t, double>>;
+
+/// False for keys that relate two orientations or name the weights' source.
+bool describes_one_operand(std::string_view key);
 
 /// One operand from the keys of a slot table, with the recipe file's defaults and checks (a format
 /// of at most 8 bits is scaled by its current amax unless the keys say otherwise). Keys that relate

@@ -11,8 +11,8 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/run_name.hpp"
-#include "src/config/run_text.hpp"
 #include "src/config/toml_reader.hpp"
+#include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
@@ -192,12 +192,12 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
 std::string check_runs(const TomlReader& document, StudyConfig& study) {
   const RunConfig base = configure(study, "shared stages", study.shared_assignments);
   for (const StageConfig& stage : base.stages) study.stage_recipes[stage.name] = stage.recipe;
-  std::string identity = base.text;
+  std::string identity = canonical_text(base);
   bool has_baseline = false;
   for (const StudyArm& arm : study.arms) {
     const RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
     has_baseline = has_baseline || runs_baseline(study, config);
-    identity += arm.name + "\n" + config.text;
+    identity += arm.name + "\n" + canonical_text(config);
     for (std::size_t i = 0; i < study.shared_stages.size(); ++i) {
       if (i < config.stages.size() && config.stages[i].name == study.shared_stages[i]) continue;
       document.fail("shared_stages", fmt::format("'{}' is not stage {} of the base configuration; "

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
+#include "src/config/toml_text.hpp"
 
 namespace fp8lab {
 namespace {
@@ -31,10 +31,18 @@ toml::source_region region_of(const toml::node& node) {
   return {};
 }
 
+std::string describe_list(const toml::array& list) {
+  constexpr std::size_t kLongest = 60;
+  const std::optional<FieldValue> value = value_of(list);
+  const std::string text = value ? toml_text(*value) : std::string();
+  if (text.empty() || text.size() > kLongest) return "a list";
+  return "the list " + text;
+}
+
 std::string describe_type(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::table: return "a table";
-    case toml::node_type::array: return "a list";
+    case toml::node_type::array: return describe_list(*node.as_array());
     case toml::node_type::string: return fmt::format("the string '{}'", *node.value<std::string>());
     case toml::node_type::integer:
       return fmt::format("the integer {}", *node.value<std::int64_t>());
@@ -43,12 +51,6 @@ std::string describe_type(const toml::node& node) {
     case toml::node_type::boolean: return *node.value<bool>() ? "true" : "false";
     default: return "a date or time";
   }
-}
-
-std::string range_text(const std::string& kind, const std::string& minimum,
-                       const std::string& maximum, bool bounded) {
-  return bounded ? fmt::format("{} from {} to {}", kind, minimum, maximum)
-                 : fmt::format("{} of at least {}", kind, minimum);
 }
 
 /// The position after the string that begins at `begin`. One without an end goes to the end of its
@@ -69,6 +71,21 @@ std::size_t end_of_string(const std::string& text, std::size_t begin) {
 }
 
 }  // namespace
+
+std::optional<FieldValue> value_of(const toml::node& node) {
+  if (const auto* flag = node.as_boolean()) return FieldValue(flag->get());
+  if (const auto* integer = node.as_integer()) return FieldValue(integer->get());
+  if (const auto* number = node.as_floating_point()) return FieldValue(number->get());
+  if (const auto* text = node.as_string()) return FieldValue(text->get());
+  if (!node.is_array()) return std::nullopt;
+  FieldList values;
+  for (const toml::node& element : *node.as_array()) {
+    std::optional<FieldValue> value = value_of(element);
+    if (!value) return std::nullopt;
+    values.push_back(*std::move(value));
+  }
+  return FieldValue(std::move(values));
+}
 
 void check_toml_depth(const std::string& text, const std::string& origin) {
   std::size_t depth = 0, dots = 0, line = 1, line_begin = 0;
@@ -138,40 +155,6 @@ std::string TomlReader::text(std::string_view key, std::string fallback) {
   return *value->value<std::string>();
 }
 
-bool TomlReader::boolean(std::string_view key, bool fallback) {
-  const toml::node* value = node(key);
-  if (value == nullptr) return fallback;
-  if (!value->is_boolean()) wrong_type(key, "true or false");
-  return *value->value<bool>();
-}
-
-std::int64_t TomlReader::integer(std::string_view key, std::int64_t fallback, std::int64_t minimum,
-                                 std::int64_t maximum) {
-  const toml::node* value = node(key);
-  if (value == nullptr) return fallback;
-  const bool bounded = maximum != std::numeric_limits<std::int64_t>::max();
-  const std::string accepted =
-      range_text("an integer", std::to_string(minimum), std::to_string(maximum), bounded);
-  if (!value->is_integer()) wrong_type(key, accepted);
-  const std::int64_t result = *value->value<std::int64_t>();
-  if (result < minimum || result > maximum) wrong_type(key, accepted);
-  return result;
-}
-
-double TomlReader::number(std::string_view key, double fallback, double minimum, double maximum) {
-  const toml::node* value = node(key);
-  if (value == nullptr) return fallback;
-  const bool bounded = maximum != std::numeric_limits<double>::max();
-  const std::string accepted =
-      range_text("a number", fmt::format("{}", minimum), fmt::format("{}", maximum), bounded);
-  if (!value->is_number()) wrong_type(key, accepted);
-  const double result = *value->value<double>();
-  if (!(result >= minimum && result <= maximum) || !std::isfinite(result)) {
-    wrong_type(key, accepted);
-  }
-  return result;
-}
-
 std::vector<std::string> TomlReader::texts(std::string_view key) {
   std::vector<std::string> result;
   const toml::node* value = node(key);
@@ -222,6 +205,15 @@ void TomlReader::refuse(std::string_view key, const std::string& what,
                         const std::string& accepted) const {
   throw Error(
       fmt::format("{}: '{}' is {}; accepted: {}", where(key), path_of(key), what, accepted));
+}
+
+void TomlReader::refuse_value(std::string_view key, bool is_text, const std::string& accepted,
+                              const std::vector<std::string>& names) const {
+  const toml::node& value = *table_->get(key);
+  const bool is_name = is_text && value.is_string();
+  if (!is_name) wrong_type(key, is_text ? "a string: " + accepted : accepted);
+  const std::string word = *value.value<std::string>();
+  refuse(key, "'" + word + "'" + did_you_mean(word, names), accepted);
 }
 
 void TomlReader::fail(std::string_view key, const std::string& message) const {

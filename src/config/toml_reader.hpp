@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +10,7 @@
 
 #include <toml++/toml.h>
 
+#include "emulation/spec/fields.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/nearest_name.hpp"
 
@@ -37,6 +36,9 @@ std::string source_location(const toml::node& node, const std::string& origin);
 /// "a, b, c".
 std::string join_names(const std::vector<std::string>& names);
 
+/// The value of a node; nothing for tables, dates and lists that hold some.
+std::optional<FieldValue> value_of(const toml::node& node);
+
 /// One table of a document. The getters return the fallback when the key is absent, throw Error
 /// when its value does not fit, and remember the key; finish() then rejects every key that no
 /// getter asked for. The table must outlive the reader.
@@ -46,12 +48,6 @@ class TomlReader {
 
   bool has(std::string_view key) const;
   std::string text(std::string_view key, std::string fallback);
-  bool boolean(std::string_view key, bool fallback);
-  std::int64_t integer(std::string_view key, std::int64_t fallback, std::int64_t minimum,
-                       std::int64_t maximum = std::numeric_limits<std::int64_t>::max());
-  /// A finite integer or float in [minimum, maximum].
-  double number(std::string_view key, double fallback, double minimum,
-                double maximum = std::numeric_limits<double>::max());
   std::vector<std::string> texts(std::string_view key);
   std::optional<TomlReader> table(std::string_view key);
   /// An array of tables, [[key]].
@@ -59,20 +55,14 @@ class TomlReader {
   /// The raw value, or null; counts as asked for.
   const toml::node* node(std::string_view key);
 
-  /// One word out of `words`.
-  template <class T, std::size_t N>
-  T choice(std::string_view key, const std::array<Named<T>, N>& words, T fallback) {
-    if (!has(key)) {
-      known(key);
-      return fallback;
-    }
-    const std::string word = text(key, "");
-    std::vector<std::string> names;
-    for (const Named<T>& entry : words) {
-      if (entry.name == word) return entry.value;
-      names.emplace_back(entry.name);
-    }
-    refuse(key, "'" + word + "'" + did_you_mean(word, names), join_names(names));
+  /// Sets the member of a row to the value of its key, if there is one.
+  template <class S>
+  void read(const Field<S>& field, S& object) {
+    const toml::node* const written = node(field.word);
+    if (written == nullptr) return;
+    const std::optional<FieldValue> value = value_of(*written);
+    if (value && field.set(object, *value)) return;
+    refuse_value(field.word, field.is_text, field.accepted, field.names);
   }
 
   /// Rejects keys that were never asked for.
@@ -81,6 +71,9 @@ class TomlReader {
   /// Throws Error "where: 'path.key' is WHAT; accepted: ACCEPTED".
   [[noreturn]] void refuse(std::string_view key, const std::string& what,
                            const std::string& accepted) const;
+  /// The same of the value of a key; of a text that stands for something, with the nearest name.
+  [[noreturn]] void refuse_value(std::string_view key, bool is_text, const std::string& accepted,
+                                 const std::vector<std::string>& names) const;
   /// Throws Error "where: 'path.key': MESSAGE".
   [[noreturn]] void fail(std::string_view key, const std::string& message) const;
 

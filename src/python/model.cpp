@@ -15,6 +15,7 @@
 #include "src/backend/factory.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
+#include "src/config/run_fields.hpp"
 #include "src/model/model_export.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/model/weight_names.hpp"
@@ -29,10 +30,11 @@ namespace {
 namespace py = pybind11;
 using Tokens = py::array_t<std::int32_t, py::array::c_style>;
 
-OptimizerConfig make_optimizer(const std::map<std::string, float>& values) {
+OptimizerConfig make_optimizer(const std::map<std::string, double>& values) {
   OptimizerConfig optimizer;
-  optimizer.adamw = {values.at("beta1"), values.at("beta2"), values.at("epsilon"),
-                     values.at("weight_decay"), values.at("clip_norm")};
+  for (const auto& [word, value] : values) {
+    set_keyword(optimizer_fields(), optimizer, word, value, "Model");
+  }
   return optimizer;
 }
 
@@ -68,7 +70,7 @@ class ArrayTensors : public ModelTensors {
 class Model {
  public:
   Model(const std::string& source, const std::string& recipe, const std::string& backend,
-        const std::map<std::string, float>& optimizer, std::uint64_t seed, int threads)
+        const std::map<std::string, double>& optimizer, std::uint64_t seed, int threads)
       : source_(source),
         backend_(make_backend(backend, threads)),
         session_(*backend_, load_model(source),
@@ -133,11 +135,13 @@ class Model {
   std::vector<std::tuple<std::vector<std::int32_t>, std::vector<double>, bool>> generate(
       const std::vector<std::vector<std::int32_t>>& prompts, const py::dict& options) {
     GenerationConfig config;
-    config.sampling.temperature = options["temperature"].cast<double>();
-    config.sampling.top_k = options["top_k"].cast<std::int64_t>();
-    config.sampling.top_p = options["top_p"].cast<double>();
-    config.sampling.min_new_tokens = options["min_new_tokens"].cast<std::int64_t>();
-    config.sampling.seed = options["seed"].cast<std::uint64_t>();
+    for (const Field<SamplingConfig>& field : sampling_fields()) {
+      const py::object value = options[field.word.c_str()];
+      const FieldValue given = PyIndex_Check(value.ptr()) != 0
+                                   ? FieldValue(value.cast<std::int64_t>())
+                                   : FieldValue(value.cast<double>());
+      set_keyword(sampling_fields(), config.sampling, field.word, given, "generate");
+    }
     config.max_new_tokens = options["max_new_tokens"].cast<std::int64_t>();
     config.end = options["end"].cast<std::int32_t>();
     config.log_probabilities = true;
@@ -208,7 +212,7 @@ class Model {
 void bind_model(py::module_& module) {
   py::class_<Model>(module, "Model")
       .def(py::init<const std::string&, const std::string&, const std::string&,
-                    const std::map<std::string, float>&, std::uint64_t, int>())
+                    const std::map<std::string, double>&, std::uint64_t, int>())
       .def_property_readonly("config", &Model::config)
       .def_property_readonly("device", &Model::device)
       .def_property_readonly("steps", &Model::steps)

@@ -11,6 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe_names.hpp"
+#include "emulation/spec/spec_fields.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/config/spec_words.hpp"
@@ -62,6 +63,12 @@ py::dict statistics_of(Backend& backend, const TensorView& x, bool transpose,
   }
   result["scale_bits_per_element"] = scale_bits_per_element(operand.spec, operand.rows, operand.k);
   return result;
+}
+
+py::object python_value(const FieldValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return py::str(*text);
+  if (const auto* number = std::get_if<double>(&value)) return py::float_(*number);
+  return py::int_(std::get<std::int64_t>(value));
 }
 
 /// A new NumPy array of `rows` by `cols` elements, not initialised, and the view of it.
@@ -128,44 +135,24 @@ py::array dequantize(const py::object& codes, const py::object& scales, const Qu
 }  // namespace
 
 void bind_quantization(py::module_& module) {
-  const auto word = [](const auto& table, auto value) {
-    return std::string(word_for(table, value));
-  };
-  py::class_<QuantSpec>(module, "QuantSpec",
-                        "How one matrix is quantized: QuantSpec('e4m3fn/1x128/pow2'), QuantSpec("
-                        "'infir2:fprop.x'), or keywords "
-                        "named as the keys of a recipe's slot table.")
-      .def(py::init(&parse_quant_spec), py::arg("words"), py::pos_only())
+  py::class_<QuantSpec> bound(
+      module, "QuantSpec",
+      "How one matrix is quantized: QuantSpec('e4m3fn/1x128/pow2'), QuantSpec("
+      "'infir2:fprop.x'), or keywords "
+      "named as the keys of a recipe's slot table.");
+  bound.def(py::init(&parse_quant_spec), py::arg("words"), py::pos_only())
       .def(py::init(&spec_of_keywords))
       .def("__repr__",
            [](const QuantSpec& spec) { return fmt::format("QuantSpec('{}')", label(spec)); })
       .def(py::self == py::self)
-      .def_property_readonly("label", [](const QuantSpec& spec) { return label(spec); })
-      .def_property_readonly("format",
-                             [](const QuantSpec& spec) { return format_name(spec.format); })
-      .def_property_readonly("tile", [](const QuantSpec& spec) { return tile_name(spec.tile); })
-      .def_property_readonly(
-          "scale_format",
-          [word](const QuantSpec& spec) { return word(kScaleFormatNames, spec.scale.format); })
-      .def_property_readonly(
-          "scale_rounding",
-          [word](const QuantSpec& spec) { return word(kScaleRoundingNames, spec.scale.rounding); })
-      .def_property_readonly("scale_arithmetic",
-                             [word](const QuantSpec& spec) {
-                               return word(kScaleArithmeticNames, spec.scale.arithmetic);
-                             })
-      .def_property_readonly(
-          "scale_source",
-          [word](const QuantSpec& spec) { return word(kScaleSourceNames, spec.scale_source); })
-      .def_property_readonly(
-          "rounding", [word](const QuantSpec& spec) { return word(kRoundingNames, spec.rounding); })
-      .def_property_readonly(
-          "overflow", [word](const QuantSpec& spec) { return word(kOverflowNames, spec.overflow); })
-      .def_property_readonly("amax_epsilon",
-                             [](const QuantSpec& spec) { return spec.scale.amax_epsilon; })
-      .def_property_readonly("margin", [](const QuantSpec& spec) { return spec.scale.margin; })
-      .def_property_readonly("static_scale",
-                             [](const QuantSpec& spec) { return spec.static_scale; });
+      .def_property_readonly("label", [](const QuantSpec& spec) { return label(spec); });
+  for (const Field<QuantSpec>& field : quant_fields()) {
+    if (!describes_one_operand(field.word)) continue;
+    bound.def_property_readonly(
+        field.word.c_str(),
+        [&field](const QuantSpec& spec) { return python_value(field.get(spec)); },
+        field.help.c_str());
+  }
   module.def("quantize", &quantize);
   module.def("dequantize", &dequantize);
 }

@@ -56,7 +56,7 @@ std::string difference_from(const RunMeta& stored, const RunConfig& config,
   // The wider arithmetic of this backend has other bits; all others have the same.
   const bool truth_changed = (stored.backend == "truth") != (config.backend == "truth");
   if (difference(known, expected).empty() && !truth_changed) return {};
-  const std::string keys = join_differences(differences(stored.config_text, config.text));
+  const std::string keys = join_differences(run_differences(stored.config_text, config.text));
   const std::string contents =
       difference(without(known, is_configuration), without(expected, is_configuration));
   return keys + (keys.empty() || contents.empty() ? "" : "; ") + contents;
@@ -70,7 +70,7 @@ fs::path shared_checkpoint(const fs::path& directory) {
 std::string difference_alone(const RunMeta& stored, const RunConfig& arm, RunCheck& check) {
   const std::string text = difference_from(stored, arm, check.identity(arm));
   if (!text.empty() || !arm.init_from.empty()) return text;
-  for (const std::string& key : differences(stored.config_text, arm.text)) {
+  for (const std::string& key : run_differences(stored.config_text, arm.text)) {
     if (key.starts_with("init_from: ")) return key;
   }
   return {};

@@ -41,7 +41,7 @@ RunStatus RunDirectory::status_of(const Identity& identity, const RunConfig& con
   const std::string keys =
       status.meta.config_hash == config.hash
           ? ""
-          : join_differences(differences(status.meta.config_text, config.text));
+          : join_differences(run_differences(status.meta.config_text, config.text));
   throw Error(fmt::format("{}: another run: {}{}; give another --out", run_file().string(), changes,
                           keys.empty() ? "" : " (" + keys + ")"));
 }

@@ -127,6 +127,28 @@ def test_sampling_options_reach_the_samples_of_the_run(tmp_path: Path) -> None:
     assert greedy["loss"] == hot["loss"] and greedy["rollout"] != hot["rollout"]
 
 
+def test_progress_is_printed_as_often_as_asked_for(tmp_path: Path) -> None:
+    """Every step, or the first two and the last; which of them does not make another run."""
+    (tmp_path / "run.toml").write_text(
+        'name = "r"\nmodel = "tiny"\n[logging]\nstatistics_every_steps = 0\n[[stages]]\n'
+        'name = "s"\n'
+        "steps = 6\nbatch_sequences = 1\nsequence_length = 64\nlearning_rate.warmup_steps = 0\n"
+    )
+    train = ["train", "--config", "run.toml", "--out", "run", "--set"]
+
+    def steps(output: str) -> list[int]:
+        lines = [line.split() for line in output.splitlines() if line.startswith("step ")]
+        return [int(words[1].split("/")[0]) for words in lines]
+
+    every = succeeded(*train, "logging.print_every_seconds=0", cwd=tmp_path)
+    assert steps(every) == [1, 2, 3, 4, 5, 6]
+    assert "complete" in succeeded(
+        *train, "logging.print_every_seconds=9", "--resume", cwd=tmp_path
+    )
+    few = succeeded(*train[:4], "other", "--set", "logging.print_every_seconds=3600", cwd=tmp_path)
+    assert steps(few) == [1, 2, 6]
+
+
 def test_help_of_one_command() -> None:
     for command in COMMANDS:
         text = succeeded(command, "--help")

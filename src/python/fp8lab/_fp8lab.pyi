@@ -29,9 +29,9 @@ class QuantSpec:
 
     `QuantSpec("infir2:fprop.x")` is the quantizer of a recipe's operand.
 
-    The keywords are the keys of a recipe's slot table, with their defaults: a format of at most 8
-    bits is scaled by its current amax unless `scale_source` says otherwise, and a key that has no
-    effect is an error.
+    The keywords are the keys of a recipe's slot table (`fp8lab help recipe` lists them), with their
+    defaults, and each is also a property: a format of at most 8 bits is scaled by its current amax
+    unless `scale_source` says otherwise, and a key that has no effect is an error.
     """
 
     @overload
@@ -51,6 +51,7 @@ class QuantSpec:
         overflow: str = ...,
         amax_epsilon: float = ...,
         margin: int = ...,
+        **keys: str | float,
     ) -> None: ...
     @property
     def label(self) -> str: ...

@@ -379,7 +379,7 @@ TEST_CASE("what cannot be quantized is refused by name") {
   refused(spec, "state is missing");
   spec.scale_source = ScaleSource::static_scale;
   spec.static_scale = 0.0f;
-  refused(spec, "positive");
+  refused(spec, "above 0");
 
   Operand transposed(spec_of(numerics::kE4M3, {}), 8, 4);
   CHECK_THROWS_WITH(cpu::run(ops::Quantize{source.view(), false, kKey, {}, transposed}),

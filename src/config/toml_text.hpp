@@ -6,10 +6,15 @@
 #include <string>
 #include <string_view>
 
+#include "emulation/spec/fields.hpp"
+
 namespace fp8lab {
 
 /// `text` as a TOML basic string.
 std::string toml_quoted(std::string_view text);
+
+/// A value as TOML.
+std::string toml_text(const FieldValue& value);
 
 /// The shortest decimal that reads back as the same number, marked as a float.
 template <class Float>

@@ -1,0 +1,92 @@
+#include "emulation/spec/quant_rules.hpp"
+
+#include <cmath>
+
+namespace fp8lab {
+namespace {
+
+using Refusal = std::optional<QuantRefusal>;
+
+Refusal refuse_elements(const QuantSpec& spec) {
+  const std::string name = format_name(spec.format);
+  if (!spec.format.has_sign) {
+    return QuantRefusal{"format", "'" + name +
+                                      "' cannot be an operand; accepted: signed formats of at "
+                                      "least 3 bits"};
+  }
+  if (!spec.is_quantized() && spec.has_scale()) {
+    return QuantRefusal{"scale_source",
+                        name + " has more than 8 bits and takes no scale; accepted: none"};
+  }
+  return {};
+}
+
+Refusal refuse_tile(const QuantSpec& spec) {
+  if (spec.tile.rows < 0 || spec.tile.cols < 0) {
+    return QuantRefusal{"tile", "accepted: tensor, row, or RxC with both extents at least 1"};
+  }
+  if (spec.tile.is_tensor()) return {};
+  const std::string rest = ", tile is " + tile_name(spec.tile) +
+                           "; accepted: tile = \"tensor\", or scale_source = \"current\"";
+  if (spec.scale_source == ScaleSource::delayed) {
+    return QuantRefusal{"scale_source", "delayed scaling keeps one history a tensor" + rest};
+  }
+  if (spec.scale_source == ScaleSource::static_scale) {
+    return QuantRefusal{"scale_source", "a static scale is one number" + rest};
+  }
+  return {};
+}
+
+Refusal refuse_codebook(const QuantSpec& spec) {
+  if (!spec.has_codebooks()) return {};
+  const bool expands = spec.transform.is_expansion();
+  const std::string name = expands ? transform_name(spec.transform) : format_name(spec.format);
+  if (spec.scale_source != ScaleSource::current) {
+    return QuantRefusal{"scale_source", name + " has the codebook of each tile; accepted: current"};
+  }
+  if (spec.scale != numerics::ScaleRule{}) {
+    return QuantRefusal{"scale_format", name +
+                                            " has the codebook of each tile; accepted: no keys "
+                                            "of a scale rule"};
+  }
+  if (expands && spec.format != numerics::kE4M3) {
+    return QuantRefusal{"transform", "expand fits values to the range of e4m3fn, format is " +
+                                         format_name(spec.format) +
+                                         "; accepted: none, or format = \"e4m3fn\""};
+  }
+  return {};
+}
+
+Refusal refuse_scale(const QuantSpec& spec) {
+  const bool two_level =
+      spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
+  if (two_level && (spec.scale_source != ScaleSource::current || spec.tile.is_tensor())) {
+    return QuantRefusal{"scale_format",
+                        "nv_two_level scales tiles within a tensor; accepted: scale_source = "
+                        "\"current\" and a tile other than tensor"};
+  }
+  if (!two_level && spec.scale.four_over_six != numerics::FourOverSix::none) {
+    return QuantRefusal{"four_over_six",
+                        "is for two-level scales; accepted: scale_format = \"nv_two_level\""};
+  }
+  if (spec.scale_source == ScaleSource::delayed && spec.history_length < 1) {
+    return QuantRefusal{"history",
+                        std::to_string(spec.history_length) + "; accepted: at least 1 step"};
+  }
+  if (spec.scale_source == ScaleSource::static_scale &&
+      !(spec.static_scale > 0.0f && std::isfinite(spec.static_scale))) {
+    return QuantRefusal{"static_scale", "accepted: a finite number above 0"};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<QuantRefusal> refuse_quantizer(const QuantSpec& spec) {
+  for (const auto rule : {refuse_elements, refuse_tile, refuse_codebook, refuse_scale}) {
+    if (Refusal refusal = rule(spec)) return refusal;
+  }
+  return {};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,101 @@
+#include "src/config/key_help.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "emulation/spec/spec_fields.hpp"
+#include "src/config/recipe_fields.hpp"
+#include "src/config/run_tables.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::size_t kLineWidth = 100;
+
+/// `text` in lines that begin after `indent` blanks.
+std::string wrapped(const std::string& text, std::size_t indent) {
+  std::string result, line;
+  const auto end_line = [&] {
+    result += std::string(indent, ' ') + line + "\n";
+    line.clear();
+  };
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (!line.empty() && indent + line.size() + 1 + word.size() > kLineWidth) end_line();
+    line += (line.empty() ? "" : " ") + word;
+    begin = end + 1;
+  }
+  end_line();
+  return result;
+}
+
+std::string page_of(const std::vector<KeyHelp>& keys) {
+  std::string text;
+  for (const KeyHelp& key : keys) {
+    if (key.is_table) {
+      text += fmt::format("\n{}\n{}", key.path, wrapped(key.help, 4));
+      continue;
+    }
+    text += "  " + key.path.substr(key.path.rfind('.') + 1) + "\n" + wrapped(key.help, 4);
+    std::string facts = key.accepted;
+    if (!key.usual.empty()) facts += "; " + key.usual;
+    if (!key.needs.empty()) facts += "; only with " + key.needs;
+    text += wrapped(facts, 8);
+  }
+  return text;
+}
+
+KeyHelp list_of_patterns(const std::string& path, const std::string& help) {
+  return {path,
+          "patterns of layers: layers.N.attention.qkv, layers.N.attention.o, "
+          "layers.N.mlp.gate_up, layers.N.mlp.down, lm_head; N is an index, first, last or *, "
+          "{a,b} lists choices",
+          "", "", help};
+}
+
+}  // namespace
+
+std::vector<KeyHelp> run_keys() {
+  std::vector<KeyHelp> keys;
+  list_table(run_table(), "", keys);
+  return keys;
+}
+
+std::vector<KeyHelp> recipe_keys() {
+  std::vector<KeyHelp> keys;
+  list_fields(recipe_fields(), "", keys);
+  list_heading("slots.OPERAND",
+               "how an operand is quantized. OPERAND is default, x, w, dy or one alone, such as "
+               "wgrad.x; the most specific table that has a key wins",
+               false, keys);
+  list_fields(quant_fields(), "slots.OPERAND", keys);
+  list_heading("gemm", "how all GEMMs accumulate; [gemm.fprop], [gemm.dgrad], [gemm.wgrad]: one",
+               false, keys);
+  list_fields(gemm_fields(), "gemm", keys);
+  list_heading("keep_high_precision", "layers that are computed in the type of the activations",
+               false, keys);
+  keys.push_back(list_of_patterns("keep_high_precision.modules",
+                                  "a list of patterns; also embed, norm, attention.core"));
+  list_heading("override",
+               "slots and gemm tables for some layers; the first that matches a layer wins", true,
+               keys);
+  keys.push_back(list_of_patterns("override.match", "one pattern"));
+  return keys;
+}
+
+std::string run_key_page() {
+  return "Keys of a run file (TOML), in their tables. --set KEY=VALUE sets one on the command "
+         "line: "
+         "--set seed=2,\n--set optimizer.beta1=0.8, --set stages.NAME.steps=50, and stages.*.steps "
+         "for all stages.\n\n" +
+         page_of(run_keys());
+}
+
+std::string recipe_key_page() {
+  return "Keys of a recipe file (TOML), in their tables.\n\n" + page_of(recipe_keys());
+}
+
+}  // namespace fp8lab

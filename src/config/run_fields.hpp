@@ -1,0 +1,34 @@
+// Keys of run files that are also keywords of library calls, without the files.
+#pragma once
+
+#include <string>
+
+#include "emulation/base/error.hpp"
+#include "emulation/spec/fields.hpp"
+#include "src/config/config.hpp"
+#include "src/config/nearest_name.hpp"
+#include "src/config/toml_text.hpp"
+
+namespace fp8lab {
+
+/// Of the [optimizer] table, and the keywords of Python's Model.
+const Fields<OptimizerConfig>& optimizer_fields();
+/// Of pass_at_k and rollout tables, and the keywords of Python's Model.generate.
+const Fields<SamplingConfig>& sampling_fields();
+
+/// Sets the member of a keyword. Throws Error naming `where`, the keyword and what is accepted.
+template <class S>
+void set_keyword(const Fields<S>& fields, S& object, const std::string& word,
+                 const FieldValue& value, const std::string& where) {
+  const Field<S>* const field = find_field(fields, word);
+  if (field == nullptr) {
+    std::vector<std::string> names;
+    for (const Field<S>& known : fields) names.push_back(known.word);
+    throw Error(where + ": unknown keyword '" + word + "'" + did_you_mean(word, names) +
+                "; accepted: " + fields::listed(names));
+  }
+  if (field->set(object, value)) return;
+  throw Error(where + ": " + word + " is " + toml_text(value) + "; accepted: " + field->accepted);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,419 @@
+#include "src/config/run_tables.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "src/config/config_names.hpp"
+#include "src/config/experiments.hpp"
+#include "src/config/run_name.hpp"
+#include "src/config/size_limits.hpp"
+
+namespace fp8lab {
+namespace {
+
+using namespace fields;  // NOLINT: the vocabulary of the tables below
+
+bool is_stage_name(std::string_view name) {
+  return !name.empty() && name.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyz"
+                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == std::string_view::npos;
+}
+
+bool is_not_empty(std::string_view name) { return !name.empty(); }
+
+Fields<AdamWSpec> adamw_fields() {
+  using S = AdamWSpec;
+  return {
+      number("beta1", &S::beta1, 0.0, 0.99999, "decay of the first moment, a step"),
+      number("beta2", &S::beta2, 0.0, 0.99999, "decay of the second moment, a step"),
+      number("epsilon", &S::epsilon, 1e-30, 1.0, "added to the root of the second moment"),
+      number("weight_decay", &S::weight_decay, 0.0, 10.0,
+             "share of a matrix taken away a step, times the learning rate"),
+      number("clip_norm", &S::clip_norm, 0.0, 1e30,
+             "largest norm of all gradients together; 0: not clipped"),
+  };
+}
+
+const Table<OptimizerConfig>& optimizer_table() {
+  static const Table<OptimizerConfig> table{optimizer_fields()};
+  return table;
+}
+
+const Table<LoggingConfig>& logging_table() {
+  using S = LoggingConfig;
+  static const Table<S> table{{
+      integer("every_steps", &S::every_steps, 1, kLargeCount, "steps between rows of /metrics"),
+      integer("statistics_every_steps", &S::statistics_every_steps, 0, kLargeCount,
+              "steps between rows of /tensors; 0: none"),
+      integer("checkpoint_every_steps", &S::checkpoint_every_steps, 0, kLargeCount,
+              "steps between checkpoints; 0: only at the end of a stage"),
+      boolean("hash_every_step", &S::hash_every_step, "the hash of all weights after every step"),
+      choice("nonfinite", &S::nonfinite, kNonfinitePolicyNames,
+             "what a loss or gradient norm that is not finite does"),
+      number("print_every_seconds", &S::print_every_seconds, 0.0, 86400.0,
+             "seconds between lines of progress outside a terminal; 0: a line a step")
+          .not_hashed(),
+  }};
+  return table;
+}
+
+const Table<AttentionConfig>& attention_table() {
+  using S = AttentionConfig;
+  static const Table<S> table{{
+      integer("kv_tile", &S::kv_tile, 1, 65536, "keys of one step of the online softmax"),
+      integer("q_tile", &S::q_tile, 1, 65536, "queries whose gradients are summed together"),
+  }};
+  return table;
+}
+
+const Table<LearningRateSchedule>& learning_rate_table() {
+  using S = LearningRateSchedule;
+  const auto is_wsd = [](const S& rate) { return rate.kind == ScheduleKind::wsd; };
+  static const Table<S> table{{
+      choice("kind", &S::kind, kScheduleKindNames,
+             "what follows the warm-up: a constant rate and a cosine at the end (wsd), or one "
+             "curve"),
+      number("peak", &S::peak, 0.0, 10.0, "rate after the warm-up"),
+      number("final", &S::final, 0.0, 10.0, "rate at the last step"),
+      integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear growth")
+          .by_default("10, or all steps of a shorter stage"),
+      integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the closing cosine")
+          .when(is_wsd, "kind = \"wsd\""),
+  }};
+  return table;
+}
+
+Field<PlantedOutliers> gain_field() {
+  Field<PlantedOutliers> field = number("gain", &PlantedOutliers::gain, 0x1p-60, 0x1p60,
+                                        "factor of the channels, whose weights are divided by it");
+  field.accepted = "a power of two such as 4096, so that planting rounds nothing";
+  field.set = [plain = field.set](PlantedOutliers& planted, const FieldValue& value) {
+    PlantedOutliers trial = planted;
+    int exponent = 0;
+    const bool fits = plain(trial, value) && std::frexp(trial.gain, &exponent) == 0.5;
+    if (fits) planted = trial;
+    return fits;
+  };
+  const auto plants = [](const PlantedOutliers& planted) { return planted.channels > 0; };
+  return std::move(field).when(plants, "channels above 0").ignored_otherwise();
+}
+
+const Table<PlantedOutliers>& planted_outliers_table() {
+  using S = PlantedOutliers;
+  static const Table<S> table{{
+      integer("channels", &S::channels, 0, kLargeCount,
+              "channels of every normalised activation; at most model.hidden_size"),
+      gain_field(),
+  }};
+  return table;
+}
+
+Field<PassAtKConfig> k_field() {
+  Field<PassAtKConfig> field =
+      row("k", &PassAtKConfig::k, "a list of integers from 1 to samples",
+          "for which k the chance that one of k samples is right is estimated");
+  field.get = [](const PassAtKConfig& pass) { return FieldList(pass.k.begin(), pass.k.end()); };
+  field.set = [](PassAtKConfig& pass, const FieldValue& value) {
+    const FieldList* const list = std::get_if<FieldList>(&value);
+    if (list == nullptr || list->empty()) return false;
+    std::vector<std::int64_t> k;
+    for (const FieldValue& element : *list) {
+      const std::optional<std::int64_t> given = integer_in(element, 1, kNoLargestInteger);
+      if (!given) return false;
+      k.push_back(*given);
+    }
+    pass.k = std::move(k);
+    return true;
+  };
+  return field;
+}
+
+void check_pass_at_k(const TomlReader& reader, const PassAtKConfig& pass) {
+  const std::int64_t largest = *std::max_element(pass.k.begin(), pass.k.end());
+  if (largest <= pass.samples) return;
+  reader.refuse("k", fmt::format("more than there are samples, {}", largest),
+                fmt::format("a list of integers from 1 to samples = {}", pass.samples));
+}
+
+const Table<PassAtKConfig>& pass_at_k_table() {
+  using S = PassAtKConfig;
+  static const Table<S> table = [] {
+    Table<S> rows{{
+        integer("problems", &S::problems, 1, 1 << 20, "problems that are asked"),
+        integer("samples", &S::samples, 1, 65536, "answers of each"),
+        k_field(),
+    }};
+    lift(sampling_fields(), &S::sampling, rows.fields);
+    rows.check = check_pass_at_k;
+    return rows;
+  }();
+  return table;
+}
+
+const Table<RolloutConfig>& rollout_table() {
+  using S = RolloutConfig;
+  static const Table<S> table = [] {
+    Table<S> rows{{
+        text("recipe", &S::recipe, "a recipe's name or file, or \"\"",
+             "numerics that generate; \"\": those of training")
+            .not_hashed(),
+        integer("prompts", &S::prompts, 1, 1 << 20, "prompts that are completed"),
+        number("clip", &S::clip, 0x1p-20, kNoLargestNumber,
+               "ratios of probabilities above it count as clipped"),
+        integer("bucket", &S::bucket, 1, kLargeCount, "positions whose gaps are averaged together"),
+    }};
+    lift(sampling_fields(), &S::sampling, rows.fields);
+    rows.check = [](const TomlReader& reader, const S& rollout) {
+      check_recipe_name(reader, rollout.recipe);
+    };
+    return rows;
+  }();
+  return table;
+}
+
+void check_eval(const TomlReader& reader, const EvalConfig& eval) {
+  if (eval.data.form == DataForm::prompt_response) return;
+  for (const auto& [key, asks] : {std::pair{"exact_match", eval.exact_match > 0},
+                                  std::pair{"pass_at_k", eval.pass_at_k.has_value()},
+                                  std::pair{"rollout", eval.rollout.has_value()}}) {
+    if (!asks) continue;
+    reader.fail(key, "asks prompts; accepted: data.form = \"prompt_response\", or none");
+  }
+}
+
+bool is_generated(const SourceConfig& source) { return source.kind == DataKind::arithmetic; }
+
+/// The generator can hold problems out; a file cannot tell which of its documents to keep back.
+EvalConfig usual_eval(const StageConfig& stage) {
+  EvalConfig eval;
+  eval.data = stage.data;
+  for (SourceConfig& source : eval.data.sources) {
+    source.held_out = is_generated(source);
+    source.range_begin = 0.0;
+    source.range_end = 1.0;
+  }
+  return eval;
+}
+
+LearningRateSchedule usual_learning_rate(const StageConfig& stage) {
+  LearningRateSchedule rate;
+  rate.warmup_steps = std::min(rate.warmup_steps, stage.steps);
+  return rate;
+}
+
+DataConfig usual_data(const StageConfig& stage) {
+  DataConfig data;
+  if (stage.kind == StageKind::sft) data.form = DataForm::prompt_response;
+  return data;
+}
+
+void check_stage(const TomlReader& reader, const StageConfig& stage) {
+  const LearningRateSchedule& rate = stage.learning_rate;
+  if (rate.warmup_steps + rate.decay_steps > stage.steps) {
+    inner_reader(reader, "learning_rate")
+        ->fail("warmup_steps",
+               fmt::format("warmup_steps = {} and decay_steps = {} do not fit into steps = {}",
+                           rate.warmup_steps, rate.decay_steps, stage.steps));
+  }
+  const std::vector<SourceConfig>& sources = stage.data.sources;
+  const std::optional<TomlReader> eval = inner_reader(reader, "eval");
+  if (eval && !eval->has("data") && !std::all_of(sources.begin(), sources.end(), is_generated)) {
+    eval->fail("data", "missing; a stage that reads files names its held-out documents");
+  }
+  check_recipe_name(reader, stage.recipe);
+  if (stage.batch_sequences % stage.micro_batch_sequences != 0) {
+    reader.fail("micro_batch_sequences",
+                fmt::format("{} does not divide batch_sequences = {}", stage.micro_batch_sequences,
+                            stage.batch_sequences));
+  }
+}
+
+Fields<StageConfig> stage_fields() {
+  using S = StageConfig;
+  return {
+      text("name", &S::name, "letters, digits, '_' and '-'",
+           "how the stage is called, also by --set stages.NAME.KEY", is_stage_name)
+          .required(),
+      choice("kind", &S::kind, kStageKindNames,
+             "sft trains on the answers to prompts, the others on running text"),
+      integer("steps", &S::steps, 1, kLargeCount, "steps of the optimizer"),
+      integer("batch_sequences", &S::batch_sequences, 1, kLargeCount,
+              "sequences of one step of the optimizer"),
+      integer("micro_batch_sequences", &S::micro_batch_sequences, 1, kLargeCount,
+              "sequences of one forward and backward pass; divides batch_sequences")
+          .otherwise([](const S& stage) { return stage.batch_sequences; }, "batch_sequences"),
+      integer("sequence_length", &S::sequence_length, 2, kLargeCount,
+              "tokens of a sequence; at most model.max_position_embeddings"),
+      text("recipe", &S::recipe, "a recipe's name or file, or \"\"",
+           "numerics of the stage; \"\": those of the run")
+          .not_hashed(),
+      boolean("reset_optimizer", &S::reset_optimizer, "the moments start from zero"),
+      boolean("reset_amax_history", &S::reset_amax_history,
+              "delayed scaling starts without a history"),
+      boolean(
+          "restart_data", &S::restart_data,
+          "the data start from their beginning, though an earlier stage of this kind read them"),
+  };
+}
+
+const Table<StageConfig>& stage_table() {
+  using S = StageConfig;
+  static const Table<S> table{
+      stage_fields(),
+      {shared(MemberTable("learning_rate", &S::learning_rate, learning_rate_table,
+                          "over the steps of the stage")
+                  .starts(usual_learning_rate)),
+       shared(MemberTable("planted_outliers", &S::planted_outliers, planted_outliers_table,
+                          "channels made large before the stage without changing the function")),
+       shared(MemberTable("data", &S::data, data_table, "what the stage trains on")
+                  .starts(usual_data)),
+       shared(OptionalTable<S, EvalConfig>("eval", &S::eval, eval_table,
+                                           "evaluations on held-out data; none without the table",
+                                           usual_eval))},
+      check_stage};
+  return table;
+}
+
+void check_in_model(const TomlReader& reader, const StageConfig& stage, const ModelConfig& model) {
+  if (stage.planted_outliers.channels > model.hidden_size) {
+    inner_reader(reader, "planted_outliers")
+        ->refuse("channels", fmt::format("the integer {}", stage.planted_outliers.channels),
+                 integers(0, model.hidden_size));
+  }
+  if (stage.sequence_length > model.max_position_embeddings) {
+    reader.fail("sequence_length",
+                fmt::format("{} exceeds model.max_position_embeddings = {}", stage.sequence_length,
+                            model.max_position_embeddings));
+  }
+  check_stage_size(reader, stage, model);
+}
+
+void check_run(const TomlReader& reader, const RunConfig& config) {
+  if (config.stages.empty()) reader.refuse("stages", "missing", "at least one [[stages]] table");
+  TomlReader document = reader;
+  std::set<std::string> names;
+  std::size_t index = 0;
+  for (const TomlReader& table : document.tables("stages")) {
+    const StageConfig& stage = config.stages[index++];
+    check_in_model(table, stage, config.model);
+    if (!names.insert(stage.name).second) {
+      table.fail("name", fmt::format("two stages are called '{}'", stage.name));
+    }
+  }
+  check_steps(reader, config.stages);
+  check_recipe_name(reader, config.recipe);
+}
+
+Field<RunConfig> backend_field() {
+  static constexpr std::array<Named<std::string_view>, 3> kBackends = {
+      {{"cpu", "cpu"}, {"truth", "truth"}, {"cuda", "cuda"}}};
+  const auto is_backend = [](std::string_view name) { return word_for(kBackends, name) != "?"; };
+  Field<RunConfig> field =
+      text("backend", &RunConfig::backend, "cpu, truth, cuda",
+           "what computes: the bit-exact emulator, double precision without quantization, or the "
+           "GPU",
+           is_backend);
+  field.names = {"cpu", "truth", "cuda"};
+  return field;
+}
+
+}  // namespace
+
+void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
+  if (!recipe.empty()) load_recipe(find_experiment("recipes", recipe, reader.where("recipe")));
+}
+
+std::optional<TomlReader> inner_reader(const TomlReader& reader, std::string_view word) {
+  TomlReader copy = reader;
+  return copy.table(word);
+}
+
+const Fields<SamplingConfig>& sampling_fields() {
+  using S = SamplingConfig;
+  static const Fields<S> rows = {
+      number("temperature", &S::temperature, 0.0, 1000.0,
+             "logits are divided by it; 0: the token with the largest"),
+      integer("top_k", &S::top_k, 0, kLargeCount, "tokens to draw from; 0: all"),
+      number("top_p", &S::top_p, 0x1p-20, 1.0, "probability of the tokens to draw from"),
+      integer("min_new_tokens", &S::min_new_tokens, 0, 65536,
+              "tokens before which the end token is never drawn"),
+      integer("seed", &S::seed, 0, kNoLargestInteger, "of the draws"),
+  };
+  return rows;
+}
+
+const Fields<OptimizerConfig>& optimizer_fields() {
+  using S = OptimizerConfig;
+  static const Fields<S> rows = [] {
+    Fields<S> all;
+    lift(adamw_fields(), &S::adamw, all);
+    all.push_back(
+        choice("first_moment", &S::first_moment, kStorageNames, "storage of the first moment"));
+    all.push_back(
+        choice("second_moment", &S::second_moment, kStorageNames, "storage of the second moment"));
+    return all;
+  }();
+  return rows;
+}
+
+const Table<EvalConfig>& eval_table() {
+  using S = EvalConfig;
+  static const Table<S> table{
+      {
+          integer("every_steps", &S::every_steps, 1, kLargeCount,
+                  "steps between held-out losses, also taken at the end of the stage"),
+          integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
+          integer("exact_match", &S::exact_match, 0, kLargeCount,
+                  "problems answered greedily at the end of the stage; 0: none"),
+          integer("max_new_tokens", &S::max_new_tokens, 1, 65536, "tokens of an answer at most"),
+          text("multiple_choice", &S::multiple_choice, "a file, or \"\"",
+               "questions asked at the end of the stage; \"\": none")
+              .not_hashed(),
+      },
+      {shared(OptionalTable<S, PassAtKConfig>("pass_at_k", &S::pass_at_k, pass_at_k_table,
+                                              "sampled answers at the end of the stage")),
+       shared(OptionalTable<S, RolloutConfig>(
+           "rollout", &S::rollout, rollout_table,
+           "completions generated under one recipe and scored under that of training")),
+       shared(MemberTable("data", &S::data, data_table,
+                          "held-out documents; keys that are absent are those of the stage's data")
+                  .always())},
+      check_eval};
+  return table;
+}
+
+const Table<RunConfig>& run_table() {
+  using S = RunConfig;
+  static const Table<S> table{
+      {
+          text("name", &S::name, std::string(kRunNameRule), "also the run's folder in runs/",
+               is_run_name)
+              .not_hashed(),
+          text("recipe", &S::recipe, "a recipe's name or file", "numerics of every stage",
+               is_not_empty)
+              .not_hashed(),
+          backend_field().not_hashed(),
+          integer("seed", &S::seed, 0, kNoLargestInteger,
+                  "of initial weights, order of the data and stochastic rounding"),
+          text("init_from", &S::init_from, "a path, or \"\"",
+               "checkpoint, Hugging Face folder or safetensors file whose weights start the run; "
+               "\"\": random")
+              .not_hashed(),
+      },
+      {shared(MemberTable("model", &S::model, model_table,
+                          "shape, by the names of config.json; base = \"NAME\" starts from a model "
+                          "out of experiments/models or a Hugging Face folder")),
+       shared(MemberTable("optimizer", &S::optimizer, optimizer_table, "AdamW")),
+       shared(MemberTable("logging", &S::logging, logging_table, "what the run file holds")),
+       shared(MemberTable("attention", &S::attention, attention_table,
+                          "tiles that fix the order of sums")),
+       shared(
+           TableList("stages", &S::stages, stage_table,
+                     "one after the other, at least one; base = \"NAME\" starts from a stage out "
+                     "of experiments/stages"))},
+      check_run};
+  return table;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,25 @@
+// The tables of run files: every key, written once (src/config/README.md).
+#pragma once
+
+#include "src/config/config.hpp"
+#include "src/config/run_fields.hpp"
+#include "src/config/table.hpp"
+
+namespace fp8lab {
+
+/// A run file.
+const Table<RunConfig>& run_table();
+/// Its tables.
+const Table<ModelConfig>& model_table();
+const Table<DataConfig>& data_table();
+const Table<EvalConfig>& eval_table();
+
+inline constexpr std::int64_t kLargeCount = std::int64_t{1} << 40;
+
+/// Throws Error naming the key `recipe` of `reader` when there is no such recipe; empty names none.
+void check_recipe_name(const TomlReader& reader, const std::string& recipe);
+
+/// The table `word` within that of `reader`, if it is written.
+std::optional<TomlReader> inner_reader(const TomlReader& reader, std::string_view word);
+
+}  // namespace fp8lab
