@@ -15,6 +15,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
+#include "emulation/ops/attention.hpp"
 #include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 #include "kernels/runtime/context.hpp"

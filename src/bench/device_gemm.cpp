@@ -4,10 +4,9 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/gemm/gemm.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/runtime/context.hpp"
+#include "kernels/runtime/operations.hpp"
 #include "src/bench/bell_values.hpp"
 
 namespace fp8lab {
@@ -137,7 +136,7 @@ class Operand {
     const std::int64_t tiles = spec.tile_cols(k);
     operand.codes = {codes_.data(), DType::u8, rows, k, k};
     operand.scales = {scales_.data(), DType::f32, spec.tile_rows(rows), tiles, tiles};
-    cuda::quantize(context, source_view_, false, {}, {}, operand);
+    cuda::run(context, ops::Quantize{source_view_, false, {}, {}, operand});
     return operand;
   }
 
@@ -167,7 +166,7 @@ class Bench {
     const Bytes scratch(library.scratch_bytes());
     library.prepare(context_, scratch.data(), std::nullopt);
     const auto run_library = [&] { library.run(context_); };
-    const auto run_own = [&] { cuda::gemm(context_, mode.gemm, a, b, {}, false, d); };
+    const auto run_own = [&] { cuda::run(context_, ops::Gemm{mode.gemm, a, b, {}, false, d}); };
     std::vector<double> own, theirs;
     for (int i = -kWarmUps; i < repeats_; ++i) {
       const double own_seconds = seconds_of(run_own), library_seconds = seconds_of(run_library);

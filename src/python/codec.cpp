@@ -8,6 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/operations.hpp"
+#include "emulation/ops/operand_checks.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "emulation/spec/recipe_names.hpp"

@@ -181,9 +181,9 @@ void run_and_compare(Case& c) {
   const DeviceCase device(c);
   const Tensors host(c, [](Matrix& matrix) { return matrix.view(); });
   const Tensors& d = *device.tensors;
-  cuda::attention_forward(context, c.shape, d.q, d.k, d.v, d.starts, d.out, d.lse);
-  cuda::attention_backward(context, c.shape, d.q, d.k, d.v, d.starts, d.out, d.lse, d.dout, d.dq,
-                           d.dk, d.dv);
+  cuda::run(context, ops::AttentionForward{c.shape, d.q, d.k, d.v, d.starts, d.out, d.lse});
+  cuda::run(context, ops::AttentionBackward{c.shape, d.q, d.k, d.v, d.starts, d.out, d.lse, d.dout,
+                                            d.dq, d.dk, d.dv});
   context.synchronize();
   cpu::run(ops::AttentionForward{c.shape, host.q, host.k, host.v, host.starts, host.out, host.lse});
   cpu::run(ops::AttentionBackward{c.shape, host.q, host.k, host.v, host.starts, host.out, host.lse,
@@ -325,7 +325,8 @@ TEST_CASE("attention on the device refuses what the CPU refuses, in the same wor
     });
     CHECK(expected != "no error");
     CHECK(message([&] {
-            cuda::attention_forward(context, refused->shape, t.q, t.k, t.v, t.starts, t.out, t.lse);
+            cuda::run(context,
+                      ops::AttentionForward{refused->shape, t.q, t.k, t.v, t.starts, t.out, t.lse});
           }) == expected);
   }
   Case good({.batch = 1, .sequence = 8, .heads = 2, .kv_heads = 2, .head_dim = 16}, DType::f32,
@@ -335,7 +336,7 @@ TEST_CASE("attention on the device refuses what the CPU refuses, in the same wor
     return message(
         [&] { run(good.shape, t.q, t.k, t.v, t.starts, t.out, t.lse, t.dout, t.q, t.dk, t.dv); });
   };
-  CHECK(overwriting([&](const auto&... a) { cuda::attention_backward(context, a...); }) ==
+  CHECK(overwriting([&](const auto&... a) { cuda::run(context, ops::AttentionBackward{a...}); }) ==
         overwriting([](const auto&... a) { cpu::run(ops::AttentionBackward{a...}); }));
 }
 
@@ -350,7 +351,7 @@ TEST_CASE("attention on the device refuses sequences that its tree sum does not 
   const AttentionShape shape{
       .batch = 1, .sequence = tokens, .heads = 1, .kv_heads = 1, .head_dim = 1};
   CHECK_THROWS_WITH(
-      cuda::attention_forward(context, shape, column, column, column, starts, column, row),
+      cuda::run(context, ops::AttentionForward{shape, column, column, column, starts, column, row}),
       Catch::Contains("more than the kernels index"));
 }
 
@@ -363,6 +364,6 @@ TEST_CASE("a document that starts after its token is reported by the device") {
   c.starts.set(8 + 3, start);
   const DeviceCase device(c);
   const Tensors& d = *device.tensors;
-  cuda::attention_forward(context, c.shape, d.q, d.k, d.v, d.starts, d.out, d.lse);
+  cuda::run(context, ops::AttentionForward{c.shape, d.q, d.k, d.v, d.starts, d.out, d.lse});
   CHECK_THROWS_WITH(context.synchronize(), Catch::Contains("a document starts after its token"));
 }

@@ -12,6 +12,7 @@
 #include "emulation/cpu/operations.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
+#include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
 
 namespace fp8lab::test {
@@ -111,7 +112,8 @@ int compare_all(GemmSpec spec, const QuantSpec& qa, const QuantSpec& qb, const S
   const std::string name = name_of_case(spec, qa, qb, shape) + ", " + gemm.algorithm();
   cpu::run(ops::Gemm{spec, a.host(), b.host(), host_bias, accumulate, by_library.host()});
   by_library.check_equal("cuBLASLt, " + name);
-  cuda::gemm(context, spec, a.device(), b.device(), device_bias, accumulate, by_kernel.device());
+  cuda::run(context,
+            ops::Gemm{spec, a.device(), b.device(), device_bias, accumulate, by_kernel.device()});
   context.synchronize();
   cpu::run(ops::Gemm{spec, a.host(), b.host(), host_bias, accumulate, by_kernel.host()});
   by_kernel.check_equal("own kernel, " + name);

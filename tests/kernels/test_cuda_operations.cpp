@@ -64,13 +64,17 @@ TEST_CASE("cuda add") {
         [&] {
           cpu::run(ops::Add{a.host(), b.host(), sum.host()});
         },
-        [&] { cuda::add(*context, a.device(), b.device(), sum.device()); });
+        [&] {
+          cuda::run(*context, ops::Add{a.device(), b.device(), sum.device()});
+        });
     compare(
         *context, {{"a", &a}, {"b", &b}},
         [&] {
           cpu::run(ops::Add{a.host(), b.host(), a.host()});
         },
-        [&] { cuda::add(*context, a.device(), b.device(), a.device()); });
+        [&] {
+          cuda::run(*context, ops::Add{a.device(), b.device(), a.device()});
+        });
   });
 }
 
@@ -88,14 +92,17 @@ TEST_CASE("cuda swiglu") {
         [&] {
           cpu::run(ops::SwigluForward{gate_up.host(), out.host()});
         },
-        [&] { cuda::swiglu_forward(*context, gate_up.device(), out.device()); });
+        [&] {
+          cuda::run(*context, ops::SwigluForward{gate_up.device(), out.device()});
+        });
     compare(
         *context, {{"gate_up", &gate_up}, {"dout", &dout}, {"dgate_up", &dgate_up}},
         [&] {
           cpu::run(ops::SwigluBackward{gate_up.host(), dout.host(), dgate_up.host()});
         },
         [&] {
-          cuda::swiglu_backward(*context, gate_up.device(), dout.device(), dgate_up.device());
+          cuda::run(*context,
+                    ops::SwigluBackward{gate_up.device(), dout.device(), dgate_up.device()});
         });
   });
 }
@@ -113,7 +120,9 @@ TEST_CASE("cuda copy") {
         [&] {
           cpu::run(ops::Copy{source.host(), destination.host()});
         },
-        [&] { cuda::copy(*context, source.device(), destination.device()); });
+        [&] {
+          cuda::run(*context, ops::Copy{source.device(), destination.device()});
+        });
   };
   for (const Layout& layout : kLayouts) {
     for (const Shape& shape : kShapes) {
@@ -151,7 +160,9 @@ TEST_CASE("cuda copy rounds a double once") {
         [&] {
           cpu::run(ops::Copy{source.host(), destination.host()});
         },
-        [&] { cuda::copy(*context, source.device(), destination.device()); });
+        [&] {
+          cuda::run(*context, ops::Copy{source.device(), destination.device()});
+        });
   }
 }
 
@@ -170,8 +181,8 @@ TEST_CASE("cuda rmsnorm") {
           cpu::run(ops::RmsNormForward{x.host(), weight.host(), 1e-6f, y.host(), rstd.host()});
         },
         [&] {
-          cuda::rmsnorm_forward(*context, x.device(), weight.device(), 1e-6f, y.device(),
-                                rstd.device());
+          cuda::run(*context, ops::RmsNormForward{x.device(), weight.device(), 1e-6f, y.device(),
+                                                  rstd.device()});
         });
     Twin dy(other, s.rows, s.cols, fill, seed + 4, layout);
     Twin dweight(DType::f32, 1, s.cols, fill, seed + 5);
@@ -185,8 +196,9 @@ TEST_CASE("cuda rmsnorm") {
                                           result.host(), dweight.host()});
           },
           [&] {
-            cuda::rmsnorm_backward(*context, dy.device(), x.device(), weight.device(),
-                                   rstd.device(), result.device(), dweight.device());
+            cuda::run(*context,
+                      ops::RmsNormBackward{dy.device(), x.device(), weight.device(), rstd.device(),
+                                           result.device(), dweight.device()});
           });
     };
     backward(dx);
@@ -205,8 +217,8 @@ TEST_CASE("cuda rmsnorm of rows without elements") {
         cpu::run(ops::RmsNormForward{x.host(), weight.host(), 1e-6f, x.host(), rstd.host()});
       },
       [&] {
-        cuda::rmsnorm_forward(*context, x.device(), weight.device(), 1e-6f, x.device(),
-                              rstd.device());
+        cuda::run(*context, ops::RmsNormForward{x.device(), weight.device(), 1e-6f, x.device(),
+                                                rstd.device()});
       });
 }
 
@@ -222,7 +234,9 @@ TEST_CASE("cuda bias_backward") {
         [&] {
           cpu::run(ops::BiasBackward{dy.host(), dbias.host()});
         },
-        [&] { cuda::bias_backward(*context, dy.device(), dbias.device()); });
+        [&] {
+          cuda::run(*context, ops::BiasBackward{dy.device(), dbias.device()});
+        });
   });
 }
 
@@ -236,7 +250,9 @@ TEST_CASE("cuda bias_backward of no rows") {
       [&] {
         cpu::run(ops::BiasBackward{dy.host(), dbias.host()});
       },
-      [&] { cuda::bias_backward(*context, dy.device(), dbias.device()); });
+      [&] {
+        cuda::run(*context, ops::BiasBackward{dy.device(), dbias.device()});
+      });
 }
 
 TEST_CASE("cuda rope") {
@@ -260,8 +276,8 @@ TEST_CASE("cuda rope") {
                                    inverse});
               },
               [&] {
-                cuda::rope(*context, x.device(), positions.device(), cosine.device(), sine.device(),
-                           head_dim, inverse);
+                cuda::run(*context, ops::Rope{x.device(), positions.device(), cosine.device(),
+                                              sine.device(), head_dim, inverse});
               });
         }
       }
@@ -290,7 +306,9 @@ TEST_CASE("cuda cross_entropy and argmax") {
         [&] {
           cpu::run(ops::Argmax{logits.host(), best.host()});
         },
-        [&] { cuda::argmax(*context, logits.device(), best.device()); });
+        [&] {
+          cuda::run(*context, ops::Argmax{logits.device(), best.device()});
+        });
     const auto run = [&](const TensorView& on_host, const TensorView& on_device) {
       compare(
           *context,
@@ -305,8 +323,9 @@ TEST_CASE("cuda cross_entropy and argmax") {
                                        scalars.host(), loss.host(), on_host});
           },
           [&] {
-            cuda::cross_entropy(*context, logits.device(), targets.device(), weights.device(),
-                                scalars.device(), loss.device(), on_device);
+            cuda::run(*context,
+                      ops::CrossEntropy{logits.device(), targets.device(), weights.device(),
+                                        scalars.device(), loss.device(), on_device});
           });
     };
     run({}, {});
@@ -334,8 +353,8 @@ TEST_CASE("cuda cross_entropy of a large vocabulary") {
                                    loss.host(), logits.host()});
       },
       [&] {
-        cuda::cross_entropy(*context, logits.device(), targets.device(), weights.device(),
-                            scalars.device(), loss.device(), logits.device());
+        cuda::run(*context, ops::CrossEntropy{logits.device(), targets.device(), weights.device(),
+                                              scalars.device(), loss.device(), logits.device()});
       });
 }
 
@@ -353,7 +372,9 @@ TEST_CASE("cuda argmax takes the lowest of equal elements and stays at a leading
       [&] {
         cpu::run(ops::Argmax{logits.host(), best.host()});
       },
-      [&] { cuda::argmax(*context, logits.device(), best.device()); });
+      [&] {
+        cuda::run(*context, ops::Argmax{logits.device(), best.device()});
+      });
 }
 
 TEST_CASE("cuda optimizer") {
@@ -389,11 +410,14 @@ TEST_CASE("cuda optimizer") {
                                  gradient.host(), first.host(), second.host()}});
           },
           [&] {
-            cuda::accumulate_square_sum(*context, gradient.device(), scalars.device());
-            cuda::begin_update(*context, spec, scalars.device());
-            cuda::adamw(*context, spec, scalars.device(), step == 1 ? 0.0f : 1.0f,
-                        {master.device(), step == 3 ? TensorView{} : working.device(),
-                         gradient.device(), first.device(), second.device()});
+            cuda::run(*context, ops::AccumulateSquareSum{gradient.device(), scalars.device()});
+            cuda::run(*context, ops::BeginUpdate{spec, scalars.device()});
+            cuda::run(*context,
+                      ops::AdamW{spec,
+                                 scalars.device(),
+                                 step == 1 ? 0.0f : 1.0f,
+                                 {master.device(), step == 3 ? TensorView{} : working.device(),
+                                  gradient.device(), first.device(), second.device()}});
           });
     }
   });
@@ -415,8 +439,8 @@ TEST_CASE("cuda square sum of more than one level of chunks") {
           cpu::run(ops::AccumulateSquareSum{gradient.host().columns(0, length), scalars.host()});
         },
         [&] {
-          cuda::accumulate_square_sum(*context, gradient.device().columns(0, length),
-                                      scalars.device());
+          cuda::run(*context, ops::AccumulateSquareSum{gradient.device().columns(0, length),
+                                                       scalars.device()});
         });
   };
   // Several lengths, as a wrong order of few summands often rounds to the same sum.
@@ -439,7 +463,9 @@ TEST_CASE("cuda beta powers stay above zero and a NaN norm does not clip") {
         [&] {
           cpu::run(ops::BeginUpdate{{}, scalars.host()});
         },
-        [&] { cuda::begin_update(*context, {}, scalars.device()); });
+        [&] {
+          cuda::run(*context, ops::BeginUpdate{{}, scalars.device()});
+        });
   }
 }
 
@@ -460,7 +486,8 @@ TEST_CASE("cuda embedding") {
             cpu::run(ops::EmbeddingForward{tokens.host(), table.host(), out.host()});
           },
           [&] {
-            cuda::embedding_forward(*context, tokens.device(), table.device(), out.device());
+            cuda::run(*context,
+                      ops::EmbeddingForward{tokens.device(), table.device(), out.device()});
           });
       compare(
           *context, {{"tokens", &tokens}, {"dout", &dout}, {"dtable", &dtable}},
@@ -468,7 +495,8 @@ TEST_CASE("cuda embedding") {
             cpu::run(ops::EmbeddingBackward{tokens.host(), dout.host(), dtable.host()});
           },
           [&] {
-            cuda::embedding_backward(*context, tokens.device(), dout.device(), dtable.device());
+            cuda::run(*context,
+                      ops::EmbeddingBackward{tokens.device(), dout.device(), dtable.device()});
           });
     }
   });
@@ -485,7 +513,10 @@ TEST_CASE("cuda embedding_backward of many tokens keeps their order") {
       [&] {
         cpu::run(ops::EmbeddingBackward{tokens.host(), dout.host(), dtable.host()});
       },
-      [&] { cuda::embedding_backward(*context, tokens.device(), dout.device(), dtable.device()); });
+      [&] {
+        cuda::run(*context,
+                  ops::EmbeddingBackward{tokens.device(), dout.device(), dtable.device()});
+      });
 }
 
 TEST_CASE("cuda operations report bad data and refuse bad shapes like the CPU") {
@@ -496,17 +527,18 @@ TEST_CASE("cuda operations report bad data and refuse bad shapes like the CPU") 
   tokens.set(0, 4, 5.0);
   for (Twin* twin : {&tokens, &table, &out}) twin->upload();
   SECTION("embedding_forward") {
-    cuda::embedding_forward(context, tokens.device(), table.device(), out.device());
+    cuda::run(context, ops::EmbeddingForward{tokens.device(), table.device(), out.device()});
     CHECK_THROWS_WITH(context.synchronize(), Catch::Contains("token"));
   }
   SECTION("embedding_backward") {
-    cuda::embedding_backward(context, tokens.device(), out.device(), table.device());
+    cuda::run(context, ops::EmbeddingBackward{tokens.device(), out.device(), table.device()});
     CHECK_THROWS_WITH(context.synchronize(), Catch::Contains("token"));
   }
   SECTION("rope") {
     Twin angles(DType::f32, 5, 12, Fill::ordinary, 5);
     angles.upload();
-    cuda::rope(context, out.device(), tokens.device(), angles.device(), angles.device(), 24, false);
+    cuda::run(context, ops::Rope{out.device(), tokens.device(), angles.device(), angles.device(),
+                                 24, false});
     CHECK_THROWS_WITH(context.synchronize(), Catch::Contains("position"));
   }
   SECTION("cross_entropy") {
@@ -515,8 +547,8 @@ TEST_CASE("cuda operations report bad data and refuse bad shapes like the CPU") 
     tokens.set(0, 4, 24.0);
     weights.set(0, 4, 1.0);
     for (Twin* twin : {&tokens, &scalars, &weights}) twin->upload();
-    cuda::cross_entropy(context, out.device(), tokens.device(), weights.device(), scalars.device(),
-                        weights.device(), out.device());
+    cuda::run(context, ops::CrossEntropy{out.device(), tokens.device(), weights.device(),
+                                         scalars.device(), weights.device(), out.device()});
     CHECK_THROWS_WITH(context.synchronize(), Catch::Contains("target"));
   }
   SECTION("shapes") {
@@ -527,7 +559,7 @@ TEST_CASE("cuda operations report bad data and refuse bad shapes like the CPU") 
       expected = error.what();
     }
     CHECK_THROWS_WITH(
-        cuda::embedding_forward(context, tokens.device(), table.device(), narrow.device()),
+        cuda::run(context, ops::EmbeddingForward{tokens.device(), table.device(), narrow.device()}),
         expected);
   }
 }

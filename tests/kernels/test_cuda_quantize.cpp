@@ -7,6 +7,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "kernels/quantize/quantize.hpp"
+#include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
 
 using namespace fp8lab;
@@ -144,7 +145,8 @@ TEST_CASE("cuda quantize") {
               cpu::run(ops::Quantize{source.host(), transpose, {}, state.host(), host});
             },
             [&] {
-              cuda::quantize(*context, source.device(), transpose, {}, state.device(), device);
+              cuda::run(*context,
+                        ops::Quantize{source.device(), transpose, {}, state.device(), device});
             });
       }
     }
@@ -173,7 +175,7 @@ TEST_CASE("cuda never leaves a transform out, nor does without what it needs") {
     operand.codes = {codes, DType::u8, 1, 3, 3};
     operand.scales = {&scale, DType::f32, 1, 1, 1};
     const TensorView source{values, DType::f32, 1, 3, 3};
-    CHECK_THROWS_AS(cuda::quantize(*context, source, false, {}, {}, operand), Error);
+    CHECK_THROWS_AS(cuda::run(*context, ops::Quantize{source, false, {}, {}, operand}), Error);
   }
 }
 
@@ -206,7 +208,9 @@ TEST_CASE("cuda quantize both orientations") {
               cpu::run(ops::Quantize{source.host(), true, {}, state.host(), host[1]});
             },
             [&] {
-              cuda::quantize_both(*context, source.device(), state.device(), device[0], device[1]);
+              cuda::quantize_both(
+                  *context,
+                  ops::QuantizeBoth{source.device(), {}, state.device(), device[0], device[1]});
             });
       }
     }

@@ -5,6 +5,7 @@
 #include "emulation/ops/gemm_plan.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/quantize/quantize.hpp"
+#include "kernels/runtime/operations.hpp"
 
 using namespace fp8lab;
 
