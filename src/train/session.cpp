@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/train/optimizer_step.hpp"
+#include "src/train/training_step.hpp"
 
 namespace fp8lab {
 namespace {
@@ -67,7 +67,7 @@ StepContext ModelSession::context() const {
   return context;
 }
 
-Transformer& ModelSession::prepare(const Batch& batch) {
+Transformer& ModelSession::transformer_for(const Batch& batch) {
   const bool fits = transformer_ != nullptr && transformer_->shape().sequences == batch.sequences &&
                     transformer_->shape().sequence_length == batch.sequence_length;
   if (!fits) {
@@ -77,9 +77,14 @@ Transformer& ModelSession::prepare(const Batch& batch) {
         backend_, parameters_, model_, config_.recipe,
         BatchShape{batch.sequences, batch.sequence_length, config_.attention});
   }
-  transformer_->load(batch);
-  transformer_->prepare_weights(context());
   return *transformer_;
+}
+
+Transformer& ModelSession::prepare(const Batch& batch) {
+  Transformer& transformer = transformer_for(batch);
+  transformer.load(batch);
+  transformer.prepare_weights(context());
+  return transformer;
 }
 
 std::vector<float> ModelSession::logits(const Batch& batch) {
@@ -136,26 +141,18 @@ std::vector<Completion> ModelSession::generate(const std::vector<Prompt>& prompt
 
 double ModelSession::gradients(const Batch& batch) {
   require_targets(batch);
-  Transformer& transformer = prepare(batch);
-  begin_step(backend_, scalars_, 0.0, batch.trained_tokens);
-  parameters_.zero_gradients();
-  transformer.forward(context());
-  transformer.loss(scalars_, true);
-  transformer.backward(context());
+  Transformer& transformer = transformer_for(batch);
+  TrainingStep{backend_, parameters_, transformer, scalars_}.accumulate(context(), {&batch, 1},
+                                                                        0.0);
   transformer.discard_amaxes();
   return mean_loss();
 }
 
 ModelSession::Step ModelSession::step(const Batch& batch, double learning_rate) {
   require_targets(batch);
-  Transformer& transformer = prepare(batch);
-  begin_step(backend_, scalars_, learning_rate, batch.trained_tokens);
-  parameters_.zero_gradients();
-  transformer.forward(context());
-  transformer.loss(scalars_, true);
-  transformer.backward(context());
-  update_parameters(backend_, parameters_, config_.optimizer.adamw, scalars_);
-  transformer.update_delayed_scales();
+  const TrainingStep step{backend_, parameters_, transformer_for(batch), scalars_};
+  const std::int64_t tokens = step.accumulate(context(), {&batch, 1}, learning_rate);
+  step.update(config_.optimizer.adamw, tokens);
   ++steps_;
   return {mean_loss(), read_scalar(backend_, scalars_, StepScalar::kGradNorm)};
 }

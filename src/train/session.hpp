@@ -57,6 +57,8 @@ class ModelSession {
  private:
   /// The model at work on batches of this shape, with the batch loaded and the weights quantized.
   /// Another shape than before makes it anew: delayed scales and smoothing factors start again.
+  Transformer& transformer_for(const Batch& batch);
+  /// With the batch loaded and the weights prepared.
   Transformer& prepare(const Batch& batch);
   StepContext context() const;
   double mean_loss();

@@ -13,10 +13,10 @@
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
-#include "src/train/optimizer_step.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/run_check.hpp"
 #include "src/train/schedule.hpp"
+#include "src/train/training_step.hpp"
 
 namespace fp8lab {
 namespace {
@@ -276,38 +276,21 @@ void Trainer::train_step(Stage& stage) {
   const StageConfig& config = *stage.config;
   Mixture& stream = data_[static_cast<std::size_t>(stage.index)].stream;
   std::vector<Batch> batches;
-  std::int64_t tokens = 0;
   for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
     batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));
-    tokens += batches.back().trained_tokens;
   }
   const std::int64_t every = config_.logging.statistics_every_steps;
-  const std::int64_t step = position_.step + 1;
   StepContext context;
   context.seed = config_.seed;
-  context.step = static_cast<std::uint32_t>(step);
+  context.step = static_cast<std::uint32_t>(position_.step + 1);
   context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
-  begin_step(backend_, scalars_,
-             learning_rate(config.learning_rate, position_.stage_step + 1, config.steps), tokens);
-  parameters_->zero_gradients();
-  stage.transformer->prepare_weights(context);
-  const bool logged = context.log_statistics;
-  for (const Batch& batch : batches) {
-    stage.transformer->load(batch);
-    stage.transformer->forward(context);
-    stage.transformer->loss(scalars_, true);
-    stage.transformer->backward(context);
-    ++context.micro_batch;
-    context.log_statistics = false;  // the first micro-batch speaks for the step
-  }
-  // Without a target there is no gradient: moments and weight decay alone would move the weights.
-  if (tokens > 0) {
-    update_parameters(backend_, *parameters_, config_.optimizer.adamw, scalars_);
-  }
+  const TrainingStep step{backend_, *parameters_, *stage.transformer, scalars_};
+  const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
+  const std::int64_t tokens = step.accumulate(context, batches, rate);
   const std::vector<std::uint8_t> without_history = stage.transformer->without_history();
-  stage.transformer->update_delayed_scales();
+  step.update(config_.optimizer.adamw, tokens);
   record_step(stage, tokens);
-  if (logged) record_statistics(stage, without_history);
+  if (context.log_statistics) record_statistics(stage, without_history);
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {

@@ -1,0 +1,53 @@
+#include "src/train/training_step.hpp"
+
+#include <array>
+
+namespace fp8lab {
+
+void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
+                std::int64_t trained_tokens) {
+  const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;
+  const std::array<double, 4> values = {learning_rate, share, 0.0, 0.0};
+  const TensorView view = scalars.columns(StepScalar::kLearningRate, 4);
+  if (view.dtype == DType::f64) {
+    backend.upload(view, values.data());
+    return;
+  }
+  std::array<float, 4> singles{};
+  for (std::size_t i = 0; i < values.size(); ++i) singles[i] = static_cast<float>(values[i]);
+  backend.upload(view, singles.data());
+}
+
+std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch> batches,
+                                      double learning_rate) const {
+  std::int64_t tokens = 0;
+  for (const Batch& batch : batches) tokens += batch.trained_tokens;
+  begin_step(backend, scalars, learning_rate, tokens);
+  parameters.zero_gradients();
+  transformer.prepare_weights(context);
+  for (const Batch& batch : batches) {
+    transformer.load(batch);
+    transformer.forward(context);
+    transformer.loss(scalars, true);
+    transformer.backward(context);
+    ++context.micro_batch;
+    context.log_statistics = false;  // the first micro-batch speaks for the step
+  }
+  return tokens;
+}
+
+void TrainingStep::update(const AdamWSpec& spec, std::int64_t trained_tokens) const {
+  if (trained_tokens > 0) {
+    for (const Parameter& parameter : parameters.all()) {
+      backend.run(ops::AccumulateSquareSum{parameter.gradient(), scalars});
+    }
+    backend.run(ops::BeginUpdate{spec, scalars});
+    for (const Parameter& parameter : parameters.all()) {
+      backend.run(
+          ops::AdamW{spec, scalars, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors});
+    }
+  }
+  transformer.update_delayed_scales();
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,39 @@
+// One training step: the one place where forward pass, loss, backward pass and update follow each
+// other, for runs, for Python and for validation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "emulation/backend.hpp"
+#include "src/data/dataset.hpp"
+#include "src/model/parameters.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab {
+
+/// Sets the learning rate and 1 / trained_tokens (0 without any), and clears loss and norm.
+void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
+                std::int64_t trained_tokens);
+
+/// What a step works on; all of it outlives the step.
+struct TrainingStep {
+  Backend& backend;
+  Parameters& parameters;
+  Transformer& transformer;
+  TensorView scalars;  ///< StepScalar
+
+  /// Makes the gradients those of the mean loss over all trained tokens of `batches`, which are
+  /// micro-batches of the transformer's shape, in order; scalars hold the sum of their losses.
+  /// Operands are measured, where `context` says so, in the first of them. Returns the number of
+  /// trained tokens.
+  std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
+                          double learning_rate) const;
+
+  /// Gradient norm over all parameters, clipping, AdamW; then delayed scales take the amaxes of the
+  /// step. Without trained tokens there is no gradient, and the weights stay: moments and weight
+  /// decay alone would move them.
+  void update(const AdamWSpec& spec, std::int64_t trained_tokens) const;
+};
+
+}  // namespace fp8lab
