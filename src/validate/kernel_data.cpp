@@ -76,4 +76,30 @@ std::string describe(const MatrixShape& shape) {
   return fmt::format("({}, {})", shape.rows, shape.cols);
 }
 
+QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile,
+                    numerics::ScaleFormat scale) {
+  QuantSpec spec;
+  spec.format = format;
+  spec.tile = tile;
+  spec.scale.format = scale;
+  spec.scale_source = ScaleSource::current;
+  return spec;
+}
+
+QuantizedOperand operand_at(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+                            const std::vector<TensorView>& t, std::size_t first) {
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = rows;
+  operand.k = k;
+  operand.codes = t[first];
+  if (spec.has_scale()) operand.scales = t[first + 1];
+  return operand;
+}
+
+HostTensor scales_of(KernelData& data, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  if (!spec.has_scale()) return data.output(DType::f32, 1, 1);
+  return data.output(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
+}
+
 }  // namespace fp8lab

@@ -50,4 +50,15 @@ inline HostTensor flat(HostTensor tensor) {
   return tensor;
 }
 
+/// Current scaling of `tile`, by the default rule of `scale`.
+QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile,
+                    numerics::ScaleFormat scale);
+
+/// `operand` with codes and scales at t[first] and t[first + 1]; no scales when `spec` has none.
+QuantizedOperand operand_at(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+                            const std::vector<TensorView>& t, std::size_t first);
+
+/// Room for the scales of an operand; one element when `spec` has none.
+HostTensor scales_of(KernelData& data, const QuantSpec& spec, std::int64_t rows, std::int64_t k);
+
 }  // namespace fp8lab
