@@ -45,6 +45,39 @@ std::vector<double> row(const Matrix& matrix, std::int64_t r) {
 
 }  // namespace
 
+TEST_CASE(
+    "the hash of a tensor is the sum of the terms of its padded rows, counted from first on") {
+  // Rows of 7 bf16 are a word and 6 bytes; between them lies memory that does not belong to them.
+  constexpr std::int64_t kRows = 3, kCols = 7, kStride = 9;
+  std::vector<std::uint16_t> memory(kRows * kStride, 0xABCDu);
+  const TensorView tensor{memory.data(), DType::bf16, kRows, kCols, kStride};
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    if (i % kStride < kCols) memory[i] = static_cast<std::uint16_t>(0x3F80u + 257u * i);
+  }
+  std::uint64_t expected = 5;  // what the sum held before
+  for (std::uint64_t r = 0; r < kRows; ++r) {
+    std::uint64_t words[2] = {};
+    for (std::uint64_t c = 0; c < kCols; ++c) {
+      words[c / 4] |= std::uint64_t{memory[r * kStride + c]} << 16 * (c % 4);
+    }
+    for (std::uint64_t j = 0; j < 2; ++j) {
+      expected += numerics::hash_term(numerics::HashedPart::weights, 1000 + 2 * r + j, words[j]);
+    }
+  }
+  std::uint64_t sum = 5;
+  const ops::HashTensor op{
+      tensor, numerics::HashedPart::weights, 1000, {&sum, DType::u8, 1, sizeof sum, sizeof sum}};
+  CHECK(op.words() == 6);
+  cpu::run(op);
+  CHECK(sum == expected);
+  memory[kCols] = 0;  // beside the first row
+  sum = 5;
+  cpu::run(op);
+  CHECK(sum == expected);
+  CHECK_THROWS_AS(cpu::run(ops::HashTensor{tensor, numerics::HashedPart::weights, 0, tensor}),
+                  Error);
+}
+
 TEST_CASE("embedding copies rows and adds gradients in token order") {
   const DType dtype = GENERATE(DType::bf16, DType::f32);
   Matrix table = Matrix::random(dtype, 7, 70, 1);
