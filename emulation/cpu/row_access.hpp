@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/cpu/simd/pointwise_kernels.hpp"
@@ -24,6 +25,14 @@ inline const float* read_row(const PointwiseKernels& kernels, const TensorView& 
   return read_row(kernels, view, row, 0, view.cols, scratch);
 }
 
+/// A vector as f32.
+inline std::vector<float> values_of(const PointwiseKernels& kernels, const TensorView& vector) {
+  std::vector<float> values(static_cast<std::size_t>(vector.cols));
+  const float* row = read_row(kernels, vector, 0, values.data());
+  if (row != values.data()) values.assign(row, row + vector.cols);
+  return values;
+}
+
 /// Stores `count` values from column `first` on, rounded to the tensor's type, NaN canonical.
 inline void write_row(const PointwiseKernels& kernels, const float* values, std::int64_t count,
                       const TensorView& view, std::int64_t row, std::int64_t first = 0) {
@@ -31,6 +40,17 @@ inline void write_row(const PointwiseKernels& kernels, const float* values, std:
     kernels.canonical(values, count, view.row<float>(row) + first);
   } else {
     kernels.narrow(values, count, view.row<std::uint16_t>(row) + first);
+  }
+}
+
+/// Calls body(row, scratch) for every row, spread over the threads; `floats` of scratch each.
+template <class Body>
+void for_each_row(std::int64_t rows, std::int64_t floats, const Body& body) {
+#pragma omp parallel
+  {
+    std::vector<float> scratch(static_cast<std::size_t>(floats));
+#pragma omp for schedule(static)
+    for (std::int64_t row = 0; row < rows; ++row) body(row, scratch.data());
   }
 }
 

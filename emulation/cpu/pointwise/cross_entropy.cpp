@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
@@ -32,27 +31,22 @@ void run(const ops::CrossEntropy& op) {
   check_targets(target, weight, tokens, vocabulary);
   const PointwiseKernels& kernels = pointwise_kernels();
   const float inverse_tokens = op.scalars.row<float>(0)[StepScalar::kInverseTokens];
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(2 * vocabulary));
-    float* row = scratch.data() + vocabulary;
-#pragma omp for schedule(static)
-    for (std::int64_t t = 0; t < tokens; ++t) {
-      if (weight[t] == 0.0f) {
-        loss[t] = 0.0f;
-        std::fill(row, row + vocabulary, 0.0f);
-      } else {
-        const float* z = read_row(kernels, op.logits, t, scratch.data());
-        float sum = 0.0f;
-        loss[t] = kernels.token_loss(z, vocabulary, target[t], weight[t], row, &sum);
-        kernels.canonical(loss + t, 1, loss + t);
-        if (!op.dlogits.empty()) {
-          kernels.token_gradient(row, vocabulary, target[t], sum, weight[t] * inverse_tokens);
-        }
+  for_each_row(tokens, 2 * vocabulary, [&](std::int64_t t, float* scratch) {
+    float* row = scratch + vocabulary;
+    if (weight[t] == 0.0f) {
+      loss[t] = 0.0f;
+      std::fill(row, row + vocabulary, 0.0f);
+    } else {
+      const float* z = read_row(kernels, op.logits, t, scratch);
+      float sum = 0.0f;
+      loss[t] = kernels.token_loss(z, vocabulary, target[t], weight[t], row, &sum);
+      kernels.canonical(loss + t, 1, loss + t);
+      if (!op.dlogits.empty()) {
+        kernels.token_gradient(row, vocabulary, target[t], sum, weight[t] * inverse_tokens);
       }
-      if (!op.dlogits.empty()) write_row(kernels, row, vocabulary, op.dlogits, t);
     }
-  }
+    if (!op.dlogits.empty()) write_row(kernels, row, vocabulary, op.dlogits, t);
+  });
   float* loss_sum = op.scalars.row<float>(0) + StepScalar::kLossSum;
   const float total = *loss_sum + kernels.sum(loss, tokens);
   kernels.canonical(&total, 1, loss_sum);
@@ -61,15 +55,10 @@ void run(const ops::CrossEntropy& op) {
 void run(const ops::Argmax& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(op.logits.cols));
-#pragma omp for schedule(static)
-    for (std::int64_t t = 0; t < op.logits.rows; ++t) {
-      const float* z = read_row(kernels, op.logits, t, scratch.data());
-      op.out.row<std::int32_t>(0)[t] = static_cast<std::int32_t>(kernels.argmax(z, op.logits.cols));
-    }
-  }
+  for_each_row(op.logits.rows, op.logits.cols, [&](std::int64_t t, float* scratch) {
+    const float* z = read_row(kernels, op.logits, t, scratch);
+    op.out.row<std::int32_t>(0)[t] = static_cast<std::int32_t>(kernels.argmax(z, op.logits.cols));
+  });
 }
 
 }  // namespace fp8lab::cpu

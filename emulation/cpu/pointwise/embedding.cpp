@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
@@ -29,15 +28,9 @@ void run(const ops::EmbeddingForward& op) {
   check_tokens("embedding_forward", op.tokens, op.table.rows);
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::int32_t* id = op.tokens.row<std::int32_t>(0);
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(op.table.cols));
-#pragma omp for schedule(static)
-    for (std::int64_t t = 0; t < op.out.rows; ++t) {
-      write_row(kernels, read_row(kernels, op.table, id[t], scratch.data()), op.out.cols, op.out,
-                t);
-    }
-  }
+  for_each_row(op.out.rows, op.table.cols, [&](std::int64_t t, float* scratch) {
+    write_row(kernels, read_row(kernels, op.table, id[t], scratch), op.out.cols, op.out, t);
+  });
 }
 
 void run(const ops::EmbeddingBackward& op) {

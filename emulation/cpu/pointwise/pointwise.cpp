@@ -1,5 +1,4 @@
 #include <cstring>
-#include <vector>
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
@@ -38,73 +37,52 @@ void run(const ops::Copy& op) {
   const bool same = op.source.dtype == op.destination.dtype;
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::size_t row_bytes = static_cast<std::size_t>(op.source.cols) * size_of(op.source.dtype);
-#pragma omp parallel
-  {
-    std::vector<float> scratch(same ? 0 : static_cast<std::size_t>(op.source.cols));
-#pragma omp for schedule(static)
-    for (std::int64_t row = 0; row < op.source.rows; ++row) {
-      if (same) {
-        // The checks above refuse missing data, which the analyzer does not see.
-        // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker)
-        std::memmove(op.destination.row_range(row, 1).data, op.source.row_range(row, 1).data,
-                     row_bytes);
-      } else {
-        copy_row(kernels, op.source, op.destination, row, scratch.data());
-      }
+  for_each_row(op.source.rows, same ? 0 : op.source.cols, [&](std::int64_t row, float* scratch) {
+    if (same) {
+      // The checks above refuse missing data, which the analyzer does not see.
+      // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker)
+      std::memmove(op.destination.row_range(row, 1).data, op.source.row_range(row, 1).data,
+                   row_bytes);
+    } else {
+      copy_row(kernels, op.source, op.destination, row, scratch);
     }
-  }
+  });
 }
 
 void run(const ops::Add& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(2 * op.a.cols));
-#pragma omp for schedule(static)
-    for (std::int64_t row = 0; row < op.a.rows; ++row) {
-      const float* left = read_row(kernels, op.a, row, scratch.data());
-      const float* right = read_row(kernels, op.b, row, scratch.data() + op.a.cols);
-      kernels.add(left, right, op.a.cols, scratch.data());
-      write_row(kernels, scratch.data(), op.a.cols, op.sum, row);
-    }
-  }
+  for_each_row(op.a.rows, 2 * op.a.cols, [&](std::int64_t row, float* scratch) {
+    const float* left = read_row(kernels, op.a, row, scratch);
+    const float* right = read_row(kernels, op.b, row, scratch + op.a.cols);
+    kernels.add(left, right, op.a.cols, scratch);
+    write_row(kernels, scratch, op.a.cols, op.sum, row);
+  });
 }
 
 void run(const ops::SwigluForward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::int64_t width = op.out.cols;
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(3 * width));
-    float* result = scratch.data() + 2 * width;
-#pragma omp for schedule(static)
-    for (std::int64_t row = 0; row < op.out.rows; ++row) {
-      const float* gate = read_row(kernels, op.gate_up, row, scratch.data());
-      kernels.swiglu(gate, gate + width, width, result);
-      write_row(kernels, result, width, op.out, row);
-    }
-  }
+  for_each_row(op.out.rows, 3 * width, [&](std::int64_t row, float* scratch) {
+    const float* gate = read_row(kernels, op.gate_up, row, scratch);
+    float* result = scratch + 2 * width;
+    kernels.swiglu(gate, gate + width, width, result);
+    write_row(kernels, result, width, op.out, row);
+  });
 }
 
 void run(const ops::SwigluBackward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
   const std::int64_t width = op.dout.cols;
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(5 * width));
-    float* dout_scratch = scratch.data() + 2 * width;
-    float* result = dout_scratch + width;
-#pragma omp for schedule(static)
-    for (std::int64_t row = 0; row < op.dout.rows; ++row) {
-      const float* gate = read_row(kernels, op.gate_up, row, scratch.data());
-      const float* d = read_row(kernels, op.dout, row, dout_scratch);
-      kernels.swiglu_gradient(gate, gate + width, d, width, result, result + width);
-      write_row(kernels, result, 2 * width, op.dgate_up, row);
-    }
-  }
+  for_each_row(op.dout.rows, 5 * width, [&](std::int64_t row, float* scratch) {
+    const float* gate = read_row(kernels, op.gate_up, row, scratch);
+    const float* d = read_row(kernels, op.dout, row, scratch + 2 * width);
+    float* result = scratch + 3 * width;
+    kernels.swiglu_gradient(gate, gate + width, d, width, result, result + width);
+    write_row(kernels, result, 2 * width, op.dgate_up, row);
+  });
 }
 
 }  // namespace fp8lab::cpu

@@ -5,42 +5,27 @@
 #include "emulation/cpu/row_access.hpp"
 
 namespace fp8lab::cpu {
-namespace {
-
-std::vector<float> row_of(const PointwiseKernels& kernels, const TensorView& vector) {
-  std::vector<float> values(static_cast<std::size_t>(vector.cols));
-  const float* row = read_row(kernels, vector, 0, values.data());
-  if (row != values.data()) values.assign(row, row + vector.cols);
-  return values;
-}
-
-}  // namespace
 
 void run(const ops::RmsNormForward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
-  const std::vector<float> w = row_of(kernels, op.weight);
+  const std::vector<float> w = values_of(kernels, op.weight);
   const NormHeads heads = NormHeads::of(op.x, op.weight);
   const std::int64_t cols = heads.cols;
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(2 * cols));
-    float* result = scratch.data() + cols;
-#pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < op.x.rows * heads.count; ++i) {
-      const std::int64_t t = heads.row(i), first = heads.first(i);
-      const float* row = read_row(kernels, op.x, t, first, cols, scratch.data());
-      const float r = kernels.rmsnorm(row, w.data(), op.epsilon, cols, result);
-      kernels.canonical(&r, 1, op.rstd.row<float>(0) + i);
-      write_row(kernels, result, cols, op.y, t, first);
-    }
-  }
+  for_each_row(op.x.rows * heads.count, 2 * cols, [&](std::int64_t i, float* scratch) {
+    const std::int64_t t = heads.row(i), first = heads.first(i);
+    const float* row = read_row(kernels, op.x, t, first, cols, scratch);
+    float* result = scratch + cols;
+    const float r = kernels.rmsnorm(row, w.data(), op.epsilon, cols, result);
+    kernels.canonical(&r, 1, op.rstd.row<float>(0) + i);
+    write_row(kernels, result, cols, op.y, t, first);
+  });
 }
 
 void run(const ops::RmsNormBackward& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
-  const std::vector<float> w = row_of(kernels, op.weight);
+  const std::vector<float> w = values_of(kernels, op.weight);
   const NormHeads heads = NormHeads::of(op.x, op.weight);
   const std::int64_t cols = heads.cols;
   const float* r = op.rstd.row<float>(0);
@@ -54,20 +39,14 @@ void run(const ops::RmsNormBackward& op) {
                                            read_row(kernels, op.x, t, col, count, x_row), r[i],
                                            count, sums);
                   });
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(3 * cols));
-    float* x_scratch = scratch.data() + cols;
-    float* result = x_scratch + cols;
-#pragma omp for schedule(static)
-    for (std::int64_t i = 0; i < op.x.rows * heads.count; ++i) {
-      const std::int64_t t = heads.row(i), first = heads.first(i);
-      kernels.rmsnorm_gradient(read_row(kernels, op.dy, t, first, cols, scratch.data()),
-                               read_row(kernels, op.x, t, first, cols, x_scratch), w.data(), r[i],
-                               cols, result);
-      write_row(kernels, result, cols, op.dx, t, first);
-    }
-  }
+  for_each_row(op.x.rows * heads.count, 3 * cols, [&](std::int64_t i, float* scratch) {
+    const std::int64_t t = heads.row(i), first = heads.first(i);
+    float* result = scratch + 2 * cols;
+    kernels.rmsnorm_gradient(read_row(kernels, op.dy, t, first, cols, scratch),
+                             read_row(kernels, op.x, t, first, cols, scratch + cols), w.data(),
+                             r[i], cols, result);
+    write_row(kernels, result, cols, op.dx, t, first);
+  });
 }
 
 }  // namespace fp8lab::cpu

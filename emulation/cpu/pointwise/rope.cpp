@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <string>
-#include <vector>
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/row_access.hpp"
@@ -19,20 +19,15 @@ void run(const ops::Rope& op) {
     }
   }
   const PointwiseKernels& kernels = pointwise_kernels();
-#pragma omp parallel
-  {
-    std::vector<float> scratch(static_cast<std::size_t>(op.x.cols));
-#pragma omp for schedule(static)
-    for (std::int64_t t = 0; t < op.x.rows; ++t) {
-      const float* row = read_row(kernels, op.x, t, scratch.data());
-      if (row != scratch.data()) scratch.assign(row, row + op.x.cols);
-      for (std::int64_t head = 0; head < op.x.cols; head += op.head_dim) {
-        kernels.rotate(op.cosine.row<float>(position[t]), op.sine.row<float>(position[t]),
-                       op.inverse, half, scratch.data() + head, scratch.data() + head + half);
-      }
-      write_row(kernels, scratch.data(), op.x.cols, op.x, t);
+  for_each_row(op.x.rows, op.x.cols, [&](std::int64_t t, float* scratch) {
+    const float* row = read_row(kernels, op.x, t, scratch);
+    if (row != scratch) std::copy(row, row + op.x.cols, scratch);
+    for (std::int64_t head = 0; head < op.x.cols; head += op.head_dim) {
+      kernels.rotate(op.cosine.row<float>(position[t]), op.sine.row<float>(position[t]), op.inverse,
+                     half, scratch + head, scratch + head + half);
     }
-  }
+    write_row(kernels, scratch, op.x.cols, op.x, t);
+  });
 }
 
 }  // namespace fp8lab::cpu
