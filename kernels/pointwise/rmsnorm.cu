@@ -1,28 +1,11 @@
 #include <cstdint>
 
 #include "kernels/pointwise/column_sum.cuh"
-#include "kernels/pointwise/rows.cuh"
-#include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/pointwise/warp_rows.cuh"
 #include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
-
-constexpr unsigned kThreads = 128;  // four rows a block
-
-/// First row of a warp, and the rows by which it advances.
-__device__ std::int64_t first_row() {
-  return static_cast<std::int64_t>(blockIdx.x) * warp_count() + warp_id();
-}
-__device__ std::int64_t row_step() { return static_cast<std::int64_t>(gridDim.x) * warp_count(); }
-
-/// Calls body(col, count) for the groups of columns of a row, shared among the lanes of a warp.
-template <class Body>
-__device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
-  for (std::int64_t col = lane_id() * kGroup; col < cols; col += kWarpSize * kGroup) {
-    body(col, cols - col < kGroup ? static_cast<int>(cols - col) : kGroup);
-  }
-}
 
 /// `matrix` for groups that start at multiples of kGroup within a head.
 template <class T>
@@ -91,12 +74,6 @@ struct Normalised {
   }
 };
 
-unsigned blocks_for(const Context& context, std::int64_t rows) {
-  constexpr std::int64_t kRowsPerBlock = kThreads / kWarpSize;
-  const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 64;
-  return grid_size((rows + kRowsPerBlock - 1) / kRowsPerBlock, enough);
-}
-
 }  // namespace
 
 void run(Context& context, const ops::RmsNormForward& op) {
@@ -106,7 +83,7 @@ void run(Context& context, const ops::RmsNormForward& op) {
   const std::int64_t count = op.x.rows * heads.count;
   with_rows(
       [&]<class X, class W, class Y>(const Rows<X>& in, const Rows<W>& w, const Rows<Y>& out) {
-        forward<<<blocks_for(context, count), kThreads, 0, context.stream()>>>(
+        forward<<<warp_row_blocks(context, count), kWarpRowThreads, 0, context.stream()>>>(
             count, heads, groups_of(in, heads), w, op.epsilon, groups_of(out, heads),
             op.rstd.row<float>(0));
         check_launch("rmsnorm_forward");
@@ -126,7 +103,7 @@ void run(Context& context, const ops::RmsNormBackward& op) {
         add_column_sums(context, count, Normalised<DY, X>{heads, d, in, r}, op.dweight,
                         "rmsnorm_backward: op.dweight");
         if (op.x.rows == 0) return;
-        backward<<<blocks_for(context, count), kThreads, 0, context.stream()>>>(
+        backward<<<warp_row_blocks(context, count), kWarpRowThreads, 0, context.stream()>>>(
             count, heads, groups_of(d, heads), groups_of(in, heads), w, r, groups_of(out, heads));
         check_launch("rmsnorm_backward");
       },
