@@ -10,6 +10,8 @@
 #include <cmath>
 #include <vector>
 
+#include "emulation/base/tensor_view.hpp"
+
 namespace fp8lab::test {
 
 inline constexpr double kUnit = 0x1p-24;     ///< unit roundoff of FP32
@@ -34,6 +36,11 @@ inline Bounded rounded(double value, double bound) {
 }
 inline Bounded rounded_to_bf16(const Bounded& x) {
   return {x.value, x.bound + kUnitBf16 * x.magnitude() + 0x1p-134};
+}
+
+/// What a tensor of the type holds of x.
+inline Bounded stored(const Bounded& x, DType dtype) {
+  return dtype == DType::bf16 ? rounded_to_bf16(x) : x;
 }
 
 inline Bounded operator-(const Bounded& a) { return {-a.value, a.bound}; }
@@ -66,11 +73,12 @@ inline Bounded log2(const Bounded& x) {
   const double shift = kLog2EDouble * x.bound / (x.value - x.bound);
   return {logarithm, shift + 0x1p-22 * (std::fabs(logarithm) + shift) + 0x1p-148};
 }
-/// exact_math sigmoid: relative error below (2 + |x|) 2^-23.
+/// exact_math sigmoid: relative error below (2 + |x|) 2^-23, and 0 where its divisor may overflow.
 inline Bounded sigmoid(const Bounded& x) {
   const double s = 1.0 / (1.0 + std::exp(-x.value));
   const double relative = std::expm1(x.bound);
-  return {s, s * (relative + (2.0 + x.magnitude()) * 0x1p-23 * (1.0 + relative)) + 0x1p-148};
+  const double lost = x.value - x.bound < -127.0 * kLn2Double ? s : 0.0;
+  return {s, s * (relative + (2.0 + x.magnitude()) * 0x1p-23 * (1.0 + relative)) + lost + 0x1p-148};
 }
 
 /// Sum in which no term passes through more than `depth` additions.

@@ -17,8 +17,10 @@
 #include "emulation/ops/delayed_scale.hpp"
 #include "emulation/ops/dequantize.hpp"
 #include "emulation/ops/embedding.hpp"
+#include "emulation/ops/gelu.hpp"
 #include "emulation/ops/gemm.hpp"
 #include "emulation/ops/hash_tensor.hpp"
+#include "emulation/ops/layernorm.hpp"
 #include "emulation/ops/operand_statistics.hpp"
 #include "emulation/ops/produce.hpp"
 #include "emulation/ops/quantize.hpp"
@@ -41,6 +43,8 @@
   X(EmbeddingBackward)               \
   X(RmsNormForward)                  \
   X(RmsNormBackward)                 \
+  X(LayerNormForward)                \
+  X(LayerNormBackward)               \
   X(Add)                             \
   X(BiasBackward)                    \
   X(Rope)                            \
@@ -49,6 +53,8 @@
   X(AttentionCached)                 \
   X(SwigluForward)                   \
   X(SwigluBackward)                  \
+  X(GeluForward)                     \
+  X(GeluBackward)                    \
   X(CrossEntropy)                    \
   X(Argmax)                          \
   X(AccumulateSquareSum)             \

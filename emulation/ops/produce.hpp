@@ -4,6 +4,8 @@
 #include <optional>
 #include <variant>
 
+#include "emulation/ops/gelu.hpp"
+#include "emulation/ops/layernorm.hpp"
 #include "emulation/ops/quantize.hpp"
 #include "emulation/ops/rmsnorm.hpp"
 #include "emulation/ops/swiglu.hpp"
@@ -11,7 +13,8 @@
 namespace fp8lab::ops {
 
 /// What can be quantized where it is made.
-using Producer = std::variant<RmsNormForward, SwigluForward, SwigluBackward>;
+using Producer = std::variant<RmsNormForward, LayerNormForward, SwigluForward, SwigluBackward,
+                              GeluForward, GeluBackward>;
 
 inline const TensorView& output_of(const Producer& producer) {
   return std::visit([](const auto& op) -> const TensorView& { return op.output(); }, producer);

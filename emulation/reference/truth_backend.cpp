@@ -27,6 +27,13 @@ Map matrix(const TensorView& view) {
 
 double& element(const TensorView& view, std::int64_t column) { return view.row<double>(0)[column]; }
 
+constexpr double kSqrt2OverPi = 0.797884560802865355880;
+
+/// The tanh in GELU.
+Eigen::ArrayXXd gelu_tanh(const Eigen::ArrayXXd& x) {
+  return (kSqrt2OverPi * (x + 0.044715 * x.cube())).tanh();
+}
+
 class TruthBackend final : public Backend {
  public:
   using Backend::run;
@@ -153,6 +160,32 @@ class TruthBackend final : public Backend {
           (scale * (inner - normalized * (inner * normalized).mean())).matrix();
     }
   }
+  void run(const ops::LayerNormForward& op) override {
+    const auto gain = matrix(op.weight).row(0).array(), shift = matrix(op.bias).row(0).array();
+    for (std::int64_t t = 0; t < op.x.rows; ++t) {
+      const Eigen::ArrayXXd row = matrix(op.x).row(t).array();
+      const double mean = row.mean();
+      const double variance = (row - mean).square().mean();
+      const double scale = 1.0 / std::sqrt(variance + static_cast<double>(op.epsilon));
+      element(op.mean, t) = mean;
+      element(op.rstd, t) = scale;
+      matrix(op.y).row(t) = ((row - mean) * scale * gain + shift).matrix();
+    }
+  }
+  void run(const ops::LayerNormBackward& op) override {
+    const auto gain = matrix(op.weight).row(0).array();
+    for (std::int64_t t = 0; t < op.x.rows; ++t) {
+      const double scale = element(op.rstd, t);
+      const Eigen::ArrayXXd normalized =
+          (matrix(op.x).row(t).array() - element(op.mean, t)) * scale;
+      const Eigen::ArrayXXd upstream = matrix(op.dy).row(t).array();
+      const Eigen::ArrayXXd inner = upstream * gain;
+      matrix(op.dweight).row(0).array() += upstream * normalized;
+      matrix(op.dbias).row(0).array() += upstream;
+      matrix(op.dx).row(t) =
+          (scale * (inner - inner.mean() - normalized * (inner * normalized).mean())).matrix();
+    }
+  }
   void run(const ops::Add& op) override { matrix(op.sum) = (matrix(op.a) + matrix(op.b)).eval(); }
   void run(const ops::BiasBackward& op) override {
     matrix(op.dbias) += matrix(op.dy).colwise().sum();
@@ -248,6 +281,17 @@ class TruthBackend final : public Backend {
     const Eigen::ArrayXXd dup = upstream * gate * sigmoid;
     matrix(op.dgate_up.columns(0, op.dout.cols)) = dgate.matrix();
     matrix(op.dgate_up.columns(op.dout.cols, op.dout.cols)) = dup.matrix();
+  }
+  void run(const ops::GeluForward& op) override {
+    const auto x = matrix(op.x).array();
+    matrix(op.out) = (0.5 * x * (1.0 + gelu_tanh(x))).matrix();
+  }
+  void run(const ops::GeluBackward& op) override {
+    const Eigen::ArrayXXd x = matrix(op.x).array();
+    const Eigen::ArrayXXd t = gelu_tanh(x);
+    const Eigen::ArrayXXd inner = kSqrt2OverPi * (1.0 + 3 * 0.044715 * x.square());
+    const Eigen::ArrayXXd slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t.square()) * inner;
+    matrix(op.dx) = (matrix(op.dout).array() * slope).matrix();
   }
   void run(const ops::CrossEntropy& op) override {
     double sum = 0;

@@ -1,8 +1,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/pointwise/activations.cuh"
 #include "kernels/pointwise/rows.cuh"
-#include "kernels/pointwise/swiglu.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
 #include "kernels/runtime/operations.hpp"
 
@@ -52,6 +52,34 @@ struct SwigluGradient {
     swiglu_gradient(g, u, d, gate_result, up_result);
     dgate.store_group(row, col, count, gate_result);
     dup.store_group(row, col, count, up_result);
+  }
+};
+
+template <class In, class Out>
+struct Gelu {
+  Rows<In> x;
+  Rows<Out> out;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float values[kGroup], result[kGroup];
+    x.load_group(row, col, count, values);
+    gelu(values, result);
+    out.store_group(row, col, count, result);
+  }
+};
+
+template <class In, class DOut, class DIn>
+struct GeluGradient {
+  Rows<In> x;
+  Rows<DOut> dout;
+  Rows<DIn> dx;
+
+  __device__ void operator()(std::int64_t row, std::int64_t col, int count) const {
+    float values[kGroup], d[kGroup], result[kGroup];
+    x.load_group(row, col, count, values);
+    dout.load_group(row, col, count, d);
+    gelu_gradient(values, d, result);
+    dx.store_group(row, col, count, result);
   }
 };
 
@@ -180,6 +208,26 @@ void run(Context& context, const ops::SwigluBackward& op) {
         launch_groups(context, op.dout.rows, width, body, "swiglu_backward");
       },
       op.gate_up, op.dout, op.dgate_up);
+}
+
+void run(Context& context, const ops::GeluForward& op) {
+  op.check();
+  with_rows(
+      [&]<class In, class Out>(const Rows<In>& in, const Rows<Out>& result) {
+        launch_groups(context, op.out.rows, op.out.cols, Gelu<In, Out>{in, result}, "gelu_forward");
+      },
+      op.x, op.out);
+}
+
+void run(Context& context, const ops::GeluBackward& op) {
+  op.check();
+  with_rows(
+      [&]<class In, class DOut, class DIn>(const Rows<In>& in, const Rows<DOut>& d,
+                                           const Rows<DIn>& result) {
+        launch_groups(context, op.dx.rows, op.dx.cols, GeluGradient<In, DOut, DIn>{in, d, result},
+                      "gelu_backward");
+      },
+      op.x, op.dout, op.dx);
 }
 
 }  // namespace fp8lab::cuda

@@ -3,8 +3,8 @@
 #include <cuda_fp8.h>
 
 #include "emulation/numerics/codec.hpp"
+#include "kernels/pointwise/activations.cuh"
 #include "kernels/pointwise/rows.cuh"
-#include "kernels/pointwise/swiglu.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
 
 namespace fp8lab::cuda {

@@ -1,7 +1,7 @@
 #include "kernels/quantize/quantize_fused.hpp"
 
 #include "emulation/ops/operand_checks.hpp"
-#include "kernels/pointwise/swiglu.cuh"
+#include "kernels/pointwise/activations.cuh"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_rows.cuh"
 #include "kernels/quantize/quantize_scales.hpp"

@@ -62,6 +62,13 @@ class ModelCalls {
         [](Backend& b, const Views& t) {
           b.run(ops::SwigluBackward{t[0], t[1], t[2]});
         });
+    const auto result = [&] { return data_.output(dtype, s.rows, s.cols); };
+    add("gelu_forward", s, dtype, {input(), result()}, [](Backend& b, const Views& t) {
+      b.run(ops::GeluForward{t[0], t[1]});
+    });
+    add("gelu_backward", s, dtype, {input(), input(), result()}, [](Backend& b, const Views& t) {
+      b.run(ops::GeluBackward{t[0], t[1], t[2]});
+    });
     add("bias_backward", s, dtype, {input(), flat(data_.output(DType::f32, 1, s.cols))},
         [](Backend& b, const Views& t) {
           b.run(ops::BiasBackward{t[0], t[1]});
@@ -94,7 +101,27 @@ class ModelCalls {
         [](Backend& b, const Views& t) {
           b.run(ops::RmsNormBackward{t[0], t[1], t[2], t[3], t[4], t[5]});
         });
+    layer_norm(dtype, s, wild);
     norm_of_heads(dtype, s.rows);
+  }
+
+  void layer_norm(DType dtype, const MatrixShape& s, bool wild) {
+    const auto input = [&] { return data_.values(dtype, s.rows, s.cols, wild); };
+    const auto output = [&] { return data_.output(dtype, s.rows, s.cols); };
+    const auto parameter = [&] { return flat(data_.ordinary(dtype, 1, s.cols)); };
+    const auto moment = [&] { return flat(data_.output(DType::f32, 1, s.rows)); };
+    const auto given = [&] { return flat(data_.ordinary(DType::f32, 1, s.rows)); };
+    const auto sum = [&] { return flat(data_.output(DType::f32, 1, s.cols)); };
+    add("layernorm_forward", s, dtype,
+        {input(), parameter(), parameter(), output(), moment(), moment()},
+        [](Backend& b, const Views& t) {
+          b.run(ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[3], t[4], t[5]});
+        });
+    add("layernorm_backward", s, dtype,
+        {input(), input(), parameter(), given(), given(), output(), sum(), sum()},
+        [](Backend& b, const Views& t) {
+          b.run(ops::LayerNormBackward{t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
+        });
   }
 
   /// The norm of heads in columns of a wider matrix, as those of queries and keys.

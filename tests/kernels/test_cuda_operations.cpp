@@ -8,37 +8,12 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "kernels/runtime/operations.hpp"
-#include "tests/kernels/device_test.hpp"
+#include "tests/kernels/device_cases.hpp"
 
 using namespace fp8lab;
 using namespace fp8lab::test;
 
 namespace {
-
-struct Shape {
-  std::int64_t rows, cols;
-};
-/// One element; odd; whole groups; more than one chunk of a tree sum; several blocks of a column
-/// sum.
-constexpr Shape kShapes[] = {{1, 1},    {3, 7},     {5, 33},   {130, 64}, {4, 4096},
-                             {3, 4097}, {2, 13000}, {523, 24}, {257, 95}};
-constexpr DType kTypes[] = {DType::bf16, DType::f32};
-/// Without gaps; odd row starts; wide rows with gaps; wide rows that start unaligned.
-constexpr Layout kLayouts[] = {{0, 0}, {3, 0}, {8, 8}, {8, 1}};
-
-/// Calls run(shape, type, other type, layout, seed) for all combinations; `other` for the tensors
-/// whose type may differ.
-template <class Run>
-void for_all(const Run& run) {
-  std::uint32_t seed = 1;
-  for (const Shape& shape : kShapes) {
-    for (const DType type : kTypes) {
-      for (const DType other : kTypes) {
-        for (const Layout& layout : kLayouts) run(shape, type, other, layout, seed += 10);
-      }
-    }
-  }
-}
 
 /// Random integers of [0, limit).
 Twin integers(std::int64_t count, std::int64_t limit, std::uint32_t seed) {
@@ -107,6 +82,61 @@ TEST_CASE("cuda swiglu") {
   });
 }
 
+TEST_CASE("cuda gelu") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  for_all([&](Shape s, DType type, DType other, Layout layout, std::uint32_t seed) {
+    const Fill fill = seed % 20 == 1 ? Fill::any_bits : Fill::difficult;
+    Twin x(type, s.rows, s.cols, fill, seed, layout);
+    Twin dout(other, s.rows, s.cols, fill, seed + 1, layout);
+    Twin out(other, s.rows, s.cols, Fill::any_bits, seed + 2, layout);
+    Twin dx(type, s.rows, s.cols, Fill::any_bits, seed + 3);
+    compare(
+        *context, {{"x", &x}, {"out", &out}},
+        [&] {
+          cpu::run(ops::GeluForward{x.host(), out.host()});
+        },
+        [&] {
+          cuda::run(*context, ops::GeluForward{x.device(), out.device()});
+        });
+    const auto backward = [&](Twin& result) {
+      compare(
+          *context, {{"x", &x}, {"dout", &dout}, {"dx", &result}},
+          [&] {
+            cpu::run(ops::GeluBackward{x.host(), dout.host(), result.host()});
+          },
+          [&] {
+            cuda::run(*context, ops::GeluBackward{x.device(), dout.device(), result.device()});
+          });
+    };
+    backward(dx);
+    backward(dout);
+    backward(x);
+  });
+}
+
+TEST_CASE("cuda gelu of every bf16 value") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  Twin x(DType::bf16, 256, 256, Fill::ordinary, 1), dout(DType::f32, 256, 256, Fill::ordinary, 2);
+  Twin out(DType::f32, 256, 256, Fill::any_bits, 3), dx(DType::f32, 256, 256, Fill::any_bits, 4);
+  for (std::int64_t row = 0; row < 256; ++row) {
+    for (std::int64_t col = 0; col < 256; ++col) {
+      x.host().row<std::uint16_t>(row)[col] = static_cast<std::uint16_t>(row << 8 | col);
+    }
+  }
+  compare(
+      *context, {{"x", &x}, {"dout", &dout}, {"out", &out}, {"dx", &dx}},
+      [&] {
+        cpu::run(ops::GeluForward{x.host(), out.host()});
+        cpu::run(ops::GeluBackward{x.host(), dout.host(), dx.host()});
+      },
+      [&] {
+        cuda::run(*context, ops::GeluForward{x.device(), out.device()});
+        cuda::run(*context, ops::GeluBackward{x.device(), dout.device(), dx.device()});
+      });
+}
+
 TEST_CASE("cuda copy") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
@@ -164,62 +194,6 @@ TEST_CASE("cuda copy rounds a double once") {
           cuda::run(*context, ops::Copy{source.device(), destination.device()});
         });
   }
-}
-
-TEST_CASE("cuda rmsnorm") {
-  cuda::Context* context = device_context();
-  if (context == nullptr) return;
-  for_all([&](Shape s, DType type, DType other, Layout layout, std::uint32_t seed) {
-    const Fill fill = seed % 20 == 1 ? Fill::difficult : Fill::ordinary;
-    Twin x(type, s.rows, s.cols, fill, seed, layout);
-    Twin weight(other, 1, s.cols, fill, seed + 1, {0, layout.offset});
-    Twin y(type, s.rows, s.cols, Fill::any_bits, seed + 2);
-    Twin rstd(DType::f32, 1, s.rows, Fill::any_bits, seed + 3);
-    compare(
-        *context, {{"x", &x}, {"weight", &weight}, {"y", &y}, {"rstd", &rstd}},
-        [&] {
-          cpu::run(ops::RmsNormForward{x.host(), weight.host(), 1e-6f, y.host(), rstd.host()});
-        },
-        [&] {
-          cuda::run(*context, ops::RmsNormForward{x.device(), weight.device(), 1e-6f, y.device(),
-                                                  rstd.device()});
-        });
-    Twin dy(other, s.rows, s.cols, fill, seed + 4, layout);
-    Twin dweight(DType::f32, 1, s.cols, fill, seed + 5);
-    Twin dx(type, s.rows, s.cols, Fill::any_bits, seed + 6, layout);
-    const auto backward = [&](Twin& result) {
-      compare(
-          *context,
-          {{"dy", &dy}, {"x", &x}, {"rstd", &rstd}, {"dx", &result}, {"dweight", &dweight}},
-          [&] {
-            cpu::run(ops::RmsNormBackward{dy.host(), x.host(), weight.host(), rstd.host(),
-                                          result.host(), dweight.host()});
-          },
-          [&] {
-            cuda::run(*context,
-                      ops::RmsNormBackward{dy.device(), x.device(), weight.device(), rstd.device(),
-                                           result.device(), dweight.device()});
-          });
-    };
-    backward(dx);
-    backward(dy);
-  });
-}
-
-TEST_CASE("cuda rmsnorm of rows without elements") {
-  cuda::Context* context = device_context();
-  if (context == nullptr) return;
-  Twin x(DType::f32, 5, 0, Fill::ordinary, 1), weight(DType::f32, 1, 0, Fill::ordinary, 2);
-  Twin rstd(DType::f32, 1, 5, Fill::any_bits, 3);
-  compare(
-      *context, {{"rstd", &rstd}},
-      [&] {
-        cpu::run(ops::RmsNormForward{x.host(), weight.host(), 1e-6f, x.host(), rstd.host()});
-      },
-      [&] {
-        cuda::run(*context, ops::RmsNormForward{x.device(), weight.device(), 1e-6f, x.device(),
-                                                rstd.device()});
-      });
 }
 
 TEST_CASE("cuda bias_backward") {

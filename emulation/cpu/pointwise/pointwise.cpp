@@ -85,4 +85,26 @@ void run(const ops::SwigluBackward& op) {
   });
 }
 
+void run(const ops::GeluForward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const std::int64_t width = op.out.cols;
+  for_each_row(op.out.rows, width, [&](std::int64_t row, float* scratch) {
+    kernels.gelu(read_row(kernels, op.x, row, scratch), width, scratch);
+    write_row(kernels, scratch, width, op.out, row);
+  });
+}
+
+void run(const ops::GeluBackward& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
+  const std::int64_t width = op.dout.cols;
+  for_each_row(op.dout.rows, 2 * width, [&](std::int64_t row, float* scratch) {
+    const float* x = read_row(kernels, op.x, row, scratch);
+    const float* d = read_row(kernels, op.dout, row, scratch + width);
+    kernels.gelu_gradient(x, d, width, scratch);
+    write_row(kernels, scratch, width, op.dx, row);
+  });
+}
+
 }  // namespace fp8lab::cpu

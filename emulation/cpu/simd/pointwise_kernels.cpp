@@ -4,6 +4,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
+#include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/host_device.hpp"
 #include "emulation/numerics/tree_sum.hpp"
 
@@ -58,6 +59,17 @@ void swiglu_gradient(const float* gate, const float* up, const float* dout, std:
   }
 }
 
+void gelu(const float* x, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = numerics::gelu(x[i]);
+}
+
+void gelu_gradient(const float* x, const float* dout, std::int64_t n, float* dx) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float v = x[i];
+    dx[i] = dout[i] * numerics::gelu_slope(v, numerics::sigmoid(numerics::gelu_argument(v)));
+  }
+}
+
 void rotate(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
             float* upper) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -95,6 +107,38 @@ void rmsnorm_gradient(const float* dy, const float* x, const float* weight, floa
 
 void add_normalised(const float* dy, const float* x, float rstd, std::int64_t n, float* sum) {
   for (std::int64_t i = 0; i < n; ++i) sum[i] = sum[i] + dy[i] * (x[i] * rstd);
+}
+
+RowMoments layernorm(const float* x, const float* weight, const float* bias, float epsilon,
+                     std::int64_t n, float* y) {
+  const auto count = static_cast<float>(n);
+  const float mean = sum_of(x, n) / count;
+  const float squares = numerics::tree_sum(n, [x, mean](std::int64_t i) {
+    const float d = x[i] - mean;
+    return d * d;
+  });
+  const float rstd = 1.0f / __builtin_sqrtf((squares / count) + epsilon);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = (((x[i] - mean) * rstd) * weight[i]) + bias[i];
+  return {mean, rstd};
+}
+
+void layernorm_gradient(const float* dy, const float* x, const float* weight, RowMoments moments,
+                        std::int64_t n, float* dx) {
+  const auto [mean, rstd] = moments;
+  const auto count = static_cast<float>(n);
+  const float a = dot(dy, weight, n) / count;
+  const float products = numerics::tree_sum(
+      n, [=](std::int64_t i) { return (dy[i] * weight[i]) * ((x[i] - mean) * rstd); });
+  const float b = products / count;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float h = (x[i] - mean) * rstd;
+    dx[i] = rstd * (((dy[i] * weight[i]) - a) - (h * b));
+  }
+}
+
+void add_centred(const float* dy, const float* x, RowMoments moments, std::int64_t n, float* sum) {
+  const auto [mean, rstd] = moments;
+  for (std::int64_t i = 0; i < n; ++i) sum[i] = sum[i] + dy[i] * ((x[i] - mean) * rstd);
 }
 
 /// Largest of load(0..n-1), NaN ignored; -inf when there is none. The order is free: only the sign
@@ -257,10 +301,15 @@ const PointwiseKernels kPointwise = {
     .multiply = multiply,
     .swiglu = swiglu,
     .swiglu_gradient = swiglu_gradient,
+    .gelu = gelu,
+    .gelu_gradient = gelu_gradient,
     .rotate = rotate,
     .rmsnorm = rmsnorm,
     .rmsnorm_gradient = rmsnorm_gradient,
     .add_normalised = add_normalised,
+    .layernorm = layernorm,
+    .layernorm_gradient = layernorm_gradient,
+    .add_centred = add_centred,
     .sum = sum_of,
     .dot = dot,
     .token_loss = token_loss,

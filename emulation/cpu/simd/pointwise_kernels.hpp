@@ -35,6 +35,11 @@ struct ScoreGradientRow {
   float scale, lse, delta;
 };
 
+/// What a layer norm subtracts from a row and multiplies it by.
+struct RowMoments {
+  float mean, rstd;
+};
+
 /// Pointers to rows of `n` floats unless said otherwise. Inputs and outputs may be the same row.
 struct PointwiseKernels {
   void (*widen)(const std::uint16_t* bf16, std::int64_t n, float* out);
@@ -47,6 +52,8 @@ struct PointwiseKernels {
   void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
   void (*swiglu_gradient)(const float* gate, const float* up, const float* dout, std::int64_t n,
                           float* dgate, float* dup);
+  void (*gelu)(const float* x, std::int64_t n, float* out);
+  void (*gelu_gradient)(const float* x, const float* dout, std::int64_t n, float* dx);
   void (*rotate)(const float* cosine, const float* sine, bool inverse, std::int64_t n, float* lower,
                  float* upper);
 
@@ -55,6 +62,14 @@ struct PointwiseKernels {
                            std::int64_t n, float* dx);
   /// sum += dy * (x * rstd)
   void (*add_normalised)(const float* dy, const float* x, float rstd, std::int64_t n, float* sum);
+
+  RowMoments (*layernorm)(const float* x, const float* weight, const float* bias, float epsilon,
+                          std::int64_t n, float* y);
+  void (*layernorm_gradient)(const float* dy, const float* x, const float* weight,
+                             RowMoments moments, std::int64_t n, float* dx);
+  /// sum += dy * ((x - mean) * rstd)
+  void (*add_centred)(const float* dy, const float* x, RowMoments moments, std::int64_t n,
+                      float* sum);
 
   float (*sum)(const float* values, std::int64_t n);
   float (*dot)(const float* a, const float* b, std::int64_t n);

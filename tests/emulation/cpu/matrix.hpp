@@ -1,6 +1,7 @@
 // A host matrix of any storage type, and reproducible random numbers.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -75,5 +76,21 @@ class Matrix {
   std::int64_t rows_;
   std::int64_t cols_;
 };
+
+/// Random values with infinities, NaN, subnormals and zeros of both signs among them.
+inline Matrix difficult(DType dtype, std::int64_t rows, std::int64_t cols, std::uint32_t seed) {
+  Matrix matrix = Matrix::random(dtype, rows, cols, seed, 3.0);
+  const double special[] = {HUGE_VAL, -HUGE_VAL, NAN, 0x1p-130, -0x1p-133, 0.0, -0.0, 3e38};
+  for (std::int64_t i = 0; i < 8 && rows > 8; ++i) {
+    matrix.set((8 + 17 * i * i) % (rows * cols), special[i]);
+  }
+  return matrix;
+}
+
+inline std::vector<double> row_of(const Matrix& matrix, std::int64_t r) {
+  std::vector<double> values;
+  for (std::int64_t c = 0; c < matrix.cols(); ++c) values.push_back(matrix.at(r, c));
+  return values;
+}
 
 }  // namespace fp8lab::test

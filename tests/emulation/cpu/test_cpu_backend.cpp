@@ -2,14 +2,18 @@
 #include <catch2/catch.hpp>
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/reference/truth_backend.hpp"
+#include "tests/emulation/cpu/matrix.hpp"
 
 using namespace fp8lab;
 
@@ -138,5 +142,59 @@ TEST_CASE("quantize_both is quantize in both orientations, each with its own ran
     backend->download(scales.data(), both[turned].scales);
     backend->download(expected_scales.data(), single[turned].scales);
     CHECK(scales == expected_scales);
+  }
+}
+
+TEST_CASE("produce_quantize is each producer, then quantize of its stored output") {
+  const std::unique_ptr<Backend> backend = cpu::make_cpu_backend(1);
+  const std::int64_t rows = 24, cols = 40;
+  const auto random = [&](std::int64_t r, std::int64_t c, std::uint32_t seed) {
+    const TensorView view = backend->allocate(DType::bf16, r, c);
+    backend->upload(view, test::Matrix::random(DType::bf16, r, c, seed).bytes().data());
+    return view;
+  };
+  const auto empty = [&](DType dtype, std::int64_t r, std::int64_t c) {
+    return backend->allocate(dtype, r, c);
+  };
+  const auto bytes = [&](const TensorView& view) {
+    std::vector<std::byte> values(static_cast<std::size_t>(view.size()) * size_of(view.dtype));
+    backend->download(values.data(), view);
+    return values;
+  };
+  const TensorView x = random(rows, cols, 1), wide = random(rows, 2 * cols, 2);
+  const TensorView dout = random(rows, cols, 3), weight = random(1, cols, 4);
+  const TensorView bias = random(1, cols, 5), out = empty(DType::bf16, rows, cols);
+  const TensorView dwide = empty(DType::bf16, rows, 2 * cols);
+  const TensorView mean = empty(DType::f32, 1, rows), rstd = empty(DType::f32, 1, rows);
+  const std::pair<ops::Producer, TensorView> producers[] = {
+      {ops::RmsNormForward{x, weight, 1e-5f, out, rstd}, out},
+      {ops::LayerNormForward{x, weight, bias, 1e-5f, out, mean, rstd}, out},
+      {ops::SwigluForward{wide, out}, out},
+      {ops::SwigluBackward{wide, dout, dwide}, dwide},
+      {ops::GeluForward{x, out}, out},
+      {ops::GeluBackward{x, dout, out}, out},
+  };
+  static_assert(std::size(producers) == std::variant_size_v<ops::Producer>);
+  QuantSpec spec;
+  spec.format = numerics::kE4M3;
+  spec.tile = {1, 8};
+  spec.scale_source = ScaleSource::current;
+  for (const auto& [producer, output] : producers) {
+    INFO("producer " << producer.index());
+    const std::int64_t k = output.cols;
+    const auto operand = [&, k] {
+      return QuantizedOperand{spec, rows, k, empty(DType::u8, rows, k),
+                              empty(DType::f32, rows, spec.tile_cols(k))};
+    };
+    QuantizedOperand fused = operand(), single = operand();
+    backend->fill_zero(output);
+    backend->run(ops::ProduceQuantize{producer, {}, {}, fused});
+    const std::vector<std::byte> stored = bytes(output);
+    backend->fill_zero(output);
+    std::visit([&](const auto& op) { backend->run(op); }, producer);
+    backend->run(ops::Quantize{output, false, {}, {}, single});
+    CHECK(stored == bytes(output));
+    CHECK(bytes(fused.codes) == bytes(single.codes));
+    CHECK(bytes(fused.scales) == bytes(single.scales));
   }
 }

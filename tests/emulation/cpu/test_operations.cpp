@@ -2,48 +2,17 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "tests/bounded.hpp"
+#include "tests/derivative.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
 
 using namespace fp8lab;
 using namespace fp8lab::test;
-
-namespace {
-
-Bounded stored(const Bounded& x, DType dtype) {
-  return dtype == DType::bf16 ? rounded_to_bf16(x) : x;
-}
-
-/// Derivative of f in its argument x[i] by central differences.
-double central_difference(std::vector<double> x, std::size_t i,
-                          const std::function<double(const std::vector<double>&)>& f) {
-  const double step = 1e-5;
-  const double middle = x[i];
-  x[i] = middle + step;
-  const double above = f(x);
-  x[i] = middle - step;
-  return (above - f(x)) / (2.0 * step);
-}
-
-/// Central differences with step h err by h^2 f''' / 6 (below 1e-9 here: arguments and derivatives
-/// are of order 1) and by cancellation, 2^-52 |f| / h (below 1e-9).
-bool is_derivative(double analytic, double difference) {
-  return std::fabs(analytic - difference) < 1e-7 * (1.0 + std::fabs(difference));
-}
-
-std::vector<double> row(const Matrix& matrix, std::int64_t r) {
-  std::vector<double> values;
-  for (std::int64_t c = 0; c < matrix.cols(); ++c) values.push_back(matrix.at(r, c));
-  return values;
-}
-
-}  // namespace
 
 TEST_CASE(
     "the hash of a tensor is the sum of the terms of its padded rows, counted from first on") {
@@ -143,7 +112,7 @@ TEST_CASE("rmsnorm forward and backward follow the formula") {
         return total;
       };
       REQUIRE(is_derivative(expected.value,
-                            central_difference(row(x, t), static_cast<std::size_t>(c), loss)));
+                            central_difference(row_of(x, t), static_cast<std::size_t>(c), loss)));
     }
   }
   // Blocks of 128 rows, three of them, and the addition to the destination.
@@ -271,7 +240,7 @@ TEST_CASE("cross entropy: loss, gradient, masked tokens") {
       losses.push_back(0.0);
       continue;
     }
-    const std::vector<double> z = row(logits, t);
+    const std::vector<double> z = row_of(logits, t);
     const double largest = *std::max_element(z.begin(), z.end());
     // The constants log2(e) and ln 2 are themselves rounded to FP32.
     const Bounded log2e = rounded(kLog2EDouble, 0.0), ln2 = rounded(kLn2Double, 0.0);

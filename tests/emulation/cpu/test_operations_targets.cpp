@@ -40,16 +40,6 @@ class Setting {
   int threads_ = omp_get_max_threads();
 };
 
-/// Random values with infinities, NaN, subnormals and zeros of both signs among them.
-Matrix difficult(DType dtype, std::int64_t rows, std::int64_t cols, std::uint32_t seed) {
-  Matrix matrix = Matrix::random(dtype, rows, cols, seed, 3.0);
-  const double special[] = {HUGE_VAL, -HUGE_VAL, NAN, 0x1p-130, -0x1p-133, 0.0, -0.0, 3e38};
-  for (std::int64_t i = 0; i < 8 && rows > 8; ++i) {
-    matrix.set((8 + 17 * i * i) % (rows * cols), special[i]);
-  }
-  return matrix;
-}
-
 class Record {
  public:
   void add(const Matrix& matrix) {
@@ -70,6 +60,15 @@ Bytes run_pointwise(DType dtype) {
   cpu::run(ops::RmsNormForward{x.view(), weight.view(), 1e-6f, y.view(), rstd.view()});
   cpu::run(ops::RmsNormBackward{dy.view(), x.view(), weight.view(), rstd.view(), dx.view(),
                                 dweight.view()});
+  Matrix bias = Matrix::random(dtype, 1, 2 * cols, 9), mean(DType::f32, 1, rows), scale = mean;
+  Matrix normed = y, dnormed = y, gain(DType::f32, 1, 2 * cols), shift = gain;
+  cpu::run(ops::LayerNormForward{x.view(), weight.view(), bias.view(), 1e-5f, normed.view(),
+                                 mean.view(), scale.view()});
+  cpu::run(ops::LayerNormBackward{dy.view(), x.view(), weight.view(), mean.view(), scale.view(),
+                                  dnormed.view(), gain.view(), shift.view()});
+  Matrix gelu = y, dgelu = y;
+  cpu::run(ops::GeluForward{x.view(), gelu.view()});
+  cpu::run(ops::GeluBackward{x.view(), dy.view(), dgelu.view()});
   Matrix out(dtype, rows, cols), dgate_up(dtype, rows, 2 * cols), dout(dtype, rows, cols);
   cpu::run(ops::SwigluForward{x.view(), out.view()});
   cpu::run(ops::SwigluBackward{x.view(), out.view(), dgate_up.view()});
@@ -87,6 +86,7 @@ Bytes run_pointwise(DType dtype) {
        {y, rstd, dx, dweight, out, dgate_up, sum, dbias, rotated, single, narrow}) {
     record.add(m);
   }
+  for (const Matrix& m : {normed, mean, scale, dnormed, gain, shift, gelu, dgelu}) record.add(m);
   return record.bytes();
 }
 

@@ -12,6 +12,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/exact_math.hpp"
+#include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/philox.hpp"
 #include "emulation/numerics/tree_sum.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
@@ -140,6 +141,7 @@ const std::map<std::string, std::string (*)(const Words&)> kFunctions = {
     {"rsqrt", function<numerics::rsqrt>},
     {"sigmoid", function<numerics::sigmoid>},
     {"silu", function<numerics::silu>},
+    {"gelu", function<numerics::gelu>},
     {"attention", attention},
 };
 

@@ -1,7 +1,9 @@
-// SwiGLU and its gradient, in groups of elements; a NaN among the results need not be canonical.
+// SwiGLU, GELU and their gradients, in groups of elements; a NaN among the results need not be
+// canonical.
 #pragma once
 
 #include "emulation/numerics/exact_math.hpp"
+#include "emulation/numerics/gelu.hpp"
 #include "kernels/pointwise/rows.cuh"
 
 namespace fp8lab::cuda {
@@ -51,6 +53,29 @@ __device__ inline void swiglu_gradient(const float (&gate)[kGroup], const float 
     dgate[i] = (dout[i] * up[i]) * slope;
     dup[i] = dout[i] * (gate[i] * sig[i]);
   }
+}
+
+/// The sigmoid in GELU and its gradient. Its argument is NaN for NaN alone.
+__device__ inline void gelu_sigmoid(const float (&x)[kGroup], float (&sig)[kGroup]) {
+  float arguments[kGroup];
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) arguments[i] = numerics::gelu_argument(x[i]);
+  sigmoid(arguments, sig);
+}
+
+__device__ inline void gelu(const float (&x)[kGroup], float (&out)[kGroup]) {
+  float sig[kGroup];
+  gelu_sigmoid(x, sig);
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) out[i] = x[i] * sig[i];
+}
+
+__device__ inline void gelu_gradient(const float (&x)[kGroup], const float (&dout)[kGroup],
+                                     float (&dx)[kGroup]) {
+  float sig[kGroup];
+  gelu_sigmoid(x, sig);
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) dx[i] = dout[i] * numerics::gelu_slope(x[i], sig[i]);
 }
 
 }  // namespace fp8lab::cuda

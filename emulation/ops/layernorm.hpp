@@ -1,0 +1,32 @@
+// Layer norm of rows, with a weight and a bias.
+#pragma once
+
+#include "emulation/base/tensor_view.hpp"
+
+namespace fp8lab::ops {
+
+/// Of the C columns of a row: mean = tree_sum_c(x) / C;  d = x - mean;
+/// rstd = 1 / sqrt((tree_sum_c(d * d) / C) + epsilon);  y = ((d * rstd) * weight) + bias. The mean
+/// and the rstd in y are the f32 values that are stored. x and y (T, C), y may be x; weight and
+/// bias (1, C) of one type; mean and rstd (1, T) f32.
+struct LayerNormForward {
+  TensorView x, weight, bias;
+  float epsilon = 0.0f;
+  TensorView y, mean, rstd;
+
+  void check() const;
+  /// What is quantized where a quantization follows.
+  const TensorView& output() const { return y; }
+};
+
+/// Of the same rows: h = (x - mean) * rstd;  g = dy * weight;  a = tree_sum_c(g) / C;
+/// b = tree_sum_c(g * h) / C;  dx = rstd * ((g - a) - (h * b));
+/// dweight = dweight + column_sum(dy * h);  dbias = dbias + column_sum(dy), as in ops/bias.hpp.
+/// dy, x and dx (T, C), dx may be dy; dweight and dbias (1, C) f32.
+struct LayerNormBackward {
+  TensorView dy, x, weight, mean, rstd, dx, dweight, dbias;
+
+  void check() const;
+};
+
+}  // namespace fp8lab::ops
