@@ -65,6 +65,9 @@ class ModelQuantizer {
     for (const std::string& words : values["compare"].as<std::vector<std::string>>()) {
       others_.push_back(parse_quant_spec(words));
     }
+    if (source.model && source.model->tie_word_embeddings) {
+      tied_embedding_ = source.tensors->headers().front().name;
+    }
     for (const TensorHeader& header : source.tensors->headers()) {
       const std::optional<std::string> layer = layer_of(header);
       if (!layer) continue;
@@ -102,8 +105,7 @@ class ModelQuantizer {
     if (header.shape.size() != 2 || header.size() == 0 || !is_decodable(header.type)) {
       return std::nullopt;
     }
-    const bool tied = source_.model && source_.model->tie_word_embeddings;
-    if (tied && header.name == "model.embed_tokens.weight") return "lm_head";
+    if (header.name == tied_embedding_) return "lm_head";
     return layer_of_weight(header.name);
   }
 
@@ -143,6 +145,7 @@ class ModelQuantizer {
   Recipe recipe_;
   std::uint64_t seed_;
   std::vector<QuantSpec> others_;
+  std::string tied_embedding_;  ///< empty where the head has weights of its own
   int layers_ = 0;
 };
 

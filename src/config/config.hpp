@@ -37,8 +37,8 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Decoder-only transformer of the Llama, Qwen2 and Qwen3 families; field names follow Hugging Face
-/// config.json, whose attention_bias of Llama and Qwen3 is qkv_bias and o_bias.
+/// Decoder-only transformer of the Llama, Qwen2 and Qwen3 families; field names follow
+/// Hugging Face config.json, whose attention_bias of Llama and Qwen3 is qkv_bias and o_bias.
 struct ModelConfig {
   std::int64_t vocab_size = 272;
   std::int64_t hidden_size = 256;
@@ -54,7 +54,7 @@ struct ModelConfig {
   double initializer_range = 0.02;
   bool qkv_bias = true;
   bool o_bias = false;
-  bool mlp_bias = false;  ///< of gate, up and down
+  bool mlp_bias = false;  ///< of the feed-forward layers
   bool qk_norm = false;   ///< RMSNorm over each head of q and k before the rotation (Qwen3)
   bool tie_word_embeddings = true;
   bool operator==(const ModelConfig&) const = default;

@@ -130,10 +130,10 @@ void Evaluator::prepare_generation() {
 
 std::unique_ptr<Transformer> Evaluator::make_rollout_model() const {
   const Recipe recipe = load_recipe(config_.rollout->recipe);
-  if (backend_.storage(recipe.activation_dtype) != parameters_.embedding().working().dtype) {
+  if (backend_.storage(recipe.activation_dtype) != parameters_.working_dtype()) {
     throw Error(fmt::format("rollout recipe {}: its activations are {}, those of training {}",
                             recipe.name, name_of(recipe.activation_dtype),
-                            name_of(parameters_.embedding().working().dtype)));
+                            name_of(parameters_.working_dtype())));
   }
   auto model = std::make_unique<Transformer>(backend_, parameters_, parameters_.model(), recipe,
                                              transformer_.shape(), Purpose::inference);

@@ -117,8 +117,15 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
                                ? recipe_of(*options.recipe, *layer, model).slot(Slot::fprop_w)
                                : QuantSpec{};
     if (!spec.is_quantized()) {
+      if (is_stored_transposed(header.name)) std::swap(header.shape[0], header.shape[1]);
       plan.tensors.push_back({std::move(header), i, PlannedTensor::Content::values, {}});
       continue;
+    }
+    if (is_stored_transposed(header.name)) {
+      throw Error(
+          fmt::format("recipe {}: files of this family hold {} transposed, for which no "
+                      "convention of FP8 scales exists; export without it",
+                      options.recipe->name, header.name));
     }
     header.type = StoredType::f8_e4m3;
     const TensorHeader scales = scale_header(header, stored_scale_tile(spec, *layer));
@@ -128,24 +135,42 @@ Plan make_plan(const ModelTensors& tensors, const ModelConfig& model,
   return plan;
 }
 
+/// Rounds `values` to `type`. Throws Error naming `tensor` for one that becomes infinite.
+void round_values(const std::string& tensor, StoredType type, std::span<const float> values,
+                  std::span<std::byte> bytes) {
+  encode_elements(type, values, bytes);
+  std::vector<float> back(values.size());
+  decode_elements(type, bytes, back);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isinf(back[i]) == std::isinf(values[i])) continue;
+    throw Error(
+        fmt::format("tensor '{}': {} is too large for {}", tensor, values[i], stored_name(type)));
+  }
+}
+
+/// A weight that its file holds as (in, out).
+TensorBytes transposed_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
+  const TensorHeader& header = tensor.header;
+  std::vector<float> values(static_cast<std::size_t>(header.size()));
+  tensors.read(tensor.source, 0, values);
+  TensorBytes bytes(header.bytes());
+  round_values(header.name, header.type, transposed(values, header.shape[1], header.shape[0]),
+               bytes);
+  return bytes;
+}
+
 TensorBytes rounded_values(const ModelTensors& tensors, const PlannedTensor& tensor) {
-  const StoredType type = tensor.header.type;
-  const std::size_t width = size_of(type);
-  TensorBytes bytes(tensor.header.bytes());
-  std::vector<float> values, back;
-  for (std::int64_t first = 0; first < tensor.header.size(); first += kPiece) {
-    values.resize(static_cast<std::size_t>(std::min(kPiece, tensor.header.size() - first)));
+  const TensorHeader& header = tensor.header;
+  if (is_stored_transposed(header.name)) return transposed_values(tensors, tensor);
+  const std::size_t width = size_of(header.type);
+  TensorBytes bytes(header.bytes());
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < header.size(); first += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, header.size() - first)));
     tensors.read(tensor.source, first, values);
-    const std::span<std::byte> piece =
-        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width);
-    encode_elements(type, values, piece);
-    back.resize(values.size());
-    decode_elements(type, piece, back);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (std::isinf(back[i]) == std::isinf(values[i])) continue;
-      throw Error(fmt::format("tensor '{}': {} is too large for {}", tensor.header.name, values[i],
-                              stored_name(type)));
-    }
+    round_values(
+        header.name, header.type, values,
+        std::span(bytes).subspan(static_cast<std::size_t>(first) * width, values.size() * width));
   }
   return bytes;
 }

@@ -16,6 +16,7 @@
 #include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
+#include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/weight_names.hpp"
 
@@ -32,10 +33,10 @@ void for_each_piece(std::int64_t size,
   }
 }
 
-/// Statistics of activations and caches beside FP8 weights: nothing that weights are made of.
+/// Rotary frequencies, causal masks, and statistics of activations and caches beside FP8 weights.
 bool says_nothing_about_weights(const std::string& name) {
-  for (const char* suffix : {".rotary_emb.inv_freq", ".input_scale", ".output_scale", ".k_scale",
-                             ".v_scale", ".q_scale"}) {
+  for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                             ".input_scale", ".output_scale", ".k_scale", ".v_scale", ".q_scale"}) {
     if (name.ends_with(suffix)) return true;
   }
   return false;
@@ -134,15 +135,46 @@ class FileTensors : public ModelTensors {
   std::vector<Entry> tensors_;
 };
 
-ParameterShape shape_of(const Parameter& parameter) {
-  return {parameter.name, parameter.master().rows, parameter.master().cols, parameter.weight_decay};
-}
+/// Tensors of files of any family, by their present names and in our orientation.
+class OrientedTensors : public ModelTensors {
+ public:
+  explicit OrientedTensors(std::unique_ptr<ModelTensors> tensors) : tensors_(std::move(tensors)) {
+    for (TensorHeader header : tensors_->headers()) {
+      const bool is_turned = is_stored_transposed(header.name) && header.shape.size() == 2;
+      if (is_turned) std::swap(header.shape[0], header.shape[1]);
+      header.name = present_name(header.name);
+      headers_.push_back(std::move(header));
+      is_turned_.push_back(is_turned);
+    }
+  }
+
+  void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
+    if (!is_turned_[index]) return tensors_->read(index, first, destination);
+    // Rows of ours are columns of the file: a run of them from each of its rows.
+    const std::int64_t n = headers_[index].shape[0], k = headers_[index].shape[1];
+    const std::int64_t end = first + static_cast<std::int64_t>(destination.size());
+    const std::int64_t row = first / k, rows = (end + k - 1) / k - row;
+    std::vector<float> run(static_cast<std::size_t>(rows));
+    for (std::int64_t col = 0; col < k; ++col) {
+      tensors_->read(index, col * n + row, run);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const std::int64_t at = (row + i) * k + col;
+        if (at < first || at >= end) continue;
+        destination[static_cast<std::size_t>(at - first)] = run[static_cast<std::size_t>(i)];
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<ModelTensors> tensors_;
+  std::vector<bool> is_turned_;
+};
 
 class ParameterTensors : public ModelTensors {
  public:
   explicit ParameterTensors(const Parameters& parameters) : parameters_(parameters) {
     for (const Parameter& parameter : parameters.all()) {
-      for (WeightPart& part : weight_parts(shape_of(parameter), parameters.model())) {
+      for (WeightPart& part : weight_parts(parameter.declaration, parameters.model())) {
         headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
         places_.push_back({&parameter, part.first});
       }
@@ -179,19 +211,20 @@ void check_tied_head(const ModelTensors& tensors, std::size_t head, std::size_t 
   });
   if (equal) return;
   throw Error(
-      fmt::format("{}: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', "
-                  "but the model ties the two (tie_word_embeddings)",
-                  origin));
+      fmt::format("{}: tensor '{}' differs from '{}', but the model ties the two "
+                  "(tie_word_embeddings)",
+                  origin, tensors.headers()[head].name, tensors.headers()[embedding].name));
 }
 
-/// The index of each tensor of the model, in the order of ParameterLayout and weight_parts.
+/// The index of each tensor of the model, in the order of its declaration and weight_parts.
 std::vector<std::size_t> match(const ModelTensors& tensors, const std::string& origin,
                                const ModelConfig& model) {
   std::unordered_map<std::string, std::size_t> index;
   for (std::size_t i = 0; i < tensors.headers().size(); ++i) index[tensors.headers()[i].name] = i;
   std::vector<std::size_t> chosen;
-  for (const ParameterShape& shape : ParameterLayout(model).shapes) {
-    for (const WeightPart& part : weight_parts(shape, model)) {
+  const Declaration declaration = declaration_of(model);
+  for (const ParameterDeclaration& parameter : declaration.parameters()) {
+    for (const WeightPart& part : weight_parts(parameter, model)) {
       const auto found = index.find(part.name);
       if (found == index.end()) throw Error(fmt::format("{}: no tensor '{}'", origin, part.name));
       const TensorHeader& header = tensors.headers()[found->second];
@@ -237,7 +270,11 @@ class ChosenTensors : public ModelTensors {
 }  // namespace
 
 std::unique_ptr<ModelTensors> open_model_tensors(const std::filesystem::path& path) {
-  return std::make_unique<FileTensors>(path);
+  return oriented(std::make_unique<FileTensors>(path));
+}
+
+std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors) {
+  return std::make_unique<OrientedTensors>(std::move(tensors));
 }
 
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters) {
@@ -256,7 +293,7 @@ void load_parameters(const ModelTensors& tensors, const std::string& origin,
   auto next = chosen.begin();
   std::vector<float> values;
   for (const Parameter& parameter : parameters.all()) {
-    for (const WeightPart& part : weight_parts(shape_of(parameter), parameters.model())) {
+    for (const WeightPart& part : weight_parts(parameter.declaration, parameters.model())) {
       const std::size_t index = *next++;
       for_each_piece(part.size(), [&](std::int64_t first, std::size_t count) {
         values.resize(count);

@@ -1,13 +1,12 @@
 #include "src/model/parameters.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "src/data/random.hpp"
+#include "src/model/decoder.hpp"
 
 namespace fp8lab {
 namespace {
@@ -76,69 +75,26 @@ void download_floats(Backend& backend, const TensorView& view, std::span<float> 
   }
 }
 
-ParameterLayout::ParameterLayout(const ModelConfig& model) {
-  const std::int64_t c = model.hidden_size, f = model.intermediate_size;
-  const std::int64_t attention = model.num_attention_heads * model.head_dim;
-  const std::int64_t qkv = attention + 2 * model.num_key_value_heads * model.head_dim;
-  std::string prefix;
-  const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t cols) {
-    shapes.push_back({prefix + name, rows, cols, true});
-    return shapes.size() - 1;
-  };
-  const auto vector = [&](const char* name, std::int64_t length, bool exists = true) {
-    if (!exists) return LayerParameters::kNone;
-    shapes.push_back({prefix + name, 1, length, false});
-    return shapes.size() - 1;
-  };
-  matrix("model.embed_tokens.weight", model.vocab_size, c);
-  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
-    prefix = fmt::format("model.layers.{}.", i);
-    LayerParameters layer{};
-    layer.attention_norm = vector("input_layernorm.weight", c);
-    layer.qkv = matrix("self_attn.qkv_proj.weight", qkv, c);
-    layer.qkv_bias = vector("self_attn.qkv_proj.bias", qkv, model.qkv_bias);
-    layer.q_norm = vector("self_attn.q_norm.weight", model.head_dim, model.qk_norm);
-    layer.k_norm = vector("self_attn.k_norm.weight", model.head_dim, model.qk_norm);
-    layer.o = matrix("self_attn.o_proj.weight", c, attention);
-    layer.o_bias = vector("self_attn.o_proj.bias", c, model.o_bias);
-    layer.mlp_norm = vector("post_attention_layernorm.weight", c);
-    layer.gate_up = matrix("mlp.gate_up_proj.weight", 2 * f, c);
-    layer.gate_up_bias = vector("mlp.gate_up_proj.bias", 2 * f, model.mlp_bias);
-    layer.down = matrix("mlp.down_proj.weight", c, f);
-    layer.down_bias = vector("mlp.down_proj.bias", c, model.mlp_bias);
-    layers.push_back(layer);
-  }
-  prefix.clear();
-  final_norm = vector("model.norm.weight", c);
-  head = model.tie_word_embeddings ? 0 : matrix("lm_head.weight", model.vocab_size, c);
-}
-
-std::int64_t ParameterLayout::count() const {
-  std::int64_t total = 0;
-  for (const ParameterShape& shape : shapes) total += shape.rows * shape.cols;
-  return total;
-}
-
 Parameters::Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
                        DType working, Purpose purpose)
-    : backend_(backend), model_(model), layout_(model) {
-  const DType master = backend_.storage(DType::f32), copy = backend_.storage(working);
-  for (const ParameterShape& shape : layout_.shapes) {
+    : backend_(backend),
+      model_(model),
+      declaration_(declaration_of(model)),
+      working_(backend.storage(working)) {
+  const DType master = backend_.storage(DType::f32);
+  for (const ParameterDeclaration& declaration : declaration_.parameters()) {
     const auto allocate = [&](DType dtype) {
-      return backend_.allocate(dtype, shape.rows, shape.cols);
+      return backend_.allocate(dtype, declaration.rows, declaration.cols);
     };
-    Parameter parameter;
-    parameter.name = shape.name;
-    parameter.weight_decay = shape.weight_decay;
-    AdamWTensors& tensors = parameter.tensors;
+    AdamWTensors tensors;
     tensors.master = allocate(master);
-    if (copy != master) tensors.working = allocate(copy);
+    if (working_ != master) tensors.working = allocate(working_);
     if (purpose == Purpose::training) {
       tensors.gradient = allocate(master);
       tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
       tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
     }
-    parameters_.push_back(parameter);
+    parameters_.push_back({declaration, tensors});
   }
   hash_ = backend_.allocate(DType::u8, 1, sizeof(std::uint64_t));
 }
@@ -146,14 +102,12 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
 void Parameters::initialize(std::uint64_t seed) {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const Parameter& parameter = parameters_[index];
-    std::vector<float> values(static_cast<std::size_t>(parameter.master().size()), 0.0f);
-    if (parameter.weight_decay) {
+    const auto [value, deviation] = parameter.declaration.initialization;
+    std::vector<float> values(static_cast<std::size_t>(parameter.master().size()),
+                              static_cast<float>(value));
+    if (deviation > 0) {
       NormalSequence normal(seed, kInitializationStream + static_cast<std::uint32_t>(index));
-      for (float& value : values) {
-        value = static_cast<float>(model_.initializer_range * normal.next());
-      }
-    } else if (parameter.name.find("norm") != std::string::npos) {
-      std::fill(values.begin(), values.end(), 1.0f);
+      for (float& weight : values) weight = static_cast<float>(value + deviation * normal.next());
     }
     upload(parameter, values);
   }
@@ -212,33 +166,32 @@ void Parameters::upload(const Parameter& parameter, std::int64_t first,
   if (!working.empty()) backend_.run(ops::Copy{master, range(working, first, values.size())});
 }
 
-void plant_outliers(Parameters& parameters, const ModelConfig& model,
-                    const PlantedOutliers& outliers, std::uint64_t seed) {
+void plant_outliers(Parameters& parameters, const PlantedOutliers& outliers, std::uint64_t seed) {
   RandomSequence random(seed, kOutlierStream);
   std::vector<std::int64_t> channels;
   while (static_cast<std::int64_t>(channels.size()) < outliers.channels) {
-    const std::int64_t channel = random.between(0, model.hidden_size - 1);
+    const std::int64_t channel = random.between(0, parameters.model().hidden_size - 1);
     if (std::find(channels.begin(), channels.end(), channel) == channels.end()) {
       channels.push_back(channel);
     }
   }
   const auto gain = static_cast<float>(outliers.gain);
-  const auto plant = [&](const Parameter& norm, const Parameter& linear) {
-    std::vector<float> norm_weight = parameters.download(norm);
+  const Declaration& declaration = parameters.declaration();
+  for (const NormedLinear& pair : declaration.normed_linears()) {
+    for (const ParameterId id : pair.norm) {
+      std::vector<float> vector = parameters.download(parameters[id]);
+      for (const std::int64_t channel : channels) vector[static_cast<std::size_t>(channel)] *= gain;
+      parameters.upload(parameters[id], vector);
+    }
+    const Parameter& linear =
+        parameters[declaration.linears()[static_cast<std::size_t>(pair.linear)].weight];
     std::vector<float> weight = parameters.download(linear);
     for (const std::int64_t channel : channels) {
-      norm_weight[static_cast<std::size_t>(channel)] *= gain;
       for (std::int64_t row = 0; row < linear.master().rows; ++row) {
         weight[static_cast<std::size_t>(row * linear.master().cols + channel)] /= gain;
       }
     }
-    parameters.upload(norm, norm_weight);
     parameters.upload(linear, weight);
-  };
-  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
-    const LayerParameters& layer = parameters.layer(i);
-    plant(parameters[layer.attention_norm], parameters[layer.qkv]);
-    plant(parameters[layer.mlp_norm], parameters[layer.gate_up]);
   }
 }
 

@@ -93,4 +93,21 @@ RopeTables rope_tables(const ModelConfig& model, std::int64_t positions) {
   return tables;
 }
 
+RotaryTables make_rotary_tables(Backend& backend, const ModelConfig& model,
+                                std::int64_t positions) {
+  const auto [cosine, sine] = rope_tables(model, positions);
+  const DType real = backend.storage(DType::f32);
+  const auto upload = [&](const std::vector<double>& values) {
+    const TensorView table = backend.allocate(real, positions, model.head_dim / 2);
+    if (real == DType::f64) {
+      backend.upload(table, values.data());
+    } else {
+      const std::vector<float> singles(values.begin(), values.end());
+      backend.upload(table, singles.data());
+    }
+    return table;
+  };
+  return {upload(cosine), upload(sine)};
+}
+
 }  // namespace fp8lab

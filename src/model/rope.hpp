@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {
@@ -20,5 +21,12 @@ struct RopeTables {
   std::vector<double> cosine, sine;
 };
 RopeTables rope_tables(const ModelConfig& model, std::int64_t positions);
+
+/// The same in backend memory, f32: (positions, head_dim / 2) each.
+struct RotaryTables {
+  TensorView cosine, sine;
+};
+/// Throws Error where `positions` is beyond the model's longest sequence.
+RotaryTables make_rotary_tables(Backend& backend, const ModelConfig& model, std::int64_t positions);
 
 }  // namespace fp8lab

@@ -1,5 +1,4 @@
-// How the weights of a model are called in Hugging Face files: there q, k and v are tensors of
-// their own, and gate and up.
+// How the weights of a model are called in Hugging Face files, and how they lie there.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 #include <vector>
 
 #include "src/config/config.hpp"
-#include "src/model/parameters.hpp"
+#include "src/model/declaration.hpp"
 
 namespace fp8lab {
 
@@ -16,17 +15,29 @@ namespace fp8lab {
 /// [first, first + size) of the parameter's, both row-major.
 struct WeightPart {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< matrices have two extents, norms and biases one
+  std::vector<std::int64_t> shape;  ///< matrices have two extents, vectors one
   std::int64_t first = 0;
 
   std::int64_t size() const;
 };
 
-/// The tensors that make up a parameter, in order.
-std::vector<WeightPart> weight_parts(const ParameterShape& parameter, const ModelConfig& model);
+/// The tensors that make up a parameter, in order. A model that no family's names fit keeps ours.
+std::vector<WeightPart> weight_parts(const ParameterDeclaration& parameter,
+                                     const ModelConfig& model);
 
 /// The linear layer whose weight a tensor is, as recipes name it: "layers.3.attention.qkv" for
 /// "model.layers.3.self_attn.k_proj.weight". Nothing for other tensors, the embedding among them.
 std::optional<std::string> layer_of_weight(const std::string& tensor);
+
+/// True for the weight of a linear layer that files hold as (in, out).
+bool is_stored_transposed(const std::string& tensor);
+
+/// The name of a tensor in today's files of its family: "transformer.h.0.ln_1.weight" for
+/// "h.0.ln_1.weight".
+std::string present_name(const std::string& tensor);
+
+/// The (cols, rows) transpose of a row-major (rows, cols) matrix.
+std::vector<float> transposed(const std::vector<float>& values, std::int64_t rows,
+                              std::int64_t cols);
 
 }  // namespace fp8lab

@@ -104,7 +104,8 @@ class Model {
     return collect([](const Parameter& parameter) { return parameter.gradient(); });
   }
   void set_parameters(const py::dict& arrays) {
-    load_parameters(ArrayTensors(arrays), "parameters", session_.parameters());
+    load_parameters(*oriented(std::make_unique<ArrayTensors>(arrays)), "parameters",
+                    session_.parameters());
   }
 
   py::array logits(const Tokens& tokens) {
@@ -191,11 +192,16 @@ class Model {
     py::dict result;
     for (const Parameter& parameter : session_.parameters().all()) {
       const TensorView view = tensor_of(parameter);
-      const ParameterShape shape{parameter.name, view.rows, view.cols, parameter.weight_decay};
-      for (const WeightPart& part : weight_parts(shape, session_.model())) {
-        py::array_t<float> array(std::vector<py::ssize_t>(part.shape.begin(), part.shape.end()));
-        download_floats(*backend_, view.flat().columns(part.first, part.size()),
-                        {array.mutable_data(), static_cast<std::size_t>(array.size())});
+      for (const WeightPart& part : weight_parts(parameter.declaration, session_.model())) {
+        std::vector<float> values(static_cast<std::size_t>(part.size()));
+        download_floats(*backend_, view.flat().columns(part.first, part.size()), values);
+        std::vector<py::ssize_t> shape(part.shape.begin(), part.shape.end());
+        if (is_stored_transposed(part.name)) {
+          values = transposed(values, shape[0], shape[1]);
+          std::swap(shape[0], shape[1]);
+        }
+        py::array_t<float> array(shape);
+        std::copy(values.begin(), values.end(), array.mutable_data());
         result[py::str(part.name)] = array;
       }
     }

@@ -12,6 +12,7 @@
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
+#include "src/model/decoder.hpp"
 #include "src/model/weight_names.hpp"
 
 namespace fp8lab {
@@ -20,7 +21,7 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 constexpr const char* kFamily = "fp8lab-checkpoint-";
-constexpr const char* kSchema = "fp8lab-checkpoint-2";
+constexpr const char* kSchema = "fp8lab-checkpoint-3";
 /// u8: XXH3-64 of the header, then of the bytes of each other tensor in the order of the file.
 constexpr const char* kChecksums = "checksums";
 
@@ -61,7 +62,7 @@ class CheckpointFile {
     if (schema != kSchema) {
       throw Error(
           fmt::format("{}: schema '{}', accepted '{}': checkpoints of earlier versions "
-                      "have no checksums; start the run anew",
+                      "have other names of weights; start the run anew",
                       file_.path(), schema, kSchema));
     }
     std::vector<TensorHeader> headers;
@@ -147,9 +148,9 @@ constexpr const char* kDelayed = "delayed/";
 template <class Visit>
 void for_each_tensor(const CheckpointScope& scope, Visit visit) {
   for (const Parameter& parameter : scope.parameters.all()) {
-    visit("weight/" + parameter.name, parameter.master());
-    visit("first_moment/" + parameter.name, parameter.tensors.first_moment);
-    visit("second_moment/" + parameter.name, parameter.tensors.second_moment);
+    visit("weight/" + parameter.name(), parameter.master());
+    visit("first_moment/" + parameter.name(), parameter.tensors.first_moment);
+    visit("second_moment/" + parameter.name(), parameter.tensors.second_moment);
   }
   visit("scalars", scope.scalars);
   for (const auto& linear : scope.linears) {
@@ -178,7 +179,8 @@ std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linea
 class CheckpointTensors : public ModelTensors {
  public:
   CheckpointTensors(const std::filesystem::path& path, const ModelConfig& model) : file_(path) {
-    for (const ParameterShape& shape : ParameterLayout(model).shapes) {
+    const Declaration declaration = declaration_of(model);
+    for (const ParameterDeclaration& shape : declaration.parameters()) {
       const StoredTensor& tensor = file_.file().at("weight/" + shape.name);
       const TensorHeader wanted{tensor.name, StoredType::f32, {shape.rows, shape.cols}};
       if (tensor.type != wanted.type || tensor.shape != wanted.shape) {

@@ -96,7 +96,8 @@ std::int64_t operand_bytes(const ModelConfig& model, const StageConfig& stage, c
                            const ByteCount& bytes) {
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   OperandBytes operands(recipe.activation_dtype, bytes);
-  for (const LinearShape& layer : linear_shapes(model)) {
+  const Declaration declaration = declaration_of(model);
+  for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& linear =
         recipe.for_layer(layer.name, static_cast<int>(model.num_hidden_layers));
     operands.add(Slot::fprop_x, linear, tokens, layer.in);
@@ -186,7 +187,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   const DType working = backend.storage(recipe.activation_dtype);
   MemoryPlan plan;
   plan.parameters =
-      ParameterLayout(config.model).count() *
+      declaration_of(config.model).weights() *
       (bytes.of(DType::f32, 2, 1) +
        (working == master ? 0 : bytes.of(recipe.activation_dtype, 1, 1)) +
        bytes.of(optimizer.first_moment, 1, 1) + bytes.of(optimizer.second_moment, 1, 1));
@@ -203,7 +204,8 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
   }
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   const int layers = static_cast<int>(config.model.num_hidden_layers);
-  for (const LinearShape& layer : linear_shapes(config.model)) {
+  const Declaration declaration = declaration_of(config.model);
+  for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
     const std::string where =
         fmt::format("stage {}, recipe {}, {}", stage.name, recipe.name, layer.name);
@@ -212,7 +214,7 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
   }
   if (!stage.eval || !stage.eval->rollout || stage.eval->rollout->recipe.empty()) return;
   const Recipe rollout = load_recipe(stage.eval->rollout->recipe);
-  for (const LinearShape& layer : linear_shapes(config.model)) {
+  for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& linear = rollout.for_layer(layer.name, layers);
     const std::string where =
         fmt::format("stage {}, rollout recipe {}, {}", stage.name, rollout.name, layer.name);
@@ -248,7 +250,8 @@ std::vector<std::string> stage_warnings(const RunConfig& config, const StageConf
   const int layers = static_cast<int>(config.model.num_hidden_layers);
   std::vector<std::string> texts;
   std::map<std::string, std::vector<std::string>> layers_of;
-  for (const LinearShape& layer : linear_shapes(config.model)) {
+  const Declaration declaration = declaration_of(config.model);
+  for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
     for (const std::string& warning : warnings(linear, tokens, layer.in, layer.out)) {
       if (layers_of[warning].empty()) texts.push_back(warning);
@@ -271,7 +274,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend,
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
-  text += fmt::format("parameters {}\n", ParameterLayout(config.model).count());
+  text += fmt::format("parameters {}\n", declaration_of(config.model).weights());
   double total = 0;
   for (const StageConfig& stage : config.stages) {
     const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);

@@ -237,7 +237,8 @@ TimePlan estimate_step(const RunConfig& config, const StageConfig& stage, const 
   const auto tokens = static_cast<double>(stage.batch_sequences * stage.sequence_length);
   StepTimer timer(backend, recipe.activation_dtype);
   TimePlan plan;
-  for (const LinearShape& layer : linear_shapes(model)) {
+  const Declaration declaration = declaration_of(model);
+  for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
     const auto in = static_cast<double>(layer.in), out = static_cast<double>(layer.out);
     const auto rate = [&](GemmRole role) {
@@ -274,7 +275,7 @@ TimePlan estimate_step(const RunConfig& config, const StageConfig& stage, const 
                        4.0 * static_cast<double>(model.vocab_size);
   plan.elementwise =
       tokens * bytes * static_cast<double>(timer.width()) / timer.byte_rate(kLargest);
-  plan.optimizer = static_cast<double>(ParameterLayout(model).count()) /
+  plan.optimizer = static_cast<double>(declaration_of(model).weights()) /
                    timer.update_rate(config.optimizer, kLargest);
   return plan;
 }

@@ -142,7 +142,7 @@ RunMeta Trainer::make_meta() {
   meta.math_profile = "exact";
   meta.simd_target = options_.simd_target;
   meta.seed = config_.seed;
-  meta.parameter_count = parameters_->count();
+  meta.parameter_count = parameters_->declaration().weights();
   meta.optimizer_states =
       fmt::format("m={} v={} master=f32", name_of(config_.optimizer.first_moment),
                   name_of(config_.optimizer.second_moment));
@@ -166,7 +166,8 @@ std::vector<TensorName> Trainer::tensor_names() const {
   if (config_.logging.statistics_every_steps == 0) return names;
   const StageConfig& stage = config_.stages.front();
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  for (const LinearShape& layer : linear_shapes(config_.model)) {
+  const Declaration declaration = declaration_of(config_.model);
+  for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& recipe =
         recipe_.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
     const std::int64_t rows[] = {tokens, layer.out, tokens, layer.in, layer.out, layer.in};
@@ -261,7 +262,7 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
       backend_.fill_zero(scalars_);
     }
     if (config.planted_outliers.channels > 0) {
-      plant_outliers(*parameters_, config_.model, config.planted_outliers, config_.seed);
+      plant_outliers(*parameters_, config.planted_outliers, config_.seed);
       log_->append(EventRecord{position_.step + 1, "outliers_planted",
                                fmt::format("{} channels, gain {}", config.planted_outliers.channels,
                                            config.planted_outliers.gain)});
@@ -304,11 +305,11 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       log_->append(
           EventRecord{record.step, "nan",
                       fmt::format("gradient of {} is not finite at row {}, column {}",
-                                  parameter.name, static_cast<std::int64_t>(i) / gradient.cols,
+                                  parameter.name(), static_cast<std::int64_t>(i) / gradient.cols,
                                   static_cast<std::int64_t>(i) % gradient.cols)});
       const std::size_t first = i < kSampleLength / 2 ? 0 : i - kSampleLength / 2;
       const std::size_t last = std::min(values.size(), first + kSampleLength);
-      log_->append_sample(record.step, "gradient/" + parameter.name,
+      log_->append_sample(record.step, "gradient/" + parameter.name(),
                           {values.begin() + static_cast<std::ptrdiff_t>(first),
                            values.begin() + static_cast<std::ptrdiff_t>(last)});
       return;

@@ -43,8 +43,8 @@ void TrainingStep::update(const AdamWSpec& spec, std::int64_t trained_tokens) co
     }
     backend.run(ops::BeginUpdate{spec, scalars});
     for (const Parameter& parameter : parameters.all()) {
-      backend.run(
-          ops::AdamW{spec, scalars, parameter.weight_decay ? 1.0f : 0.0f, parameter.tensors});
+      backend.run(ops::AdamW{spec, scalars, parameter.declaration.weight_decay ? 1.0f : 0.0f,
+                             parameter.tensors});
     }
   }
   transformer.update_delayed_scales();

@@ -333,7 +333,7 @@ def safetensors(rng: random.Random) -> Document:
         }
     if rng.random() < 0.3:
         header["__metadata__"] = rng.choice(
-            ({"format": "pt"}, {"schema": "fp8lab-checkpoint-2"}, 3)
+            ({"format": "pt"}, {"schema": "fp8lab-checkpoint-3"}, 3)
         )
     text = json.dumps(header).encode()
     if rng.random() < 0.2:

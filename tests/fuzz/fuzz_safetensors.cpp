@@ -79,7 +79,7 @@ void fuzz_file(const std::uint8_t* data, std::size_t size) {
   // A checkpoint made by chance does not have its checksum.
   fuzz::accept_error([&] {
     read_checkpoint(file.path());
-    fuzz::require(read_file(file.path()).find("fp8lab-checkpoint-2") != std::string::npos,
+    fuzz::require(read_file(file.path()).find("fp8lab-checkpoint-3") != std::string::npos,
                   "a checkpoint without a schema is accepted");
   });
 }

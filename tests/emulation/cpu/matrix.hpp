@@ -4,10 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "emulation/base/tensor_view.hpp"
@@ -87,23 +85,6 @@ inline Matrix difficult(DType dtype, std::int64_t rows, std::int64_t cols, std::
     matrix.set((8 + 17 * i * i) % (rows * cols), special[i]);
   }
   return matrix;
-}
-
-/// "row 3 col 5: 0x1p-1 for 0x1p-2", the first element of `actual` whose bits are not those of
-/// `expected`; empty when all are.
-inline std::string first_difference(const Matrix& actual, const Matrix& expected) {
-  const std::int64_t count = actual.rows() * actual.cols();
-  const std::size_t size = count == 0 ? 0 : actual.bytes().size() / static_cast<std::size_t>(count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::size_t at = static_cast<std::size_t>(i) * size;
-    if (std::memcmp(&actual.bytes()[at], &expected.bytes()[at], size) == 0) continue;
-    char text[120];
-    std::snprintf(text, sizeof text, "row %lld col %lld: %a for %a",
-                  static_cast<long long>(i / actual.cols()),
-                  static_cast<long long>(i % actual.cols()), actual.at(i), expected.at(i));
-    return text;
-  }
-  return "";
 }
 
 inline std::vector<double> row_of(const Matrix& matrix, std::int64_t r) {

@@ -1,9 +1,12 @@
 // config.json of published models, and models through parameters and back.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 
 #include "emulation/base/error.hpp"
@@ -11,6 +14,7 @@
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/io/tensor_store.hpp"
+#include "src/model/decoder.hpp"
 #include "src/model/model_export.hpp"
 #include "src/model/weight_names.hpp"
 #include "tests/scratch_directory.hpp"
@@ -130,10 +134,10 @@ TEST_CASE("published configurations") {
   CHECK(qwen3.qk_norm);
   CHECK_FALSE(qwen3.qkv_bias);
   CHECK(qwen3.head_dim == 128);
-  CHECK(ParameterLayout(qwen3).count() == 596049920);  // as transformers counts Qwen3-0.6B
-  CHECK(ParameterLayout(llama3).count() == 1235814400);
-  CHECK(ParameterLayout(parse(kQwen25)).count() == 494032768);
-  CHECK(ParameterLayout(llama2).count() == 6738415616);
+  CHECK(declaration_of(qwen3).weights() == 596049920);  // as transformers counts Qwen3-0.6B
+  CHECK(declaration_of(llama3).weights() == 1235814400);
+  CHECK(declaration_of(parse(kQwen25)).weights() == 494032768);
+  CHECK(declaration_of(llama2).weights() == 6738415616);
 }
 
 TEST_CASE("what a config.json leaves out") {
@@ -194,10 +198,10 @@ TEST_CASE("models survive parameters and files") {
     load_parameters(*open_model_tensors(folder), "model", second);
     CHECK(second.hash() == first.hash());
     for (std::size_t p = 0; p < second.all().size(); ++p) {
-      const TensorView& working = second[p].tensors.working;
+      const TensorView& working = second.all()[p].tensors.working;
       if (working.empty()) continue;
       const TensorView expected = backend->allocate(working.dtype, working.rows, working.cols);
-      backend->run(ops::Copy{second[p].master(), expected});
+      backend->run(ops::Copy{second.all()[p].master(), expected});
       std::vector<std::byte> a(static_cast<std::size_t>(working.size()) * size_of(working.dtype));
       std::vector<std::byte> b(a.size());
       backend->download(a.data(), working);

@@ -41,7 +41,7 @@ void check_against_differences(const ModelConfig& model) {
   for (const Parameter& parameter : work.parameters.all()) {
     const std::vector<double> gradient = work.gradient(parameter);
     const double scale = norm(gradient) / std::sqrt(static_cast<double>(gradient.size()));
-    INFO(parameter.name);
+    INFO(parameter.name());
     REQUIRE(scale > 0);
     // The largest entry, and entries spread over the tensor.
     std::size_t largest = 0;
@@ -89,7 +89,7 @@ TEST_CASE("double-precision gradients equal central differences, every bias, yar
 // passes, per layer, at most 12 roundings to BF16 in the forward and 14 in the backward pass, each
 // a relative perturbation of at most u of the tensor; perturbations of different tensors are
 // independent in sign, so their norms add in squares: sqrt(26 L + 8) u for L layers and the head,
-// times the condition of the nonlinear parts (softmax and RMSNorm), which is below 4 for this
+// times the condition of the nonlinear parts (softmax and norms), which is below 4 for this
 // model.
 TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
@@ -103,9 +103,9 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
       4.0 * unit * std::sqrt(26.0 * static_cast<double>(model.num_hidden_layers) + 8.0);
   CHECK(std::abs(emulated_loss - true_loss) <= bound * true_loss);
   for (std::size_t i = 0; i < truth.parameters.all().size(); ++i) {
-    const auto expected = truth.gradient(truth.parameters[i]);
-    const auto measured = emulated.gradient(emulated.parameters[i]);
-    INFO(truth.parameters[i].name);
+    const auto expected = truth.gradient(truth.parameters.all()[i]);
+    const auto measured = emulated.gradient(emulated.parameters.all()[i]);
+    INFO(truth.parameters.all()[i].name());
     CHECK(relative_difference(measured, expected) <= bound);
   }
 }
@@ -121,9 +121,9 @@ TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
   emulated.loss_and_gradients();
   const double bound = std::ldexp(1.0, -24) * 272.0 * 4.0;
   for (std::size_t i = 0; i < truth.parameters.all().size(); ++i) {
-    INFO(truth.parameters[i].name);
-    CHECK(relative_difference(emulated.gradient(emulated.parameters[i]),
-                              truth.gradient(truth.parameters[i])) <= bound);
+    INFO(truth.parameters.all()[i].name());
+    CHECK(relative_difference(emulated.gradient(emulated.parameters.all()[i]),
+                              truth.gradient(truth.parameters.all()[i])) <= bound);
   }
 }
 

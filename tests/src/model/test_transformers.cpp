@@ -51,41 +51,50 @@ Batch batch_of_step(std::int64_t vocabulary, int step) {
   return make_batch(tokens, targets, kSequences, vocabulary);
 }
 
-/// The parts of a parameter's values as the tensors that transformers has, by name.
+/// The tensors that transformers has for values of a parameter, by name: visit(name, values) with
+/// the order that they have there.
 template <class Visit>
-void for_each_part(const ModelSession& session, const Parameter& parameter, Visit visit) {
-  const ParameterShape shape{parameter.name, parameter.master().rows, parameter.master().cols,
-                             parameter.weight_decay};
-  for (const WeightPart& part : weight_parts(shape, session.model())) {
-    visit(part.name, static_cast<std::size_t>(part.first), static_cast<std::size_t>(part.size()));
+void for_each_part(const ModelSession& session, const Parameter& parameter,
+                   const std::vector<float>& values, Visit visit) {
+  for (const WeightPart& part : weight_parts(parameter.declaration, session.model())) {
+    const auto first = values.begin() + part.first;
+    std::vector<float> own(first, first + part.size());
+    if (is_stored_transposed(part.name)) own = transposed(own, part.shape[0], part.shape[1]);
+    visit(part.name, own);
   }
+}
+
+bool is_norm_weight(const std::string& name) {
+  const bool is_norm =
+      name.find("norm") != std::string::npos || name.find("ln_") != std::string::npos;
+  return is_norm && name.ends_with(".weight");
 }
 
 void set_formula_weights(ModelSession& session) {
   for (const Parameter& parameter : session.parameters().all()) {
-    std::vector<float> values(static_cast<std::size_t>(parameter.master().size()));
-    for_each_part(session, parameter,
-                  [&](const std::string& name, std::size_t first, std::size_t size) {
-                    const double centre = name.find("norm") != std::string::npos ? 1.0 : 0.0;
-                    const std::vector<double> drawn = uniform(name, size);
-                    for (std::size_t i = 0; i < size; ++i) {
-                      values[first + i] = static_cast<float>(centre + 0.25 * drawn[i]);
-                    }
-                  });
+    std::vector<float> values;
+    for (const WeightPart& part : weight_parts(parameter.declaration, session.model())) {
+      const double centre = is_norm_weight(part.name) ? 1.0 : 0.0;
+      std::vector<float> own;
+      for (const double drawn : uniform(part.name, static_cast<std::size_t>(part.size()))) {
+        own.push_back(static_cast<float>(centre + 0.25 * drawn));
+      }
+      if (is_stored_transposed(part.name)) own = transposed(own, part.shape[1], part.shape[0]);
+      values.insert(values.end(), own.begin(), own.end());
+    }
     session.parameters().upload(parameter, values);
   }
 }
 
-/// Norm of part of a tensor, and its product with the vector of the formula for `name`.
+/// Norm of a tensor, and its product with the vector of the formula for `name`.
 struct Summary {
   double norm = 0, product = 0;
 };
-Summary summary(const std::string& name, const std::vector<float>& values, std::size_t first,
-                std::size_t size) {
-  const std::vector<double> probe = uniform("probe " + name, size);
+Summary summary(const std::string& name, const std::vector<float>& values) {
+  const std::vector<double> probe = uniform("probe " + name, values.size());
   Summary result;
-  for (std::size_t i = 0; i < size; ++i) {
-    const auto value = static_cast<double>(values[first + i]);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<double>(values[i]);
     result.norm += value * value;
     result.product += value * probe[i];
   }
@@ -96,8 +105,8 @@ Summary summary(const std::string& name, const std::vector<float>& values, std::
 /// Compares with the record [norm, product] of `name`. The error vector of a tensor that is off by
 /// `relative` of its norm has, in a random direction, a product of 0.58 times its own norm.
 void check_summary(const json& record, const std::string& name, const std::vector<float>& values,
-                   std::size_t first, std::size_t size, double relative) {
-  const Summary found = summary(name, values, first, size);
+                   double relative) {
+  const Summary found = summary(name, values);
   const double norm = record.at(name).at(0), product = record.at(name).at(1);
   INFO(name << ": norm " << found.norm << " for " << norm << ", product " << found.product
             << " for " << product << ", relative " << std::abs(found.norm - norm) / norm << " "
@@ -111,7 +120,9 @@ void check_logits(const json& record, ModelSession& session) {
   const std::vector<float> logits = session.logits(batch_of_step(session.model().vocab_size, 0));
   const std::vector<double> probe = uniform("probe logits", vocabulary);
   for (std::size_t row = 0; row < logits.size() / vocabulary; ++row) {
-    const Summary found = summary("logits", logits, row * vocabulary, vocabulary);
+    const auto first = logits.begin() + static_cast<std::ptrdiff_t>(row * vocabulary);
+    const Summary found =
+        summary("logits", {first, first + static_cast<std::ptrdiff_t>(vocabulary)});
     INFO("token " << row);
     CHECK(std::abs(found.product - record.at("logit_products").at(row).get<double>()) <=
           1e-5 * found.norm);
@@ -132,9 +143,9 @@ void check_gradients(const json& record, Backend& backend, ModelSession& session
   for (const Parameter& parameter : session.parameters().all()) {
     std::vector<float> gradient(static_cast<std::size_t>(parameter.gradient().size()));
     download_floats(backend, parameter.gradient(), gradient);
-    for_each_part(session, parameter,
-                  [&](const std::string& name, std::size_t first, std::size_t size) {
-                    check_summary(record.at("gradients"), name, gradient, first, size, 1e-5);
+    for_each_part(session, parameter, gradient,
+                  [&](const std::string& name, const std::vector<float>& values) {
+                    check_summary(record.at("gradients"), name, values, 1e-5);
                     ++tensors;
                   });
   }
@@ -161,13 +172,13 @@ void check_steps(const json& record, ModelSession& session) {
     const Parameter& parameter = session.parameters().all()[p];
     std::vector<float> update = session.parameters().download(parameter);
     for (std::size_t i = 0; i < update.size(); ++i) update[i] -= before[p][i];
-    for_each_part(
-        session, parameter, [&](const std::string& name, std::size_t first, std::size_t size) {
-          // A bias of k adds the same to all scores of a query but for the rotation: its
-          // gradient nearly cancels, and AdamW makes the rest as large as any other.
-          const bool cancels = name.find("k_proj.bias") != std::string::npos;
-          check_summary(record.at("updates"), name, update, first, size, cancels ? 1e-2 : 1e-3);
-        });
+    for_each_part(session, parameter, update,
+                  [&](const std::string& name, const std::vector<float>& values) {
+                    // A bias of k adds the same to all scores of a query but for the rotation: its
+                    // gradient nearly cancels, and AdamW makes the rest as large as any other.
+                    const bool cancels = name.find("k_proj.bias") != std::string::npos;
+                    check_summary(record.at("updates"), name, values, cancels ? 1e-2 : 1e-3);
+                  });
   }
 }
 

@@ -65,15 +65,15 @@ TEST_CASE("the layout of parameters counts what they hold") {
     const Parameters parameters(*backend, model, OptimizerConfig{}, DType::bf16);
     std::int64_t weights = 0;
     for (const Parameter& parameter : parameters.all()) weights += parameter.master().size();
-    CHECK(ParameterLayout(model).count() == weights);
+    CHECK(declaration_of(model).weights() == weights);
   }
   // The published numbers of weights.
-  CHECK(ParameterLayout(load_model("qwen2.5-0.5b")).count() == 494032768);
-  CHECK(ParameterLayout(load_model("qwen2.5-1.5b")).count() == 1543714304);
-  CHECK(ParameterLayout(load_model("qwen2.5-7b")).count() == 7615616512);
-  CHECK(ParameterLayout(load_model("llama3.2-1b")).count() == 1235814400);
-  CHECK(ParameterLayout(load_model("llama2-7b")).count() == 6738415616);
-  CHECK(ParameterLayout(load_model("qwen3-0.6b")).count() == 596049920);
+  CHECK(declaration_of(load_model("qwen2.5-0.5b")).weights() == 494032768);
+  CHECK(declaration_of(load_model("qwen2.5-1.5b")).weights() == 1543714304);
+  CHECK(declaration_of(load_model("qwen2.5-7b")).weights() == 7615616512);
+  CHECK(declaration_of(load_model("llama3.2-1b")).weights() == 1235814400);
+  CHECK(declaration_of(load_model("llama2-7b")).weights() == 6738415616);
+  CHECK(declaration_of(load_model("qwen3-0.6b")).weights() == 596049920);
 }
 
 TEST_CASE("planned caches are enough for what an evaluation generates") {

@@ -1,0 +1,56 @@
+// The attention half of a layer: queries, keys and values from one linear layer, norms of their
+// heads and rotation where the model has them, attention, and a linear layer back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "src/model/declaration.hpp"
+#include "src/model/work.hpp"
+
+namespace fp8lab {
+
+class Attention {
+ public:
+  /// Declares the parts "attention.*" of layer `layer`.
+  Attention(Declaration& declaration, const ModelConfig& model, std::int64_t layer);
+
+  /// out (tokens, C) from what `norm` makes; with a cache, also appends to it.
+  void forward(Work& work, const ops::Producer& norm, const TensorView& out) const;
+  /// dx from dout and the x that the norm made; weight gradients accumulate.
+  void backward(Work& work, const TensorView& x, const TensorView& dout,
+                const TensorView& dx) const;
+  /// The linear layer that reads the norm's output.
+  LinearId first() const { return qkv_; }
+
+ private:
+  struct QkvViews {
+    TensorView q, k, v;
+  };
+  /// RMSNorm of each head of q and k.
+  struct HeadNorms {
+    HeadNorms(Declaration& declaration, const ModelConfig& model);
+    ParameterId q, k;
+    SavedId qk, q_rstd, k_rstd;
+  };
+
+  AttentionShape attention_shape(const Work& work) const;
+  /// The columns of q, k and v.
+  QkvViews split(const TensorView& qkv) const;
+  /// The same of what the forward pass has left, with q and k as attention reads them.
+  QkvViews inputs(const Work& work) const;
+  void normalise_heads(Work& work) const;
+  void normalise_heads_backward(Work& work, const QkvViews& gradients) const;
+  void rotate(Work& work, const QkvViews& views, bool inverse) const;
+  void attend(Work& work, const QkvViews& views) const;
+
+  std::int64_t layer_, heads_, kv_heads_, head_dim_;
+  float epsilon_;
+  LinearId qkv_;
+  std::optional<HeadNorms> head_norms_;
+  LinearId o_;
+  SavedId qkv_out_, attended_, lse_;
+  ScratchId d_qkv_, d_attended_;
+};
+
+}  // namespace fp8lab

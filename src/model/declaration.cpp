@@ -1,0 +1,67 @@
+#include "src/model/declaration.hpp"
+
+#include <fmt/core.h>
+
+#include <utility>
+
+namespace fp8lab {
+namespace {
+
+template <class Id, class Declared>
+Id append(std::vector<Declared>& list, Declared declared) {
+  list.push_back(std::move(declared));
+  return Id{list.size() - 1};
+}
+
+}  // namespace
+
+void Declaration::enter_layer(std::optional<std::int64_t> index) {
+  prefix_ = index ? fmt::format("layers.{}.", *index) : std::string();
+}
+
+ParameterId Declaration::parameter(ParameterDeclaration declaration) {
+  declaration.name.insert(0, prefix_);
+  return append<ParameterId>(parameters_, std::move(declaration));
+}
+
+LinearId Declaration::linear(const std::string& module, std::int64_t in,
+                             std::vector<OutputGroup> outputs, bool bias, double deviation) {
+  LinearDeclaration linear;
+  linear.name = prefix_ + module;
+  linear.in = in;
+  for (const OutputGroup& group : outputs) linear.out += group.rows;
+  if (outputs.size() == 1) outputs.clear();
+  linear.weight =
+      parameter({module + ".weight", linear.out, in, false, true, {0.0, deviation}, outputs});
+  if (bias) {
+    linear.bias = parameter({module + ".bias", 1, linear.out, true, false, {}, outputs});
+  }
+  return append<LinearId>(linears_, std::move(linear));
+}
+
+LinearId Declaration::tied_linear(const std::string& module, ParameterId weight) {
+  const ParameterDeclaration& tied = parameters_[static_cast<std::size_t>(weight)];
+  return append<LinearId>(
+      linears_, LinearDeclaration{prefix_ + module, tied.cols, tied.rows, weight, std::nullopt});
+}
+
+SavedId Declaration::saved(const std::string& name, SavedDeclaration::Shape shape,
+                           std::int64_t extent) {
+  return append<SavedId>(saved_, SavedDeclaration{name, shape, extent});
+}
+
+ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, bool in_training_only) {
+  return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, in_training_only});
+}
+
+void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) {
+  normed_linears_.push_back({std::move(norm), linear});
+}
+
+std::int64_t Declaration::weights() const {
+  std::int64_t total = 0;
+  for (const ParameterDeclaration& parameter : parameters_) total += parameter.size();
+  return total;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,109 @@
+// What a model consists of. Its modules declare it, each part once and in a fixed order:
+// initialization, optimizer, names in files and checkpoints, memory and recipes walk this record.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fp8lab {
+
+enum class ParameterId : std::size_t {};
+enum class LinearId : std::size_t {};
+enum class SavedId : std::size_t {};
+enum class ScratchId : std::size_t {};
+
+/// How the weights of a parameter begin: value + deviation * N(0, 1).
+struct Initialization {
+  double value = 0.0, deviation = 0.0;
+};
+
+/// Consecutive rows of a parameter that have a name of their own, such as the queries of a matrix
+/// that makes queries, keys and values at once.
+struct OutputGroup {
+  std::string name;
+  std::int64_t rows = 0;
+};
+
+/// One weight tensor, shape (rows, cols).
+struct ParameterDeclaration {
+  std::string name;  ///< "layers.0.mlp.down.weight"; weight or bias of the module before it
+  std::int64_t rows = 0, cols = 0;
+  bool is_vector = false;  ///< (1, n), of one dimension in files
+  bool weight_decay = true;
+  Initialization initialization;
+  /// The parts of a linear layer's outputs: rows of its weight, elements of its bias. Empty: one.
+  std::vector<OutputGroup> groups;
+
+  std::int64_t size() const { return rows * cols; }
+};
+
+/// A linear layer y = x W^T (+ bias), whose three GEMMs follow a recipe.
+struct LinearDeclaration {
+  std::string name;  ///< as recipes match it: "layers.0.mlp.down"
+  std::int64_t in = 0, out = 0;
+  ParameterId weight{};
+  std::optional<ParameterId> bias;
+};
+
+/// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the
+/// backward pass has read it; without one, layers use it one after another.
+struct SavedDeclaration {
+  enum class Shape : std::uint8_t {
+    activation,  ///< (T, extent) in the recipe's activation type
+    row,         ///< (1, T * extent) f32: `extent` numbers a token
+    planes,      ///< (extent, T) f32
+  };
+  std::string name;  ///< the same in all layers
+  Shape shape = Shape::activation;
+  std::int64_t extent = 0;
+};
+
+/// (T, cols) in the activation type, until the next user of the same name.
+struct ScratchDeclaration {
+  std::string name;
+  std::int64_t cols = 0;
+  bool in_training_only = true;
+};
+
+/// A norm and the linear layer that alone reads its output.
+struct NormedLinear {
+  std::vector<ParameterId> norm;  ///< its vectors; each scales or shifts one channel an element
+  LinearId linear{};
+};
+
+class Declaration {
+ public:
+  /// What follows belongs to layer `index`: its parameters and linear layers are called
+  /// "layers.INDEX.NAME". Nothing: to no layer.
+  void enter_layer(std::optional<std::int64_t> index);
+
+  ParameterId parameter(ParameterDeclaration declaration);
+  /// Weights from N(0, deviation^2), a bias of zeros; `module` is the layer's name.
+  LinearId linear(const std::string& module, std::int64_t in, std::vector<OutputGroup> outputs,
+                  bool bias, double deviation);
+  /// A linear layer with the weight of another module and no bias.
+  LinearId tied_linear(const std::string& module, ParameterId weight);
+  SavedId saved(const std::string& name, SavedDeclaration::Shape shape, std::int64_t extent);
+  ScratchId scratch(const std::string& name, std::int64_t cols, bool in_training_only = true);
+  void normed_linear(std::vector<ParameterId> norm, LinearId linear);
+
+  const std::vector<ParameterDeclaration>& parameters() const { return parameters_; }
+  const std::vector<LinearDeclaration>& linears() const { return linears_; }
+  const std::vector<SavedDeclaration>& saved() const { return saved_; }
+  const std::vector<ScratchDeclaration>& scratch() const { return scratch_; }
+  const std::vector<NormedLinear>& normed_linears() const { return normed_linears_; }
+  std::int64_t weights() const;  ///< number of weights
+
+ private:
+  std::string prefix_;
+  std::vector<ParameterDeclaration> parameters_;
+  std::vector<LinearDeclaration> linears_;
+  std::vector<SavedDeclaration> saved_;
+  std::vector<ScratchDeclaration> scratch_;
+  std::vector<NormedLinear> normed_linears_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,115 @@
+#include "src/model/decoder.hpp"
+
+namespace fp8lab {
+namespace {
+
+using Shape = SavedDeclaration::Shape;
+
+constexpr const char* kBranch = "branch";
+constexpr const char* kBranchGradient = "d_branch";
+
+ParameterId table(Declaration& declaration, const ModelConfig& model, const char* name,
+                  std::int64_t rows) {
+  return declaration.parameter(
+      {name, rows, model.hidden_size, false, true, {0.0, model.initializer_range}, {}});
+}
+
+std::vector<DecoderLayer> make_layers(Declaration& declaration, const ModelConfig& model) {
+  std::vector<DecoderLayer> layers;
+  for (std::int64_t i = 0; i < model.num_hidden_layers; ++i) {
+    declaration.enter_layer(i);
+    layers.emplace_back(declaration, model, i);
+  }
+  declaration.enter_layer(std::nullopt);
+  return layers;
+}
+
+}  // namespace
+
+Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
+    : tokens_(table(declaration, model, "embed.weight", model.vocab_size)) {}
+
+void Embedding::forward(Work& work, const TensorView& out) const {
+  work.run(ops::EmbeddingForward{work.tokens(), work.parameter(tokens_).working(), out});
+}
+
+void Embedding::backward(Work& work, const TensorView& dout) const {
+  work.run(ops::EmbeddingBackward{work.tokens(), dout, work.parameter(tokens_).gradient()});
+}
+
+DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)
+    : input_(declaration.saved("input", Shape::activation, model.hidden_size)),
+      attention_norm_(make_norm(declaration, model, "attention.norm", model.hidden_size)),
+      attention_(declaration, model, index),
+      middle_(declaration.saved("middle", Shape::activation, model.hidden_size)),
+      mlp_norm_(make_norm(declaration, model, "mlp.norm", model.hidden_size)),
+      feed_forward_(make_feed_forward(declaration, model)),
+      branch_(declaration.scratch(kBranch, model.hidden_size, false)),
+      d_branch_(declaration.scratch(kBranchGradient, model.hidden_size)) {
+  declaration.normed_linear(attention_norm_->vectors(), attention_.first());
+  declaration.normed_linear(mlp_norm_->vectors(), feed_forward_->first());
+}
+
+void DecoderLayer::forward(Work& work, const TensorView& out) const {
+  const TensorView branch = work.scratch(branch_), middle = work.saved(middle_);
+  attention_.forward(work, attention_norm_->forward(work, input(work)), branch);
+  work.run(ops::Add{input(work), branch, middle});
+  feed_forward_->forward(work, mlp_norm_->forward(work, middle), branch);
+  work.run(ops::Add{middle, branch, out});
+}
+
+void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
+  const TensorView branch = work.scratch(branch_), d_branch = work.scratch(d_branch_);
+  feed_forward_->backward(work, mlp_norm_->output(work), gradient, d_branch);
+  mlp_norm_->backward(work, d_branch, work.saved(middle_), branch);
+  work.run(ops::Add{gradient, branch, gradient});
+  attention_.backward(work, attention_norm_->output(work), gradient, d_branch);
+  attention_norm_->backward(work, d_branch, input(work), branch);
+  work.run(ops::Add{gradient, branch, gradient});
+}
+
+Decoder::Decoder(const ModelConfig& model)
+    : embedding_(declaration_, model),
+      layers_(make_layers(declaration_, model)),
+      final_input_(declaration_.saved("final_input", Shape::activation, model.hidden_size)),
+      norm_(make_norm(declaration_, model, "norm", model.hidden_size)),
+      head_(model.tie_word_embeddings
+                ? declaration_.tied_linear("lm_head", embedding_.weight())
+                : declaration_.linear("lm_head", model.hidden_size, {{"", model.vocab_size}}, false,
+                                      model.initializer_range)),
+      logits_(declaration_.saved("logits", Shape::activation, model.vocab_size)),
+      token_losses_(declaration_.saved("token_losses", Shape::row, 1)),
+      chosen_(declaration_.scratch(kBranch, model.hidden_size, false)),
+      d_hidden_(declaration_.scratch("d_hidden", model.hidden_size)),
+      d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size)) {}
+
+TensorView Decoder::token_losses(const Work& work) const {
+  return work.saved(token_losses_, work.outputs());
+}
+
+void Decoder::forward(Work& work) const {
+  const TensorView last = work.saved(final_input_);
+  const auto input_of = [&](std::size_t layer) {
+    return layer < layers_.size() ? layers_[layer].input(work) : last;
+  };
+  embedding_.forward(work, input_of(0));
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].forward(work, input_of(i + 1));
+  const std::int64_t outputs = work.outputs();
+  if (outputs == 0) return;
+  // Rows of a matrix are looked up as rows of an embedding are.
+  const TensorView wanted = outputs == work.rows() ? last : work.scratch(chosen_, outputs);
+  if (outputs < work.rows()) work.run(ops::EmbeddingForward{work.wanted(), last, wanted});
+  work.linear(head_).forward(work.context(), norm_->forward(work, wanted), logits(work));
+}
+
+void Decoder::backward(Work& work) const {
+  const TensorView d_hidden = work.scratch(d_hidden_), d_branch = work.scratch(d_branch_);
+  work.linear(head_).backward(work.context(), norm_->output(work), logits(work), d_branch);
+  norm_->backward(work, d_branch, work.saved(final_input_), d_hidden);
+  for (std::size_t i = layers_.size(); i-- > 0;) layers_[i].backward(work, d_hidden);
+  embedding_.backward(work, d_hidden);
+}
+
+Declaration declaration_of(const ModelConfig& model) { return Decoder(model).declaration(); }
+
+}  // namespace fp8lab

@@ -1,0 +1,80 @@
+// The tree of modules of a decoder-only transformer with pre-norm layers:
+//   h = embedding(tokens);  each layer: h += attention(norm(h)), h += feed_forward(norm(h));
+//   logits = lm_head(norm(h)).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "src/model/attention.hpp"
+#include "src/model/declaration.hpp"
+#include "src/model/feed_forward.hpp"
+#include "src/model/norm.hpp"
+#include "src/model/work.hpp"
+
+namespace fp8lab {
+
+/// Rows of a table by token.
+class Embedding {
+ public:
+  Embedding(Declaration& declaration, const ModelConfig& model);
+
+  void forward(Work& work, const TensorView& out) const;
+  void backward(Work& work, const TensorView& dout) const;
+  ParameterId weight() const { return tokens_; }
+
+ private:
+  ParameterId tokens_;
+};
+
+class DecoderLayer {
+ public:
+  DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index);
+
+  /// The layer's input (tokens, C), which the embedding or the layer before it writes.
+  TensorView input(const Work& work) const { return work.saved(input_); }
+  void forward(Work& work, const TensorView& out) const;
+  /// `gradient` of the output becomes that of the input.
+  void backward(Work& work, const TensorView& gradient) const;
+
+ private:
+  SavedId input_;
+  std::unique_ptr<Norm> attention_norm_;
+  Attention attention_;
+  SavedId middle_;
+  std::unique_ptr<Norm> mlp_norm_;
+  std::unique_ptr<FeedForward> feed_forward_;
+  ScratchId branch_, d_branch_;
+};
+
+class Decoder {
+ public:
+  explicit Decoder(const ModelConfig& model);
+
+  const Declaration& declaration() const { return declaration_; }
+
+  /// logits() of the wanted tokens.
+  void forward(Work& work) const;
+  /// Accumulates all parameter gradients from the logit gradient that has replaced the logits.
+  void backward(Work& work) const;
+  /// (outputs, vocab_size).
+  TensorView logits(const Work& work) const { return work.saved(logits_, work.outputs()); }
+  TensorView token_losses(const Work& work) const;  ///< (1, outputs) f32
+
+ private:
+  Declaration declaration_;
+  Embedding embedding_;
+  std::vector<DecoderLayer> layers_;
+  SavedId final_input_;
+  std::unique_ptr<Norm> norm_;
+  LinearId head_;
+  SavedId logits_, token_losses_;
+  ScratchId chosen_, d_hidden_, d_branch_;
+};
+
+/// Decoder(model).declaration().
+Declaration declaration_of(const ModelConfig& model);
+
+}  // namespace fp8lab

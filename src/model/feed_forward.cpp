@@ -1,0 +1,54 @@
+#include "src/model/feed_forward.hpp"
+
+namespace fp8lab {
+namespace {
+
+using Shape = SavedDeclaration::Shape;
+
+/// Any activation: Forward makes (tokens, F) from the output of the layer up, Backward the gradient
+/// of that output.
+template <class Forward, class Backward>
+class ActivatedFeedForward final : public FeedForward {
+ public:
+  ActivatedFeedForward(Declaration& declaration, const ModelConfig& model, const char* up_name,
+                       std::vector<OutputGroup> up_outputs)
+      : up_(declaration.linear(up_name, model.hidden_size, std::move(up_outputs), model.mlp_bias,
+                               model.initializer_range)),
+        down_(declaration.linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
+                                 model.mlp_bias, model.initializer_range)) {
+    const std::int64_t width = declaration.linears()[static_cast<std::size_t>(up_)].out;
+    inner_ = declaration.saved("mlp.inner", Shape::activation, width);
+    activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
+    d_inner_ = declaration.scratch("mlp.d_inner", width);
+    d_activated_ = declaration.scratch("mlp.d_activated", model.intermediate_size);
+  }
+
+  void forward(Work& work, const ops::Producer& norm, const TensorView& out) const override {
+    work.linear(up_).forward(work.context(), norm, work.saved(inner_));
+    work.linear(down_).forward(work.context(), Forward{work.saved(inner_), work.saved(activated_)},
+                               out);
+  }
+  void backward(Work& work, const TensorView& x, const TensorView& dout,
+                const TensorView& dx) const override {
+    const TensorView d_activated = work.scratch(d_activated_);
+    work.linear(down_).backward(work.context(), work.saved(activated_), dout, d_activated);
+    work.linear(up_).backward(
+        work.context(), x, Backward{work.saved(inner_), d_activated, work.scratch(d_inner_)}, dx);
+  }
+  LinearId first() const override { return up_; }
+
+ private:
+  LinearId up_, down_;
+  SavedId inner_{}, activated_{};
+  ScratchId d_inner_{}, d_activated_{};
+};
+
+}  // namespace
+
+std::unique_ptr<FeedForward> make_feed_forward(Declaration& declaration, const ModelConfig& model) {
+  const std::int64_t f = model.intermediate_size;
+  return std::make_unique<ActivatedFeedForward<ops::SwigluForward, ops::SwigluBackward>>(
+      declaration, model, "mlp.gate_up", std::vector<OutputGroup>{{"gate", f}, {"up", f}});
+}
+
+}  // namespace fp8lab

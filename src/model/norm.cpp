@@ -1,0 +1,47 @@
+#include "src/model/norm.hpp"
+
+namespace fp8lab {
+namespace {
+
+using Shape = SavedDeclaration::Shape;
+
+class RmsNorm final : public Norm {
+ public:
+  RmsNorm(Declaration& declaration, const ModelConfig& model, const std::string& name,
+          std::int64_t width)
+      : epsilon_(static_cast<float>(model.rms_norm_eps)),
+        weight_(rms_norm_weight(declaration, name, width)),
+        y_(declaration.saved(name, Shape::activation, width)),
+        rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
+
+  ops::Producer forward(const Work& work, const TensorView& x) const override {
+    return ops::RmsNormForward{x, work.parameter(weight_).working(), epsilon_,
+                               work.saved(y_, x.rows), work.saved(rstd_, x.rows)};
+  }
+  void backward(Work& work, const TensorView& dy, const TensorView& x,
+                const TensorView& dx) const override {
+    const Parameter& weight = work.parameter(weight_);
+    work.run(
+        ops::RmsNormBackward{dy, x, weight.working(), work.saved(rstd_), dx, weight.gradient()});
+  }
+  TensorView output(const Work& work) const override { return work.saved(y_); }
+  std::vector<ParameterId> vectors() const override { return {weight_}; }
+
+ private:
+  float epsilon_;
+  ParameterId weight_;
+  SavedId y_, rstd_;
+};
+
+}  // namespace
+
+ParameterId rms_norm_weight(Declaration& declaration, const std::string& name, std::int64_t width) {
+  return declaration.parameter({name + ".weight", 1, width, true, false, {1.0, 0.0}, {}});
+}
+
+std::unique_ptr<Norm> make_norm(Declaration& declaration, const ModelConfig& model,
+                                const std::string& name, std::int64_t width) {
+  return std::make_unique<RmsNorm>(declaration, model, name, width);
+}
+
+}  // namespace fp8lab

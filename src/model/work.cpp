@@ -1,0 +1,132 @@
+#include "src/model/work.hpp"
+
+#include <fmt/core.h>
+
+namespace fp8lab {
+namespace {
+
+struct Extent {
+  std::int64_t rows, cols;
+};
+
+Extent extent_of(const SavedDeclaration& declaration, std::int64_t tokens) {
+  switch (declaration.shape) {
+    case SavedDeclaration::Shape::activation: return {tokens, declaration.extent};
+    case SavedDeclaration::Shape::row: return {1, tokens * declaration.extent};
+    case SavedDeclaration::Shape::planes: return {declaration.extent, tokens};
+  }
+  return {0, 0};
+}
+
+std::string shared_name(const SavedDeclaration& declaration) { return "saved." + declaration.name; }
+
+}  // namespace
+
+Work::Work(Backend& backend, const Parameters& parameters, const Declaration& declaration,
+           const ModelConfig& model, const Recipe& recipe, const BatchShape& shape, Purpose purpose)
+    : backend_(backend),
+      parameters_(parameters),
+      declaration_(declaration),
+      shape_(shape),
+      activation_(backend.storage(recipe.activation_dtype)),
+      workspace_(backend) {
+  if (shape_.sequence_length > model.max_position_embeddings) {
+    throw Error(fmt::format("sequence_length {} exceeds the model's max_position_embeddings {}",
+                            shape_.sequence_length, model.max_position_embeddings));
+  }
+  build_linears(model, recipe, purpose);
+  allocate_activations(purpose == Purpose::training);
+  allocate_tokens();
+  rotary_ = make_rotary_tables(backend_, model, shape_.sequence_length);
+}
+
+void Work::allocate_activations(bool training) {
+  const std::int64_t t = shape_.tokens();
+  const auto dtype_of = [&](const SavedDeclaration& saved) {
+    const bool is_activation = saved.shape == SavedDeclaration::Shape::activation;
+    return is_activation ? activation_ : backend_.storage(DType::f32);
+  };
+  // Without a backward pass every layer works in the same memory.
+  for (const SavedDeclaration& saved : declaration_.saved()) {
+    const auto [rows, cols] = extent_of(saved, t);
+    if (!training) workspace_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
+  }
+  const auto exists = [&](const ScratchDeclaration& scratch) {
+    return training || !scratch.in_training_only;
+  };
+  for (const ScratchDeclaration& scratch : declaration_.scratch()) {
+    if (exists(scratch)) workspace_.reserve(scratch.name, activation_, t, scratch.cols);
+  }
+  workspace_.allocate();
+  for (const SavedDeclaration& saved : declaration_.saved()) {
+    const auto [rows, cols] = extent_of(saved, t);
+    saved_.push_back(training ? backend_.allocate(dtype_of(saved), rows, cols)
+                              : workspace_.view(shared_name(saved), dtype_of(saved), rows, cols));
+  }
+  for (const ScratchDeclaration& scratch : declaration_.scratch()) {
+    scratch_.push_back(exists(scratch) ? workspace_.view(scratch.name, activation_, t, scratch.cols)
+                                       : TensorView{});
+  }
+}
+
+void Work::allocate_tokens() {
+  const std::int64_t t = shape_.tokens();
+  for (TensorView* vector : {&tokens_, &targets_, &positions_, &document_start_, &wanted_}) {
+    *vector = backend_.allocate(DType::i32, 1, t);
+  }
+  weights_ = backend_.allocate(DType::f32, 1, t);
+}
+
+void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose) {
+  const auto layers = static_cast<int>(model.num_hidden_layers);
+  for (const LinearDeclaration& linear : declaration_.linears()) {
+    linears_.push_back(std::make_unique<Linear>(
+        backend_, workspace_, linear.name, static_cast<std::uint32_t>(linears_.size()),
+        recipe.for_layer(linear.name, layers), parameters_[linear.weight],
+        linear.bias ? &parameters_[*linear.bias] : nullptr, shape_.tokens(), purpose));
+  }
+}
+
+void Work::load(const Batch& batch) {
+  FP8LAB_ASSERT(batch.sequences == shape_.sequences &&
+                batch.sequence_length == shape_.sequence_length);
+  backend_.upload(tokens_, batch.tokens.data());
+  backend_.upload(targets_, batch.targets.data());
+  backend_.upload(weights_, batch.weights.data());
+  backend_.upload(positions_, batch.positions.data());
+  backend_.upload(document_start_, batch.document_start.data());
+  rows_ = outputs_ = shape_.tokens();
+  cache_ = nullptr;
+}
+
+void Work::load(const CachedBatch& batch, const KvCache& cache) {
+  rows_ = static_cast<std::int64_t>(batch.tokens.size());
+  outputs_ = static_cast<std::int64_t>(batch.wanted.size());
+  FP8LAB_ASSERT(rows_ > 0 && rows_ <= shape_.tokens() && outputs_ <= rows_);
+  FP8LAB_ASSERT(static_cast<std::int64_t>(batch.cached.size()) == cache.sequences());
+  cache_ = &cache;
+  backend_.upload(tokens(), batch.tokens.data());
+  backend_.upload(positions(), batch.positions.data());
+  if (outputs_ > 0) backend_.upload(wanted(), batch.wanted.data());
+  backend_.upload(cache.query_start(), batch.query_start.data());
+  backend_.upload(cache.cached(), batch.cached.data());
+}
+
+void Work::set_targets(const std::vector<std::int32_t>& targets) {
+  FP8LAB_ASSERT(static_cast<std::int64_t>(targets.size()) == outputs_);
+  const std::vector<float> weights(targets.size(), 1.0f);
+  backend_.upload(this->targets(), targets.data());
+  backend_.upload(target_weights(), weights.data());
+}
+
+TensorView Work::saved(SavedId id, std::int64_t tokens) const {
+  const auto index = static_cast<std::size_t>(id);
+  const auto [rows, cols] = extent_of(declaration_.saved()[index], tokens);
+  return saved_[index].row_range(0, rows).columns(0, cols);
+}
+
+TensorView Work::scratch(ScratchId id, std::int64_t tokens) const {
+  return scratch_[static_cast<std::size_t>(id)].row_range(0, tokens);
+}
+
+}  // namespace fp8lab

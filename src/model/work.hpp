@@ -1,0 +1,97 @@
+// A micro-batch in backend memory: its tokens, what the passes make of them, and the linear layers
+// that work on it. Modules reach everything through it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "emulation/backend.hpp"
+#include "src/config/config.hpp"
+#include "src/data/dataset.hpp"
+#include "src/model/declaration.hpp"
+#include "src/model/kv_cache.hpp"
+#include "src/model/linear.hpp"
+#include "src/model/parameters.hpp"
+#include "src/model/rope.hpp"
+#include "src/model/workspace.hpp"
+
+namespace fp8lab {
+
+/// Layout of a micro-batch and the attention tiles. For tokens with a cache: tokens() is the most
+/// that one pass takes, sequence_length the longest sequence.
+struct BatchShape {
+  std::int64_t sequences = 0;
+  std::int64_t sequence_length = 0;
+  AttentionConfig attention;
+  std::int64_t tokens() const { return sequences * sequence_length; }
+};
+
+class Work {
+ public:
+  /// Allocates what `declaration` names. `parameters` outlive it.
+  Work(Backend& backend, const Parameters& parameters, const Declaration& declaration,
+       const ModelConfig& model, const Recipe& recipe, const BatchShape& shape, Purpose purpose);
+
+  // --- tokens ---------------------------------------------------------------------------------
+  void load(const Batch& batch);
+  void load(const CachedBatch& batch, const KvCache& cache);
+  void set_targets(const std::vector<std::int32_t>& targets);
+
+  std::int64_t rows() const { return rows_; }        ///< loaded tokens
+  std::int64_t outputs() const { return outputs_; }  ///< tokens whose logits are asked for
+  TensorView tokens() const { return tokens_.columns(0, rows_); }        ///< (1, rows) i32
+  TensorView positions() const { return positions_.columns(0, rows_); }  ///< (1, rows) i32
+  TensorView document_start() const { return document_start_; }          ///< (1, T) i32
+  TensorView wanted() const { return wanted_.columns(0, outputs_); }     ///< (1, outputs) i32
+  TensorView targets() const { return targets_.columns(0, outputs_); }   ///< (1, outputs) i32
+  TensorView target_weights() const { return weights_.columns(0, outputs_); }
+  /// Of the loaded tokens, if they have one.
+  const KvCache* cache() const { return cache_; }
+
+  // --- for modules ----------------------------------------------------------------------------
+  /// The step that the pass belongs to; set before each pass.
+  void begin_pass(const StepContext& context) { context_ = context; }
+  const StepContext& context() const { return context_; }
+
+  template <class Op>
+  void run(const Op& op) {
+    backend_.run(op);
+  }
+  const Parameter& parameter(ParameterId id) const { return parameters_[id]; }
+  Linear& linear(LinearId id) { return *linears_[static_cast<std::size_t>(id)]; }
+  /// The part of a saved tensor that belongs to the first `tokens`.
+  TensorView saved(SavedId id, std::int64_t tokens) const;
+  TensorView saved(SavedId id) const { return saved(id, rows_); }
+  TensorView scratch(ScratchId id, std::int64_t tokens) const;
+  TensorView scratch(ScratchId id) const { return scratch(id, rows_); }
+
+  const RotaryTables& rotary() const { return rotary_; }
+  Backend& backend() { return backend_; }
+  const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
+  const BatchShape& shape() const { return shape_; }
+  DType activation() const { return activation_; }  ///< storage type of activations
+
+ private:
+  void build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose);
+  void allocate_activations(bool training);
+  void allocate_tokens();
+
+  Backend& backend_;
+  const Parameters& parameters_;
+  const Declaration declaration_;
+  BatchShape shape_;
+  DType activation_;
+  Workspace workspace_;
+  std::vector<std::unique_ptr<Linear>> linears_;  ///< in the order of the declaration
+  std::vector<TensorView> saved_, scratch_;
+
+  RotaryTables rotary_;
+
+  StepContext context_;
+  std::int64_t rows_ = 0, outputs_ = 0;
+  const KvCache* cache_ = nullptr;
+  TensorView tokens_, targets_, weights_, positions_, document_start_, wanted_;
+};
+
+}  // namespace fp8lab
