@@ -37,7 +37,22 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Decoder-only transformer of the Llama, Qwen2 and Qwen3 families; field names follow
+enum class NormKind : std::uint8_t {
+  rmsnorm,    ///< Zhang and Sennrich 2019 (arXiv:1910.07467)
+  layernorm,  ///< Ba et al. 2016 (arXiv:1607.06450), with weight and bias
+};
+
+enum class FeedForwardKind : std::uint8_t {
+  swiglu,     ///< silu(gate) * up (Shazeer 2020, arXiv:2002.05202)
+  gelu_tanh,  ///< GELU in its tanh form (Hendrycks and Gimpel 2016, arXiv:1606.08415)
+};
+
+enum class PositionKind : std::uint8_t {
+  rope,     ///< queries and keys are rotated (Su et al. 2021, arXiv:2104.09864)
+  learned,  ///< a table of max_position_embeddings rows is added to the embedding
+};
+
+/// Decoder-only transformer of the Llama, Qwen2, Qwen3 and GPT-2 families; field names follow
 /// Hugging Face config.json, whose attention_bias of Llama and Qwen3 is qkv_bias and o_bias.
 struct ModelConfig {
   std::int64_t vocab_size = 272;
@@ -50,8 +65,13 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 4096;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
+  NormKind norm = NormKind::rmsnorm;
+  FeedForwardKind feed_forward = FeedForwardKind::swiglu;
+  PositionKind positions = PositionKind::rope;
   double rms_norm_eps = 1e-6;
+  double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
+  bool scaled_residual_init = false;  ///< attention.o and mlp.down begin smaller (GPT-2)
   bool qkv_bias = true;
   bool o_bias = false;
   bool mlp_bias = false;  ///< of the feed-forward layers

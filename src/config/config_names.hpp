@@ -14,6 +14,21 @@ inline constexpr std::array<Named<RopeType>, 5> kRopeTypeNames = {{
     {"llama3", RopeType::llama3},
 }};
 
+inline constexpr std::array<Named<NormKind>, 2> kNormKindNames = {{
+    {"rmsnorm", NormKind::rmsnorm},
+    {"layernorm", NormKind::layernorm},
+}};
+
+inline constexpr std::array<Named<FeedForwardKind>, 2> kFeedForwardKindNames = {{
+    {"swiglu", FeedForwardKind::swiglu},
+    {"gelu_tanh", FeedForwardKind::gelu_tanh},
+}};
+
+inline constexpr std::array<Named<PositionKind>, 2> kPositionKindNames = {{
+    {"rope", PositionKind::rope},
+    {"learned", PositionKind::learned},
+}};
+
 inline constexpr std::array<Named<DataKind>, 4> kDataKindNames = {{
     {"arithmetic", DataKind::arithmetic},
     {"text", DataKind::text},

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "emulation/base/error.hpp"
+#include "src/config/config_names.hpp"
 #include "src/config/families/family.hpp"
 #include "src/config/json_fields.hpp"
 #include "src/config/nearest_name.hpp"
@@ -87,11 +88,15 @@ const Family& family_of(const ModelConfig& model) {
   for (const Family* family : families()) {
     if (family->describes(model)) return *family;
   }
-  throw Error(
-      fmt::format("no family of transformers has qkv_bias = {}, o_bias = {}, mlp_bias = {} and "
-                  "qk_norm = {}; accepted: qkv_bias alone (qwen2), qkv_bias = o_bias (llama), "
-                  "qk_norm without mlp_bias (qwen3)",
-                  model.qkv_bias, model.o_bias, model.mlp_bias, model.qk_norm));
+  throw Error(fmt::format(
+      "no family of transformers has norm = {}, feed_forward = {}, positions = {}, "
+      "qkv_bias = {}, o_bias = {}, mlp_bias = {}, qk_norm = {} and {} key-value heads "
+      "of {} beside {} heads; accepted: rmsnorm, swiglu and rope with qkv_bias alone "
+      "(qwen2), with qkv_bias = o_bias (llama), or with qk_norm and without mlp_bias "
+      "(qwen3); layernorm, gelu_tanh and learned with every bias (gpt2)",
+      word_for(kNormKindNames, model.norm), word_for(kFeedForwardKindNames, model.feed_forward),
+      word_for(kPositionKindNames, model.positions), model.qkv_bias, model.o_bias, model.mlp_bias,
+      model.qk_norm, model.num_key_value_heads, model.head_dim, model.num_attention_heads));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The config.json of Hugging Face models: Llama 2 and 3, Qwen2 and 2.5, Qwen3.
+// The config.json of Hugging Face models: Llama 2 and 3, Qwen2 and 2.5, Qwen3, GPT-2.
 #pragma once
 
 #include <filesystem>

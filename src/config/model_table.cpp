@@ -68,8 +68,12 @@ const Table<RopeScaling>& rope_scaling_table() {
   return table;
 }
 
+bool is_rotated(const ModelConfig& model) { return model.positions == PositionKind::rope; }
+bool has_layer_norm(const ModelConfig& model) { return model.norm == NormKind::layernorm; }
+bool has_rms_norm(const ModelConfig& model) { return !has_layer_norm(model) || model.qk_norm; }
+
 void check_model(const TomlReader& reader, const ModelConfig& model) {
-  if (model.head_dim % 2 != 0) {
+  if (is_rotated(model) && model.head_dim % 2 != 0) {
     reader.fail("head_dim", fmt::format("{} is odd; rotary embeddings turn pairs of channels, "
                                         "accepted: an even number",
                                         model.head_dim));
@@ -93,18 +97,30 @@ Fields<ModelConfig> model_fields() {
       integer("num_attention_heads", &S::num_attention_heads, 1, kLargeCount, "heads of queries"),
       integer("num_key_value_heads", &S::num_key_value_heads, 1, kLargeCount,
               "heads of keys and values; divides num_attention_heads"),
-      integer("head_dim", &S::head_dim, 2, 1024, "channels of a head; even")
+      integer("head_dim", &S::head_dim, 2, 1024, "channels of a head; even where they are rotated")
           .otherwise([](const S& model) { return model.hidden_size / model.num_attention_heads; },
                      "hidden_size / num_attention_heads"),
       integer("max_position_embeddings", &S::max_position_embeddings, 1, kLargeCount,
               "tokens of the longest sequence"),
-      number("rope_theta", &S::rope_theta, 1.0, 1e12, "base of the rotary frequencies"),
-      number("rms_norm_eps", &S::rms_norm_eps, 0.0, 1.0, "added to the mean square of RMSNorm"),
+      choice("norm", &S::norm, kNormKindNames,
+             "what normalises the input of attention, feed-forward and output layers"),
+      choice("feed_forward", &S::feed_forward, kFeedForwardKindNames,
+             "activation between the feed-forward layers"),
+      choice("positions", &S::positions, kPositionKindNames,
+             "rotation of queries and keys, or a learned table added to the embedding"),
+      number("rope_theta", &S::rope_theta, 1.0, 1e12, "base of the rotary frequencies")
+          .when(is_rotated, "positions = \"rope\""),
+      number("rms_norm_eps", &S::rms_norm_eps, 0.0, 1.0, "added to the mean square of RMSNorm")
+          .when(has_rms_norm, "norm = \"rmsnorm\", or qk_norm"),
+      number("layer_norm_eps", &S::layer_norm_eps, 0.0, 1.0, "added to the variance of LayerNorm")
+          .when(has_layer_norm, "norm = \"layernorm\""),
       number("initializer_range", &S::initializer_range, 0.0, 10.0,
              "standard deviation of initial weights"),
+      boolean("scaled_residual_init", &S::scaled_residual_init,
+              "attention.o and mlp.down begin with initializer_range / sqrt(2 num_hidden_layers)"),
       boolean("qkv_bias", &S::qkv_bias, "queries, keys and values have a bias"),
       boolean("o_bias", &S::o_bias, "the output of attention has a bias"),
-      boolean("mlp_bias", &S::mlp_bias, "gate, up and down have a bias"),
+      boolean("mlp_bias", &S::mlp_bias, "the feed-forward layers have a bias"),
       boolean("qk_norm", &S::qk_norm, "RMSNorm over each head of queries and keys (Qwen3)"),
       boolean("tie_word_embeddings", &S::tie_word_embeddings,
               "the output layer has the weights of the embedding"),
@@ -115,7 +131,9 @@ Fields<ModelConfig> model_fields() {
 
 const Table<ModelConfig>& model_table() {
   using S = ModelConfig;
-  const auto is_scaled = [](const S& model) { return scales(model.rope_scaling); };
+  const auto is_scaled = [](const S& model) {
+    return is_rotated(model) && scales(model.rope_scaling);
+  };
   static const Table<S> table{
       model_fields(),
       {shared(MemberTable("rope_scaling", &S::rope_scaling, rope_scaling_table,

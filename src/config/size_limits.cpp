@@ -20,11 +20,16 @@ Widths widths_of(const ModelConfig& model) {
   return {heads, heads + 2.0 * d(model.num_key_value_heads) * d(model.head_dim)};
 }
 
+/// Matrices of the feed-forward block.
+double feed_forward_matrices(const ModelConfig& model) {
+  return model.feed_forward == FeedForwardKind::swiglu ? 3.0 : 2.0;
+}
+
 /// What a forward pass saves of one token, about.
 double activations_of_token(const ModelConfig& model) {
   const auto [attention, qkv] = widths_of(model);
-  const double layer =
-      4.0 * d(model.hidden_size) + qkv + attention + 3.0 * d(model.intermediate_size);
+  const double layer = 4.0 * d(model.hidden_size) + qkv + attention +
+                       feed_forward_matrices(model) * d(model.intermediate_size);
   return layer * d(model.num_hidden_layers) + d(model.vocab_size);
 }
 
@@ -56,7 +61,8 @@ void check_eval_size(const TomlReader& table, const StageConfig& stage) {
 double approximate_parameters(const ModelConfig& model) {
   const double c = d(model.hidden_size);
   const auto [attention, qkv] = widths_of(model);
-  const double layer = c * (qkv + attention + 3.0 * d(model.intermediate_size));
+  const double layer =
+      c * (qkv + attention + feed_forward_matrices(model) * d(model.intermediate_size));
   return d(model.vocab_size) * c * (model.tie_word_embeddings ? 1.0 : 2.0) +
          d(model.num_hidden_layers) * layer;
 }

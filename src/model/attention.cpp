@@ -1,5 +1,6 @@
 #include "src/model/attention.hpp"
 
+#include "src/model/initialization.hpp"
 #include "src/model/norm.hpp"
 
 namespace fp8lab {
@@ -31,6 +32,7 @@ Attention::Attention(Declaration& declaration, const ModelConfig& model, std::in
       heads_(model.num_attention_heads),
       kv_heads_(model.num_key_value_heads),
       head_dim_(model.head_dim),
+      is_rotated_(model.positions == PositionKind::rope),
       epsilon_(static_cast<float>(model.rms_norm_eps)),
       qkv_(declaration.linear(
           "attention.qkv", model.hidden_size,
@@ -39,7 +41,7 @@ Attention::Attention(Declaration& declaration, const ModelConfig& model, std::in
       head_norms_(model.qk_norm ? std::optional<HeadNorms>(HeadNorms(declaration, model))
                                 : std::nullopt),
       o_(declaration.linear("attention.o", q_width(model), {{"", model.hidden_size}}, model.o_bias,
-                            model.initializer_range)),
+                            residual_deviation(model))),
       qkv_out_(declaration.saved("attention.qkv", Shape::activation, qkv_width(model))),
       attended_(declaration.saved("attention.out", Shape::activation, q_width(model))),
       lse_(declaration.saved("attention.lse", Shape::planes, heads_)),
@@ -85,6 +87,7 @@ void Attention::normalise_heads_backward(Work& work, const QkvViews& gradients) 
 }
 
 void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {
+  if (!is_rotated_) return;
   const RotaryTables& tables = work.rotary();
   work.run(ops::Rope{views.q, work.positions(), tables.cosine, tables.sine, head_dim_, inverse});
   work.run(ops::Rope{views.k, work.positions(), tables.cosine, tables.sine, head_dim_, inverse});

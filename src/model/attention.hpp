@@ -45,6 +45,7 @@ class Attention {
   void attend(Work& work, const QkvViews& views) const;
 
   std::int64_t layer_, heads_, kv_heads_, head_dim_;
+  bool is_rotated_;
   float epsilon_;
   LinearId qkv_;
   std::optional<HeadNorms> head_norms_;

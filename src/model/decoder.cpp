@@ -27,14 +27,24 @@ std::vector<DecoderLayer> make_layers(Declaration& declaration, const ModelConfi
 }  // namespace
 
 Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
-    : tokens_(table(declaration, model, "embed.weight", model.vocab_size)) {}
+    : tokens_(table(declaration, model, "embed.weight", model.vocab_size)),
+      position_rows_(declaration.scratch(kBranch, model.hidden_size, false)) {
+  if (model.positions != PositionKind::learned) return;
+  positions_ = table(declaration, model, "positions.weight", model.max_position_embeddings);
+}
 
 void Embedding::forward(Work& work, const TensorView& out) const {
   work.run(ops::EmbeddingForward{work.tokens(), work.parameter(tokens_).working(), out});
+  if (!positions_) return;
+  const TensorView rows = work.scratch(position_rows_);
+  work.run(ops::EmbeddingForward{work.positions(), work.parameter(*positions_).working(), rows});
+  work.run(ops::Add{out, rows, out});
 }
 
 void Embedding::backward(Work& work, const TensorView& dout) const {
   work.run(ops::EmbeddingBackward{work.tokens(), dout, work.parameter(tokens_).gradient()});
+  if (!positions_) return;
+  work.run(ops::EmbeddingBackward{work.positions(), dout, work.parameter(*positions_).gradient()});
 }
 
 DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)

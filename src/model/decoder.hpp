@@ -16,7 +16,7 @@
 
 namespace fp8lab {
 
-/// Rows of a table by token.
+/// Rows of a table by token and, where positions are learned, of another by position.
 class Embedding {
  public:
   Embedding(Declaration& declaration, const ModelConfig& model);
@@ -27,6 +27,8 @@ class Embedding {
 
  private:
   ParameterId tokens_;
+  std::optional<ParameterId> positions_;
+  ScratchId position_rows_;
 };
 
 class DecoderLayer {

@@ -1,5 +1,7 @@
 #include "src/model/feed_forward.hpp"
 
+#include "src/model/initialization.hpp"
+
 namespace fp8lab {
 namespace {
 
@@ -15,7 +17,7 @@ class ActivatedFeedForward final : public FeedForward {
       : up_(declaration.linear(up_name, model.hidden_size, std::move(up_outputs), model.mlp_bias,
                                model.initializer_range)),
         down_(declaration.linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
-                                 model.mlp_bias, model.initializer_range)) {
+                                 model.mlp_bias, residual_deviation(model))) {
     const std::int64_t width = declaration.linears()[static_cast<std::size_t>(up_)].out;
     inner_ = declaration.saved("mlp.inner", Shape::activation, width);
     activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
@@ -47,8 +49,15 @@ class ActivatedFeedForward final : public FeedForward {
 
 std::unique_ptr<FeedForward> make_feed_forward(Declaration& declaration, const ModelConfig& model) {
   const std::int64_t f = model.intermediate_size;
-  return std::make_unique<ActivatedFeedForward<ops::SwigluForward, ops::SwigluBackward>>(
-      declaration, model, "mlp.gate_up", std::vector<OutputGroup>{{"gate", f}, {"up", f}});
+  switch (model.feed_forward) {
+    case FeedForwardKind::swiglu:
+      return std::make_unique<ActivatedFeedForward<ops::SwigluForward, ops::SwigluBackward>>(
+          declaration, model, "mlp.gate_up", std::vector<OutputGroup>{{"gate", f}, {"up", f}});
+    case FeedForwardKind::gelu_tanh:
+      return std::make_unique<ActivatedFeedForward<ops::GeluForward, ops::GeluBackward>>(
+          declaration, model, "mlp.up", std::vector<OutputGroup>{{"", f}});
+  }
+  return nullptr;
 }
 
 }  // namespace fp8lab

@@ -33,6 +33,41 @@ class RmsNorm final : public Norm {
   SavedId y_, rstd_;
 };
 
+class LayerNorm final : public Norm {
+ public:
+  LayerNorm(Declaration& declaration, const ModelConfig& model, const std::string& name,
+            std::int64_t width)
+      : epsilon_(static_cast<float>(model.layer_norm_eps)),
+        weight_(declaration.parameter({name + ".weight", 1, width, true, false, {1.0, 0.0}, {}})),
+        bias_(declaration.parameter({name + ".bias", 1, width, true, false, {}, {}})),
+        y_(declaration.saved(name, Shape::activation, width)),
+        mean_(declaration.saved(name + ".mean", Shape::row, 1)),
+        rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
+
+  ops::Producer forward(const Work& work, const TensorView& x) const override {
+    return ops::LayerNormForward{x,
+                                 work.parameter(weight_).working(),
+                                 work.parameter(bias_).working(),
+                                 epsilon_,
+                                 work.saved(y_, x.rows),
+                                 work.saved(mean_, x.rows),
+                                 work.saved(rstd_, x.rows)};
+  }
+  void backward(Work& work, const TensorView& dy, const TensorView& x,
+                const TensorView& dx) const override {
+    const Parameter& weight = work.parameter(weight_);
+    work.run(ops::LayerNormBackward{dy, x, weight.working(), work.saved(mean_), work.saved(rstd_),
+                                    dx, weight.gradient(), work.parameter(bias_).gradient()});
+  }
+  TensorView output(const Work& work) const override { return work.saved(y_); }
+  std::vector<ParameterId> vectors() const override { return {weight_, bias_}; }
+
+ private:
+  float epsilon_;
+  ParameterId weight_, bias_;
+  SavedId y_, mean_, rstd_;
+};
+
 }  // namespace
 
 ParameterId rms_norm_weight(Declaration& declaration, const std::string& name, std::int64_t width) {
@@ -41,7 +76,11 @@ ParameterId rms_norm_weight(Declaration& declaration, const std::string& name, s
 
 std::unique_ptr<Norm> make_norm(Declaration& declaration, const ModelConfig& model,
                                 const std::string& name, std::int64_t width) {
-  return std::make_unique<RmsNorm>(declaration, model, name, width);
+  switch (model.norm) {
+    case NormKind::rmsnorm: return std::make_unique<RmsNorm>(declaration, model, name, width);
+    case NormKind::layernorm: return std::make_unique<LayerNorm>(declaration, model, name, width);
+  }
+  return nullptr;
 }
 
 }  // namespace fp8lab

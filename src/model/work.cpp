@@ -37,7 +37,9 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
   build_linears(model, recipe, purpose);
   allocate_activations(purpose == Purpose::training);
   allocate_tokens();
-  rotary_ = make_rotary_tables(backend_, model, shape_.sequence_length);
+  if (model.positions == PositionKind::rope) {
+    rotary_ = make_rotary_tables(backend_, model, shape_.sequence_length);
+  }
 }
 
 void Work::allocate_activations(bool training) {

@@ -66,7 +66,7 @@ class Work {
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
   TensorView scratch(ScratchId id) const { return scratch(id, rows_); }
 
-  const RotaryTables& rotary() const { return rotary_; }
+  const RotaryTables& rotary() const { return rotary_; }  ///< empty without rotary positions
   Backend& backend() { return backend_; }
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
   const BatchShape& shape() const { return shape_; }

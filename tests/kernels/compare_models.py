@@ -41,6 +41,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen3": {"qkv_bias": "false", "qk_norm": "true", "head_dim": 72},
     "qwen3 with heads of 38": {"qkv_bias": "false", "qk_norm": "true", "head_dim": 38},
+    "gpt2": {
+        "norm": '"layernorm"',
+        "feed_forward": '"gelu_tanh"',
+        "positions": '"learned"',
+        "num_key_value_heads": 4,
+        "qkv_bias": "true",
+        "o_bias": "true",
+        "mlp_bias": "true",
+    },
 }
 STEPS = 3
 PROMPT_LENGTHS = (1, 17, 40, 90)

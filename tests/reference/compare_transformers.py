@@ -43,6 +43,13 @@ WIDER = {
     "vocab_size": 1003,
     "initializer_range": 0.08,
 }
+NAMES = {
+    "GPT2": {
+        "hidden_size": "n_embd",
+        "intermediate_size": "n_inner",
+        "num_hidden_layers": "n_layer",
+    }
+}
 BOUNDS = {
     "logits": 1e-5,
     "bf16": 2.0,
@@ -64,7 +71,8 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def widened(case: models.Case) -> models.Case:
-    config = {**case.config, **WIDER}
+    names = NAMES.get(case.family, {})
+    config = {**case.config, **{names.get(key, key): value for key, value in WIDER.items()}}
     if "head_dim" in config:
         config["head_dim"] *= 2
     return replace(case, config=config)
@@ -75,7 +83,7 @@ def random_model(case: models.Case, seed: int) -> torch.nn.Module:
     torch.manual_seed(seed)
     config = getattr(transformers, f"{case.family}Config")(**case.config)
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{case.family}ForCausalLM")(config)
+    model = getattr(transformers, case.architecture)(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

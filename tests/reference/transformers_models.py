@@ -28,6 +28,10 @@ class Case:
     family: str
     config: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def architecture(self) -> str:
+        return self.family + ("LMHeadModel" if self.family == "GPT2" else "ForCausalLM")
+
 
 SHAPE = {
     "vocab_size": 61,
@@ -39,6 +43,17 @@ SHAPE = {
     "max_position_embeddings": 64,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
+}
+GPT2 = {
+    "vocab_size": 61,
+    "n_embd": 48,
+    "n_inner": 80,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -82,6 +97,8 @@ CASES = [
     case("llama3", "Llama", True, LLAMA3, num_key_value_heads=1, rope_theta=500000.0),
     case("qwen3", "Qwen3", True, head_dim=20, rope_theta=1e6),
     case("qwen3_yarn", "Qwen3", False, YARN_ALL, head_dim=16, attention_bias=True),
+    Case("gpt2", "GPT2", {**GPT2, "tie_word_embeddings": True}),
+    Case("gpt2_untied", "GPT2", {**GPT2, "tie_word_embeddings": False, "n_head": 3}),
 ]
 
 
@@ -102,7 +119,7 @@ def uniform(name: str, count: int) -> np.ndarray:
 
 def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     values = uniform(name, int(np.prod(shape)))
-    if "norm" in name:
+    if ("norm" in name or "ln_" in name) and name.endswith(".weight"):
         values = 1.0 + 0.25 * values
     else:
         values = 0.25 * values
@@ -131,7 +148,7 @@ def make_model(case: Case, dtype: torch.dtype = torch.float32) -> torch.nn.Modul
     """Attention as transformers writes it out, without fused kernels."""
     config = getattr(transformers, f"{case.family}Config")(**case.config)
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{case.family}ForCausalLM")(config).to(dtype)
+    model = getattr(transformers, case.architecture)(config).to(dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(weight(name, tuple(parameter.shape))))

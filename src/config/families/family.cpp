@@ -9,7 +9,7 @@
 namespace fp8lab {
 
 std::span<const Family* const> families() {
-  static constexpr std::array<const Family*, 3> kAll = {&kLlama, &kQwen2, &kQwen3};
+  static constexpr std::array<const Family*, 4> kAll = {&kLlama, &kQwen2, &kQwen3, &kGpt2};
   return kAll;
 }
 

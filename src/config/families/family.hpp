@@ -41,7 +41,7 @@ struct Family {
   std::string_view optional_prefix;
 };
 
-extern const Family kLlama, kQwen2, kQwen3;
+extern const Family kLlama, kQwen2, kQwen3, kGpt2;
 
 /// Every family; at most one describes a model.
 std::span<const Family* const> families();

@@ -173,7 +173,10 @@ void read_qwen3(JsonFields& fields, const std::string& origin, ModelConfig& mode
   model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
 }
 
-bool has_structure(const ModelConfig&) { return true; }
+bool has_structure(const ModelConfig& model) {
+  return model.norm == NormKind::rmsnorm && model.feed_forward == FeedForwardKind::swiglu &&
+         model.positions == PositionKind::rope;
+}
 
 bool is_llama(const ModelConfig& model) {
   return has_structure(model) && !model.qk_norm && model.qkv_bias == model.o_bias;

@@ -61,6 +61,16 @@ constexpr const char* kQwen3 = R"({"architectures": ["Qwen3ForCausalLM"],
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
   "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
 
+// The config.json of openai-community/gpt2, without the parameters of its text-generation task.
+constexpr const char* kGpt2Config = R"({
+  "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+  "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+  "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+  "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": null,
+  "summary_first_dropout": 0.1, "summary_proj_to_labels": true, "summary_type": "cls_index",
+  "summary_use_proj": true, "task_specific_params": {"text-generation": {"do_sample": true}},
+  "vocab_size": 50257})";
+
 ModelConfig parse(const std::string& text) { return parse_hugging_face_config(text, "c"); }
 
 /// A small model of some family with everything else drawn.
@@ -79,6 +89,17 @@ ModelConfig draw(std::mt19937& random) {
   model.max_position_embeddings = 16 + below(1000);
   model.rope_theta = 10000.0 + static_cast<double>(below(1000)) / 3.0;
   model.tie_word_embeddings = below(2) == 0;
+  if (below(4) == 0) {
+    model.norm = NormKind::layernorm;
+    model.feed_forward = FeedForwardKind::gelu_tanh;
+    model.positions = PositionKind::learned;
+    model.qkv_bias = model.o_bias = model.mlp_bias = model.scaled_residual_init = true;
+    model.rope_theta = ModelConfig().rope_theta;
+    model.num_key_value_heads = model.num_attention_heads;
+    model.hidden_size = model.num_attention_heads * model.head_dim;
+    model.layer_norm_eps = 1e-5 + static_cast<double>(below(10)) * 1e-7;
+    return model;
+  }
   const std::int64_t family = below(3);
   model.qk_norm = family == 2;
   model.qkv_bias = family == 1 || below(2) == 0;
@@ -134,6 +155,9 @@ TEST_CASE("published configurations") {
   CHECK(qwen3.qk_norm);
   CHECK_FALSE(qwen3.qkv_bias);
   CHECK(qwen3.head_dim == 128);
+  const ModelConfig gpt2 = parse(kGpt2Config);
+  CHECK(gpt2 == load_model("gpt2"));
+  CHECK(declaration_of(gpt2).weights() == 124439808);
   CHECK(declaration_of(qwen3).weights() == 596049920);  // as transformers counts Qwen3-0.6B
   CHECK(declaration_of(llama3).weights() == 1235814400);
   CHECK(declaration_of(parse(kQwen25)).weights() == 494032768);
@@ -211,7 +235,100 @@ TEST_CASE("models survive parameters and files") {
   }
 }
 
+TEST_CASE("GPT-2 keeps the weights of linear layers as (in, out), in files alone") {
+  const ScratchDirectory scratch;
+  std::mt19937 random(3);
+  ModelConfig model = draw(random);
+  while (model.positions != PositionKind::learned || model.tie_word_embeddings) {
+    model = draw(random);
+  }
+  const auto backend = make_backend("cpu", 1);
+  Parameters parameters(*backend, model, {}, DType::f32), read(*backend, model, {}, DType::f32);
+  parameters.initialize(1);
+  ExportOptions options;
+  options.dtype = StoredType::f32;
+  export_model(*backend, *tensors_of(parameters), model, options, scratch / "model");
+  const TensorStore store(scratch / "model");
+  const auto& list = parameters.all();
+  const auto up = std::find_if(list.begin(), list.end(), [](const Parameter& parameter) {
+    return parameter.name() == "layers.0.mlp.up.weight";
+  });
+  REQUIRE(up != list.end());
+  const std::vector<float> ours = parameters.download(*up);
+  const StoredTensor& stored = store.at("transformer.h.0.mlp.c_fc.weight");
+  const std::int64_t f = model.intermediate_size, c = model.hidden_size;
+  REQUIRE(stored.shape == std::vector<std::int64_t>{c, f});
+  std::vector<float> values(ours.size());
+  read_elements(stored, 0, values);
+  std::size_t different = 0;
+  for (std::int64_t row = 0; row < f; ++row) {
+    for (std::int64_t col = 0; col < c; ++col) {
+      different += values[static_cast<std::size_t>(col * f + row)] !=
+                   ours[static_cast<std::size_t>(row * c + col)];
+    }
+  }
+  CHECK(different == 0);
+  CHECK(store.at("transformer.wte.weight").shape == std::vector<std::int64_t>{model.vocab_size, c});
+  // In pieces of any size the same weights come back.
+  const auto tensors = open_model_tensors(scratch / "model");
+  for (std::size_t i = 0; i < tensors->headers().size(); ++i) {
+    const TensorHeader& header = tensors->headers()[i];
+    std::vector<float> whole(static_cast<std::size_t>(header.size())), pieces(whole.size());
+    tensors->read(i, 0, whole);
+    for (std::size_t first = 0; first < pieces.size();) {
+      const std::size_t count = std::min<std::size_t>(1 + random() % 50, pieces.size() - first);
+      tensors->read(i, static_cast<std::int64_t>(first), std::span(pieces).subspan(first, count));
+      first += count;
+    }
+    CHECK(whole == pieces);
+  }
+  options.recipe = load_recipe("infir2");
+  CHECK_THROWS_WITH(
+      export_model(*backend, *tensors_of(parameters), model, options, scratch / "quantized"),
+      Catch::Contains("transposed"));
+}
+
+TEST_CASE("old files of GPT-2 lack the prefix and hold the causal mask") {
+  const ScratchDirectory scratch;
+  std::mt19937 random(9);
+  ModelConfig model = draw(random);
+  while (model.positions != PositionKind::learned) model = draw(random);
+  const auto backend = make_backend("cpu", 1);
+  Parameters first(*backend, model, {}, DType::f32), second(*backend, model, {}, DType::f32);
+  first.initialize(1);
+  ExportOptions options;
+  options.dtype = StoredType::f32;
+  export_model(*backend, *tensors_of(first), model, options, scratch / "model");
+  const TensorStore store(scratch / "model");
+  std::vector<TensorHeader> headers;
+  std::vector<const StoredTensor*> sources;
+  for (const StoredTensor* tensor : store.tensors()) {
+    headers.push_back(*tensor);
+    const std::string prefix = "transformer.";
+    if (tensor->name.starts_with(prefix)) headers.back().name.erase(0, prefix.size());
+    sources.push_back(tensor);
+  }
+  headers.push_back({"h.0.attn.bias", StoredType::f32, {1, 1, 4, 4}});
+  const auto folder = scratch / "old";
+  std::filesystem::create_directory(folder);
+  write_tensor_store(folder, 1 << 30, headers, [&](std::size_t i) {
+    TensorBytes bytes(headers[i].bytes());
+    if (i == sources.size()) return bytes;
+    std::vector<float> values(static_cast<std::size_t>(headers[i].size()));
+    read_elements(*sources[i], 0, values);
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  });
+  load_parameters(*open_model_tensors(folder), "old", second);
+  CHECK(second.hash() == first.hash());
+}
+
 TEST_CASE("tensors of a file and the layers of recipes") {
+  CHECK(layer_of_weight("transformer.h.11.attn.c_attn.weight") == "layers.11.attention.qkv");
+  CHECK(layer_of_weight("h.0.mlp.c_fc.weight") == "layers.0.mlp.up");
+  CHECK_FALSE(layer_of_weight("transformer.h.0.ln_1.weight").has_value());
+  CHECK_FALSE(layer_of_weight("transformer.wte.weight").has_value());
+  CHECK_FALSE(layer_of_weight("transformer.h.0.attn.c_attn.bias").has_value());
   CHECK(layer_of_weight("model.layers.12.self_attn.k_proj.weight") == "layers.12.attention.qkv");
   CHECK(layer_of_weight("model.layers.0.self_attn.o_proj.weight") == "layers.0.attention.o");
   CHECK(layer_of_weight("model.layers.3.mlp.up_proj.weight") == "layers.3.mlp.gate_up");

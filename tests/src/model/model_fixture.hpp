@@ -53,6 +53,19 @@ inline ModelConfig biased_model() {
   return model;
 }
 
+/// LayerNorm, GELU, learned positions, a bias on every layer, and heads without pairs of channels.
+inline ModelConfig gpt2_model() {
+  ModelConfig model = small_model();
+  model.norm = NormKind::layernorm;
+  model.feed_forward = FeedForwardKind::gelu_tanh;
+  model.positions = PositionKind::learned;
+  model.max_position_embeddings = 32;
+  model.num_key_value_heads = 4;
+  model.o_bias = model.mlp_bias = true;
+  model.scaled_residual_init = true;
+  return model;
+}
+
 inline std::vector<Document> sample_documents() {
   std::vector<Document> documents;
   for (const std::string text : {"the sum of 2 and 3", "is 5, and then", "a third document!"}) {

@@ -111,6 +111,7 @@ Outcome compare(const std::string& backend, const ModelConfig& model, const Reci
 ModelConfig model_named(const std::string& family) {
   ModelConfig model = family == "qwen3"    ? qwen3_model()
                       : family == "biased" ? biased_model()
+                      : family == "gpt2"   ? gpt2_model()
                                            : small_model();
   model.max_position_embeddings = 128;
   if (family == "llama") model.qkv_bias = false;
@@ -120,7 +121,7 @@ ModelConfig model_named(const std::string& family) {
 }  // namespace
 
 TEST_CASE("cached logits have the bits of the full pass") {
-  const std::string family = GENERATE("llama", "qwen2", "qwen3", "biased");
+  const std::string family = GENERATE("llama", "qwen2", "qwen3", "biased", "gpt2");
   const std::string recipe =
       GENERATE("bf16", "fp32", "torchao_rowwise", "infir2", "deepseek_v3", "mxfp8", "te_delayed");
   INFO(family << " " << recipe);

@@ -84,6 +84,10 @@ TEST_CASE("double-precision gradients equal central differences, every bias, yar
   check_against_differences(fp8lab::test::biased_model());
 }
 
+TEST_CASE("double-precision gradients equal central differences, GPT-2") {
+  check_against_differences(fp8lab::test::gpt2_model());
+}
+
 // Bound of the emulated path against the double path. Both start from the same weights (rounded to
 // BF16 by the emulator: relative error u = 2^-9 each). On its way to a weight gradient a value
 // passes, per layer, at most 12 roundings to BF16 in the forward and 14 in the backward pass, each
@@ -93,7 +97,7 @@ TEST_CASE("double-precision gradients equal central differences, every bias, yar
 // model.
 TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-                                     fp8lab::test::biased_model());
+                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("bf16"));
   const double true_loss = truth.loss_and_gradients();
@@ -114,7 +118,7 @@ TEST_CASE("emulated BF16 gradients are as close to the truth as BF16 allows") {
 // which the fixed order bounds by their length.
 TEST_CASE("emulated FP32 gradients are as close to the truth as FP32 allows") {
   const ModelConfig model = GENERATE(fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
-                                     fp8lab::test::biased_model());
+                                     fp8lab::test::biased_model(), fp8lab::test::gpt2_model());
   ModelAtWork truth("truth", model, load_recipe("bf16"));
   ModelAtWork emulated("cpu", model, load_recipe("fp32"));
   truth.loss_and_gradients();
