@@ -160,22 +160,6 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// Throws Error when `backend` lacks the GEMM or the quantization of one of its operands.
-void require_support(const LinearRecipe& linear, GemmRole role, const Backend& backend,
-                     const std::string& where) {
-  const std::size_t first = 2 * static_cast<std::size_t>(role);
-  for (std::size_t i = first; i < first + 2; ++i) {
-    if (const Support support = backend.supports(linear.slots[i]); !support) {
-      throw Error(fmt::format("{}: {}: {}", where, slot_name(kSlots[i]), support.reason));
-    }
-  }
-  const Support support =
-      backend.supports(linear.gemm(role), linear.slots[first], linear.slots[first + 1]);
-  if (!support) {
-    throw Error(fmt::format("{}: {}: {}", where, gemm_role_name(role), support.reason));
-  }
-}
-
 }  // namespace
 
 MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
@@ -208,7 +192,6 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
     const std::string where =
         fmt::format("stage {}, recipe {}, {}", stage.name, recipe.name, layer.name);
     validate_shape(linear, tokens, layer.in, layer.out, where);
-    for (const GemmRole role : kGemmRoles) require_support(linear, role, backend, where);
   }
   if (!stage.eval || !stage.eval->rollout || stage.eval->rollout->recipe.empty()) return;
   const Recipe rollout = load_recipe(stage.eval->rollout->recipe);
@@ -217,7 +200,6 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
     const std::string where =
         fmt::format("stage {}, rollout recipe {}, {}", stage.name, rollout.name, layer.name);
     validate_shape(linear, GemmRole::fprop, layer.in, where);
-    require_support(linear, GemmRole::fprop, backend, where);
   }
 }
 
