@@ -35,8 +35,10 @@ Transformer::Transformer(Backend& backend, const Parameters& parameters, const M
       shape_(shape),
       activation_(backend.storage(recipe.activation_dtype)),
       workspace_(backend) {
+  const std::size_t before = backend_.memory_bytes();
   build_layers(recipe, purpose);
   workspace_.allocate();
+  operand_bytes_ = backend_.memory_bytes() - before;
   allocate_activations(purpose);
   build_rope_tables();
 }

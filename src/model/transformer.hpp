@@ -70,6 +70,8 @@ class Transformer {
   std::vector<std::uint8_t> without_history() const;
 
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
+  /// What the linear layers hold in backend memory, with the buffers that they share.
+  std::size_t operand_bytes() const { return operand_bytes_; }
   TensorView logits() const { return logits_.row_range(0, outputs_); }          ///< (T, V)
   TensorView token_losses() const { return token_loss_.columns(0, outputs_); }  ///< (1, T) f32
   TensorView argmax();  ///< (1, T) i32 of the logits
@@ -115,6 +117,7 @@ class Transformer {
   BatchShape shape_;
   DType activation_;
   Workspace workspace_;
+  std::size_t operand_bytes_ = 0;
   std::vector<std::unique_ptr<Linear>> linears_;  ///< qkv, o, gate_up, down of each layer; lm_head
 
   std::int64_t rows_ = 0;           ///< loaded tokens
