@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "emulation/base/error.hpp"

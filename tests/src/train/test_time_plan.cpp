@@ -2,7 +2,6 @@
 // clock.
 #include <catch2/catch.hpp>
 
-#include <numeric>
 #include <string>
 
 #include "src/backend/factory.hpp"
