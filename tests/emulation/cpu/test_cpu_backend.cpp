@@ -45,6 +45,7 @@ TEST_CASE("an operation is refused with its reason before there is memory") {
   // A composite is refused as its parts are.
   CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, values, values}));
   CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, values, unscaled}).reason == reason);
+  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, unscaled, values}).reason == reason);
   const ops::SwigluForward swiglu{source, d};
   CHECK(cpu->supports(ops::ProduceQuantize{swiglu, {}, {}, unscaled}).reason == reason);
   CHECK(cpu->supports(ops::ProduceQuantize{swiglu, {}, {}, values, &unscaled}).reason == reason);

@@ -153,6 +153,7 @@ TEST_CASE("an estimate takes the rate of the nearest kind") {
   const WorkLog timed = {
       {"gemm a", kind("gemm", WorkClass::gemm, 100, 1)},
       {"gemm b", kind("gemm", WorkClass::gemm, 100, 3)},
+      {"compensate", kind("compensate", WorkClass::gemm, 100, 90)},
       {"add", kind("add", WorkClass::elementwise, 10, 2)},
       {"rope", kind("rope", WorkClass::elementwise, 30, 2)},
   };
