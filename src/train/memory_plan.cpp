@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "emulation/base/machine.hpp"
 #include "emulation/recording/recording_backend.hpp"
 #include "src/evaluation/evaluator.hpp"
