@@ -1,22 +1,19 @@
 #include "emulation/backend.hpp"
 
-#include <variant>
-
 namespace fp8lab {
 
-void Backend::run(const ops::QuantizeBoth& op) {
-  run(op.in_first());
-  run(op.in_second());
-}
-
-void Backend::run(const ops::ProduceQuantize& op) {
-  std::visit([this](const auto& producer) { run(producer); }, op.producer);
-  const TensorView& output = ops::output_of(op.producer);
-  if (op.second != nullptr) {
-    run(ops::QuantizeBoth{output, op.key, op.state, op.first, *op.second});
-  } else {
-    run(ops::Quantize{output, false, op.key, op.state, op.first});
+#define FP8LAB_COMPOSITE(Name)                                 \
+  Support Backend::supports(const ops::Name& op) const {       \
+    Support support;                                           \
+    op.for_each_part([&](const auto& part) {                   \
+      if (support) support = supports(part);                   \
+    });                                                        \
+    return support;                                            \
+  }                                                            \
+  void Backend::run(const ops::Name& op) {                     \
+    op.for_each_part([this](const auto& part) { run(part); }); \
   }
-}
+FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
+#undef FP8LAB_COMPOSITE
 
 }  // namespace fp8lab

@@ -32,18 +32,20 @@ class Backend {
   // --- identity -------------------------------------------------------------------------------
   virtual std::string name() const = 0;    ///< "cpu", "cuda", "truth"
   virtual std::string device() const = 0;  ///< one line for the run file
+  virtual bool is_on_host() const = 0;     ///< memory is that of this machine, not of a device
   /// Storage type for activations and weights of a recipe that asks for `wanted` (truth: f64).
   virtual DType storage(DType wanted) const = 0;
-  virtual Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const = 0;
-  virtual Support supports(const QuantSpec& spec) const = 0;
 
   // --- memory ---------------------------------------------------------------------------------
   /// Zeroed, 64-byte aligned, contiguous; lives until released or as long as the backend.
   virtual TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) = 0;
+  /// Bytes that allocate() takes for such a tensor, with what its alignment adds. Throws Error for
+  /// a shape that no tensor can have.
+  virtual std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
   /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
   virtual std::size_t memory_mark() const = 0;
   virtual void release_to(std::size_t mark) = 0;
-  /// Bytes of what is allocated now, each allocation rounded up to the backend's alignment.
+  /// Bytes of what is allocated now, as allocation_bytes() counts it.
   virtual std::size_t memory_bytes() const = 0;
   /// Host to backend; `source` holds view.size() elements of the view's type.
   virtual void upload(const TensorView& destination, const void* source) = 0;
@@ -54,11 +56,17 @@ class Backend {
 
   // --- operations -----------------------------------------------------------------------------
   // What each does, and the order of its arithmetic, stands in its header in emulation/ops.
-#define FP8LAB_OPERATION(Name) virtual void run(const ops::Name& op) = 0;
+  // supports() says why an operation would be refused whatever the data: it looks at numerics and
+  // types, and views may be without memory.
+#define FP8LAB_OPERATION(Name)                             \
+  virtual Support supports(const ops::Name& op) const = 0; \
+  virtual void run(const ops::Name& op) = 0;
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
   // One operation after the other, unless a backend does them in one pass.
-#define FP8LAB_COMPOSITE(Name) virtual void run(const ops::Name& op);
+#define FP8LAB_COMPOSITE(Name)                         \
+  virtual Support supports(const ops::Name& op) const; \
+  virtual void run(const ops::Name& op);
   FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
 #undef FP8LAB_COMPOSITE
 };

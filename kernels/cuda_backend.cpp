@@ -14,6 +14,18 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
+/// Quantizers and products may be refused, nothing else.
+template <class Op>
+Support refusal(const Op&) {
+  return {};
+}
+
+Support refusal(const ops::Quantize& op) { return device_quantization(op.operand.spec); }
+
+Support refusal(const ops::Gemm& op) {
+  return {device_gemm_refusal(op.spec, op.a.spec, op.b.spec)};
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(int device) : context_(device) {}
@@ -27,20 +39,18 @@ std::unique_ptr<Backend> make_cuda_backend(GemmImplementation implementation) {
 
 std::string CudaBackend::device() const { return context_.description(); }
 
-Support CudaBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
-  return {device_gemm_refusal(spec, a, b)};
-}
-
-Support CudaBackend::supports(const QuantSpec& spec) const { return device_quantization(spec); }
-
-TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
+std::size_t CudaBackend::allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const {
   const auto limit = std::numeric_limits<std::int64_t>::max() / 16;
   if (rows < 0 || cols < 0 || (cols > 0 && rows > limit / cols)) {
     throw Error("allocate: no tensor of shape (" + std::to_string(rows) + ", " +
                 std::to_string(cols) + ")");
   }
   const std::size_t bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
-  const std::size_t padded = (bytes / kAlignment + 1) * kAlignment;
+  return (bytes / kAlignment + 1) * kAlignment;
+}
+
+TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
+  const std::size_t padded = allocation_bytes(dtype, rows, cols);
   memory_.push_back(std::make_unique<DeviceArray<std::byte>>(padded));
   check(cudaMemsetAsync(memory_.back()->data(), 0, padded, context_.stream()), "cudaMemsetAsync");
   return {memory_.back()->data(), dtype, rows, cols, cols};
@@ -91,7 +101,8 @@ void CudaBackend::fill_zero(const TensorView& view) {
         "cudaMemset2DAsync");
 }
 
-#define FP8LAB_OPERATION(Name) \
+#define FP8LAB_OPERATION(Name)                                                     \
+  Support CudaBackend::supports(const ops::Name& op) const { return refusal(op); } \
   void CudaBackend::run(const ops::Name& op) { cuda::run(context_, op); }
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
@@ -111,9 +122,8 @@ std::string CublasLtBackend::device() const {
   return CudaBackend::device() + ", GEMM by " + cublaslt_version();
 }
 
-Support CublasLtBackend::supports(const GemmSpec& spec, const QuantSpec& a,
-                                  const QuantSpec& b) const {
-  return {cublaslt_refusal(spec, a, b)};
+Support CublasLtBackend::supports(const ops::Gemm& op) const {
+  return {cublaslt_refusal(op.spec, op.a.spec, op.b.spec)};
 }
 
 void CublasLtBackend::run(const ops::Gemm& op) {

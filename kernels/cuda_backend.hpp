@@ -22,10 +22,10 @@ class CudaBackend : public Backend {
   std::string name() const override { return "cuda"; }
   std::string device() const override;
   DType storage(DType wanted) const override { return wanted; }
-  Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const override;
-  Support supports(const QuantSpec& spec) const override;
+  bool is_on_host() const override { return false; }
 
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override;
+  std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const override;
   std::size_t memory_mark() const override { return memory_.size(); }
   void release_to(std::size_t mark) override;
   std::size_t memory_bytes() const override;
@@ -35,10 +35,15 @@ class CudaBackend : public Backend {
   void synchronize() override { context_.synchronize(); }
 
   using Backend::run;
-#define FP8LAB_OPERATION(Name) void run(const ops::Name& op) override;
+  using Backend::supports;
+#define FP8LAB_OPERATION(Name)                          \
+  Support supports(const ops::Name& op) const override; \
+  void run(const ops::Name& op) override;
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
-  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
+#define FP8LAB_COMPOSITE(Name) void run(const ops::Name& op) override;
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_COMPOSITE)
+#undef FP8LAB_COMPOSITE
 
  protected:
   Context context_;
@@ -54,7 +59,7 @@ class CublasLtBackend final : public CudaBackend {
   explicit CublasLtBackend(int device);
 
   std::string device() const override;
-  Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const override;
+  Support supports(const ops::Gemm& op) const override;
   using CudaBackend::run;
   using CudaBackend::supports;
   void run(const ops::Gemm& op) override;

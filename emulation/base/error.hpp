@@ -13,6 +13,16 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Calls `make`; the message of an Error from it begins with `where` and a comma.
+template <class Make>
+auto in_context(const std::string& where, const Make& make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw Error(where + ", " + error.what());
+  }
+}
+
 /// The machine failed us (disk full, device lost): the command line exits with status 1.
 class RuntimeFailure : public std::runtime_error {
  public:

@@ -43,6 +43,11 @@ struct TensorView {
   std::int64_t cols = 0;
   std::int64_t row_stride = 0;
 
+  /// Shape and type alone, for questions that are asked before there is memory.
+  static constexpr TensorView without_memory(DType dtype, std::int64_t rows, std::int64_t cols) {
+    return {nullptr, dtype, rows, cols, cols};
+  }
+
   constexpr std::int64_t size() const { return rows * cols; }
   constexpr bool empty() const { return data == nullptr; }
   constexpr bool contiguous() const { return row_stride == cols || rows == 1; }

@@ -31,6 +31,16 @@ std::string processor_name() {
   return "unknown processor";
 }
 
+/// Quantizers and products may be refused, nothing else.
+template <class Op>
+Support refusal(const Op&) {
+  return {};
+}
+
+Support refusal(const ops::Quantize& op) { return supports_quantization(op.operand.spec); }
+
+Support refusal(const ops::Gemm& op) { return {gemm_refusal(op.spec, op.a.spec, op.b.spec)}; }
+
 }  // namespace
 
 struct CpuBackend::Memory {
@@ -65,20 +75,18 @@ std::string CpuBackend::device() const {
          std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads");
 }
 
-Support CpuBackend::supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const {
-  return {gemm_refusal(spec, a, b)};
-}
-
-Support CpuBackend::supports(const QuantSpec& spec) const { return supports_quantization(spec); }
-
-TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
+std::size_t CpuBackend::allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const {
   const auto limit = std::numeric_limits<std::int64_t>::max() / 16;
   if (rows < 0 || cols < 0 || (cols > 0 && rows > limit / cols)) {
     throw Error("allocate: no tensor of shape (" + std::to_string(rows) + ", " +
                 std::to_string(cols) + ")");
   }
   const std::size_t bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
-  const std::size_t padded = (bytes / kAlignment + 1) * kAlignment;
+  return (bytes / kAlignment + 1) * kAlignment;
+}
+
+TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
+  const std::size_t padded = allocation_bytes(dtype, rows, cols);
   // Memory is written as it is handed out: what the machine lacks would end in its killer of
   // processes, not in a failed allocation.
   if (held_ + padded > memory_limit_) {
@@ -123,10 +131,11 @@ void CpuBackend::fill_zero(const TensorView& view) {
   }
 }
 
-#define FP8LAB_OPERATION(Name)                \
-  void CpuBackend::run(const ops::Name& op) { \
-    use_threads();                            \
-    cpu::run(op);                             \
+#define FP8LAB_OPERATION(Name)                                                    \
+  Support CpuBackend::supports(const ops::Name& op) const { return refusal(op); } \
+  void CpuBackend::run(const ops::Name& op) {                                     \
+    use_threads();                                                                \
+    cpu::run(op);                                                                 \
   }
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION

@@ -21,10 +21,10 @@ class CpuBackend final : public Backend {
   std::string name() const override { return "cpu"; }
   std::string device() const override;
   DType storage(DType wanted) const override { return wanted; }
-  Support supports(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) const override;
-  Support supports(const QuantSpec& spec) const override;
+  bool is_on_host() const override { return true; }
 
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override;
+  std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const override;
   std::size_t memory_mark() const override { return memory_.size(); }
   void release_to(std::size_t mark) override;
   std::size_t memory_bytes() const override;
@@ -34,7 +34,10 @@ class CpuBackend final : public Backend {
   void synchronize() override {}
 
   using Backend::run;
-#define FP8LAB_OPERATION(Name) void run(const ops::Name& op) override;
+  using Backend::supports;
+#define FP8LAB_OPERATION(Name)                          \
+  Support supports(const ops::Name& op) const override; \
+  void run(const ops::Name& op) override;
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/step_scalars.hpp"
 
 namespace fp8lab {
@@ -28,9 +29,14 @@ namespace ops {
 /// scalars[kGradNormSquared] = scalars[kGradNormSquared] + tree_sum(g * g) over the elements in
 /// row-major order. gradient: f32, contiguous.
 struct AccumulateSquareSum {
+  static constexpr std::string_view kName = "accumulate_square_sum";
+  static constexpr WorkClass kClass = WorkClass::optimizer;
+
   TensorView gradient, scalars;
 
   void check() const;
+  /// Elements read.
+  double work() const { return elements(gradient); }
 };
 
 /// norm = sqrt(scalars[kGradNormSquared]);  ratio = clip_norm / (norm + 1e-6);
@@ -38,10 +44,15 @@ struct AccumulateSquareSum {
 /// NaN). beta power = max((power == 0 ? 1 : power) * beta, 2^-126): zero stands for "before step
 /// 1", and the lower limit, invisible in 1 - power, keeps it from coming back.
 struct BeginUpdate {
+  static constexpr std::string_view kName = "begin_update";
+  static constexpr WorkClass kClass = WorkClass::optimizer;
+
   const AdamWSpec& spec;
   TensorView scalars;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return elements(scalars); }
 };
 
 /// Once per call: decay = 1 - ((lr * weight_decay) * decay_mask);  rate = lr / (1 - power1);
@@ -53,12 +64,20 @@ struct BeginUpdate {
 /// round(.) is to the moment's storage type, and p uses the rounded moments. master = p;
 /// working = to_bf16(p) where present. All tensors have the same shape and are contiguous.
 struct AdamW {
+  static constexpr std::string_view kName = "adamw";
+  static constexpr WorkClass kClass = WorkClass::optimizer;
+
   const AdamWSpec& spec;
   TensorView scalars;
   float decay_mask = 1.0f;
   AdamWTensors tensors;
 
   void check() const;
+  /// Elements of all tensors.
+  double work() const {
+    return elements(tensors.master, tensors.working, tensors.gradient, tensors.first_moment,
+                    tensors.second_moment);
+  }
 };
 
 }  // namespace ops

@@ -2,15 +2,21 @@
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 
 namespace fp8lab::ops {
 
 /// out (1, rows) i32 = column of the largest element of each row; a later element replaces an
 /// earlier one only when it is greater.
 struct Argmax {
+  static constexpr std::string_view kName = "argmax";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView logits, out;
 
   void check() const;
+  /// Elements read.
+  double work() const { return elements(logits); }
 };
 
 }  // namespace fp8lab::ops

@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 
 namespace fp8lab {
 
@@ -34,6 +35,13 @@ struct AttentionShape {
   std::int64_t head_dim = 0;
   std::int64_t kv_tile = 64;  ///< keys per online-softmax step; recorded in the run
   std::int64_t q_tile = 64;   ///< queries per accumulation step of the backward pass; recorded
+
+  /// Queries with a key that each sees, of documents as long as sequences.
+  double visible_pairs() const {
+    return 0.5 * static_cast<double>(batch * sequence) * static_cast<double>(sequence + 1);
+  }
+  /// Multiply-adds of one product of `pairs` for all heads.
+  double work(double pairs) const { return pairs * static_cast<double>(heads * head_dim); }
 };
 
 /// Factors that depend on the head dimension D only.
@@ -57,10 +65,15 @@ namespace ops {
 /// A tile without a visible key changes nothing. out = O * (1 / l);  lse = m + log2(l).
 /// q, k and v are of one type, which is the operand type; out is bf16 or f32.
 struct AttentionForward {
+  static constexpr std::string_view kName = "attention_forward";
+  static constexpr WorkClass kClass = WorkClass::attention;
+
   AttentionShape shape;
   TensorView q, k, v, document_start, out, lse;
 
   void check() const;
+  /// Multiply-adds of one product of all visible pairs.
+  double work() const { return shape.work(shape.visible_pairs()); }
 };
 
 /// delta_i = tree_sum_d(dout_id * out_id). For a visible pair:
@@ -71,11 +84,16 @@ struct AttentionForward {
 /// start, every head starting a new group (q_tile changes no bit). dQ_id = chain(+0; dS_ij, k_jd
 /// over the keys ascending) * r.
 struct AttentionBackward {
+  static constexpr std::string_view kName = "attention_backward";
+  static constexpr WorkClass kClass = WorkClass::attention;
+
   AttentionShape shape;
   TensorView q, k, v, document_start, out, lse;  ///< those of the forward pass
   TensorView dout, dq, dk, dv;
 
   void check() const;
+  /// As of the forward pass.
+  double work() const { return shape.work(shape.visible_pairs()); }
 };
 
 /// Attention of N new tokens, of any number of sequences, whose earlier keys and values lie in a
@@ -91,10 +109,15 @@ struct AttentionBackward {
 /// operands are finite. Other rows of the caches are neither read nor written. Error for new tokens
 /// that are not counted from 0 to N, or that go beyond the cache.
 struct AttentionCached {
+  static constexpr std::string_view kName = "attention_cached";
+  static constexpr WorkClass kClass = WorkClass::attention;
+
   AttentionShape shape;
   TensorView q, k, v, query_start, cached, k_cache, v_cache, out;
 
   void check() const;
+  /// The same for new tokens that see a whole cache.
+  double work() const { return shape.work(static_cast<double>(q.rows * shape.sequence)); }
 };
 
 }  // namespace ops

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 
 namespace fp8lab {
 
@@ -16,9 +17,14 @@ namespace ops {
 /// kColumnSumBlock consecutive rows, each sequentially ascending from +0, and then the block sums
 /// sequentially ascending from +0.
 struct BiasBackward {
+  static constexpr std::string_view kName = "bias_backward";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView dy, dbias;
 
   void check() const;
+  /// Elements read.
+  double work() const { return elements(dy); }
 };
 
 }  // namespace ops

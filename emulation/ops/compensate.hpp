@@ -1,6 +1,7 @@
 // The product of what a compensated clamp takes away.
 #pragma once
 
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab::ops {
@@ -12,6 +13,9 @@ namespace fp8lab::ops {
 /// * r(B[n, k])), each addition from +0 on rounded, and d = RN(d + s), rounded to d's type; rows of
 /// the clamped operand without outliers leave d as it is.
 struct Compensate {
+  static constexpr std::string_view kName = "compensate";
+  static constexpr WorkClass kClass = WorkClass::gemm;
+
   const QuantizedOperand& a;
   TensorView a_source;
   bool transpose_a = false;
@@ -23,6 +27,8 @@ struct Compensate {
   /// Throws Error unless exactly one of the operands has a compensated clamp, and for shapes and
   /// types that do not fit.
   void check() const;
+  /// Multiply-adds of the whole product; outliers are a share of it.
+  double work() const { return elements(d) * static_cast<double>(a.k); }
 };
 
 }  // namespace fp8lab::ops

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/step_scalars.hpp"
 
 namespace fp8lab::ops {
@@ -16,9 +17,14 @@ namespace fp8lab::ops {
 /// scalars[kLossSum] = scalars[kLossSum] + tree_sum(token_loss), nats.
 /// Error for a target outside [0, V) with nonzero weight.
 struct CrossEntropy {
+  static constexpr std::string_view kName = "cross_entropy";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView logits, targets, weights, scalars, token_loss, dlogits;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return elements(logits, dlogits); }
 };
 
 }  // namespace fp8lab::ops

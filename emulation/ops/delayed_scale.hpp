@@ -1,6 +1,7 @@
 // The end of a step of delayed scaling.
 #pragma once
 
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab::ops {
@@ -14,10 +15,15 @@ namespace fp8lab::ops {
 /// the largest entry once every history_length steps, and a window of zeros gives the rule's scale
 /// of a zero tile.
 struct UpdateDelayedScale {
+  static constexpr std::string_view kName = "update_delayed_scale";
+  static constexpr WorkClass kClass = WorkClass::quantization;
+
   const QuantSpec& spec;
   TensorView state;
 
   void check() const;
+  /// Amaxes looked at.
+  double work() const { return elements(state); }
 };
 
 }  // namespace fp8lab::ops

@@ -1,6 +1,7 @@
 // Operands read back as values.
 #pragma once
 
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab::ops {
@@ -10,11 +11,16 @@ namespace fp8lab::ops {
 /// a scale the decoded or stored value itself. A transform along K is undone in FP32 before the
 /// rounding; what a clamp took away stays away.
 struct Dequantize {
+  static constexpr std::string_view kName = "dequantize";
+  static constexpr WorkClass kClass = WorkClass::quantization;
+
   const QuantizedOperand& operand;
   bool transpose = false;
   TensorView destination;
 
   void check() const;
+  /// Elements read back.
+  double work() const { return elements(destination); }
 };
 
 }  // namespace fp8lab::ops

@@ -1,6 +1,7 @@
 // The matrix product of two operands.
 #pragma once
 
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/operand.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 
@@ -11,12 +12,20 @@ namespace fp8lab::ops {
 /// separately rounded. accumulate: d (f32) += ... through fma(acc, scale, d), beta = 1. Each
 /// element is rounded once, to nearest even, to d's type.
 struct Gemm {
+  static constexpr std::string_view kName = "gemm";
+  static constexpr WorkClass kClass = WorkClass::gemm;
+
   const GemmSpec& spec;
   const QuantizedOperand& a;
   const QuantizedOperand& b;
   TensorView bias;
   bool accumulate = false;
   TensorView d;
+
+  /// Throws Error for shapes and types that do not fit, and what gemm_refusal refuses.
+  void check() const;
+  /// Multiply-adds.
+  double work() const { return elements(d) * static_cast<double>(a.k); }
 };
 
 }  // namespace fp8lab::ops

@@ -10,6 +10,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/schedule.hpp"
+#include "emulation/ops/operand_checks.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "emulation/spec/tensor_core.hpp"
 
@@ -102,6 +103,18 @@ void check_block_scales(const GemmPlan& plan, const QuantizedOperand& operand, c
   }
 }
 
+// The operand's shape and type in its multiplied_form.
+QuantizedOperand as_multiplied(const Accumulator& accumulator, const QuantizedOperand& operand) {
+  const QuantSpec form = multiplied_form(accumulator, operand.spec);
+  if (form == operand.spec) return operand;
+  check_operand("gemm", operand);
+  QuantizedOperand values = operand;
+  values.spec = form;
+  values.codes.dtype = form.storage();
+  values.scales = {};
+  return values;
+}
+
 // Drawn signs and factors of the two operands cancel only when they are the same ones.
 void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
   const bool matched =
@@ -190,8 +203,6 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
                          const TensorView& d) {
   check_codes(plan, plan.format_a, a, "a");
   check_codes(plan, plan.format_b, b, "b");
-  check_block_scales(plan, a, "a");
-  check_block_scales(plan, b, "b");
   check_transforms(a, b);
   if (!bias.empty()) {
     const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
@@ -210,6 +221,22 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
                 std::string(name_of(spec.output)) +
                 (accumulate ? " and accumulation needs f32" : ""));
   }
+}
+
+void check_block_scales(const GemmPlan& plan, const QuantizedOperand& a,
+                        const QuantizedOperand& b) {
+  check_block_scales(plan, a, "a");
+  check_block_scales(plan, b, "b");
+}
+
+void ops::Gemm::check() const {
+  if (const std::string reason = gemm_refusal(spec, a.spec, b.spec); !reason.empty()) {
+    throw Error(reason);
+  }
+  const QuantizedOperand left = as_multiplied(spec.accumulator, a);
+  const QuantizedOperand right = as_multiplied(spec.accumulator, b);
+  check_gemm_operands(spec, plan_gemm(spec, left.spec, right.spec, a.k), left, right, bias,
+                      accumulate, d);
 }
 
 }  // namespace fp8lab

@@ -68,10 +68,13 @@ numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType
 
 /// Throws Error unless shapes and types fit: codes (rows, k), scales (tile_rows, tile_cols) f32 or
 /// empty without a scale, bias empty or (1, b.rows) bf16 or f32, d (a.rows, b.rows) of
-/// spec.output, f32 when `accumulate`; and unless a block-scaled instruction can read the scales.
+/// spec.output, f32 when `accumulate`.
 void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const QuantizedOperand& a,
                          const QuantizedOperand& b, const TensorView& bias, bool accumulate,
                          const TensorView& d);
+
+/// Throws Error unless a block-scaled instruction can read the scales, which lie in host memory.
+void check_block_scales(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b);
 
 /// Scale of element (row, k0) of an operand; 1 without a scale.
 inline float scale_at(const QuantizedOperand& operand, std::int64_t row, std::int64_t k0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 
 namespace fp8lab::ops {
 
@@ -10,11 +11,16 @@ namespace fp8lab::ops {
 /// and the rstd in y are the f32 values that are stored. x and y (T, C), y may be x; weight and
 /// bias (1, C) of one type; mean and rstd (1, T) f32.
 struct LayerNormForward {
+  static constexpr std::string_view kName = "layernorm_forward";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView x, weight, bias;
   float epsilon = 0.0f;
   TensorView y, mean, rstd;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return elements(x, y); }
   /// What is quantized where a quantization follows.
   const TensorView& output() const { return y; }
 };
@@ -24,9 +30,14 @@ struct LayerNormForward {
 /// dweight = dweight + column_sum(dy * h);  dbias = dbias + column_sum(dy), as in ops/bias.hpp.
 /// dy, x and dx (T, C), dx may be dy; dweight and dbias (1, C) f32.
 struct LayerNormBackward {
+  static constexpr std::string_view kName = "layernorm_backward";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView dy, x, weight, mean, rstd, dx, dweight, dbias;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return elements(dy, x, dx); }
 };
 
 }  // namespace fp8lab::ops

@@ -2,8 +2,8 @@
 //
 // From this list come the virtual functions of Backend, the functions that an implementation must
 // define (a missing one fails to link) and what walks over all operations. To add an operation:
-// its header in this folder, a line here, and one definition of `run` in emulation/cpu,
-// emulation/reference and kernels.
+// its header in this folder with check() and its cost (cost.hpp), a line here, and one definition
+// of `run` in emulation/cpu, emulation/reference and kernels.
 #pragma once
 
 #include "emulation/ops/adamw.hpp"
@@ -62,8 +62,8 @@
   X(AdamW)                           \
   X(HashTensor)
 
-/// Calls X(Name) for every operation that is composed of those above. A backend may do it in one
-/// pass over the data, with the bits of the composition.
+/// Calls X(Name) for every operation that is composed of those above, its for_each_part(). A
+/// backend may do it in one pass over the data, with the bits of the composition.
 #define FP8LAB_FOR_EACH_COMPOSITE(X) \
   X(QuantizeBoth)                    \
   X(ProduceQuantize)

@@ -35,6 +35,11 @@ struct QuantizedOperand {
   bool is_right = false;
   /// Of a clamp, written by ops::Quantize: (1, 2) f32, the lower and the upper bound.
   TensorView clamp_bounds{};
+
+  /// What is quantized how, for questions that are asked before there is memory.
+  static QuantizedOperand without_memory(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+    return {spec, rows, k, TensorView::without_memory(spec.storage(), rows, k), {}};
+  }
 };
 
 /// Layout of the f32 vector that holds delayed-scaling state (recipes.md section 0.4). A zeroed

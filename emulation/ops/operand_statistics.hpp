@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab {
@@ -108,12 +109,17 @@ namespace ops {
 /// bands in ascending order. Logarithms are computed by a written series. So the bits do not depend
 /// on threads, SIMD target or libm.
 struct MeasureOperand {
+  static constexpr std::string_view kName = "measure_operand";
+  static constexpr WorkClass kClass = WorkClass::measurement;
+
   TensorView source;
   bool transpose = false;
   const QuantizedOperand& operand;
   TensorView record;
 
   void check() const;
+  /// Elements measured.
+  double work() const { return elements(source); }
 };
 
 }  // namespace ops

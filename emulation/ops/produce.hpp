@@ -24,11 +24,36 @@ inline const TensorView& output_of(const Producer& producer) {
 /// is not null its transpose into that (key.orientation 1). The output is stored as well, and what
 /// is quantized is the stored value.
 struct ProduceQuantize {
+  static constexpr std::string_view kName = "produce_quantize";
+  static constexpr WorkClass kClass = WorkClass::quantization;
+
   Producer producer;
   RandomKey key;
   TensorView state;
   QuantizedOperand& first;
   QuantizedOperand* second = nullptr;
+
+  /// Calls visit(op) for each operation that this one stands for, in order.
+  template <class Visit>
+  void for_each_part(const Visit& visit) const {
+    std::visit(visit, producer);
+    const TensorView& output = output_of(producer);
+    if (second != nullptr) {
+      visit(QuantizeBoth{output, key, state, first, *second});
+    } else {
+      visit(Quantize{output, false, key, state, first});
+    }
+  }
+
+  void check() const {
+    for_each_part([](const auto& op) { op.check(); });
+  }
+  /// Elements of the producer, and elements quantized.
+  double work() const {
+    double sum = 0;
+    for_each_part([&](const auto& op) { sum += op.work(); });
+    return sum;
+  }
 };
 
 }  // namespace fp8lab::ops

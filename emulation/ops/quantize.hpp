@@ -1,6 +1,7 @@
 // Quantization of a tensor into one or both of its orientations.
 #pragma once
 
+#include "emulation/ops/cost.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab::ops {
@@ -35,6 +36,9 @@ namespace fp8lab::ops {
 /// where bf16 holds them all, else as f32. Equal types (bf16 to bf16, f32 to f32) keep their bits,
 /// otherwise a NaN becomes the canonical one.
 struct Quantize {
+  static constexpr std::string_view kName = "quantize";
+  static constexpr WorkClass kClass = WorkClass::quantization;
+
   TensorView source;
   bool transpose = false;
   RandomKey key;
@@ -44,20 +48,34 @@ struct Quantize {
   /// Throws Error for shapes or types that do not fit, an empty tensor, and what
   /// supports_quantization refuses.
   void check() const;
+  /// Elements quantized.
+  double work() const { return elements(source); }
 };
 
 /// Quantizes `source` into `first` and its transpose into `second`, with key.orientation 0 and 1
 /// and the same rotation. A backend may do it in one reading.
 struct QuantizeBoth {
+  static constexpr std::string_view kName = "quantize_both";
+  static constexpr WorkClass kClass = WorkClass::quantization;
+
   TensorView source;
   RandomKey key;
   TensorView state;
   QuantizedOperand& first;
   QuantizedOperand& second;
 
-  /// The two quantizations that this one stands for.
-  Quantize in_first() const { return {source, false, oriented(0), state, first}; }
-  Quantize in_second() const { return {source, true, oriented(1), state, second}; }
+  /// Calls visit(op) for the quantization in each orientation.
+  template <class Visit>
+  void for_each_part(const Visit& visit) const {
+    visit(Quantize{source, false, oriented(0), state, first});
+    visit(Quantize{source, true, oriented(1), state, second});
+  }
+
+  void check() const {
+    for_each_part([](const auto& op) { op.check(); });
+  }
+  /// Elements quantized.
+  double work() const { return 2 * elements(source); }
 
   RandomKey oriented(std::uint32_t orientation) const {
     RandomKey result = key;

@@ -5,6 +5,7 @@
 
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/numerics/host_device.hpp"
+#include "emulation/ops/cost.hpp"
 
 namespace fp8lab {
 
@@ -32,11 +33,16 @@ namespace ops {
 /// * C), weight (1, C), rstd (1, T * H) with the H of a token side by side. H = 1 is the norm of
 /// rows; H heads of C columns have norms of their own.
 struct RmsNormForward {
+  static constexpr std::string_view kName = "rmsnorm_forward";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView x, weight;
   float epsilon = 0.0f;
   TensorView y, rstd;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return elements(x, y); }
   /// What is quantized where a quantization follows.
   const TensorView& output() const { return y; }
 };
@@ -45,9 +51,14 @@ struct RmsNormForward {
 /// dx = rstd * ((dy * weight) - (x * k));  dweight = dweight + column_sum(dy * (x * rstd)), whose
 /// rows are the heads. dy, x, dx (T, H * C); dweight (1, C) f32.
 struct RmsNormBackward {
+  static constexpr std::string_view kName = "rmsnorm_backward";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView dy, x, weight, rstd, dx, dweight;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return elements(dy, x, dx); }
 };
 
 }  // namespace ops

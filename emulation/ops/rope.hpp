@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 
 namespace fp8lab::ops {
 
@@ -14,11 +15,16 @@ namespace fp8lab::ops {
 /// x[i + D/2] = (b * c) + (a * s). inverse negates the sines: the transposed map, which is that of
 /// the gradient also where a table holds scaled cosines and sines.
 struct Rope {
+  static constexpr std::string_view kName = "rope";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
   TensorView x, positions, cosine, sine;
   std::int64_t head_dim = 0;
   bool inverse = false;
 
   void check() const;
+  /// Elements read and written.
+  double work() const { return 2 * elements(x); }
 };
 
 }  // namespace fp8lab::ops

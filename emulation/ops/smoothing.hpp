@@ -2,6 +2,7 @@
 #pragma once
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
 #include "emulation/spec/transform.hpp"
 
 namespace fp8lab::ops {
@@ -10,6 +11,9 @@ namespace fp8lab::ops {
 /// K, where A is `a`, or its transpose with `transpose_a`, and B likewise. A factor that is not 0
 /// stays as it is if the transform is static.
 struct SmoothingFactors {
+  static constexpr std::string_view kName = "smoothing_factors";
+  static constexpr WorkClass kClass = WorkClass::quantization;
+
   Transform transform;
   TensorView a;
   bool transpose_a = false;
@@ -18,6 +22,8 @@ struct SmoothingFactors {
   TensorView factors;
 
   void check() const;
+  /// Elements read.
+  double work() const { return elements(a, b); }
 };
 
 }  // namespace fp8lab::ops

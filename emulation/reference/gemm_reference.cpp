@@ -103,6 +103,7 @@ void gemm(const ops::Gemm& op) {
   }
   const GemmPlan plan = plan_gemm(op.spec, a.spec, b.spec, a.k);
   check_gemm_operands(op.spec, plan, a, b, op.bias, op.accumulate, op.d);
+  check_block_scales(plan, a, b);
   const numerics::Epilogue epilogue = element_epilogue(plan, op.accumulate, op.d.dtype);
   multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float sa, float sb) {
     const float c = op.accumulate ? op.d.row<const float>(m)[n] : 0.0f;

@@ -34,6 +34,16 @@ Eigen::ArrayXXd gelu_tanh(const Eigen::ArrayXXd& x) {
   return (kSqrt2OverPi * (x + 0.044715 * x.cube())).tanh();
 }
 
+/// Recipes are not applied, so there is nothing to refuse but what measures their effect.
+template <class Op>
+Support refusal(const Op&) {
+  return {};
+}
+
+Support refusal(const ops::MeasureOperand&) {
+  return {"backend 'truth' quantizes nothing, so it has no operand statistics"};
+}
+
 class TruthBackend final : public Backend {
  public:
   using Backend::run;
@@ -47,18 +57,25 @@ class TruthBackend final : public Backend {
   DType storage(DType wanted) const override {
     return wanted == DType::i32 ? DType::i32 : DType::f64;
   }
-  Support supports(const GemmSpec&, const QuantSpec&, const QuantSpec&) const override {
-    return {};
-  }
-  Support supports(const QuantSpec&) const override { return {}; }
+  bool is_on_host() const override { return true; }
 
+  using Backend::supports;
+#define FP8LAB_OPERATION(Name) \
+  Support supports(const ops::Name& op) const override { return refusal(op); }
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
+
+  std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const override {
+    FP8LAB_ASSERT(rows >= 0 && cols >= 0);
+    const auto bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
+    return (bytes + 7) / 8 * 8;
+  }
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
     FP8LAB_ASSERT(rows >= 0 && cols >= 0);
     const double needed =
         static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(size_of(dtype));
     require_memory(needed, fmt::format("allocate: a tensor of shape ({}, {})", rows, cols));
-    const auto bytes = static_cast<std::size_t>(rows * cols) * size_of(dtype);
-    buffers_.emplace_back((bytes + 7) / 8, 0.0);
+    buffers_.emplace_back(allocation_bytes(dtype, rows, cols) / sizeof(double), 0.0);
     return {buffers_.back().data(), dtype, rows, cols, cols};
   }
   std::size_t memory_mark() const override { return buffers_.size(); }
@@ -119,9 +136,7 @@ class TruthBackend final : public Backend {
       matrix(op.d) = product;
     }
   }
-  void run(const ops::MeasureOperand&) override {
-    throw Error("backend 'truth' quantizes nothing, so it has no operand statistics");
-  }
+  void run(const ops::MeasureOperand& op) override { throw Error(refusal(op).reason); }
 
   void run(const ops::EmbeddingForward& op) override {
     for (std::int64_t t = 0; t < op.tokens.cols; ++t) {

@@ -299,8 +299,7 @@ bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
 }
 
 void quantize_both(Context& context, const ops::QuantizeBoth& op) {
-  op.in_first().check();
-  op.in_second().check();
+  op.check();
   check_supported("quantize", op.first);
   check_supported("quantize", op.second);
   if (op.source.size() == 0) return;

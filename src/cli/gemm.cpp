@@ -136,7 +136,16 @@ int gemm(const std::vector<std::string>& arguments) {
   const std::string out = output_file(required(values, "out", "gemm"), "gemm: --out").string();
   const auto backend = make_backend(values["backend"].as<std::string>(), threads_of(values, "gemm"),
                                     values["implementation"].as<std::string>());
-  const Support support = backend->supports(problem.gemm, problem.a, problem.b);
+  const auto shapeless = [](const QuantSpec& spec) {
+    return QuantizedOperand::without_memory(spec, 0, 0);
+  };
+  const Support support =
+      backend->supports(ops::Gemm{problem.gemm,
+                                  shapeless(problem.a),
+                                  shapeless(problem.b),
+                                  {},
+                                  false,
+                                  TensorView::without_memory(problem.gemm.output, 0, 0)});
   if (!support) throw Error(fmt::format("backend {}: {}", backend->name(), support.reason));
 
   const bool library = is_library_call(values["spec"].as<std::string>());

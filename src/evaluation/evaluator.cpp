@@ -35,6 +35,33 @@ HeldOutLoss::Source summarise(const Corpus& corpus, const LossSum& sum) {
   return source;
 }
 
+std::unique_ptr<Transformer> make_rollout_model(Backend& backend, const Parameters& parameters,
+                                                const Transformer& trained,
+                                                const std::string& recipe_name) {
+  const Recipe recipe = load_recipe(recipe_name);
+  const DType own = backend.storage(recipe.activation_dtype);
+  const DType of_training = parameters.working_dtype();
+  if (own != of_training) {
+    throw Error(fmt::format("rollout recipe {}: its activations are {}, those of training {}",
+                            recipe.name, name_of(own), name_of(of_training)));
+  }
+  auto model = in_context(fmt::format("rollout recipe {}", recipe.name), [&] {
+    return std::make_unique<Transformer>(backend, parameters, parameters.model(), recipe,
+                                         trained.shape(), Purpose::inference);
+  });
+  if (model->has_delayed_scales()) {
+    throw Error(fmt::format("rollout recipe {}: delayed scaling needs the amax history of a run",
+                            recipe.name));
+  }
+  return model;
+}
+
+const DataSources& checked(const EvalConfig& config, const DataSources& data,
+                           const ModelConfig& model) {
+  check_evaluation(config, data, model);
+  return data;
+}
+
 }  // namespace
 
 std::vector<Score> scores_of(const Evaluation& evaluation) {
@@ -79,6 +106,48 @@ void check_evaluation(const EvalConfig& config, const DataSources& data, const M
   if (config.rollout && !config.rollout->recipe.empty()) load_recipe(config.rollout->recipe);
 }
 
+std::vector<Problem> problems_of(const EvalConfig& config, const DataSources& data,
+                                 std::int64_t limit) {
+  std::int64_t most = config.exact_match;
+  if (config.pass_at_k) most = std::max(most, config.pass_at_k->problems);
+  if (config.rollout) most = std::max(most, config.rollout->prompts);
+  if (most == 0) return {};
+  return choose_problems(data, most, config.max_new_tokens, limit);
+}
+
+EvaluationTexts texts_of(const EvalConfig& config, const DataSources& data,
+                         const std::vector<Problem>& problems) {
+  EvaluationTexts texts{2, data.vocabulary().padding()};
+  for (const Problem& problem : problems) {
+    const auto length = static_cast<std::int64_t>(problem.prompt.size());
+    texts.longest = std::max(texts.longest, length + config.max_new_tokens);
+  }
+  return texts;
+}
+
+EvaluationMemory::EvaluationMemory(Backend& backend, const Parameters& parameters,
+                                   Transformer& transformer, const EvalConfig& config,
+                                   const EvaluationTexts& texts, const std::atomic<bool>* stop)
+    : scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
+      scorer(backend, transformer, texts.padding, stop) {
+  const auto make_generator = [&](Transformer& model, std::int64_t prompts) {
+    const std::int64_t sequences = std::clamp<std::int64_t>(
+        std::min({prompts, kDecodedTogether, kCachedTokens / texts.longest}), 1,
+        transformer.shape().tokens());
+    return std::make_unique<Generator>(backend, model, sequences, texts.longest, stop);
+  };
+  std::int64_t together = config.exact_match;
+  if (const auto& pass = config.pass_at_k) {
+    together = std::max(together, pass->problems * pass->samples);
+  }
+  const bool own = config.rollout && !config.rollout->recipe.empty();
+  if (config.rollout && !own) together = std::max(together, config.rollout->prompts);
+  if (together > 0) generator = make_generator(transformer, together);
+  if (!own) return;
+  rollout_model = make_rollout_model(backend, parameters, transformer, config.rollout->recipe);
+  rollout_generator = make_generator(*rollout_model, config.rollout->prompts);
+}
+
 Evaluator::Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
                      const EvalConfig& config, const DataSources& data,
                      const std::atomic<bool>* stop)
@@ -86,62 +155,14 @@ Evaluator::Evaluator(Backend& backend, const Parameters& parameters, Transformer
       parameters_(parameters),
       transformer_(transformer),
       config_(config),
-      data_(data),
+      data_(checked(config, data, parameters.model())),
       stop_(stop),
-      scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
-      scorer_(backend, transformer, data.vocabulary().padding(), stop) {
-  check_evaluation(config, data, parameters.model());
+      problems_(problems_of(config, data, transformer.shape().sequence_length)),
+      memory_(backend, parameters, transformer, config_, texts_of(config, data, problems_), stop) {
   if (!config_.multiple_choice.empty()) {
     questions_ =
         read_questions(config_.multiple_choice, data_.vocabulary(), parameters_.model().vocab_size);
   }
-  if (config_.exact_match > 0 || config_.pass_at_k || config_.rollout) prepare_generation();
-}
-
-void Evaluator::prepare_generation() {
-  const std::int64_t limit = transformer_.shape().sequence_length;
-  std::int64_t most = config_.exact_match, together = config_.exact_match;
-  if (const auto& pass = config_.pass_at_k) {
-    most = std::max(most, pass->problems);
-    together = std::max(together, pass->problems * pass->samples);
-  }
-  if (config_.rollout) most = std::max(most, config_.rollout->prompts);
-  problems_ = choose_problems(data_, most, config_.max_new_tokens, limit);
-  std::int64_t capacity = 2;
-  for (const Problem& problem : problems_) {
-    const auto length = static_cast<std::int64_t>(problem.prompt.size());
-    capacity = std::max(capacity, length + config_.max_new_tokens);
-  }
-  const auto sequences = [&](std::int64_t prompts) {
-    return std::clamp<std::int64_t>(std::min({prompts, kDecodedTogether, kCachedTokens / capacity}),
-                                    1, transformer_.shape().tokens());
-  };
-  const bool own = config_.rollout && !config_.rollout->recipe.empty();
-  if (config_.rollout && !own) together = std::max(together, config_.rollout->prompts);
-  if (together > 0) {
-    generator_ =
-        std::make_unique<Generator>(backend_, transformer_, sequences(together), capacity, stop_);
-  }
-  if (!own) return;
-  rollout_model_ = make_rollout_model();
-  rollout_generator_ = std::make_unique<Generator>(
-      backend_, *rollout_model_, sequences(config_.rollout->prompts), capacity, stop_);
-}
-
-std::unique_ptr<Transformer> Evaluator::make_rollout_model() const {
-  const Recipe recipe = load_recipe(config_.rollout->recipe);
-  if (backend_.storage(recipe.activation_dtype) != parameters_.working_dtype()) {
-    throw Error(fmt::format("rollout recipe {}: its activations are {}, those of training {}",
-                            recipe.name, name_of(recipe.activation_dtype),
-                            name_of(parameters_.working_dtype())));
-  }
-  auto model = std::make_unique<Transformer>(backend_, parameters_, parameters_.model(), recipe,
-                                             transformer_.shape(), Purpose::inference);
-  if (model->has_delayed_scales()) {
-    throw Error(fmt::format("rollout recipe {}: delayed scaling needs the amax history of a run",
-                            recipe.name));
-  }
-  return model;
 }
 
 GenerationConfig Evaluator::generation(const SamplingConfig& sampling) const {
@@ -179,7 +200,7 @@ Evaluation Evaluator::measure(const StepContext& context, bool complete) {
     if (config_.exact_match > 0) evaluation.exact_match = exact_match(context);
     if (config_.pass_at_k) evaluation.pass_at_k = pass_at_k(context);
     if (!questions_.empty()) {
-      evaluation.multiple_choice = score_questions(context, scorer_, questions_);
+      evaluation.multiple_choice = score_questions(context, memory_.scorer, questions_);
     }
     if (config_.rollout) evaluation.rollout = rollout(context);
   }
@@ -193,14 +214,14 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   std::vector<LossSum> sums(data_.corpora.size());
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
   std::int64_t tokens = 0;
-  backend_.fill_zero(scalars_);
+  backend_.fill_zero(memory_.scalars);
   for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
     throw_if_raised(stop_);
     const Batch batch = mixture.next(shape.sequences, shape.sequence_length);
     tokens += batch.trained_tokens;
     transformer_.load(batch);
     transformer_.forward(context);
-    transformer_.loss(scalars_, false);
+    transformer_.loss(memory_.scalars, false);
     download_floats(backend_, transformer_.token_losses(), losses);
     for (std::size_t i = 0; i < losses.size(); ++i) {
       if (batch.weights[i] == 0.0f) continue;
@@ -212,7 +233,7 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
     }
   }
   HeldOutLoss result;
-  const double total = read_scalar(backend_, scalars_, StepScalar::kLossSum);
+  const double total = read_scalar(backend_, memory_.scalars, StepScalar::kLossSum);
   result.mean =
       tokens > 0 ? total / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
   for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -225,7 +246,7 @@ ExactMatch Evaluator::exact_match(const StepContext& context) {
   SamplingConfig greedy;
   greedy.temperature = 0.0;
   const std::vector<Completion> completions =
-      generator_->generate(context, prompts(config_.exact_match, 1), generation(greedy));
+      memory_.generator->generate(context, prompts(config_.exact_match, 1), generation(greedy));
   ExactMatch result;
   for (std::size_t i = 0; i < completions.size(); ++i) {
     ++result.asked;
@@ -238,7 +259,7 @@ PassAtK Evaluator::pass_at_k(const StepContext& context) {
   const PassAtKConfig& config = *config_.pass_at_k;
   const std::vector<Prompt> asked = prompts(config.problems, config.samples);
   const std::vector<Completion> completions =
-      generator_->generate(context, asked, generation(config.sampling));
+      memory_.generator->generate(context, asked, generation(config.sampling));
   std::vector<std::int64_t> right(problems_.size(), 0);
   for (std::size_t i = 0; i < completions.size(); ++i) {
     const std::uint32_t problem = asked[i].problem;
@@ -262,8 +283,9 @@ RolloutGap Evaluator::rollout(const StepContext& context) {
   const RolloutConfig& config = *config_.rollout;
   GenerationConfig how = generation(config.sampling);
   how.log_probabilities = true;
-  if (rollout_model_ != nullptr) rollout_model_->prepare_weights(context);
-  Generator& generator = rollout_model_ != nullptr ? *rollout_generator_ : *generator_;
+  if (memory_.rollout_model != nullptr) memory_.rollout_model->prepare_weights(context);
+  Generator& generator =
+      memory_.rollout_model != nullptr ? *memory_.rollout_generator : *memory_.generator;
   const std::vector<Prompt> asked = prompts(config.prompts, 1);
   const std::vector<Completion> completions = generator.generate(context, asked, how);
   std::vector<ScoredText> texts;
@@ -273,7 +295,7 @@ RolloutGap Evaluator::rollout(const StepContext& context) {
     text.tokens.insert(text.tokens.end(), tokens.begin(), tokens.end());
     texts.push_back(std::move(text));
   }
-  const std::vector<std::vector<double>> training = scorer_.score(context, texts);
+  const std::vector<std::vector<double>> training = memory_.scorer.score(context, texts);
   std::vector<RolloutTokens> compared;
   for (std::size_t i = 0; i < texts.size(); ++i) {
     compared.push_back({completions[i].log_probabilities, training[i]});

@@ -68,13 +68,41 @@ std::vector<Score> scores_of(const Evaluation& evaluation);
 /// cannot, and for an unknown rollout recipe: before anything is computed.
 void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model);
 
+/// The texts of an evaluation, as far as they decide how much memory it takes.
+struct EvaluationTexts {
+  std::int64_t longest = 0;  ///< tokens of a prompt and its answer
+  std::int32_t padding = 0;
+};
+
+/// What an evaluation holds in backend memory beside the model that it evaluates.
+struct EvaluationMemory {
+  /// Everything given must outlive it. `parameters` are those of `transformer`, for a rollout in
+  /// another recipe. Throws Error for a rollout recipe that the backend refuses, of other
+  /// activations than training, or with delayed scales, whose history there is not.
+  EvaluationMemory(Backend& backend, const Parameters& parameters, Transformer& transformer,
+                   const EvalConfig& config, const EvaluationTexts& texts,
+                   const std::atomic<bool>* stop = nullptr);
+
+  TensorView scalars;
+  Scorer scorer;
+  std::unique_ptr<Generator> generator;        ///< if something is generated
+  std::unique_ptr<Transformer> rollout_model;  ///< if it has a recipe of its own
+  std::unique_ptr<Generator> rollout_generator;
+};
+
+/// What is completed in an evaluation: the first problems of `data` whose prompts leave room for an
+/// answer in `limit` tokens. None where nothing is generated.
+std::vector<Problem> problems_of(const EvalConfig& config, const DataSources& data,
+                                 std::int64_t limit);
+EvaluationTexts texts_of(const EvalConfig& config, const DataSources& data,
+                         const std::vector<Problem>& problems);
+
 /// The evaluation of one stage or of one model: buffers allocated once.
 class Evaluator {
  public:
-  /// Everything given must outlive the evaluator; `data` is config.data opened. `parameters` are
-  /// those of `transformer`, for a rollout in another recipe. Throws Error as check_evaluation
-  /// does, and for a rollout recipe with delayed scales, whose history there is not. `stop`, unless
-  /// null, ends evaluations when it is raised.
+  /// Everything given must outlive the evaluator; `data` is config.data opened. Throws Error as
+  /// check_evaluation and EvaluationMemory do. `stop`, unless null, ends evaluations when it is
+  /// raised.
   Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
             const EvalConfig& config, const DataSources& data,
             const std::atomic<bool>* stop = nullptr);
@@ -91,8 +119,6 @@ class Evaluator {
   ExactMatch exact_match(const StepContext& context);
   PassAtK pass_at_k(const StepContext& context);
   RolloutGap rollout(const StepContext& context);
-  void prepare_generation();
-  std::unique_ptr<Transformer> make_rollout_model() const;
   GenerationConfig generation(const SamplingConfig& sampling) const;
   /// The prompts of the first `problems` problems, `samples` times each.
   std::vector<Prompt> prompts(std::int64_t problems, std::int64_t samples) const;
@@ -103,13 +129,9 @@ class Evaluator {
   EvalConfig config_;
   const DataSources& data_;
   const std::atomic<bool>* stop_;
-  TensorView scalars_;
-  Scorer scorer_;
   std::vector<Question> questions_;
   std::vector<Problem> problems_;
-  std::unique_ptr<Generator> generator_;        ///< if something is generated
-  std::unique_ptr<Transformer> rollout_model_;  ///< if it has a recipe of its own
-  std::unique_ptr<Generator> rollout_generator_;
+  EvaluationMemory memory_;
 };
 
 }  // namespace fp8lab

@@ -62,6 +62,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
   validate_shape(recipe_, GemmRole::fprop, in(), name_);
   reserve(Slot::fprop_x, tokens, in());
   reserve(Slot::fprop_w, out(), in());
+  require_gemm(GemmRole::fprop);
   whole_x_ = operand(Slot::fprop_x);
   if (purpose_ == Purpose::inference) return;
   validate_shape(recipe_, tokens, in(), out(), name_);
@@ -69,6 +70,27 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
   reserve(Slot::dgrad_w, in(), out());
   reserve(Slot::wgrad_dy, out(), tokens);
   reserve(Slot::wgrad_x, in(), tokens);
+  require_gemm(GemmRole::dgrad);
+  require_gemm(GemmRole::wgrad);
+}
+
+void Linear::require_quantizer(Slot slot) {
+  const bool transpose = is_second_orientation(slot);
+  const QuantizedOperand& target = operand(slot);
+  const DType dtype = tensor_of(slot) == 1 ? weight_source(slot).dtype : weight_.working().dtype;
+  const TensorView source = TensorView::without_memory(dtype, transpose ? target.k : target.rows,
+                                                       transpose ? target.rows : target.k);
+  const Support support =
+      backend_.supports(ops::Quantize{source, transpose, {}, {}, operand(slot)});
+  if (!support) throw Error(fmt::format("{}: {}: {}", name_, slot_name(slot), support.reason));
+}
+
+void Linear::require_gemm(GemmRole role) const {
+  const QuantizedOperand &a = operand(a_slot(role)), &b = operand(b_slot(role));
+  const GemmSpec& spec = recipe_.gemm(role);
+  const TensorView d = TensorView::without_memory(spec.output, a.rows, b.rows);
+  const Support support = backend_.supports(ops::Gemm{spec, a, b, {}, role == GemmRole::wgrad, d});
+  if (!support) throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
 }
 
 bool Linear::is_kept(Slot slot) const {
@@ -84,12 +106,9 @@ std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name
 void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   QuantizedOperand& target = operand(slot);
   const QuantSpec& spec = recipe_.slot(slot);
-  if (const Support support = backend_.supports(spec); !support) {
-    throw Error(fmt::format("{}/{}: {}", name_, slot_name(slot), support.reason));
-  }
-  target.spec = spec;
-  target.rows = rows;
-  target.k = k;
+  target = QuantizedOperand::without_memory(spec, rows, k);
+  target.is_right = slot == b_slot(gemm_role(slot));
+  require_quantizer(slot);
   const DType dtype = backend_.storage(spec.storage());
   const bool is_weight = tensor_of(slot) == 1;
   if (is_weight && is_source(slot, weight_source(slot))) {
@@ -99,7 +118,6 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   } else {
     workspace_.reserve(buffer_name(slot), dtype, rows, k);
   }
-  target.is_right = slot == b_slot(gemm_role(slot));
   if (spec.transform.is_smoothing()) {
     TensorView& factors = factors_[static_cast<std::size_t>(gemm_role(slot))];
     if (factors.empty()) factors = backend_.allocate(DType::f32, 1, k);

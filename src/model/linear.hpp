@@ -89,6 +89,9 @@ class Linear {
   void fit_x(std::int64_t rows);
   std::string buffer_name(Slot slot) const;
   void reserve(Slot slot, std::int64_t rows, std::int64_t k);
+  /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
+  void require_quantizer(Slot slot);
+  void require_gemm(GemmRole role) const;
   /// True where the operand in `slot` is `source` itself, without a copy.
   bool is_source(Slot slot, const TensorView& source) const;
   bool is_warming_up(Slot slot) const;

@@ -8,13 +8,10 @@ namespace fp8lab {
 
 QuantizedOperand allocate_operand(Backend& backend, const QuantSpec& spec, std::int64_t rows,
                                   std::int64_t k) {
-  if (const Support support = backend.supports(spec); !support) {
-    throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
-  }
-  QuantizedOperand operand;
-  operand.spec = spec;
-  operand.rows = rows;
-  operand.k = k;
+  QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
+  const TensorView source = TensorView::without_memory(DType::f32, rows, k);
+  const Support support = backend.supports(ops::Quantize{source, false, {}, {}, operand});
+  if (!support) throw Error(fmt::format("backend {}: {}", backend.name(), support.reason));
   operand.codes = backend.allocate(spec.storage(), rows, k);
   if (spec.has_scale()) {
     operand.scales = backend.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));

@@ -44,6 +44,8 @@ class Transformer {
 
   /// In the order of Declaration::linears().
   const std::vector<std::unique_ptr<Linear>>& linears() const { return work_.linears(); }
+  /// What the linear layers hold in backend memory, with the buffers that they share.
+  std::size_t operand_bytes() const { return work_.operand_bytes(); }
   TensorView logits() const { return decoder_.logits(work_); }              ///< (T, V)
   TensorView token_losses() const { return decoder_.token_losses(work_); }  ///< (1, T) f32
   TensorView argmax();  ///< (1, T) i32 of the logits

@@ -29,12 +29,16 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
       declaration_(declaration),
       shape_(shape),
       activation_(backend.storage(recipe.activation_dtype)),
-      workspace_(backend) {
+      operands_(backend),
+      activations_(backend) {
   if (shape_.sequence_length > model.max_position_embeddings) {
     throw Error(fmt::format("sequence_length {} exceeds the model's max_position_embeddings {}",
                             shape_.sequence_length, model.max_position_embeddings));
   }
+  const std::size_t before = backend_.memory_bytes();
   build_linears(model, recipe, purpose);
+  operands_.allocate();
+  operand_bytes_ = backend_.memory_bytes() - before;
   allocate_activations(purpose == Purpose::training);
   allocate_tokens();
   if (model.positions == PositionKind::rope) {
@@ -51,22 +55,22 @@ void Work::allocate_activations(bool training) {
   // Without a backward pass every layer works in the same memory.
   for (const SavedDeclaration& saved : declaration_.saved()) {
     const auto [rows, cols] = extent_of(saved, t);
-    if (!training) workspace_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
+    if (!training) activations_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
   }
   const auto exists = [&](const ScratchDeclaration& scratch) {
     return training || !scratch.in_training_only;
   };
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
-    if (exists(scratch)) workspace_.reserve(scratch.name, activation_, t, scratch.cols);
+    if (exists(scratch)) activations_.reserve(scratch.name, activation_, t, scratch.cols);
   }
-  workspace_.allocate();
+  activations_.allocate();
   for (const SavedDeclaration& saved : declaration_.saved()) {
     const auto [rows, cols] = extent_of(saved, t);
     saved_.push_back(training ? backend_.allocate(dtype_of(saved), rows, cols)
-                              : workspace_.view(shared_name(saved), dtype_of(saved), rows, cols));
+                              : activations_.view(shared_name(saved), dtype_of(saved), rows, cols));
   }
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
-    scratch_.push_back(exists(scratch) ? workspace_.view(scratch.name, activation_, t, scratch.cols)
+    scratch_.push_back(exists(scratch) ? activations_.view(scratch.name, activation_, t, scratch.cols)
                                        : TensorView{});
   }
 }
@@ -83,7 +87,7 @@ void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose
   const auto layers = static_cast<int>(model.num_hidden_layers);
   for (const LinearDeclaration& linear : declaration_.linears()) {
     linears_.push_back(std::make_unique<Linear>(
-        backend_, workspace_, linear.name, static_cast<std::uint32_t>(linears_.size()),
+        backend_, operands_, linear.name, static_cast<std::uint32_t>(linears_.size()),
         recipe.for_layer(linear.name, layers), parameters_[linear.weight],
         linear.bias ? &parameters_[*linear.bias] : nullptr, shape_.tokens(), purpose));
   }

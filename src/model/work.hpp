@@ -69,6 +69,8 @@ class Work {
   const RotaryTables& rotary() const { return rotary_; }  ///< empty without rotary positions
   Backend& backend() { return backend_; }
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
+  /// What the linear layers hold in backend memory, with the buffers that they share.
+  std::size_t operand_bytes() const { return operand_bytes_; }
   const BatchShape& shape() const { return shape_; }
   DType activation() const { return activation_; }  ///< storage type of activations
 
@@ -82,7 +84,9 @@ class Work {
   const Declaration declaration_;
   BatchShape shape_;
   DType activation_;
-  Workspace workspace_;
+  Workspace operands_;     ///< buffers that linear layers share
+  Workspace activations_;  ///< scratch; for inference what layers save, too
+  std::size_t operand_bytes_ = 0;
   std::vector<std::unique_ptr<Linear>> linears_;  ///< in the order of the declaration
   std::vector<TensorView> saved_, scratch_;
 

@@ -93,7 +93,14 @@ py::array gemm(const py::object& a_values, const py::object& b_values, const std
     throw Error("accumulate: accepted with an fp32 output only");
   }
   const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
-  const Support support = backend->supports(request.gemm, a.spec, b.spec);
+  const std::int64_t k = a.input.matrix.cols;
+  const Support support =
+      backend->supports(ops::Gemm{request.gemm,
+                                  QuantizedOperand::without_memory(a.spec, m, k),
+                                  QuantizedOperand::without_memory(b.spec, n, k),
+                                  {},
+                                  addend.has_value(),
+                                  TensorView::without_memory(request.gemm.output, m, n)});
   if (!support) throw Error(support.reason);
   NpyArray result;
   {

@@ -84,13 +84,10 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
   const Borrowed input = borrow_matrix(x, "x");
   const std::unique_ptr<Backend> backend = make_backend("cpu", threads);
   const TensorView& source = input.view;
-  if (const Support support = backend->supports(spec); !support) {
-    throw Error("quantizer " + label(spec) + ": " + support.reason);
-  }
-  QuantizedOperand operand;
-  operand.spec = spec;
-  operand.rows = transpose ? source.cols : source.rows;
-  operand.k = transpose ? source.rows : source.cols;
+  QuantizedOperand operand = QuantizedOperand::without_memory(
+      spec, transpose ? source.cols : source.rows, transpose ? source.rows : source.cols);
+  const Support support = backend->supports(ops::Quantize{source, transpose, {}, {}, operand});
+  if (!support) throw Error("quantizer " + label(spec) + ": " + support.reason);
   // Codes and scales are written where Python reads them; bf16 values are widened first.
   py::array code_array;
   py::object scale_array = py::none();

@@ -2,131 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 
-#include "emulation/base/machine.hpp"
-#include "src/evaluation/generator.hpp"
-#include "src/model/parameters.hpp"
-#include "src/model/transformer.hpp"
-#include "src/train/time_estimate.hpp"
+#include "src/model/decoder.hpp"
+#include "src/train/memory_plan.hpp"
+#include "src/train/time_plan.hpp"
 
 namespace fp8lab {
 namespace {
-
-/// Bytes of the tensors that a backend would allocate.
-class ByteCount {
- public:
-  explicit ByteCount(const Backend& backend) : backend_(backend) {}
-
-  std::int64_t of(DType dtype, std::int64_t rows, std::int64_t cols) const {
-    return rows * cols * static_cast<std::int64_t>(size_of(backend_.storage(dtype)));
-  }
-
- private:
-  const Backend& backend_;
-};
-
-/// What Transformer::allocate_activations and build_rope_tables allocate.
-std::int64_t activation_bytes(const ModelConfig& model, const StageConfig& stage, DType activation,
-                              const ByteCount& bytes) {
-  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  const std::int64_t c = model.hidden_size, f = model.intermediate_size;
-  const std::int64_t heads = model.num_attention_heads, kv = model.num_key_value_heads;
-  const std::int64_t q = heads * model.head_dim, qkv = q + 2 * kv * model.head_dim;
-  std::int64_t layer = bytes.of(activation, tokens, 4 * c + qkv + q + 3 * f) +
-                       bytes.of(DType::f32, tokens, 2 + heads);
-  if (model.qk_norm) {
-    layer += bytes.of(activation, tokens, q + kv * model.head_dim) +
-             bytes.of(DType::f32, tokens, heads + kv);
-  }
-  // Six vectors of integers, the weights of targets in f32, losses and a norm.
-  const std::int64_t vectors = tokens * 28 + bytes.of(DType::f32, tokens, 2);
-  return model.num_hidden_layers * layer + vectors +
-         bytes.of(activation, tokens, 5 * c + model.vocab_size + qkv + q + 3 * f) +
-         bytes.of(DType::f32, stage.sequence_length, model.head_dim);
-}
-
-bool is_second_orientation(Slot slot) {
-  return slot == Slot::wgrad_x || slot == Slot::dgrad_w || slot == Slot::wgrad_dy;
-}
-
-/// What Linear::reserve allocates for all layers, and the buffers that they share.
-class OperandBytes {
- public:
-  OperandBytes(DType activation, const ByteCount& bytes) : activation_(activation), bytes_(bytes) {}
-
-  void add(Slot slot, const LinearRecipe& recipe, std::int64_t rows, std::int64_t k) {
-    const QuantSpec& spec = recipe.slot(slot);
-    const std::int64_t codes = bytes_.of(spec.storage(), rows, k);
-    const bool weight = slot == Slot::fprop_w || slot == Slot::dgrad_w;
-    const bool kept_x = slot == Slot::fprop_x && recipe.slot(Slot::wgrad_x).orientation_source !=
-                                                     OrientationSource::high_precision;
-    const bool is_source = slot == Slot::fprop_w && !spec.is_cast() && !spec.transform &&
-                           spec.storage() == activation_;
-    if (!(weight || kept_x)) {
-      shared_[slot_name(slot)] = std::max(shared_[slot_name(slot)], codes);
-    } else if (!is_source) {
-      own_ += codes;
-    }
-    if (spec.has_scale()) {
-      own_ += bytes_.of(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
-    }
-    if (is_second_orientation(slot) &&
-        spec.orientation_source != OrientationSource::high_precision) {
-      shared_["dequantized"] = std::max(shared_["dequantized"], bytes_.of(DType::f32, rows, k));
-    }
-    own_ += static_cast<std::int64_t>(sizeof(OperandStatistics));
-  }
-
-  std::int64_t total() const {
-    std::int64_t sum = own_;
-    for (const auto& [name, size] : shared_) sum += size;
-    return sum;
-  }
-
- private:
-  DType activation_;
-  const ByteCount& bytes_;
-  std::int64_t own_ = 0;
-  std::map<std::string, std::int64_t> shared_;
-};
-
-std::int64_t operand_bytes(const ModelConfig& model, const StageConfig& stage, const Recipe& recipe,
-                           const ByteCount& bytes) {
-  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  OperandBytes operands(recipe.activation_dtype, bytes);
-  const Declaration declaration = declaration_of(model);
-  for (const LinearDeclaration& layer : declaration.linears()) {
-    const LinearRecipe& linear =
-        recipe.for_layer(layer.name, static_cast<int>(model.num_hidden_layers));
-    operands.add(Slot::fprop_x, linear, tokens, layer.in);
-    operands.add(Slot::fprop_w, linear, layer.out, layer.in);
-    operands.add(Slot::dgrad_dy, linear, tokens, layer.out);
-    operands.add(Slot::dgrad_w, linear, layer.in, layer.out);
-    operands.add(Slot::wgrad_dy, linear, layer.out, tokens);
-    operands.add(Slot::wgrad_x, linear, layer.in, tokens);
-  }
-  return operands.total();
-}
-
-/// What the generators of Evaluator allocate at most: sequences as long as those of training.
-std::int64_t cache_bytes(const ModelConfig& model, const StageConfig& stage, DType activation,
-                         const ByteCount& bytes) {
-  if (!stage.eval) return 0;
-  const EvalConfig& eval = *stage.eval;
-  const bool own = eval.rollout && !eval.rollout->recipe.empty();
-  const bool shared = eval.exact_match > 0 || eval.pass_at_k || (eval.rollout && !own);
-  const std::int64_t sequences =
-      std::clamp<std::int64_t>(kCachedTokens / stage.sequence_length, 1, kDecodedTogether);
-  const std::int64_t generators = (own ? 1 : 0) + (shared ? 1 : 0);
-  return generators * model.num_hidden_layers *
-         bytes.of(activation, sequences * stage.sequence_length,
-                  2 * model.num_key_value_heads * model.head_dim);
-}
-
-/// What Trainer holds of a token of the step: four integers and a weight.
-constexpr std::int64_t kBytesOfToken = 20;
 
 std::string braced(const std::vector<std::string>& words) {
   return words.size() == 1 ? words.front() : fmt::format("{{{}}}", fmt::join(words, ","));
@@ -161,88 +44,7 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// Throws Error when `backend` lacks the GEMM or the quantization of one of its operands.
-void require_support(const LinearRecipe& linear, GemmRole role, const Backend& backend,
-                     const std::string& where) {
-  const std::size_t first = 2 * static_cast<std::size_t>(role);
-  for (std::size_t i = first; i < first + 2; ++i) {
-    if (const Support support = backend.supports(linear.slots[i]); !support) {
-      throw Error(fmt::format("{}: {}: {}", where, slot_name(kSlots[i]), support.reason));
-    }
-  }
-  const Support support =
-      backend.supports(linear.gemm(role), linear.slots[first], linear.slots[first + 1]);
-  if (!support) {
-    throw Error(fmt::format("{}: {}: {}", where, gemm_role_name(role), support.reason));
-  }
-}
-
 }  // namespace
-
-MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                       const Backend& backend) {
-  const ByteCount bytes(backend);
-  const OptimizerConfig& optimizer = config.optimizer;
-  const DType master = backend.storage(DType::f32);
-  const DType working = backend.storage(recipe.activation_dtype);
-  MemoryPlan plan;
-  plan.parameters =
-      declaration_of(config.model).weights() *
-      (bytes.of(DType::f32, 2, 1) +
-       (working == master ? 0 : bytes.of(recipe.activation_dtype, 1, 1)) +
-       bytes.of(optimizer.first_moment, 1, 1) + bytes.of(optimizer.second_moment, 1, 1));
-  plan.activations = activation_bytes(config.model, stage, recipe.activation_dtype, bytes);
-  plan.operands = operand_bytes(config.model, stage, recipe, bytes);
-  plan.caches = cache_bytes(config.model, stage, recipe.activation_dtype, bytes);
-  return plan;
-}
-
-void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                    const Backend& backend) {
-  if (backend.name() == "truth" && config.logging.statistics_every_steps > 0) {
-    throw Error("backend 'truth' quantizes nothing: set logging.statistics_every_steps=0");
-  }
-  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  const int layers = static_cast<int>(config.model.num_hidden_layers);
-  const Declaration declaration = declaration_of(config.model);
-  for (const LinearDeclaration& layer : declaration.linears()) {
-    const LinearRecipe& linear = recipe.for_layer(layer.name, layers);
-    const std::string where =
-        fmt::format("stage {}, recipe {}, {}", stage.name, recipe.name, layer.name);
-    validate_shape(linear, tokens, layer.in, layer.out, where);
-    for (const GemmRole role : kGemmRoles) require_support(linear, role, backend, where);
-  }
-  if (!stage.eval || !stage.eval->rollout || stage.eval->rollout->recipe.empty()) return;
-  const Recipe rollout = load_recipe(stage.eval->rollout->recipe);
-  for (const LinearDeclaration& layer : declaration.linears()) {
-    const LinearRecipe& linear = rollout.for_layer(layer.name, layers);
-    const std::string where =
-        fmt::format("stage {}, rollout recipe {}, {}", stage.name, rollout.name, layer.name);
-    validate_shape(linear, GemmRole::fprop, layer.in, where);
-    require_support(linear, GemmRole::fprop, backend, where);
-  }
-}
-
-void require_memory_of(const RunConfig& config, const Backend& backend) {
-  for (const StageConfig& stage : config.stages) {
-    const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
-    const MemoryPlan plan = plan_memory(config, stage, recipe, backend);
-    const bool on_host = backend.name() != "cuda";
-    const auto text = [](std::int64_t bytes) { return memory_text(static_cast<double>(bytes)); };
-    const std::int64_t data = stage.batch_sequences * stage.sequence_length * kBytesOfToken;
-    const std::string parts =
-        on_host
-            ? fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
-                          text(plan.parameters), text(plan.activations), text(plan.operands),
-                          text(plan.caches))
-            : std::string();
-    require_memory(
-        static_cast<double>((on_host ? plan.total() : 0) + data),
-        fmt::format("stage {}: steps of {} x {} tokens, {} x {} at once ({}tokens {})", stage.name,
-                    stage.batch_sequences, stage.sequence_length, stage.micro_batch_sequences,
-                    stage.sequence_length, parts, text(data)));
-  }
-}
 
 std::vector<std::string> stage_warnings(const RunConfig& config, const StageConfig& stage,
                                         const Recipe& recipe) {
@@ -293,13 +95,10 @@ std::string describe_plan(const RunConfig& config, Backend& backend,
         mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
         mib(memory.caches));
     phase(fmt::format("timing the operations of stage {}", stage.name));
-    const TimePlan time = estimate_step(config, stage, recipe, backend);
+    const TimePlan time = plan_time(config, stage, recipe, backend);
     total += time.total() * static_cast<double>(stage.steps);
-    text += fmt::format(
-        "time about {:.3g} s a step, from timed operations: GEMMs {:.3g}, attention {:.3g}, "
-        "quantization {:.3g}, elementwise {:.3g}, optimizer {:.3g}\n",
-        time.total(), time.gemms, time.attention, time.quantization, time.elementwise,
-        time.optimizer);
+    text += fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.total(),
+                        describe(time));
   }
   return text + fmt::format("\ntime of all stages about {:.0f} s, without evaluations\n", total);
 }

@@ -9,7 +9,7 @@
 #include "src/io/hash.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
-#include "src/train/plan.hpp"
+#include "src/train/memory_plan.hpp"
 
 namespace fp8lab {
 

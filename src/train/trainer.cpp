@@ -13,7 +13,7 @@
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
-#include "src/train/plan.hpp"
+#include "src/train/memory_plan.hpp"
 #include "src/train/run_check.hpp"
 #include "src/train/schedule.hpp"
 #include "src/train/training_step.hpp"
@@ -55,9 +55,7 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
   say("opening the data");
   open_data();
   say("initializing weights");
-  parameters_ = std::make_unique<Parameters>(backend_, config_.model, config_.optimizer,
-                                             recipe_.activation_dtype);
-  scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
+  memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
   load_initial_weights();
   say("");
 }
@@ -65,12 +63,12 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
 Trainer::~Trainer() = default;
 
 void Trainer::load_initial_weights() {
-  parameters_->initialize(config_.seed);
+  memory_->parameters.initialize(config_.seed);
   const std::filesystem::path& initial =
       options_.init_from.empty() ? config_.init_from : options_.init_from;
   if (!initial.empty()) {
     say("loading weights of " + initial.string());
-    load_weights(initial, *parameters_);
+    load_weights(initial, memory_->parameters);
     if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
   }
   say("hashing weights and data");
@@ -78,7 +76,7 @@ void Trainer::load_initial_weights() {
   for (const StageData& data : data_) {
     contents.push_back({&data.train, data.eval ? &*data.eval : nullptr});
   }
-  identity_ = make_identity(config_, contents, hex16(parameters_->hash()));
+  identity_ = make_identity(config_, contents, hex16(memory_->parameters.hash()));
   if (!histories_.empty()) {
     identity_.emplace_back(kInitialHistories, hex16(hash_of(histories_)));
   }
@@ -109,7 +107,9 @@ void Trainer::say(const std::string& phase) const {
 
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
 
-double Trainer::scalar(std::int64_t index) { return read_scalar(backend_, scalars_, index); }
+double Trainer::scalar(std::int64_t index) {
+  return read_scalar(backend_, memory_->scalars, index);
+}
 
 RunMeta Trainer::make_meta() {
   RunMeta meta;
@@ -142,7 +142,7 @@ RunMeta Trainer::make_meta() {
   meta.math_profile = "exact";
   meta.simd_target = options_.simd_target;
   meta.seed = config_.seed;
-  meta.parameter_count = parameters_->declaration().weights();
+  meta.parameter_count = memory_->parameters.declaration().weights();
   meta.optimizer_states =
       fmt::format("m={} v={} master=f32", name_of(config_.optimizer.first_moment),
                   name_of(config_.optimizer.second_moment));
@@ -241,28 +241,28 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
   stage->index = index;
   stage->config = &config_.stages[i];
   const StageConfig& config = *stage->config;
-  stage->transformer = std::make_unique<Transformer>(
-      backend_, *parameters_, config_.model, stage_recipes_[i],
-      BatchShape{config.micro_batch_sequences, config.sequence_length, config_.attention});
+  stage->transformer =
+      make_transformer(backend_, memory_->parameters, config_, config, stage_recipes_[i]);
   if (config.eval.has_value()) {
-    stage->evaluator = std::make_unique<Evaluator>(backend_, *parameters_, *stage->transformer,
-                                                   *config.eval, *data_[i].eval, options_.stop);
+    stage->evaluator =
+        std::make_unique<Evaluator>(backend_, memory_->parameters, *stage->transformer,
+                                    *config.eval, *data_[i].eval, options_.stop);
   }
   const bool resumed = position_.streams.size() == i + 1;
   if (resumed) {
-    load_checkpoint(directory_.checkpoint_file(),
-                    {backend_, *parameters_, scalars_, stage->transformer->linears()});
+    load_checkpoint(directory_.checkpoint_file(), {backend_, memory_->parameters, memory_->scalars,
+                                                   stage->transformer->linears()});
     data_[i].stream.seek(position_.streams[i]);
   } else {
     position_.streams.push_back(first_position(index));
     data_[i].stream.seek(position_.streams[i]);
     continue_amax_histories(*stage);
     if (config.reset_optimizer) {
-      parameters_->reset_optimizer();
-      backend_.fill_zero(scalars_);
+      memory_->parameters.reset_optimizer();
+      backend_.fill_zero(memory_->scalars);
     }
     if (config.planted_outliers.channels > 0) {
-      plant_outliers(*parameters_, config.planted_outliers, config_.seed);
+      plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
       log_->append(EventRecord{position_.step + 1, "outliers_planted",
                                fmt::format("{} channels, gain {}", config.planted_outliers.channels,
                                            config.planted_outliers.gain)});
@@ -285,7 +285,7 @@ void Trainer::train_step(Stage& stage) {
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(position_.step + 1);
   context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
-  const TrainingStep step{backend_, *parameters_, *stage.transformer, scalars_};
+  const TrainingStep step{backend_, memory_->parameters, *stage.transformer, memory_->scalars};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   const std::int64_t tokens = step.accumulate(context, batches, rate);
   const std::vector<std::uint8_t> without_history = stage.transformer->without_history();
@@ -295,7 +295,7 @@ void Trainer::train_step(Stage& stage) {
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {
-  for (const Parameter& parameter : parameters_->all()) {
+  for (const Parameter& parameter : memory_->parameters.all()) {
     const TensorView& gradient = parameter.gradient();
     if (gradient.dtype != DType::f32) continue;
     std::vector<float> values(static_cast<std::size_t>(gradient.size()));
@@ -340,7 +340,7 @@ void Trainer::record_step(Stage& stage, std::int64_t tokens) {
   }
   record.learning_rate = scalar(StepScalar::kLearningRate);
   record.seconds = elapsed();
-  if (config_.logging.hash_every_step) record.weight_hash = parameters_->hash();
+  if (config_.logging.hash_every_step) record.weight_hash = memory_->parameters.hash();
   const bool last = position_.stage_step == stage.config->steps;
   const bool finite =
       tokens == 0 || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
@@ -419,10 +419,10 @@ void Trainer::checkpoint(Stage& stage) {
   position.seconds = elapsed();
   say("writing a checkpoint");
   log_->flush();
-  const std::uint64_t hash =
-      save_checkpoint(directory_.checkpoint_file(),
-                      {backend_, *parameters_, scalars_, stage.transformer->linears()}, position,
-                      hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
+  const std::uint64_t hash = save_checkpoint(
+      directory_.checkpoint_file(),
+      {backend_, memory_->parameters, memory_->scalars, stage.transformer->linears()}, position,
+      hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
   log_->append(CheckpointRecord{position.step, hash});
   log_->flush();
   say("");
@@ -454,7 +454,7 @@ RunOutcome Trainer::run() {
     ++position_.stage;
     backend_.release_to(mark);
   }
-  log_->complete(parameters_->hash());
+  log_->complete(memory_->parameters.hash());
   return RunOutcome::complete;
 }
 

@@ -19,6 +19,7 @@
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/run_directory.hpp"
+#include "src/train/run_memory.hpp"
 
 namespace fp8lab {
 
@@ -97,8 +98,7 @@ class Trainer {
   Recipe recipe_;
   std::vector<Recipe> stage_recipes_;
   std::vector<StageData> data_;
-  std::unique_ptr<Parameters> parameters_;
-  TensorView scalars_;
+  std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<RunLog> log_;
   RunPosition position_;
   std::int64_t total_steps_ = 0;

@@ -127,6 +127,7 @@ void multiply(const ScalarSteps& steps, const GemmSpec& spec, const QuantizedOpe
               const TensorView& d) {
   const GemmPlan plan = plan_gemm(spec, a.spec, b.spec, a.k);
   check_gemm_operands(spec, plan, a, b, bias, accumulate, d);
+  check_block_scales(plan, a, b);
   const auto as_wanted = [](ScaleIndex wanted, std::int64_t, std::int64_t) { return wanted; };
   const ScalarOperand left(a, plan.format_a, as_wanted);
   const ScalarOperand right(b, plan.format_b, steps.scale_index_b);

@@ -421,6 +421,7 @@ void run(const ops::Gemm& op) {
   }
   const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);
   check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);
+  check_block_scales(plan, op.a, op.b);
   if (op.a.rows == 0 || op.b.rows == 0) return;
   const std::optional<FastMethod> method = fast_method(op.spec.accumulator);
   if (!method) return reference::gemm(op);

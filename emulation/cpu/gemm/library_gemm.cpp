@@ -88,6 +88,7 @@ void library_gemm(const GemmSpec& spec, const QuantizedOperand& a, const Quantiz
   GemmSpec sum_spec = spec;
   sum_spec.output = DType::f32;
   check_gemm_operands(sum_spec, plan, a, b, TensorView{}, false, accumulators);
+  check_block_scales(plan, a, b);
   check_output(epilogue, a.rows, b.rows, d);
   gemm_accumulators(plan, a, b, accumulators);
 

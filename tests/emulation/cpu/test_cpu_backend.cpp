@@ -23,9 +23,47 @@ TEST_CASE("the CPU backend names itself and keeps the wanted storage") {
   CHECK_THAT(backend->device(), Catch::EndsWith(", 2 threads"));
   CHECK(backend->storage(DType::bf16) == DType::bf16);
   CHECK(backend->storage(DType::f32) == DType::f32);
-  CHECK(backend->supports(QuantSpec{}));
-  CHECK(backend->supports(GemmSpec{}, QuantSpec{}, QuantSpec{}));
+  CHECK(backend->is_on_host());
   REQUIRE_THROWS_AS(cpu::make_cpu_backend(-1), Error);
+}
+
+TEST_CASE("an operation is refused with its reason before there is memory") {
+  const auto cpu = cpu::make_cpu_backend(1);
+  const auto truth = reference::make_truth_backend(1);
+  const TensorView source = TensorView::without_memory(DType::f32, 32, 64);
+  const TensorView d = TensorView::without_memory(DType::bf16, 32, 32);
+  QuantizedOperand values = QuantizedOperand::without_memory(QuantSpec{}, 32, 64);
+  CHECK(cpu->supports(ops::Quantize{source, false, {}, {}, values}));
+  CHECK(cpu->supports(ops::Gemm{GemmSpec{}, values, values, {}, false, d}));
+  CHECK(cpu->supports(ops::Add{source, source, source}));
+  CHECK(cpu->supports(ops::MeasureOperand{source, false, values, {}}));
+
+  QuantizedOperand unscaled = values;  // e4m3fn by row, but nothing says where scales come from
+  unscaled.spec.format = numerics::kE4M3;
+  unscaled.spec.scale_source = ScaleSource::delayed;
+  unscaled.spec.tile = {1, 0};
+  const ops::Quantize refused{source, false, {}, {}, unscaled};
+  const std::string reason = supports_quantization(unscaled.spec).reason;
+  REQUIRE_FALSE(reason.empty());
+  CHECK(cpu->supports(refused).reason == reason);
+  // A composite is refused as its parts are.
+  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, values, values}));
+  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, values, unscaled}).reason == reason);
+  CHECK(cpu->supports(ops::QuantizeBoth{source, {}, {}, unscaled, values}).reason == reason);
+  const ops::SwigluForward swiglu{source, d};
+  CHECK(cpu->supports(ops::ProduceQuantize{swiglu, {}, {}, unscaled}).reason == reason);
+  CHECK(cpu->supports(ops::ProduceQuantize{swiglu, {}, {}, values, &unscaled}).reason == reason);
+  // A product of FP8 codes in a chain for bf16.
+  QuantizedOperand codes = values;
+  codes.spec.format = numerics::kE4M3;
+  GemmSpec wgmma;
+  wgmma.accumulator = Accumulator::sm90_wgmma_fp8;
+  CHECK_FALSE(cpu->supports(ops::Gemm{wgmma, values, codes, {}, false, d}));
+
+  // The truth path applies no recipe, so that only statistics mean nothing.
+  CHECK(truth->supports(refused));
+  CHECK(truth->supports(ops::Gemm{wgmma, values, codes, {}, false, d}));
+  CHECK_FALSE(truth->supports(ops::MeasureOperand{source, false, values, {}}));
 }
 
 TEST_CASE("threads are bounded by the processors, and by 1024") {

@@ -1,61 +1,191 @@
 // What --dry-run promises, against what a stage allocates.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/recording/stand_in.hpp"
 #include "src/backend/factory.hpp"
 #include "src/evaluation/evaluator.hpp"
-#include "src/model/transformer.hpp"
+#include "src/train/memory_plan.hpp"
 #include "src/train/plan.hpp"
+#include "src/train/run_memory.hpp"
+#include "src/train/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;
 
 namespace {
 
-/// Bytes that parameters and a transformer take, beside the plan's.
-void check_memory(const ModelConfig& model, const std::string& recipe_name,
-                  const std::string& backend_name) {
+StageConfig small_stage() {
+  StageConfig stage;
+  stage.name = "s";
+  stage.batch_sequences = stage.micro_batch_sequences = 2;
+  stage.sequence_length = 128;
+  return stage;
+}
+
+RunConfig run_of(const ModelConfig& model) {
   RunConfig config;
   config.model = model;
   config.optimizer.second_moment = DType::bf16;
-  StageConfig stage;
-  stage.micro_batch_sequences = 2;
-  stage.sequence_length = 256;
-  const Recipe recipe = load_recipe(recipe_name);
-  const auto backend = make_backend(backend_name, 1);
-  const MemoryPlan plan = plan_memory(config, stage, recipe, *backend);
-  const Parameters parameters(*backend, model, config.optimizer, recipe.activation_dtype);
-  const auto of_parameters = static_cast<double>(backend->memory_bytes());
-  const Transformer transformer(*backend, parameters, model, recipe,
-                                BatchShape{2, stage.sequence_length, {}});
-  const auto total = static_cast<double>(backend->memory_bytes());
-  INFO(recipe_name << " on " << backend_name << ": planned " << plan.parameters << " + "
-                   << plan.activations << " + " << plan.operands << ", allocated " << of_parameters
-                   << " and then " << total);
-  // Allocations are rounded up to 64 bytes; norms are the smallest.
-  CHECK(std::abs(of_parameters - static_cast<double>(plan.parameters)) <= 0.005 * of_parameters);
-  const auto planned = static_cast<double>(plan.parameters + plan.activations + plan.operands);
-  CHECK(std::abs(total - planned) <= 0.005 * total);
+  return config;
 }
+
+Batch first_batch(const StageConfig& stage) {
+  Dataset dataset(make_corpus(fp8lab::test::sample_documents()), DataForm::running_text, 3, 0);
+  return dataset.next(stage.micro_batch_sequences, stage.sequence_length);
+}
+
+/// Makes what Trainer holds for the stage and takes a step: the plan has every byte of it.
+void check_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                  const std::string& backend_name = "cpu") {
+  INFO(recipe.name << " on " << backend_name);
+  const auto backend = make_backend(backend_name, 1);
+  std::optional<DataSources> data;
+  if (stage.eval) data = open_sources(stage.eval->data, config.model.vocab_size, "test");
+  const MemoryPlan plan = plan_memory(config, stage, recipe, *backend, data ? &*data : nullptr);
+  const auto held = [&] { return static_cast<std::int64_t>(backend->memory_bytes()); };
+
+  RunMemory run(*backend, config, load_recipe(config.recipe));
+  CHECK(held() == plan.parameters);
+  run.parameters.initialize(1);
+  const auto transformer = make_transformer(*backend, run.parameters, config, stage, recipe);
+  CHECK(held() == plan.parameters + plan.operands + plan.activations);
+  CHECK(plan.operands > 0);
+  std::unique_ptr<Evaluator> evaluator;
+  if (stage.eval) {
+    evaluator =
+        std::make_unique<Evaluator>(*backend, run.parameters, *transformer, *stage.eval, *data);
+  }
+  const std::vector<Batch> batches = {first_batch(stage)};
+  const TrainingStep step{*backend, run.parameters, *transformer, run.scalars};
+  step.update(config.optimizer.adamw, step.accumulate(StepContext{}, batches, 1e-3));
+  if (evaluator) evaluator->evaluate(StepContext{}, true);
+  CHECK(held() == plan.total());
+  CHECK((plan.caches > 0) == stage.eval.has_value());
+}
+
+/// int8 operands with `transform`.
+Recipe transformed(const std::string& transform) {
+  return parse_recipe(
+      "name = \"transformed\"\n[slots.default]\nformat = \"int8\"\ntile = \"tensor\"\n"
+      "transform = \"" +
+          transform + "\"\n[gemm]\naccumulator = \"sm90_bf16\"\n",
+      "test.toml");
+}
+
+/// Greedy answers, samples, and rollouts in the numerics of `rollout`.
+EvalConfig generation(const std::string& rollout) {
+  EvalConfig eval;
+  eval.data.form = DataForm::prompt_response;
+  eval.sequences = 2;
+  eval.exact_match = 3;
+  eval.max_new_tokens = 2;
+  eval.pass_at_k = PassAtKConfig{};
+  eval.pass_at_k->problems = eval.pass_at_k->samples = 2;
+  eval.rollout = RolloutConfig{};
+  eval.rollout->prompts = 2;
+  eval.rollout->recipe = rollout;
+  return eval;
+}
+
+/// The CPU backend but for what it refuses.
+class Refusing final : public StandIn {
+ public:
+  explicit Refusing(Backend& original) : StandIn(original) {}
+
+  void accept_quantizers() { accepts_quantizers_ = true; }
+
+  using StandIn::supports;
+  Support supports(const ops::Quantize& op) const override {
+    const bool refused = !accepts_quantizers_ && op.operand.is_right && op.transpose;
+    return {refused ? "no transposed right operand" : ""};
+  }
+  Support supports(const ops::Gemm& op) const override {
+    return {op.accumulate ? "no accumulation" : ""};
+  }
+
+  TensorView allocate(DType, std::int64_t, std::int64_t) override { return {}; }
+  std::size_t memory_mark() const override { return 0; }
+  void release_to(std::size_t) override {}
+  std::size_t memory_bytes() const override { return 0; }
+  void upload(const TensorView&, const void*) override {}
+  void download(void*, const TensorView&) override {}
+  void fill_zero(const TensorView&) override {}
+  void synchronize() override {}
+#define FP8LAB_OPERATION(Name) \
+  void run(const ops::Name&) override {}
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
+
+ private:
+  bool accepts_quantizers_ = false;
+};
 
 }  // namespace
 
-TEST_CASE("planned memory is what a stage allocates") {
-  ModelConfig model = load_model("tiny");
-  for (const char* recipe : {"bf16", "fp32", "infir2", "te_delayed", "mxfp8", "deepseek_v3"}) {
-    check_memory(model, recipe, "cpu");
+TEST_CASE("planned memory is to the byte what a stage allocates") {
+  const StageConfig stage = small_stage();
+  for (const char* name :
+       {"bf16", "fp32", "infir2", "te_delayed", "mxfp8", "deepseek_v3", "nvfp4", "fp4_occ"}) {
+    RunConfig config = run_of(fp8lab::test::small_model());
+    config.recipe = name;
+    check_memory(config, stage, load_recipe(name));
   }
-  model.qk_norm = true;
-  model.o_bias = model.mlp_bias = true;
-  model.tie_word_embeddings = false;
-  model.head_dim = 96;
-  check_memory(model, "infir2", "cpu");
-  check_memory(model, "bf16", "truth");
+  RunConfig config = run_of(fp8lab::test::small_model());
+  check_memory(config, stage, transformed("smooth:0.5"));
+  check_memory(config, stage, transformed("clamp:0.99"));
+  config.model = fp8lab::test::qwen3_model();  // normalised heads
+  check_memory(config, stage, load_recipe("infir2"));
+  config.model = fp8lab::test::biased_model();  // biases, and a head of its own
+  check_memory(config, stage, load_recipe("infir2"));
+  // A stage in another recipe than the run's, whose activations the working copy does not have.
+  check_memory(config, stage, load_recipe("fp32"));
+  config.recipe = "fp32";
+  check_memory(config, stage, load_recipe("bf16"), "truth");
+}
+
+TEST_CASE("planned memory has what evaluations hold") {
+  RunConfig config = run_of(fp8lab::test::small_model());
+  StageConfig stage = small_stage();
+  for (const char* rollout : {"", "infir2"}) {
+    stage.eval = generation(rollout);
+    check_memory(config, stage, load_recipe("infir2"));
+  }
+  stage.eval = EvalConfig{};
+  stage.eval->sequences = 2;
+  check_memory(config, stage, load_recipe("te_delayed"));
+}
+
+TEST_CASE("a stage that cannot run names itself, the recipe, the layer and the slot or GEMM") {
+  const auto cpu = make_backend("cpu", 1), truth = make_backend("truth", 1);
+  RunConfig config = run_of(fp8lab::test::small_model());
+  StageConfig stage = small_stage();
+  validate_stage(config, stage, load_recipe("infir2"), *cpu);
+  CHECK_THROWS_WITH(
+      validate_stage(config, stage, load_recipe("bf16"), *truth),
+      Catch::Contains("quantizes nothing") && Catch::Contains("logging.statistics_every_steps=0"));
+  config.logging.statistics_every_steps = 0;
+  validate_stage(config, stage, load_recipe("bf16"), *truth);
+
+  Recipe recipe = load_recipe("bf16");
+  recipe.linear.slot(Slot::dgrad_dy).tile = {0, 5};
+  recipe.linear.slot(Slot::dgrad_dy).scale_source = ScaleSource::current;
+  CHECK_THROWS_WITH(validate_stage(config, stage, recipe, *cpu),
+                    Catch::StartsWith("stage s, recipe bf16, layers.0.attention.qkv: "));
+  stage.sequence_length = 8192;
+  CHECK_THROWS_WITH(validate_stage(config, stage, load_recipe("bf16"), *cpu),
+                    Catch::StartsWith("stage s, recipe bf16, sequence_length 8192 exceeds"));
+  stage.sequence_length = 128;
+  stage.eval = generation("te_delayed");
+  CHECK_THROWS_WITH(validate_stage(config, stage, load_recipe("bf16"), *cpu),
+                    Catch::Contains("stage s, rollout recipe te_delayed: delayed scaling needs"));
 }
 
 TEST_CASE("the layout of parameters counts what they hold") {
@@ -76,30 +206,36 @@ TEST_CASE("the layout of parameters counts what they hold") {
   CHECK(declaration_of(load_model("qwen3-0.6b")).weights() == 596049920);
 }
 
-TEST_CASE("planned caches are enough for what an evaluation generates") {
-  RunConfig config;
-  config.model = load_model("tiny");
-  StageConfig stage;
-  stage.micro_batch_sequences = 2;
-  stage.sequence_length = 256;
+TEST_CASE("what a backend refuses is told with its slot or GEMM") {
+  const auto cpu = make_backend("cpu", 1);
+  Refusing backend(*cpu);
+  const RunConfig config = run_of(fp8lab::test::small_model());
+  const StageConfig stage = small_stage();
+  const Recipe recipe = load_recipe("infir2");
+  CHECK_THROWS_WITH(validate_stage(config, stage, recipe, backend),
+                    "stage s, recipe infir2, layers.0.attention.qkv: dgrad.w: no transposed right "
+                    "operand");
+  backend.accept_quantizers();
+  CHECK_THROWS_WITH(validate_stage(config, stage, recipe, backend),
+                    "stage s, recipe infir2, layers.0.attention.qkv: wgrad: no accumulation");
+}
+
+TEST_CASE("without data, planned caches are as long as sequences") {
+  RunConfig config = run_of(fp8lab::test::small_model());
+  StageConfig stage = small_stage();
   const Recipe recipe = load_recipe("infir2");
   const auto backend = make_backend("cpu", 1);
-  const Parameters parameters(*backend, config.model, config.optimizer, recipe.activation_dtype);
-  Transformer transformer(*backend, parameters, config.model, recipe,
-                          BatchShape{2, stage.sequence_length, {}});
-  stage.eval = EvalConfig{};
-  stage.eval->data.form = DataForm::prompt_response;
-  stage.eval->exact_match = 100;
-  stage.eval->max_new_tokens = 100;
-  const DataSources data = open_sources(stage.eval->data, config.model.vocab_size, "test");
-  const auto before = static_cast<double>(backend->memory_bytes());
-  const Evaluator evaluator(*backend, parameters, transformer, *stage.eval, data);
-  const auto taken = static_cast<double>(backend->memory_bytes()) - before;
-  const auto planned = static_cast<double>(plan_memory(config, stage, recipe, *backend).caches);
-  CHECK(taken <= planned);
-  CHECK(taken > 0.5 * planned);  // the longest prompt is shorter than a sequence
-  stage.eval->exact_match = 0;
   CHECK(plan_memory(config, stage, recipe, *backend).caches == 0);
+  stage.eval = generation("");
+  const DataSources data = open_sources(stage.eval->data, config.model.vocab_size, "test");
+  const MemoryPlan most = plan_memory(config, stage, recipe, *backend);
+  const MemoryPlan exact = plan_memory(config, stage, recipe, *backend, &data);
+  CHECK(exact.caches < most.caches);
+  CHECK(exact.total() - exact.caches == most.total() - most.caches);
+  // Four sequences at once: keys and values of two heads of 16 in bf16, in both layers.
+  const std::int64_t keys_and_values = 2 * 2 * (4 * stage.sequence_length) * (2 * 16) * 2;
+  CHECK(most.caches >= keys_and_values);
+  CHECK(most.caches < keys_and_values + 2048);
 }
 
 TEST_CASE("a warning of many layers is told once, with their pattern and number") {

@@ -1,0 +1,72 @@
+#include "emulation/recording/work_log.hpp"
+
+#include <fmt/format.h>
+
+#include <variant>
+
+namespace fp8lab {
+namespace {
+
+std::string of_norm(const TensorView& x, const TensorView& weight) {
+  return NormHeads::of(x, weight).count > 1 ? "of heads" : "";
+}
+
+}  // namespace
+
+std::string variant_of(const ops::Copy& op) {
+  return fmt::format("{} to {}", name_of(op.source.dtype), name_of(op.destination.dtype));
+}
+
+std::string variant_of(const ops::Quantize& op) {
+  return fmt::format("{} {}{}", name_of(op.source.dtype), label(op.operand.spec),
+                     op.transpose ? " transposed" : "");
+}
+
+std::string variant_of(const ops::QuantizeBoth& op) {
+  return fmt::format("{} {} and {}", name_of(op.source.dtype), label(op.first.spec),
+                     label(op.second.spec));
+}
+
+std::string variant_of(const ops::ProduceQuantize& op) {
+  std::string words =
+      std::visit([](const auto& producer) { return kind_of(producer); }, op.producer);
+  op.for_each_part([&](const auto& part) {
+    if (part.kClass == WorkClass::quantization) words += " " + variant_of(part);
+  });
+  return words;
+}
+
+std::string variant_of(const ops::Dequantize& op) {
+  return fmt::format("{} to {}{}", label(op.operand.spec), name_of(op.destination.dtype),
+                     op.transpose ? " transposed" : "");
+}
+
+std::string variant_of(const ops::UpdateDelayedScale& op) { return label(op.spec); }
+
+std::string variant_of(const ops::SmoothingFactors& op) {
+  return fmt::format("{}{}{}", transform_name(op.transform), op.transpose_a ? " A^T" : "",
+                     op.transpose_b ? " B^T" : "");
+}
+
+std::string variant_of(const ops::Gemm& op) {
+  return fmt::format("{} {} {}{}{}", label(op.spec), label(op.a.spec), label(op.b.spec),
+                     op.bias.empty() ? "" : " bias", op.accumulate ? " accumulated" : "");
+}
+
+std::string variant_of(const ops::Compensate& op) {
+  return fmt::format("{} {}", label(op.a.spec), label(op.b.spec));
+}
+
+std::string variant_of(const ops::MeasureOperand& op) { return label(op.operand.spec); }
+
+std::string variant_of(const ops::RmsNormForward& op) { return of_norm(op.x, op.weight); }
+
+std::string variant_of(const ops::RmsNormBackward& op) { return of_norm(op.x, op.weight); }
+
+std::string variant_of(const ops::AdamW& op) {
+  return fmt::format("{} {}{}", name_of(op.tensors.first_moment.dtype),
+                     name_of(op.tensors.second_moment.dtype),
+                     op.tensors.working.empty() ? "" : " with a working copy");
+}
+
+}  // namespace fp8lab

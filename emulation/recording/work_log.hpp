@@ -1,0 +1,73 @@
+// Which operations ran, and how much work they did.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "emulation/ops/list.hpp"
+
+namespace fp8lab {
+
+/// All operations of one kind.
+struct WorkOfKind {
+  std::string_view name;  ///< kName of the operation
+  WorkClass work_class = WorkClass::elementwise;
+  std::int64_t calls = 0;
+  double work = 0;     ///< in the units of the operation's work()
+  double seconds = 0;  ///< 0 where nothing was timed
+};
+
+/// By kind: the name of the operation and what else its speed depends on, apart from its shape.
+using WorkLog = std::map<std::string, WorkOfKind>;
+
+/// Quantizers, accumulators, types: what the speed of an operation depends on apart from its shape.
+/// Empty for those that say nothing of the sort.
+template <class Op>
+std::string variant_of(const Op&) {
+  return {};
+}
+std::string variant_of(const ops::Copy& op);
+std::string variant_of(const ops::Quantize& op);
+std::string variant_of(const ops::QuantizeBoth& op);
+std::string variant_of(const ops::ProduceQuantize& op);
+std::string variant_of(const ops::Dequantize& op);
+std::string variant_of(const ops::UpdateDelayedScale& op);
+std::string variant_of(const ops::SmoothingFactors& op);
+std::string variant_of(const ops::Gemm& op);
+std::string variant_of(const ops::Compensate& op);
+std::string variant_of(const ops::MeasureOperand& op);
+std::string variant_of(const ops::RmsNormForward& op);
+std::string variant_of(const ops::RmsNormBackward& op);
+std::string variant_of(const ops::AdamW& op);
+
+/// The key of an operation in a WorkLog.
+template <class Op>
+std::string kind_of(const Op& op) {
+  const std::string variant = variant_of(op);
+  return variant.empty() ? std::string(Op::kName) : std::string(Op::kName) + " " + variant;
+}
+
+/// Adds one operation that took `seconds`.
+template <class Op>
+void add(WorkLog& log, const Op& op, double seconds = 0) {
+  WorkOfKind& kind = log[kind_of(op)];
+  kind.name = Op::kName;
+  kind.work_class = Op::kClass;
+  ++kind.calls;
+  kind.work += op.work();
+  kind.seconds += seconds;
+}
+
+/// Backend::fill_zero in a log: its work is the bytes written. A step clears gradients.
+struct FillZero {
+  static constexpr std::string_view kName = "fill_zero";
+  static constexpr WorkClass kClass = WorkClass::optimizer;
+
+  TensorView view;
+
+  double work() const { return elements(view) * static_cast<double>(size_of(view.dtype)); }
+};
+
+}  // namespace fp8lab

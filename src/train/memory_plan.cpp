@@ -1,0 +1,80 @@
+#include "src/train/memory_plan.hpp"
+
+#include <fmt/format.h>
+
+#include "emulation/base/machine.hpp"
+#include "emulation/recording/recording_backend.hpp"
+#include "src/evaluation/evaluator.hpp"
+#include "src/train/run_memory.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// What Trainer holds of a token of the step: four integers and a weight.
+constexpr std::int64_t kBytesOfToken = 20;
+
+EvaluationTexts texts_of(const StageConfig& stage, const DataSources* held_out) {
+  if (held_out == nullptr) return {stage.sequence_length, 0};
+  return fp8lab::texts_of(*stage.eval, *held_out,
+                          problems_of(*stage.eval, *held_out, stage.sequence_length));
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                       const Backend& backend, const DataSources* held_out) {
+  RecordingBackend memory(backend);
+  const auto held = [&] { return static_cast<std::int64_t>(memory.memory_bytes()); };
+  MemoryPlan plan;
+  const RunMemory run(memory, config, load_recipe(config.recipe));
+  plan.parameters = held();
+  const auto transformer =
+      in_context(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
+                 [&] { return make_transformer(memory, run.parameters, config, stage, recipe); });
+  plan.operands = static_cast<std::int64_t>(transformer->operand_bytes());
+  plan.activations = held() - plan.parameters - plan.operands;
+  if (!stage.eval) return plan;
+  in_context(fmt::format("stage {}", stage.name), [&] {
+    const EvaluationMemory evaluation(memory, run.parameters, *transformer, *stage.eval,
+                                      texts_of(stage, held_out));
+  });
+  plan.caches = held() - plan.parameters - plan.operands - plan.activations;
+  return plan;
+}
+
+void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                    const Backend& backend) {
+  if (config.logging.statistics_every_steps > 0) {
+    const QuantizedOperand operand = QuantizedOperand::without_memory(recipe.linear.slots[0], 1, 1);
+    const Support support = backend.supports(
+        ops::MeasureOperand{TensorView::without_memory(DType::f32, 1, 1), false, operand, {}});
+    if (!support) {
+      throw Error(fmt::format("{}: set logging.statistics_every_steps=0", support.reason));
+    }
+  }
+  plan_memory(config, stage, recipe, backend);
+}
+
+void require_memory_of(const RunConfig& config, const Backend& backend) {
+  for (const StageConfig& stage : config.stages) {
+    const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
+    const std::int64_t data = stage.batch_sequences * stage.sequence_length * kBytesOfToken;
+    const auto text = [](std::int64_t bytes) { return memory_text(static_cast<double>(bytes)); };
+    std::int64_t needed = data;
+    std::string parts;
+    if (backend.is_on_host()) {
+      const MemoryPlan plan = plan_memory(config, stage, recipe, backend);
+      needed += plan.total();
+      parts = fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
+                          text(plan.parameters), text(plan.activations), text(plan.operands),
+                          text(plan.caches));
+    }
+    require_memory(
+        static_cast<double>(needed),
+        fmt::format("stage {}: steps of {} x {} tokens, {} x {} at once ({}tokens {})", stage.name,
+                    stage.batch_sequences, stage.sequence_length, stage.micro_batch_sequences,
+                    stage.sequence_length, parts, text(data)));
+  }
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,16 @@
+#include "src/train/run_memory.hpp"
+
+namespace fp8lab {
+
+RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe)
+    : parameters(backend, config.model, config.optimizer, recipe.activation_dtype),
+      scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {}
+
+std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
+                                              const RunConfig& config, const StageConfig& stage,
+                                              const Recipe& recipe) {
+  const BatchShape shape{stage.micro_batch_sequences, stage.sequence_length, config.attention};
+  return std::make_unique<Transformer>(backend, parameters, config.model, recipe, shape);
+}
+
+}  // namespace fp8lab

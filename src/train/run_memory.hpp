@@ -1,0 +1,25 @@
+// What a run holds in backend memory.
+#pragma once
+
+#include <memory>
+
+#include "src/config/config.hpp"
+#include "src/model/transformer.hpp"
+
+namespace fp8lab {
+
+/// From the beginning to the end of a run.
+struct RunMemory {
+  /// `recipe` is that of the run: the working copy of the weights has the type of its activations.
+  RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe);
+
+  Parameters parameters;
+  TensorView scalars;  ///< StepScalar
+};
+
+/// The model at work in `stage`, under its recipe.
+std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
+                                              const RunConfig& config, const StageConfig& stage,
+                                              const Recipe& recipe);
+
+}  // namespace fp8lab
