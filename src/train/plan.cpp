@@ -47,10 +47,6 @@ std::int64_t activation_bytes(const ModelConfig& model, const StageConfig& stage
          bytes.of(DType::f32, stage.sequence_length, model.head_dim);
 }
 
-bool is_second_orientation(Slot slot) {
-  return slot == Slot::wgrad_x || slot == Slot::dgrad_w || slot == Slot::wgrad_dy;
-}
-
 /// What Linear::reserve allocates for all layers, and the buffers that they share.
 class OperandBytes {
  public:
@@ -59,12 +55,11 @@ class OperandBytes {
   void add(Slot slot, const LinearRecipe& recipe, std::int64_t rows, std::int64_t k) {
     const QuantSpec& spec = recipe.slot(slot);
     const std::int64_t codes = bytes_.of(spec.storage(), rows, k);
-    const bool weight = slot == Slot::fprop_w || slot == Slot::dgrad_w;
     const bool kept_x = slot == Slot::fprop_x && recipe.slot(Slot::wgrad_x).orientation_source !=
                                                      OrientationSource::high_precision;
     const bool is_source = slot == Slot::fprop_w && !spec.is_cast() && !spec.transform &&
                            spec.storage() == activation_;
-    if (!(weight || kept_x)) {
+    if (!(is_weight(slot) || kept_x)) {
       shared_[slot_name(slot)] = std::max(shared_[slot_name(slot)], codes);
     } else if (!is_source) {
       own_ += codes;
@@ -99,12 +94,10 @@ std::int64_t operand_bytes(const ModelConfig& model, const StageConfig& stage, c
   for (const LinearShape& layer : linear_shapes(model)) {
     const LinearRecipe& linear =
         recipe.for_layer(layer.name, static_cast<int>(model.num_hidden_layers));
-    operands.add(Slot::fprop_x, linear, tokens, layer.in);
-    operands.add(Slot::fprop_w, linear, layer.out, layer.in);
-    operands.add(Slot::dgrad_dy, linear, tokens, layer.out);
-    operands.add(Slot::dgrad_w, linear, layer.in, layer.out);
-    operands.add(Slot::wgrad_dy, linear, layer.out, tokens);
-    operands.add(Slot::wgrad_x, linear, layer.in, tokens);
+    for (const Slot slot : kSlots) {
+      const auto [rows, k] = operand_shape(slot, tokens, layer.in, layer.out);
+      operands.add(slot, linear, rows, k);
+    }
   }
   return operands.total();
 }
@@ -163,14 +156,12 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
 /// Throws Error when `backend` lacks the GEMM or the quantization of one of its operands.
 void require_support(const LinearRecipe& linear, GemmRole role, const Backend& backend,
                      const std::string& where) {
-  const std::size_t first = 2 * static_cast<std::size_t>(role);
-  for (std::size_t i = first; i < first + 2; ++i) {
-    if (const Support support = backend.supports(linear.slots[i]); !support) {
-      throw Error(fmt::format("{}: {}: {}", where, slot_name(kSlots[i]), support.reason));
+  for (const Slot slot : {a_slot(role), b_slot(role)}) {
+    if (const Support support = backend.supports(linear.slot(slot)); !support) {
+      throw Error(fmt::format("{}: {}: {}", where, slot_name(slot), support.reason));
     }
   }
-  const Support support =
-      backend.supports(linear.gemm(role), linear.slots[first], linear.slots[first + 1]);
+  const Support support = backend.supports(linear.gemm(role), linear.a(role), linear.b(role));
   if (!support) {
     throw Error(fmt::format("{}: {}: {}", where, gemm_role_name(role), support.reason));
   }

@@ -66,8 +66,7 @@ class StepTimer {
   /// Multiply-adds a second of the product that gives (rows, cols) from K = k.
   double gemm_rate(const LinearRecipe& recipe, GemmRole role, std::int64_t rows, std::int64_t cols,
                    std::int64_t k) {
-    const Slot a = kSlots[2 * static_cast<std::size_t>(role)];
-    const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
+    const Slot a = a_slot(role), b = b_slot(role);
     const GemmSpec spec = recipe.gemm(role);
     const std::string kind =
         fmt::format("{} {} {} {} {} {} {}", gemm_role_name(role), label(recipe.slot(a)),
