@@ -23,10 +23,9 @@ std::vector<QuantSpec> quantizations() {
     specs.push_back(quantized(numerics::kE4M3, tile, ScaleFormat::fp32));
     specs.push_back(quantized(numerics::kE5M2, tile, ScaleFormat::pow2));
   }
-  for (const FormatSpec& format :
-       {numerics::kE2M1, numerics::kE2M3, numerics::kE3M2, numerics::kE3M4, numerics::kInt8,
-        numerics::kMxInt8, numerics::kLns8}) {
-    specs.push_back(quantized(format, {1, 32}, ScaleFormat::fp32));
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    const bool narrow = named.format.bits() <= 8 && named.format.has_sign;
+    if (narrow) specs.push_back(quantized(named.format, {1, 32}, ScaleFormat::fp32));
   }
   for (const ScaleRounding rounding :
        {ScaleRounding::ceil, ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even}) {
@@ -54,7 +53,6 @@ std::vector<QuantSpec> quantizations() {
   specs.back().static_scale = 0.37f;
   specs.push_back({});
   specs.back().format = numerics::kE4M3;  // only cast
-  specs.push_back(quantized(numerics::kLogFmt8, {1, 64}, ScaleFormat::fp32));
   for (const FormatSpec& format : {numerics::kBF16, numerics::kFP16}) {
     specs.push_back({});
     specs.back().format = format;
