@@ -129,10 +129,22 @@ struct NamedFormat {
 };
 
 inline constexpr NamedFormat kNamedFormats[] = {
-    {"e4m3fn", kE4M3}, {"e5m2", kE5M2},     {"e3m4", kE3M4},         {"e2m3", kE2M3},
-    {"e3m2", kE3M2},   {"e2m1", kE2M1},     {"e8m0", kE8M0},         {"bf16", kBF16},
-    {"fp16", kFP16},   {"fp32", kFP32},     {"e4m3_240", kE4M3Ieee}, {"int8", kInt8},
-    {"int4", kInt4},   {"mxint8", kMxInt8}, {"lns8", kLns8},         {"logfmt8", kLogFmt8},
+    {"e4m3fn", kE4M3},
+    {"e5m2", kE5M2},
+    {"e3m4", kE3M4},
+    {"e2m3", kE2M3},
+    {"e3m2", kE3M2},
+    {"e2m1", kE2M1},
+    {"e8m0", kE8M0},
+    {"bf16", kBF16},
+    {"fp16", kFP16},
+    {"fp32", kFP32},
+    {"e4m3_240", kE4M3Ieee},
+    {"int8", kInt8},
+    {"int4", kInt4},
+    {"mxint8", kMxInt8},
+    {"lns8", kLns8},
+    {"logfmt8", kLogFmt8},
 };
 
 /// How a value between two representable ones is rounded.
