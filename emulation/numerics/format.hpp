@@ -145,6 +145,8 @@ inline constexpr NamedFormat kNamedFormats[] = {
     {"mxint8", kMxInt8},
     {"lns8", kLns8},
     {"logfmt8", kLogFmt8},
+    {"e4m3fnuz", {4, 3, 8, SpecialValues::unsigned_zero}},
+    {"e5m2fnuz", {5, 2, 16, SpecialValues::unsigned_zero}},
 };
 
 /// How a value between two representable ones is rounded.
