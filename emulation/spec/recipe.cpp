@@ -232,10 +232,11 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }
 
-void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
-                    const std::string& where) {
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where) {
   for (const Slot slot : {a_slot(role), b_slot(role)}) {
-    const std::string refusal = transform_refusal(recipe.slot(slot).transform, k);
+    const auto [rows, k] = operand_shape(slot, tokens, in, out);
+    const std::string refusal = transform_refusal(recipe.slot(slot).transform, rows, k);
     if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
   }
 }
@@ -243,7 +244,7 @@ void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
 void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                     std::int64_t out, const std::string& where) {
   for (const GemmRole role : kGemmRoles) {
-    validate_shape(recipe, role, operand_shape(a_slot(role), tokens, in, out).k, where);
+    validate_shape(recipe, role, tokens, in, out, where);
   }
 }
 

@@ -72,12 +72,12 @@ class RecipeError : public Error {
 void validate(const LinearRecipe& recipe, const std::string& where);
 
 /// Throws RecipeError naming `where` and the key when a layer y(tokens, out) = x(tokens, in) W^T
-/// cannot run: a transform that does not fit the K of its GEMM.
+/// cannot run: a transform that does not fit an operand.
 void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                     std::int64_t out, const std::string& where);
-/// The same for one GEMM, which sums over `k` elements.
-void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
-                    const std::string& where);
+/// The same for one of its GEMMs.
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where);
 
 /// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
 std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,

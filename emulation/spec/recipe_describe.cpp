@@ -160,9 +160,9 @@ void warn_of_tiles(Slot slot, const QuantSpec& spec, const OperandShape& shape,
   }
 }
 
-void warn_of_transform(Slot slot, const QuantSpec& spec, std::int64_t k,
+void warn_of_transform(Slot slot, const QuantSpec& spec, const OperandShape& shape,
                        std::vector<std::string>& out) {
-  const std::string refusal = transform_refusal(spec.transform, k);
+  const std::string refusal = transform_refusal(spec.transform, shape.rows, shape.k);
   if (!refusal.empty()) out.push_back(fmt::format("{}: {}", slot_name(slot), refusal));
 }
 
@@ -210,7 +210,7 @@ std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t token
       const QuantSpec& spec = recipe.slot(slot);
       const OperandShape shape = operand_shape(slot, tokens, in, out);
       warn_of_range(slot, spec, found);
-      warn_of_transform(slot, spec, shape.k, found);
+      warn_of_transform(slot, spec, shape, found);
       warn_of_tiles(slot, spec, shape, found);
     }
     warn_of_accumulation(recipe, role, operand_shape(a_slot(role), tokens, in, out).k, found);

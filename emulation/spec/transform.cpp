@@ -105,7 +105,7 @@ std::optional<Transform> transform_from_name(std::string_view name) {
   return kind == "smooth" ? read_smoothing(name) : std::nullopt;
 }
 
-std::string transform_refusal(const Transform& transform, std::int64_t k) {
+std::string transform_refusal(const Transform& transform, std::int64_t, std::int64_t k) {
   if (transform.kind != TransformKind::hadamard) return "";
   const std::string name = transform_name(transform);
   if (transform.block > 0) {

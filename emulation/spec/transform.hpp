@@ -57,7 +57,8 @@ struct Transform {
   bool is_smoothing() const { return kind == TransformKind::smoothing; }
   bool is_expansion() const { return kind == TransformKind::expansion; }
   bool is_clamp() const { return kind == TransformKind::clamp; }
-  bool is_along_k() const { return *this && !is_expansion() && !is_clamp(); }
+  /// A linear map, which ops::Dequantize undoes.
+  bool is_linear() const { return *this && !is_expansion() && !is_clamp(); }
   bool is_negative(std::int64_t position) const {
     const auto i = static_cast<std::size_t>(position % pattern_length);
     return (negative_signs[i / 64] >> (i % 64) & 1u) != 0;
@@ -82,7 +83,7 @@ inline constexpr std::string_view kTransformNames =
     "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand; clamp:QUANTILE[:compensated] with "
     "QUANTILE above 0.5 and at most 1";
 
-/// Why `transform` cannot be applied along this K; empty when it can.
-std::string transform_refusal(const Transform& transform, std::int64_t k);
+/// Why `transform` cannot be applied to an operand (rows, k); empty when it can.
+std::string transform_refusal(const Transform& transform, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

@@ -309,11 +309,11 @@ void run(Context& context, const ops::MeasureOperand& op) {
   const QuantizedOperand& operand = op.operand;
   const bool transpose = op.transpose;
   check_supported("operand_statistics", operand);
-  const TensorView source = operand.spec.transform.is_along_k()
+  const TensorView source = operand.spec.transform.is_linear()
                                 ? transformed(context, original, transpose, operand)
                                 : original;
   const bool compensated = operand.spec.transform.compensated;
-  if (compensated) check_transform(operand, operand.k);
+  if (compensated) check_transform(operand, operand.rows, operand.k);
   const Compared compared{
       source.rows,         source.cols,
       transpose,           tile_grid(source, operand.spec.scale_tile(), transpose),

@@ -341,7 +341,7 @@ void run(Context& context, const ops::Quantize& op) {
     return quantize_as_is(context, op.source, op.transpose, op.key, op.state, op.operand);
   }
   if (op.operand.spec.transform.is_clamp()) {
-    check_transform(op.operand, op.operand.k);
+    check_transform(op.operand, op.operand.rows, op.operand.k);
     write_clamp_bounds(context, op.source, op.operand.spec.transform.quantile,
                        op.operand.clamp_bounds.row<float>(0));
   }

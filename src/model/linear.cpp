@@ -26,7 +26,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
   validate(recipe_, name_);
   for (const GemmRole role : kGemmRoles) {
     if (purpose_ == Purpose::inference && role != GemmRole::fprop) continue;
-    validate_shape(recipe_, role, operand_shape(a_slot(role), tokens, in(), out()).k, name_);
+    validate_shape(recipe_, role, tokens, in(), out(), name_);
     for (const Slot slot : {a_slot(role), b_slot(role)}) {
       reserve(slot, operand_shape(slot, tokens, in(), out()));
     }

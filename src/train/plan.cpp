@@ -207,7 +207,7 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
     const LinearRecipe& linear = rollout.for_layer(layer.name, layers);
     const std::string where =
         fmt::format("stage {}, rollout recipe {}, {}", stage.name, rollout.name, layer.name);
-    validate_shape(linear, GemmRole::fprop, layer.in, where);
+    validate_shape(linear, GemmRole::fprop, tokens, layer.in, layer.out, where);
     require_support(linear, GemmRole::fprop, backend, where);
   }
 }
