@@ -215,7 +215,7 @@ std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
 }
 
 void export_encoding(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
-  for (const FormatSpec& format : kCastFormats) {
+  for (const FormatSpec& format : cast_formats()) {
     const std::string format_word = format_name(format);
     const std::string folder = fmt::format("encode/{}_", format_word);
     const std::vector<float> values = hard_values(format, cases);
