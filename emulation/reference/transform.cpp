@@ -139,7 +139,9 @@ void transform_values(const TensorView& values, bool transpose, const QuantizedO
   }
   check_transform(operand, transpose ? values.cols : values.rows,
                   transpose ? values.rows : values.cols);
-  if (!transform.is_smoothing()) return rotate(values, transpose, transform, operand.key, back);
+  if (!transform.is_smoothing()) {
+    return rotate(values, transpose != transform.left, transform, operand.key, back);
+  }
   rescale(values, transpose, operand.channel_factors.row<float>(0), operand.is_right != back);
 }
 
@@ -182,6 +184,19 @@ FloatMatrix transformed(const TensorView& source, bool transpose, const Quantize
 
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand) {
   transform_values(values, transpose, operand, true);
+}
+
+FloatMatrix rotated_back(const ops::RotateBack& op) {
+  op.check();
+  FloatMatrix product(op.d.rows, op.d.cols);
+  widen(op.d, product.view());
+  for (const QuantizedOperand* operand : {&op.a, &op.b}) {
+    const Transform& transform = operand->spec.transform;
+    if (transform.left) {
+      rotate(product.view(), operand == &op.a, transform, operand->key, true);
+    }
+  }
+  return product;
 }
 
 void smoothing_factors(const ops::SmoothingFactors& op) {

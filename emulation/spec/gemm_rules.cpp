@@ -125,7 +125,7 @@ Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::stri
                                         "; accepted: compensated in one of the two"};
   }
   const auto along_k = [](const QuantSpec& spec) {
-    return spec.transform.is_linear() ? spec.transform : Transform{};
+    return spec.transform.is_along_k() ? spec.transform : Transform{};
   };
   if (along_k(a) == along_k(b)) return {};
   return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +

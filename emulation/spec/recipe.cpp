@@ -170,6 +170,17 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
              "; accepted: high_precision, or a clamp without compensation");
 }
 
+// What is taken out of the product would be taken out of everything that the GEMM adds to it.
+void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const Transform& transform = recipe.slot(slot).transform;
+  const GemmRole role = gemm_role(slot);
+  if (!transform.left || role == GemmRole::dgrad) return;
+  refuse(where, "slots." + slot_name(slot) + ".transform",
+         transform_name(transform) + " is taken out of the product, which " +
+             (role == GemmRole::fprop ? "may get a bias" : "accumulates over micro-batches") +
+             "; accepted in: dgrad.dy, dgrad.w");
+}
+
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
@@ -228,6 +239,7 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     validate_shared_history(recipe, slot, where);
     validate_smoothing(recipe, slot, where);
     validate_compensation(recipe, slot, where);
+    validate_left(recipe, slot, where);
   }
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }

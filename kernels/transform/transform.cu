@@ -12,6 +12,7 @@
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/runtime/cuda_handles.hpp"
+#include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -227,7 +228,8 @@ void transform_values(Context& context, const TensorView& source, const TensorVi
   check_transform(operand, operand.rows, operand.k);
   const Transform& transform = operand.spec.transform;
   if (!transform.is_smoothing() && !transform.is_clamp()) {
-    return rotate(context, source, result, transpose, transform, operand.key, back);
+    return rotate(context, source, result, transpose != transform.left, transform, operand.key,
+                  back);
   }
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
@@ -269,6 +271,21 @@ TensorView transformed(Context& context, const TensorView& source, bool transpos
 void undo_transform(Context& context, const TensorView& values, bool transpose,
                     const QuantizedOperand& operand) {
   transform_values(context, values, values, transpose, operand, true);
+}
+
+void run(Context& context, const ops::RotateBack& op) {
+  op.check();
+  const auto count = static_cast<std::size_t>(op.d.size());
+  const TensorView product{context.tensor_memory(count * sizeof(float)), DType::f32, op.d.rows,
+                           op.d.cols, op.d.cols};
+  TensorView from = op.d;
+  for (const QuantizedOperand* operand : {&op.a, &op.b}) {
+    const Transform& transform = operand->spec.transform;
+    if (!transform.left) continue;
+    rotate(context, from, product, operand == &op.a, transform, operand->key, true);
+    from = product;
+  }
+  run(context, ops::Copy{product, op.d});
 }
 
 void run(Context& context, const ops::SmoothingFactors& op) {
