@@ -7,6 +7,11 @@ namespace fp8lab::cpu {
 
 void run(const ops::SmoothingFactors& op) { reference::smoothing_factors(op); }
 
+void run(const ops::RotateBack& op) {
+  reference::FloatMatrix product = reference::rotated_back(op);
+  run(ops::Copy{product.view(), op.d});
+}
+
 void run(const ops::Compensate& op) { reference::compensate(op); }
 
 }  // namespace fp8lab::cpu

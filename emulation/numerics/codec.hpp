@@ -74,18 +74,17 @@ FP8LAB_HD_INLINE constexpr std::uint32_t round_shifted(std::uint32_t significand
 
 /// Magnitude code of a value beyond the largest finite one.
 FP8LAB_HD_INLINE constexpr std::uint32_t overflow_code(FormatSpec format, Overflow overflow) {
-  if (overflow == Overflow::saturate || format.specials == SpecialValues::none) {
-    return format.max_finite_code();
-  }
-  return format.specials == SpecialValues::ieee ? format.infinity_code() : format.nan_code();
+  if (overflow == Overflow::saturate || !format.has_nan()) return format.max_finite_code();
+  return format.has_infinity() ? format.infinity_code() : format.nan_code();
 }
 
 /// Code of an FP32 value, rounded exactly once onto the target's grid (subnormal targets included).
 ///
 /// CUDA behaviour (numerics.md section 2): overflow is decided after rounding with an unlimited
 /// exponent; NaN gives the positive canonical NaN, or the positive maximum where the format has no
-/// NaN; infinity overflows; zero and results that round to zero keep the sign. The same overflow
-/// rule holds for every rounding, so a value truncated to more than the maximum also overflows.
+/// NaN; infinity overflows; zero and results that round to zero keep the sign where the format has
+/// a -0. The same overflow rule holds for every rounding, so a value truncated to more than the
+/// maximum also overflows.
 /// The codes of negative integers are two's complements. Logarithmic formats: see encode_logarithm.
 /// Formats without a sign ignore it; those without subnormals give code 0 for all smaller values
 /// (for e8m0, `toward_zero` equals the CUDA conversion and `encode_e8m0` offers both directions).
@@ -115,7 +114,8 @@ FP8LAB_HD_INLINE constexpr std::uint32_t encode(FormatSpec format, std::uint32_t
   // nan_code is the maximum where there is no NaN.
   const std::uint32_t negated = (2u * format.sign_mask() - code) & (2u * format.sign_mask() - 1u);
   const bool negate = format.encoding == Encoding::twos_complement && sign != 0;
-  const std::uint32_t signed_code = negate ? negated : sign | code;
+  const std::uint32_t kept_sign = format.has_negative_zero() || code != 0 ? sign : 0u;
+  const std::uint32_t signed_code = negate ? negated : kept_sign | code;
   return magnitude > kF32Infinity ? format.nan_code() : signed_code;
 }
 
@@ -129,11 +129,8 @@ FP8LAB_HD constexpr std::uint32_t decode_bits(FormatSpec format, std::uint32_t c
   if (format.encoding == Encoding::twos_complement && sign != 0) {
     magnitude = format.sign_mask() - magnitude;
   }
-  if (format.specials != SpecialValues::none && magnitude > format.max_finite_code()) {
-    const bool infinite =
-        format.specials == SpecialValues::ieee && magnitude == format.infinity_code();
-    return infinite ? sign | kF32Infinity : kF32NaN;
-  }
+  if (format.is_nan(code)) return kF32NaN;
+  if (format.is_infinity(code)) return sign | kF32Infinity;
   const std::uint32_t field = magnitude >> format.mantissa_bits;
   std::uint32_t significand = magnitude & ((1u << format.mantissa_bits) - 1u);
   int exponent = static_cast<int>(field) - format.bias;
@@ -247,10 +244,10 @@ FP8LAB_HD constexpr bool holds_values(FormatSpec to, FormatSpec from) {
   if (from == to) return true;
   if (to.encoding != Encoding::floating || !to.has_subnormals) return false;
   if (from.encoding == Encoding::tile_logarithm) return false;
-  const bool infinities =
-      from.specials != SpecialValues::ieee || to.specials == SpecialValues::ieee;
-  const bool nans = from.specials == SpecialValues::none || to.specials != SpecialValues::none;
-  if (!infinities || !nans || (from.has_sign && !to.has_sign)) return false;
+  if (from.has_infinity() && !to.has_infinity()) return false;
+  if (from.has_nan() && !to.has_nan()) return false;
+  if (from.has_sign && !to.has_sign) return false;
+  if (from.has_negative_zero() && !to.has_negative_zero()) return false;
   const bool powers = from.encoding == Encoding::logarithmic;  // of BF16's significands
   const int fraction_bits = powers ? 7 : from.fraction_bits();
   const int lowest_bit = from.min_exponent() - (powers ? 7 : from.mantissa_bits);

@@ -8,11 +8,12 @@
 
 FP8LAB_NUMERICS_BEGIN
 
-/// How a format spends its top codes.
+/// Which codes are no numbers.
 enum class SpecialValues : std::uint8_t {
-  none,      ///< every code is a finite number (e2m1, e2m3, e3m2)
-  nan_only,  ///< the all-ones code is NaN, no infinity (e4m3fn: OCP FP8; e8m0: OCP MX)
-  ieee,      ///< the top exponent holds infinity and NaN (e5m2, bf16, fp16, fp32)
+  none,           ///< every code is a finite number (e2m1, e2m3, e3m2)
+  nan_only,       ///< the all-ones code is NaN, no infinity (e4m3fn: OCP FP8; e8m0: OCP MX)
+  ieee,           ///< the top exponent holds infinity and NaN (e5m2, bf16, fp16, fp32)
+  unsigned_zero,  ///< the code of -0 is NaN, no infinity ("fnuz": Noune et al. 2022, AMD MI300)
 };
 
 /// How the bits of a code stand for a number.
@@ -53,17 +54,37 @@ struct FormatSpec {
   FP8LAB_HD constexpr std::uint32_t magnitude_mask() const {
     return (1u << (exponent_bits + mantissa_bits)) - 1u;
   }
+  FP8LAB_HD constexpr bool has_infinity() const { return specials == SpecialValues::ieee; }
+  FP8LAB_HD constexpr bool has_nan() const { return specials != SpecialValues::none; }
+  /// True when a negative number that rounds to zero keeps its sign.
+  FP8LAB_HD constexpr bool has_negative_zero() const {
+    return has_sign && encoding != Encoding::twos_complement &&
+           specials != SpecialValues::unsigned_zero;
+  }
   /// Largest finite magnitude code.
   FP8LAB_HD constexpr std::uint32_t max_finite_code() const {
-    if (specials == SpecialValues::none) return magnitude_mask();
     if (specials == SpecialValues::nan_only) return magnitude_mask() - 1u;
+    if (specials != SpecialValues::ieee) return magnitude_mask();
     return (((1u << exponent_bits) - 1u) << mantissa_bits) - 1u;
   }
-  /// Code of +infinity; meaningful only for `ieee`.
+  /// Code of +infinity, in formats that have it.
   FP8LAB_HD constexpr std::uint32_t infinity_code() const { return max_finite_code() + 1u; }
-  /// Canonical NaN, sign positive, all magnitude bits set (numerics.md section 2); formats without
-  /// NaN return the largest finite code, as the CUDA conversions do.
-  FP8LAB_HD constexpr std::uint32_t nan_code() const { return magnitude_mask(); }
+  /// Canonical NaN: that of -0 where it is the only one, else sign positive, all magnitude bits set
+  /// (numerics.md section 2); formats without NaN return the largest finite code, as the CUDA
+  /// conversions do.
+  FP8LAB_HD constexpr std::uint32_t nan_code() const {
+    return specials == SpecialValues::unsigned_zero ? sign_mask() : magnitude_mask();
+  }
+  /// Bits of `code` above the format's width are ignored, here and below.
+  FP8LAB_HD constexpr bool is_infinity(std::uint32_t code) const {
+    return has_infinity() && (code & magnitude_mask()) == infinity_code();
+  }
+  FP8LAB_HD constexpr bool is_nan(std::uint32_t code) const {
+    if (specials == SpecialValues::unsigned_zero) {
+      return (code & (sign_mask() | magnitude_mask())) == nan_code();
+    }
+    return (code & magnitude_mask()) > max_finite_code() && !is_infinity(code);
+  }
   /// Bits after the leading one of the largest number.
   FP8LAB_HD constexpr int fraction_bits() const {
     return exponent_bits == 0 ? mantissa_bits - 1 : mantissa_bits;
@@ -108,10 +129,24 @@ struct NamedFormat {
 };
 
 inline constexpr NamedFormat kNamedFormats[] = {
-    {"e4m3fn", kE4M3}, {"e5m2", kE5M2},     {"e3m4", kE3M4},         {"e2m3", kE2M3},
-    {"e3m2", kE3M2},   {"e2m1", kE2M1},     {"e8m0", kE8M0},         {"bf16", kBF16},
-    {"fp16", kFP16},   {"fp32", kFP32},     {"e4m3_240", kE4M3Ieee}, {"int8", kInt8},
-    {"int4", kInt4},   {"mxint8", kMxInt8}, {"lns8", kLns8},         {"logfmt8", kLogFmt8},
+    {"e4m3fn", kE4M3},
+    {"e5m2", kE5M2},
+    {"e3m4", kE3M4},
+    {"e2m3", kE2M3},
+    {"e3m2", kE3M2},
+    {"e2m1", kE2M1},
+    {"e8m0", kE8M0},
+    {"bf16", kBF16},
+    {"fp16", kFP16},
+    {"fp32", kFP32},
+    {"e4m3_240", kE4M3Ieee},
+    {"int8", kInt8},
+    {"int4", kInt4},
+    {"mxint8", kMxInt8},
+    {"lns8", kLns8},
+    {"logfmt8", kLogFmt8},
+    {"e4m3fnuz", {4, 3, 8, SpecialValues::unsigned_zero}},
+    {"e5m2fnuz", {5, 2, 16, SpecialValues::unsigned_zero}},
 };
 
 /// How a value between two representable ones is rounded.

@@ -119,11 +119,9 @@ FP8LAB_HD constexpr Unpacked unpack(FormatSpec format, std::uint32_t code) {
   Unpacked value;
   const std::uint32_t magnitude = code & format.magnitude_mask();
   value.negative = (code & format.sign_mask()) != 0;
-  if (magnitude > format.max_finite_code()) {
-    value.infinite = format.specials == SpecialValues::ieee && magnitude == format.infinity_code();
-    value.nan = !value.infinite;
-    return value;
-  }
+  value.nan = format.is_nan(code);
+  value.infinite = format.is_infinity(code);
+  if (value.nan || value.infinite) return value;
   const std::uint32_t field = magnitude >> format.mantissa_bits;
   value.significand = magnitude & ((1u << format.mantissa_bits) - 1u);
   if (field == 0 && format.has_subnormals) {

@@ -14,7 +14,8 @@ void Compensate::check() const {
   checks.activation("A", a_source, transpose_a ? a.k : a.rows, transpose_a ? a.rows : a.k);
   checks.activation("B", b_source, transpose_b ? b.k : b.rows, transpose_b ? b.rows : b.k);
   checks.activation("D", d, a.rows, b.rows);
-  check_transform(is_left ? a : b, a.k);
+  const QuantizedOperand& clamped = is_left ? a : b;
+  check_transform(clamped, clamped.rows, clamped.k);
 }
 
 }  // namespace fp8lab::ops

@@ -124,12 +124,23 @@ void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
                 " of a and b with different factors; accepted: those of smoothing_factors for "
                 "both, b the right operand");
   }
-  if (a.spec.transform.signs != SignSource::drawn) return;
+  if (!a.spec.transform.is_along_k() || a.spec.transform.signs != SignSource::drawn) return;
   if (a.key.seed == b.key.seed && a.key.step == b.key.step && a.key.rotation == b.key.rotation) {
     return;
   }
   throw Error("GEMM operands: transform " + transform_name(a.spec.transform) +
               " of a and b with different signs; accepted: the same seed, step and rotation");
+}
+
+// What the GEMM adds to the product would be rotated back with it.
+void check_addends(const QuantizedOperand& a, const QuantizedOperand& b, bool adds) {
+  if (!adds) return;
+  for (const QuantizedOperand* operand : {&a, &b}) {
+    const Transform& transform = operand->spec.transform;
+    if (!transform.left) continue;
+    throw Error("GEMM operands: transform " + transform_name(transform) +
+                " with a bias or an accumulator; accepted: a product alone");
+  }
 }
 
 }  // namespace
@@ -204,6 +215,7 @@ void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const Quant
   check_codes(plan, plan.format_a, a, "a");
   check_codes(plan, plan.format_b, b, "b");
   check_transforms(a, b);
+  check_addends(a, b, accumulate || !bias.empty());
   if (!bias.empty()) {
     const bool typed = bias.dtype == DType::bf16 || bias.dtype == DType::f32;
     if (bias.rows != 1 || bias.cols != b.rows || !typed) {

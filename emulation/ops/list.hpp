@@ -26,6 +26,7 @@
 #include "emulation/ops/quantize.hpp"
 #include "emulation/ops/rmsnorm.hpp"
 #include "emulation/ops/rope.hpp"
+#include "emulation/ops/rotate_back.hpp"
 #include "emulation/ops/smoothing.hpp"
 #include "emulation/ops/swiglu.hpp"
 
@@ -37,6 +38,7 @@
   X(UpdateDelayedScale)              \
   X(SmoothingFactors)                \
   X(Gemm)                            \
+  X(RotateBack)                      \
   X(Compensate)                      \
   X(MeasureOperand)                  \
   X(EmbeddingForward)                \

@@ -57,7 +57,7 @@ void check_operand(const char* where, const QuantizedOperand& operand) {
   }
 }
 
-void check_transform(const QuantizedOperand& operand, std::int64_t k) {
+void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::int64_t k) {
   const Transform& transform = operand.spec.transform;
   if (transform.is_clamp()) {
     const TensorView& bounds = operand.clamp_bounds;
@@ -68,9 +68,8 @@ void check_transform(const QuantizedOperand& operand, std::int64_t k) {
     return;
   }
   if (!transform.is_smoothing()) {
-    if (const std::string reason = transform_refusal(transform, k); !reason.empty()) {
-      throw Error(reason);
-    }
+    const std::string reason = transform_refusal(transform, rows, k);
+    if (!reason.empty()) throw Error(reason);
     return;
   }
   const TensorView& factors = operand.channel_factors;

@@ -19,9 +19,9 @@ Support supports_quantization(const QuantSpec& spec);
 /// The codes and scales of an operand to be read. `where` begins the message. Throws Error.
 void check_operand(const char* where, const QuantizedOperand& operand);
 
-/// That the transform of `operand` fits vectors of length k, and has the factors or the memory for
+/// That the transform of `operand` fits (rows, k) elements, and has the factors or the memory for
 /// bounds that it needs. Throws Error.
-void check_transform(const QuantizedOperand& operand, std::int64_t k);
+void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::int64_t k);
 
 /// A delayed spec and its state vector. Throws Error.
 void check_delayed_state(const QuantSpec& spec, const TensorView& state);

@@ -100,7 +100,7 @@ ClampBounds clamp_bounds(const TensorView& source, double quantile) {
 }
 
 ClampBounds clamp_bounds_of(const QuantizedOperand& operand) {
-  check_transform(operand, operand.k);
+  check_transform(operand, operand.rows, operand.k);
   const float* const bounds = operand.clamp_bounds.row<float>(0);
   return {bounds[0], bounds[1]};
 }

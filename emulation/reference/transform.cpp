@@ -99,6 +99,14 @@ void rotate_columns(const TensorView& values, const Rotation& rotation) {
   }
 }
 
+/// The columns of `values`, or its rows unless `down`, by a Hadamard transform with the signs of
+/// `key`, or by its inverse.
+void rotate(const TensorView& values, bool down, const Transform& transform, const RandomKey& key,
+            bool back) {
+  const Rotation rotation(transform, down ? values.rows : values.cols, key, back);
+  down ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
+}
+
 /// Divides by the factors along K, or multiplies.
 void rescale(const TensorView& values, bool transpose, const float* factors, bool multiply) {
 #pragma omp parallel for schedule(static)
@@ -125,15 +133,14 @@ void clamp_values(const TensorView& values, const numerics::ClampBounds& bounds)
 void transform_values(const TensorView& values, bool transpose, const QuantizedOperand& operand,
                       bool back) {
   const Transform& transform = operand.spec.transform;
-  const std::int64_t k = transpose ? values.rows : values.cols;
   if (transform.is_clamp()) {
     if (!back) clamp_values(values, clamp_bounds_of(operand));
     return;
   }
-  check_transform(operand, k);
+  check_transform(operand, transpose ? values.cols : values.rows,
+                  transpose ? values.rows : values.cols);
   if (!transform.is_smoothing()) {
-    const Rotation rotation(transform, k, operand.key, back);
-    return transpose ? rotate_columns(values, rotation) : rotate_rows(values, rotation);
+    return rotate(values, transpose != transform.left, transform, operand.key, back);
   }
   rescale(values, transpose, operand.channel_factors.row<float>(0), operand.is_right != back);
 }
@@ -177,6 +184,19 @@ FloatMatrix transformed(const TensorView& source, bool transpose, const Quantize
 
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand) {
   transform_values(values, transpose, operand, true);
+}
+
+FloatMatrix rotated_back(const ops::RotateBack& op) {
+  op.check();
+  FloatMatrix product(op.d.rows, op.d.cols);
+  widen(op.d, product.view());
+  for (const QuantizedOperand* operand : {&op.a, &op.b}) {
+    const Transform& transform = operand->spec.transform;
+    if (transform.left) {
+      rotate(product.view(), operand == &op.a, transform, operand->key, true);
+    }
+  }
+  return product;
 }
 
 void smoothing_factors(const ops::SmoothingFactors& op) {

@@ -1,9 +1,10 @@
-// Transforms of operands along K: what is quantized, and the way back.
+// Transforms of operands: what is quantized, and the way back.
 #pragma once
 
 #include <vector>
 
 #include "emulation/ops/operand.hpp"
+#include "emulation/ops/rotate_back.hpp"
 #include "emulation/ops/smoothing.hpp"
 
 namespace fp8lab::reference {
@@ -29,15 +30,20 @@ class FloatMatrix {
 /// a drawn sign is minus where the low bit of numerics::random_bits(key.seed, key.step,
 /// key.rotation, 2, position along K) is set. Smoothing: element j of K is divided by
 /// operand.channel_factors[j], or multiplied by it if the operand is the right one, one rounding
-/// each. Clamp: numerics::clamped within operand.clamp_bounds.
+/// each. Clamp: numerics::clamped within operand.clamp_bounds. A left transform does to the rows
+/// what it would do to K.
 ///
-/// NaN is canonical. Throws Error when the transform does not fit K or lacks its factors or bounds.
+/// NaN is canonical. Throws Error when the transform does not fit the operand or lacks its factors
+/// or bounds.
 FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
 /// The way back: `values` (f32), laid out as the source, become the untransformed values; signs and
 /// transposed matrix in reverse order, or the other one of division and product. A clamp is not
 /// undone: what it took away is not in the operand.
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand);
+
+/// D of the operation, rotated back and not yet rounded.
+FloatMatrix rotated_back(const ops::RotateBack& op);
 
 /// What the operation says.
 void smoothing_factors(const ops::SmoothingFactors& op);

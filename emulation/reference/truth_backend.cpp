@@ -125,6 +125,7 @@ class TruthBackend final : public Backend {
   void run(const ops::UpdateDelayedScale&) override {}
   // A transform cancels in the product without roundings, so operands are not transformed.
   void run(const ops::SmoothingFactors&) override {}
+  void run(const ops::RotateBack&) override {}
   // Nor clamped, so that nothing has been taken away.
   void run(const ops::Compensate&) override {}
   void run(const ops::Gemm& op) override {

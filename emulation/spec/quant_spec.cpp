@@ -31,7 +31,10 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-int default_bias(int exponent_bits) { return (1 << (exponent_bits - 1)) - 1; }
+/// 2^(X-1)-1, and one more where -0 is spent on NaN instead of a top code.
+int default_bias(int exponent_bits, SpecialValues specials) {
+  return (1 << (exponent_bits - 1)) - (specials == SpecialValues::unsigned_zero ? 0 : 1);
+}
 
 /// FormatSpec promises that every value is an FP32 value and that there is a finite nonzero one.
 bool representable(const FormatSpec& format) {
@@ -81,7 +84,7 @@ std::optional<FormatSpec> codebook_format(std::string_view name) {
   return format;
 }
 
-/// eXmY[ieee|fn|f][bN].
+/// eXmY[ieee|fnuz|fn|f][bN].
 std::optional<FormatSpec> floating_format(std::string_view name) {
   if (!take(name, "e")) return std::nullopt;
   const auto exponent_bits = take_number(name);
@@ -93,14 +96,16 @@ std::optional<FormatSpec> floating_format(std::string_view name) {
   FormatSpec format;
   format.exponent_bits = static_cast<int>(*exponent_bits);
   format.mantissa_bits = static_cast<int>(*mantissa_bits);
-  format.bias = default_bias(format.exponent_bits);
-  if (take(name, "fn")) {
+  if (take(name, "fnuz")) {
+    format.specials = SpecialValues::unsigned_zero;
+  } else if (take(name, "fn")) {
     format.specials = SpecialValues::nan_only;
   } else if (take(name, "f")) {
     format.specials = SpecialValues::none;
   } else {
     take(name, "ieee");
   }
+  format.bias = default_bias(format.exponent_bits, format.specials);
   if (take(name, "b")) {
     const auto bias = take_number(name);
     if (!bias || *bias > 255) return std::nullopt;
@@ -168,10 +173,12 @@ std::string format_name(const FormatSpec& format) {
     return fmt::format("lns{}g{}", format.bits(), 1 << format.mantissa_bits);
   }
   std::string name = fmt::format("e{}m{}", format.exponent_bits, format.mantissa_bits);
+  if (format.specials == SpecialValues::unsigned_zero) name += "fnuz";
   if (format.specials == SpecialValues::nan_only) name += "fn";
   if (format.specials == SpecialValues::none) name += "f";
   if (format.specials == SpecialValues::ieee && named_format(name)) name += "ieee";
-  if (format.bias != default_bias(format.exponent_bits)) name += fmt::format("b{}", format.bias);
+  const int usual_bias = default_bias(format.exponent_bits, format.specials);
+  if (format.bias != usual_bias) name += fmt::format("b{}", format.bias);
   return name;
 }
 

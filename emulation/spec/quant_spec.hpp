@@ -99,16 +99,17 @@ struct QuantSpec {
 };
 
 /// Name of a format as recipes write it ("e4m3fn"). An unnamed floating one is "eXmY" when its bias
-/// is 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code) or "f"
-/// (all codes finite) and "bN" (bias N) follow, for example "e4m3fnb11". "ieee" stands for infinity
-/// and NaN where eXmY alone names another format ("e3m4ieee"). Unnamed integers are "intN", unnamed
+/// is 2^(X-1)-1 and its top exponent holds infinity and NaN; otherwise "fn" (one NaN code), "fnuz"
+/// (NaN for -0, bias 2^(X-1)) or "f" (all codes finite) and "bN" (bias N) follow, for example
+/// "e4m3fnb11". "ieee" stands for infinity and NaN where eXmY alone names another format
+/// ("e3m4ieee"). Unnamed integers are "intN", unnamed
 /// logarithmic formats "lnsBgG": B bits, G steps an octave; those with codebooks are "logfmtN".
 std::string format_name(const numerics::FormatSpec& format);
 
-/// Inverse of format_name: the named formats; eXmY[ieee|fn|f][bN] with 1 <= X <= 8, Y <= 23 and
-/// every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 8 and G = 1, 2, 4 .. 64, at most
-/// 2^(B-1); logfmt3 to logfmt8. Nothing for other names. Beware: "e4m3" is the IEEE-like format
-/// with maximum 240, "e4m3fn" the OCP one with maximum 448.
+/// Inverse of format_name: the named formats; eXmY[ieee|fnuz|fn|f][bN] with 1 <= X <= 8, Y <= 23
+/// and every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 8 and G = 1, 2, 4 .. 64, at
+/// most 2^(B-1); logfmt3 to logfmt8. Nothing for other names. Beware: "e4m3" is the IEEE-like
+/// format with maximum 240, "e4m3fn" the OCP one with maximum 448.
 std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 
 /// Tile as recipes write it: "tensor", "row" or "1x128".

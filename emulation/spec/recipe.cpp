@@ -59,20 +59,6 @@ bool plain_pattern_matches(std::string_view pattern, std::string_view name, int 
   return true;
 }
 
-bool is_second_orientation(Slot slot) {
-  return slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
-}
-
-bool is_weight(Slot slot) { return slot == Slot::fprop_w || slot == Slot::dgrad_w; }
-
-// The same tensor's first orientation.
-Slot first_orientation(Slot slot) {
-  if (slot == Slot::dgrad_w) return Slot::fprop_w;
-  if (slot == Slot::wgrad_dy) return Slot::dgrad_dy;
-  if (slot == Slot::wgrad_x) return Slot::fprop_x;
-  return slot;
-}
-
 [[noreturn]] void refuse(const std::string& where, const std::string& key,
                          const std::string& message) {
   throw RecipeError(where, key, message);
@@ -111,7 +97,7 @@ void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::stri
     refuse(where, key + ".weight_source", "only w has master weights; accepted: bf16");
   }
   if (spec.orientation_source == OrientationSource::high_precision) return;
-  const Slot first = first_orientation(slot);
+  const Slot first = first_orientation(tensor_of(slot));
   const std::string source(word_for(kOrientationSourceNames, spec.orientation_source));
   if (!is_second_orientation(slot)) {
     refuse(where, key + ".orientation_source",
@@ -139,7 +125,7 @@ void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::stri
 // A tensor has one delayed history, so both of its copies must derive the same scale from it.
 void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
-  const Slot first = first_orientation(slot);
+  const Slot first = first_orientation(tensor_of(slot));
   if (first == slot || spec.scale_source != ScaleSource::delayed) return;
   const QuantSpec& other = recipe.slot(first);
   const bool same = other.scale_source == ScaleSource::delayed && other.format == spec.format &&
@@ -163,7 +149,7 @@ void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::s
 void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
   if (spec.orientation_source == OrientationSource::high_precision) return;
-  const Slot first = first_orientation(slot);
+  const Slot first = first_orientation(tensor_of(slot));
   for (const Slot smoothed : {slot, first}) {
     if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
     refuse(where, "slots." + slot_name(slot) + ".orientation_source",
@@ -184,11 +170,21 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
              "; accepted: high_precision, or a clamp without compensation");
 }
 
+// What is taken out of the product would be taken out of everything that the GEMM adds to it.
+void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const Transform& transform = recipe.slot(slot).transform;
+  const GemmRole role = gemm_role(slot);
+  if (!transform.left || role == GemmRole::dgrad) return;
+  refuse(where, "slots." + slot_name(slot) + ".transform",
+         transform_name(transform) + " is taken out of the product, which " +
+             (role == GemmRole::fprop ? "may get a bias" : "accumulates over micro-batches") +
+             "; accepted in: dgrad.dy, dgrad.w");
+}
+
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
-  const Slot a = kSlots[2 * static_cast<std::size_t>(role)];
-  const Slot b = kSlots[2 * static_cast<std::size_t>(role) + 1];
+  const Slot a = a_slot(role), b = b_slot(role);
   const std::optional<GemmRefusal> refusal =
       refuse_gemm(gemm, recipe.slot(a), recipe.slot(b), slot_name(a), slot_name(b));
   if (refusal) {
@@ -204,27 +200,6 @@ void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string&
 }
 
 }  // namespace
-
-std::string slot_name(Slot slot) {
-  switch (slot) {
-    case Slot::fprop_x: return "fprop.x";
-    case Slot::fprop_w: return "fprop.w";
-    case Slot::dgrad_dy: return "dgrad.dy";
-    case Slot::dgrad_w: return "dgrad.w";
-    case Slot::wgrad_dy: return "wgrad.dy";
-    case Slot::wgrad_x: return "wgrad.x";
-  }
-  return "?";
-}
-
-std::string gemm_role_name(GemmRole role) {
-  switch (role) {
-    case GemmRole::fprop: return "fprop";
-    case GemmRole::dgrad: return "dgrad";
-    case GemmRole::wgrad: return "wgrad";
-  }
-  return "?";
-}
 
 bool layer_pattern_matches(const std::string& pattern, const std::string& name, int layer_count) {
   const std::size_t open = pattern.find('{');
@@ -264,24 +239,25 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     validate_shared_history(recipe, slot, where);
     validate_smoothing(recipe, slot, where);
     validate_compensation(recipe, slot, where);
+    validate_left(recipe, slot, where);
   }
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }
 
-void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
-                    const std::string& where) {
-  for (const Slot slot : kSlots) {
-    if (gemm_role(slot) != role) continue;
-    const std::string refusal = transform_refusal(recipe.slot(slot).transform, k);
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where) {
+  for (const Slot slot : {a_slot(role), b_slot(role)}) {
+    const auto [rows, k] = operand_shape(slot, tokens, in, out);
+    const std::string refusal = transform_refusal(recipe.slot(slot).transform, rows, k);
     if (!refusal.empty()) refuse(where, "slots." + slot_name(slot) + ".transform", refusal);
   }
 }
 
 void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                     std::int64_t out, const std::string& where) {
-  validate_shape(recipe, GemmRole::fprop, in, where);
-  validate_shape(recipe, GemmRole::dgrad, out, where);
-  validate_shape(recipe, GemmRole::wgrad, tokens, where);
+  for (const GemmRole role : kGemmRoles) {
+    validate_shape(recipe, role, tokens, in, out, where);
+  }
 }
 
 }  // namespace fp8lab

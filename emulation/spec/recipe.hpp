@@ -1,7 +1,6 @@
 // A recipe: for each GEMM of a linear layer and each operand, how it is quantized and accumulated.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,37 +8,22 @@
 #include "emulation/base/error.hpp"
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
+#include "emulation/spec/slot.hpp"
 
 namespace fp8lab {
 
-/// The three GEMMs of a linear layer y = x W^T (recipes.md section 0.1).
-enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
-
-/// The six operands. First-orientation operands are fprop.x, fprop.w and dgrad.dy; the others are
-/// the transposed copies of the same tensors.
-enum class Slot : std::uint8_t { fprop_x, fprop_w, dgrad_dy, dgrad_w, wgrad_dy, wgrad_x };
-
-inline constexpr std::array<Slot, 6> kSlots = {Slot::fprop_x, Slot::fprop_w,  Slot::dgrad_dy,
-                                               Slot::dgrad_w, Slot::wgrad_dy, Slot::wgrad_x};
-inline constexpr std::array<GemmRole, 3> kGemmRoles = {GemmRole::fprop, GemmRole::dgrad,
-                                                       GemmRole::wgrad};
-
-/// "fprop.x", ... and "fprop", ...
-std::string slot_name(Slot slot);
-std::string gemm_role_name(GemmRole role);
-
-/// The GEMM whose operand the slot is.
-constexpr GemmRole gemm_role(Slot slot) { return kGemmRoles[static_cast<std::size_t>(slot) / 2]; }
-
 /// Complete numerics of one linear layer.
 struct LinearRecipe {
-  std::array<QuantSpec, 6> slots{};
-  std::array<GemmSpec, 3> gemms{};
+  PerSlot<QuantSpec> slots{};
+  PerGemm<GemmSpec> gemms{};
 
-  const QuantSpec& slot(Slot s) const { return slots[static_cast<std::size_t>(s)]; }
-  QuantSpec& slot(Slot s) { return slots[static_cast<std::size_t>(s)]; }
-  const GemmSpec& gemm(GemmRole r) const { return gemms[static_cast<std::size_t>(r)]; }
-  GemmSpec& gemm(GemmRole r) { return gemms[static_cast<std::size_t>(r)]; }
+  const QuantSpec& slot(Slot s) const { return slots[s]; }
+  QuantSpec& slot(Slot s) { return slots[s]; }
+  const GemmSpec& gemm(GemmRole r) const { return gemms[r]; }
+  GemmSpec& gemm(GemmRole r) { return gemms[r]; }
+  /// The quantizers of the operands A and B of a GEMM.
+  const QuantSpec& a(GemmRole r) const { return slot(a_slot(r)); }
+  const QuantSpec& b(GemmRole r) const { return slot(b_slot(r)); }
   bool operator==(const LinearRecipe&) const = default;
 };
 
@@ -88,12 +72,12 @@ class RecipeError : public Error {
 void validate(const LinearRecipe& recipe, const std::string& where);
 
 /// Throws RecipeError naming `where` and the key when a layer y(tokens, out) = x(tokens, in) W^T
-/// cannot run: a transform that does not fit the K of its GEMM.
+/// cannot run: a transform that does not fit an operand.
 void validate_shape(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                     std::int64_t out, const std::string& where);
-/// The same for one GEMM, which sums over `k` elements.
-void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t k,
-                    const std::string& where);
+/// The same for one of its GEMMs.
+void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t tokens, std::int64_t in,
+                    std::int64_t out, const std::string& where);
 
 /// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
 std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,

@@ -65,7 +65,7 @@ std::string describe_origin(Slot slot, const QuantSpec& spec) {
   if (spec.orientation_source != OrientationSource::high_precision) {
     return std::string(word_for(kOrientationSourceNames, spec.orientation_source));
   }
-  if (slot == Slot::fprop_w || slot == Slot::dgrad_w) {
+  if (is_weight(slot)) {
     return fmt::format("{} weight", word_for(kWeightSourceNames, spec.weight_source));
   }
   return "high_precision";
@@ -96,22 +96,9 @@ std::string describe(const LinearRecipe& recipe) {
   return aligned(slots) + aligned(gemms);
 }
 
-struct GemmShape {
-  std::int64_t rows_a = 0;
-  std::int64_t rows_b = 0;
-  std::int64_t k = 0;
-};
-
-GemmShape shape_of(GemmRole role, std::int64_t tokens, std::int64_t in, std::int64_t out) {
-  if (role == GemmRole::fprop) return {tokens, out, in};
-  if (role == GemmRole::dgrad) return {tokens, in, out};
-  return {out, in, tokens};
-}
-
 void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& out) {
   using numerics::ScaleRounding;
   const std::string name = slot_name(slot);
-  const bool first = slot == Slot::fprop_x || slot == Slot::fprop_w || slot == Slot::dgrad_dy;
   if (spec.is_quantized() && !spec.has_scale()) {
     out.push_back(fmt::format(
         "{}: {} without a scale reaches only 2^{} to 2^{}; watch the "
@@ -120,7 +107,7 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
         spec.format.max_exponent()));
   }
   if (!spec.has_scale()) return;
-  if (spec.scale_source == ScaleSource::delayed && first) {
+  if (spec.scale_source == ScaleSource::delayed && !is_second_orientation(slot)) {
     out.push_back(
         fmt::format("{}: delayed scaling knows only past steps; a growing amax saturates "
                     "until the history follows{}",
@@ -140,12 +127,12 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
   }
 }
 
-void warn_of_tiles(Slot slot, const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+void warn_of_tiles(Slot slot, const QuantSpec& spec, const OperandShape& shape,
                    std::vector<std::string>& out) {
   if (!spec.has_scale() || spec.tile.is_tensor()) return;
+  const auto [rows, k] = shape;
   const std::string name = slot_name(slot);
-  const bool gradient = slot == Slot::dgrad_dy || slot == Slot::wgrad_dy;
-  if (gradient && spec.scale.amax_epsilon > 1e-6f) {
+  if (tensor_of(slot) == Tensor::dy && spec.scale.amax_epsilon > 1e-6f) {
     out.push_back(
         fmt::format("{}: gradients are often below amax_epsilon {}; such tiles use only "
                     "the low codes and then flush to zero",
@@ -173,9 +160,9 @@ void warn_of_tiles(Slot slot, const QuantSpec& spec, std::int64_t rows, std::int
   }
 }
 
-void warn_of_transform(Slot slot, const QuantSpec& spec, std::int64_t k,
+void warn_of_transform(Slot slot, const QuantSpec& spec, const OperandShape& shape,
                        std::vector<std::string>& out) {
-  const std::string refusal = transform_refusal(spec.transform, k);
+  const std::string refusal = transform_refusal(spec.transform, shape.rows, shape.k);
   if (!refusal.empty()) out.push_back(fmt::format("{}: {}", slot_name(slot), refusal));
 }
 
@@ -192,8 +179,7 @@ void warn_of_accumulation(const LinearRecipe& recipe, GemmRole role, std::int64_
         group.output_mantissa_bits));
   }
   if (gemm.accumulator != Accumulator::sm90_wgmma_fp8) return;
-  const QuantSpec& a = recipe.slots[2 * static_cast<std::size_t>(role)];
-  const QuantSpec& b = recipe.slots[2 * static_cast<std::size_t>(role) + 1];
+  const QuantSpec &a = recipe.a(role), &b = recipe.b(role);
   if (k % 16 != 0) {
     out.push_back(
         fmt::format("{}: K = {} is not a multiple of 16, which the FP8 GEMMs of the H200 "
@@ -220,15 +206,14 @@ std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t token
                                   std::int64_t out) {
   std::vector<std::string> found;
   for (const GemmRole role : kGemmRoles) {
-    const GemmShape shape = shape_of(role, tokens, in, out);
-    for (std::size_t operand = 0; operand < 2; ++operand) {
-      const Slot slot = kSlots[2 * static_cast<std::size_t>(role) + operand];
+    for (const Slot slot : {a_slot(role), b_slot(role)}) {
       const QuantSpec& spec = recipe.slot(slot);
+      const OperandShape shape = operand_shape(slot, tokens, in, out);
       warn_of_range(slot, spec, found);
-      warn_of_transform(slot, spec, shape.k, found);
-      warn_of_tiles(slot, spec, operand == 0 ? shape.rows_a : shape.rows_b, shape.k, found);
+      warn_of_transform(slot, spec, shape, found);
+      warn_of_tiles(slot, spec, shape, found);
     }
-    warn_of_accumulation(recipe, role, shape.k, found);
+    warn_of_accumulation(recipe, role, operand_shape(a_slot(role), tokens, in, out).k, found);
   }
   return found;
 }

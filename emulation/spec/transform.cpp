@@ -57,6 +57,13 @@ std::optional<Transform> read_hadamard(std::string_view text) {
   return text == "after" ? std::optional(transform) : std::nullopt;
 }
 
+std::optional<Transform> read_left(std::string_view text) {
+  if (take_part(text) != "hadamard") return std::nullopt;
+  std::optional<Transform> transform = read_hadamard(text);
+  if (transform) transform->left = true;
+  return transform;
+}
+
 std::optional<Transform> read_smoothing(std::string_view text) {
   Transform transform;
   transform.kind = TransformKind::smoothing;
@@ -87,8 +94,8 @@ std::string transform_name(const Transform& transform) {
     return fmt::format("clamp:{}{}", transform.quantile,
                        transform.compensated ? ":compensated" : "");
   }
-  std::string name =
-      transform.block == 0 ? "hadamard:full" : fmt::format("hadamard:{}", transform.block);
+  std::string name = transform.left ? "left:hadamard:" : "hadamard:";
+  name += transform.block == 0 ? "full" : std::to_string(transform.block);
   if (transform.signs == SignSource::none) return name;
   name += transform.signs == SignSource::drawn ? ":drawn" : ":";
   for (int i = 0; i < transform.pattern_length; ++i) name += transform.is_negative(i) ? '-' : '+';
@@ -101,28 +108,31 @@ std::optional<Transform> transform_from_name(std::string_view name) {
   if (name.empty() || name.back() == ':') return std::nullopt;
   const std::string_view kind = take_part(name);
   if (kind == "hadamard") return read_hadamard(name);
+  if (kind == "left") return read_left(name);
   if (kind == "clamp") return read_clamp(name);
   return kind == "smooth" ? read_smoothing(name) : std::nullopt;
 }
 
-std::string transform_refusal(const Transform& transform, std::int64_t k) {
+std::string transform_refusal(const Transform& transform, std::int64_t rows, std::int64_t k) {
   if (transform.kind != TransformKind::hadamard) return "";
   const std::string name = transform_name(transform);
+  const char* const axis = transform.left ? "rows" : "K";
+  const std::int64_t length = transform.left ? rows : k;
   if (transform.block > 0) {
-    if (k % transform.block == 0) return "";
-    return fmt::format("transform {} needs K to be a multiple of {}, K = {}", name, transform.block,
-                       k);
+    if (length % transform.block == 0) return "";
+    return fmt::format("transform {} needs {} to be a multiple of {}, {} = {}", name, axis,
+                       transform.block, axis, length);
   }
-  if (numerics::hadamard_core(k) == 0) {
+  if (numerics::hadamard_core(length) == 0) {
     return fmt::format(
-        "transform {}: no Hadamard matrix of order K = {} is known here; accepted: a power of two, "
-        "or one times the order of a Paley or Williamson matrix (12, 20, 24, 28, 36, ...) of at "
-        "most {}",
-        name, k, numerics::kMaxHadamardCore);
+        "transform {}: no Hadamard matrix of order {} = {} is known here; accepted: a power of "
+        "two, or one times the order of a Paley or Williamson matrix (12, 20, 24, 28, 36, ...) of "
+        "at most {}",
+        name, axis, length, numerics::kMaxHadamardCore);
   }
-  if (transform.signs == SignSource::fixed && k % transform.pattern_length != 0) {
-    return fmt::format("transform {}: its {} signs do not divide K = {}", name,
-                       transform.pattern_length, k);
+  if (transform.signs == SignSource::fixed && length % transform.pattern_length != 0) {
+    return fmt::format("transform {}: its {} signs do not divide {} = {}", name,
+                       transform.pattern_length, axis, length);
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// What happens to an operand along K before it is quantized.
+// What happens to an operand before it is quantized.
 #pragma once
 
 #include <array>
@@ -11,7 +11,9 @@ namespace fp8lab {
 
 enum class TransformKind : std::uint8_t {
   none,
-  hadamard,   ///< the vectors along K are multiplied by an orthonormal Hadamard matrix
+  /// The vectors along K are multiplied by an orthonormal Hadamard matrix, or those along the rows
+  /// (`left`), which ops::RotateBack undoes in the product.
+  hadamard,
   smoothing,  ///< position j of K is divided by s_j in A and multiplied by s_j in B
   /// Each tile is raised to the power that fits its range to the format (numerics::ExpandedGroup).
   /// Undone before the operand is multiplied, and so no concern of the other operand.
@@ -42,7 +44,8 @@ struct Transform {
   static constexpr int kMaxPattern = 256;
 
   TransformKind kind = TransformKind::none;
-  int block = 0;  ///< elements of K multiplied together; 0: all of K
+  int block = 0;      ///< elements multiplied together; 0: all of K, or all rows
+  bool left = false;  ///< Hadamard: along the rows, as a matrix on the left of the operand (HALO)
   SignSource signs = SignSource::none;
   SignSide side = SignSide::before;
   int pattern_length = 0;                         ///< signs of a fixed pattern
@@ -57,16 +60,20 @@ struct Transform {
   bool is_smoothing() const { return kind == TransformKind::smoothing; }
   bool is_expansion() const { return kind == TransformKind::expansion; }
   bool is_clamp() const { return kind == TransformKind::clamp; }
-  bool is_along_k() const { return *this && !is_expansion() && !is_clamp(); }
+  /// A linear map, which ops::Dequantize undoes.
+  bool is_linear() const { return *this && !is_expansion() && !is_clamp(); }
+  /// Cancels in the product with the same transform of the other operand.
+  bool is_along_k() const { return is_linear() && !left; }
   bool is_negative(std::int64_t position) const {
     const auto i = static_cast<std::size_t>(position % pattern_length);
     return (negative_signs[i / 64] >> (i % 64) & 1u) != 0;
   }
 };
 
-/// "none", "hadamard:BLOCK[:SIGNS[:after]]", "smooth:STRENGTH[:static]", "expand" or
-/// "clamp:QUANTILE[:compensated]". BLOCK elements of K are transformed together, "full" for all of
-/// K; SIGNS is "drawn" or the pattern itself, such as "+-+-".
+/// "none", "hadamard:BLOCK[:SIGNS[:after]]", the same after "left:", "smooth:STRENGTH[:static]",
+/// "expand" or "clamp:QUANTILE[:compensated]". BLOCK elements of K, after "left:" BLOCK rows, are
+/// transformed together, "full" for all of them; SIGNS is "drawn" or the pattern itself, such as
+/// "+-+-".
 std::string transform_name(const Transform& transform);
 
 /// Inverse of transform_name. Nothing for other names, for a block that is not the order of a
@@ -78,11 +85,12 @@ std::optional<Transform> transform_from_name(std::string_view name);
 /// What transform_from_name accepts, for messages.
 inline constexpr std::string_view kTransformNames =
     "none, hadamard:BLOCK[:SIGNS[:after]] with BLOCK full or the order of a Hadamard matrix from 2 "
-    "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; "
+    "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; the same "
+    "after left:, along the rows; "
     "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand; clamp:QUANTILE[:compensated] with "
     "QUANTILE above 0.5 and at most 1";
 
-/// Why `transform` cannot be applied along this K; empty when it can.
-std::string transform_refusal(const Transform& transform, std::int64_t k);
+/// Why `transform` cannot be applied to an operand (rows, k); empty when it can.
+std::string transform_refusal(const Transform& transform, std::int64_t rows, std::int64_t k);
 
 }  // namespace fp8lab

@@ -3,10 +3,21 @@
 // A block of kAttentionWarps warps works on tiles of kTileRows queries and kTileRows keys. A warp
 // owns 16 rows of the left operand, the height of the tensor-core instruction and of the CPU's row
 // block, so that it leaves out exactly the groups of 16 that the CPU leaves out: the bits agree
-// even where an operand is not finite. Accumulators lie in registers as the instruction has them:
-// lane 4 g + t holds of n8 block n the columns 8 n + 2 t + 0..1 of rows g and g + 8. Head
-// dimensions wider than the tile are summed in steps of kWidth columns, ascending, and split over
-// blocks as output columns.
+// even where an operand is not finite. Head dimensions wider than the tile are summed in steps of
+// kWidth columns, ascending, and split over blocks as output columns.
+//
+//   Tile in shared memory            product of a warp (mma.sync m16n8k16)
+//   +--------- kWidth --------+--+            n8 block 0        n8 block 1     ...
+//   | row 0                   |16| row g   : lane 4 g + t     |
+//   | row 1                   |by|           columns 2 t, +1  |  columns 8 + 2 t, +1
+//   |  ...      bf16 or f32   |te| row g+8 : the same lane,   |
+//   | row 63                  |s |           elements 2, 3    |
+//   +-------------------------+--+
+//
+//   operands by ldmatrix (bf16) or scalar reads (f32), either way round: `Stored` says whether the
+//   tile holds an operand as the product has it or transposed, and nothing is copied for that.
+//   A chain takes groups of 16 of the summed index, ascending; the bits of `groups` and `pairs`
+//   leave out those of the summed index and of the columns in which everything is masked.
 #pragma once
 
 #include <cstddef>

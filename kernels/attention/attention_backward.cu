@@ -1,5 +1,27 @@
 // Attention backward in two passes over the pairs: dK and dV by tiles of keys, dQ by tiles of
-// queries, each in the order of emulation/ops/attention.hpp.
+// queries, each in the order of emulation/ops/attention.hpp. Every result belongs to one block.
+//
+//   attention_deltas           delta = tree_sum(dout * out); a warp for each token and head
+//   attention_key_gradients    a block: 64 keys of a kv head, kWidth output columns; query heads of
+//                              the group ascending, query tiles ascending
+//   attention_query_gradients  a block: 64 queries of a head, kWidth output columns; key tiles
+//                              ascending
+//
+//   +----------+----------+----------+----------+----------+---------+   shared memory, W = kWidth
+//   | Q 64 x W | dO 64xW  | K 64 x W | V 64 x W | dS 64x64 | P 64x64 |   (P for keys only); rows of
+//   +----------+----------+----------+----------+----------+---------+   dS and P are queries
+//
+//   PairTiles::compute, 64 queries (16 a warp) by 64 keys:
+//     barrier, load Q and K, barrier     S = chain(0; Q, K^T)      for every kWidth columns of the
+//     barrier, load dO and V, barrier    dP = chain(0; dO, V^T)    head, ascending
+//     P = exp2(S * scale - lse), dS = P * (dP - delta)             to shared memory, masked: zeros
+//   then, with the output columns loaded where the tile holds others:
+//     keys      barrier, load dO and Q, barrier    dV = chain(dV; P^T, dO), dK = chain(dK; dS^T, Q)
+//     queries   barrier, load K, barrier           dQ = chain(dQ; dS, K)
+//
+// A warp owns 16 keys or 16 queries of the result, in registers to the end. For keys it reads the
+// columns of P and dS that all warps have written: the barrier before the load publishes them, that
+// of __syncthreads_or lets them be overwritten. For queries it reads its own rows of dS.
 #include "kernels/attention/attention.cuh"
 #include "kernels/runtime/operations.hpp"
 

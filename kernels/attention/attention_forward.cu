@@ -1,5 +1,32 @@
 // Attention forward, also against a cache: online softmax over kv tiles, in the order of
 // emulation/ops/attention.hpp.
+//
+// A block: 64 queries of one head, 16 for each of its four warps, and kWidth (64 or 128) output
+// columns; a wider head dimension takes several blocks, each of which finds all scores.
+//
+//   Q, K, V in global memory
+//        |  16-byte vectors, four in flight for each of the 128 threads
+//        v
+//   +------------+------------+------------+---------+   shared memory, W = kWidth; in bf16
+//   | Q 64 x W   | K 64 x W   | V 64 x W   | P 64x64 |   36 KiB for W = 64, 60 KiB for 128, in f32
+//   +------------+------------+------------+---------+   68 and 116 KiB
+//     filled by the whole block, read by every warp     P: a warp writes and reads its own 16 rows
+//
+//   for each kv tile that some query of the block sees, ascending, in steps of 64 keys:
+//     barrier, load Q and K, barrier   once for every kWidth columns of the head; what a tile holds
+//                                      already is not loaded again: Q stays where D <= kWidth
+//     S = chain(0; Q, K^T) * scale     registers; masked elements -infinity
+//     m' = max(m, S)                   the four lanes of a row, by shuffles
+//     alpha = exp2(m - m')             l = l * alpha, O = O * alpha
+//     barrier, load V, barrier
+//     P = exp2(S - m')                 to shared memory, rounded to the operand type; __syncwarp
+//     O = chain(O; P, V)               registers; __syncwarp before P is written again
+//     l = l + tree_sum(P)              RowSums, P before rounding, once for the kv tile
+//   out = O * (1 / l), lse = m + log2 l, from registers
+//
+// The first barrier of a pair: every warp has read what is overwritten. The second: what was loaded
+// is visible. A kv tile of more than 64 keys goes through twice, first for its maximum, then with
+// the scores computed again for P: they are never stored.
 #include "kernels/attention/attention.cuh"
 
 #include <algorithm>

@@ -1,3 +1,21 @@
+// Statistics of an operand beside its source, with the bits of the CPU's: sums in a fixed order,
+// counts and maxima, which have none.
+//
+//   source, codes and scales
+//        |  band_kernel: a block a band of 64 rows, which steps over the columns 64 at a time
+//        v
+//   +-------------+-------------+----------+    shared memory; rows of 65 floats, so that a column
+//   | x 64 x 64   | y 64 x 64   | Counters |    lies in all banks
+//   +-------------+-------------+----------+
+//     barrier     256 threads read, decode and count (atomics on Counters)
+//     barrier     warp w < 7: sum w of StatisticsTotals in double; lane l takes the columns l,
+//                 l + kStatisticsLanes, ... by ascending row, and goes on in the next block
+//                 warp 7: maxima of the columns to global memory
+//   end of the band: lanes of a sum by shuffles to totals[band]; counts to the Tally by atomics
+//        v
+//   tile_kernel: zero tiles, extremes of the scales         add_hash: codes and scales
+//        v
+//   host: sums of the bands, ascending; describe_statistics
 #include "kernels/pointwise/hash_tensor.hpp"
 #include "kernels/runtime/operations.hpp"
 
@@ -291,11 +309,11 @@ void run(Context& context, const ops::MeasureOperand& op) {
   const QuantizedOperand& operand = op.operand;
   const bool transpose = op.transpose;
   check_supported("operand_statistics", operand);
-  const TensorView source = operand.spec.transform.is_along_k()
+  const TensorView source = operand.spec.transform.is_linear()
                                 ? transformed(context, original, transpose, operand)
                                 : original;
   const bool compensated = operand.spec.transform.compensated;
-  if (compensated) check_transform(operand, operand.k);
+  if (compensated) check_transform(operand, operand.rows, operand.k);
   const Compared compared{
       source.rows,         source.cols,
       transpose,           tile_grid(source, operand.spec.scale_tile(), transpose),

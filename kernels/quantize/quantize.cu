@@ -1,3 +1,21 @@
+// Quantization of one tensor: which kernels do it, and those of the general way.
+//
+//   source --> transform, if there is one: the FP32 tensor that the rest reads
+//     more than 8 bits                            quantize_values      one rounding an element
+//     tiles with codebooks                        quantize_codebooks   a block a tile
+//     e4m3fn, e5m2, nearest, saturating:
+//       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one reading of the source
+//       rows as they lie, up to kLongestRow       quantize_rows        one reading
+//       tensor and other rows, current scales     amax --> scales --> quantize_blocks
+//       one scale that is known                   quantize_blocks, which raises a delayed amax
+//     every other format, rounding and tile       amax --> scales, or what is known
+//                                                      --> encode_kernel
+//
+// amax --> scales: maxima of tiles as bits, which have no order (tensor_amax_kernel,
+// line_amax_kernel or amax_kernel), then scale_kernel, a thread a tile. encode_kernel, a block for
+// 64 x 64 elements; where the codes are transposed they cross shared memory:
+//
+//     transposed[col][row] = code;  barrier;  rows of `transposed` to global memory;  barrier
 #include "kernels/quantize/quantize.hpp"
 
 #include <cuda_fp8.h>
@@ -322,7 +340,7 @@ void run(Context& context, const ops::Quantize& op) {
     return quantize_as_is(context, op.source, op.transpose, op.key, op.state, op.operand);
   }
   if (op.operand.spec.transform.is_clamp()) {
-    check_transform(op.operand, op.operand.k);
+    check_transform(op.operand, op.operand.rows, op.operand.k);
     write_clamp_bounds(context, op.source, op.operand.spec.transform.quantile,
                        op.operand.clamp_bounds.row<float>(0));
   }

@@ -1,10 +1,29 @@
 // The kernel of quantization in one reading of the source: 128 x 128 elements stay in registers
 // from the amax of their tiles to their codes.
 //
-// A block of 256 threads: each thread has 8 rows of 8 columns, 16 x 2 lanes make the 16 x 128
-// elements of a warp, so that it writes whole lines of codes, and 8 warps below each other the
-// block. Parts of rows get their scales inside a warp; parts of columns and large squares through
-// shared memory.
+//   source, bf16 or f32                       +------- 128 columns, 16 lanes of 8 -------+
+//        |  16-byte loads, zeros outside       | warp 0: 16 rows, 2 lanes of 8            |
+//        v                                     | warp 1                                   |
+//   Patch: 8 x 8 elements a thread             |  ...                                     |
+//        |  in registers to the end            | warp 7                                   |
+//        |                                     +------------------------------------------+
+//        +--> amax of the tensor (delayed): raise(), at most one atomic a block
+//        |
+//        +--> factors
+//        |      given          of the tensor, or of each line of the operand
+//        |      inside a warp  1xG and squares up to 16: shuffles; the lanes share out the scales
+//        |      across warps   parts of columns and squares from 32 on, through row_parts and
+//        |                     turned_parts (8 warps x 132 maxima): write_parts
+//        |                     barrier    find_scales, a thread a tile: scale to global memory,
+//        |                                factor in the place of the first part
+//        |                     barrier    shared_factors
+//        v
+//   codes
+//        +--> as they lie: 8 bytes for each row of a patch, whole 128-byte lines for a warp
+//        +--> transposed: 4 x 4 bytes turned in registers, to TransposedCodes (16 KiB)
+//               barrier        16-byte pieces of the operand's rows to global memory
+//
+// With both orientations: transposed codes to shared memory, codes as they lie, barrier, pieces.
 #pragma once
 
 #include "kernels/quantize/quantize_group.cuh"

@@ -1,5 +1,22 @@
 // The kernel of quantization by rows: a block holds a row in registers from its elements, which it
 // reads or makes, to its codes.
+//
+//   row r        | group 0 of threads 0, 1, 2, ... | group 1 of threads 0, 1, 2, ... |  up to 4
+//   (a block)      8 elements each, neighbouring threads side by side; at most 1024 threads
+//        |
+//        |  Source::load    all reads of a thread
+//        |  Source::begin   what needs the whole row, such as a norm's sum (quantize_fused.cu)
+//        |  Source::make    the elements
+//        v
+//   HeldRow: 4 groups of 8 elements a thread, in registers
+//        +--> amax of the tensor (delayed): raise(), at most one atomic a block
+//        +--> factors
+//        |      row     maxima of the warps to of_warp;  barrier;  warp 0 writes the scale, and the
+//        |              factor to shared memory;  barrier
+//        |      tiles   2 to 16 neighbouring lanes hold a tile of 16 to 128: shuffles, no barrier
+//        |      given   known before the launch
+//        v
+//   codes: 8 bytes a group
 #pragma once
 
 #include "kernels/quantize/quantize_group.cuh"

@@ -1,3 +1,14 @@
+// Amaxes and scales of any tiles, and the delayed scales.
+//
+//   amax_kernel: a block for 64 x 64 elements, which touch at most 64 x 64 tiles
+//     largest[tile] = 0;  barrier
+//     a thread's 4 columns of a row: a running maximum, to largest[tile] where the tile changes
+//     (atomicMax)
+//     barrier;  largest[tile] to amax[tile] in global memory (atomicMax);  barrier
+//   scale_kernel: a thread a tile: numerics::tile_scale or nv_tile_scale; mae and mse read the
+//     tile's elements twice, rows ascending
+//   delayed_scale_kernel: one block moves the history by one place from its far end on; the barrier
+//     between reading and writing keeps a step of 256 entries apart from itself
 #include "kernels/quantize/quantize_scales.hpp"
 
 #include <algorithm>

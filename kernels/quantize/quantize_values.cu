@@ -152,7 +152,7 @@ void run(Context& context, const ops::Dequantize& op) {
                op.transpose ? op.operand.k : op.operand.rows,
                op.transpose ? op.operand.rows : op.operand.k);
   if (op.destination.size() == 0) return;
-  if (!op.operand.spec.transform.is_along_k())
+  if (!op.operand.spec.transform.is_linear())
     return decode_operand(context, op.operand, op.transpose, op.destination);
   const auto count = static_cast<std::size_t>(op.destination.size());
   const TensorView values{context.tensor_memory(count * sizeof(float)), DType::f32,

@@ -12,6 +12,7 @@
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/runtime/cuda_handles.hpp"
+#include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -186,23 +187,24 @@ Piece piece_of(const TensorView& source, bool transpose, std::int64_t k, std::in
   return {static_cast<int>(block), width, true};
 }
 
-/// result = source by the Hadamard transform of the operand, or by its inverse.
-void rotate(Context& context, const TensorView& source, const TensorView& result, bool transpose,
-            const QuantizedOperand& operand, bool back) {
-  const Transform& transform = operand.spec.transform;
-  const std::int64_t k = operand.k, block = transform.block == 0 ? k : transform.block;
+/// result = the columns of `source`, or its rows unless `down`, by a Hadamard transform with the
+/// signs of `key`, or by its inverse.
+void rotate(Context& context, const TensorView& source, const TensorView& result, bool down,
+            const Transform& transform, const RandomKey& key, bool back) {
+  const std::int64_t k = down ? source.rows : source.cols;
+  const std::int64_t block = transform.block == 0 ? k : transform.block;
   const int order = numerics::hadamard_core(block);
-  const Piece piece = piece_of(source, transpose, k, block, order > 1);
+  const Piece piece = piece_of(source, down, k, block, order > 1);
   Rotation rotation{static_cast<int>(block),
                     order,
                     order > 1 ? context.hadamard_core(order) : nullptr,
                     numerics::hadamard_factor(block),
                     back,
                     (transform.side == SignSide::before) != back,
-                    {transform.signs, transform.pattern_length, {}, operand.key}};
+                    {transform.signs, transform.pattern_length, {}, key}};
   std::copy(transform.negative_signs.begin(), transform.negative_signs.end(),
             rotation.signs.pattern);
-  const std::int64_t vectors = transpose ? source.cols : source.rows;
+  const std::int64_t vectors = down ? source.cols : source.rows;
   const std::int64_t blocks =
       (k + piece.length - 1) / piece.length * ((vectors + piece.width - 1) / piece.width);
   const std::size_t shared = static_cast<std::size_t>(piece.length) *
@@ -223,10 +225,11 @@ void rotate(Context& context, const TensorView& source, const TensorView& result
 /// result = source by the operand's transform, or by its inverse, which a clamp has not.
 void transform_values(Context& context, const TensorView& source, const TensorView& result,
                       bool transpose, const QuantizedOperand& operand, bool back) {
-  check_transform(operand, operand.k);
+  check_transform(operand, operand.rows, operand.k);
   const Transform& transform = operand.spec.transform;
   if (!transform.is_smoothing() && !transform.is_clamp()) {
-    return rotate(context, source, result, transpose, operand, back);
+    return rotate(context, source, result, transpose != transform.left, transform, operand.key,
+                  back);
   }
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
@@ -268,6 +271,21 @@ TensorView transformed(Context& context, const TensorView& source, bool transpos
 void undo_transform(Context& context, const TensorView& values, bool transpose,
                     const QuantizedOperand& operand) {
   transform_values(context, values, values, transpose, operand, true);
+}
+
+void run(Context& context, const ops::RotateBack& op) {
+  op.check();
+  const auto count = static_cast<std::size_t>(op.d.size());
+  const TensorView product{context.tensor_memory(count * sizeof(float)), DType::f32, op.d.rows,
+                           op.d.cols, op.d.cols};
+  TensorView from = op.d;
+  for (const QuantizedOperand* operand : {&op.a, &op.b}) {
+    const Transform& transform = operand->spec.transform;
+    if (!transform.left) continue;
+    rotate(context, from, product, operand == &op.a, transform, operand->key, true);
+    from = product;
+  }
+  run(context, ops::Copy{product, op.d});
 }
 
 void run(Context& context, const ops::SmoothingFactors& op) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "emulation/spec/slot.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
 #include "kernels/runtime/context.hpp"
 #include "kernels/runtime/operations.hpp"
@@ -77,9 +78,11 @@ std::vector<Shape> shapes() {
     for (const std::int64_t tokens : {8192, 16384}) {
       if (tokens == 16384 && !layer.long_batch) continue;
       const std::string name = std::string(layer.name) + ".T" + std::to_string(tokens);
-      result.push_back({name, "fprop", tokens, layer.out, layer.in});
-      result.push_back({name, "dgrad", tokens, layer.in, layer.out});
-      result.push_back({name, "wgrad", layer.out, layer.in, tokens});
+      for (const GemmRole role : kGemmRoles) {
+        const OperandShape a = operand_shape(a_slot(role), tokens, layer.in, layer.out);
+        const OperandShape b = operand_shape(b_slot(role), tokens, layer.in, layer.out);
+        result.push_back({name, gemm_role_name(role), a.rows, b.rows, a.k});
+      }
     }
   }
   return result;

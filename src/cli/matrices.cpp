@@ -102,6 +102,7 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
               const TensorView& d) {
   backend.run(ops::Gemm{spec, a.operand, b.operand, bias, accumulate, d});
   const Transform &left = a.operand.spec.transform, &right = b.operand.spec.transform;
+  if (left.left || right.left) backend.run(ops::RotateBack{a.operand, b.operand, d});
   if (!left.compensated && !right.compensated) return;
   for (const MatrixOperand* matrix : {&a, &b}) {
     if (!matrix->values.empty()) continue;

@@ -84,13 +84,6 @@ struct Plan {
   bool partner_transpose = false;  ///< how the other tensor becomes the other operand
 };
 
-bool is_second_orientation(Slot slot) {
-  return slot == Slot::dgrad_w || slot == Slot::wgrad_dy || slot == Slot::wgrad_x;
-}
-
-/// B of its GEMM.
-bool is_right(Slot slot) { return static_cast<std::size_t>(slot) % 2 == 1; }
-
 Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
   std::string names;
   for (const Slot slot : kSlots) {
@@ -100,11 +93,9 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
     plan.spec = recipe.slot(slot);
     plan.transpose = is_second_orientation(slot);
     plan.is_right = is_right(slot);
-    plan.partner_transpose = is_second_orientation(kSlots[static_cast<std::size_t>(slot) ^ 1u]);
+    plan.partner_transpose = is_second_orientation(other_operand(slot));
     if (plan.spec.orientation_source != OrientationSource::high_precision) {
-      plan.first = recipe.slot(slot == Slot::wgrad_x    ? Slot::fprop_x
-                               : slot == Slot::wgrad_dy ? Slot::dgrad_dy
-                                                        : Slot::fprop_w);
+      plan.first = recipe.slot(other_orientation(slot));
     }
     return plan;
   }

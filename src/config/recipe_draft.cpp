@@ -12,30 +12,6 @@
 namespace fp8lab {
 namespace {
 
-struct Operand {
-  std::string_view name;
-  std::vector<Slot> slots;
-};
-
-const std::vector<Operand>& operands() {
-  static const std::vector<Operand> list = {
-      {"x", {Slot::fprop_x, Slot::wgrad_x}},
-      {"w", {Slot::fprop_w, Slot::dgrad_w}},
-      {"dy", {Slot::dgrad_dy, Slot::wgrad_dy}},
-  };
-  return list;
-}
-
-bool is_weight(Slot slot) { return slot == Slot::fprop_w || slot == Slot::dgrad_w; }
-
-// The other orientation of the tensor of a second-orientation slot.
-std::optional<Slot> first_orientation(Slot slot) {
-  if (slot == Slot::dgrad_w) return Slot::fprop_w;
-  if (slot == Slot::wgrad_dy) return Slot::dgrad_dy;
-  if (slot == Slot::wgrad_x) return Slot::fprop_x;
-  return std::nullopt;
-}
-
 std::vector<Slot> only(const std::vector<Slot>& slots, bool (*wanted)(Slot)) {
   std::vector<Slot> kept;
   std::copy_if(slots.begin(), slots.end(), std::back_inserter(kept), wanted);
@@ -61,7 +37,7 @@ DType default_output(DType activations, GemmRole role) {
 std::vector<Slot> slots_of_key(const TomlReader& table, const std::string& key,
                                const std::vector<Slot>& reached) {
   if (key == "orientation_source") {
-    const auto slots = only(reached, [](Slot slot) { return first_orientation(slot).has_value(); });
+    const std::vector<Slot> slots = only(reached, is_second_orientation);
     if (!slots.empty()) return slots;
     table.fail(key,
                "is for the second orientations; accepted in: slots.default, slots.x, slots.w, "
@@ -122,15 +98,15 @@ void RecipeDraft::read_slots(TomlReader& slots) {
     if (std::optional<TomlReader> table = parent.table(key)) read_slot_table(*table, reached);
   };
   read_if_present(slots, "default", {kSlots.begin(), kSlots.end()});
-  for (const Operand& operand : operands()) read_if_present(slots, operand.name, operand.slots);
+  for (const Tensor tensor : kTensors) {
+    read_if_present(slots, tensor_name(tensor),
+                    {first_orientation(tensor), second_orientation(tensor)});
+  }
   // Both [slots."wgrad.dy"] and [slots.wgrad.dy], which TOML reads as a table inside a table.
   for (const GemmRole role : kGemmRoles) {
     std::optional<TomlReader> nested = slots.table(gemm_role_name(role));
-    for (const Slot slot : kSlots) {
-      const std::string name = slot_name(slot);
-      const std::string prefix = gemm_role_name(role) + ".";
-      if (name.rfind(prefix, 0) != 0) continue;
-      const std::string operand = name.substr(prefix.size());
+    for (const Slot slot : {a_slot(role), b_slot(role)}) {
+      const std::string name = slot_name(slot), operand = tensor_name(tensor_of(slot));
       if (slots.has(name) && nested && nested->has(operand)) {
         nested->fail(operand, "written twice, also as \"" + name + "\"");
       }
@@ -147,7 +123,7 @@ void RecipeDraft::read_slot_table(TomlReader& table, const std::vector<Slot>& re
     if (table.node(field.word) == nullptr) continue;
     const std::vector<Slot> slots = slots_of_key(table, field.word, reached);
     for (const Slot slot : slots) {
-      SlotDraft& draft = slots_[static_cast<std::size_t>(slot)];
+      SlotDraft& draft = slots_[slot];
       table.read(field, draft.spec);
       draft.said.insert(field.word);
     }
@@ -162,7 +138,7 @@ void RecipeDraft::read_tile_alias(TomlReader& table, const std::vector<Slot>& re
   const std::string tile = table.text("tile", "");
   const bool mx = tile == "mx32", nv = tile == "nv16";
   for (const Slot slot : reached) {
-    SlotDraft& draft = slots_[static_cast<std::size_t>(slot)];
+    SlotDraft& draft = slots_[slot];
     const numerics::ScaleFormat format = draft.spec.scale.format;
     if (mx || nv || table.has("scale_format")) draft.is_ocp_scaled = mx;
     if (mx && format != numerics::ScaleFormat::e8m0) {
@@ -204,7 +180,7 @@ void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>
   for (const Field<GemmSpec>& field : gemm_fields()) {
     if (table.node(field.word) == nullptr) continue;
     for (const GemmRole role : reached) {
-      GemmDraft& draft = gemms_[static_cast<std::size_t>(role)];
+      GemmDraft& draft = gemms_[role];
       if (field.word == "accumulator") {
         read_accumulator(table, field, draft.spec);
       } else {
@@ -217,12 +193,12 @@ void RecipeDraft::read_gemm_table(TomlReader& table, const std::vector<GemmRole>
   // [gemm] states the output of activations and their gradients; weight gradients are always FP32.
   const bool general = reached.size() > 1;
   if (general && table.has("output")) {
-    gemms_[static_cast<std::size_t>(GemmRole::wgrad)].spec.output = DType::f32;
+    gemms_[GemmRole::wgrad].spec.output = DType::f32;
   }
 }
 
 QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
-  const SlotDraft& draft = slots_[static_cast<std::size_t>(slot)];
+  const SlotDraft& draft = slots_[slot];
   QuantSpec spec = draft.spec;
   if (!draft.says("format")) spec.format = format_of(activations_);
   if (!draft.says("scale_source")) spec.scale_source = ScaleSource::current;
@@ -233,7 +209,7 @@ QuantSpec RecipeDraft::resolve_slot(Slot slot) const {
 }
 
 GemmSpec RecipeDraft::resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const {
-  const GemmDraft& draft = gemms_[static_cast<std::size_t>(role)];
+  const GemmDraft& draft = gemms_[role];
   const DType output =
       draft.says("output") ? draft.spec.output : default_output(activations_, role);
   const bool quantized = a.is_quantized() || b.is_quantized();
@@ -257,7 +233,7 @@ LinearRecipe RecipeDraft::resolve() const {
   for (const Slot slot : kSlots) recipe.slot(slot) = resolve_slot(slot);
   for (const SlotKeyUse& use : uses_) {
     const bool matters = std::any_of(use.reached.begin(), use.reached.end(), [&](Slot slot) {
-      const QuantSpec& written = slots_[static_cast<std::size_t>(slot)].spec;
+      const QuantSpec& written = slots_[slot].spec;
       return may_say(*use.field, recipe.slot(slot), written);
     });
     if (!matters) {
@@ -266,21 +242,21 @@ LinearRecipe RecipeDraft::resolve() const {
     }
   }
   for (const Slot slot : kSlots) {
-    const std::optional<Slot> first = first_orientation(slot);
+    if (!is_second_orientation(slot)) continue;
     const bool written = std::any_of(uses_.begin(), uses_.end(), [&](const SlotKeyUse& use) {
       return use.field->word == "orientation_source" &&
              std::find(use.reached.begin(), use.reached.end(), slot) != use.reached.end();
     });
     // An inherited requantization ends with the quantized copy it read.
     QuantSpec& spec = recipe.slot(slot);
-    if (first && !written && (!recipe.slot(*first).is_quantized() || !spec.is_quantized()) &&
+    const QuantSpec& first = recipe.slot(other_orientation(slot));
+    if (!written && (!first.is_quantized() || !spec.is_quantized()) &&
         spec.orientation_source == OrientationSource::requantized) {
       spec.orientation_source = OrientationSource::high_precision;
     }
   }
   for (const GemmRole role : kGemmRoles) {
-    const std::size_t index = static_cast<std::size_t>(role);
-    recipe.gemm(role) = resolve_gemm(role, recipe.slots[2 * index], recipe.slots[2 * index + 1]);
+    recipe.gemm(role) = resolve_gemm(role, recipe.a(role), recipe.b(role));
   }
   return recipe;
 }

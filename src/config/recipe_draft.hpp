@@ -1,7 +1,6 @@
 // A recipe while its tables are read: what was said so far about each operand and GEMM.
 #pragma once
 
-#include <array>
 #include <set>
 #include <string>
 #include <vector>
@@ -67,8 +66,8 @@ class RecipeDraft {
   GemmSpec resolve_gemm(GemmRole role, const QuantSpec& a, const QuantSpec& b) const;
 
   DType activations_;
-  std::array<SlotDraft, 6> slots_{};
-  std::array<GemmDraft, 3> gemms_{};
+  PerSlot<SlotDraft> slots_{};
+  PerGemm<GemmDraft> gemms_{};
   std::vector<SlotKeyUse> uses_;
 };
 

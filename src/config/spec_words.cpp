@@ -23,8 +23,7 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
   const std::string word = text.substr(colon + 1);
   for (const GemmRole role : kGemmRoles) {
     if (word != gemm_role_name(role)) continue;
-    const std::size_t slot = 2 * static_cast<std::size_t>(role);
-    return {recipe.gemm(role), recipe.slots[slot], recipe.slots[slot + 1]};
+    return {recipe.gemm(role), recipe.a(role), recipe.b(role)};
   }
   throw Error(fmt::format("GEMM '{}': unknown role '{}'{}; accepted: fprop, dgrad, wgrad", text,
                           word, did_you_mean(word, "fprop, dgrad, wgrad")));

@@ -5,46 +5,11 @@
 #include <utility>
 
 namespace fp8lab {
-namespace {
 
-/// The tensor behind a slot: 0 x, 1 w, 2 dy.
-std::uint32_t tensor_of(Slot slot) {
-  switch (slot) {
-    case Slot::fprop_x:
-    case Slot::wgrad_x: return 0;
-    case Slot::fprop_w:
-    case Slot::dgrad_w: return 1;
-    case Slot::dgrad_dy:
-    case Slot::wgrad_dy: return 2;
-  }
-  return 0;
-}
-
-bool is_second_orientation(Slot slot) {
-  return slot == Slot::wgrad_x || slot == Slot::dgrad_w || slot == Slot::wgrad_dy;
-}
-
-Slot first_orientation(Slot slot) {
-  constexpr std::array<Slot, 3> kFirst = {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy};
-  return kFirst[tensor_of(slot)];
-}
-
-Slot second_orientation(Slot slot) {
-  constexpr std::array<Slot, 3> kSecond = {Slot::wgrad_x, Slot::dgrad_w, Slot::wgrad_dy};
-  return kSecond[tensor_of(slot)];
-}
-
-Slot a_slot(GemmRole role) { return kSlots[2 * static_cast<std::size_t>(role)]; }
-Slot b_slot(GemmRole role) { return kSlots[2 * static_cast<std::size_t>(role) + 1]; }
-
-}  // namespace
-
-const QuantSpec& delayed_spec(const LinearRecipe& recipe, std::size_t tensor) {
-  constexpr std::array<Slot, 3> kFirst = {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy};
-  const QuantSpec& first = recipe.slot(kFirst[tensor]);
-  return first.scale_source == ScaleSource::delayed
-             ? first
-             : recipe.slot(second_orientation(kFirst[tensor]));
+const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor) {
+  const QuantSpec& first = recipe.slot(first_orientation(tensor));
+  return first.scale_source == ScaleSource::delayed ? first
+                                                    : recipe.slot(second_orientation(tensor));
 }
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
@@ -59,25 +24,21 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
       bias_(bias),
       purpose_(purpose) {
   validate(recipe_, name_);
-  validate_shape(recipe_, GemmRole::fprop, in(), name_);
-  reserve(Slot::fprop_x, tokens, in());
-  reserve(Slot::fprop_w, out(), in());
-  require_gemm(GemmRole::fprop);
+  for (const GemmRole role : kGemmRoles) {
+    if (purpose_ == Purpose::inference && role != GemmRole::fprop) continue;
+    validate_shape(recipe_, role, tokens, in(), out(), name_);
+    for (const Slot slot : {a_slot(role), b_slot(role)}) {
+      reserve(slot, operand_shape(slot, tokens, in(), out()));
+    }
+    require_gemm(role);
+  }
   whole_x_ = operand(Slot::fprop_x);
-  if (purpose_ == Purpose::inference) return;
-  validate_shape(recipe_, tokens, in(), out(), name_);
-  reserve(Slot::dgrad_dy, tokens, out());
-  reserve(Slot::dgrad_w, in(), out());
-  reserve(Slot::wgrad_dy, out(), tokens);
-  reserve(Slot::wgrad_x, in(), tokens);
-  require_gemm(GemmRole::dgrad);
-  require_gemm(GemmRole::wgrad);
 }
 
 void Linear::require_quantizer(Slot slot) {
   const bool transpose = is_second_orientation(slot);
   const QuantizedOperand& target = operand(slot);
-  const DType dtype = tensor_of(slot) == 1 ? weight_source(slot).dtype : weight_.working().dtype;
+  const DType dtype = is_weight(slot) ? weight_source(slot).dtype : weight_.working().dtype;
   const TensorView source = TensorView::without_memory(dtype, transpose ? target.k : target.rows,
                                                        transpose ? target.rows : target.k);
   const Support support =
@@ -96,22 +57,22 @@ void Linear::require_gemm(GemmRole role) const {
 bool Linear::is_kept(Slot slot) const {
   // Weights live for the whole step. x lives until backward when its second orientation is made
   // from the codes of the first.
-  return tensor_of(slot) == 1 ||
+  return is_weight(slot) ||
          (slot == Slot::fprop_x && purpose_ == Purpose::training &&
           recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision);
 }
 
 std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name(slot); }
 
-void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
+void Linear::reserve(Slot slot, const OperandShape& shape) {
+  const auto [rows, k] = shape;
   QuantizedOperand& target = operand(slot);
   const QuantSpec& spec = recipe_.slot(slot);
   target = QuantizedOperand::without_memory(spec, rows, k);
-  target.is_right = slot == b_slot(gemm_role(slot));
+  target.is_right = is_right(slot);
   require_quantizer(slot);
   const DType dtype = backend_.storage(spec.storage());
-  const bool is_weight = tensor_of(slot) == 1;
-  if (is_weight && is_source(slot, weight_source(slot))) {
+  if (is_weight(slot) && is_source(slot, weight_source(slot))) {
     target.codes = weight_source(slot);
   } else if (is_kept(slot)) {
     target.codes = backend_.allocate(dtype, rows, k);
@@ -119,7 +80,7 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
     workspace_.reserve(buffer_name(slot), dtype, rows, k);
   }
   if (spec.transform.is_smoothing()) {
-    TensorView& factors = factors_[static_cast<std::size_t>(gemm_role(slot))];
+    TensorView& factors = factors_[gemm_role(slot)];
     if (factors.empty()) factors = backend_.allocate(DType::f32, 1, k);
     target.channel_factors = factors;
   }
@@ -133,8 +94,7 @@ void Linear::reserve(Slot slot, std::int64_t rows, std::int64_t k) {
   if (spec.scale_source == ScaleSource::delayed && states_[tensor_of(slot)].empty()) {
     states_[tensor_of(slot)] = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
   }
-  statistics_[static_cast<std::size_t>(slot)] =
-      backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
+  statistics_[slot] = backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
 }
 
 TensorView Linear::source_of(Slot slot, const TensorView& original) {
@@ -143,7 +103,7 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
       spec.orientation_source == OrientationSource::high_precision) {
     return original;
   }
-  const QuantizedOperand& first = operand(first_orientation(slot));
+  const QuantizedOperand& first = operand(other_orientation(slot));
   const DType dtype = spec.orientation_source == OrientationSource::requantized
                           ? backend_.storage(DType::f32)
                           : backend_.storage(spec.storage());
@@ -205,7 +165,8 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
   RandomKey key;
   key.seed = context.seed;
   key.step = context.step;
-  key.tensor = (context.micro_batch << 20) + index_ * 3 + tensor_of(slot);
+  key.tensor =
+      (context.micro_batch << 20) + index_ * 3 + static_cast<std::uint32_t>(tensor_of(slot));
   key.orientation = is_second_orientation(slot) ? 1 : 0;
   key.rotation = index_ * 3 + static_cast<std::uint32_t>(gemm_role(slot));
   return key;
@@ -213,8 +174,8 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
 
 void Linear::measure(const StepContext& context, Slot slot, const TensorView& original) {
   if (!context.log_statistics) return;
-  backend_.run(ops::MeasureOperand{original, is_second_orientation(slot), operand(slot),
-                                   statistics_[static_cast<std::size_t>(slot)]});
+  backend_.run(
+      ops::MeasureOperand{original, is_second_orientation(slot), operand(slot), statistics_[slot]});
 }
 
 void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {
@@ -228,7 +189,7 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
 }
 
 bool Linear::bind_both(Slot first, const TensorView& source) {
-  const Slot second = second_orientation(first);
+  const Slot second = other_orientation(first);
   const bool same_source =
       recipe_.slot(second).orientation_source == OrientationSource::high_precision;
   // The two copies belong to different GEMMs, whose drawn signs differ.
@@ -237,7 +198,7 @@ bool Linear::bind_both(Slot first, const TensorView& source) {
 }
 
 void Linear::quantize_both(const StepContext& context, Slot first, const TensorView& original) {
-  const Slot second = second_orientation(first);
+  const Slot second = other_orientation(first);
   if (!bind_both(first, original)) {
     quantize(context, first, original);
     quantize(context, second, original);
@@ -251,15 +212,13 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
   measure(context, second, original);
 }
 
-bool Linear::is_smoothed(GemmRole role) const {
-  return recipe_.slot(a_slot(role)).transform.is_smoothing();
-}
+bool Linear::is_smoothed(GemmRole role) const { return recipe_.a(role).transform.is_smoothing(); }
 
 void Linear::smooth(GemmRole role, const TensorView& a, const TensorView& b) {
   if (!is_smoothed(role)) return;
-  backend_.run(ops::SmoothingFactors{
-      recipe_.slot(a_slot(role)).transform, a, is_second_orientation(a_slot(role)), b,
-      is_second_orientation(b_slot(role)), factors_[static_cast<std::size_t>(role)]});
+  backend_.run(ops::SmoothingFactors{recipe_.a(role).transform, a,
+                                     is_second_orientation(a_slot(role)), b,
+                                     is_second_orientation(b_slot(role)), factors_[role]});
 }
 
 TensorView Linear::weight_source(Slot slot) const {
@@ -287,6 +246,9 @@ void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
                       const TensorView& bias, const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
   backend_.run(ops::Gemm{recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d});
+  if (left.spec.transform.left || right.spec.transform.left) {
+    backend_.run(ops::RotateBack{left, right, d});
+  }
   if (!left.spec.transform.compensated && !right.spec.transform.compensated) return;
   backend_.run(ops::Compensate{left, a, is_second_orientation(a_slot(role)), right, b,
                                is_second_orientation(b_slot(role)), d});
@@ -357,7 +319,7 @@ void Linear::backward(const StepContext& context, const TensorView& x,
 }
 
 void Linear::update_delayed_scales() {
-  for (std::size_t tensor = 0; tensor < states_.size(); ++tensor) {
+  for (const Tensor tensor : kTensors) {
     if (states_[tensor].empty()) continue;
     backend_.run(ops::UpdateDelayedScale{delayed_spec(recipe_, tensor), states_[tensor]});
     ++history_steps_[tensor];

@@ -1,7 +1,6 @@
 // A linear layer y = x W^T (+ bias): three GEMMs whose six operands follow a recipe.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 
@@ -20,9 +19,9 @@ struct StepContext {
   bool log_statistics = false;
 };
 
-/// The quantizer that the delayed-scaling state of x (0), w (1) or dy (2) belongs to: that of the
-/// first orientation, or of the second if it alone is delayed.
-const QuantSpec& delayed_spec(const LinearRecipe& recipe, std::size_t tensor);
+/// The quantizer that the delayed-scaling state of a tensor belongs to: that of the first
+/// orientation, or of the second if it alone is delayed.
+const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor);
 
 class Linear {
  public:
@@ -67,28 +66,24 @@ class Linear {
   std::int64_t operand_k(Slot slot) const { return operand(slot).k; }
 
   /// Statistics of the slot's operand on the last logged step, u8 (1, sizeof(OperandStatistics)).
-  const TensorView& statistics(Slot slot) const {
-    return statistics_[static_cast<std::size_t>(slot)];
-  }
+  const TensorView& statistics(Slot slot) const { return statistics_[slot]; }
   /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
-  const std::array<TensorView, 3>& delayed_states() const { return states_; }
+  const PerTensor<TensorView>& delayed_states() const { return states_; }
   /// Steps whose amaxes each of them has seen.
-  const std::array<std::int64_t, 3>& history_steps() const { return history_steps_; }
+  const PerTensor<std::int64_t>& history_steps() const { return history_steps_; }
   /// Continues a history of `steps` steps, whose state has been put into delayed_states().
-  void continue_history(std::size_t tensor, std::int64_t steps) { history_steps_[tensor] = steps; }
+  void continue_history(Tensor tensor, std::int64_t steps) { history_steps_[tensor] = steps; }
   /// Smoothing factors of fprop, dgrad and wgrad, part of a checkpoint; empty without smoothing.
-  const std::array<TensorView, 3>& smoothing_factors() const { return factors_; }
+  const PerGemm<TensorView>& smoothing_factors() const { return factors_; }
 
  private:
-  const QuantizedOperand& operand(Slot slot) const {
-    return operands_[static_cast<std::size_t>(slot)];
-  }
-  QuantizedOperand& operand(Slot slot) { return operands_[static_cast<std::size_t>(slot)]; }
+  const QuantizedOperand& operand(Slot slot) const { return operands_[slot]; }
+  QuantizedOperand& operand(Slot slot) { return operands_[slot]; }
   bool is_kept(Slot slot) const;
   /// Makes the operand fprop.x one of `rows` rows.
   void fit_x(std::int64_t rows);
   std::string buffer_name(Slot slot) const;
-  void reserve(Slot slot, std::int64_t rows, std::int64_t k);
+  void reserve(Slot slot, const OperandShape& shape);
   /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
   void require_quantizer(Slot slot);
   void require_gemm(GemmRole role) const;
@@ -130,12 +125,12 @@ class Linear {
   const Parameter& weight_;
   const Parameter* bias_;
   Purpose purpose_;
-  std::array<QuantizedOperand, 6> operands_;
+  PerSlot<QuantizedOperand> operands_;
   QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has
-  std::array<TensorView, 6> statistics_;
-  std::array<TensorView, 3> states_;
-  std::array<std::int64_t, 3> history_steps_{};
-  std::array<TensorView, 3> factors_;
+  PerSlot<TensorView> statistics_;
+  PerTensor<TensorView> states_;
+  PerTensor<std::int64_t> history_steps_{};
+  PerGemm<TensorView> factors_;
 };
 
 }  // namespace fp8lab

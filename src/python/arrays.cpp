@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "emulation/base/error.hpp"
@@ -15,36 +15,41 @@ namespace {
 namespace py = pybind11;
 
 /// How the elements of a NumPy type are stored, and what their codes mean.
-struct NumpyType {
-  std::string_view name;
-  DType dtype;
-  std::string_view codes = {};
+struct Elements {
+  DType dtype = DType::u8;
+  std::optional<numerics::FormatSpec> codes = {};
 };
 
-/// The names of ml_dtypes differ from ours: its e4m3 and e3m4 are the IEEE-like formats.
-constexpr std::array<NumpyType, 12> kNumpyTypes = {{
-    {"float32", DType::f32},
-    {"float16", DType::f32},
-    {"uint16", DType::bf16},
-    {"bfloat16", DType::bf16},
-    {"uint8", DType::u8},
-    {"float8_e4m3fn", DType::u8, "e4m3fn"},
-    {"float8_e5m2", DType::u8, "e5m2"},
-    {"float8_e4m3", DType::u8, "e4m3b7"},
-    {"float8_e3m4", DType::u8, "e3m4b3"},
-    {"float6_e2m3fn", DType::u8, "e2m3"},
-    {"float6_e3m2fn", DType::u8, "e3m2"},
-    {"float4_e2m1fn", DType::u8, "e2m1"},
-}};
+struct Renamed {
+  std::string_view theirs, ours;
+};
 
-const NumpyType& numpy_type(const py::array& array, const std::string& name) {
+/// The names of ml_dtypes that mean another format here, or none: its e4m3 and e3m4 are the
+/// IEEE-like formats, and its fn formats of less than 8 bits have no NaN.
+constexpr Renamed kRenamed[] = {
+    {"float8_e4m3", "e4m3b7"}, {"float8_e3m4", "e3m4b3"}, {"float8_e4m3b11fnuz", "e4m3fnuzb11"},
+    {"float6_e2m3fn", "e2m3"}, {"float6_e3m2fn", "e3m2"}, {"float4_e2m1fn", "e2m1"},
+};
+
+/// The format of a narrow type of ml_dtypes: float8_NAME has the format NAME.
+std::optional<numerics::FormatSpec> format_of_type(std::string_view type) {
+  for (const Renamed& renamed : kRenamed) {
+    if (renamed.theirs == type) return format_by_name(renamed.ours);
+  }
+  constexpr std::string_view kPrefix = "float8_";
+  if (!type.starts_with(kPrefix)) return std::nullopt;
+  return format_by_name(type.substr(kPrefix.size()));
+}
+
+Elements elements_of(const py::array& array, const std::string& name) {
   const auto type = array.dtype().attr("name").cast<std::string>();
   if (!array.dtype().attr("isnative").cast<bool>()) {
     throw Error(fmt::format("{}: {} of the other byte order; accepted: native", name, type));
   }
-  for (const NumpyType& known : kNumpyTypes) {
-    if (known.name == type) return known;
-  }
+  if (type == "float32" || type == "float16") return {DType::f32};
+  if (type == "bfloat16" || type == "uint16") return {DType::bf16};
+  if (type == "uint8") return {};
+  if (const auto codes = format_of_type(type)) return {DType::u8, codes};
   throw Error(
       fmt::format("{}: elements are {}; accepted: float32, float16, bfloat16 or uint16 (bits of "
                   "bf16), uint8 (codes) or a narrow float of ml_dtypes",
@@ -71,14 +76,15 @@ Borrowed borrow_array(py::handle object, const std::string& name) {
                             py::type::handle_of(object).attr("__name__").cast<std::string>()));
   }
   auto array = py::reinterpret_borrow<py::array>(object);
-  const NumpyType& type = numpy_type(array, name);
-  if (type.name == "float16") array = array.attr("astype")("float32");
+  const Elements elements = elements_of(array, name);
+  if (elements.dtype == DType::f32)
+    array = array.attr("astype")("float32", py::arg("copy") = false);
   Borrowed borrowed;
   borrowed.owner = py::module_::import("numpy").attr("ascontiguousarray")(array);
   // A view is read only in use; TensorView has no constant form.
-  borrowed.view = {const_cast<void*>(borrowed.owner.data()), type.dtype, 1, array.size(),
+  borrowed.view = {const_cast<void*>(borrowed.owner.data()), elements.dtype, 1, array.size(),
                    array.size()};
-  if (!type.codes.empty()) borrowed.codes = format_by_name(type.codes);
+  borrowed.codes = elements.codes;
   return borrowed;
 }
 

@@ -1,14 +1,11 @@
 #include "src/train/amax_history.hpp"
 
-#include <array>
-
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
 
-std::string amax_history_name(const Linear& linear, std::size_t tensor) {
-  constexpr std::array<const char*, 3> kTensors = {"x", "w", "dy"};
-  return linear.name() + "/" + kTensors[tensor];
+std::string amax_history_name(const Linear& linear, Tensor tensor) {
+  return linear.name() + "/" + tensor_name(tensor);
 }
 
 std::uint64_t hash_of(const AmaxHistories& histories) {
@@ -25,7 +22,7 @@ AmaxHistories amax_histories(Backend& backend,
                              const std::vector<std::unique_ptr<Linear>>& linears) {
   AmaxHistories histories;
   for (const auto& linear : linears) {
-    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+    for (const Tensor tensor : kTensors) {
       const TensorView& view = linear->delayed_states()[tensor];
       if (view.empty()) continue;
       AmaxHistory history{delayed_spec(linear->recipe(), tensor),
@@ -42,7 +39,7 @@ std::vector<std::string> continue_histories(Backend& backend, const AmaxHistorie
                                             const std::vector<std::unique_ptr<Linear>>& linears) {
   std::vector<std::string> missing;
   for (const auto& linear : linears) {
-    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+    for (const Tensor tensor : kTensors) {
       const TensorView& view = linear->delayed_states()[tensor];
       if (view.empty()) continue;
       const std::string name = amax_history_name(*linear, tensor);

@@ -30,8 +30,8 @@ struct AmaxHistory {
 /// By "LAYER/x", "LAYER/w" or "LAYER/dy".
 using AmaxHistories = std::map<std::string, AmaxHistory>;
 
-/// The name of x (0), w (1) or dy (2) of a layer in AmaxHistories.
-std::string amax_history_name(const Linear& linear, std::size_t tensor);
+/// The name of a layer's tensor in AmaxHistories.
+std::string amax_history_name(const Linear& linear, Tensor tensor);
 
 /// Identity of all of them.
 std::uint64_t hash_of(const AmaxHistories& histories);

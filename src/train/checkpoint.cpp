@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <system_error>
 
 #include "src/config/model_table.hpp"
@@ -135,7 +136,7 @@ template <class Visit>
 void for_each_factor(const std::vector<std::unique_ptr<Linear>>& linears, Visit visit) {
   for (const auto& linear : linears) {
     for (const GemmRole role : kGemmRoles) {
-      const TensorView& factors = linear->smoothing_factors()[static_cast<std::size_t>(role)];
+      const TensorView& factors = linear->smoothing_factors()[role];
       if (factors.empty()) continue;
       visit(fmt::format("smoothing/{}/{}", linear->name(), gemm_role_name(role)), factors);
     }
@@ -154,7 +155,7 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
   }
   visit("scalars", scope.scalars);
   for (const auto& linear : scope.linears) {
-    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+    for (const Tensor tensor : kTensors) {
       const TensorView& state = linear->delayed_states()[tensor];
       if (!state.empty()) visit(kDelayed + amax_history_name(*linear, tensor), state);
     }
@@ -166,7 +167,7 @@ void for_each_tensor(const CheckpointScope& scope, Visit visit) {
 std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
   std::string text;
   for (const auto& linear : linears) {
-    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+    for (const Tensor tensor : kTensors) {
       if (linear->delayed_states()[tensor].empty()) continue;
       text += fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(*linear, tensor),
                           linear->history_steps()[tensor]);
@@ -264,9 +265,6 @@ std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::s
   return streams;
 }
 
-/// The index of x, w and dy in Linear::delayed_states.
-std::size_t tensor_index(const std::string& name) { return name == "x" ? 0 : name == "w" ? 1 : 2; }
-
 AmaxHistories read_histories(const CheckpointFile& file) {
   AmaxHistories histories;
   const std::map<std::string, std::int64_t> steps =
@@ -283,7 +281,8 @@ AmaxHistories read_histories(const CheckpointFile& file) {
     const std::size_t slash = name.rfind('/');
     const LinearRecipe& linear =
         recipe.for_layer(name.substr(0, slash), static_cast<int>(model.num_hidden_layers));
-    AmaxHistory history{delayed_spec(linear, tensor_index(name.substr(slash + 1))), {}, count};
+    const std::optional<Tensor> of = tensor_from_name(std::string_view(name).substr(slash + 1));
+    AmaxHistory history{delayed_spec(linear, of.value()), {}, count};
     history.state.resize(static_cast<std::size_t>(tensor.size()));
     file.verify(tensor);
     read_elements(tensor, 0, history.state);
@@ -370,7 +369,8 @@ std::map<std::string, std::int64_t> parse_history_steps(const Metadata& metadata
     std::int64_t count = -1;
     if (equals < end) std::from_chars(text.data() + equals + 1, text.data() + end, count);
     const std::string name = equals < end ? text.substr(begin, equals - begin) : std::string();
-    if (count < 0 || name.find('/') == std::string::npos) {
+    const std::size_t slash = name.rfind('/');
+    if (count < 0 || slash == std::string::npos || !tensor_from_name(name.substr(slash + 1))) {
       throw Error(origin + ": field 'history_steps' is no list of LAYER/x=STEPS");
     }
     steps[name] = count;
@@ -413,7 +413,7 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
   const std::map<std::string, std::int64_t> steps =
       parse_history_steps(file.file().metadata(), file.file().path());
   for (const auto& linear : scope.linears) {
-    for (std::size_t tensor = 0; tensor < linear->delayed_states().size(); ++tensor) {
+    for (const Tensor tensor : kTensors) {
       const auto found = steps.find(amax_history_name(*linear, tensor));
       if (found != steps.end()) linear->continue_history(tensor, found->second);
     }

@@ -30,7 +30,7 @@ struct StepAtWork {
         transformer(make_transformer(memory, run.parameters, config, stage, recipe)) {
     // Scales that are taken from the tensor itself belong to the first steps of a history.
     for (const auto& layer : transformer->linears()) {
-      for (std::size_t tensor = 0; tensor < layer->delayed_states().size(); ++tensor) {
+      for (const Tensor tensor : kTensors) {
         layer->continue_history(tensor, delayed_spec(layer->recipe(), tensor).warmup_steps);
       }
     }

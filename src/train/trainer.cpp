@@ -170,13 +170,11 @@ std::vector<TensorName> Trainer::tensor_names() const {
   for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& recipe =
         recipe_.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
-    const std::int64_t rows[] = {tokens, layer.out, tokens, layer.in, layer.out, layer.in};
-    const std::int64_t k[] = {layer.in, layer.in, layer.out, layer.out, tokens, tokens};
     for (const Slot slot : kSlots) {
       const QuantSpec& spec = recipe.slot(slot);
-      const auto i = static_cast<std::size_t>(slot);
+      const auto [rows, k] = operand_shape(slot, tokens, layer.in, layer.out);
       names.push_back(
-          {layer.name, slot_name(slot), label(spec), scale_bits_per_element(spec, rows[i], k[i])});
+          {layer.name, slot_name(slot), label(spec), scale_bits_per_element(spec, rows, k)});
     }
   }
   return names;

@@ -193,6 +193,12 @@ class CaseGenerator {
   }
 
   std::uint32_t next_code() {
+    const std::uint32_t code = drawn_code();
+    // A zero with a minus sign is NaN where there is no -0.
+    return kind_ != CaseKind::special && format_.is_nan(code) ? 0u : code;
+  }
+
+  std::uint32_t drawn_code() {
     const auto m = static_cast<unsigned>(format_.mantissa_bits);
     switch (kind_) {
       case CaseKind::full_range: return sign() | finite(bits());
@@ -220,10 +226,11 @@ class CaseGenerator {
         return sign() | finite((field_ + bits() % 4u) << m | (bits() % 2u) << (m - 1));
       case CaseKind::special:
         if (bits() % 40 != 0) return sign() | finite(bits());
-        return format_.specials == numerics::SpecialValues::none
-                   ? sign()
-                   : sign() | (format_.max_finite_code() + 1u +
-                               bits() % (format_.magnitude_mask() - format_.max_finite_code()));
+        if (format_.max_finite_code() == format_.magnitude_mask()) {
+          return format_.has_nan() ? format_.nan_code() : sign();
+        }
+        return sign() | (format_.max_finite_code() + 1u +
+                         bits() % (format_.magnitude_mask() - format_.max_finite_code()));
       case CaseKind::zero: return sign();
     }
     return 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
@@ -121,43 +123,43 @@ template <FormatSpec kFormat>
          count_one<kFormat, Overflow::special>(negative, count, special | sign);
 }
 
+/// True for the named formats whose boundaries are swept: the compiler gets each as a constant.
+constexpr bool is_swept(const FormatSpec& format) {
+  return format.bits() <= 16 && format.has_sign && format.encoding == numerics::Encoding::floating;
+}
+
 using CountUnlike = std::uint32_t (*)(std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                                       std::uint32_t);
 
-#define FP8LAB_DEFINE_COUNT(name, format)                                              \
-  FP8LAB_SWEEP_CLONES                                                                  \
-  std::uint32_t name(std::uint32_t first, std::uint32_t last, std::uint32_t saturated, \
-                     std::uint32_t special, std::uint32_t sign) {                      \
-    return count_unlike<format>(first, last, saturated, special, sign);                \
+template <std::size_t kIndex>
+FP8LAB_SWEEP_CLONES std::uint32_t count_unlike_named(std::uint32_t first, std::uint32_t last,
+                                                     std::uint32_t saturated, std::uint32_t special,
+                                                     std::uint32_t sign) {
+  return count_unlike<numerics::kNamedFormats[kIndex].format>(first, last, saturated, special,
+                                                              sign);
+}
+
+template <std::size_t kIndex>
+constexpr CountUnlike counter() {
+  if constexpr (is_swept(numerics::kNamedFormats[kIndex].format)) {
+    return &count_unlike_named<kIndex>;
+  } else {
+    return nullptr;
   }
-FP8LAB_DEFINE_COUNT(count_unlike_e4m3, numerics::kE4M3)
-FP8LAB_DEFINE_COUNT(count_unlike_e4m3_240, numerics::kE4M3Ieee)
-FP8LAB_DEFINE_COUNT(count_unlike_mxint8, numerics::kMxInt8)
-FP8LAB_DEFINE_COUNT(count_unlike_e5m2, numerics::kE5M2)
-FP8LAB_DEFINE_COUNT(count_unlike_e3m4, numerics::kE3M4)
-FP8LAB_DEFINE_COUNT(count_unlike_e2m3, numerics::kE2M3)
-FP8LAB_DEFINE_COUNT(count_unlike_e3m2, numerics::kE3M2)
-FP8LAB_DEFINE_COUNT(count_unlike_e2m1, numerics::kE2M1)
-FP8LAB_DEFINE_COUNT(count_unlike_bf16, numerics::kBF16)
-FP8LAB_DEFINE_COUNT(count_unlike_fp16, numerics::kFP16)
-#undef FP8LAB_DEFINE_COUNT
+}
 
-struct SweptFormat {
-  FormatSpec format;
-  CountUnlike count_unlike;
-};
+constexpr std::size_t kNamedCount = std::size(numerics::kNamedFormats);
 
-constexpr SweptFormat kSweptFormats[] = {
-    {numerics::kE4M3, &count_unlike_e4m3},         {numerics::kE5M2, &count_unlike_e5m2},
-    {numerics::kE3M4, &count_unlike_e3m4},         {numerics::kE2M3, &count_unlike_e2m3},
-    {numerics::kE3M2, &count_unlike_e3m2},         {numerics::kE2M1, &count_unlike_e2m1},
-    {numerics::kBF16, &count_unlike_bf16},         {numerics::kFP16, &count_unlike_fp16},
-    {numerics::kE4M3Ieee, &count_unlike_e4m3_240}, {numerics::kMxInt8, &count_unlike_mxint8},
-};
+template <std::size_t... kIndex>
+constexpr std::array<CountUnlike, kNamedCount> counters(std::index_sequence<kIndex...>) {
+  return {counter<kIndex>()...};
+}
 
 CountUnlike counter_of(const FormatSpec& format) {
-  for (const SweptFormat& swept : kSweptFormats) {
-    if (swept.format == format) return swept.count_unlike;
+  constexpr auto kCounters = counters(std::make_index_sequence<kNamedCount>{});
+  for (std::size_t i = 0; i < kNamedCount; ++i) {
+    const bool found = numerics::kNamedFormats[i].format == format;
+    if (found && kCounters[i] != nullptr) return kCounters[i];
   }
   throw Error("codec sweep: no sweep for a format of " + std::to_string(format.bits()) +
               " bits; accepted are the named sign-magnitude formats of at most 16 bits");
@@ -294,10 +296,11 @@ std::uint64_t sweep_boundaries(const FormatSpec& format,
   auto code = static_cast<std::uint32_t>(
       std::upper_bound(thresholds.begin(), thresholds.end(), first) - thresholds.begin());
   for (; code <= max_code && first < end; ++code) {
-    check_until(thresholds[code], code, code, format.sign_mask());
+    const bool is_signed = code != 0 || format.has_negative_zero();
+    check_until(thresholds[code], code, code, is_signed ? format.sign_mask() : 0u);
   }
-  const bool has_infinity = format.specials == numerics::SpecialValues::ieee;
-  const std::uint32_t overflowed = has_infinity ? format.infinity_code() : format.nan_code();
+  const std::uint32_t overflowed =
+      format.has_infinity() ? format.infinity_code() : format.nan_code();
   check_until(numerics::kF32Infinity + 1u, max_code, overflowed, format.sign_mask());
   check_until(end, format.nan_code(), format.nan_code(), 0u);  // NaN drops its sign
   return mismatches;
@@ -337,10 +340,7 @@ std::vector<CodecReport> validate_codecs(bool exhaustive_all_formats,
   reports.push_back(bf16);
   if (!exhaustive_all_formats) return reports;
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
-    const bool swept = named.format.bits() <= 16 && named.format.has_sign &&
-                       named.format.encoding == numerics::Encoding::floating;
-    if (!swept) continue;
-    reports.push_back(check_boundaries(named, progress));
+    if (is_swept(named.format)) reports.push_back(check_boundaries(named, progress));
   }
   return reports;
 }

@@ -113,7 +113,7 @@ std::string add_codes(Pack& pack, const std::string& name, const FormatSpec& for
 // --- descriptions -------------------------------------------------------------------------------
 
 ordered_json describe(const FormatSpec& format) {
-  constexpr const char* kSpecials[] = {"none", "nan_only", "ieee"};
+  constexpr const char* kSpecials[] = {"none", "nan_only", "ieee", "unsigned_zero"};
   constexpr const char* kEncodings[] = {"floating", "twos_complement", "logarithmic",
                                         "tile_logarithm"};
   return {{"bits", format.bits()},
@@ -215,7 +215,7 @@ std::vector<float> hard_values(const FormatSpec& format, CaseGenerator& cases) {
 }
 
 void export_encoding(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
-  for (const FormatSpec& format : kCastFormats) {
+  for (const FormatSpec& format : cast_formats()) {
     const std::string format_word = format_name(format);
     const std::string folder = fmt::format("encode/{}_", format_word);
     const std::vector<float> values = hard_values(format, cases);
@@ -393,7 +393,8 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
       "uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits.",
       "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
-      "NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code.",
+      "NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "
+      "unsigned_zero the code of -0.",
       "Stochastic rounding adds the low bits of the random word below the kept bits."};
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     manifest["formats"][std::string(named.name)] = describe(named.format);

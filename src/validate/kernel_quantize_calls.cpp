@@ -23,10 +23,9 @@ std::vector<QuantSpec> quantizations() {
     specs.push_back(quantized(numerics::kE4M3, tile, ScaleFormat::fp32));
     specs.push_back(quantized(numerics::kE5M2, tile, ScaleFormat::pow2));
   }
-  for (const FormatSpec& format :
-       {numerics::kE2M1, numerics::kE2M3, numerics::kE3M2, numerics::kE3M4, numerics::kInt8,
-        numerics::kMxInt8, numerics::kLns8}) {
-    specs.push_back(quantized(format, {1, 32}, ScaleFormat::fp32));
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    const bool narrow = named.format.bits() <= 8 && named.format.has_sign;
+    if (narrow) specs.push_back(quantized(named.format, {1, 32}, ScaleFormat::fp32));
   }
   for (const ScaleRounding rounding :
        {ScaleRounding::ceil, ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even}) {
@@ -54,7 +53,6 @@ std::vector<QuantSpec> quantizations() {
   specs.back().static_scale = 0.37f;
   specs.push_back({});
   specs.back().format = numerics::kE4M3;  // only cast
-  specs.push_back(quantized(numerics::kLogFmt8, {1, 64}, ScaleFormat::fp32));
   for (const FormatSpec& format : {numerics::kBF16, numerics::kFP16}) {
     specs.push_back({});
     specs.back().format = format;
@@ -93,16 +91,21 @@ class QuantizationCalls {
     multiply(fp8, quantized_by(numerics::kE2M1, {1, 0}, clamp), plain);
     multiply(fp8, plain, quantized_by(numerics::kE2M1, {0, 0}, clamp));
     multiply(fp8, quantized_by(numerics::kE4M3, {0, 0}, "clamp:0.7"), plain);
+    const QuantSpec left = quantized_by(numerics::kE4M3, {0, 0}, "left:hadamard:12:drawn");
+    multiply(fp8, left, plain);
+    multiply(fp8, plain, quantized_by(numerics::kE4M3, {1, 0}, "left:hadamard:full:drawn:after"));
+    multiply(fp8, left, quantized_by(numerics::kE2M1, {0, 0}, clamp));
+    multiply(fp8, left, quantized_by(numerics::kE5M2, {0, 0}, "left:hadamard:64:+--+"));
     return std::move(calls_);
   }
 
  private:
   static constexpr const char* kTransforms[] = {
-      "hadamard:2",   "hadamard:16:+--+",    "hadamard:64:drawn", "hadamard:12:drawn:after",
-      "hadamard:172", "hadamard:1024:drawn", "hadamard:full",     "hadamard:full:drawn:after",
-      "smooth:0.5",   "smooth:0.3:static"};
+      "hadamard:2",   "hadamard:16:+--+",    "hadamard:64:drawn",      "hadamard:12:drawn:after",
+      "hadamard:172", "hadamard:1024:drawn", "hadamard:full",          "hadamard:full:drawn:after",
+      "smooth:0.5",   "smooth:0.3:static",   "left:hadamard:16:drawn", "left:hadamard:full"};
 
-  /// Elements of K that `transform` fits, about `wanted`.
+  /// Elements of K, or rows, that `transform` fits, about `wanted`.
   std::int64_t length_for(const Transform& transform, std::int64_t wanted) {
     constexpr std::int64_t kOrders[] = {2, 12, 16, 20, 96, 128, 172, 896, 1536, 4096, 9728};
     if (transform.is_smoothing()) return wanted;
@@ -110,10 +113,16 @@ class QuantizationCalls {
     return (wanted + transform.block - 1) / transform.block * transform.block;
   }
 
-  /// Operands whose values are undone before they are multiplied, or whose clamp is compensated.
+  std::int64_t rows_for(const QuantSpec& spec, std::int64_t wanted) {
+    return spec.transform.left ? length_for(spec.transform, wanted) : wanted;
+  }
+
+  /// Operands whose values are undone before they are multiplied, or in the product, or whose clamp
+  /// is compensated.
   void multiply(const GemmSpec& gemm, const QuantSpec& a, const QuantSpec& b) {
     const MatrixShape s = matrix_shape(data_, round_);
-    const std::int64_t m = s.rows, k = s.cols, n = 1 + data_.word() % 300;
+    const std::int64_t k = s.cols;
+    const std::int64_t m = rows_for(a, s.rows), n = rows_for(b, 1 + data_.word() % 300);
     const bool turn_a = data_.word() % 2 == 0, turn_b = data_.word() % 2 == 0;
     const DType dtype = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
     const bool wild = data_.word() % 4 == 0;
@@ -137,9 +146,13 @@ class QuantizationCalls {
            QuantizedOperand left = operand_at(a, m, k, t, 2), right = operand_at(b, n, k, t, 4);
            left.clamp_bounds = t[7];
            right.clamp_bounds = t[8];
-           backend.run(ops::Quantize{t[0], turn_a, {}, {}, left});
-           backend.run(ops::Quantize{t[1], turn_b, {}, {}, right});
+           const RandomKey key{7, 8, 9, 0, 10};
+           backend.run(ops::Quantize{t[0], turn_a, key, {}, left});
+           backend.run(ops::Quantize{t[1], turn_b, key, {}, right});
            backend.run(ops::Gemm{spec, left, right, {}, false, t[6]});
+           if (a.transform.left || b.transform.left) {
+             backend.run(ops::RotateBack{left, right, t[6]});
+           }
            if (a.transform.compensated != b.transform.compensated) {
              backend.run(ops::Compensate{left, t[0], turn_a, right, t[1], turn_b, t[6]});
            }
@@ -163,7 +176,9 @@ class QuantizationCalls {
     spec.transform = *transform_from_name(name);
     if (data_.word() % 4 == 0) spec.rounding = Rounding::stochastic;
     const MatrixShape s = matrix_shape(data_, round_);
-    const std::int64_t rows = s.rows, k = length_for(spec.transform, s.cols);
+    const bool left = spec.transform.left;
+    const std::int64_t rows = left ? length_for(spec.transform, s.rows) : s.rows;
+    const std::int64_t k = left ? s.cols : length_for(spec.transform, s.cols);
     const MatrixShape source{transpose ? k : rows, transpose ? rows : k};
     const DType dtype = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
     const DType out = data_.word() % 2 == 0 ? DType::bf16 : DType::f32;

@@ -15,6 +15,16 @@ using numerics::Overflow;
 using numerics::ScaleFormat;
 using numerics::ScaleRule;
 
+std::vector<FormatSpec> cast_formats() {
+  std::vector<FormatSpec> formats;
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    const FormatSpec& format = named.format;
+    const bool cast = format.has_sign && format.encoding == numerics::Encoding::floating;
+    if (cast && format.bits() <= 16) formats.push_back(format);
+  }
+  return formats;
+}
+
 ScaleRule scale_rule(int index) {
   ScaleRule rule;
   if (index < 3) {

@@ -13,9 +13,8 @@ namespace fp8lab {
 inline constexpr numerics::FormatSpec kElementFormats[] = {numerics::kE4M3, numerics::kE5M2,
                                                            numerics::kE3M4, numerics::kE2M3,
                                                            numerics::kE3M2, numerics::kE2M1};
-inline constexpr numerics::FormatSpec kCastFormats[] = {
-    numerics::kE4M3, numerics::kE5M2, numerics::kE3M4, numerics::kE2M3,
-    numerics::kE3M2, numerics::kE2M1, numerics::kBF16, numerics::kFP16};
+/// The named formats with a sign, an exponent or a fixed point, and at most 16 bits.
+std::vector<numerics::FormatSpec> cast_formats();
 inline constexpr numerics::Rounding kRoundings[] = {
     numerics::Rounding::nearest, numerics::Rounding::toward_zero, numerics::Rounding::stochastic};
 

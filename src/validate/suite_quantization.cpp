@@ -64,7 +64,7 @@ bool compare(const QuantizeProblem& expected, const QuantizeProblem& actual, Che
 
 SuiteCheck cast_check(const Implementation& expected, CaseGenerator& cases) {
   auto list = std::make_shared<std::vector<ExpectedCast>>();
-  for (const FormatSpec& format : kCastFormats) {
+  for (const FormatSpec& format : cast_formats()) {
     for (const Rounding rounding : kRoundings) {
       for (const Overflow overflow : {Overflow::saturate, Overflow::special}) {
         for (int kind = 0; kind < kValueKinds; ++kind) {

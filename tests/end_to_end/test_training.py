@@ -339,7 +339,43 @@ def test_clamped_and_compensated_fp4_activations_train(tmp_path: Path) -> None:
     assert losses["compensated"][0] != losses["clamped"][0], losses
 
 
-@pytest.mark.parametrize("recipe", ["nvfp4", "halo1_fp8", "fp4_occ"])
+LEFT = """
+name = "{name}"
+[slots.default]
+format = "bf16"
+[slots.dgrad.dy]
+format = "e4m3fn"
+{transform}
+[slots.dgrad.w]
+format = "e4m3fn"
+{transform}
+[gemm]
+accumulator = "sm90_bf16"
+"""
+
+
+def test_left_transforms_are_gone_from_the_gradients(tmp_path: Path) -> None:
+    losses, norms = {}, {}
+    for name, transform in (
+        ("plain", ""),
+        ("full", 'transform = "left:hadamard:full"'),
+        ("drawn", 'transform = "left:hadamard:16:drawn"'),
+    ):
+        recipe = tmp_path / f"{name}.toml"
+        recipe.write_text(LEFT.format(name=name, transform=transform))
+        config = write_config(tmp_path, str(recipe), cpt=6, sft=2)
+        result = train(config, tmp_path / name)
+        assert result.returncode == 0, result.stderr
+        with open_run(tmp_path / name) as run:
+            losses[name] = list(run["/metrics/loss"][:])
+            norms[name] = list(run["/metrics/grad_norm"][:])
+    for name in ("full", "drawn"):
+        assert losses[name] != losses["plain"]
+        assert losses[name] == pytest.approx(losses["plain"], rel=2e-3), losses
+        assert norms[name] == pytest.approx(norms["plain"], rel=2e-2), norms
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4", "halo1_fp8", "halo2_fp8", "fp4_occ"])
 def test_recipes_with_transforms_run_to_the_same_bits(tmp_path: Path, recipe: str) -> None:
     config = write_config(tmp_path, recipe, cpt=3, sft=2)
     layers = ["--set", "model.num_hidden_layers=2"]

@@ -19,6 +19,8 @@ FORMATS = [
     ("e4m3fn", "float8_e4m3fn", 8),
     ("e4m3_240", "float8_e4m3", 8),
     ("e5m2", "float8_e5m2", 8),
+    ("e4m3fnuz", "float8_e4m3fnuz", 8),
+    ("e5m2fnuz", "float8_e5m2fnuz", 8),
     ("e3m4ieee", "float8_e3m4", 8),
     ("e2m3", "float6_e2m3fn", 6),
     ("e3m2", "float6_e3m2fn", 6),

@@ -54,8 +54,8 @@ TEST_CASE("cuda refuses expanded tiles, and no other transform") {
   CHECK(supports_quantization(spec));
   CHECK_THAT(cuda::device_quantization(spec).reason, Catch::Contains("no transform expand"));
   CHECK_THAT(cuda::device_gemm_refusal({}, spec, spec), Catch::Contains("no transform expand"));
-  for (const char* name : {"none", "hadamard:16", "hadamard:full:drawn", "smooth:0.5", "clamp:0.99",
-                           "clamp:0.99:compensated"}) {
+  for (const char* name : {"none", "hadamard:16", "hadamard:full:drawn", "left:hadamard:16",
+                           "smooth:0.5", "clamp:0.99", "clamp:0.99:compensated"}) {
     spec.transform = *transform_from_name(name);
     CHECK(cuda::device_quantization(spec));
   }

@@ -494,7 +494,8 @@ def every_half() -> Array:
 @pytest.mark.parametrize(
     ("name", "other"),
     [("e4m3fn", "float8_e4m3fn"), ("e5m2", "float8_e5m2"), ("e3m4b3", "float8_e3m4"),
-     ("e4m3b7", "float8_e4m3"), ("e2m3", "float6_e2m3fn"), ("e2m1", "float4_e2m1fn"),
+     ("e4m3b7", "float8_e4m3"), ("e4m3fnuz", "float8_e4m3fnuz"),
+     ("e5m2fnuz", "float8_e5m2fnuz"), ("e4m3fnuzb11", "float8_e4m3b11fnuz"), ("e2m3", "float6_e2m3fn"), ("e2m1", "float4_e2m1fn"),
      ("bf16", "bfloat16")],
 )  # fmt: skip
 def test_codecs_of_ml_dtypes(name: str, other: str) -> None:
@@ -520,6 +521,10 @@ def test_arrays_of_ml_dtypes() -> None:
     words = "sm90_wgmma_fp8/fast/fp32"
     expected = fp8lab.gemm(a.view(np.uint8), b.view(np.uint8), words, operand_b="e5m2")
     assert np.array_equal(fp8lab.gemm(a, b, words), expected)
+    unsigned_zero = x.astype(ml_dtypes.float8_e4m3fnuz)
+    codes = unsigned_zero.view(np.uint8)
+    exact = fp8lab.gemm(codes, codes, "ideal_fp32", operand_a="e4m3fnuz", operand_b="e4m3fnuz")
+    assert np.array_equal(fp8lab.gemm(unsigned_zero, unsigned_zero, "ideal_fp32"), exact)
     half = x.astype(ml_dtypes.bfloat16)
     assert np.array_equal(fp8lab.encode(half), fp8lab.encode(half.astype(np.float32)))
     assert np.array_equal(fp8lab.encode(half), fp8lab.encode(half.view(np.uint16)))

@@ -47,13 +47,14 @@ float value_at(const TensorView& view, std::int64_t r, std::int64_t c) {
 }
 
 /// A library multiplies what is in the operands, and its result is rounded once.
-void refuse_compensation(const QuantizedOperand& operand) {
+void refuse_work_after(const QuantizedOperand& operand) {
   const Transform& transform = operand.spec.transform;
-  if (!transform.compensated) return;
-  throw Error(
-      fmt::format("transform {} in a library call or beside alpha, beta or a bias by row; "
-                  "accepted: a clamp without compensation, or a plain product",
-                  transform_name(transform)));
+  if (!transform.compensated && !transform.left) return;
+  throw Error(fmt::format(
+      "transform {} in a library call or beside alpha, beta or a bias by row; accepted: {}, or a "
+      "plain product",
+      transform_name(transform),
+      transform.left ? "a transform along K" : "a clamp without compensation"));
 }
 
 void store(const TensorView& d, const numerics::FormatSpec& format, std::int64_t m, std::int64_t n,
@@ -74,8 +75,8 @@ DType library_storage(const numerics::FormatSpec& output) {
 
 void library_gemm(const GemmSpec& spec, const QuantizedOperand& a, const QuantizedOperand& b,
                   const LibraryEpilogue& epilogue, const TensorView& d) {
-  refuse_compensation(a);
-  refuse_compensation(b);
+  refuse_work_after(a);
+  refuse_work_after(b);
   if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
     const std::string reason = gemm_refusal(spec, a.spec, b.spec);
     if (!reason.empty()) throw Error(reason);

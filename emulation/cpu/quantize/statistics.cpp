@@ -214,7 +214,7 @@ void run(const ops::MeasureOperand& op) {
   const QuantizedOperand& operand = op.operand;
   const bool transpose = op.transpose;
   std::optional<reference::FloatMatrix> values;
-  if (operand.spec.transform.is_along_k())
+  if (operand.spec.transform.is_linear())
     values = reference::transformed(original, transpose, operand);
   const TensorView source = values ? values->view() : original;
   const Comparison comparison(source, transpose, operand);

@@ -106,10 +106,6 @@ struct FactorEach {
 // One with kSignsApart has also codes without their signs, which cost less to add to four codes at
 // once.
 
-constexpr std::uint32_t nan_code_of(const FormatSpec& format) {
-  return format.specials == SpecialValues::none ? format.max_finite_code() : format.nan_code();
-}
-
 /// Formats with an encoder of their own.
 enum class SaturatingFormat : int { e4m3, e5m2, e2m3, e3m2, e2m1 };
 constexpr int kSaturatingFormatCount = 5;
@@ -177,7 +173,7 @@ struct Saturating {
   static constexpr FormatSpec kFormat = kSaturatingFormats[static_cast<int>(kName)];
   static constexpr auto kLargest =
       static_cast<std::int32_t>(numerics::decode_bits(kFormat, kFormat.max_finite_code()));
-  static constexpr auto kNaN = static_cast<std::int32_t>(nan_code_of(kFormat));
+  static constexpr auto kNaN = static_cast<std::int32_t>(kFormat.nan_code());
   static constexpr auto kSign = static_cast<std::int32_t>(kFormat.sign_mask());
   static constexpr std::int32_t kShift = 23 - kFormat.mantissa_bits;
   static constexpr std::int32_t kSmallestNormal = (128 - kFormat.bias) << 23;
@@ -217,6 +213,7 @@ struct NearestAny {
   std::uint32_t max_code, overflow_code, nan_code;
   std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
   std::uint32_t negated;     ///< mask of the bits that a minus sign inverts, all for integers
+  std::uint32_t zero_sign;   ///< mask of the sign of zero, none where a format has no -0
   std::uint32_t code_mask;
   static constexpr bool kSignsApart = false;
 
@@ -226,9 +223,10 @@ struct NearestAny {
         limit(static_cast<std::uint32_t>(128 + format.max_exponent()) << 23),
         max_code(format.max_finite_code()),
         overflow_code(numerics::overflow_code(format, overflow)),
-        nan_code(nan_code_of(format)),
+        nan_code(format.nan_code()),
         sign_shift(static_cast<std::uint32_t>(32 - format.bits())),
         negated(format.encoding == Encoding::twos_complement ? ~0u : 0u),
+        zero_sign(format.has_negative_zero() ? ~0u : 0u),
         code_mask(2u * format.sign_mask() - 1u) {}
 
   /// The addends up to 2^(max exponent + 1 + shift) must be normal FP32 values.
@@ -250,7 +248,8 @@ struct NearestAny {
     // A negative integer is the complement plus one, and has the sign bit by itself.
     const Words minus = (Words)((Ints)bits >> 31) & negated;
     code = ((code ^ minus) - minus) & code_mask;
-    code |= ((bits & kSignBit) & ~minus) >> sign_shift;
+    const Words signed_codes = (Words)(code != 0) | zero_sign;
+    code |= ((bits & kSignBit) & ~minus & signed_codes) >> sign_shift;
     return (Ints)magnitude > static_cast<std::int32_t>(kExponentField) ? Words{} + nan_code : code;
   }
 };

@@ -154,6 +154,8 @@ TEST_CASE("decode follows the definition of the format") {
       REQUIRE(static_cast<double>(decode(format, code)) == value);
       if (format.encoding == Encoding::twos_complement) {
         REQUIRE(decode(format, 0u - code) == -decode(format, code));
+      } else if (code == 0 && format.specials == SpecialValues::unsigned_zero) {
+        REQUIRE(decode_bits(format, format.sign_mask()) == kF32NaN);
       } else if (format.has_sign) {
         REQUIRE(float_bits(decode(format, code | format.sign_mask())) ==
                 (float_bits(decode(format, code)) | 0x80000000u));

@@ -42,10 +42,11 @@ struct Policy {
 };
 
 constexpr Policy kPolicies[] = {
-    {"e4m3fn", Overflow::special, true, false}, {"e4m3_240", Overflow::special, true, false},
-    {"e5m2", Overflow::special, true, false},   {"e3m4ieee", Overflow::special, true, false},
-    {"e2m3", Overflow::saturate, false, true},  {"e3m2", Overflow::saturate, false, true},
-    {"e2m1", Overflow::saturate, false, true},
+    {"e4m3fn", Overflow::special, true, false},    {"e4m3_240", Overflow::special, true, false},
+    {"e5m2", Overflow::special, true, false},      {"e3m4ieee", Overflow::special, true, false},
+    {"e2m3", Overflow::saturate, false, true},     {"e3m2", Overflow::saturate, false, true},
+    {"e2m1", Overflow::saturate, false, true},     {"e4m3fnuz", Overflow::special, false, false},
+    {"e5m2fnuz", Overflow::special, false, false},
 };
 
 /// The code that ml_dtypes gives to a NaN, of which the formats with infinity have several.

@@ -12,10 +12,10 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/hadamard.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/reference/transform_case.hpp"
 
 namespace fp8lab {
@@ -413,6 +413,129 @@ TEST_CASE("a GEMM of rotated operands approximates the product; others are refus
   b.spec.transform = {};
   CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, a, b, {}, false, d.view()}),
                     Catch::Contains("GEMM transform: a has hadamard:16:drawn and b has none"));
+}
+
+TEST_CASE("a left transform maps the rows as K is mapped") {
+  Matrix x = whole_numbers(48, 20, 6, 9);
+  Matrix turned = transpose_of(x);
+  for (const char* name : {"hadamard:16", "hadamard:full", "hadamard:12:drawn:after"}) {
+    INFO(name);
+    reference::FloatMatrix along_k = test::transformed(turned.view(), false, named(name), kKey);
+    const Transform left = named(std::string("left:") + name);
+    reference::FloatMatrix rows = test::transformed(x.view(), false, left, kKey);
+    reference::FloatMatrix of_transpose = test::transformed(turned.view(), true, left, kKey);
+    int wrong = 0;
+    for (std::int64_t r = 0; r < 48; ++r) {
+      for (std::int64_t c = 0; c < 20; ++c) {
+        const float expected = at(along_k.view(), c, r);
+        wrong += at(rows.view(), r, c) != expected || at(of_transpose.view(), c, r) != expected;
+      }
+    }
+    CHECK(wrong == 0);
+    test::undo_transform(rows.view(), false, left, kKey);
+    double farthest = 0.0;
+    for (std::int64_t r = 0; r < 48; ++r) {
+      for (std::int64_t c = 0; c < 20; ++c) {
+        farthest = std::max(farthest, std::fabs(double{at(rows.view(), r, c)} - x.at(r, c)));
+      }
+    }
+    CHECK(farthest < 1e-5);
+  }
+}
+
+TEST_CASE("left transforms are taken out of the product") {
+  Matrix x = with_outliers(48, 64, 1), w = with_outliers(32, 64, 2);
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_fp32;
+  QuantSpec spec, row;
+  spec.format = row.format = numerics::kInt8;
+  spec.scale_source = row.scale_source = ScaleSource::current;
+  row.tile = {1, 0};
+  const auto error = [&](const char* of_x, const char* of_w, DType output) {
+    QuantSpec left = spec, right = row;
+    left.transform = named(of_x);
+    right.transform = named(of_w);
+    gemm.output = output;
+    Operand a(left, 48, 64), b(right, 32, 64);
+    const RandomKey other{11, 23, 33, 0, 45};  // left signs need not agree
+    cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
+    cpu::run(ops::Quantize{w.view(), false, other, {}, b});
+    Matrix d(output, 48, 32);
+    const TensorView product = d.view();
+    cpu::run(ops::Gemm{gemm, a, b, {}, false, product});
+    if (left.transform.left || right.transform.left) cpu::run(ops::RotateBack{a, b, product});
+    double wrong = 0.0, norm = 0.0;
+    for (std::int64_t i = 0; i < 48; ++i) {
+      for (std::int64_t j = 0; j < 32; ++j) {
+        double exact = 0.0;
+        for (std::int64_t k = 0; k < 64; ++k) exact += double{x.at(i, k)} * w.at(j, k);
+        const double value = output == DType::f32
+                                 ? product.row<float>(i)[j]
+                                 : numerics::from_bf16(product.row<std::uint16_t>(i)[j]);
+        wrong += std::pow(value - exact, 2);
+        norm += exact * exact;
+      }
+    }
+    return std::sqrt(wrong / norm);
+  };
+  CHECK(error("none", "none", DType::f32) < 0.02);
+  for (const char* of_x : {"none", "left:hadamard:full", "left:hadamard:16:drawn"}) {
+    for (const char* of_w : {"none", "left:hadamard:full:drawn", "left:hadamard:8:+-:after"}) {
+      INFO(of_x << ", " << of_w);
+      CHECK(error(of_x, of_w, DType::f32) < 0.02);
+      CHECK(error(of_x, of_w, DType::bf16) < 0.02);
+    }
+  }
+}
+
+TEST_CASE("rotating back is exact where the arithmetic is, and leaves no bit of the rotation") {
+  QuantSpec spec;
+  spec.format = numerics::kInt8;
+  spec.scale_source = ScaleSource::current;
+  QuantSpec left = spec, right = spec;
+  left.transform = named("left:hadamard:16:drawn");
+  right.transform = named("left:hadamard:4:+--+:after");
+  Operand a(left, 32, 8), b(right, 12, 8);
+  Matrix x(DType::f32, 32, 8), w(DType::f32, 12, 8);
+  const RandomKey other{1, 2, 3, 0, 4};
+  cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
+  cpu::run(ops::Quantize{w.view(), false, other, {}, b});
+  Matrix whole = whole_numbers(32, 12, 3, 50);
+  reference::FloatMatrix rows = test::transformed(whole.view(), false, left.transform, kKey);
+  reference::FloatMatrix both = test::transformed(rows.view(), true, right.transform, other);
+  cpu::run(ops::RotateBack{a, b, both.view()});
+  int wrong = 0;
+  for (std::int64_t r = 0; r < 32; ++r) {
+    for (std::int64_t c = 0; c < 12; ++c) wrong += at(both.view(), r, c) != whole.at(r, c);
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("left transforms are refused where they cannot be taken out") {
+  CHECK(transform_refusal(named("left:hadamard:16"), 48, 7).empty());
+  CHECK(transform_refusal(named("left:hadamard:16"), 40, 16) ==
+        "transform left:hadamard:16 needs rows to be a multiple of 16, rows = 40");
+  CHECK_THAT(transform_refusal(named("left:hadamard:full"), 6, 16),
+             Catch::Contains("order rows = 6"));
+  Matrix x = with_outliers(16, 32, 1);
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_fp32;
+  gemm.output = DType::f32;
+  QuantSpec spec, plain;
+  spec.format = plain.format = numerics::kInt8;
+  spec.transform = named("left:hadamard:16");
+  Operand a(spec, 16, 32), b(plain, 16, 32);
+  cpu::run(ops::Quantize{x.view(), false, kKey, {}, a});
+  cpu::run(ops::Quantize{x.view(), false, kKey, {}, b});
+  Matrix d(DType::f32, 16, 16), bias(DType::f32, 1, 16);
+  CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, a, b, {}, true, d.view()}),
+                    Catch::Contains("left:hadamard:16 with a bias or an accumulator"));
+  CHECK_THROWS_WITH(cpu::run(ops::Gemm{gemm, b, a, bias.view(), false, d.view()}),
+                    Catch::Contains("left:hadamard:16 with a bias or an accumulator"));
+  CHECK_THROWS_WITH(cpu::run(ops::RotateBack{b, b, d.view()}),
+                    Catch::Contains("a transform of its rows"));
+  Matrix small(DType::f32, 8, 16);
+  CHECK_THROWS_WITH(cpu::run(ops::RotateBack{a, b, small.view()}), Catch::Contains("rotate_back"));
 }
 
 TEST_CASE("infinity and NaN stay within their block and come out canonical") {

@@ -8,10 +8,11 @@
 
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/mma.hpp"
 #include "emulation/numerics/tile_logarithm.hpp"
 #include "emulation/reference/gemm_reference.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
 using namespace fp8lab;
@@ -83,6 +84,34 @@ TEST_CASE("the reserved codes and the bias of e3m4 are choices") {
   CHECK(max_finite(kE4M3Ieee) == 240.0f);
   CHECK(max_finite(FormatSpec{4, 3, 11, SpecialValues::ieee}) == 15.0f);  // Gaudi2's biases
   CHECK(max_finite(FormatSpec{4, 3, 3, SpecialValues::ieee}) == 3840.0f);
+}
+
+TEST_CASE("a format without -0 spends its code on NaN") {
+  constexpr FormatSpec kFormat{4, 3, 8, SpecialValues::unsigned_zero};
+  static_assert(kFormat.max_finite_code() == 0x7Fu && kFormat.nan_code() == 0x80u);
+  CHECK(max_finite(kFormat) == 240.0f);
+  const float tiny = 0x1p-12f;  // a quarter of the smallest
+  for (const Rounding rounding : {Rounding::nearest, Rounding::ties_down, Rounding::ties_positive,
+                                  Rounding::toward_zero, Rounding::stochastic}) {
+    for (const Overflow overflow : {Overflow::saturate, Overflow::special}) {
+      const auto code = [&](float x) { return encode(kFormat, float_bits(x), rounding, overflow); };
+      const bool saturates = overflow == Overflow::saturate;
+      CHECK(code(-0.0f) == 0u);
+      CHECK(code(-tiny) == 0u);
+      CHECK(code(-0x1p-10f) == 0x81u);
+      CHECK(code(-240.0f) == 0xFFu);
+      CHECK(code(-1e6f) == (saturates ? 0xFFu : 0x80u));
+      CHECK(code(1e6f) == (saturates ? 0x7Fu : 0x80u));
+      CHECK(code(std::numeric_limits<float>::infinity()) == (saturates ? 0x7Fu : 0x80u));
+      CHECK(code(-std::numeric_limits<float>::quiet_NaN()) == 0x80u);
+    }
+  }
+  CHECK(decode_bits(kFormat, 0x80u) == kF32NaN);
+  CHECK(unpack(kFormat, 0x80u).nan);
+  CHECK_FALSE(unpack(kFormat, 0xFFu).nan);
+  CHECK(unpack(kFormat, 0x00u).significand == 0u);
+  CHECK(holds_values(kBF16, kFormat));
+  CHECK_FALSE(holds_values(FormatSpec{5, 3, 16, SpecialValues::unsigned_zero}, kE4M3));  // its -0
 }
 
 TEST_CASE("ties of e2m1 under the three nearest rules") {
@@ -192,8 +221,8 @@ TEST_CASE("logarithmic codes toward zero and at random") {
 }
 
 TEST_CASE("every narrow format goes through quantize, dequantize and statistics") {
-  for (const char* name : {"e4m3_240", "e3m4", "e3m4ieee", "e3m4fb4", "int8", "int4", "int5",
-                           "mxint8", "lns8", "lns8g16", "e2m1"}) {
+  for (const char* name : {"e4m3_240", "e3m4", "e3m4ieee", "e3m4fb4", "e4m3fnuz", "e2m1fnuz",
+                           "int8", "int4", "int5", "mxint8", "lns8", "lns8g16", "e2m1"}) {
     for (const Rounding rounding :
          {Rounding::nearest, Rounding::ties_down, Rounding::ties_positive, Rounding::stochastic}) {
       for (const bool transpose : {false, true}) {
@@ -309,7 +338,8 @@ TEST_CASE("formats enter the units that hold their values, and no others") {
   for (const char* name : {"e2m1", "e2m3", "e3m2", "int4"}) {
     CHECK_FALSE(refused(name, Accumulator::sm90_wgmma_fp8));
   }
-  for (const char* name : {"e4m3_240", "e3m4", "e4m3b11", "e5m6", "int8", "mxint8", "lns8"}) {
+  for (const char* name :
+       {"e4m3_240", "e3m4", "e4m3b11", "e4m3fnuz", "e5m2fnuz", "e5m6", "int8", "mxint8", "lns8"}) {
     CHECK(refused(name, Accumulator::sm90_wgmma_fp8));
     CHECK_FALSE(refused(name, Accumulator::sm90_bf16));
   }

@@ -11,8 +11,8 @@ TEST_CASE("format names are inverse to each other") {
     CHECK(format_by_name(named.name) == named.format);
   }
   for (const char* name : {"e5m6", "e8m3", "e4m3b11", "e4m3fnb11", "e3m2fn", "e5m0f", "e3m4ieee",
-                           "e3m4f", "e3m4ieeeb2", "e3m4fb4", "e2m1ieee", "e4m3fb8", "e5m2fb16",
-                           "int5", "lns8g16", "lns6g1", "logfmt6"}) {
+                           "e3m4f", "e4m3fnuzb11", "e3m2fnuz", "e3m4ieeeb2", "e3m4fb4", "e2m1ieee",
+                           "e4m3fb8", "e5m2fb16", "int5", "lns8g16", "lns6g1", "logfmt6"}) {
     const auto format = format_by_name(name);
     REQUIRE(format);
     CHECK(format_name(*format) == name);
@@ -25,6 +25,8 @@ TEST_CASE("format names are inverse to each other") {
   CHECK(format_by_name("int8") == numerics::kInt8);
   CHECK(format_by_name("lns8g8") == numerics::kLns8);
   CHECK(format_by_name("e5m6")->bias == 15);
+  CHECK(format_by_name("e3m2fnuz")->bias == 4);
+  CHECK(format_by_name("e3m2fnuz") == format_by_name("e3m2fnuzb4"));
   CHECK(format_by_name("e5m6")->specials == numerics::SpecialValues::ieee);
 }
 

@@ -87,11 +87,13 @@ QuantSpec draw_spec(Draw& draw) {
   using numerics::Overflow, numerics::Rounding;
   QuantSpec spec;
   spec.format = *format_by_name(draw.of<std::string>(
-      {"e4m3fn", "e5m2", "e2m1", "e4m3_240", "e3m4", "e2m3", "int8", "int5", "mxint8", "lns8",
-       "lns6g4", "logfmt8", "logfmt4", "e4m3fnb11", "e3m4ieee", "e5m2f", "e5m6", "bf16", "fp32"}));
+      {"e4m3fn",      "e5m2",     "e2m1",  "e4m3_240", "e3m4",    "e2m3",    "int8",
+       "int5",        "mxint8",   "lns8",  "lns6g4",   "logfmt8", "logfmt4", "e4m3fnb11",
+       "e4m3fnuzb11", "e3m4ieee", "e5m2f", "e5m6",     "bf16",    "fp32"}));
   spec.transform = *transform_from_name(draw.mostly<std::string>(
       {"none", "hadamard:16", "hadamard:full", "hadamard:16:drawn", "hadamard:32:+-+-:after",
-       "smooth:0.5", "smooth:0.1:static", "expand", "clamp:0.99", "clamp:0.9999:compensated"}));
+       "left:hadamard:16:drawn", "smooth:0.5", "smooth:0.1:static", "expand", "clamp:0.99",
+       "clamp:0.9999:compensated"}));
   if (!spec.is_quantized() && spec.transform.is_expansion()) spec.transform = {};  // not for these
   spec.scale = draw_rule(draw);
   spec.scale_source =
