@@ -42,12 +42,16 @@ class Backend {
   /// Bytes that allocate() takes for such a tensor, with what its alignment adds. Throws Error for
   /// a shape that no tensor can have.
   virtual std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const = 0;
+  /// Makes room for the next allocations, `bytes` in all, where that is dear: a device gets them in
+  /// one piece. Throws RuntimeFailure where it lacks them.
+  virtual void reserve(std::size_t) {}
   /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
   virtual std::size_t memory_mark() const = 0;
   virtual void release_to(std::size_t mark) = 0;
   /// Bytes of what is allocated now, as allocation_bytes() counts it.
   virtual std::size_t memory_bytes() const = 0;
-  /// Host to backend; `source` holds view.size() elements of the view's type.
+  /// Host to backend; `source` holds view.size() elements of the view's type. The copy is enqueued
+  /// like an operation; `source` may be reused at once.
   virtual void upload(const TensorView& destination, const void* source) = 0;
   /// Backend to host, after everything enqueued before it.
   virtual void download(void* destination, const TensorView& source) = 0;

@@ -49,35 +49,28 @@ std::size_t CudaBackend::allocation_bytes(DType dtype, std::int64_t rows, std::i
   return (bytes / kAlignment + 1) * kAlignment;
 }
 
+void CudaBackend::reserve(std::size_t bytes) { memory_.reserve(bytes); }
+
 TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
-  const std::size_t padded = allocation_bytes(dtype, rows, cols);
-  memory_.push_back(std::make_unique<DeviceArray<std::byte>>(padded));
-  check(cudaMemsetAsync(memory_.back()->data(), 0, padded, context_.stream()), "cudaMemsetAsync");
-  return {memory_.back()->data(), dtype, rows, cols, cols};
+  const std::size_t bytes = allocation_bytes(dtype, rows, cols);
+  std::byte* const memory = memory_.allocate(bytes);
+  check(cudaMemsetAsync(memory, 0, bytes, context_.stream()), "cudaMemsetAsync");
+  return {memory, dtype, rows, cols, cols};
 }
 
 void CudaBackend::release_to(std::size_t mark) {
-  FP8LAB_ASSERT(mark <= memory_.size());
   context_.synchronize();
-  memory_.resize(mark);
-}
-
-std::size_t CudaBackend::memory_bytes() const {
-  std::size_t total = 0;
-  for (const auto& memory : memory_) total += memory->size();
-  return total;
+  memory_.release_to(mark);
 }
 
 void CudaBackend::upload(const TensorView& destination, const void* source) {
   if (destination.size() == 0) return;
   const std::size_t size = size_of(destination.dtype);
-  const std::size_t width = static_cast<std::size_t>(destination.cols) * size;
-  check(cudaMemcpy2DAsync(destination.data, static_cast<std::size_t>(destination.row_stride) * size,
-                          source, width, width, static_cast<std::size_t>(destination.rows),
-                          cudaMemcpyHostToDevice, context_.stream()),
-        "cudaMemcpy2DAsync");
-  // The caller may reuse `source` at once.
-  check(cudaStreamSynchronize(context_.stream()), "cudaStreamSynchronize");
+  staging_.upload(static_cast<std::byte*>(destination.data),
+                  static_cast<std::size_t>(destination.row_stride) * size,
+                  static_cast<const std::byte*>(source),
+                  static_cast<std::size_t>(destination.cols) * size,
+                  static_cast<std::size_t>(destination.rows), context_.stream());
 }
 
 void CudaBackend::download(void* destination, const TensorView& source) {

@@ -3,11 +3,12 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "emulation/backend.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
+#include "kernels/runtime/arena.hpp"
 #include "kernels/runtime/context.hpp"
+#include "kernels/runtime/staging.hpp"
 
 namespace fp8lab::cuda {
 
@@ -26,9 +27,10 @@ class CudaBackend : public Backend {
 
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override;
   std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const override;
-  std::size_t memory_mark() const override { return memory_.size(); }
+  void reserve(std::size_t bytes) override;
+  std::size_t memory_mark() const override { return memory_.count(); }
   void release_to(std::size_t mark) override;
-  std::size_t memory_bytes() const override;
+  std::size_t memory_bytes() const override { return memory_.bytes(); }
   void upload(const TensorView& destination, const void* source) override;
   void download(void* destination, const TensorView& source) override;
   void fill_zero(const TensorView& view) override;
@@ -49,7 +51,8 @@ class CudaBackend : public Backend {
   Context context_;
 
  private:
-  std::vector<std::unique_ptr<DeviceArray<std::byte>>> memory_;
+  Arena memory_;
+  Staging staging_;
 };
 
 /// A CudaBackend whose GEMMs are those of cuBLASLt: the same bits, but the library refuses more.

@@ -125,7 +125,8 @@ void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
                 "both, b the right operand");
   }
   if (!a.spec.transform.is_along_k() || a.spec.transform.signs != SignSource::drawn) return;
-  if (a.key.seed == b.key.seed && a.key.step == b.key.step && a.key.rotation == b.key.rotation) {
+  if (a.key.seed == b.key.seed && a.key.step == b.key.step &&
+      a.key.step_counter == b.key.step_counter && a.key.rotation == b.key.rotation) {
     return;
   }
   throw Error("GEMM operands: transform " + transform_name(a.spec.transform) +

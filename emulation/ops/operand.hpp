@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/host_device.hpp"
 #include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab {
@@ -18,6 +19,19 @@ struct RandomKey {
   /// Identity of the drawn signs of a transform within seed and step: that of the GEMM, so that its
   /// two operands share them.
   std::uint32_t rotation = 0;
+  /// In backend memory, added to `step`: a training step reads its number there, so that it can be
+  /// enqueued again as it is. Null: 0.
+  const std::uint32_t* step_counter = nullptr;
+
+  /// Where `step_counter` can be read.
+  FP8LAB_HD std::uint32_t step_number() const {
+    if (step_counter == nullptr) return step;
+#ifdef __CUDA_ARCH__
+    return step + __ldg(step_counter);  // nothing writes it while a kernel runs
+#else
+    return step + *step_counter;
+#endif
+  }
 };
 
 /// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`, K contiguous.

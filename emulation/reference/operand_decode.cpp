@@ -83,7 +83,8 @@ struct RoundToFormat {
   float operator()(float value, std::uint64_t index) const {
     std::uint32_t random = 0;
     if (spec.rounding == numerics::Rounding::stochastic) {
-      random = numerics::random_bits(key.seed, key.step, key.tensor, key.orientation, index);
+      random =
+          numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation, index);
     }
     const std::uint32_t code =
         numerics::encode(spec.format, float_bits(value), spec.rounding, spec.overflow, random);

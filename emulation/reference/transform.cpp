@@ -31,8 +31,8 @@ class Rotation {
     for (std::int64_t i = 0; i < k; ++i) {
       const bool negative = transform.signs == SignSource::fixed
                                 ? transform.is_negative(i)
-                                : (numerics::random_bits(key.seed, key.step, key.rotation, 2,
-                                                         static_cast<std::uint64_t>(i)) &
+                                : (numerics::random_bits(key.seed, key.step_number(), key.rotation,
+                                                         2, static_cast<std::uint64_t>(i)) &
                                    1u) != 0;
       signs_[static_cast<std::size_t>(i)] = negative ? -1.0f : 1.0f;
     }

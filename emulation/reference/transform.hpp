@@ -27,7 +27,7 @@ class FloatMatrix {
 ///
 /// Hadamard: K is cut into blocks of transform.block elements, each multiplied as
 /// numerics::hadamard_multiply writes down, with signs before or after it. With key = operand.key,
-/// a drawn sign is minus where the low bit of numerics::random_bits(key.seed, key.step,
+/// a drawn sign is minus where the low bit of numerics::random_bits(key.seed, key.step_number(),
 /// key.rotation, 2, position along K) is set. Smoothing: element j of K is divided by
 /// operand.channel_factors[j], or multiplied by it if the operand is the right one, one rounding
 /// each. Clamp: numerics::clamped within operand.clamp_bounds. A left transform does to the rows

@@ -39,7 +39,8 @@ struct Cast {
   __device__ std::uint32_t code(float scaled_x, std::uint64_t index) const {
     std::uint32_t random = 0;
     if (rounding == numerics::Rounding::stochastic) {
-      random = numerics::random_bits(key.seed, key.step, key.tensor, key.orientation, index);
+      random =
+          numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation, index);
     }
     return numerics::encode(format, numerics::float_bits(scaled_x), rounding, overflow, random);
   }

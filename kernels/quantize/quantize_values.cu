@@ -90,7 +90,7 @@ __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool t
     std::uint32_t random = 0;
     if (cast.rounding == numerics::Rounding::stochastic) {
       const std::int64_t index = transpose ? c * source_cols + r : r * source_cols + c;
-      random = numerics::random_bits(cast.key.seed, cast.key.step, cast.key.tensor,
+      random = numerics::random_bits(cast.key.seed, cast.key.step_number(), cast.key.tensor,
                                      cast.key.orientation, static_cast<std::uint64_t>(index));
     }
     codes[r * stride + c] = static_cast<std::uint8_t>(

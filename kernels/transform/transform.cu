@@ -36,7 +36,7 @@ struct Signs {
       const auto i = static_cast<int>(position % length);
       negative = (pattern[i / 64] >> (i % 64) & 1u) != 0;
     } else if (source == SignSource::drawn) {
-      negative = (numerics::random_bits(key.seed, key.step, key.rotation, 2,
+      negative = (numerics::random_bits(key.seed, key.step_number(), key.rotation, 2,
                                         static_cast<std::uint64_t>(position)) &
                   1u) != 0;
     }

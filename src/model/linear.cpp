@@ -165,6 +165,7 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
   RandomKey key;
   key.seed = context.seed;
   key.step = context.step;
+  key.step_counter = context.step_counter;
   key.tensor =
       (context.micro_batch << 20) + index_ * 3 + static_cast<std::uint32_t>(tensor_of(slot));
   key.orientation = is_second_orientation(slot) ? 1 : 0;

@@ -14,7 +14,8 @@ namespace fp8lab {
 /// Where a step stands: keys of random bits, and whether operands are measured.
 struct StepContext {
   std::uint64_t seed = 0;
-  std::uint32_t step = 0;  ///< optimizer step of the run
+  std::uint32_t step = 0;                       ///< optimizer step of the run
+  const std::uint32_t* step_counter = nullptr;  ///< RandomKey::step_counter
   std::uint32_t micro_batch = 0;
   bool log_statistics = false;
 };

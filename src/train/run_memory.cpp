@@ -3,8 +3,7 @@
 namespace fp8lab {
 
 RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe)
-    : parameters(backend, config.model, config.optimizer, recipe.activation_dtype),
-      scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)) {}
+    : parameters(backend, config.model, config.optimizer, recipe.activation_dtype), step(backend) {}
 
 std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
                                               const RunConfig& config, const StageConfig& stage,

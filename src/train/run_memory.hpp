@@ -5,6 +5,7 @@
 
 #include "src/config/config.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/training_step.hpp"
 
 namespace fp8lab {
 
@@ -14,7 +15,7 @@ struct RunMemory {
   RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe);
 
   Parameters parameters;
-  TensorView scalars;  ///< StepScalar
+  StepBlock step;
 };
 
 /// The model at work in `stage`, under its recipe.

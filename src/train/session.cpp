@@ -54,9 +54,9 @@ ModelSession::ModelSession(Backend& backend, const ModelConfig& model, const Ses
     : backend_(backend),
       model_(model),
       config_(config),
-      parameters_(backend, model, config.optimizer, config.recipe.activation_dtype) {
+      parameters_(backend, model, config.optimizer, config.recipe.activation_dtype),
+      block_(backend) {
   parameters_.initialize(config_.seed);
-  scalars_ = backend_.allocate(backend_.storage(DType::f32), 1, StepScalar::kCount);
   mark_ = backend_.memory_mark();
 }
 
@@ -97,16 +97,16 @@ std::vector<float> ModelSession::logits(const Batch& batch) {
 }
 
 double ModelSession::mean_loss() {
-  return read_scalar(backend_, scalars_, StepScalar::kLossSum) *
-         read_scalar(backend_, scalars_, StepScalar::kInverseTokens);
+  return read_scalar(backend_, block_.scalars, StepScalar::kLossSum) *
+         read_scalar(backend_, block_.scalars, StepScalar::kInverseTokens);
 }
 
 double ModelSession::loss(const Batch& batch) {
   require_targets(batch);
   Transformer& transformer = prepare(batch);
-  begin_step(backend_, scalars_, 0.0, batch.trained_tokens);
+  begin_step(backend_, block_.scalars, 0.0, batch.trained_tokens);
   transformer.forward(context());
-  transformer.loss(scalars_, false);
+  transformer.loss(block_.scalars, false);
   transformer.discard_amaxes();
   return mean_loss();
 }
@@ -142,19 +142,18 @@ std::vector<Completion> ModelSession::generate(const std::vector<Prompt>& prompt
 double ModelSession::gradients(const Batch& batch) {
   require_targets(batch);
   Transformer& transformer = transformer_for(batch);
-  TrainingStep{backend_, parameters_, transformer, scalars_}.accumulate(context(), {&batch, 1},
-                                                                        0.0);
+  TrainingStep{backend_, parameters_, transformer, block_}.accumulate(context(), {&batch, 1}, 0.0);
   transformer.discard_amaxes();
   return mean_loss();
 }
 
 ModelSession::Step ModelSession::step(const Batch& batch, double learning_rate) {
   require_targets(batch);
-  const TrainingStep step{backend_, parameters_, transformer_for(batch), scalars_};
+  const TrainingStep step{backend_, parameters_, transformer_for(batch), block_};
   const std::int64_t tokens = step.accumulate(context(), {&batch, 1}, learning_rate);
   step.update(config_.optimizer.adamw, tokens);
   ++steps_;
-  return {mean_loss(), read_scalar(backend_, scalars_, StepScalar::kGradNorm)};
+  return {mean_loss(), read_scalar(backend_, block_.scalars, StepScalar::kGradNorm)};
 }
 
 }  // namespace fp8lab

@@ -8,6 +8,7 @@
 #include "src/evaluation/generator.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/training_step.hpp"
 
 namespace fp8lab {
 
@@ -67,7 +68,7 @@ class ModelSession {
   ModelConfig model_;
   SessionConfig config_;
   Parameters parameters_;
-  TensorView scalars_;
+  StepBlock block_;
   std::size_t mark_ = 0;  ///< of the backend's memory, before the transformer's
   std::unique_ptr<Transformer> transformer_;
   std::int64_t steps_ = 0;

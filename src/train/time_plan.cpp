@@ -37,7 +37,7 @@ struct StepAtWork {
   }
 
   void take(std::span<const Batch> batches, const AdamWSpec& optimizer) {
-    const TrainingStep step{backend, run.parameters, *transformer, run.scalars};
+    const TrainingStep step{backend, run.parameters, *transformer, run.step};
     step.update(optimizer, step.accumulate(StepContext{}, batches, 1e-3));
   }
 

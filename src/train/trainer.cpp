@@ -55,12 +55,24 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
   say("opening the data");
   open_data();
   say("initializing weights");
+  reserve_memory();
   memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
   load_initial_weights();
   say("");
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::reserve_memory() {
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    const DataSources* const held_out = data_[i].eval ? &*data_[i].eval : nullptr;
+    const MemoryPlan plan =
+        plan_memory(config_, config_.stages[i], stage_recipes_[i], backend_, held_out);
+    most = std::max(most, plan.total());
+  }
+  backend_.reserve(static_cast<std::size_t>(most));
+}
 
 void Trainer::load_initial_weights() {
   memory_->parameters.initialize(config_.seed);
@@ -108,7 +120,7 @@ void Trainer::say(const std::string& phase) const {
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
 
 double Trainer::scalar(std::int64_t index) {
-  return read_scalar(backend_, memory_->scalars, index);
+  return read_scalar(backend_, memory_->step.scalars, index);
 }
 
 RunMeta Trainer::make_meta() {
@@ -248,8 +260,9 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
   }
   const bool resumed = position_.streams.size() == i + 1;
   if (resumed) {
-    load_checkpoint(directory_.checkpoint_file(), {backend_, memory_->parameters, memory_->scalars,
-                                                   stage->transformer->linears()});
+    load_checkpoint(
+        directory_.checkpoint_file(),
+        {backend_, memory_->parameters, memory_->step.scalars, stage->transformer->linears()});
     data_[i].stream.seek(position_.streams[i]);
   } else {
     position_.streams.push_back(first_position(index));
@@ -257,7 +270,7 @@ std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
     continue_amax_histories(*stage);
     if (config.reset_optimizer) {
       memory_->parameters.reset_optimizer();
-      backend_.fill_zero(memory_->scalars);
+      backend_.fill_zero(memory_->step.scalars);
     }
     if (config.planted_outliers.channels > 0) {
       plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
@@ -283,7 +296,7 @@ void Trainer::train_step(Stage& stage) {
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(position_.step + 1);
   context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
-  const TrainingStep step{backend_, memory_->parameters, *stage.transformer, memory_->scalars};
+  const TrainingStep step{backend_, memory_->parameters, *stage.transformer, memory_->step};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   const std::int64_t tokens = step.accumulate(context, batches, rate);
   const std::vector<std::uint8_t> without_history = stage.transformer->without_history();
@@ -419,8 +432,8 @@ void Trainer::checkpoint(Stage& stage) {
   log_->flush();
   const std::uint64_t hash = save_checkpoint(
       directory_.checkpoint_file(),
-      {backend_, memory_->parameters, memory_->scalars, stage.transformer->linears()}, position,
-      hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
+      {backend_, memory_->parameters, memory_->step.scalars, stage.transformer->linears()},
+      position, hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
   log_->append(CheckpointRecord{position.step, hash});
   log_->flush();
   say("");

@@ -68,6 +68,8 @@ class Trainer {
   };
 
   void open_data();
+  /// Memory of the largest stage, in one piece.
+  void reserve_memory();
   void load_initial_weights();
   /// False when the run in the directory is complete.
   bool open_log();

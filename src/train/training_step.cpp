@@ -4,6 +4,10 @@
 
 namespace fp8lab {
 
+StepBlock::StepBlock(Backend& backend)
+    : scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
+      step_number(backend.allocate(DType::i32, 1, 1)) {}
+
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens) {
   const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;
@@ -22,13 +26,17 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
                                       double learning_rate) const {
   std::int64_t tokens = 0;
   for (const Batch& batch : batches) tokens += batch.trained_tokens;
-  begin_step(backend, scalars, learning_rate, tokens);
+  begin_step(backend, block.scalars, learning_rate, tokens);
+  const auto number = static_cast<std::int32_t>(context.step);
+  backend.upload(block.step_number, &number);
+  context.step = 0;
+  context.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
   parameters.zero_gradients();
   transformer.prepare_weights(context);
   for (const Batch& batch : batches) {
     transformer.load(batch);
     transformer.forward(context);
-    transformer.loss(scalars, true);
+    transformer.loss(block.scalars, true);
     transformer.backward(context);
     ++context.micro_batch;
     context.log_statistics = false;  // the first micro-batch speaks for the step
@@ -39,11 +47,11 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
 void TrainingStep::update(const AdamWSpec& spec, std::int64_t trained_tokens) const {
   if (trained_tokens > 0) {
     for (const Parameter& parameter : parameters.all()) {
-      backend.run(ops::AccumulateSquareSum{parameter.gradient(), scalars});
+      backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
     }
-    backend.run(ops::BeginUpdate{spec, scalars});
+    backend.run(ops::BeginUpdate{spec, block.scalars});
     for (const Parameter& parameter : parameters.all()) {
-      backend.run(ops::AdamW{spec, scalars, parameter.declaration.weight_decay ? 1.0f : 0.0f,
+      backend.run(ops::AdamW{spec, block.scalars, parameter.declaration.weight_decay ? 1.0f : 0.0f,
                              parameter.tensors});
     }
   }

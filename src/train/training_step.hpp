@@ -16,17 +16,26 @@ namespace fp8lab {
 void begin_step(Backend& backend, const TensorView& scalars, double learning_rate,
                 std::int64_t trained_tokens);
 
-/// What a step works on; all of it outlives the step.
+/// What differs between one step and the next beside the tokens, in backend memory.
+struct StepBlock {
+  explicit StepBlock(Backend& backend);
+
+  TensorView scalars;      ///< StepScalar
+  TensorView step_number;  ///< (1, 1) i32, part of random keys
+};
+
+/// What a step works on; all of it outlives the step. Between the operations of a step nothing
+/// waits for the backend.
 struct TrainingStep {
   Backend& backend;
   Parameters& parameters;
   Transformer& transformer;
-  TensorView scalars;  ///< StepScalar
+  const StepBlock& block;
 
   /// Makes the gradients those of the mean loss over all trained tokens of `batches`, which are
-  /// micro-batches of the transformer's shape, in order; scalars hold the sum of their losses.
-  /// Operands are measured, where `context` says so, in the first of them. Returns the number of
-  /// trained tokens.
+  /// micro-batches of the transformer's shape, in order; block.scalars hold the sum of their
+  /// losses. Operands are measured, where `context` says so, in the first of them. Returns the
+  /// number of trained tokens.
   std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
                           double learning_rate) const;
 

@@ -293,7 +293,8 @@ void export_quantizations(Pack& pack, const Implementation& expected, CaseGenera
       const RandomKey& key = problem.key;
       std::vector<std::uint32_t> random(problem.f32.size());
       for (std::size_t i = 0; i < random.size(); ++i) {
-        random[i] = numerics::random_bits(key.seed, key.step, key.tensor, key.orientation, i);
+        random[i] =
+            numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation, i);
       }
       entry["random_bits"] = pack.add(name + "random_bits", DType::i32, random, problem.rows);
     }

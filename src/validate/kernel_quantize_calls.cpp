@@ -215,15 +215,17 @@ class QuantizationCalls {
     const bool delayed = spec.scale_source == ScaleSource::delayed;
     const HostTensor state = state_of(spec);
     const DType out = data_.word() % 2 == 0 ? DType::bf16 : DType::f32;
-    const RandomKey key{7, data_.word(), 3, transpose ? 1u : 0u};
+    const RandomKey drawn{7, data_.word(), 3, transpose ? 1u : 0u};
     calls_.push_back(
         {fmt::format("quantize {}", label(spec)),
          fmt::format("{} {}{}", name_of(source), describe(s), transpose ? " transposed" : ""),
          {data_.values(source, s.rows, s.cols, data_.word() % 4 == 0),
           data_.output(spec.storage(), rows, k), scales_of(data_, spec, rows, k), state,
-          data_.output(out, s.rows, s.cols)},
-         [spec, rows, k, transpose, delayed, key](Backend& b, const Views& t) {
+          data_.output(out, s.rows, s.cols), data_.integers(1, 0, 1000)},
+         [spec, rows, k, transpose, delayed, drawn](Backend& b, const Views& t) {
            QuantizedOperand operand = operand_at(spec, rows, k, t, 1);
+           RandomKey key = drawn;
+           key.step_counter = static_cast<const std::uint32_t*>(t[5].data);
            const TensorView state_view = delayed ? t[3] : TensorView{};
            b.run(ops::Quantize{t[0], transpose, key, state_view, operand});
            if (delayed) {  // a second step uses what the first one learnt

@@ -60,7 +60,7 @@ Quantizer::Quantizer(const TensorView& source, bool transpose, const RandomKey& 
       operand_(operand),
       spec_(operand.spec),
       kernels_(quantize_kernels()),
-      random_{key.seed, key.step, key.tensor, key.orientation},
+      random_{key.seed, key.step_number(), key.tensor, key.orientation},
       rule_{spec_.format.exponent_bits,
             spec_.format.mantissa_bits,
             spec_.format.bias,

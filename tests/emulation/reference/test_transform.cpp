@@ -266,7 +266,7 @@ TEST_CASE("signs: fixed ones are the pattern, drawn ones change with seed, step 
     std::uint32_t bits = 0;
     for (std::int64_t k = 0; k < 32; ++k) {
       bits |= std::uint32_t{at(drawn.view(), 0, k) < 0.0f} << k;
-      const bool negative = (numerics::random_bits(key.seed, key.step, key.rotation, 2,
+      const bool negative = (numerics::random_bits(key.seed, key.step_number(), key.rotation, 2,
                                                    static_cast<std::uint64_t>(k)) &
                              1u) != 0;
       CHECK((at(drawn.view(), 0, k) < 0.0f) == negative);

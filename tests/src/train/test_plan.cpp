@@ -63,7 +63,7 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
         std::make_unique<Evaluator>(*backend, run.parameters, *transformer, *stage.eval, *data);
   }
   const std::vector<Batch> batches = {first_batch(stage)};
-  const TrainingStep step{*backend, run.parameters, *transformer, run.scalars};
+  const TrainingStep step{*backend, run.parameters, *transformer, run.step};
   step.update(config.optimizer.adamw, step.accumulate(StepContext{}, batches, 1e-3));
   if (evaluator) evaluator->evaluate(StepContext{}, true);
   CHECK(held() == plan.total());

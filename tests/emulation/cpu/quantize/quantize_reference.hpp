@@ -159,8 +159,9 @@ inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpo
       for (std::int64_t r = r0; r < r1; ++r) {
         for (std::int64_t c = c0; c < c1; ++c) {
           const std::int64_t index = transpose ? c * source.cols() + r : r * source.cols() + c;
-          const std::uint32_t random = numerics::random_bits(
-              key.seed, key.step, key.tensor, key.orientation, static_cast<std::uint64_t>(index));
+          const std::uint32_t random =
+              numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation,
+                                    static_cast<std::uint64_t>(index));
           const float value = numerics::scaled_value(scale, source_at(source, transpose, r, c));
           expected[static_cast<std::size_t>(r * k + c)] = {
               numerics::encode(spec.format, numerics::float_bits(value), spec.rounding,

@@ -265,6 +265,14 @@ TEST_CASE("stochastic rounding is reproducible, keyed and unbiased") {
   CHECK(first != codes({11, 23, 33, 0}, false));
   CHECK(first != codes({11, 22, 34, 0}, false));
   CHECK(first != codes({11, 22, 33, 1}, false));
+  // Part of the number of the step, or all of it, may stand in memory.
+  for (std::uint32_t part = 0; part <= 22; part += 11) {
+    const std::uint32_t rest = 22 - part;
+    RandomKey key = kKey;
+    key.step = part;
+    key.step_counter = &rest;
+    CHECK(first == codes(key, false));
+  }
 
   double sum = 0;
   for (const std::uint32_t code : first) {

@@ -1,0 +1,51 @@
+#include "kernels/runtime/staging.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fp8lab::cuda {
+
+Staging::Staging() {
+  check(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlots * kSlotBytes), "cudaMallocHost");
+  for (cudaEvent_t& event : emptied_) {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  }
+}
+
+Staging::~Staging() {
+  for (const cudaEvent_t event : emptied_) cudaEventDestroy(event);
+  cudaFreeHost(memory_);
+}
+
+std::byte* Staging::next_slot() {
+  slot_ = (slot_ + 1) % kSlots;
+  check(cudaEventSynchronize(emptied_[slot_]), "cudaEventSynchronize");
+  return memory_ + slot_ * kSlotBytes;
+}
+
+void Staging::upload(std::byte* destination, std::size_t stride, const std::byte* source,
+                     std::size_t width, std::size_t rows, cudaStream_t stream) {
+  const bool contiguous = stride == width || rows == 1;
+  // A matrix without gaps is one row; of wider rows, a slot takes a part.
+  if (contiguous) {
+    width *= rows;
+    rows = 1;
+  }
+  const std::size_t part = std::min(width, kSlotBytes);
+  const std::size_t rows_of_slot = std::max<std::size_t>(kSlotBytes / width, 1);
+  for (std::size_t row = 0; row < rows; row += rows_of_slot) {
+    const std::size_t count = std::min(rows_of_slot, rows - row);
+    for (std::size_t column = 0; column < width; column += part) {
+      const std::size_t bytes = std::min(part, width - column);
+      std::byte* const slot = next_slot();
+      // More than one row has the whole width, and lies contiguous in the source.
+      std::memcpy(slot, source + row * width + column, count * bytes);
+      check(cudaMemcpy2DAsync(destination + row * stride + column, stride, slot, bytes, bytes,
+                              count, cudaMemcpyHostToDevice, stream),
+            "cudaMemcpy2DAsync");
+      check(cudaEventRecord(emptied_[slot_], stream), "cudaEventRecord");
+    }
+  }
+}
+
+}  // namespace fp8lab::cuda
