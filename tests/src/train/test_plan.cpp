@@ -145,6 +145,10 @@ TEST_CASE("planned memory is to the byte what a stage allocates") {
   check_memory(config, stage, load_recipe("infir2"));
   config.model = fp8lab::test::biased_model();  // biases, and a head of its own
   check_memory(config, stage, load_recipe("infir2"));
+  config.model = fp8lab::test::gpt2_model();  // positions in a table, a mean for each token
+  config.model.max_position_embeddings = 4096;
+  check_memory(config, stage, load_recipe("infir2"));
+  config.model = fp8lab::test::biased_model();
   // A stage in another recipe than the run's, whose activations the working copy does not have.
   check_memory(config, stage, load_recipe("fp32"));
   config.recipe = "fp32";
@@ -191,7 +195,8 @@ TEST_CASE("a stage that cannot run names itself, the recipe, the layer and the s
 TEST_CASE("the layout of parameters counts what they hold") {
   const auto backend = make_backend("cpu", 1);
   for (const ModelConfig& model :
-       {fp8lab::test::small_model(), fp8lab::test::qwen3_model(), fp8lab::test::biased_model()}) {
+       {fp8lab::test::small_model(), fp8lab::test::qwen3_model(), fp8lab::test::biased_model(),
+        fp8lab::test::gpt2_model()}) {
     const Parameters parameters(*backend, model, OptimizerConfig{}, DType::bf16);
     std::int64_t weights = 0;
     for (const Parameter& parameter : parameters.all()) weights += parameter.master().size();
