@@ -12,8 +12,7 @@
 
 namespace fp8lab::cuda {
 
-/// Enqueues every operation on one stream of one device. Statistics of logged operands wait for it:
-/// their last part, from sums and column amaxes, is computed by the CPU emulator's code.
+/// Enqueues every operation on one stream of one device.
 class CudaBackend : public Backend {
  public:
   /// Throws Error where the device is missing or not of compute capability 9.0.

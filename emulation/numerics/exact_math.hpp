@@ -202,8 +202,8 @@ struct SplitLog2 {
   double fraction = 0.0;
 };
 
-/// log2 of a positive normal x in two parts; absolute error of the fraction below 2e-16. Host only.
-constexpr SplitLog2 split_log2_f64(double x) {
+/// log2 of a positive normal x in two parts; absolute error of the fraction below 2e-16.
+FP8LAB_HD constexpr SplitLog2 split_log2_f64(double x) {
   constexpr std::uint64_t kSqrtHalf = 0x3FE6A09E667F3BCDu;
   const std::uint64_t bits = double_bits(x);
   const std::int64_t e = static_cast<std::int64_t>(bits - kSqrtHalf) >> 52;
@@ -216,8 +216,8 @@ constexpr SplitLog2 split_log2_f64(double x) {
   return {static_cast<double>(e), 2.0 * s * sum * 0x1.71547652B82FEp+0};
 }
 
-/// log2(x) of a positive normal x, error below 2 ulp or 2e-16. Host only.
-constexpr double log2_f64(double x) {
+/// log2(x) of a positive normal x, error below 2 ulp or 2e-16.
+FP8LAB_HD constexpr double log2_f64(double x) {
   const SplitLog2 log = split_log2_f64(x);
   return log.exponent + log.fraction;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/ops/cost.hpp"
@@ -22,7 +21,7 @@ struct OperandStatistics {
   double channel_outlier_ratio;  ///< largest over median channel amax (channels: source columns)
   double scale_min, scale_max, scale_log2_spread;  ///< all-zero tiles excluded
   double zero_tile_fraction;
-  double top_channel[kTopChannels];  ///< source columns by descending amax
+  double top_channel[kTopChannels];  ///< source columns: descending amax, then ascending index
   double top_channel_amax[kTopChannels];
   double exponent_histogram[64];  ///< fraction of nonzero |x| by exponent -40..23, ends clamp
   /// Identity of codes and scales, defined by numerics::hash_term (numerics/operand_hash.hpp); the
@@ -41,26 +40,6 @@ struct StatisticsCounts {
   std::int64_t saturated;                 ///< |x| > limit
   std::int64_t exponents[kExponentBins];  ///< finite nonzero x with finite y, by exponent of x
 };
-
-/// FP64 sums over a band of rows or over the tensor, x the source and y its dequantized value.
-struct StatisticsTotals {
-  double xx = 0, xxxx = 0, xy = 0, yy = 0, ee = 0, e = 0, x = 0;
-
-  StatisticsTotals& operator+=(const StatisticsTotals& other);
-};
-
-/// All that has to be read from the tensors; the rest follows from it.
-struct StatisticsParts {
-  std::int64_t elements = 0;
-  StatisticsTotals sums;  ///< bands in ascending order
-  StatisticsCounts counts{};
-  std::vector<std::uint32_t> channel_amax;  ///< FP32 bits, of the finite elements of each column
-  std::int64_t tiles = 0, zero_tiles = 0;
-  float smallest_scale = 0, largest_scale = 0;  ///< of tiles that count; largest 0: there is none
-  std::uint64_t hash = 0;
-};
-
-OperandStatistics describe_statistics(const StatisticsParts& parts);
 
 /// Largest FP32 magnitude that does not count as saturated in a tile of scale `scale`.
 FP8LAB_HD inline float saturation_limit(const numerics::FormatSpec& format, float scale) {
@@ -99,15 +78,17 @@ namespace ops {
 /// counts 0; a tile flushed by a zero scale counts as underflow alone, and an expanded tile, whose
 /// largest value is a code, never saturates. Channels are source columns: channel_outlier_ratio =
 /// largest / median channel amax, the median of an even number being the mean of the middle two;
-/// infinite when the median alone is 0. top_channel entries beyond the number of columns are -1.
+/// infinite when the median alone is 0. top_channel has the columns by descending amax, equal ones
+/// by ascending index; a column without finite elements has amax 0, and entries beyond the number
+/// of columns are -1.
 /// scale_min, scale_max and scale_log2_spread run over the tiles that are neither all zero nor
 /// flushed by a zero scale (0 if there are none; an operand without scales counts as one tile of
 /// scale 1). exponent_histogram: see OperandStatistics.
 ///
 /// Sums are FP64 in a fixed order: bands of 64 source rows, in which element (r, c) goes to lane
 /// c mod 8 by ascending (c / 64, r, c); the lanes l and l + 4, l + 2, l + 1 are added, then the
-/// bands in ascending order. Logarithms are computed by a written series. So the bits do not depend
-/// on threads, SIMD target or libm.
+/// bands in ascending order. What follows from sums, counts and columns is describe_statistics. So
+/// the bits do not depend on threads, SIMD target, libm or backend.
 struct MeasureOperand {
   static constexpr std::string_view kName = "measure_operand";
   static constexpr WorkClass kClass = WorkClass::measurement;

@@ -1,33 +1,45 @@
-// Statistics of an operand beside its source, with the bits of the CPU's: sums in a fixed order,
-// counts and maxima, which have none.
+// Statistics of a logged operand: from source, codes and scales to the record, without the host.
 //
-//   source, codes and scales
-//        |  band_kernel: a block a band of 64 rows, which steps over the columns 64 at a time
-//        v
-//   +-------------+-------------+----------+    shared memory; rows of 65 floats, so that a column
-//   | x 64 x 64   | y 64 x 64   | Counters |    lies in all banks
-//   +-------------+-------------+----------+
-//     barrier     256 threads read, decode and count (atomics on Counters)
-//     barrier     warp w < 7: sum w of StatisticsTotals in double; lane l takes the columns l,
-//                 l + kStatisticsLanes, ... by ascending row, and goes on in the next block
-//                 warp 7: maxima of the columns to global memory
-//   end of the band: lanes of a sum by shuffles to totals[band]; counts to the Tally by atomics
-//        v
-//   tile_kernel: zero tiles, extremes of the scales         add_hash: codes and scales
-//        v
-//   host: sums of the bands, ascending; describe_statistics
+//   source (R, C)    codes, scales         (the source of a transform along K is transformed first)
+//        |             |      |
+//        v             v      v
+//   band_kernel, one block for 64 rows, 64 x 64 elements at a time in shared memory:
+//   +--------------------------------------------------------------------+
+//   | all warps:  read x and y = scale * decode(code); count, bin        |   repeated over
+//   |             exponents, raise column amaxes, mark nonzero tiles     |   the columns
+//   | warp 0..6:  add the block to one of the sums, 8 lanes each         |
+//   | warp 7:     raise the column amaxes in global memory               |
+//   +--------------------------------------------------------------------+
+//        |            |                |                  |
+//     Tally        totals            amax              nonzero             Layout, in the
+//    (counts)  (bands, 7) FP64   (C) FP32 bits     (tiles) flags           workspace
+//        ^            |                |                  |
+//        |            |                |                  v
+//        +------------|----------------|----- tile_kernel: zero tiles, extremes of scales
+//        +------------|----------------|----- add_hash: codes, scales
+//        |            |                v
+//        |            |      rank_kernel, one block:
+//        |            |        top channels   a list of 8 a thread, merged by lanes, then by warps
+//        |            |        median         radix selection, digits of 8 bits: count 256 bins,
+//        |            |                       keep the one with the rank; 4 passes
+//        v            v                v
+//   describe_kernel, one warp:
+//     lanes 0..6   a sum each: the bands in ascending order
+//     lane 0       describe_statistics
+//     all          the bytes of the record
+//
+// Counts, amaxes and the hash are integers, added or compared by atomics in any order. Every FP64
+// addition has the order that ops/operand_statistics.hpp defines.
 #include "kernels/pointwise/hash_tensor.hpp"
 #include "kernels/runtime/operations.hpp"
 
-#include <algorithm>
-#include <cstring>
-#include <vector>
-
 #include "emulation/numerics/operand_hash.hpp"
 #include "emulation/numerics/outliers.hpp"
+#include "emulation/ops/describe_statistics.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/quantize/channel_ranks.cuh"
 #include "kernels/quantize/operand_decoder.cuh"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_scales.hpp"
@@ -59,7 +71,7 @@ FP8LAB_HD std::uint32_t order_key(float value) {
   const std::uint32_t bits = float_bits(value);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
-float value_of_key(std::uint32_t key) {
+FP8LAB_HD float value_of_key(std::uint32_t key) {
   return bits_float(key >> 31 != 0 ? key & 0x7FFFFFFFu : ~key);
 }
 
@@ -258,51 +270,92 @@ __global__ void tile_kernel(const __grid_constant__ Compared compared, const std
   atomicMax(&tally->smallest_scale, smallest);
 }
 
+/// What is described.
+struct Measured {
+  std::int64_t elements, bands, tiles;
+};
+
+/// Parts that lie in the tally.
+__device__ void read_tally(const Tally& tally, StatisticsParts& parts) {
+  parts.counts.nonfinite = static_cast<std::int64_t>(tally.nonfinite);
+  parts.counts.underflow = static_cast<std::int64_t>(tally.underflow);
+  parts.counts.saturated = static_cast<std::int64_t>(tally.saturated);
+  for (int i = 0; i < kExponentBins; ++i) {
+    parts.counts.exponents[i] = static_cast<std::int64_t>(tally.exponents[i]);
+  }
+  parts.zero_tiles = static_cast<std::int64_t>(tally.zero_tiles);
+  parts.hash = tally.hash;
+  const bool scaled = tally.largest_scale != 0;
+  parts.largest_scale = scaled ? fmaxf(0.0f, value_of_key(tally.largest_scale)) : 0.0f;
+  parts.smallest_scale = scaled ? value_of_key(~tally.smallest_scale) : 0.0f;
+}
+
+/// Sum `which` over the bands, in ascending order; the loads run ahead of the additions.
+__device__ double sum_bands(const double* totals, std::int64_t bands, int which) {
+  double sum = 0.0;
+#pragma unroll 16
+  for (std::int64_t band = 0; band < bands; ++band) sum += totals[band * kSums + which];
+  return sum;
+}
+
+/// One block.
+__global__ void __launch_bounds__(kRankThreads)
+    rank_kernel(const std::uint32_t* channel_amax, std::int64_t cols, ChannelRanks* ranks) {
+  __shared__ RankMemory memory;
+  rank_channels(channel_amax, cols, memory, *ranks);
+}
+
+/// One warp. Writes the OperandStatistics, at any address.
+__global__ void __launch_bounds__(kWarpSize)
+    describe_kernel(Measured measured, const Tally* tally, const ChannelRanks* ranks,
+                    const double* totals, std::uint8_t* record) {
+  __shared__ StatisticsParts parts;
+  __shared__ OperandStatistics statistics;
+  if (lane_id() < kSums) {
+    reinterpret_cast<double*>(&parts.sums)[lane_id()] =
+        sum_bands(totals, measured.bands, lane_id());
+  }
+  __syncwarp();
+  if (lane_id() == 0) {
+    parts.elements = measured.elements;
+    parts.tiles = measured.tiles;
+    parts.channels = *ranks;
+    read_tally(*tally, parts);
+    statistics = describe_statistics(parts);
+  }
+  __syncwarp();
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(&statistics);
+  for (int i = lane_id(); i < static_cast<int>(sizeof statistics); i += kWarpSize) {
+    record[i] = bytes[i];
+  }
+}
+
 unsigned blocks_for(const Context& context, std::int64_t items) {
   return grid_size((items + kThreads - 1) / kThreads,
                    static_cast<std::int64_t>(context.multiprocessors()) * 8);
 }
 
-/// Results on the device, one after the other: tally, sums of the bands, column amaxes; after them
-/// a flag for each tile.
+/// The workspace: tally, ranks of the channels, sums of the bands, column amaxes, a flag for each
+/// tile; zeros at first.
 struct Layout {
+  static constexpr std::size_t kRanks = sizeof(Tally);
   std::size_t totals, amax, nonzero, end;
 
-  Layout(std::int64_t bands, std::int64_t cols, std::int64_t tiles)
-      : totals(sizeof(Tally)),
-        amax(totals + static_cast<std::size_t>(bands) * sizeof(StatisticsTotals)),
+  Layout(const Measured& measured, std::int64_t cols)
+      : totals(kRanks + sizeof(ChannelRanks)),
+        amax(totals + static_cast<std::size_t>(measured.bands) * sizeof(StatisticsTotals)),
         nonzero(amax + static_cast<std::size_t>(cols) * sizeof(std::uint32_t)),
-        end(nonzero + static_cast<std::size_t>(tiles)) {}
+        end(nonzero + static_cast<std::size_t>(measured.tiles)) {}
 };
 
-StatisticsParts parts_of(const std::vector<std::byte>& bytes, const Layout& layout) {
-  StatisticsParts parts;
-  Tally tally;
-  std::memcpy(&tally, bytes.data(), sizeof tally);
-  parts.counts.nonfinite = static_cast<std::int64_t>(tally.nonfinite);
-  parts.counts.underflow = static_cast<std::int64_t>(tally.underflow);
-  parts.counts.saturated = static_cast<std::int64_t>(tally.saturated);
-  std::copy_n(tally.exponents, kExponentBins, parts.counts.exponents);
-  parts.zero_tiles = static_cast<std::int64_t>(tally.zero_tiles);
-  parts.hash = tally.hash;
-  if (tally.largest_scale != 0) {
-    parts.largest_scale = std::max(0.0f, value_of_key(tally.largest_scale));
-    parts.smallest_scale = value_of_key(~tally.smallest_scale);
-  }
-  for (std::size_t at = layout.totals; at < layout.amax; at += sizeof(StatisticsTotals)) {
-    StatisticsTotals band;
-    std::memcpy(&band, bytes.data() + at, sizeof band);
-    parts.sums += band;
-  }
-  parts.channel_amax.resize((layout.nonzero - layout.amax) / sizeof(std::uint32_t));
-  std::memcpy(parts.channel_amax.data(), bytes.data() + layout.amax, layout.nonzero - layout.amax);
-  return parts;
+void hash_operand(Context& context, const QuantizedOperand& operand, HashSum* total) {
+  add_hash(context, numerics::HashedPart::codes, operand.codes, sizeof(std::uint64_t), 0, total);
+  if (operand.scales.empty()) return;
+  add_hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), 0, total);
 }
 
 }  // namespace
 
-/// Everything that grows with the tensor is read, summed and hashed on the device; what follows
-/// from the sums of bands, counts and column amaxes is computed here, so this waits for the stream.
 void run(Context& context, const ops::MeasureOperand& op) {
   op.check();
   const TensorView& original = op.source;
@@ -318,41 +371,31 @@ void run(Context& context, const ops::MeasureOperand& op) {
       source.rows,         source.cols,
       transpose,           tile_grid(source, operand.spec.scale_tile(), transpose),
       decoder_of(operand), compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
-  const std::int64_t bands = (source.rows + kBand - 1) / kBand;
-  const Layout layout(bands, source.cols, compared.grid.count());
+  const Measured measured{source.size(), (source.rows + kBand - 1) / kBand, compared.grid.count()};
+  const Layout layout(measured, source.cols);
   auto* memory = static_cast<std::byte*>(context.workspace(layout.end));
   auto* tally = reinterpret_cast<Tally*>(memory);
+  auto* ranks = reinterpret_cast<ChannelRanks*>(memory + Layout::kRanks);
+  auto* totals = reinterpret_cast<double*>(memory + layout.totals);
+  auto* amax = reinterpret_cast<std::uint32_t*>(memory + layout.amax);
   auto* nonzero = reinterpret_cast<std::uint8_t*>(memory + layout.nonzero);
   check(cudaMemsetAsync(memory, 0, layout.end, context.stream()), "cudaMemsetAsync");
   with_rows(
       [&](const auto& rows) {
-        band_kernel<<<static_cast<unsigned>(bands), kThreads, 0, context.stream()>>>(
-            rows, compared, reinterpret_cast<double*>(memory + layout.totals),
-            reinterpret_cast<std::uint32_t*>(memory + layout.amax), nonzero, tally);
+        band_kernel<<<static_cast<unsigned>(measured.bands), kThreads, 0, context.stream()>>>(
+            rows, compared, totals, amax, nonzero, tally);
       },
       source);
   check_launch("operand_statistics: bands");
-  tile_kernel<<<blocks_for(context, compared.grid.count()), kThreads, 0, context.stream()>>>(
+  tile_kernel<<<blocks_for(context, measured.tiles), kThreads, 0, context.stream()>>>(
       compared, nonzero, tally);
   check_launch("operand_statistics: tiles");
-  add_hash(context, numerics::HashedPart::codes, operand.codes, sizeof(std::uint64_t), 0,
-           &tally->hash);
-  if (!operand.scales.empty()) {
-    add_hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), 0, &tally->hash);
-  }
-  std::vector<std::byte> bytes(layout.nonzero);
-  check(
-      cudaMemcpyAsync(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost, context.stream()),
-      "cudaMemcpyAsync");
-  context.synchronize();
-  StatisticsParts parts = parts_of(bytes, layout);
-  parts.elements = source.size();
-  parts.tiles = compared.grid.count();
-  const OperandStatistics statistics = describe_statistics(parts);
-  check(cudaMemcpyAsync(op.record.data, &statistics, sizeof statistics, cudaMemcpyHostToDevice,
-                        context.stream()),
-        "cudaMemcpyAsync");
-  context.synchronize();
+  hash_operand(context, operand, &tally->hash);
+  rank_kernel<<<1, kRankThreads, 0, context.stream()>>>(amax, source.cols, ranks);
+  check_launch("operand_statistics: channels");
+  describe_kernel<<<1, kWarpSize, 0, context.stream()>>>(
+      measured, tally, ranks, totals, static_cast<std::uint8_t*>(op.record.data));
+  check_launch("operand_statistics: description");
 }
 
 }  // namespace fp8lab::cuda

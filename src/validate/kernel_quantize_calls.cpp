@@ -1,6 +1,9 @@
 // Calls of quantization.
+#include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -74,6 +77,7 @@ class QuantizationCalls {
       quantize_both(spec, source);
       quantize_results(spec, source);
     }
+    statistics_of_channels();
     for (const char* name : kTransforms) {
       for (const bool transpose : {false, true}) transform(name, transpose);
     }
@@ -240,15 +244,73 @@ class QuantizationCalls {
   /// An operand compared with another source than its own, so that some of it saturates.
   void statistics(const QuantSpec& spec, DType source, bool transpose) {
     const MatrixShape s = matrix_shape(data_, round_);
+    const bool wild = data_.word() % 4 == 0;
+    HostTensor compared = data_.values(source, s.rows, s.cols, wild);
+    HostTensor quantized = data_.values(source, s.rows, s.cols, wild);
+    compare_with(spec, transpose, std::move(compared), std::move(quantized), "");
+  }
+
+  /// Numbers of channels around that of the top channels, even and odd, of a few rounds of a block
+  /// and beyond 2^16; channels that differ, that are equal, and that have no number.
+  void statistics_of_channels() {
+    const std::int64_t wide = data_.integer(1 << 16, 90000), odd = 2 * data_.integer(5, 500) + 1;
+    const std::int64_t thousands = data_.integer(1000, 9000);
+    for (const std::int64_t cols : std::initializer_list<std::int64_t>{1, 2, 7, 8, 9, odd, odd + 1,
+                                                                       thousands, wide, wide + 1}) {
+      for (const bool transpose : {false, true}) {
+        const std::int64_t rows = cols > 1 << 14 ? data_.integer(1, 3) : data_.integer(1, 140);
+        const DType dtype = data_.word() % 3 == 0 ? DType::f32 : DType::bf16;
+        const QuantSpec spec = transformed_spec();
+        for (const Channels channels : {Channels::different, Channels::equal, Channels::zero,
+                                        Channels::special, Channels::nan}) {
+          HostTensor compared = tensor_of(channels, dtype, rows, cols);
+          HostTensor quantized = tensor_of(channels, dtype, rows, cols);
+          compare_with(spec, transpose, std::move(compared), std::move(quantized),
+                       words_of(channels));
+        }
+      }
+    }
+  }
+
+  enum class Channels : std::uint8_t {
+    different,
+    equal,    ///< a few values
+    zero,     ///< zeros
+    special,  ///< infinities and NaN among them
+    nan,      ///< nothing else
+  };
+  static const char* words_of(Channels channels) {
+    constexpr const char* kNames[] = {"", ", equal channels", ", all zero", ", non-finite values",
+                                      ", all NaN"};
+    return kNames[static_cast<std::size_t>(channels)];
+  }
+
+  HostTensor tensor_of(Channels channels, DType dtype, std::int64_t rows, std::int64_t cols) {
+    HostTensor tensor = data_.values(dtype, rows, cols, channels == Channels::special);
+    const std::size_t size = size_of(dtype);
+    if (channels == Channels::zero || channels == Channels::nan) {
+      const std::byte bits{channels == Channels::zero ? std::uint8_t{0} : std::uint8_t{0xFF}};
+      std::fill(tensor.data.begin(), tensor.data.end(), bits);
+    } else if (channels == Channels::equal) {
+      for (std::size_t at = 3 * size; at < tensor.data.size(); at += size) {
+        std::copy_n(&tensor.data[at / size % 3 * size], size, &tensor.data[at]);
+      }
+    }
+    return tensor;
+  }
+
+  /// The statistics of the operand made of `quantized`, compared with `source`.
+  void compare_with(const QuantSpec& spec, bool transpose, HostTensor source, HostTensor quantized,
+                    const std::string& what) {
+    const MatrixShape s{source.rows, source.cols};
     const std::int64_t rows = transpose ? s.cols : s.rows, k = transpose ? s.rows : s.cols;
     const bool delayed = spec.scale_source == ScaleSource::delayed;
-    const HostTensor state = state_of(spec);
-    const bool wild = data_.word() % 4 == 0;
     calls_.push_back(
         {fmt::format("operand_statistics {}", label(spec)),
-         fmt::format("{} {}{}", name_of(source), describe(s), transpose ? " transposed" : ""),
-         {data_.values(source, s.rows, s.cols, wild), data_.values(source, s.rows, s.cols, wild),
-          data_.output(spec.storage(), rows, k), scales_of(data_, spec, rows, k), state,
+         fmt::format("{} {}{}{}", name_of(source.dtype), describe(s),
+                     transpose ? " transposed" : "", what),
+         {std::move(source), std::move(quantized), data_.output(spec.storage(), rows, k),
+          scales_of(data_, spec, rows, k), state_of(spec),
           flat(data_.output(DType::u8, 1, sizeof(OperandStatistics)))},
          [spec, rows, k, transpose, delayed](Backend& b, const Views& t) {
            QuantizedOperand operand = operand_at(spec, rows, k, t, 2);

@@ -142,6 +142,30 @@ BREAKAGES = (
         "        destination[i] = values[i];",
         ("pointwise/pointwise.cu",),
     ),
+    Breakage(
+        "even_median",
+        "statistics take the lower of the two middle channels for both",
+        "quantize/channel_ranks.cuh",
+        "n % 2 != 0 ? lower : select_rank(amax, n, n / 2, memory)",
+        "lower",
+        ("quantize/operand_statistics.cu",),
+    ),
+    Breakage(
+        "top_channels",
+        "statistics lose the largest channels of every second thread",
+        "quantize/channel_ranks.cuh",
+        "for (int span = kWarpSize / 2; span > 0; span /= 2)",
+        "for (int span = kWarpSize / 2; span > 1; span /= 2)",
+        ("quantize/operand_statistics.cu",),
+    ),
+    Breakage(
+        "last_band",
+        "statistics leave out the last 64 rows",
+        "quantize/operand_statistics.cu",
+        "band < bands; ++band",
+        "band < max(bands - 1, 1l); ++band",
+        ("quantize/operand_statistics.cu",),
+    ),
 )
 
 

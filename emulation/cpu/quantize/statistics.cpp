@@ -2,12 +2,12 @@
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "emulation/cpu/simd/quantize_kernels.hpp"
 #include "emulation/cpu/simd/statistics_kernels.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/ops/describe_statistics.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "emulation/reference/clamp.hpp"
 #include "emulation/reference/operand_decode.hpp"
@@ -219,12 +219,12 @@ void run(const ops::MeasureOperand& op) {
   const TensorView source = values ? values->view() : original;
   const Comparison comparison(source, transpose, operand);
   Seen seen(source.cols);
-  StatisticsParts parts;
+  StatisticsParts parts{};
   comparison.compare(parts.sums, seen);
   comparison.scan_tiles(parts);
   parts.elements = source.size();
   parts.counts = seen.counts;
-  parts.channel_amax = std::move(seen.channel_amax);
+  parts.channels = rank_channels(seen.channel_amax.data(), source.cols);
   parts.hash = reference::operand_hash(operand);
   const OperandStatistics statistics = describe_statistics(parts);
   std::memcpy(op.record.data, &statistics, sizeof statistics);

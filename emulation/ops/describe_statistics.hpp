@@ -1,0 +1,127 @@
+// From what is read from the tensors to the record that is logged: one definition in FP64, for the
+// CPU backend and for the device. Division and square root are rounded to nearest, nothing is
+// contracted, and logarithms are numerics::log2_f64.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "emulation/numerics/exact_math.hpp"
+#include "emulation/ops/channel_ranks.hpp"
+#include "emulation/ops/operand_statistics.hpp"
+
+namespace fp8lab {
+
+/// FP64 sums over a band of rows or over the tensor, x the source and y its dequantized value.
+struct StatisticsTotals {
+  double xx, xxxx, xy, yy, ee, e, x;
+
+  StatisticsTotals& operator+=(const StatisticsTotals& other) {
+    xx += other.xx;
+    xxxx += other.xxxx;
+    xy += other.xy;
+    yy += other.yy;
+    ee += other.ee;
+    e += other.e;
+    x += other.x;
+    return *this;
+  }
+};
+
+/// All that has to be read from the tensors; the rest follows from it.
+struct StatisticsParts {
+  std::int64_t elements;
+  StatisticsTotals sums;  ///< bands in ascending order
+  StatisticsCounts counts;
+  ChannelRanks channels;  ///< amaxes of the finite elements of each column
+  std::int64_t tiles, zero_tiles;
+  float smallest_scale, largest_scale;  ///< of tiles that count, finite; largest 0: there is none
+  std::uint64_t hash;
+};
+
+namespace statistics_detail {
+
+inline constexpr double kExactDecibels = 200.0;
+inline constexpr double kDecibelsPerOctave = 3.0102999566398120;  // 10 log10 2
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+FP8LAB_HD inline double ratio(double numerator, double denominator) {
+  return denominator == 0.0 ? 0.0 : numerator / denominator;
+}
+
+FP8LAB_HD inline double sqnr_decibels(double signal, double error) {
+  if (error == 0.0) return kExactDecibels;
+  if (signal == 0.0) return -kExactDecibels;
+  const double octaves = numerics::log2_f64(signal) - numerics::log2_f64(error);
+  const double decibels = kDecibelsPerOctave * octaves;
+  return decibels < kExactDecibels ? decibels : kExactDecibels;
+}
+
+FP8LAB_HD inline void describe_errors(const StatisticsTotals& sums, double finite,
+                                      OperandStatistics& result) {
+  const double mean_square = ratio(sums.xx, finite);
+  result.rms = std::sqrt(mean_square);
+  result.mse = ratio(sums.ee, finite);
+  result.bias = ratio(sums.e, sums.x);
+  result.kurtosis = ratio(ratio(sums.xxxx, finite), mean_square * mean_square);
+  result.crest_factor = ratio(result.amax, result.rms);
+  result.sqnr_db = sqnr_decibels(sums.xx, sums.ee);
+  const double norms = std::sqrt(sums.xx) * std::sqrt(sums.yy);
+  result.cosine = sums.xx == 0.0 && sums.yy == 0.0 ? 1.0 : ratio(sums.xy, norms);
+}
+
+FP8LAB_HD inline void describe_channels(const ChannelRanks& channels, OperandStatistics& result) {
+  for (int i = 0; i < OperandStatistics::kTopChannels; ++i) {
+    const Channel& channel = channels.top.entries[i];
+    const bool taken = channel.index != TopChannels::kNone;
+    result.top_channel[i] = taken ? static_cast<double>(channel.index) : -1.0;
+    result.top_channel_amax[i] = taken ? double{numerics::bits_float(channel.amax)} : 0.0;
+  }
+  result.amax = result.top_channel_amax[0];
+  const double upper = numerics::bits_float(channels.upper_median);
+  const double lower = numerics::bits_float(channels.lower_median);
+  const double median = (lower + upper) / 2.0;
+  const bool unbounded = median == 0.0 && result.amax > 0.0;
+  result.channel_outlier_ratio = unbounded ? kInfinity : ratio(result.amax, median);
+}
+
+FP8LAB_HD inline void describe_scales(const StatisticsParts& parts, OperandStatistics& result) {
+  result.zero_tile_fraction =
+      static_cast<double>(parts.zero_tiles) / static_cast<double>(parts.tiles);
+  if (parts.largest_scale == 0.0f) return;
+  result.scale_min = parts.smallest_scale;
+  result.scale_max = parts.largest_scale;
+  result.scale_log2_spread =
+      numerics::log2_f64(result.scale_max) - numerics::log2_f64(result.scale_min);
+}
+
+FP8LAB_HD inline void describe_exponents(const StatisticsCounts& counts,
+                                         OperandStatistics& result) {
+  std::int64_t nonzero = 0;
+  for (int i = 0; i < kExponentBins; ++i) nonzero += counts.exponents[i];
+  for (int i = 0; i < kExponentBins; ++i) {
+    result.exponent_histogram[i] =
+        ratio(static_cast<double>(counts.exponents[i]), static_cast<double>(nonzero));
+  }
+}
+
+}  // namespace statistics_detail
+
+FP8LAB_HD inline OperandStatistics describe_statistics(const StatisticsParts& parts) {
+  using namespace statistics_detail;
+  OperandStatistics result{};
+  const StatisticsCounts& counts = parts.counts;
+  const double all = static_cast<double>(parts.elements);
+  result.nonfinite_count = static_cast<double>(counts.nonfinite);
+  result.underflow_fraction = static_cast<double>(counts.underflow) / all;
+  result.saturation_fraction = static_cast<double>(counts.saturated) / all;
+  describe_channels(parts.channels, result);
+  describe_errors(parts.sums, all - result.nonfinite_count, result);
+  describe_scales(parts, result);
+  describe_exponents(counts, result);
+  result.hash = parts.hash;
+  return result;
+}
+
+}  // namespace fp8lab
