@@ -25,11 +25,11 @@ std::byte* Staging::next_slot() {
 
 void Staging::upload(std::byte* destination, std::size_t stride, const std::byte* source,
                      std::size_t width, std::size_t rows, cudaStream_t stream) {
-  const bool contiguous = stride == width || rows == 1;
   // A matrix without gaps is one row; of wider rows, a slot takes a part.
-  if (contiguous) {
+  if (stride == width || rows == 1) {
     width *= rows;
     rows = 1;
+    stride = width;
   }
   const std::size_t part = std::min(width, kSlotBytes);
   const std::size_t rows_of_slot = std::max<std::size_t>(kSlotBytes / width, 1);
@@ -40,9 +40,15 @@ void Staging::upload(std::byte* destination, std::size_t stride, const std::byte
       std::byte* const slot = next_slot();
       // More than one row has the whole width, and lies contiguous in the source.
       std::memcpy(slot, source + row * width + column, count * bytes);
-      check(cudaMemcpy2DAsync(destination + row * stride + column, stride, slot, bytes, bytes,
-                              count, cudaMemcpyHostToDevice, stream),
-            "cudaMemcpy2DAsync");
+      std::byte* const place = destination + row * stride + column;
+      if (count == 1) {  // whatever the stride: that of a copy of rows has a bound
+        check(cudaMemcpyAsync(place, slot, bytes, cudaMemcpyHostToDevice, stream),
+              "cudaMemcpyAsync");
+      } else {
+        check(cudaMemcpy2DAsync(place, stride, slot, bytes, bytes, count, cudaMemcpyHostToDevice,
+                                stream),
+              "cudaMemcpy2DAsync");
+      }
       check(cudaEventRecord(emptied_[slot_], stream), "cudaEventRecord");
     }
   }

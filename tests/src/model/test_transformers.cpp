@@ -202,5 +202,5 @@ TEST_CASE("models of transformers have its logits, gradients and optimizer steps
     check_steps(record, session);
     ++files;
   }
-  CHECK(files == 8);
+  CHECK(files == 10);
 }
