@@ -37,8 +37,8 @@ TEST_CASE("cases follow from operation, seed and round alone") {
   for (const char* name : {"add", "update_delayed_scale", "rotate_back"}) {
     const CaseSource& source = source_of(name);
     const auto first = words(source, 1);
-    CHECK(first == words(source, 1));
-    CHECK(first != words(source, 2));
+    CHECK((first == words(source, 1)));
+    CHECK((first != words(source, 2)));
   }
 }
 
