@@ -21,8 +21,13 @@ void run(const ops::EmbeddingBackward& op) {
 void run(const ops::CrossEntropy& op) {
   double sum = 0;
   for (std::int64_t t = 0; t < op.logits.rows; ++t) {
-    const Eigen::ArrayXXd row = matrix(op.logits).row(t).array();
     const double weight = static_cast<double>(op.weights.row<float>(0)[t]);
+    if (weight == 0.0) {
+      element(op.token_loss, t) = 0.0;
+      if (!op.dlogits.empty()) matrix(op.dlogits).row(t).setZero();
+      continue;
+    }
+    const Eigen::ArrayXXd row = matrix(op.logits).row(t).array();
     const std::int32_t target = op.targets.row<std::int32_t>(0)[t];
     const double largest = row.maxCoeff();
     const Eigen::ArrayXXd exponentials = (row - largest).exp();
