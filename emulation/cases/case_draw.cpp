@@ -15,9 +15,15 @@ HostTensor from_floats(DType dtype, std::int64_t rows, std::int64_t cols,
   HostTensor tensor{dtype, rows, cols, {}, false, false};
   const auto count = static_cast<std::size_t>(rows * cols);
   tensor.data.resize(count * size_of(dtype));
+  std::size_t next = 0, used = 0;
   for (std::size_t i = 0; i < count; ++i) {
+    const float value = drawn[next];
+    if (++next == drawn.size()) next = 0;
     // Each repetition starts one element later, so that columns do not line up.
-    const float value = drawn[(i + i / drawn.size()) % drawn.size()];
+    if (++used == drawn.size()) {
+      used = 0;
+      if (++next == drawn.size()) next = 0;
+    }
     if (dtype == DType::bf16) {
       const std::uint16_t bits = numerics::to_bf16(value);
       std::memcpy(tensor.data.data() + 2 * i, &bits, sizeof bits);
