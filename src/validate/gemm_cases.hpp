@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "src/validate/case_generator.hpp"
+#include "emulation/cases/case_generator.hpp"
 #include "src/validate/suite.hpp"
 
 namespace fp8lab {

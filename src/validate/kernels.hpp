@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
-#include "src/validate/kernel_call.hpp"
+#include "src/validate/compare_case.hpp"
 
 namespace fp8lab {
 
@@ -35,13 +35,9 @@ struct KernelOutcome {
   bool good() const { return mismatches.empty(); }
 };
 
-/// Rounds over all operations with new shapes (one element, odd, K tails, large) and adversarial
-/// data in each (case_generator.hpp). Throws Error when `only` names nothing.
+/// Rounds over the cases of all operations (emulation/cases/list.hpp), with new shapes (one
+/// element, odd, K tails, large) and adversarial data in each. Throws Error when `only` names
+/// nothing.
 KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelOptions& options);
-
-/// The calls of one round, round 0 the smallest shapes; sizes grow and then alternate.
-std::vector<KernelCall> quantization_calls(std::uint64_t seed, int round);
-std::vector<KernelCall> gemm_calls(std::uint64_t seed, int round);
-std::vector<KernelCall> model_calls(std::uint64_t seed, int round);
 
 }  // namespace fp8lab

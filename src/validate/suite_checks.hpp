@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "src/validate/case_generator.hpp"
+#include "emulation/cases/case_generator.hpp"
 #include "src/validate/suite.hpp"
 
 namespace fp8lab {

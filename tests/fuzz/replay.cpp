@@ -7,7 +7,7 @@
 #include <iterator>
 #include <vector>
 
-#include "src/validate/case_generator.hpp"
+#include "emulation/cases/case_generator.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 
 namespace {

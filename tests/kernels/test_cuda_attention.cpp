@@ -10,7 +10,7 @@
 #include "emulation/cpu/operations.hpp"
 #include "kernels/probes/codec_sweep.hpp"
 #include "kernels/runtime/operations.hpp"
-#include "src/validate/case_generator.hpp"
+#include "emulation/cases/case_generator.hpp"
 #include "tests/emulation/cpu/matrix.hpp"
 
 using namespace fp8lab;

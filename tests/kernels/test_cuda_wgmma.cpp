@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/probes/wgmma_probe.hpp"
-#include "src/validate/case_generator.hpp"
+#include "emulation/cases/case_generator.hpp"
 #include "tests/kernels/device_test.hpp"
 
 namespace {

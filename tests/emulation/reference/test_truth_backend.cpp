@@ -1,8 +1,10 @@
-// Layer norm and GELU of the double-precision backend: hand-worked values, and their gradients
-// against central differences of their forward passes.
+// Layer norm, GELU and the loss of the double-precision backend: hand-worked values, and gradients
+// against central differences of the forward passes.
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -20,6 +22,12 @@ class Truth {
  public:
   TensorView tensor(std::int64_t rows, std::int64_t cols) {
     return backend_->allocate(DType::f64, rows, cols);
+  }
+  template <class Element>
+  TensorView vector(DType dtype, const std::vector<Element>& values) {
+    const TensorView view = backend_->allocate(dtype, 1, static_cast<std::int64_t>(values.size()));
+    backend_->upload(view, values.data());
+    return view;
   }
   TensorView tensor(std::int64_t rows, std::int64_t cols, const Values& values) {
     const TensorView view = tensor(rows, cols);
@@ -131,4 +139,27 @@ TEST_CASE("the truth of gelu: values of its tanh form, and its gradient") {
   CHECK(values[0] == Approx(0.8411919906082767048).epsilon(1e-14));
   CHECK(values[1] == Approx(-0.0454023059122249812).epsilon(1e-14));
   CHECK(values[2] == 0.0);
+}
+
+TEST_CASE("the truth of the loss: hand-worked values, and nothing is read of a masked token") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Truth truth;
+  const TensorView logits = truth.tensor(2, 2, {0, std::log(3.0), kInfinity, 0});
+  const TensorView targets = truth.vector(DType::i32, std::vector<std::int32_t>{1, -1});
+  const TensorView weights = truth.vector(DType::f32, std::vector<float>{1, 0});
+  Values step(StepScalar::kCount, 0.0);
+  step[StepScalar::kInverseTokens] = 0.5;
+  step[StepScalar::kLossSum] = 2.0;
+  const TensorView scalars = truth.vector(DType::f64, step);
+  const TensorView loss = truth.tensor(1, 2, {7, 7}), dlogits = truth.tensor(2, 2, {7, 7, 7, 7});
+  truth.run(ops::CrossEntropy{logits, targets, weights, scalars, loss, dlogits});
+  const double expected = std::log(4.0 / 3.0);
+  CHECK(truth.read(loss)[0] == Approx(expected).epsilon(1e-15));
+  CHECK(truth.read(scalars)[StepScalar::kLossSum] == Approx(2.0 + expected).epsilon(1e-15));
+  const Values gradient = truth.read(dlogits);
+  CHECK(gradient[0] == Approx(0.125).epsilon(1e-15));
+  CHECK(gradient[1] == Approx(-0.125).epsilon(1e-15));
+  CHECK(truth.read(loss)[1] == 0.0);
+  CHECK(gradient[2] == 0.0);
+  CHECK(gradient[3] == 0.0);
 }

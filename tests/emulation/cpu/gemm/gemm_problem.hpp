@@ -17,7 +17,7 @@
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/reference/gemm_reference.hpp"
-#include "src/validate/case_generator.hpp"
+#include "emulation/cases/case_generator.hpp"
 
 namespace fp8lab::test {
 

@@ -1,4 +1,4 @@
-// What `validate kernels` draws for the statistics of operands, on the CPU backend alone.
+// Cases of the statistics of operands: which shapes and values they meet.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -10,30 +10,24 @@
 
 #include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/ops/operand_statistics.hpp"
-#include "src/validate/kernels.hpp"
+#include "tests/emulation/cases/drawn_cases.hpp"
 
-namespace fp8lab {
+using namespace fp8lab;
+using namespace fp8lab::test;
+
 namespace {
 
-std::vector<KernelCall> statistics_calls(int round) {
-  std::vector<KernelCall> calls = quantization_calls(1, round);
-  std::erase_if(calls, [](const KernelCall& call) {
-    return call.kernel.find("operand_statistics") == std::string::npos;
-  });
-  return calls;
+void for_each_measurement(const CaseVisitor& visit) {
+  for_each_case(source_of(ops::MeasureOperand::kName), 1, 0, visit);
 }
 
-/// The record that a call writes on the CPU.
-OperandStatistics record_of(KernelCall call) {
+/// The record that a case writes on the CPU.
+OperandStatistics measured(const OperationCase& drawn) {
   cpu::CpuBackend backend(0);
-  std::vector<TensorView> views;
-  for (HostTensor& tensor : call.tensors) {
-    views.push_back({tensor.data.data(), tensor.dtype, tensor.rows, tensor.cols, tensor.cols});
-  }
-  call.run(backend, views);
+  const std::vector<HostTensor> after = run_on_host(drawn, backend);
   OperandStatistics record;
-  REQUIRE(call.tensors.back().data.size() == sizeof record);
-  std::memcpy(&record, call.tensors.back().data.data(), sizeof record);
+  REQUIRE(after.back().data.size() == sizeof record);
+  std::memcpy(&record, after.back().data.data(), sizeof record);
   return record;
 }
 
@@ -42,10 +36,10 @@ OperandStatistics record_of(KernelCall call) {
 TEST_CASE("statistics are validated for few, odd, even and many columns in both orientations") {
   for (const bool transposed : {false, true}) {
     std::set<std::int64_t> columns;
-    for (const KernelCall& call : statistics_calls(0)) {
-      const bool turned = call.what.find("transposed") != std::string::npos;
-      if (turned == transposed) columns.insert(call.tensors[0].cols);
-    }
+    for_each_measurement([&](const OperationCase& drawn) {
+      const bool turned = drawn.what.find("transposed") != std::string::npos;
+      if (turned == transposed) columns.insert(drawn.tensors[0].cols);
+    });
     for (const std::int64_t few : {1, 2, 7, 8, 9}) CHECK(columns.count(few) == 1);
     const auto some = [&](std::int64_t above, std::int64_t upto, std::int64_t remainder) {
       return std::any_of(columns.begin(), columns.end(), [=](std::int64_t cols) {
@@ -62,9 +56,9 @@ TEST_CASE("statistics are validated for few, odd, even and many columns in both 
 
 TEST_CASE("statistics are validated for zeros, ties, infinities, and nothing but NaN") {
   int zero = 0, tied = 0, some_nonfinite = 0, all_nonfinite = 0, different = 0;
-  for (const KernelCall& call : statistics_calls(0)) {
-    const OperandStatistics s = record_of(call);
-    const auto elements = static_cast<double>(call.tensors[0].rows * call.tensors[0].cols);
+  for_each_measurement([&](const OperationCase& drawn) {
+    const OperandStatistics s = measured(drawn);
+    const auto elements = static_cast<double>(drawn.tensors[0].rows * drawn.tensors[0].cols);
     if (s.nonfinite_count == elements) {
       ++all_nonfinite;
     } else if (s.nonfinite_count > 0) {
@@ -76,12 +70,10 @@ TEST_CASE("statistics are validated for zeros, ties, infinities, and nothing but
     } else {
       ++different;
     }
-  }
+  });
   CHECK(zero >= 20);
   CHECK(tied >= 10);
   CHECK(some_nonfinite >= 10);
   CHECK(all_nonfinite >= 20);
   CHECK(different >= 20);
 }
-
-}  // namespace fp8lab

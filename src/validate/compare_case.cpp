@@ -1,4 +1,4 @@
-#include "src/validate/kernel_call.hpp"
+#include "src/validate/compare_case.hpp"
 
 #include <cstring>
 
@@ -9,7 +9,7 @@ constexpr std::byte kGuardByte{0x5A};
 constexpr std::int64_t kGuardRows = 1;
 constexpr std::int64_t kGap = 16;  ///< elements after each row: keeps the alignment of even rows
 
-/// A tensor of one call in backend memory.
+/// A tensor of one case in backend memory.
 struct Placed {
   TensorView buffer;  ///< with guards
   TensorView view;
@@ -32,15 +32,15 @@ Placed place(Backend& backend, const HostTensor& tensor) {
   return placed;
 }
 
-/// All bytes of all buffers after the call, guards included.
-std::vector<std::vector<std::byte>> run_call(const KernelCall& call, Backend& backend,
+/// All bytes of all buffers after the case, guards included.
+std::vector<std::vector<std::byte>> run_case(const OperationCase& drawn, Backend& backend,
                                              std::vector<Placed>& placed) {
   std::vector<TensorView> views;
   for (Placed& tensor : placed) {
     backend.upload(tensor.buffer, tensor.initial.data());
     views.push_back(tensor.view);
   }
-  call.run(backend, views);
+  drawn.run(backend, views);
   std::vector<std::vector<std::byte>> after;
   for (const Placed& tensor : placed) {
     after.emplace_back(tensor.initial.size());
@@ -57,7 +57,7 @@ std::uint64_t bits_at(const std::vector<std::byte>& bytes, std::size_t element, 
 
 /// Compares one buffer; every element counts, also those of the guards and of tensors that are only
 /// read.
-void compare_buffer(const KernelCall& call, std::size_t index, const Placed& placed,
+void compare_buffer(const OperationCase& drawn, std::size_t index, const Placed& placed,
                     const std::vector<std::byte>& expected, const std::vector<std::byte>& actual,
                     std::optional<KernelMismatch>& mismatch) {
   if (expected == actual) return;
@@ -71,8 +71,8 @@ void compare_buffer(const KernelCall& call, std::size_t index, const Placed& pla
     if (!mismatch) {
       const std::int64_t row = i / stride - kGuardRows, col = i % stride;
       const bool guard = row < 0 || row >= placed.view.rows || col >= placed.view.cols ||
-                         !call.tensors[index].output;
-      mismatch = KernelMismatch{call.kernel, call.what, index, row, col, want, got, 0, guard};
+                         !drawn.tensors[index].output;
+      mismatch = KernelMismatch{drawn.name, drawn.what, index, row, col, want, got, 0, guard};
     }
     ++mismatch->count;
   }
@@ -80,29 +80,29 @@ void compare_buffer(const KernelCall& call, std::size_t index, const Placed& pla
 
 }  // namespace
 
-std::optional<KernelMismatch> compare_call(const KernelCall& call, Backend& expected,
+std::optional<KernelMismatch> compare_case(const OperationCase& drawn, Backend& expected,
                                            Backend& tested, int repeats, std::uint64_t& compared) {
-  const auto prepare = [&call](Backend& backend) {
+  const auto prepare = [&drawn](Backend& backend) {
     std::vector<Placed> placed;
-    for (const HostTensor& tensor : call.tensors) placed.push_back(place(backend, tensor));
+    for (const HostTensor& tensor : drawn.tensors) placed.push_back(place(backend, tensor));
     return placed;
   };
   const std::size_t expected_mark = expected.memory_mark();
   std::vector<Placed> reference = prepare(expected);
-  const auto want = run_call(call, expected, reference);
+  const auto want = run_case(drawn, expected, reference);
   expected.release_to(expected_mark);
 
   const std::size_t tested_mark = tested.memory_mark();
   std::vector<Placed> placed = prepare(tested);
   std::optional<KernelMismatch> mismatch;
   for (int repeat = 0; repeat < repeats && !mismatch; ++repeat) {
-    const auto got = run_call(call, tested, placed);
+    const auto got = run_case(drawn, tested, placed);
     for (std::size_t i = 0; i < placed.size(); ++i) {
-      compare_buffer(call, i, placed[i], want[i], got[i], mismatch);
+      compare_buffer(drawn, i, placed[i], want[i], got[i], mismatch);
     }
   }
   tested.release_to(tested_mark);
-  for (const HostTensor& tensor : call.tensors) {
+  for (const HostTensor& tensor : drawn.tensors) {
     if (tensor.output) compared += static_cast<std::uint64_t>(tensor.rows * tensor.cols);
   }
   return mismatch;

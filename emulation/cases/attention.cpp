@@ -1,0 +1,160 @@
+// Cases of attention and of rotary positions.
+#include <fmt/format.h>
+
+#include "emulation/cases/case_draw.hpp"
+#include "emulation/cases/list.hpp"
+
+namespace fp8lab {
+namespace {
+
+AttentionShape draw_shape(CaseDraw& draw) {
+  AttentionShape a;
+  const bool small = draw.round() % 4 == 0, large = draw.round() % 4 == 3;
+  a.batch = draw.integer(1, large ? 4 : 2);
+  a.sequence = small ? draw.integer(1, 20) : draw.integer(30, large ? 600 : 200);
+  a.kv_heads = draw.integer(1, 2);
+  a.heads = a.kv_heads * draw.integer(1, 3);
+  constexpr std::int64_t kDims[] = {16, 32, 64, 80, 128, 20};
+  a.head_dim = kDims[draw.word() % 6];
+  a.kv_tile = 16 * draw.integer(1, 8);
+  a.q_tile = 16 * draw.integer(1, 8);
+  return a;
+}
+
+/// Documents of random lengths in every sequence.
+HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a) {
+  HostTensor starts = draw.integers(a.batch * a.sequence, 0, 0);
+  auto* start = reinterpret_cast<std::int32_t*>(starts.data.data());
+  for (std::int64_t t = 0; t < a.batch * a.sequence; ++t) {
+    const auto position = static_cast<std::int32_t>(t % a.sequence);
+    const bool begins = position == 0 || draw.one_in(40);
+    start[t] = begins ? position : start[t - 1];
+  }
+  return starts;
+}
+
+/// A forward pass and what it takes: q, k, v, document starts, out, lse.
+struct Forward {
+  AttentionShape shape;
+  DType dtype;
+  float size;
+  std::int64_t tokens, q_cols, kv_cols;
+
+  Forward(CaseDraw& draw, DType drawn_dtype)
+      : shape(draw_shape(draw)),
+        dtype(drawn_dtype),
+        size(draw.one_in(2) ? 1.0f : 6.0f),
+        tokens(shape.batch * shape.sequence),
+        q_cols(shape.heads * shape.head_dim),
+        kv_cols(shape.kv_heads * shape.head_dim) {}
+
+  std::vector<HostTensor> draw_tensors(CaseDraw& draw) const {
+    const auto keys = [&] { return draw.ordinary(dtype, tokens, kv_cols, size); };
+    return {draw.ordinary(dtype, tokens, q_cols, size),
+            keys(),
+            keys(),
+            draw_documents(draw, shape),
+            draw.output(dtype, tokens, q_cols),
+            draw.output(DType::f32, shape.heads, tokens)};
+  }
+  std::string what() const {
+    return fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{}", name_of(dtype),
+                       shape.batch, shape.sequence, shape.heads, shape.kv_heads, shape.head_dim,
+                       shape.kv_tile, shape.q_tile);
+  }
+  void run(Backend& b, const Views& t) const {
+    b.run(ops::AttentionForward{shape, t[0], t[1], t[2], t[3], t[4], t[5]});
+  }
+};
+
+/// Tokens that join each sequence of a cache, one, many or none, and those held before.
+struct Arrivals {
+  HostTensor start, cached;
+  std::int64_t tokens = 0;
+
+  Arrivals(CaseDraw& draw, const AttentionShape& a)
+      : start(draw.integers(a.batch + 1, 0, 0)), cached(draw.integers(a.batch, 0, 0)) {
+    auto* first = reinterpret_cast<std::int32_t*>(start.data.data());
+    auto* held = reinterpret_cast<std::int32_t*>(cached.data.data());
+    for (std::int64_t b = 0; b < a.batch; ++b) {
+      const bool one = draw.one_in(2);
+      const std::int64_t count = one ? 1 : draw.integer(b == 0 ? 1 : 0, a.sequence);
+      first[b + 1] = first[b] + static_cast<std::int32_t>(count);
+      held[b] = static_cast<std::int32_t>(draw.integer(0, a.sequence - count));
+    }
+    tokens = first[a.batch];
+  }
+};
+
+}  // namespace
+
+template <>
+void draw_cases<ops::AttentionForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const Forward forward(draw, dtype);
+    draw.add("attention_forward", forward.what(), forward.draw_tensors(draw),
+             [forward](Backend& b, const Views& t) { forward.run(b, t); });
+  }
+}
+
+template <>
+void draw_cases<ops::AttentionBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const Forward forward(draw, dtype);
+    const std::int64_t tokens = forward.tokens, q_cols = forward.q_cols;
+    std::vector<HostTensor> tensors = forward.draw_tensors(draw);
+    tensors.push_back(draw.ordinary(dtype, tokens, q_cols, forward.size));
+    tensors.push_back(draw.output(dtype, tokens, q_cols));
+    tensors.push_back(draw.output(dtype, tokens, forward.kv_cols));
+    tensors.push_back(draw.output(dtype, tokens, forward.kv_cols));
+    draw.add("attention_backward", forward.what(), std::move(tensors),
+             [forward](Backend& b, const Views& t) {
+               forward.run(b, t);
+               b.run(ops::AttentionBackward{forward.shape, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
+                                            t[7], t[8], t[9]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::AttentionCached>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const AttentionShape a = draw_shape(draw);
+    const Arrivals arrivals(draw, a);
+    const std::int64_t q_cols = a.heads * a.head_dim, kv_cols = a.kv_heads * a.head_dim;
+    const auto arriving = [&](std::int64_t cols) {
+      return draw.ordinary(dtype, arrivals.tokens, cols);
+    };
+    const auto cache = [&] { return updated(draw.ordinary(dtype, a.batch * a.sequence, kv_cols)); };
+    draw.add("attention_cached",
+             fmt::format("{} batch {} capacity {} tokens {} heads {}/{} dim {} kv_tile {}",
+                         name_of(dtype), a.batch, a.sequence, arrivals.tokens, a.heads, a.kv_heads,
+                         a.head_dim, a.kv_tile),
+             {arriving(q_cols), arriving(kv_cols), arriving(kv_cols), arrivals.start,
+              arrivals.cached, cache(), cache(), draw.output(dtype, arrivals.tokens, q_cols)},
+             [a](Backend& b, const Views& t) {
+               b.run(ops::AttentionCached{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::Rope>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const std::int64_t head_dim = 2 * draw.integer(1, 64), heads = draw.integer(1, 5);
+    const std::int64_t positions = draw.integer(1, 200);
+    for (const bool inverse : {false, true}) {
+      draw.add("rope", dtype, MatrixShape{s.rows, heads * head_dim},
+               {updated(draw.values(dtype, s.rows, heads * head_dim, true)),
+                draw.integers(s.rows, 0, positions - 1),
+                draw.ordinary(DType::f32, positions, head_dim / 2),
+                draw.ordinary(DType::f32, positions, head_dim / 2)},
+               [head_dim, inverse](Backend& b, const Views& t) {
+                 b.run(ops::Rope{t[0], t[1], t[2], t[3], head_dim, inverse});
+               });
+    }
+  }
+}
+
+}  // namespace fp8lab

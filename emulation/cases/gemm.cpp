@@ -1,0 +1,198 @@
+// Cases of GEMM.
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "emulation/cases/list.hpp"
+#include "emulation/cases/operand_draw.hpp"
+#include "emulation/cases/product_draw.hpp"
+
+namespace fp8lab {
+namespace {
+
+struct GemmCase {
+  GemmSpec gemm;
+  QuantSpec a, b;
+};
+
+struct GemmShape {
+  std::int64_t m, n, k;
+};
+
+constexpr TileShape kTensor{0, 0}, kRow{1, 0}, kGroup{1, 128}, kBlock{128, 128}, kMx{1, 32};
+
+QuantSpec e4m3(TileShape tile) { return quantized(numerics::kE4M3, tile); }
+QuantSpec e5m2(TileShape tile) { return quantized(numerics::kE5M2, tile); }
+
+GemmSpec fp8_gemm(int interval, int split_k = 1) {
+  GemmSpec spec;
+  spec.accumulator = Accumulator::sm90_wgmma_fp8;
+  if (interval > 0) {
+    spec.schedule = Schedule::promote;
+    spec.promote_interval = interval;
+  }
+  spec.split_k = split_k;
+  return spec;
+}
+
+std::vector<GemmCase> fp8_cases() {
+  std::vector<GemmCase> cases = {
+      {fp8_gemm(0), e4m3(kTensor), e4m3(kTensor)},
+      {fp8_gemm(128), e4m3(kTensor), e5m2(kTensor)},
+      {fp8_gemm(0), e5m2(kRow), e4m3(kRow)},
+      {fp8_gemm(128), e4m3(kRow), e4m3(kRow)},
+      {fp8_gemm(128), e4m3(kGroup), e4m3(kBlock)},
+      {fp8_gemm(128), e5m2(kBlock), e4m3(kGroup)},
+      {fp8_gemm(128), e4m3(kGroup), e4m3(kGroup)},
+      {fp8_gemm(128), e5m2(kBlock), e5m2(kBlock)},
+      {fp8_gemm(32), e4m3(kMx), e4m3(kMx)},
+      {fp8_gemm(64), e4m3(kGroup), e4m3(kGroup)},
+      {fp8_gemm(256), e4m3(kTensor), e4m3(kTensor)},
+      {fp8_gemm(96), e4m3(kRow), e4m3(kTensor)},
+      {fp8_gemm(128, 2), e4m3(kGroup), e4m3(kBlock)},
+      {fp8_gemm(0, 3), e4m3(kTensor), e4m3(kTensor)},
+      {fp8_gemm(0), quantized(numerics::kE2M1, kTensor), quantized(numerics::kE3M2, kTensor)},
+      {fp8_gemm(128), e4m3(kGroup), e4m3(kGroup)},
+  };
+  cases.back().gemm.scale_order = ScaleOrder::a_then_b;
+  return cases;
+}
+
+std::vector<GemmCase> gemm_cases() {
+  std::vector<GemmCase> cases = fp8_cases();
+  GemmCase bf16{};
+  cases.push_back(bf16);
+  bf16.gemm.split_k = 3;
+  cases.push_back(bf16);
+  GemmCase promoted{};
+  promoted.gemm.schedule = Schedule::promote;
+  promoted.gemm.promote_interval = 64;
+  cases.push_back(promoted);
+  for (const Accumulator& accumulator :
+       {Accumulator::sm90_wgmma_fp8_f16, Accumulator::sm90_mma_sync_fp8,
+        Accumulator::sm90_mma_sync_fp8_f16, Accumulator::sm89_mma_fp8,
+        Accumulator::sm89_mma_fp8_f16, Accumulator::sm100_f8f6f4, Accumulator::ideal_fp32,
+        Accumulator::ideal_exact,
+        accumulator_by_name("custom(products=24,fraction_bits=17,output_mantissa_bits=19)")
+            .value()}) {
+    GemmCase scalar{fp8_gemm(0), e4m3(kTensor), e5m2(kTensor)};
+    scalar.gemm.accumulator = accumulator;
+    cases.push_back(scalar);
+  }
+  return cases;
+}
+
+bool is_wgmma(const GemmSpec& spec) {
+  return spec.accumulator == Accumulator::sm90_wgmma_fp8 ||
+         spec.accumulator == Accumulator::sm90_bf16;
+}
+
+/// Its kernel may share tiles: chains over the whole range, or over 128 bytes of K.
+bool shares_tiles(const GemmCase& gemm_case) {
+  const GemmSpec& spec = gemm_case.gemm;
+  const int stage = gemm_case.a.is_quantized() ? 128 : 64;
+  const bool chained = spec.schedule == Schedule::fast || spec.promote_interval == stage;
+  const bool has_kernel =
+      gemm_case.a.format != numerics::kE5M2 || gemm_case.b.format != numerics::kE5M2;
+  return is_wgmma(spec) && chained && has_kernel && spec.split_k == 1;
+}
+
+GemmShape draw_shape(CaseDraw& draw, const GemmSpec& spec) {
+  GemmShape s{};
+  switch (is_wgmma(spec) ? draw.round() % 4 : draw.round() % 2) {
+    case 0: s = {draw.integer(1, 9), draw.integer(1, 20), draw.integer(1, 300)}; break;
+    case 1: s = {draw.integer(20, 200), draw.integer(20, 200), draw.integer(100, 900)}; break;
+    case 2: s = {draw.integer(1, 150), draw.integer(200, 500), 16 * draw.integer(60, 300)}; break;
+    default: s = {draw.integer(500, 1500), 16 * draw.integer(40, 90), draw.integer(100, 600)};
+  }
+  // Every range of a split needs some of K.
+  if (spec.split_k > 1) s.k += 512 * spec.split_k;
+  return s;
+}
+
+/// 120 tiles of 128 x 160, which a chain over the whole range takes.
+GemmShape draw_one_round(CaseDraw& draw, const GemmCase& gemm_case) {
+  const std::int64_t k = draw.integer(4230, 4500);
+  return {draw.integer(1409, 1536), draw.integer(1473, 1536),
+          gemm_case.a.is_quantized() ? k : k / 2};
+}
+
+/// 144 tiles of 192 x 128, or of 128 x 128, or 133 of 256 x 128 where every row and column has
+/// scales of its own, or for a chain over the whole range 133 of 128 x 256, 190 of 128 x 192 and
+/// so on, and K so long that the 132 multiprocessors of an H200 share the last ones.
+GemmShape draw_shared(CaseDraw& draw, const GemmCase& gemm_case) {
+  if (gemm_case.a.tile == kGroup && gemm_case.b.tile == kGroup) {
+    return {draw.integer(1729, 1792), draw.integer(2305, 2432), draw.integer(3080, 3300)};
+  }
+  if (gemm_case.a.tile.cols == 128) {
+    return {draw.integer(2113, 2304), draw.integer(1409, 1536), draw.integer(1160, 1400)};
+  }
+  const GemmShape round = draw_one_round(draw, gemm_case);
+  if (gemm_case.gemm.schedule != Schedule::fast) return round;
+  return {draw.integer(2305, 2432), draw.integer(1665, 1792), round.k};
+}
+
+template <class Code>
+void fill(HostTensor& tensor, const std::vector<Code>& codes) {
+  std::memcpy(tensor.data.data(), codes.data(), tensor.data.size());
+}
+
+HostTensor draw_codes(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+                      bool specials) {
+  CaseGenerator generator(draw.word());
+  HostTensor tensor{spec.storage(), rows, k, {}, false, false};
+  tensor.data.resize(static_cast<std::size_t>(rows * k) * size_of(tensor.dtype));
+  if (tensor.dtype == DType::u8) {
+    fill(tensor, generator.codes<std::uint8_t>(spec.format, rows, k, 8, 64, specials));
+  } else {
+    fill(tensor, generator.codes<std::uint16_t>(spec.format, rows, k, 8, 64, specials));
+  }
+  return tensor;
+}
+
+/// Stored to bf16, and added to what an f32 result holds.
+void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s) {
+  const bool wild = draw.one_in(4);
+  for (const bool accumulate : {false, true}) {
+    GemmSpec spec = gemm_case.gemm;
+    spec.output = accumulate ? DType::f32 : DType::bf16;
+    const QuantSpec a = gemm_case.a, b = gemm_case.b;
+    const bool bias = draw.one_in(2);
+    draw.add(
+        fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
+        fmt::format("({}, {}, {}){}{}", s.m, s.n, s.k, bias ? " bias" : "",
+                    accumulate ? " accumulated" : ""),
+        {draw_codes(draw, a, s.m, s.k, wild), draw_scales(draw, a, s.m, s.k),
+         draw_codes(draw, b, s.n, s.k, wild), draw_scales(draw, b, s.n, s.k),
+         flat(draw.ordinary(DType::bf16, 1, s.n)), draw.output(spec.output, s.m, s.n)},
+        [spec, a, b, s, bias, accumulate](Backend& backend, const Views& t) {
+          const QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
+          const QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
+          backend.run(ops::Gemm{spec, left, right, bias ? t[4] : TensorView{}, accumulate, t[5]});
+        });
+  }
+}
+
+}  // namespace
+
+template <>
+void draw_cases<ops::Gemm>(CaseDraw& draw) {
+  const std::vector<GemmCase> cases = gemm_cases();
+  for (const GemmCase& gemm_case : cases) {
+    multiply(draw, gemm_case, draw_shape(draw, gemm_case.gemm));
+  }
+  // Operands whose values are undone before they are multiplied, and clamped ones.
+  const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
+  draw_quantized_product(draw, {}, logarithms, logarithms);
+  draw_quantized_product(draw, fp8_gemm(0), quantized_behind("clamp:0.7", numerics::kE4M3, kTensor),
+                         quantized(numerics::kE2M1, kRow));
+  if (draw.round() % 4 != 3) return;
+  for (const GemmCase& gemm_case : cases) {
+    if (!shares_tiles(gemm_case)) continue;
+    multiply(draw, gemm_case, draw_shared(draw, gemm_case));
+    if (gemm_case.gemm.schedule != Schedule::fast) continue;
+    multiply(draw, gemm_case, draw_one_round(draw, gemm_case));
+  }
+}
+
+}  // namespace fp8lab

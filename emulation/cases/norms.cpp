@@ -1,0 +1,119 @@
+// Cases of norms and their gradients.
+#include "emulation/cases/case_draw.hpp"
+#include "emulation/cases/list.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// Heads in columns of a wider matrix, as those of queries and keys.
+struct HeadsWithin {
+  std::int64_t rows, heads, dim, first;
+
+  HeadsWithin(CaseDraw& draw, std::int64_t rows_drawn)
+      : rows(rows_drawn),
+        heads(draw.integer(2, 5)),
+        dim(2 * draw.integer(1, 64)),
+        first(dim * draw.integer(0, 2)) {}
+
+  MatrixShape shape() const { return {rows, heads * dim}; }
+  HostTensor draw_wide(CaseDraw& draw, DType dtype, bool wild) const {
+    return draw.values(dtype, rows, first + heads * dim, wild);
+  }
+  TensorView of(const TensorView& wide) const { return wide.columns(first, heads * dim); }
+};
+
+}  // namespace
+
+template <>
+void draw_cases<ops::RmsNormForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    draw.add("rmsnorm_forward", dtype, s,
+             {draw.values(dtype, s.rows, s.cols, wild), flat(draw.ordinary(dtype, 1, s.cols)),
+              draw.output(dtype, s.rows, s.cols), flat(draw.output(DType::f32, 1, s.rows))},
+             [](Backend& b, const Views& t) {
+               b.run(ops::RmsNormForward{t[0], t[1], 1e-6f, t[2], t[3]});
+             });
+    const HeadsWithin heads(draw, s.rows);
+    draw.add("rmsnorm_forward", dtype, heads.shape(),
+             {heads.draw_wide(draw, dtype, wild), flat(draw.ordinary(dtype, 1, heads.dim)),
+              draw.output(dtype, s.rows, heads.heads * heads.dim),
+              flat(draw.output(DType::f32, 1, s.rows * heads.heads))},
+             [heads](Backend& b, const Views& t) {
+               b.run(ops::RmsNormForward{heads.of(t[0]), t[1], 1e-6f, t[2], t[3]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::RmsNormBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    draw.add("rmsnorm_backward", dtype, s,
+             {input(), input(), flat(draw.ordinary(dtype, 1, s.cols)),
+              flat(draw.ordinary(DType::f32, 1, s.rows)), draw.output(dtype, s.rows, s.cols),
+              flat(draw.output(DType::f32, 1, s.cols))},
+             [](Backend& b, const Views& t) {
+               b.run(ops::RmsNormBackward{t[0], t[1], t[2], t[3], t[4], t[5]});
+             });
+    const HeadsWithin heads(draw, s.rows);
+    draw.add("rmsnorm_backward", dtype, heads.shape(),
+             {updated(heads.draw_wide(draw, dtype, wild)), heads.draw_wide(draw, dtype, wild),
+              flat(draw.ordinary(dtype, 1, heads.dim)),
+              flat(draw.ordinary(DType::f32, 1, s.rows * heads.heads)),
+              flat(draw.output(DType::f32, 1, heads.dim))},
+             [heads](Backend& b, const Views& t) {
+               const TensorView dy = heads.of(t[0]);
+               b.run(ops::RmsNormBackward{dy, heads.of(t[1]), t[2], t[3], dy, t[4]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::LayerNormForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, draw.one_in(2)); };
+    const auto parameter = [&] { return flat(draw.ordinary(dtype, 1, s.cols)); };
+    const auto moment = [&] { return flat(draw.output(DType::f32, 1, s.rows)); };
+    draw.add(
+        "layernorm_forward", dtype, s,
+        {input(), parameter(), parameter(), draw.output(dtype, s.rows, s.cols), moment(), moment()},
+        [](Backend& b, const Views& t) {
+          b.run(ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[3], t[4], t[5]});
+        });
+    draw.add("layernorm_forward", dtype, s,
+             {updated(input()), parameter(), parameter(), moment(), moment()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[0], t[3], t[4]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::LayerNormBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto weight = [&] { return flat(draw.ordinary(dtype, 1, s.cols)); };
+    const auto moment = [&] { return flat(draw.ordinary(DType::f32, 1, s.rows)); };
+    const auto sum = [&] { return flat(draw.output(DType::f32, 1, s.cols)); };
+    draw.add("layernorm_backward", dtype, s,
+             {input(), input(), weight(), moment(), moment(), draw.output(dtype, s.rows, s.cols),
+              sum(), sum()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::LayerNormBackward{t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
+             });
+    draw.add("layernorm_backward", dtype, s,
+             {updated(input()), input(), weight(), moment(), moment(), sum(), sum()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::LayerNormBackward{t[0], t[1], t[2], t[3], t[4], t[0], t[5], t[6]});
+             });
+  }
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,149 @@
+#include "emulation/cases/operand_draw.hpp"
+
+#include <cstring>
+#include <iterator>
+
+#include "emulation/ops/operand_statistics.hpp"
+
+namespace fp8lab {
+namespace {
+
+using numerics::FormatSpec;
+using numerics::Rounding;
+using numerics::ScaleFormat;
+
+void add_tiles(std::vector<QuantSpec>& specs) {
+  const TileShape tiles[] = {{0, 0}, {1, 0}, {1, 128}, {128, 128}, {1, 32}, {3, 7}};
+  for (const TileShape& tile : tiles) {
+    specs.push_back(quantized(numerics::kE4M3, tile));
+    specs.push_back(quantized(numerics::kE5M2, tile, ScaleFormat::pow2));
+  }
+}
+
+void add_formats(std::vector<QuantSpec>& specs) {
+  for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
+    const bool narrow = named.format.bits() <= 8 && named.format.has_sign;
+    if (narrow) specs.push_back(quantized(named.format, {1, 32}));
+  }
+}
+
+void add_scale_rules(std::vector<QuantSpec>& specs) {
+  using numerics::ScaleRounding;
+  for (const ScaleRounding rounding :
+       {ScaleRounding::ceil, ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0));
+    specs.back().scale.rounding = rounding;
+  }
+  for (const auto arithmetic :
+       {numerics::ScaleArithmetic::dec_div, numerics::ScaleArithmetic::dec_div_recip}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 128}));
+    specs.back().scale.arithmetic = arithmetic;
+  }
+  for (const auto choice : {numerics::FourOverSix::none, numerics::FourOverSix::mse}) {
+    specs.push_back(quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level));
+    specs.back().scale.four_over_six = choice;
+  }
+  for (const Rounding rounding : {Rounding::stochastic, Rounding::toward_zero}) {
+    specs.push_back(quantized(numerics::kE4M3, {1, 128}, ScaleFormat::pow2));
+    specs.back().rounding = rounding;
+  }
+}
+
+void add_scale_sources(std::vector<QuantSpec>& specs) {
+  specs.push_back(quantized(numerics::kE5M2, {0, 0}));
+  specs.back().scale_source = ScaleSource::delayed;
+  specs.back().history_length = 20;
+  specs.push_back(quantized(numerics::kE4M3, {0, 0}));
+  specs.back().scale_source = ScaleSource::static_scale;
+  specs.back().static_scale = 0.37f;
+  for (const FormatSpec& format : {numerics::kE4M3, numerics::kBF16, numerics::kFP16}) {
+    specs.push_back({});  // only cast
+    specs.back().format = format;
+  }
+}
+
+}  // namespace
+
+QuantSpec quantized(const FormatSpec& format, TileShape tile, ScaleFormat scale) {
+  QuantSpec spec;
+  spec.format = format;
+  spec.tile = tile;
+  spec.scale.format = scale;
+  spec.scale_source = ScaleSource::current;
+  return spec;
+}
+
+QuantSpec quantized_behind(const char* transform, const FormatSpec& format, TileShape tile) {
+  QuantSpec spec = quantized(format, tile);
+  spec.transform = transform_from_name(transform).value();
+  return spec;
+}
+
+std::vector<QuantSpec> every_quantizer() {
+  std::vector<QuantSpec> specs;
+  add_tiles(specs);
+  add_formats(specs);
+  add_scale_rules(specs);
+  add_scale_sources(specs);
+  return specs;
+}
+
+QuantSpec draw_quantizer(CaseDraw& draw) {
+  const QuantSpec specs[] = {quantized(numerics::kE4M3, {1, 128}),
+                             quantized(numerics::kE4M3, {0, 0}),
+                             quantized(numerics::kE5M2, {1, 0}, ScaleFormat::pow2),
+                             quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level),
+                             quantized(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0)};
+  return specs[draw.word() % std::size(specs)];
+}
+
+std::int64_t draw_length(CaseDraw& draw, const Transform& transform, std::int64_t wanted) {
+  constexpr std::int64_t kOrders[] = {2, 12, 16, 20, 96, 128, 172, 896, 1536, 4096, 9728};
+  if (transform.kind != TransformKind::hadamard) return wanted;
+  if (transform.block == 0) return kOrders[draw.word() % std::size(kOrders)];
+  return (wanted + transform.block - 1) / transform.block * transform.block;
+}
+
+QuantizedOperand operand_at(const QuantSpec& spec, std::int64_t rows, std::int64_t k,
+                            const Views& t, std::size_t first) {
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = rows;
+  operand.k = k;
+  operand.codes = t[first];
+  if (spec.has_scale()) operand.scales = t[first + 1];
+  return operand;
+}
+
+HostTensor codes_of(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  return draw.output(spec.storage(), rows, k);
+}
+
+HostTensor scales_of(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  if (!spec.has_scale()) return draw.output(DType::f32, 1, 1);
+  return draw.output(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
+}
+
+HostTensor draw_scales(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  HostTensor tensor = scales_of(draw, spec, rows, k);
+  tensor.output = false;
+  CaseGenerator generator(draw.word());
+  for (std::size_t i = 0; i < tensor.data.size(); i += sizeof(float)) {
+    const float scale = generator.scale();
+    std::memcpy(tensor.data.data() + i, &scale, sizeof scale);
+  }
+  return tensor;
+}
+
+HostTensor state_of(CaseDraw& draw, const QuantSpec& spec) {
+  const bool delayed = spec.scale_source == ScaleSource::delayed;
+  return zeroed(flat(draw.output(DType::f32, 1, delayed ? DelayedState::length(spec) : 1)));
+}
+
+HostTensor bounds_of(CaseDraw& draw) { return flat(draw.output(DType::f32, 1, 2)); }
+
+HostTensor record_of(CaseDraw& draw) {
+  return flat(draw.output(DType::u8, 1, sizeof(OperandStatistics)));
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,34 @@
+// One case of an operation: host data, and what is run on it on any backend.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "emulation/backend.hpp"
+
+namespace fp8lab {
+
+/// A matrix in host memory, contiguous.
+struct HostTensor {
+  DType dtype = DType::f32;
+  std::int64_t rows = 0, cols = 0;
+  std::vector<std::byte> data;
+  bool output = false;      ///< written by the case
+  bool contiguous = false;  ///< the operation takes no gaps between rows
+};
+
+/// Operations with their tensors; `run` gets their views in the same order.
+struct OperationCase {
+  std::string name;  ///< "gemm sm90_wgmma_fp8/fast", "rmsnorm_backward", ...
+  std::string what;  ///< shapes and distribution, for messages
+  std::vector<HostTensor> tensors;
+  std::function<void(Backend&, const std::vector<TensorView>&)> run;
+};
+
+/// Gets each case as it is drawn: those of a large round together would fill a machine.
+using CaseVisitor = std::function<void(const OperationCase&)>;
+
+}  // namespace fp8lab

@@ -1,0 +1,119 @@
+// Cases of elementwise operations and of column sums.
+#include "emulation/cases/case_draw.hpp"
+#include "emulation/cases/list.hpp"
+
+namespace fp8lab {
+
+template <>
+void draw_cases<ops::Add>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    draw.add("add", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::Add{t[0], t[1], t[2]});
+             });
+    draw.add("add", dtype, s, {updated(input()), input()}, [](Backend& b, const Views& t) {
+      b.run(ops::Add{t[0], t[1], t[0]});
+    });
+  }
+}
+
+template <>
+void draw_cases<ops::Copy>(CaseDraw& draw) {
+  const auto copy = [&](HostTensor source, DType to) {
+    const MatrixShape s{source.rows, source.cols};
+    const DType from = source.dtype;
+    draw.add("copy", from, s, {std::move(source), draw.output(to, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::Copy{t[0], t[1]});
+             });
+  };
+  for (const DType from : kActivationTypes) {
+    for (const DType to : kActivationTypes) {
+      const MatrixShape s = draw.shape();
+      copy(draw.values(from, s.rows, s.cols, draw.one_in(2)), to);
+    }
+  }
+  const MatrixShape s = draw.shape();
+  copy(draw.bytes(s.rows, s.cols), DType::u8);
+}
+
+template <>
+void draw_cases<ops::SwigluForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    draw.add("swiglu_forward", dtype, s,
+             {draw.values(dtype, s.rows, 2 * s.cols, draw.one_in(2)),
+              draw.output(dtype, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::SwigluForward{t[0], t[1]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::SwigluBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    draw.add("swiglu_backward", dtype, s,
+             {draw.values(dtype, s.rows, 2 * s.cols, wild),
+              draw.values(dtype, s.rows, s.cols, wild), draw.output(dtype, s.rows, 2 * s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::SwigluBackward{t[0], t[1], t[2]});
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::GeluForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, draw.one_in(2)); };
+    draw.add("gelu_forward", dtype, s, {input(), draw.output(dtype, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::GeluForward{t[0], t[1]});
+             });
+    draw.add("gelu_forward", dtype, s, {updated(input())}, [](Backend& b, const Views& t) {
+      b.run(ops::GeluForward{t[0], t[0]});
+    });
+  }
+}
+
+template <>
+void draw_cases<ops::GeluBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    draw.add("gelu_backward", dtype, s, {input(), input(), draw.output(dtype, s.rows, s.cols)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::GeluBackward{t[0], t[1], t[2]});
+             });
+    for (const std::size_t in_place : {0, 1}) {
+      std::vector<HostTensor> tensors = {input(), input()};
+      tensors[in_place].output = true;
+      draw.add("gelu_backward", dtype, s, std::move(tensors),
+               [in_place](Backend& b, const Views& t) {
+                 b.run(ops::GeluBackward{t[0], t[1], t[in_place]});
+               });
+    }
+  }
+}
+
+template <>
+void draw_cases<ops::BiasBackward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    draw.add("bias_backward", dtype, s,
+             {draw.values(dtype, s.rows, s.cols, draw.one_in(2)),
+              flat(draw.output(DType::f32, 1, s.cols))},
+             [](Backend& b, const Views& t) {
+               b.run(ops::BiasBackward{t[0], t[1]});
+             });
+  }
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,131 @@
+// Cases of operations whose result is quantized as it is stored.
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "emulation/cases/list.hpp"
+#include "emulation/cases/operand_draw.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// A producer: its tensors, of which number `output` is quantized, and how it is made of them.
+struct Production {
+  const char* name;
+  bool is_gradient;  ///< as a rule needed in both orientations
+  std::vector<HostTensor> tensors;
+  std::size_t output;
+  std::function<ops::Producer(const Views&)> of;
+};
+
+/// Producers of results with s.rows rows, and the tensors of one type that they take.
+class Productions {
+ public:
+  Productions(CaseDraw& draw, const MatrixShape& s, DType dtype)
+      : draw_(draw), s_(s), dtype_(dtype), wild_(draw.one_in(4)) {}
+
+  std::vector<Production> all() {
+    return {rmsnorm(), layernorm(), swiglu(), swiglu_backward(), gelu(), gelu_backward()};
+  }
+
+ private:
+  HostTensor input(std::int64_t cols) { return draw_.values(dtype_, s_.rows, cols, wild_); }
+  HostTensor output(std::int64_t cols) { return draw_.output(dtype_, s_.rows, cols); }
+  HostTensor parameter() { return flat(draw_.ordinary(dtype_, 1, s_.cols)); }
+  HostTensor moment() { return flat(draw_.output(DType::f32, 1, s_.rows)); }
+
+  Production rmsnorm() {
+    return {"rmsnorm_quantize",
+            false,
+            {input(s_.cols), parameter(), output(s_.cols), moment()},
+            2,
+            [](const Views& t) {
+              return ops::RmsNormForward{t[0], t[1], 1e-6f, t[2], t[3]};
+            }};
+  }
+  Production layernorm() {
+    return {"layernorm_quantize",
+            false,
+            {input(s_.cols), parameter(), parameter(), output(s_.cols), moment(), moment()},
+            3,
+            [](const Views& t) {
+              return ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[3], t[4], t[5]};
+            }};
+  }
+  Production swiglu() {
+    return {"swiglu_quantize", false, {input(2 * s_.cols), output(s_.cols)}, 1, [](const Views& t) {
+              return ops::SwigluForward{t[0], t[1]};
+            }};
+  }
+  Production swiglu_backward() {
+    return {"swiglu_backward_quantize",
+            true,
+            {input(2 * s_.cols), input(s_.cols), output(2 * s_.cols)},
+            2,
+            [](const Views& t) {
+              return ops::SwigluBackward{t[0], t[1], t[2]};
+            }};
+  }
+  Production gelu() {
+    return {"gelu_quantize", false, {input(s_.cols), output(s_.cols)}, 1, [](const Views& t) {
+              return ops::GeluForward{t[0], t[1]};
+            }};
+  }
+  Production gelu_backward() {
+    return {"gelu_backward_quantize",
+            true,
+            {input(s_.cols), input(s_.cols), output(s_.cols)},
+            2,
+            [](const Views& t) {
+              return ops::GeluBackward{t[0], t[1], t[2]};
+            }};
+  }
+
+  CaseDraw& draw_;
+  MatrixShape s_;
+  DType dtype_;
+  bool wild_;
+};
+
+/// Quantized in one orientation, or in both.
+void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production, bool both) {
+  const HostTensor& output = production.tensors[production.output];
+  const MatrixShape s{output.rows, output.cols};
+  const DType dtype = output.dtype;
+  const RandomKey key{7, draw.word(), 3, 0, draw.word() % 100};
+  std::vector<HostTensor> tensors = production.tensors;
+  const std::size_t first = tensors.size();
+  for (const bool transpose : {false, true}) {
+    const MatrixShape of_operand = s.transposed_if(transpose);
+    tensors.push_back(codes_of(draw, spec, of_operand.rows, of_operand.cols));
+    tensors.push_back(scales_of(draw, spec, of_operand.rows, of_operand.cols));
+  }
+  tensors.push_back(state_of(draw, spec));
+  draw.add(fmt::format("{} {}", production.name, label(spec)),
+           fmt::format("{} {}{}", name_of(dtype), describe(s), both ? " both orientations" : ""),
+           std::move(tensors),
+           [spec, s, key, both, first, make = production.of](Backend& b, const Views& t) {
+             QuantizedOperand straight = operand_at(spec, s.rows, s.cols, t, first);
+             QuantizedOperand turned = operand_at(spec, s.cols, s.rows, t, first + 2);
+             b.run(ops::ProduceQuantize{make(t), key, state_for(spec, t[first + 4]), straight,
+                                        both ? &turned : nullptr});
+           });
+}
+
+}  // namespace
+
+template <>
+void draw_cases<ops::ProduceQuantize>(CaseDraw& draw) {
+  for (const QuantSpec& spec : every_quantizer()) {
+    MatrixShape s = draw.shape();
+    if (draw.one_in(2)) s.cols = (s.cols + 127) / 128 * 128;
+    Productions productions(draw, s, draw.activation_type());
+    for (const Production& production : productions.all()) {
+      produce(draw, spec, production, production.is_gradient);
+      if (draw.one_in(4)) produce(draw, spec, production, !production.is_gradient);
+    }
+  }
+}
+
+}  // namespace fp8lab

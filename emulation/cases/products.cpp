@@ -1,0 +1,150 @@
+// Cases of what belongs to a product: rotations taken out of it and clamps compensated in it.
+#include <fmt/format.h>
+
+#include "emulation/cases/list.hpp"
+#include "emulation/cases/operand_draw.hpp"
+#include "emulation/cases/product_draw.hpp"
+
+namespace fp8lab {
+namespace {
+
+std::int64_t rows_for(CaseDraw& draw, const QuantSpec& spec, std::int64_t wanted) {
+  return spec.transform.left ? draw_length(draw, spec.transform, wanted) : wanted;
+}
+
+/// An operand of a product and the tensor that it is made from.
+struct Factor {
+  QuantSpec spec;
+  std::int64_t rows, k;
+  bool transpose;
+
+  Factor(CaseDraw& draw, const QuantSpec& drawn_spec, std::int64_t wanted_rows, std::int64_t depth)
+      : spec(drawn_spec),
+        rows(rows_for(draw, drawn_spec, wanted_rows)),
+        k(depth),
+        transpose(draw.one_in(2)) {}
+
+  HostTensor draw_source(CaseDraw& draw, DType dtype, bool wild) const {
+    const MatrixShape s = MatrixShape{rows, k}.transposed_if(transpose);
+    return draw.values(dtype, s.rows, s.cols, wild);
+  }
+  QuantizedOperand without_codes(const RandomKey& key) const {
+    QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
+    operand.key = key;
+    return operand;
+  }
+};
+
+std::string describe(const Factor& a, const Factor& b, DType dtype) {
+  return fmt::format("({}, {}, {}) {}{}{}", a.rows, b.rows, a.k, name_of(dtype),
+                     a.transpose ? " A transposed" : "", b.transpose ? " B transposed" : "");
+}
+
+/// A product that needs no codes: `name`, with what the bounds of a clamp cut away as it is drawn.
+void draw_compensation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spec_b) {
+  const MatrixShape s = draw.shape();
+  const DType dtype = draw.activation_type();
+  const DType result = draw.one_in(2) ? DType::f32 : DType::bf16;
+  const bool wild = draw.one_in(4);
+  const Factor a(draw, spec_a, 1 + s.rows % 200, s.cols),
+      b(draw, spec_b, draw.integer(1, 90), s.cols);
+  HostTensor bounds = magnitudes(bounds_of(draw));
+  auto* const bound = reinterpret_cast<float*>(bounds.data.data());
+  bound[0] = -bound[0];
+  draw.add(fmt::format("compensate {} x {}", label(a.spec), label(b.spec)), describe(a, b, dtype),
+           {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild), std::move(bounds),
+            draw.output(result, a.rows, b.rows)},
+           [a, b](Backend& backend, const Views& t) {
+             QuantizedOperand left = a.without_codes({}), right = b.without_codes({});
+             left.clamp_bounds = right.clamp_bounds = t[2];
+             backend.run(ops::Compensate{left, t[0], a.transpose, right, t[1], b.transpose, t[3]});
+           });
+}
+
+void draw_rotation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spec_b) {
+  const MatrixShape s = draw.shape();
+  const DType dtype = draw.one_in(2) ? DType::f32 : DType::bf16;
+  const Factor a(draw, spec_a, s.rows, 1), b(draw, spec_b, s.cols, 1);
+  const RandomKey key_a{7, draw.word(), 3, 0, draw.word() % 100};
+  const RandomKey key_b{7, draw.word(), 4, 1, draw.word() % 100};
+  draw.add(fmt::format("rotate_back {} x {}", label(a.spec), label(b.spec)), dtype,
+           MatrixShape{a.rows, b.rows},
+           {updated(draw.values(dtype, a.rows, b.rows, draw.one_in(4)))},
+           [a, b, key_a, key_b](Backend& backend, const Views& t) {
+             const QuantizedOperand left = a.without_codes(key_a), right = b.without_codes(key_b);
+             backend.run(ops::RotateBack{left, right, t[0]});
+           });
+}
+
+GemmSpec fp8_gemm() {
+  GemmSpec spec;
+  spec.accumulator = Accumulator::sm90_wgmma_fp8;
+  return spec;
+}
+
+constexpr const char* kCompensatedClamp = "clamp:0.99:compensated";
+
+}  // namespace
+
+void draw_quantized_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
+                            const QuantSpec& spec_b) {
+  const MatrixShape s = draw.shape();
+  const Factor a(draw, spec_a, s.rows, s.cols), b(draw, spec_b, 1 + draw.word() % 300, s.cols);
+  const DType dtype = draw.activation_type();
+  const bool wild = draw.one_in(4);
+  GemmSpec spec = gemm;
+  spec.output = draw.one_in(2) ? DType::f32 : DType::bf16;
+  draw.add(
+      fmt::format("quantize and gemm {} x {} {}", label(a.spec), label(b.spec), label(spec)),
+      describe(a, b, dtype),
+      {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
+       codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
+       codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k),
+       draw.output(spec.output, a.rows, b.rows), bounds_of(draw), bounds_of(draw), record_of(draw)},
+      [spec, a, b](Backend& backend, const Views& t) {
+        QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
+        QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
+        left.clamp_bounds = t[7];
+        right.clamp_bounds = t[8];
+        const RandomKey key{7, 8, 9, 0, 10};
+        backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
+        backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
+        backend.run(ops::Gemm{spec, left, right, {}, false, t[6]});
+        const Transform &undone_a = a.spec.transform, &undone_b = b.spec.transform;
+        if (undone_a.left || undone_b.left) backend.run(ops::RotateBack{left, right, t[6]});
+        if (undone_a.compensated != undone_b.compensated) {
+          backend.run(ops::Compensate{left, t[0], a.transpose, right, t[1], b.transpose, t[6]});
+        }
+        backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
+      });
+}
+
+template <>
+void draw_cases<ops::Compensate>(CaseDraw& draw) {
+  const QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
+  const QuantSpec by_row = quantized_behind(kCompensatedClamp, numerics::kE2M1, {1, 0});
+  const QuantSpec by_tensor = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
+  draw_compensation(draw, by_row, plain);
+  draw_compensation(draw, plain, by_tensor);
+  draw_quantized_product(draw, fp8_gemm(), by_row, plain);
+  draw_quantized_product(draw, fp8_gemm(), plain, by_tensor);
+}
+
+template <>
+void draw_cases<ops::RotateBack>(CaseDraw& draw) {
+  const QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
+  const QuantSpec left = quantized_behind("left:hadamard:12:drawn", numerics::kE4M3, {0, 0});
+  const QuantSpec pattern = quantized_behind("left:hadamard:64:+--+", numerics::kE5M2, {0, 0});
+  const QuantSpec full =
+      quantized_behind("left:hadamard:full:drawn:after", numerics::kE4M3, {1, 0});
+  const QuantSpec clamped = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
+  draw_rotation(draw, left, plain);
+  draw_rotation(draw, plain, full);
+  draw_rotation(draw, pattern, left);
+  draw_quantized_product(draw, fp8_gemm(), left, plain);
+  draw_quantized_product(draw, fp8_gemm(), plain, full);
+  draw_quantized_product(draw, fp8_gemm(), left, clamped);
+  draw_quantized_product(draw, fp8_gemm(), left, pattern);
+}
+
+}  // namespace fp8lab

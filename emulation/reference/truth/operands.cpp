@@ -1,0 +1,48 @@
+// Operands and their products, without quantization.
+#include "emulation/reference/operand_hash.hpp"
+#include "emulation/reference/truth/matrix.hpp"
+#include "emulation/reference/truth/operations.hpp"
+
+namespace fp8lab::truth {
+
+void run(const ops::Quantize& op) {
+  if (op.transpose) {
+    matrix(op.operand.codes) = matrix(op.source).transpose();
+  } else {
+    matrix(op.operand.codes) = matrix(op.source);
+  }
+}
+
+void run(const ops::Dequantize& op) {
+  if (op.transpose) {
+    matrix(op.destination) = matrix(op.operand.codes).transpose();
+  } else {
+    matrix(op.destination) = matrix(op.operand.codes);
+  }
+}
+
+void run(const ops::UpdateDelayedScale&) {}
+
+// A transform cancels in the product without roundings, so operands are not transformed.
+void run(const ops::SmoothingFactors&) {}
+
+void run(const ops::RotateBack&) {}
+
+// Nor clamped, so that nothing has been taken away.
+void run(const ops::Compensate&) {}
+
+void run(const ops::Gemm& op) {
+  Matrix product = matrix(op.a.codes) * matrix(op.b.codes).transpose();
+  if (!op.bias.empty()) product.rowwise() += matrix(op.bias).row(0);
+  if (op.accumulate) {
+    matrix(op.d) += product;
+  } else {
+    matrix(op.d) = product;
+  }
+}
+
+void run(const ops::MeasureOperand&) { throw Error(kNoStatistics); }
+
+void run(const ops::HashTensor& op) { reference::hash_tensor(op); }
+
+}  // namespace fp8lab::truth

@@ -1,0 +1,53 @@
+// Elementwise operations and column sums.
+#include "emulation/reference/truth/matrix.hpp"
+#include "emulation/reference/truth/operations.hpp"
+
+namespace fp8lab::truth {
+namespace {
+
+constexpr double kSqrt2OverPi = 0.797884560802865355880;
+
+/// The tanh in GELU.
+Eigen::ArrayXXd gelu_tanh(const Eigen::ArrayXXd& x) {
+  return (kSqrt2OverPi * (x + 0.044715 * x.cube())).tanh();
+}
+
+}  // namespace
+
+void run(const ops::Copy& op) { matrix(op.destination) = matrix(op.source); }
+
+void run(const ops::Add& op) { matrix(op.sum) = (matrix(op.a) + matrix(op.b)).eval(); }
+
+void run(const ops::BiasBackward& op) { matrix(op.dbias) += matrix(op.dy).colwise().sum(); }
+
+void run(const ops::SwigluForward& op) {
+  const auto gate = matrix(op.gate_up.columns(0, op.out.cols)).array();
+  const auto up = matrix(op.gate_up.columns(op.out.cols, op.out.cols)).array();
+  matrix(op.out) = (gate / (1.0 + (-gate).exp()) * up).matrix();
+}
+
+void run(const ops::SwigluBackward& op) {
+  const auto gate = matrix(op.gate_up.columns(0, op.dout.cols)).array();
+  const auto up = matrix(op.gate_up.columns(op.dout.cols, op.dout.cols)).array();
+  const auto upstream = matrix(op.dout).array();
+  const Eigen::ArrayXXd sigmoid = 1.0 / (1.0 + (-gate).exp());
+  const Eigen::ArrayXXd dgate = upstream * up * sigmoid * (1.0 + gate * (1.0 - sigmoid));
+  const Eigen::ArrayXXd dup = upstream * gate * sigmoid;
+  matrix(op.dgate_up.columns(0, op.dout.cols)) = dgate.matrix();
+  matrix(op.dgate_up.columns(op.dout.cols, op.dout.cols)) = dup.matrix();
+}
+
+void run(const ops::GeluForward& op) {
+  const auto x = matrix(op.x).array();
+  matrix(op.out) = (0.5 * x * (1.0 + gelu_tanh(x))).matrix();
+}
+
+void run(const ops::GeluBackward& op) {
+  const Eigen::ArrayXXd x = matrix(op.x).array();
+  const Eigen::ArrayXXd t = gelu_tanh(x);
+  const Eigen::ArrayXXd inner = kSqrt2OverPi * (1.0 + 3 * 0.044715 * x.square());
+  const Eigen::ArrayXXd slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t.square()) * inner;
+  matrix(op.dx) = (matrix(op.dout).array() * slope).matrix();
+}
+
+}  // namespace fp8lab::truth

@@ -1,0 +1,71 @@
+// Every operation has random cases of every size.
+#include <catch2/catch.hpp>
+
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "emulation/cases/list.hpp"
+#include "emulation/cpu/cpu_backend.hpp"
+#include "tests/emulation/cases/drawn_cases.hpp"
+
+using namespace fp8lab;
+using namespace fp8lab::test;
+
+TEST_CASE("every operation draws a case in every round") {
+  for (const CaseSource& source : kCaseSources) {
+    for (int round = 0; round < 5; ++round) {
+      INFO(source.operation << " round " << round);
+      CHECK(draws_a_case(source, round));
+    }
+  }
+}
+
+TEST_CASE("cases follow from operation, seed and round alone") {
+  const auto words = [](const CaseSource& source, std::uint64_t seed) {
+    std::vector<std::string> drawn;
+    for_each_case(source, seed, 0, [&](const OperationCase& c) {
+      drawn.push_back(c.name + " " + c.what);
+      for (const HostTensor& tensor : c.tensors) {
+        const auto* const bytes = reinterpret_cast<const char*>(tensor.data.data());
+        drawn.emplace_back(bytes, tensor.data.size());
+      }
+    });
+    return drawn;
+  };
+  for (const char* name : {"add", "update_delayed_scale", "rotate_back"}) {
+    const CaseSource& source = source_of(name);
+    const auto first = words(source, 1);
+    CHECK((first == words(source, 1)));
+    CHECK((first != words(source, 2)));
+  }
+}
+
+TEST_CASE("every producer is quantized in one and in both orientations") {
+  std::set<std::string> one, both;
+  for_each_case(source_of("produce_quantize"), 1, 0, [&](const OperationCase& c) {
+    const std::string producer = c.name.substr(0, c.name.find(' '));
+    (c.what.find("both") == std::string::npos ? one : both).insert(producer);
+  });
+  CHECK(one.size() == std::variant_size_v<ops::Producer>);
+  CHECK(both == one);
+}
+
+TEST_CASE("cases write their outputs and nothing else") {
+  cpu::CpuBackend backend(0);
+  for (const CaseSource& source : kCaseSources) {
+    int writing = 0;
+    for_each_case(source, 3, 0, [&](const OperationCase& c) {
+      const std::vector<HostTensor> after = run_on_host(c, backend);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        const bool written = after[i].data != c.tensors[i].data;
+        if (written && c.tensors[i].output) ++writing;
+        if (!written || c.tensors[i].output) continue;
+        FAIL(c.name << " " << c.what << ": wrote tensor " << i << ", which is no output");
+      }
+    });
+    INFO(source.operation);
+    CHECK(writing > 0);
+  }
+}
