@@ -176,8 +176,11 @@ void check_steps(const json& record, ModelSession& session) {
                   [&](const std::string& name, const std::vector<float>& values) {
                     // A bias of k adds the same to all scores of a query but for the rotation: its
                     // gradient nearly cancels, and AdamW makes the rest as large as any other.
+                    // Without a rotation (a third of c_attn.bias) the rest is roundings alone.
                     const bool cancels = name.find("k_proj.bias") != std::string::npos;
-                    check_summary(record.at("updates"), name, values, cancels ? 1e-2 : 1e-3);
+                    const bool vanishes = name.find("c_attn.bias") != std::string::npos;
+                    const double bound = vanishes ? 5e-2 : cancels ? 1e-2 : 1e-3;
+                    check_summary(record.at("updates"), name, values, bound);
                   });
   }
 }
