@@ -17,6 +17,7 @@ namespace fp8lab {
 namespace {
 
 constexpr double kLongEnough = 0.1;  // seconds of a step
+constexpr double kSettled = 0.7;     // of the estimate by half the size
 constexpr int kRepeats = 3;
 constexpr std::int64_t kSmallest = 32;
 constexpr std::int64_t kLayers = 3;  // the first, one between, and the last
@@ -218,6 +219,7 @@ TimePlan plan_time(const RunConfig& config, const StageConfig& stage, const Reci
                    Backend& backend) {
   const WorkLog step = record_step(config, stage, recipe, backend);
   const std::int64_t largest = largest_extent(config.model, stage);
+  TimePlan before;
   for (std::int64_t size = kSmallest;; size *= 2) {
     const bool whole = size >= largest;
     const RunConfig run = scaled_run(config, stage, size);
@@ -229,7 +231,12 @@ TimePlan plan_time(const RunConfig& config, const StageConfig& stage, const Reci
       continue;  // a transform or a range of K wants longer vectors
     }
     const WorkLog timed = time_step(run, scaled, recipe, backend);
-    if (whole || seconds_of(timed) >= kLongEnough) return estimate(step, timed);
+    // What an operation costs whatever its size, and more so beside other programs, fades as sizes
+    // grow: rates count when a size twice as large gives nearly the same.
+    const TimePlan plan = estimate(step, timed);
+    const bool settled = plan.total() >= kSettled * before.total() && before.total() > 0;
+    if (whole || (settled && seconds_of(timed) >= kLongEnough)) return plan;
+    before = plan;
   }
 }
 
