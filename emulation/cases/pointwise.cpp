@@ -92,7 +92,7 @@ void draw_cases<ops::GeluBackward>(CaseDraw& draw) {
              [](Backend& b, const Views& t) {
                b.run(ops::GeluBackward{t[0], t[1], t[2]});
              });
-    for (const std::size_t in_place : {0, 1}) {
+    for (std::size_t in_place = 0; in_place < 2; ++in_place) {
       std::vector<HostTensor> tensors = {input(), input()};
       tensors[in_place].output = true;
       draw.add("gelu_backward", dtype, s, std::move(tensors),

@@ -124,7 +124,7 @@ RowMoments layernorm(const float* x, const float* weight, const float* bias, flo
 
 void layernorm_gradient(const float* dy, const float* x, const float* weight, RowMoments moments,
                         std::int64_t n, float* dx) {
-  const auto [mean, rstd] = moments;
+  const float mean = moments.mean, rstd = moments.rstd;
   const auto count = static_cast<float>(n);
   const float a = dot(dy, weight, n) / count;
   const float products = numerics::tree_sum(

@@ -162,3 +162,16 @@ TEST_CASE("every damage of a run file is refused or harmless") {
   CHECK(wrong == 0);
   CHECK(refused > 500);
 }
+
+TEST_CASE("an extent without data behind it is refused before memory is taken for it") {
+  const ScratchDirectory scratch;
+  const std::filesystem::path path = scratch / "run.h5";
+  complete_run(path);
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t steps = H5Dopen2(file, "/metrics/step", H5P_DEFAULT);
+  const hsize_t claimed = 200'000;  // 1.6 MB of 64-bit numbers
+  REQUIRE(H5Dset_extent(steps, &claimed) >= 0);
+  H5Dclose(steps);
+  H5Fclose(file);
+  CHECK_THROWS_WITH(read_run(path), Catch::Contains("claims 200000 rows"));
+}
