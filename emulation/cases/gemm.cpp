@@ -137,21 +137,30 @@ void fill(HostTensor& tensor, const std::vector<Code>& codes) {
   std::memcpy(tensor.data.data(), codes.data(), tensor.data.size());
 }
 
-HostTensor draw_codes(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k,
-                      bool specials) {
+HostTensor draw_codes(CaseDraw& draw, const QuantSpec& spec, const MatrixShape& s, bool specials) {
   CaseGenerator generator(draw.word());
-  HostTensor tensor{spec.storage(), rows, k, {}, false, false};
-  tensor.data.resize(static_cast<std::size_t>(rows * k) * size_of(tensor.dtype));
+  HostTensor tensor{spec.storage(), s.rows, s.cols, {}, false, false};
+  tensor.data.resize(static_cast<std::size_t>(s.rows * s.cols) * size_of(tensor.dtype));
   if (tensor.dtype == DType::u8) {
-    fill(tensor, generator.codes<std::uint8_t>(spec.format, rows, k, 8, 64, specials));
+    fill(tensor, generator.codes<std::uint8_t>(spec.format, s.rows, s.cols, 8, 64, specials));
   } else {
-    fill(tensor, generator.codes<std::uint16_t>(spec.format, rows, k, 8, 64, specials));
+    fill(tensor, generator.codes<std::uint16_t>(spec.format, s.rows, s.cols, 8, 64, specials));
   }
   return tensor;
 }
 
+/// The matrix of an operand in memory.
+MatrixShape stored(StorageOrder order, std::int64_t rows, std::int64_t k) {
+  return MatrixShape{rows, k}.transposed_if(order == StorageOrder::rows_contiguous);
+}
+
+std::string order_name(const char* operand, StorageOrder order) {
+  return order == StorageOrder::rows_contiguous ? fmt::format(" {} by rows", operand) : "";
+}
+
 /// Stored to bf16, and added to what an f32 result holds.
-void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s) {
+void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s, StorageOrder order_a,
+              StorageOrder order_b) {
   const bool wild = draw.one_in(4);
   for (const bool accumulate : {false, true}) {
     GemmSpec spec = gemm_case.gemm;
@@ -160,17 +169,36 @@ void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s) {
     const bool bias = draw.one_in(2);
     draw.add(
         fmt::format("gemm {} x {} {}", label(a), label(b), label(spec)),
-        fmt::format("({}, {}, {}){}{}", s.m, s.n, s.k, bias ? " bias" : "",
+        fmt::format("({}, {}, {}){}{}{}{}", s.m, s.n, s.k, order_name("A", order_a),
+                    order_name("B", order_b), bias ? " bias" : "",
                     accumulate ? " accumulated" : ""),
-        {draw_codes(draw, a, s.m, s.k, wild), draw_scales(draw, a, s.m, s.k),
-         draw_codes(draw, b, s.n, s.k, wild), draw_scales(draw, b, s.n, s.k),
+        {draw_codes(draw, a, stored(order_a, s.m, s.k), wild), draw_scales(draw, a, s.m, s.k),
+         draw_codes(draw, b, stored(order_b, s.n, s.k), wild), draw_scales(draw, b, s.n, s.k),
          flat(draw.ordinary(DType::bf16, 1, s.n)), draw.output(spec.output, s.m, s.n)},
-        [spec, a, b, s, bias, accumulate](Backend& backend, const Views& t) {
-          const QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
-          const QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
+        [=](Backend& backend, const Views& t) {
+          QuantizedOperand left = operand_at(a, s.m, s.k, t, 0);
+          QuantizedOperand right = operand_at(b, s.n, s.k, t, 2);
+          left.order = order_a;
+          right.order = order_b;
           backend.run(ops::Gemm{spec, left, right, bias ? t[4] : TensorView{}, accumulate, t[5]});
         });
   }
+}
+
+/// Values in every order of storage. Tensor cores read rows only where these are whole 16 bytes.
+void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s) {
+  constexpr StorageOrder kAlongK = StorageOrder::k_contiguous;
+  constexpr StorageOrder kAlongRows = StorageOrder::rows_contiguous;
+  multiply(draw, gemm_case, s, kAlongK, kAlongK);
+  if (gemm_case.a.is_quantized() || gemm_case.b.is_quantized()) return;
+  const auto whole = [](std::int64_t rows) { return (rows + 7) / 8 * 8; };
+  const GemmShape aligned{whole(s.m), whole(s.n), s.k};
+  multiply(draw, gemm_case, aligned, kAlongK, kAlongRows);
+  multiply(draw, gemm_case, aligned, kAlongRows, kAlongRows);
+  if (!draw.one_in(4)) return;
+  multiply(draw, gemm_case, aligned, kAlongRows, kAlongK);
+  multiply(draw, gemm_case, s, kAlongRows, kAlongRows);
+  multiply(draw, gemm_case, {aligned.m, s.n, s.k}, kAlongRows, kAlongRows);
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
 ///   `size` bytes each (1 for codes, 2 for bf16, 4 for f32 values), are written one after the other
 ///   in little-endian order, padded with zeros to a multiple of 8 bytes and cut into words;
 /// - scales: the FP32 bits of scale (i, j), zero-extended, index i * columns + j.
-/// Rows follow each other whatever their distance in memory. No order of addition matters.
+/// Rows follow each other whatever their distance and order in memory. No order of addition
+/// matters.
 ///
 /// The hash of a model's weights is the sum over its parameters of the terms of `weights`, words
 /// cut as those of codes, indices counted on from parameter to parameter.

@@ -60,11 +60,11 @@ void check_codes(const GemmPlan& plan, const FormatSpec& carrier, const Quantize
                  const char* name) {
   const std::string prefix = std::string("GEMM operand ") + name + ": ";
   const TensorView& codes = operand.codes;
-  if (operand.k != plan.k || codes.rows != operand.rows || codes.cols != operand.k) {
-    throw Error(prefix + "codes are " + std::to_string(codes.rows) + "x" +
-                std::to_string(codes.cols) + ", expected " + std::to_string(operand.rows) + "x" +
+  if (operand.k != plan.k) {
+    throw Error(prefix + "K is " + std::to_string(operand.k) + ", expected " +
                 std::to_string(plan.k));
   }
+  check_storage_order(prefix.c_str(), operand);
   if (!fits(operand.spec, codes.dtype, carrier)) {
     throw Error(prefix + "codes of format " + format_name(operand.spec.format) + " stored as " +
                 std::string(name_of(codes.dtype)) + " cannot enter accumulator " +

@@ -66,9 +66,9 @@ numerics::ElementGemm element_gemm(const GemmPlan& plan);
 /// The epilogue of a plan: alpha = 1, beta = accumulate ? 1 : 0, output bf16 or f32.
 numerics::Epilogue element_epilogue(const GemmPlan& plan, bool accumulate, DType output);
 
-/// Throws Error unless shapes and types fit: codes (rows, k), scales (tile_rows, tile_cols) f32 or
-/// empty without a scale, bias empty or (1, b.rows) bf16 or f32, d (a.rows, b.rows) of
-/// spec.output, f32 when `accumulate`.
+/// Throws Error unless shapes and types fit: codes (rows, k), values also (k, rows), scales
+/// (tile_rows, tile_cols) f32 or empty without a scale, bias empty or (1, b.rows) bf16 or f32, d
+/// (a.rows, b.rows) of spec.output, f32 when `accumulate`.
 void check_gemm_operands(const GemmSpec& spec, const GemmPlan& plan, const QuantizedOperand& a,
                          const QuantizedOperand& b, const TensorView& bias, bool accumulate,
                          const TensorView& d);

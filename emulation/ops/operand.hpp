@@ -34,12 +34,18 @@ struct RandomKey {
   }
 };
 
-/// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`, K contiguous.
+/// Which extent of an operand is contiguous in memory. An instruction reads BF16 either way, FP8
+/// along K alone.
+enum class StorageOrder : std::uint8_t { k_contiguous, rows_contiguous };
+
+/// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`.
 struct QuantizedOperand {
   QuantSpec spec;
   std::int64_t rows = 0;
   std::int64_t k = 0;
-  TensorView codes;   ///< (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized
+  /// (rows, k): u8 codes, or bf16/f32/f64 values when spec is not quantized. With rows contiguous
+  /// (k, rows), for values alone: a tensor is read along its other extent without a copy.
+  TensorView codes;
   TensorView scales;  ///< (tile_rows, scale_cols) f32 decode scales; empty without a scale
   /// Of the quantization that filled it; from it come the drawn signs of a transform.
   RandomKey key{};
@@ -49,6 +55,17 @@ struct QuantizedOperand {
   bool is_right = false;
   /// Of a clamp, written by ops::Quantize: (1, 2) f32, the lower and the upper bound.
   TensorView clamp_bounds{};
+  StorageOrder order = StorageOrder::k_contiguous;
+
+  bool has_rows_contiguous() const { return order == StorageOrder::rows_contiguous; }
+  /// Distance in memory, in elements, of neighbours of one row and of one k.
+  std::int64_t k_step() const { return has_rows_contiguous() ? codes.row_stride : 1; }
+  std::int64_t row_step() const { return has_rows_contiguous() ? 1 : codes.row_stride; }
+  /// Element (row, k) of codes; T is their storage type.
+  template <class T>
+  T& element(std::int64_t row, std::int64_t i) const {
+    return static_cast<T*>(codes.data)[row * row_step() + i * k_step()];
+  }
 
   /// What is quantized how, for questions that are asked before there is memory.
   static QuantizedOperand without_memory(const QuantSpec& spec, std::int64_t rows, std::int64_t k) {

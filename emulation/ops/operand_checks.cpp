@@ -50,11 +50,32 @@ void check_operand(const char* where, const QuantizedOperand& operand) {
   if (operand.rows < 1 || operand.k < 1) {
     throw Error(fmt::format("{}: the operand ({}, {}) is empty", where, operand.rows, operand.k));
   }
-  check_shape(where, "codes", operand.codes, operand.spec.storage(), operand.rows, operand.k);
+  if (operand.codes.dtype != operand.spec.storage()) {
+    throw Error(fmt::format("{}: codes are {}, expected {}", where, name_of(operand.codes.dtype),
+                            name_of(operand.spec.storage())));
+  }
+  check_storage_order(where, operand);
   if (operand.spec.has_scale()) {
     check_shape(where, "scales", operand.scales, DType::f32, operand.spec.tile_rows(operand.rows),
                 operand.spec.scale_cols(operand.k));
   }
+}
+
+void check_written_operand(const char* where, const QuantizedOperand& operand) {
+  check_operand(where, operand);
+  if (!operand.has_rows_contiguous()) return;
+  throw Error(fmt::format("{}: the operand has its rows contiguous; accepted: K", where));
+}
+
+void check_storage_order(const char* where, const QuantizedOperand& operand) {
+  const bool rows_first = operand.has_rows_contiguous();
+  if (rows_first && operand.spec.is_quantized()) {
+    throw Error(fmt::format("{}: codes of format {} have their rows contiguous; accepted: K", where,
+                            format_name(operand.spec.format)));
+  }
+  const std::int64_t rows = rows_first ? operand.k : operand.rows;
+  const std::int64_t cols = rows_first ? operand.rows : operand.k;
+  check_shape(where, "codes", operand.codes, operand.codes.dtype, rows, cols);
 }
 
 void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::int64_t k) {

@@ -16,8 +16,15 @@ struct Support {
 /// Whether tensors can be quantized by `spec`, on any backend.
 Support supports_quantization(const QuantSpec& spec);
 
-/// The codes and scales of an operand to be read. `where` begins the message. Throws Error.
+/// The codes and scales of an operand. `where` begins the message. Throws Error.
 void check_operand(const char* where, const QuantizedOperand& operand);
+
+/// The same for an operand to be written: K contiguous.
+void check_written_operand(const char* where, const QuantizedOperand& operand);
+
+/// Throws Error unless the order of storage is one that the operand may have, and `codes` have its
+/// shape.
+void check_storage_order(const char* where, const QuantizedOperand& operand);
 
 /// That the transform of `operand` fits (rows, k) elements, and has the factors or the memory for
 /// bounds that it needs. Throws Error.

@@ -5,7 +5,7 @@
 namespace fp8lab::ops {
 
 void Quantize::check() const {
-  check_operand("quantize", operand);
+  check_written_operand("quantize", operand);
   check_matrix("quantize", "source", source, transpose ? operand.k : operand.rows,
                transpose ? operand.rows : operand.k);
   if (operand.spec.scale_source == ScaleSource::delayed) {

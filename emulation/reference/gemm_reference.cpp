@@ -95,7 +95,7 @@ void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOp
 
 void gemm(const ops::Gemm& op) {
   const QuantizedOperand &a = op.a, &b = op.b;
-  if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
+  if (MultipliedOperand::is_copy(a) || MultipliedOperand::is_copy(b)) {
     const std::string reason = gemm_refusal(op.spec, a.spec, b.spec);
     if (!reason.empty()) throw Error(reason);
     const MultipliedOperand x(op.spec.accumulator, a), y(op.spec.accumulator, b);

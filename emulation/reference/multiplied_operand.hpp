@@ -9,9 +9,15 @@
 
 namespace fp8lab::reference {
 
-/// An operand in its multiplied_form: the operand itself, or its dequantized values.
+/// An operand in its multiplied_form, K contiguous: the operand itself, its dequantized values, or
+/// its values in the other order.
 class MultipliedOperand {
  public:
+  /// Whether the operand itself does not do.
+  static bool is_copy(const QuantizedOperand& operand) {
+    return operand.spec.has_codebooks() || operand.has_rows_contiguous();
+  }
+  /// Throws Error for codes whose shape is not that of the operand.
   MultipliedOperand(const Accumulator& accumulator, const QuantizedOperand& operand);
   MultipliedOperand(const MultipliedOperand&) = delete;
   MultipliedOperand& operator=(const MultipliedOperand&) = delete;

@@ -154,12 +154,13 @@ void OperandDecoder::block(std::int64_t row, std::int64_t rows, std::int64_t col
   for (std::int64_t i = 0; i < rows; ++i, out += stride) {
     switch (operand_.codes.dtype) {
       case DType::u8: codes_row(row + i, col, cols, out); break;
-      case DType::bf16: {
-        const std::uint16_t* stored = operand_.codes.row<std::uint16_t>(row + i) + col;
-        for (std::int64_t j = 0; j < cols; ++j) out[j] = numerics::from_bf16(stored[j]);
+      case DType::bf16:
+        for (std::int64_t j = 0; j < cols; ++j) {
+          out[j] = numerics::from_bf16(operand_.element<std::uint16_t>(row + i, col + j));
+        }
         break;
-      }
-      default: std::copy_n(operand_.codes.row<float>(row + i) + col, cols, out);
+      default:
+        for (std::int64_t j = 0; j < cols; ++j) out[j] = operand_.element<float>(row + i, col + j);
     }
   }
 }
@@ -199,6 +200,15 @@ void OperandDecoder::codebook_row(std::int64_t row, std::int64_t col, std::int64
     const std::int64_t tile = (col + j) / tile_width_;
     out[j] =
         numerics::decode_log_codebook(operand_.spec.format, {scales[tile], steps[tile]}, codes[j]);
+  }
+}
+
+void copy_transposed(const TensorView& source, const TensorView& destination) {
+  const auto same = [](auto bits, std::uint64_t) { return bits; };
+  if (source.dtype == DType::bf16) {
+    map_elements<std::uint16_t, std::uint16_t>(source, true, destination, same);
+  } else {
+    map_elements<std::uint32_t, std::uint32_t>(source, true, destination, same);
   }
 }
 

@@ -32,6 +32,9 @@ class OperandDecoder {
 /// been checked.
 void decode_operand(const QuantizedOperand& operand, bool transpose, const TensorView& destination);
 
+/// destination (C, R) = the transpose of source (R, C), both bf16 or both f32, bit by bit.
+void copy_transposed(const TensorView& source, const TensorView& destination);
+
 /// quantize for formats of more than 8 bits, see there. The arguments have been checked.
 void cast_operand(const TensorView& source, bool transpose, const RandomKey& key,
                   QuantizedOperand& operand);

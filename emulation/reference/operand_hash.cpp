@@ -3,8 +3,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "emulation/numerics/operand_hash.hpp"
+#include "emulation/reference/operand_decode.hpp"
 
 namespace fp8lab::reference {
 namespace {
@@ -62,7 +64,15 @@ std::uint64_t tensor_hash(HashedPart part, const TensorView& tensor, std::uint64
 }
 
 std::uint64_t operand_hash(const QuantizedOperand& operand) {
-  return tensor_hash(HashedPart::codes, operand.codes, 0) +
+  const TensorView& codes = operand.codes;
+  std::vector<std::byte> transposed;
+  TensorView along_k = codes;
+  if (operand.has_rows_contiguous()) {
+    transposed.resize(static_cast<std::size_t>(codes.size()) * size_of(codes.dtype));
+    along_k = {transposed.data(), codes.dtype, codes.cols, codes.rows, codes.rows};
+    copy_transposed(codes, along_k);
+  }
+  return tensor_hash(HashedPart::codes, along_k, 0) +
          (operand.scales.empty() ? 0 : hash_scales(operand.scales));
 }
 

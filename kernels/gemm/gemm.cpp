@@ -34,21 +34,33 @@ WgmmaTypes wgmma_types(const GemmPlan& plan) {
            : (b ? WgmmaTypes::e4m3_e5m2 : WgmmaTypes::e4m3_e4m3);
 }
 
+/// The orders of storage that a kernel reads: those of the operands where there is one for them.
+WgmmaOrders wgmma_orders(const GemmPlan& plan, const QuantizedOperand& a,
+                         const QuantizedOperand& b) {
+  const bool bf16 = plan.accumulator == Accumulator::sm90_bf16;
+  if (!bf16 || plan.promoted || !b.has_rows_contiguous()) return WgmmaOrders::k_k;
+  return a.has_rows_contiguous() ? WgmmaOrders::rows_rows : WgmmaOrders::k_rows;
+}
+
+StorageOrder order_of(bool by_rows) {
+  return by_rows ? StorageOrder::rows_contiguous : StorageOrder::k_contiguous;
+}
+
 /// Bytes and a place in the workspace for an operand that has to be copied.
 struct Carry {
   const QuantizedOperand& operand;
-  const numerics::FormatSpec& format;
+  CarriedForm form;
   bool copied;
   std::size_t bytes;
 
-  Carry(const QuantizedOperand& source, const numerics::FormatSpec& carrier, bool aligned)
+  Carry(const QuantizedOperand& source, const CarriedForm& carried)
       : operand(source),
-        format(carrier),
-        copied(!carried_already(source, carrier, aligned)),
-        bytes(copied ? carried_bytes(source, carrier) : 0) {}
+        form(carried),
+        copied(!carried_already(source, carried)),
+        bytes(copied ? carried_bytes(source, carried) : 0) {}
 
   CarriedCodes run(Context& context, std::byte* memory) const {
-    if (copied) return carry(context, operand, format, memory);
+    if (copied) return carry(context, operand, form, memory);
     return {operand.codes.data, operand.codes.row_stride};
   }
 };
@@ -104,12 +116,14 @@ void run(Context& context, const ops::Gemm& op) {
   check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);
   if (op.a.rows == 0 || op.b.rows == 0) return;
   const bool tensor_cores = on_tensor_cores(plan);
-  const Carry carry_a(op.a, plan.format_a, tensor_cores);
-  const Carry carry_b(op.b, plan.format_b, tensor_cores);
+  const WgmmaOrders orders = wgmma_orders(plan, op.a, op.b);
+  const Carry carry_a(op.a, {plan.format_a, order_of(a_by_rows(orders)), tensor_cores});
+  const Carry carry_b(op.b, {plan.format_b, order_of(b_by_rows(orders)), tensor_cores});
   const std::size_t carried = carry_a.bytes + carry_b.bytes;
 
   WgmmaGemm gemm;
   gemm.types = wgmma_types(plan);
+  gemm.orders = orders;
   gemm.promoted = plan.promoted;
   gemm.order = plan.order;
   gemm.m = op.a.rows;

@@ -21,10 +21,17 @@ constexpr bool multiplies_columns(numerics::ScaleOrder order) {
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& problem);
 
+/// Launches a kernel of one chain over the whole range for bf16 operands in these orders.
+template <WgmmaTypes kTypes, WgmmaOrders kOrders>
+void launch_one_chain(Context& context, const WgmmaGemm& gemm, const Problem& problem);
+
 /// Tensor map of an operand (rows, k) of `bytes` per element: boxes of 128 bytes of K by `box_rows`
 /// rows in the 128-byte swizzle.
 CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int64_t k,
                         std::int64_t stride, int box_rows);
+/// Tensor map of a bf16 operand stored as (k, rows): boxes of one k's 64 rows, 64 of them, in the
+/// 128-byte swizzle.
+CUtensorMap row_block_map(const void* data, std::int64_t rows, std::int64_t k, std::int64_t stride);
 /// Tensor map of scales in the order of Problem, `columns` of them for each chunk of K: boxes of
 /// `box` scales of one chunk.
 CUtensorMap scale_map(const Problem& problem, const float* scales, int columns, int box);

@@ -23,6 +23,7 @@ constexpr int kWarpgroup = 128;
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
 constexpr int kMaxCluster = 2;
 constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales
+constexpr int kBlockRows = 64;     ///< of an operand with contiguous rows, in one line of a stage
 
 /// How a kernel forms the chains of a tile and promotes them.
 enum class Chains {

@@ -13,9 +13,12 @@ namespace fp8lab::cuda {
 /// kBlockColumns columns. kRowBlocks: blocks of 64 rows for each warpgroup, one after the other in
 /// the same partial sums.
 template <WgmmaTypes kTypes_, numerics::ScaleOrder kOrder_, bool kBlocksB_, Chains kChains_,
-          int kConsumers_, int kTileN_, int kRowBlocks_ = 1>
+          int kConsumers_, int kTileN_, int kRowBlocks_ = 1,
+          WgmmaOrders kOrders_ = WgmmaOrders::k_k>
 struct Plan {
   static constexpr WgmmaTypes kTypes = kTypes_;
+  static constexpr WgmmaOrders kOrders = kOrders_;
+  static_assert(!b_by_rows(kOrders) || kTileN_ % kBlockRows == 0);
   static constexpr numerics::ScaleOrder kOrder = kOrder_;  ///< of promoted chains
   static constexpr bool kBlocksB = kBlocksB_;
   static constexpr Chains kChains = kChains_;
@@ -117,6 +120,52 @@ __device__ void copy_scales(const Problem& p, const Maps& maps, const Tile& tile
   }
 }
 
+/// Blocks of an operand with contiguous rows, from row `row` and element `k` on, where `wanted`
+/// says so of their number: to the own block, or to both of a cluster.
+template <class Wanted>
+__device__ void copy_row_blocks(unsigned char* tile, const CUtensorMap* map, std::uint64_t* full,
+                                int blocks, int row, int k, bool to_cluster, const Wanted& wanted) {
+#pragma unroll
+  for (int i = 0; i < blocks; ++i) {
+    if (!wanted(i)) continue;
+    unsigned char* const block = tile + i * kBlockRows * kTileBytes;
+    if (to_cluster) {
+      copy_box_to(block, map, full, row + i * kBlockRows, k, (1 << kMaxCluster) - 1);
+    } else {
+      copy_box(block, map, full, row + i * kBlockRows, k);
+    }
+  }
+}
+
+template <class P>
+__device__ void copy_a(const Maps& maps, const Tile& tile, int k, unsigned char* to,
+                       std::uint64_t* full) {
+  if constexpr (a_by_rows(P::kOrders)) {
+    copy_row_blocks(to, &maps.a, full, P::kTileM / kBlockRows, tile.m0, k, false,
+                    [](int) { return true; });
+  } else {
+    copy_box(to, &maps.a, full, k, tile.m0);
+  }
+}
+
+/// The whole of B, or in a cluster this block's half of it, to both.
+template <class P>
+__device__ void copy_b(const Problem& p, const Maps& maps, const Tile& tile, int rank, int k,
+                       unsigned char* to, std::uint64_t* full) {
+  const bool shared = p.tiling.cluster > 1;
+  if constexpr (b_by_rows(P::kOrders)) {
+    constexpr int kBlocks = P::kTileN / kBlockRows;
+    copy_row_blocks(to, &maps.b, full, kBlocks, tile.n0, k, shared,
+                    [&](int block) { return !shared || block * kMaxCluster / kBlocks == rank; });
+  } else if (!shared) {
+    copy_box(to, &maps.b, full, k, tile.n0);
+  } else {
+    constexpr int kHalf = P::kTileN / kMaxCluster;
+    copy_box_to(to + rank * kHalf * kTileBytes, &maps.b, full, k, tile.n0 + rank * kHalf,
+                (1 << kMaxCluster) - 1);
+  }
+}
+
 /// Runs in one thread.
 template <class P>
 __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shared<P>& shared) {
@@ -133,14 +182,8 @@ __device__ void copy_operands(const Problem& p, const Maps& maps, int rank, Shar
       } else {
         barrier_expect(full, sizeof(stage));
       }
-      copy_box(stage.a, &maps.a, full, k, tile.m0);
-      if (p.tiling.cluster == 1) {
-        copy_box(stage.b, &maps.b, full, k, tile.n0);
-      } else {
-        constexpr int kHalf = P::kTileN / kMaxCluster;
-        copy_box_to(stage.b + rank * kHalf * kTileBytes, &maps.b, full, k, tile.n0 + rank * kHalf,
-                    (1 << kMaxCluster) - 1);
-      }
+      copy_a<P>(maps, tile, k, stage.a, full);
+      copy_b<P>(p, maps, tile, rank, k, stage.b, full);
       if constexpr (P::kScaled) {
         wait_for_earlier_kernels();  // the one that orders the scales; the operands are older
         copy_scales<P>(p, maps, tile, k, min(k + P::kTileK, tile.k_end), shared.scales[ring.stage],

@@ -143,7 +143,8 @@ bool blocks_b(const WgmmaGemm& gemm) {
 bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
   const bool choice = has_choice(gemm.types);
   if (!gemm.promoted) {
-    return tiling.chains == Chains::one && (choice || tiling.tile_n == 128);
+    const bool whole_blocks = !b_by_rows(gemm.orders) || tiling.tile_n % kBlockRows == 0;
+    return tiling.chains == Chains::one && whole_blocks && (choice || tiling.tile_n == 128);
   }
   const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
   switch (tiling.chains) {
@@ -255,6 +256,17 @@ void order_scales(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   check_launch("gemm scales");
 }
 
+void launch_bf16(Context& context, const WgmmaGemm& gemm, const Problem& p) {
+  constexpr WgmmaTypes kTypes = WgmmaTypes::bf16;
+  switch (gemm.orders) {
+    case WgmmaOrders::k_k: return launch_types<kTypes>(context, gemm, p);
+    case WgmmaOrders::k_rows:
+      return launch_one_chain<kTypes, WgmmaOrders::k_rows>(context, gemm, p);
+    case WgmmaOrders::rows_rows:
+      return launch_one_chain<kTypes, WgmmaOrders::rows_rows>(context, gemm, p);
+  }
+}
+
 /// All of the problem but its memory.
 Problem plan(const WgmmaGemm& gemm, int multiprocessors) {
   const int step_k = gemm.types == WgmmaTypes::bf16 ? 16 : 32;
@@ -294,6 +306,13 @@ CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int
                     CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+CUtensorMap row_block_map(const void* data, std::int64_t rows, std::int64_t k,
+                          std::int64_t stride) {
+  constexpr int kBytes = 2;
+  return tensor_map(data, kBytes, k, rows, stride, kTileBytes / kBytes, kBlockRows,
+                    CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 CUtensorMap scale_map(const Problem& p, const float* scales, int columns, int box) {
   return tensor_map(scales, sizeof(float), ceil_div(p.k, p.chunk), columns, columns, 1, box,
                     CU_TENSOR_MAP_SWIZZLE_NONE);
@@ -327,7 +346,7 @@ void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
     case WgmmaTypes::e4m3_e5m2: launch_types<WgmmaTypes::e4m3_e5m2>(context, gemm, p); break;
     case WgmmaTypes::e5m2_e4m3: launch_types<WgmmaTypes::e5m2_e4m3>(context, gemm, p); break;
     case WgmmaTypes::e5m2_e5m2: launch_types<WgmmaTypes::e5m2_e5m2>(context, gemm, p); break;
-    case WgmmaTypes::bf16: launch_types<WgmmaTypes::bf16>(context, gemm, p); break;
+    case WgmmaTypes::bf16: launch_bf16(context, gemm, p); break;
   }
   if (p.splits > 1) {
     reduce_kernel<<<context.multiprocessors() * 4, 256, 0, context.stream()>>>(p);

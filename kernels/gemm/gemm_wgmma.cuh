@@ -191,6 +191,7 @@ class Consumer {
   /// next products. With ping_pong another warpgroup multiplies meanwhile.
   static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
   static constexpr int kStepK = 32 / P::kBytes;
+  static constexpr bool kRowsA = a_by_rows(P::kOrders), kRowsB = b_by_rows(P::kOrders);
 
   using Scales = TileScales<P::kTileN, !P::kScaled>;
   using Sums = Sum[P::kRowBlocks];
@@ -228,10 +229,11 @@ class Consumer {
   /// The first row of a row block in the tile.
   __device__ int first_row(int block) const { return warpgroup_ * P::kRows + 64 * block; }
   __device__ std::uint64_t a_descriptor(int block) const {
-    return operand_descriptor(shared_.stages[ring_.stage].a + first_row(block) * kTileBytes);
+    return operand_descriptor<kRowsA>(shared_.stages[ring_.stage].a +
+                                      first_row(block) * kTileBytes);
   }
   __device__ std::uint64_t b_descriptor() const {
-    return operand_descriptor(shared_.stages[ring_.stage].b);
+    return operand_descriptor<kRowsB>(shared_.stages[ring_.stage].b);
   }
   __device__ void await_stage() const { barrier_wait(&shared_.full[ring_.stage], ring_.parity); }
   /// Issues the products of a stage in a row block; past the end of K all are zeros. `add`: to what
@@ -242,7 +244,8 @@ class Consumer {
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < kStepsPerStage; ++s) {
-      wgmma<P::kTypes, P::kTileN>(d, a + 2 * s, b + 2 * s, s > 0 || add);
+      wgmma<P::kTypes, P::kTileN, P::kOrders>(d, a + kDescriptorStep<kRowsA> * s,
+                                              b + kDescriptorStep<kRowsB> * s, s > 0 || add);
       if (P::kChains == Chains::ping_pong || s == kStepsPerStage - 1) wgmma_commit();
     }
   }
@@ -366,7 +369,8 @@ class Consumer {
         keep(partial);
         wgmma_fence();
         for (; s < until; ++s, ++in_chunk) {
-          wgmma<P::kTypes, P::kTileN>(partial, a + 2 * s, b + 2 * s, in_chunk > 0);
+          wgmma<P::kTypes, P::kTileN, P::kOrders>(partial, a + kDescriptorStep<kRowsA> * s,
+                                                  b + kDescriptorStep<kRowsB> * s, in_chunk > 0);
         }
         wgmma_commit();
         wgmma_wait<0>();
@@ -438,8 +442,12 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   (void)prepared;
   const int cluster = problem.tiling.cluster;
   Maps maps{};
-  maps.a = operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
-  maps.b = operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
+  maps.a = a_by_rows(P::kOrders)
+               ? row_block_map(gemm.a, gemm.m, gemm.k, gemm.a_stride)
+               : operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
+  maps.b = b_by_rows(P::kOrders)
+               ? row_block_map(gemm.b, gemm.n, gemm.k, gemm.b_stride)
+               : operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
   maps.d = output_map(problem, P::kBoxColumns);
   if constexpr (P::kScaled) {
     maps.step_a = scale_map(problem, problem.step_a, problem.tiles_m * P::kTileM, P::kTileM);
@@ -489,6 +497,23 @@ void launch_order(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   launch_plan<Plan<kTypes, kOrder, false, Chains::any_length, 2, 128>>(context, gemm, p);
 }
 
+/// Kernels of one chain over the whole range.
+template <WgmmaTypes kTypes, WgmmaOrders kOrders>
+void launch_one_chain(Context& context, const WgmmaGemm& gemm, const Problem& p) {
+  const auto launch = [&]<int kTileN>() {
+    constexpr auto kOrder = numerics::ScaleOrder::epilogue;
+    launch_plan<Plan<kTypes, kOrder, false, Chains::one, 2, kTileN, 1, kOrders>>(context, gemm, p);
+  };
+  if constexpr (has_choice(kTypes)) {
+    if (p.tiling.tile_n == 256) return launch.template operator()<256>();
+    if (p.tiling.tile_n == 192) return launch.template operator()<192>();
+  }
+  if constexpr (has_choice(kTypes) && !b_by_rows(kOrders)) {
+    if (p.tiling.tile_n == 160) return launch.template operator()<160>();
+  }
+  launch.template operator()<128>();
+}
+
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   using numerics::ScaleOrder;
@@ -506,16 +531,7 @@ void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
     }
     return launch_order<kTypes, ScaleOrder::epilogue>(context, gemm, p);
   }
-  const auto launch = [&]<int kTileN>() {
-    launch_plan<Plan<kTypes, ScaleOrder::epilogue, false, Chains::one, 2, kTileN>>(context, gemm,
-                                                                                   p);
-  };
-  if constexpr (has_choice(kTypes)) {
-    if (p.tiling.tile_n == 256) return launch.template operator()<256>();
-    if (p.tiling.tile_n == 192) return launch.template operator()<192>();
-    if (p.tiling.tile_n == 160) return launch.template operator()<160>();
-  }
-  launch.template operator()<128>();
+  launch_one_chain<kTypes, WgmmaOrders::k_k>(context, gemm, p);
 }
 
 }  // namespace fp8lab::cuda

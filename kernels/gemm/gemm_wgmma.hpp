@@ -17,13 +17,15 @@ struct ScaleGrid {
   std::int64_t cols = 0;  ///< elements of K that share a scale, likewise
 };
 
-/// D (m, n) = A (m, k) B (n, k)^T. Codes are K-contiguous; `k` counts elements.
+/// D (m, n) = A (m, k) B (n, k)^T; `k` counts elements.
 struct WgmmaGemm {
   WgmmaTypes types = WgmmaTypes::e4m3_e4m3;
+  WgmmaOrders orders = WgmmaOrders::k_k;  ///< others for bf16 that is not promoted
   bool promoted = false;  ///< chains of `chunk` elements are added in FP32, with scales by `order`
   numerics::ScaleOrder order = numerics::ScaleOrder::epilogue;
   std::int64_t m = 0, n = 0, k = 0;
-  const void* a = nullptr;  ///< rows 16-byte aligned, a_stride elements apart
+  /// (m, k), or by rows (k, m): lines 16-byte aligned, a_stride elements apart.
+  const void* a = nullptr;
   const void* b = nullptr;
   std::int64_t a_stride = 0, b_stride = 0;
   std::int64_t chunk = 0;   ///< K of one chain, a multiple of one instruction's; unused for `none`

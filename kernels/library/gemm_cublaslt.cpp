@@ -288,8 +288,11 @@ void CublasLtGemm::set_operation() {
   check(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   operation_.reset(operation);
-  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+  // The library's matrices are column-major: (rows, k) in memory is its k x rows.
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA,
+      operand(0).has_rows_contiguous() ? CUBLAS_OP_N : CUBLAS_OP_T);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB,
+      operand(1).has_rows_contiguous() ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (call_.spec.accumulator == Accumulator::sm90_wgmma_fp8) {
     const std::int8_t fast = call_.spec.schedule == Schedule::fast ? 1 : 0;
     set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
@@ -306,8 +309,8 @@ void CublasLtGemm::set_operation() {
 void CublasLtGemm::set_layouts() {
   for (int i = 0; i < 2; ++i) {
     const QuantizedOperand& source = operand(i);
-    operand_layouts_[static_cast<std::size_t>(i)].reset(
-        make_layout(data_type(source), source.k, source.rows, source.codes.row_stride));
+    operand_layouts_[static_cast<std::size_t>(i)].reset(make_layout(
+        data_type(source), source.codes.cols, source.codes.rows, source.codes.row_stride));
   }
   const cudaDataType_t type = d_.dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
   d_layout_.reset(make_layout(type, d_.cols, d_.rows, d_.row_stride));

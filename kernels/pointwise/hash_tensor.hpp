@@ -16,4 +16,8 @@ using HashSum = unsigned long long;  ///< as atomicAdd takes it
 void add_hash(Context& context, numerics::HashedPart part, const TensorView& view, int word_bytes,
               std::uint64_t first, HashSum* total);
 
+/// The same for the transpose of a bf16 or f32 matrix, in words of 8 bytes.
+void add_transposed_hash(Context& context, numerics::HashedPart part, const TensorView& view,
+                         HashSum* total);
+
 }  // namespace fp8lab::cuda

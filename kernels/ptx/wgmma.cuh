@@ -8,13 +8,22 @@
 
 namespace fp8lab::cuda {
 
-/// Descriptor of a K-major operand tile with rows of 128 bytes in the 128-byte swizzle: groups of 8
-/// rows are 1024 bytes apart. Adding 2 moves 32 bytes along K.
+/// Descriptor of an operand tile in lines of 128 bytes in the 128-byte swizzle; groups of 8 lines
+/// are 1024 bytes apart.
+///   K contiguous:    a line holds 128 bytes of K of one row.
+///   rows contiguous: a line holds one k of 64 rows (bf16); 64 lines make a block of 64 x 64, and
+///                    blocks along the rows follow each other (leading offset).
+template <bool kByRows>
 __device__ inline std::uint64_t operand_descriptor(const void* tile) {
   constexpr std::uint64_t kStrideOffset = 1024 >> 4;
+  constexpr std::uint64_t kLeadingOffset = kByRows ? 8192 >> 4 : 0;
   constexpr std::uint64_t kSwizzle128 = 1;
-  return ((shared_address(tile) & 0x3FFFFu) >> 4) | kStrideOffset << 32 | kSwizzle128 << 62;
+  return ((shared_address(tile) & 0x3FFFFu) >> 4) | kLeadingOffset << 16 | kStrideOffset << 32 |
+         kSwizzle128 << 62;
 }
+/// What moves a descriptor by one instruction along K: 32 bytes of a line, or 16 lines.
+template <bool kByRows>
+constexpr std::uint64_t kDescriptorStep = kByRows ? 16 * 128 >> 4 : 32 >> 4;
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
@@ -118,14 +127,19 @@ __device__ inline void keep(float (&values)[kCount]) {
     FP8LAB_WGMMA_##n("k32.f32.e5m2.e4m3", "");            \
   } else if constexpr (kTypes == WgmmaTypes::e5m2_e5m2) { \
     FP8LAB_WGMMA_##n("k32.f32.e5m2.e5m2", "");            \
-  } else {                                                \
+  } else if constexpr (kOrders == WgmmaOrders::k_k) {     \
     FP8LAB_WGMMA_##n("k16.f32.bf16.bf16", ", 0, 0");      \
+  } else if constexpr (kOrders == WgmmaOrders::k_rows) {  \
+    FP8LAB_WGMMA_##n("k16.f32.bf16.bf16", ", 0, 1");      \
+  } else {                                                \
+    FP8LAB_WGMMA_##n("k16.f32.bf16.bf16", ", 1, 1");      \
   }
 
 /// d (64, kN) = a (64, 32 bytes of K) b (kN, 32 bytes of K)^T + (add ? d : 0).
-template <WgmmaTypes kTypes, int kN>
+template <WgmmaTypes kTypes, int kN, WgmmaOrders kOrders = WgmmaOrders::k_k>
 __device__ void wgmma(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
   static_assert(kN == 128 || kN == 160 || kN == 192 || kN == 256);
+  static_assert(kTypes == WgmmaTypes::bf16 || kOrders == WgmmaOrders::k_k);
   if constexpr (kN == 128) {
     FP8LAB_WGMMA(128)
   } else if constexpr (kN == 160) {

@@ -10,7 +10,7 @@ namespace fp8lab::cuda {
 /// Value of a stored element of an operand.
 struct Decoder {
   const void* codes;
-  std::int64_t stride;
+  std::int64_t row_step, k_step;
   DType dtype;
   numerics::FormatSpec format;
   bool codebooks;
@@ -18,7 +18,7 @@ struct Decoder {
   std::int64_t scale_stride, tile_height, tile_width, tiles_across;
 
   __device__ float operator()(std::int64_t row, std::int64_t col) const {
-    const std::int64_t at = row * stride + col;
+    const std::int64_t at = row * row_step + col * k_step;
     if (dtype == DType::bf16)
       return numerics::from_bf16(static_cast<const std::uint16_t*>(codes)[at]);
     if (dtype == DType::f32) return static_cast<const float*>(codes)[at];
@@ -37,7 +37,8 @@ struct Decoder {
 inline Decoder decoder_of(const QuantizedOperand& operand) {
   const TileShape& tile = operand.spec.tile;
   return {operand.codes.data,
-          operand.codes.row_stride,
+          operand.row_step(),
+          operand.k_step(),
           operand.codes.dtype,
           operand.spec.format,
           operand.spec.has_codebooks(),

@@ -349,7 +349,12 @@ struct Layout {
 };
 
 void hash_operand(Context& context, const QuantizedOperand& operand, HashSum* total) {
-  add_hash(context, numerics::HashedPart::codes, operand.codes, sizeof(std::uint64_t), 0, total);
+  constexpr auto kCodes = numerics::HashedPart::codes;
+  if (operand.has_rows_contiguous()) {
+    add_transposed_hash(context, kCodes, operand.codes, total);
+  } else {
+    add_hash(context, kCodes, operand.codes, sizeof(std::uint64_t), 0, total);
+  }
   if (operand.scales.empty()) return;
   add_hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), 0, total);
 }

@@ -146,11 +146,8 @@ void decode_operand(Context& context, const QuantizedOperand& operand, bool tran
 }
 
 void run(Context& context, const ops::Dequantize& op) {
-  check_operand("dequantize", op.operand);
+  op.check();
   check_supported("dequantize", op.operand);
-  check_matrix("dequantize", "op.destination", op.destination,
-               op.transpose ? op.operand.k : op.operand.rows,
-               op.transpose ? op.operand.rows : op.operand.k);
   if (op.destination.size() == 0) return;
   if (!op.operand.spec.transform.is_linear())
     return decode_operand(context, op.operand, op.transpose, op.destination);

@@ -33,16 +33,20 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
     require_gemm(role);
   }
   whole_x_ = operand(Slot::fprop_x);
+  statistics_ = backend_.allocate(DType::u8, std::size(kSlots), sizeof(OperandStatistics));
 }
 
-void Linear::require_quantizer(Slot slot) {
+TensorView Linear::source_without_memory(Slot slot) const {
   const bool transpose = is_second_orientation(slot);
   const QuantizedOperand& target = operand(slot);
   const DType dtype = is_weight(slot) ? weight_source(slot).dtype : weight_.working().dtype;
-  const TensorView source = TensorView::without_memory(dtype, transpose ? target.k : target.rows,
-                                                       transpose ? target.rows : target.k);
-  const Support support =
-      backend_.supports(ops::Quantize{source, transpose, {}, {}, operand(slot)});
+  return TensorView::without_memory(dtype, transpose ? target.k : target.rows,
+                                    transpose ? target.rows : target.k);
+}
+
+void Linear::require_quantizer(Slot slot) {
+  const Support support = backend_.supports(ops::Quantize{
+      source_without_memory(slot), is_second_orientation(slot), {}, {}, operand(slot)});
   if (!support) throw Error(fmt::format("{}: {}: {}", name_, slot_name(slot), support.reason));
 }
 
@@ -70,11 +74,14 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   const QuantSpec& spec = recipe_.slot(slot);
   target = QuantizedOperand::without_memory(spec, rows, k);
   target.is_right = is_right(slot);
-  require_quantizer(slot);
   const DType dtype = backend_.storage(spec.storage());
-  if (is_weight(slot) && is_source(slot, weight_source(slot))) {
-    target.codes = weight_source(slot);
-  } else if (is_kept(slot)) {
+  const TensorView source = source_without_memory(slot);
+  if (is_source(slot, source)) {
+    be_source(slot, is_weight(slot) ? weight_source(slot) : source);
+    return;
+  }
+  require_quantizer(slot);
+  if (is_kept(slot)) {
     target.codes = backend_.allocate(dtype, rows, k);
   } else {
     workspace_.reserve(buffer_name(slot), dtype, rows, k);
@@ -94,7 +101,6 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   if (spec.scale_source == ScaleSource::delayed && states_[tensor_of(slot)].empty()) {
     states_[tensor_of(slot)] = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
   }
-  statistics_[slot] = backend_.allocate(DType::u8, 1, sizeof(OperandStatistics));
 }
 
 TensorView Linear::source_of(Slot slot, const TensorView& original) {
@@ -114,14 +120,21 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
 
 bool Linear::is_source(Slot slot, const TensorView& source) const {
   const QuantSpec& spec = recipe_.slot(slot);
-  return !spec.is_cast() && !spec.transform && !is_second_orientation(slot) &&
+  return !spec.is_cast() && !spec.transform &&
+         spec.orientation_source == OrientationSource::high_precision &&
          source.dtype == backend_.storage(spec.storage());
+}
+
+void Linear::be_source(Slot slot, const TensorView& source) {
+  operand(slot).codes = source;
+  operand(slot).order =
+      is_second_orientation(slot) ? StorageOrder::rows_contiguous : StorageOrder::k_contiguous;
 }
 
 void Linear::fit_x(std::int64_t rows) {
   QuantizedOperand& x = operand(Slot::fprop_x);
   x.rows = rows;
-  if (is_kept(Slot::fprop_x)) x.codes = whole_x_.codes.row_range(0, rows);
+  if (!whole_x_.codes.empty()) x.codes = whole_x_.codes.row_range(0, rows);
   if (x.spec.has_scale()) x.scales = whole_x_.scales.row_range(0, x.spec.tile_rows(rows));
 }
 
@@ -130,7 +143,7 @@ bool Linear::bind(Slot slot, const TensorView& source) {
   target.spec = recipe_.slot(slot);
   if (slot == Slot::fprop_x) fit_x(source.rows);
   if (is_source(slot, source)) {
-    target.codes = source;
+    be_source(slot, source);
     return false;
   }
   if (!is_kept(slot)) {
@@ -175,8 +188,8 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
 
 void Linear::measure(const StepContext& context, Slot slot, const TensorView& original) {
   if (!context.log_statistics) return;
-  backend_.run(
-      ops::MeasureOperand{original, is_second_orientation(slot), operand(slot), statistics_[slot]});
+  const TensorView record = statistics_.row_range(static_cast<std::int64_t>(slot), 1);
+  backend_.run(ops::MeasureOperand{original, is_second_orientation(slot), operand(slot), record});
 }
 
 void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {

@@ -66,8 +66,8 @@ class Linear {
   std::int64_t operand_rows(Slot slot) const { return operand(slot).rows; }
   std::int64_t operand_k(Slot slot) const { return operand(slot).k; }
 
-  /// Statistics of the slot's operand on the last logged step, u8 (1, sizeof(OperandStatistics)).
-  const TensorView& statistics(Slot slot) const { return statistics_[slot]; }
+  /// An OperandStatistics of each slot's operand on the last logged step, u8.
+  const TensorView& statistics() const { return statistics_; }
   /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
   const PerTensor<TensorView>& delayed_states() const { return states_; }
   /// Steps whose amaxes each of them has seen.
@@ -88,8 +88,12 @@ class Linear {
   /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
   void require_quantizer(Slot slot);
   void require_gemm(GemmRole role) const;
-  /// True where the operand in `slot` is `source` itself, without a copy.
+  /// The type and shape of the tensor that the operand in `slot` is made from.
+  TensorView source_without_memory(Slot slot) const;
+  /// True where the operand in `slot` is `source` itself, without a copy; a second orientation is
+  /// read with its rows contiguous.
   bool is_source(Slot slot, const TensorView& source) const;
+  void be_source(Slot slot, const TensorView& source);
   bool is_warming_up(Slot slot) const;
   /// In the first steps of a history: quantizes once more, by the amax of `source` itself. The
   /// quantization before it has recorded that amax.
@@ -128,7 +132,7 @@ class Linear {
   Purpose purpose_;
   PerSlot<QuantizedOperand> operands_;
   QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has
-  PerSlot<TensorView> statistics_;
+  TensorView statistics_;
   PerTensor<TensorView> states_;
   PerTensor<std::int64_t> history_steps_{};
   PerGemm<TensorView> factors_;

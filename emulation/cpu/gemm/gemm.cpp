@@ -413,10 +413,11 @@ class FastGemm {
 }  // namespace
 
 void run(const ops::Gemm& op) {
-  if (op.a.spec.has_codebooks() || op.b.spec.has_codebooks()) {
+  using reference::MultipliedOperand;
+  if (MultipliedOperand::is_copy(op.a) || MultipliedOperand::is_copy(op.b)) {
     const std::string reason = gemm_refusal(op.spec, op.a.spec, op.b.spec);
     if (!reason.empty()) throw Error(reason);
-    const reference::MultipliedOperand x(op.spec.accumulator, op.a), y(op.spec.accumulator, op.b);
+    const MultipliedOperand x(op.spec.accumulator, op.a), y(op.spec.accumulator, op.b);
     return run(ops::Gemm{op.spec, x.get(), y.get(), op.bias, op.accumulate, op.d});
   }
   const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);

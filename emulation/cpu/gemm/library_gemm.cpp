@@ -77,7 +77,7 @@ void library_gemm(const GemmSpec& spec, const QuantizedOperand& a, const Quantiz
                   const LibraryEpilogue& epilogue, const TensorView& d) {
   refuse_work_after(a);
   refuse_work_after(b);
-  if (a.spec.has_codebooks() || b.spec.has_codebooks()) {
+  if (reference::MultipliedOperand::is_copy(a) || reference::MultipliedOperand::is_copy(b)) {
     const std::string reason = gemm_refusal(spec, a.spec, b.spec);
     if (!reason.empty()) throw Error(reason);
     const reference::MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);

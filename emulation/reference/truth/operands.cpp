@@ -14,7 +14,7 @@ void run(const ops::Quantize& op) {
 }
 
 void run(const ops::Dequantize& op) {
-  if (op.transpose) {
+  if (op.transpose != op.operand.has_rows_contiguous()) {
     matrix(op.destination) = matrix(op.operand.codes).transpose();
   } else {
     matrix(op.destination) = matrix(op.operand.codes);
@@ -32,7 +32,18 @@ void run(const ops::RotateBack&) {}
 void run(const ops::Compensate&) {}
 
 void run(const ops::Gemm& op) {
-  Matrix product = matrix(op.a.codes) * matrix(op.b.codes).transpose();
+  const auto a = matrix(op.a.codes), b = matrix(op.b.codes);
+  const bool a_transposed = op.a.has_rows_contiguous(), b_transposed = op.b.has_rows_contiguous();
+  Matrix product;
+  if (a_transposed && b_transposed) {
+    product = a.transpose() * b;
+  } else if (a_transposed) {
+    product = a.transpose() * b.transpose();
+  } else if (b_transposed) {
+    product = a * b;
+  } else {
+    product = a * b.transpose();
+  }
   if (!op.bias.empty()) product.rowwise() += matrix(op.bias).row(0);
   if (op.accumulate) {
     matrix(op.d) += product;
