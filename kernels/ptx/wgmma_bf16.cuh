@@ -1,0 +1,99 @@
+// wgmma of BF16 operands for attention: tiles of 64 rows by 64 or 128 columns, A from shared memory
+// or from registers (PTX ISA 8.x, section "wgmma").
+#pragma once
+
+#include "kernels/ptx/wgmma.cuh"
+
+namespace fp8lab::cuda {
+
+// clang-format off
+#define FP8LAB_R8(i)                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FP8LAB_WGMMA_SHARED_64 \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred add;\n" \
+      "setp.ne.b32 add, %34, 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
+      "}, %32, %33, add, 1, 1, %35, %36;\n" \
+      "}\n" \
+      : FP8LAB_R8(0), FP8LAB_R8(8), FP8LAB_R8(16), FP8LAB_R8(24) \
+      : "l"(a), "l"(b), "r"(add ? 1 : 0), "n"(kRowsA ? 1 : 0), "n"(kRowsB ? 1 : 0))
+#define FP8LAB_WGMMA_REGISTERS_64 \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred add;\n" \
+      "setp.ne.b32 add, %37, 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31" \
+      "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n" \
+      "}\n" \
+      : FP8LAB_R8(0), FP8LAB_R8(8), FP8LAB_R8(16), FP8LAB_R8(24) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0), "n"(kRowsB ? 1 : 0))
+#define FP8LAB_WGMMA_SHARED_128 \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred add;\n" \
+      "setp.ne.b32 add, %66, 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
+      "}, %64, %65, add, 1, 1, %67, %68;\n" \
+      "}\n" \
+      : FP8LAB_R8(0), FP8LAB_R8(8), FP8LAB_R8(16), FP8LAB_R8(24), FP8LAB_R8(32), FP8LAB_R8(40), FP8LAB_R8(48), FP8LAB_R8(56) \
+      : "l"(a), "l"(b), "r"(add ? 1 : 0), "n"(kRowsA ? 1 : 0), "n"(kRowsB ? 1 : 0))
+#define FP8LAB_WGMMA_REGISTERS_128 \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred add;\n" \
+      "setp.ne.b32 add, %69, 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63" \
+      "}, {%64, %65, %66, %67}, %68, add, 1, 1, %70;\n" \
+      "}\n" \
+      : FP8LAB_R8(0), FP8LAB_R8(8), FP8LAB_R8(16), FP8LAB_R8(24), FP8LAB_R8(32), FP8LAB_R8(40), FP8LAB_R8(48), FP8LAB_R8(56) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0), "n"(kRowsB ? 1 : 0))
+// clang-format on
+
+/// d (64, kN) = a (64, 16) b (kN, 16)^T + (add ? d : 0), operands by operand_descriptor<kRowsA> and
+/// <kRowsB>.
+template <int kN, bool kRowsA, bool kRowsB>
+__device__ inline void wgmma_bf16(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
+  static_assert(kN == 64 || kN == 128);
+  if constexpr (kN == 64) {
+    FP8LAB_WGMMA_SHARED_64;
+  } else {
+    FP8LAB_WGMMA_SHARED_128;
+  }
+}
+
+/// The same with A in registers: pairs of bf16 as in the fragment of mma.sync m16n8k16 for each of
+/// the warpgroup's four warps (rows 16 w + lane / 4 and 8 below, columns 2 (lane % 4) and 8 on).
+/// They may change only after the wait for the product.
+template <int kN, bool kRowsB>
+__device__ inline void wgmma_bf16(float (&d)[kN / 2], const std::uint32_t (&a)[4], std::uint64_t b,
+                                  bool add) {
+  static_assert(kN == 64 || kN == 128);
+  if constexpr (kN == 64) {
+    FP8LAB_WGMMA_REGISTERS_64;
+  } else {
+    FP8LAB_WGMMA_REGISTERS_128;
+  }
+}
+
+#undef FP8LAB_WGMMA_SHARED_64
+#undef FP8LAB_WGMMA_SHARED_128
+#undef FP8LAB_WGMMA_REGISTERS_64
+#undef FP8LAB_WGMMA_REGISTERS_128
+#undef FP8LAB_R8
+
+}  // namespace fp8lab::cuda
