@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "emulation/base/error.hpp"
@@ -24,6 +25,12 @@
 #include "emulation/spec/quant_spec.hpp"
 
 namespace fp8lab {
+
+/// A tensor in backend memory, and where its elements go on the host, row after row.
+struct Download {
+  void* destination = nullptr;
+  TensorView source;
+};
 
 class Backend {
  public:
@@ -53,8 +60,12 @@ class Backend {
   /// Host to backend; `source` holds view.size() elements of the view's type. The copy is enqueued
   /// like an operation; `source` may be reused at once.
   virtual void upload(const TensorView& destination, const void* source) = 0;
-  /// Backend to host, after everything enqueued before it.
-  virtual void download(void* destination, const TensorView& source) = 0;
+  /// Backend to host, after everything enqueued before: waits once for all of them.
+  virtual void download_all(std::span<const Download> downloads) = 0;
+  void download(void* destination, const TensorView& source) {
+    const Download one{destination, source};
+    download_all({&one, 1});
+  }
   virtual void fill_zero(const TensorView& view) = 0;
   virtual void synchronize() = 0;
 

@@ -73,16 +73,18 @@ void CudaBackend::upload(const TensorView& destination, const void* source) {
                   static_cast<std::size_t>(destination.rows), context_.stream());
 }
 
-void CudaBackend::download(void* destination, const TensorView& source) {
-  if (source.size() == 0) return;
-  const std::size_t size = size_of(source.dtype);
-  const std::size_t width = static_cast<std::size_t>(source.cols) * size;
-  check(cudaMemcpy2DAsync(destination, width, source.data,
-                          static_cast<std::size_t>(source.row_stride) * size, width,
-                          static_cast<std::size_t>(source.rows), cudaMemcpyDeviceToHost,
-                          context_.stream()),
-        "cudaMemcpy2DAsync");
-  context_.synchronize();
+void CudaBackend::download_all(std::span<const Download> downloads) {
+  Collection collection(staging_, context_.stream());
+  for (const auto& [destination, source] : downloads) {
+    if (source.size() == 0) continue;
+    const std::size_t size = size_of(source.dtype);
+    collection.add(destination, static_cast<const std::byte*>(source.data),
+                   static_cast<std::size_t>(source.row_stride) * size,
+                   static_cast<std::size_t>(source.cols) * size,
+                   static_cast<std::size_t>(source.rows));
+  }
+  collection.finish();
+  context_.synchronize();  // throws for what a kernel has reported
 }
 
 void CudaBackend::fill_zero(const TensorView& view) {

@@ -31,7 +31,7 @@ class CudaBackend : public Backend {
   void release_to(std::size_t mark) override;
   std::size_t memory_bytes() const override { return memory_.bytes(); }
   void upload(const TensorView& destination, const void* source) override;
-  void download(void* destination, const TensorView& source) override;
+  void download_all(std::span<const Download> downloads) override;
   void fill_zero(const TensorView& view) override;
   void synchronize() override { context_.synchronize(); }
 

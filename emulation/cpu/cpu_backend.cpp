@@ -116,11 +116,13 @@ void CpuBackend::upload(const TensorView& destination, const void* source) {
   }
 }
 
-void CpuBackend::download(void* destination, const TensorView& source) {
-  const std::size_t bytes = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
-  auto* to = static_cast<std::byte*>(destination);
-  for (std::int64_t row = 0; row < source.rows; ++row, to += bytes) {
-    std::memcpy(to, source.row_range(row, 1).data, bytes);
+void CpuBackend::download_all(std::span<const Download> downloads) {
+  for (const auto& [destination, source] : downloads) {
+    const std::size_t bytes = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
+    auto* to = static_cast<std::byte*>(destination);
+    for (std::int64_t row = 0; row < source.rows; ++row, to += bytes) {
+      std::memcpy(to, source.row_range(row, 1).data, bytes);
+    }
   }
 }
 

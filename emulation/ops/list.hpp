@@ -2,8 +2,8 @@
 //
 // From this list come the virtual functions of Backend, the functions that an implementation must
 // define (a missing one fails to link) and what walks over all operations. To add an operation:
-// its header in this folder with check() and its cost (cost.hpp), a line here, and one definition
-// of `run` in emulation/cpu, emulation/reference and kernels.
+// its header in this folder with check() and its cost (cost.hpp), a line here, one definition of
+// `run` in emulation/cpu, emulation/reference and kernels, and its random cases in emulation/cases.
 #pragma once
 
 #include "emulation/ops/adamw.hpp"

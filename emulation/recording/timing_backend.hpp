@@ -21,8 +21,8 @@ class TimingBackend final : public StandIn {
   void upload(const TensorView& destination, const void* source) override {
     timed_.upload(destination, source);
   }
-  void download(void* destination, const TensorView& source) override {
-    timed_.download(destination, source);
+  void download_all(std::span<const Download> downloads) override {
+    timed_.download_all(downloads);
   }
   void fill_zero(const TensorView& view) override;
   void synchronize() override { timed_.synchronize(); }

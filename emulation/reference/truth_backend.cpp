@@ -71,11 +71,13 @@ class TruthBackend final : public Backend {
                   width);
     }
   }
-  void download(void* destination, const TensorView& source) override {
-    const auto width = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
-    for (std::int64_t r = 0; r < source.rows; ++r) {
-      std::memcpy(static_cast<std::byte*>(destination) + static_cast<std::size_t>(r) * width,
-                  row_bytes(source, r), width);
+  void download_all(std::span<const Download> downloads) override {
+    for (const auto& [destination, source] : downloads) {
+      const auto width = static_cast<std::size_t>(source.cols) * size_of(source.dtype);
+      for (std::int64_t r = 0; r < source.rows; ++r) {
+        std::memcpy(static_cast<std::byte*>(destination) + static_cast<std::size_t>(r) * width,
+                    row_bytes(source, r), width);
+      }
     }
   }
   void fill_zero(const TensorView& view) override {

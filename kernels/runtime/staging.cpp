@@ -6,7 +6,8 @@
 namespace fp8lab::cuda {
 
 Staging::Staging() {
-  check(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlots * kSlotBytes), "cudaMallocHost");
+  check(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlots * kSlotBytes + kReturnBytes),
+        "cudaMallocHost");
   for (cudaEvent_t& event : emptied_) {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
   }
@@ -15,6 +16,33 @@ Staging::Staging() {
 Staging::~Staging() {
   for (const cudaEvent_t event : emptied_) cudaEventDestroy(event);
   cudaFreeHost(memory_);
+}
+
+void Collection::add(void* destination, const std::byte* source, std::size_t stride,
+                     std::size_t width, std::size_t rows) {
+  const std::size_t bytes = width * rows;
+  const bool large = bytes > Staging::kReturnBytes;
+  if (!large && used_ + bytes > Staging::kReturnBytes) finish();
+  void* const to = large ? destination : staging_.return_memory() + used_;
+  if (stride == width || rows == 1) {
+    check(cudaMemcpyAsync(to, source, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+  } else {
+    check(
+        cudaMemcpy2DAsync(to, width, source, stride, width, rows, cudaMemcpyDeviceToHost, stream_),
+        "cudaMemcpy2DAsync");
+  }
+  if (large) return;
+  parts_.push_back({destination, used_, bytes});
+  used_ += bytes;
+}
+
+void Collection::finish() {
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  for (const Part& part : parts_) {
+    std::memcpy(part.destination, staging_.return_memory() + part.offset, part.bytes);
+  }
+  parts_.clear();
+  used_ = 0;
 }
 
 std::byte* Staging::next_slot() {

@@ -113,7 +113,7 @@ void Parameters::initialize(std::uint64_t seed) {
   }
 }
 
-std::uint64_t Parameters::hash() const {
+const TensorView& Parameters::enqueue_hash() const {
   backend_.fill_zero(hash_);
   std::uint64_t first = 0;
   for (const Parameter& parameter : parameters_) {
@@ -121,8 +121,12 @@ std::uint64_t Parameters::hash() const {
     backend_.run(op);
     first += op.words();
   }
+  return hash_;
+}
+
+std::uint64_t Parameters::hash() const {
   std::uint64_t sum = 0;
-  backend_.download(&sum, hash_);
+  backend_.download(&sum, enqueue_hash());
   return sum;
 }
 

@@ -56,6 +56,8 @@ class Parameters {
 
   /// numerics::hash_term over all master weights in order: the same on every backend.
   std::uint64_t hash() const;
+  /// The same in backend memory, u8 (1, 8), until the next one.
+  const TensorView& enqueue_hash() const;
   void zero_gradients();
   void reset_optimizer();
 

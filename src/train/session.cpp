@@ -96,9 +96,8 @@ std::vector<float> ModelSession::logits(const Batch& batch) {
   return values;
 }
 
-double ModelSession::mean_loss() {
-  return read_scalar(backend_, block_.scalars, StepScalar::kLossSum) *
-         read_scalar(backend_, block_.scalars, StepScalar::kInverseTokens);
+TrainingStep ModelSession::training_step(Transformer& transformer) {
+  return {backend_, parameters_, transformer, block_};
 }
 
 double ModelSession::loss(const Batch& batch) {
@@ -108,7 +107,7 @@ double ModelSession::loss(const Batch& batch) {
   transformer.forward(context());
   transformer.loss(block_.scalars, false);
   transformer.discard_amaxes();
-  return mean_loss();
+  return training_step(transformer).results().mean_loss();
 }
 
 std::vector<float> ModelSession::token_losses(const Batch& batch) {
@@ -142,18 +141,20 @@ std::vector<Completion> ModelSession::generate(const std::vector<Prompt>& prompt
 double ModelSession::gradients(const Batch& batch) {
   require_targets(batch);
   Transformer& transformer = transformer_for(batch);
-  TrainingStep{backend_, parameters_, transformer, block_}.accumulate(context(), {&batch, 1}, 0.0);
+  const TrainingStep step = training_step(transformer);
+  step.accumulate(context(), {&batch, 1}, 0.0);
   transformer.discard_amaxes();
-  return mean_loss();
+  return step.results().mean_loss();
 }
 
 ModelSession::Step ModelSession::step(const Batch& batch, double learning_rate) {
   require_targets(batch);
-  const TrainingStep step{backend_, parameters_, transformer_for(batch), block_};
+  const TrainingStep step = training_step(transformer_for(batch));
   const std::int64_t tokens = step.accumulate(context(), {&batch, 1}, learning_rate);
   step.update(config_.optimizer.adamw, tokens);
   ++steps_;
-  return {mean_loss(), read_scalar(backend_, block_.scalars, StepScalar::kGradNorm)};
+  const StepResults results = step.results();
+  return {results.mean_loss(), results.scalar(StepScalar::kGradNorm)};
 }
 
 }  // namespace fp8lab

@@ -62,7 +62,7 @@ class ModelSession {
   /// With the batch loaded and the weights prepared.
   Transformer& prepare(const Batch& batch);
   StepContext context() const;
-  double mean_loss();
+  TrainingStep training_step(Transformer& transformer);
 
   Backend& backend_;
   ModelConfig model_;

@@ -119,10 +119,6 @@ void Trainer::say(const std::string& phase) const {
 
 double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
 
-double Trainer::scalar(std::int64_t index) {
-  return read_scalar(backend_, memory_->step.scalars, index);
-}
-
 RunMeta Trainer::make_meta() {
   RunMeta meta;
   meta.run_name = config_.name;
@@ -301,8 +297,10 @@ void Trainer::train_step(Stage& stage) {
   const std::int64_t tokens = step.accumulate(context, batches, rate);
   const std::vector<std::uint8_t> without_history = stage.transformer->without_history();
   step.update(config_.optimizer.adamw, tokens);
-  record_step(stage, tokens);
-  if (context.log_statistics) record_statistics(stage, without_history);
+  const StepResults results = step.results(config_.logging.hash_every_step, context.log_statistics);
+  record_step(stage, tokens, results);
+  if (!context.log_statistics) return;
+  log_->append_tensors(position_.step, results.statistics, without_history);
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {
@@ -331,7 +329,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       fmt::format("loss {} or gradient norm {} is not finite", record.loss, record.grad_norm)});
 }
 
-void Trainer::record_step(Stage& stage, std::int64_t tokens) {
+void Trainer::record_step(Stage& stage, std::int64_t tokens, const StepResults& results) {
   ++position_.step;
   ++position_.stage_step;
   position_.tokens += tokens;
@@ -343,15 +341,15 @@ void Trainer::record_step(Stage& stage, std::int64_t tokens) {
   record.tokens = position_.tokens;
   record.loss = record.grad_norm = std::numeric_limits<double>::quiet_NaN();
   if (tokens > 0) {
-    record.loss = scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
-    record.grad_norm = scalar(StepScalar::kGradNorm);
+    record.loss = results.mean_loss();
+    record.grad_norm = results.scalar(StepScalar::kGradNorm);
   } else {
     log_->append(EventRecord{record.step, "no_targets",
                              "no token of this step is trained on; the weights stay"});
   }
-  record.learning_rate = scalar(StepScalar::kLearningRate);
+  record.learning_rate = results.scalar(StepScalar::kLearningRate);
   record.seconds = elapsed();
-  if (config_.logging.hash_every_step) record.weight_hash = memory_->parameters.hash();
+  record.weight_hash = results.weight_hash;
   const bool last = position_.stage_step == stage.config->steps;
   const bool finite =
       tokens == 0 || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
@@ -374,18 +372,6 @@ void Trainer::record_step(Stage& stage, std::int64_t tokens) {
                        record.grad_norm, record.learning_rate, batch_tokens * steps / spent,
                        spent / steps * static_cast<double>(total_steps_ - position_.step)});
   }
-}
-
-void Trainer::record_statistics(Stage& stage, const std::vector<std::uint8_t>& without_history) {
-  std::vector<OperandStatistics> statistics;
-  for (const auto& layer : stage.transformer->linears()) {
-    for (const Slot slot : kSlots) {
-      OperandStatistics record{};
-      backend_.download(&record, layer->statistics(slot));
-      statistics.push_back(record);
-    }
-  }
-  log_->append_tensors(position_.step, statistics, without_history);
 }
 
 bool Trainer::evaluation_is_due(const Stage& stage) const {

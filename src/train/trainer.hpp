@@ -82,15 +82,13 @@ class Trainer {
   StreamPosition first_position(std::int64_t stage) const;
   void continue_amax_histories(Stage& stage);
   void train_step(Stage& stage);
-  void record_step(Stage& stage, std::int64_t tokens);
+  void record_step(Stage& stage, std::int64_t tokens, const StepResults& results);
   void record_nonfinite(const StepRecord& record);
-  void record_statistics(Stage& stage, const std::vector<std::uint8_t>& without_history);
   bool evaluation_is_due(const Stage& stage) const;
   /// False when the stop flag ended it: nothing is recorded, and the resumed run makes it again.
   bool evaluate(Stage& stage);
   void say(const std::string& phase) const;
   void checkpoint(Stage& stage);
-  double scalar(std::int64_t index);
   double elapsed() const;
 
   RunConfig config_;

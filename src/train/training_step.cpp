@@ -1,6 +1,8 @@
 #include "src/train/training_step.hpp"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 
 namespace fp8lab {
 
@@ -56,6 +58,25 @@ void TrainingStep::update(const AdamWSpec& spec, std::int64_t trained_tokens) co
     }
   }
   transformer.update_delayed_scales();
+}
+
+StepResults TrainingStep::results(bool weight_hash, bool statistics) const {
+  StepResults results;
+  std::array<float, StepScalar::kCount> singles{};
+  const bool wide = block.scalars.dtype == DType::f64;
+  void* const scalars = wide ? static_cast<void*>(results.scalars.data()) : singles.data();
+  std::vector<Download> downloads = {{scalars, block.scalars}};
+  if (weight_hash) downloads.push_back({&results.weight_hash, parameters.enqueue_hash()});
+  if (statistics) {
+    const auto& linears = transformer.linears();
+    results.statistics.resize(linears.size() * std::size(kSlots));
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      downloads.push_back({&results.statistics[i * std::size(kSlots)], linears[i]->statistics()});
+    }
+  }
+  backend.download_all(downloads);
+  if (!wide) std::copy(singles.begin(), singles.end(), results.scalars.begin());
+  return results;
 }
 
 }  // namespace fp8lab

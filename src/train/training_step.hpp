@@ -2,8 +2,10 @@
 // other, for runs, for Python and for validation.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "emulation/backend.hpp"
 #include "src/data/dataset.hpp"
@@ -22,6 +24,19 @@ struct StepBlock {
 
   TensorView scalars;      ///< StepScalar
   TensorView step_number;  ///< (1, 1) i32, part of random keys
+};
+
+/// What a step has left in backend memory, on the host.
+struct StepResults {
+  std::array<double, StepScalar::kCount> scalars{};
+  std::uint64_t weight_hash = 0;  ///< 0 unless asked for
+  std::vector<OperandStatistics>
+      statistics;  ///< of each slot of each layer; empty unless asked for
+
+  double scalar(std::int64_t index) const { return scalars[static_cast<std::size_t>(index)]; }
+  double mean_loss() const {
+    return scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
+  }
 };
 
 /// What a step works on; all of it outlives the step. Between the operations of a step nothing
@@ -43,6 +58,9 @@ struct TrainingStep {
   /// step. Without trained tokens there is no gradient, and the weights stay: moments and weight
   /// decay alone would move them.
   void update(const AdamWSpec& spec, std::int64_t trained_tokens) const;
+
+  /// Waits, once, for the end of what has been enqueued.
+  StepResults results(bool weight_hash = false, bool statistics = false) const;
 };
 
 }  // namespace fp8lab

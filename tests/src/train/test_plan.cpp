@@ -115,7 +115,7 @@ class Refusing final : public StandIn {
   void release_to(std::size_t) override {}
   std::size_t memory_bytes() const override { return 0; }
   void upload(const TensorView&, const void*) override {}
-  void download(void*, const TensorView&) override {}
+  void download_all(std::span<const Download>) override {}
   void fill_zero(const TensorView&) override {}
   void synchronize() override {}
 #define FP8LAB_OPERATION(Name) \
@@ -194,9 +194,8 @@ TEST_CASE("a stage that cannot run names itself, the recipe, the layer and the s
 
 TEST_CASE("the layout of parameters counts what they hold") {
   const auto backend = make_backend("cpu", 1);
-  for (const ModelConfig& model :
-       {fp8lab::test::small_model(), fp8lab::test::qwen3_model(), fp8lab::test::biased_model(),
-        fp8lab::test::gpt2_model()}) {
+  for (const ModelConfig& model : {fp8lab::test::small_model(), fp8lab::test::qwen3_model(),
+                                   fp8lab::test::biased_model(), fp8lab::test::gpt2_model()}) {
     const Parameters parameters(*backend, model, OptimizerConfig{}, DType::bf16);
     std::int64_t weights = 0;
     for (const Parameter& parameter : parameters.all()) weights += parameter.master().size();

@@ -37,8 +37,8 @@ class WrongBitBackend final : public StandIn {
   void upload(const TensorView& destination, const void* source) override {
     original_.upload(destination, source);
   }
-  void download(void* destination, const TensorView& source) override {
-    original_.download(destination, source);
+  void download_all(std::span<const Download> downloads) override {
+    original_.download_all(downloads);
   }
   void fill_zero(const TensorView& view) override { original_.fill_zero(view); }
   void synchronize() override {}
