@@ -24,25 +24,77 @@ __device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
 /// The larger one; a NaN in `value` loses.
 __device__ float larger(float best, float value) { return value > best ? value : best; }
 
-/// Largest element of a row, NaN ignored; -inf when there is none. Every thread of the block gets
-/// it. The order is free: only the sign of a zero depends on it, which no user of it sees.
+/// What the elements of a row say about its exponentials.
+struct Extent {
+  float maximum;     ///< NaN ignored; -inf when there is none
+  bool short_range;  ///< all are finite, and exp2((z - maximum) * kLog2E) is normal
+};
+
+/// Largest and smallest of the elements seen; NaN is ignored by the one and is the other.
 template <class T>
-__device__ float block_maximum(const Rows<T>& z, std::int64_t row, std::int64_t cols) {
-  __shared__ float warp_best[kWarpSize];
-  float best = kMinusInfinity;
-  for_each_group_of_row(cols, [&](std::int64_t col, int count) {
-    float values[kGroup];
-    z.load_group(row, col, count, values);
-    for (int i = 0; i < kGroup; ++i) best = i < count ? larger(best, values[i]) : best;
-  });
-  for (int span = kWarpSize / 2; span > 0; span /= 2) {
-    best = larger(best, __shfl_xor_sync(kAllLanes, best, span));
+struct Extremes {
+  float best = kMinusInfinity, least = -kMinusInfinity;
+
+  __device__ void add(const T (&values)[kGroup]) {
+#pragma unroll
+    for (const T value : values) {
+      best = larger(best, value);
+      least = smaller_or_nan(least, value);
+    }
   }
-  if (lane_id() == 0) warp_best[warp_id()] = best;
+  __device__ static float smaller_or_nan(float x, float y) { return x < y || x != x ? x : y; }
+};
+/// In pairs of bf16.
+template <>
+struct Extremes<std::uint16_t> {
+  __nv_bfloat162 best = __float2bfloat162_rn(kMinusInfinity);
+  __nv_bfloat162 least = __float2bfloat162_rn(-kMinusInfinity);
+
+  __device__ void add(const std::uint16_t (&values)[kGroup]) {
+    __nv_bfloat162 pairs[kGroup / 2];
+    std::memcpy(pairs, values, sizeof pairs);
+#pragma unroll
+    for (const __nv_bfloat162 pair : pairs) {
+      best = __hmax2(best, pair);
+      least = __hmin2_nan(least, pair);
+    }
+  }
+};
+__device__ Extremes<float> widened(const Extremes<float>& seen) { return seen; }
+__device__ Extremes<float> widened(const Extremes<std::uint16_t>& seen) {
+  return {larger(__low2float(seen.best), __high2float(seen.best)),
+          Extremes<float>::smaller_or_nan(__low2float(seen.least), __high2float(seen.least))};
+}
+
+/// Extent of a row; every thread of the block gets it. The order is free: only the sign of a zero
+/// depends on it, which no user of it sees.
+template <class T>
+__device__ Extent block_extent(const Rows<T>& z, std::int64_t row, std::int64_t cols) {
+  __shared__ Extremes<float> of_warp[kWarpSize];
+  Extremes<T> seen;
+  for_each_group_of_row(cols, [&](std::int64_t col, int count) {
+    T values[kGroup];
+    z.load_bits(row, col, count, values);
+#pragma unroll
+    for (int i = 1; i < kGroup; ++i) values[i] = i < count ? values[i] : values[0];
+    seen.add(values);
+  });
+  Extremes<float> own = widened(seen);
+  for (int span = kWarpSize / 2; span > 0; span /= 2) {
+    own.best = larger(own.best, __shfl_xor_sync(kAllLanes, own.best, span));
+    own.least =
+        Extremes<float>::smaller_or_nan(own.least, __shfl_xor_sync(kAllLanes, own.least, span));
+  }
+  if (lane_id() == 0) of_warp[warp_id()] = own;
   __syncthreads();
-  for (int warp = 0; warp < warp_count(); ++warp) best = larger(best, warp_best[warp]);
+  for (int warp = 0; warp < warp_count(); ++warp) {
+    own.best = larger(own.best, of_warp[warp].best);
+    own.least = Extremes<float>::smaller_or_nan(own.least, of_warp[warp].least);
+  }
   __syncthreads();
-  return best;
+  // False where an element is NaN or infinite: the exponent is NaN or -inf.
+  const float exponent = (own.least - own.best) * numerics::kLog2E;
+  return {own.best, exponent >= -numerics::kShortExp2Limit};
 }
 
 template <class D>
@@ -65,8 +117,63 @@ struct TokenData {
   std::uint32_t* faults;
 };
 
-/// A block for each token. dlogits may be the logits: the gradient pass reads each element before
-/// it overwrites it, and what else is read of the row is read before the block's barriers.
+/// exp2((z - m) * kLog2E); kShort: the exponent is one of short_exp2.
+template <bool kShort>
+struct Exponential {
+  float m;
+
+  __device__ float operator()(float value) const {
+    const float exponent = (value - m) * numerics::kLog2E;
+    return kShort ? numerics::short_exp2(exponent) : numerics::exp2(exponent);
+  }
+};
+
+/// Elements i and i + 1 of row t through `exponential`, for an even i; +0 from `cols` on.
+template <class Z, class Exponential>
+__device__ float2 exponential_pair(const Rows<Z>& z, std::int64_t t, std::int64_t cols,
+                                   std::int64_t i, const Exponential& exponential) {
+  if (z.wide && i + 1 < cols) {
+    Z pair[2];
+    std::memcpy(pair, __builtin_assume_aligned(z.at(t, i), sizeof pair), sizeof pair);
+    return {exponential(widen(pair[0])), exponential(widen(pair[1]))};
+  }
+  return {exponential(z.load(t, i)), i + 1 < cols ? exponential(z.load(t, i + 1)) : 0.0f};
+}
+
+/// Loss and gradient of a token whose row has the maximum exponential.m.
+template <class Z, class D, class Exponential>
+__device__ void token_loss(std::int64_t t, std::int64_t target, float at_target,
+                           std::int64_t vocabulary, const Rows<Z>& z, const TokenData& token,
+                           const Gradient<D>& gradient, const Exponential& exponential) {
+  const float sum = block_tree_sum_of_pairs(vocabulary, [&](std::int64_t i) {
+    return exponential_pair(z, t, vocabulary, i, exponential);
+  });
+  const float weight = token.weight[t];
+  if (threadIdx.x == 0) {
+    const float below_maximum = exponential.m - at_target;
+    const float nats = (numerics::log2(sum) + (below_maximum * numerics::kLog2E)) * numerics::kLn2;
+    token.loss[t] = numerics::canonical_nan(nats * weight);
+  }
+  if (!gradient.wanted()) return;
+  const float inverse = 1.0f / sum;
+  const float factor = weight * token.scalars[StepScalar::kInverseTokens];
+  for_each_group_of_row(vocabulary, [&](std::int64_t col, int count) {
+    float values[kGroup];
+    z.load_group(t, col, count, values);
+    const bool has_target = target >= col && target - col < kGroup;
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      float probability = exponential(values[i]) * inverse;
+      if (has_target && col + i == target) probability -= 1.0f;
+      values[i] = probability * factor;
+    }
+    gradient.rows.store_group(t, col, count, values);
+  });
+}
+
+/// A block for each token, its three passes over the row back to back: the rows at work fit into
+/// the L2. dlogits may be the logits: the gradient pass reads each element before it overwrites it,
+/// and what else is read of the row is read before the block's barriers.
 template <class Z, class D>
 __global__ void token_losses(std::int64_t vocabulary, Rows<Z> z, TokenData token,
                              Gradient<D> gradient) {
@@ -81,29 +188,14 @@ __global__ void token_losses(std::int64_t vocabulary, Rows<Z> z, TokenData token
     return;
   }
   const float at_target = z.load(t, target);
-  const float m = block_maximum(z, t, vocabulary);
-  const auto exponential = [m](float value) {
-    return numerics::exp2((value - m) * numerics::kLog2E);
-  };
-  const float sum =
-      block_tree_sum(vocabulary, [&](std::int64_t i) { return exponential(z.load(t, i)); });
-  if (threadIdx.x == 0) {
-    const float below_maximum = m - at_target;
-    const float nats = (numerics::log2(sum) + (below_maximum * numerics::kLog2E)) * numerics::kLn2;
-    token.loss[t] = numerics::canonical_nan(nats * weight);
+  const Extent extent = block_extent(z, t, vocabulary);
+  if (extent.short_range) {
+    token_loss(t, target, at_target, vocabulary, z, token, gradient,
+               Exponential<true>{extent.maximum});
+  } else {
+    token_loss(t, target, at_target, vocabulary, z, token, gradient,
+               Exponential<false>{extent.maximum});
   }
-  if (!gradient.wanted()) return;
-  const float inverse = 1.0f / sum;
-  const float factor = weight * token.scalars[StepScalar::kInverseTokens];
-  for_each_group_of_row(vocabulary, [&](std::int64_t col, int count) {
-    float values[kGroup];
-    z.load_group(t, col, count, values);
-    for (int i = 0; i < kGroup; ++i) {
-      const float probability = exponential(values[i]) * inverse;
-      values[i] = (col + i == target ? probability - 1.0f : probability) * factor;
-    }
-    gradient.rows.store_group(t, col, count, values);
-  });
 }
 
 /// One block: scalars[kLossSum] += tree_sum(loss).
@@ -152,10 +244,11 @@ __global__ void row_argmax(std::int64_t cols, Rows<Z> z, std::int32_t* out) {
   out[row] = static_cast<std::int32_t>(best.index);
 }
 
-/// A warp for each chunk of the tree sum, within what a block can have.
+/// Half a warp for each chunk of the tree sum, within what a block can have.
 unsigned threads_for(std::int64_t cols) {
   const std::int64_t chunks = (cols + numerics::kSumChunk - 1) / numerics::kSumChunk;
-  return static_cast<unsigned>(std::clamp<std::int64_t>(chunks, 4, kWarpSize)) * kWarpSize;
+  return static_cast<unsigned>(std::clamp<std::int64_t>((chunks + 1) / 2, 4, kWarpSize)) *
+         kWarpSize;
 }
 
 }  // namespace

@@ -87,18 +87,22 @@ __device__ float warp_tree_sum(std::int64_t n, const Load& load) {
   return sums.total();
 }
 
-/// tree_sum(n, load) by one block of whole warps, whose threads all get the result. Every thread of
-/// the block must call it. The warps share the chunks of a round; the first warp adds their sums.
-template <class Load>
-__device__ float block_tree_sum(std::int64_t n, const Load& load) {
-  __shared__ float round_sums[kWarpSize];
+/// tree_sum of n elements by one block of whole warps, whose threads all get the result. Every
+/// thread of the block must call it. `teams` groups of threads share the chunks; the calling thread
+/// is of number `team`, and sum_of_chunk(chunk) gives a team's `leader` the sum of one. The first
+/// warp adds the sums.
+template <class SumOfChunk>
+__device__ float block_sum_of_chunks(std::int64_t n, int team, int teams, bool leader,
+                                     const SumOfChunk& sum_of_chunk) {
+  constexpr int kRound = 2 * kWarpSize;
+  __shared__ float round_sums[kRound];
   const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
   ChunkSums sums;
-  for (std::int64_t first = 0; first < chunks; first += kWarpSize) {
-    const std::int64_t last = first + kWarpSize < chunks ? first + kWarpSize : chunks;
-    for (std::int64_t chunk = first + warp_id(); chunk < last; chunk += warp_count()) {
-      const float sum = warp_chunk_sum(chunk * numerics::kSumChunk, chunk_end(chunk, n), load);
-      if (lane_id() == 0) round_sums[chunk - first] = sum;
+  for (std::int64_t first = 0; first < chunks; first += kRound) {
+    const std::int64_t last = first + kRound < chunks ? first + kRound : chunks;
+    for (std::int64_t chunk = first + team; chunk < last; chunk += teams) {
+      const float sum = sum_of_chunk(chunk);
+      if (leader) round_sums[chunk - first] = sum;
     }
     __syncthreads();
     if (warp_id() == 0) {
@@ -114,6 +118,46 @@ __device__ float block_tree_sum(std::int64_t n, const Load& load) {
   const float result = round_sums[0];
   __syncthreads();  // the next call writes round_sums again
   return result;
+}
+
+/// tree_sum(n, load) by one block: a chunk to each warp.
+template <class Load>
+__device__ float block_tree_sum(std::int64_t n, const Load& load) {
+  return block_sum_of_chunks(n, warp_id(), warp_count(), lane_id() == 0, [&](std::int64_t chunk) {
+    return warp_chunk_sum(chunk * numerics::kSumChunk, chunk_end(chunk, n), load);
+  });
+}
+
+/// Half a warp, and the calling thread's number in it.
+inline constexpr int kHalfWarp = kWarpSize / 2;
+__device__ inline int half_warp_id() { return static_cast<int>(threadIdx.x) / kHalfWarp; }
+__device__ inline int half_lane_id() { return static_cast<int>(threadIdx.x) % kHalfWarp; }
+
+/// tree_sum by one block, of elements that are loaded in pairs: a chunk to each half of a warp.
+/// Thread t of it is the lanes 2 t and 2 t + 1 of numerics::chunk_sum. load(i) returns the elements
+/// i and i + 1 for an even i; those from n on must be +0.
+template <class LoadPair>
+__device__ float block_tree_sum_of_pairs(std::int64_t n, const LoadPair& load) {
+  const auto sum_of_chunk = [&](std::int64_t chunk) {
+    float2 lanes{0.0f, 0.0f};
+    const std::int64_t end = chunk_end(chunk, n);
+#pragma unroll 8
+    for (std::int64_t i = chunk * numerics::kSumChunk + 2 * half_lane_id(); i < end;
+         i += kWarpSize) {
+      const float2 pair = load(i);
+      lanes.x += pair.x;
+      lanes.y += pair.y;
+    }
+    // Lanes 16, 8, 4 and 2 apart are of threads 8, 4, 2 and 1 apart, the last two of one thread.
+    const unsigned half = 0xFFFFu << (half_warp_id() % 2 * kHalfWarp);
+    for (int span = kHalfWarp / 2; span > 0; span /= 2) {
+      lanes.x += __shfl_down_sync(half, lanes.x, span, kHalfWarp);
+      lanes.y += __shfl_down_sync(half, lanes.y, span, kHalfWarp);
+    }
+    return lanes.x + lanes.y;
+  };
+  return block_sum_of_chunks(n, half_warp_id(), 2 * warp_count(), half_lane_id() == 0,
+                             sum_of_chunk);
 }
 
 }  // namespace fp8lab::cuda

@@ -55,6 +55,18 @@ TEST_CASE("exp2 stays within 1 ulp, subnormal results included") {
   CHECK(worst_error(first | sign, last | sign, 1009, numerics::exp2, exact_exp2, in_range) < 1.0);
 }
 
+TEST_CASE("short_exp2 has the bits of exp2 in its range") {
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    for (std::uint32_t pattern = 0; pattern <= bits(numerics::kShortExp2Limit); pattern += 97) {
+      const float x = numerics::bits_float(pattern | sign);
+      if (bits(numerics::short_exp2(x)) != bits(numerics::exp2(x))) FAIL("x = " << x);
+    }
+    const float limit = numerics::bits_float(bits(numerics::kShortExp2Limit) | sign);
+    CHECK(bits(numerics::short_exp2(limit)) == bits(numerics::exp2(limit)));
+  }
+  CHECK(bits(numerics::short_exp2(-127.0f)) != bits(numerics::exp2(-127.0f)));
+}
+
 TEST_CASE("exp2 has the right limits") {
   for (int n = -149; n <= 127; ++n) {
     CHECK(numerics::exp2(static_cast<float>(n)) == std::ldexp(1.0f, n));
