@@ -15,8 +15,10 @@
 #include "src/bench/emulation.hpp"
 #include "src/bench/model_load.hpp"
 #include "src/bench/quantize.hpp"
+#include "src/bench/train.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
+#include "src/cli/run_choice.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab::cli {
@@ -25,13 +27,15 @@ namespace {
 namespace po = boost::program_options;
 
 po::options_description bench_options() {
-  po::options_description options("fp8lab bench emulation|gemm|quantize|load");
+  po::options_description options("fp8lab bench emulation|gemm|quantize|load|train");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
       "emulation: GEMM and quantization of the CPU emulator; gemm: our CUDA kernels beside "
-      "cuBLASLt; quantize: quantization of a backend; load: a model's files beside a plain read");
+      "cuBLASLt; quantize: quantization of a backend; load: a model's files beside a plain read; "
+      "train: steps of a run's first stage");
   add("model", po::value<std::string>(), "load: a Hugging Face folder or a safetensors file");
-  add("backend", po::value<std::string>()->default_value("cpu"), "quantize: cpu or cuda");
+  add("backend", po::value<std::string>()->default_value("cpu"), "quantize and train: cpu or cuda");
+  add_run_choice(options);
   add("all-targets", "every instruction set of this processor, not only the fastest");
   add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
   add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
@@ -243,6 +247,72 @@ nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
   return print_quantizers(bench_quantize(tensor_rows, tensor_cols, values["repeats"].as<int>()));
 }
 
+nlohmann::ordered_json print_steps(const TrainBench& bench) {
+  nlohmann::ordered_json json;
+  const auto tokens = static_cast<double>(bench.tokens);
+  const double plain = bench.steps.front().median();
+  for (const StepTiming& step : bench.steps) {
+    const double median = step.median();
+    fmt::print("  {:<28} {:>9.4f} s {:>10.0f} tokens/s {:>+7.1f} % time\n", step.name, median,
+               tokens / median, 100.0 * (median / plain - 1.0));
+    json.push_back({{"step", step.name},
+                    {"seconds", step.seconds},
+                    {"median_seconds", median},
+                    {"tokens_per_second", tokens / median}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json print_kinds(const TrainBench& bench) {
+  constexpr std::size_t kPrinted = 24;
+  nlohmann::ordered_json json;
+  fmt::print("a step of one micro-batch by kind of operation, each waited for\n");
+  fmt::print("  {:<13} {:>6} {:>10} {:>10} {:>9}  {}\n", "class", "calls", "ms", "G work/s",
+             "of bound", "operation");
+  for (std::size_t i = 0; i < bench.kinds.size(); ++i) {
+    const KindTiming& kind = bench.kinds[i];
+    if (i < kPrinted) {
+      fmt::print("  {:<13} {:>6} {:>10.3f} {:>10.1f} {:>9.3f}  {}\n", name_of(kind.work_class),
+                 kind.calls, 1e3 * kind.seconds, 1e-9 * kind.rate, kind.of_bound, kind.kind);
+    }
+    json.push_back({{"operation", kind.kind},
+                    {"class", name_of(kind.work_class)},
+                    {"calls", kind.calls},
+                    {"seconds", kind.seconds},
+                    {"work_per_second", kind.rate},
+                    {"fraction_of_bound", kind.of_bound}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json bench_training(const po::variables_map& values) {
+  const RunConfig config = chosen_run(values, "bench train");
+  if (config.backend != "cpu" && config.backend != "cuda") {
+    throw unknown_word("bench", "backend", config.backend, {"cpu", "cuda"});
+  }
+  const std::unique_ptr<Backend> backend = make_backend(config.backend, 0);
+  const TrainBench bench = bench_train(config, *backend, values["repeats"].as<int>());
+  const double plain = bench.steps.front().median();
+  const double rate = bench.multiply_adds / plain;
+  fmt::print("{} on {}: {} parameters, {} tokens a step, planned memory {:.2f} GB\n", config.recipe,
+             backend->device(), bench.parameters, bench.tokens,
+             1e-9 * static_cast<double>(bench.planned_bytes));
+  nlohmann::ordered_json json = {{"device", backend->device()},
+                                 {"recipe", config.recipe},
+                                 {"parameters", bench.parameters},
+                                 {"tokens", bench.tokens},
+                                 {"planned_bytes", bench.planned_bytes},
+                                 {"multiply_adds", bench.multiply_adds},
+                                 {"product_bound_per_second", bench.product_bound},
+                                 {"copy_bound_per_second", bench.copy_bound}};
+  json["steps"] = print_steps(bench);
+  fmt::print("  {:.1f} TFLOP/s of the model, {:.3f} of a large BF16 product's {:.1f}\n",
+             2e-12 * rate, rate / bench.product_bound, 2e-12 * bench.product_bound);
+  json["model_flop_per_second"] = 2.0 * rate;
+  json["kinds"] = print_kinds(bench);
+  return json;
+}
+
 /// Runs one bench and writes what it found where --json says.
 template <class Bench>
 int run_bench(const po::variables_map& values, Bench bench) {
@@ -285,6 +355,14 @@ int load(const po::variables_map& values) {
   });
 }
 
+int training(const po::variables_map& values) {
+  return run_bench(values, [&] {
+    nlohmann::ordered_json json;
+    json["train"] = bench_training(values);
+    return json;
+  });
+}
+
 }  // namespace
 
 int bench(const std::vector<std::string>& arguments) {
@@ -297,7 +375,11 @@ int bench(const std::vector<std::string>& arguments) {
       {{"emulation", "", {"all-targets", "repeats", "rows", "cols", "json"}, emulation},
        {"gemm", "", {"repeats", "json"}, device_gemms},
        {"quantize", "", {"backend", "repeats", "rows", "cols", "json"}, quantizers},
-       {"load", "", {"model", "repeats", "json"}, load}});
+       {"load", "", {"model", "repeats", "json"}, load},
+       {"train",
+        "",
+        {"config", "preset", "recipe", "set", "backend", "repeats", "json"},
+        training}});
 }
 
 }  // namespace fp8lab::cli

@@ -100,18 +100,16 @@ MatrixOperand read_operand(Backend& backend, const std::string& file,
 void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
               const MatrixOperand& b, const TensorView& bias, bool accumulate,
               const TensorView& d) {
-  backend.run(ops::Gemm{spec, a.operand, b.operand, bias, accumulate, d});
   const Transform &left = a.operand.spec.transform, &right = b.operand.spec.transform;
-  if (left.left || right.left) backend.run(ops::RotateBack{a.operand, b.operand, d});
-  if (!left.compensated && !right.compensated) return;
   for (const MatrixOperand* matrix : {&a, &b}) {
-    if (!matrix->values.empty()) continue;
+    if (!matrix->values.empty() || (!left.compensated && !right.compensated)) continue;
     throw Error(
         fmt::format("{}: holds codes, but transform {} multiplies the values of both "
                     "matrices; accepted: float32, or uint16 with the bits of bf16",
                     matrix->name, transform_name(left.compensated ? left : right)));
   }
-  backend.run(ops::Compensate{a.operand, a.values, false, b.operand, b.values, false, d});
+  backend.run(ops::Product{
+      {spec, a.operand, b.operand, bias, accumulate, d}, a.values, false, b.values, false});
 }
 
 }  // namespace fp8lab::cli

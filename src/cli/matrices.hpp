@@ -39,8 +39,8 @@ MatrixOperand read_operand(Backend& backend, const std::string& file,
                            const std::optional<std::string>& scale_file, const QuantSpec& spec,
                            std::uint64_t seed);
 
-/// ops::Gemm, ops::RotateBack after transforms of rows, and ops::Compensate where a clamp asks for
-/// it. Throws Error as they do, and where a compensated product has codes instead of values.
+/// ops::Product. Throws Error as it does, and where a compensated product has codes instead of
+/// values.
 void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
               const MatrixOperand& b, const TensorView& bias, bool accumulate, const TensorView& d);
 

@@ -13,6 +13,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/run_choice.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
@@ -32,11 +33,8 @@ namespace po = boost::program_options;
 po::options_description train_options() {
   po::options_description options("fp8lab train --config FILE | --preset NAME");
   auto add = options.add_options();
-  add("config", po::value<std::string>(), "run configuration (TOML)");
-  add("preset", po::value<std::string>(), "built-in configuration by name");
-  add("recipe", po::value<std::string>(), "recipe of the run, by name or file");
+  add_run_choice(options);
   add("backend", po::value<std::string>(), "cpu, truth or cuda");
-  add("set", po::value<std::vector<std::string>>()->composing(), "KEY=VALUE, repeatable");
   add("out", po::value<std::string>(), "run directory (default: runs/NAME)");
   add("init-from", po::value<std::string>(),
       "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
@@ -76,24 +74,6 @@ class ProgressPrinter {
   bool terminal_ = isatty(STDOUT_FILENO) == 1;
   std::chrono::steady_clock::time_point printed_;
 };
-
-RunConfig read_config(const po::variables_map& values) {
-  if (values.count("config") + values.count("preset") != 1) {
-    throw Error("train: give either --config FILE or --preset NAME");
-  }
-  std::vector<Assignment> assignments;
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      assignments.push_back(parse_assignment(text));
-    }
-  }
-  for (const char* key : {"recipe", "backend"}) {
-    if (values.count(key) != 0) assignments.push_back({key, values[key].as<std::string>()});
-  }
-  return values.count("config") != 0
-             ? load_run_config(values["config"].as<std::string>(), assignments)
-             : load_preset(values["preset"].as<std::string>(), assignments);
-}
 
 void choose_simd(const po::variables_map& values, const std::string& backend) {
   if (values.count("simd") == 0) return;
@@ -149,7 +129,7 @@ TrainerOptions trainer_options(const po::variables_map& values, const RunConfig&
 int train(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return 0;
-  const RunConfig config = read_config(values);
+  const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
   TrainerOptions options = trainer_options(values, config);
   const std::unique_ptr<Backend> backend =

@@ -9,9 +9,7 @@
 
 #include "emulation/recording/recording_backend.hpp"
 #include "emulation/recording/timing_backend.hpp"
-#include "src/data/random.hpp"
-#include "src/train/run_memory.hpp"
-#include "src/train/training_step.hpp"
+#include "src/train/step_at_work.hpp"
 
 namespace fp8lab {
 namespace {
@@ -22,31 +20,6 @@ constexpr int kRepeats = 3;
 constexpr std::int64_t kSmallest = 32;
 constexpr std::int64_t kLayers = 3;  // the first, one between, and the last
 
-/// A step's model at work.
-struct StepAtWork {
-  StepAtWork(Backend& memory, const RunConfig& config, const StageConfig& stage,
-             const Recipe& recipe)
-      : backend(memory),
-        run(memory, config, load_recipe(config.recipe)),
-        transformer(make_transformer(memory, run.parameters, config, stage, recipe)) {
-    // Scales that are taken from the tensor itself belong to the first steps of a history.
-    for (const auto& layer : transformer->linears()) {
-      for (const Tensor tensor : kTensors) {
-        layer->continue_history(tensor, delayed_spec(layer->recipe(), tensor).warmup_steps);
-      }
-    }
-  }
-
-  void take(std::span<const Batch> batches, const AdamWSpec& optimizer) {
-    const TrainingStep step{backend, run.parameters, *transformer, run.step};
-    step.update(optimizer, step.accumulate(StepContext{}, batches, 1e-3));
-  }
-
-  Backend& backend;
-  RunMemory run;
-  std::unique_ptr<Transformer> transformer;
-};
-
 /// A batch of the right shape for a backend that reads no values.
 Batch unread_batch(const StageConfig& stage) {
   Batch batch;
@@ -54,42 +27,6 @@ Batch unread_batch(const StageConfig& stage) {
   batch.sequence_length = stage.sequence_length;
   batch.trained_tokens = batch.sequences * batch.sequence_length;
   return batch;
-}
-
-Batch random_batch(const StageConfig& stage, std::int64_t vocab_size) {
-  Batch batch(stage.micro_batch_sequences, stage.sequence_length, 0);
-  RandomSequence random(1, 0);
-  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-    batch.tokens[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
-    batch.targets[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
-    batch.weights[i] = 1.0f;
-    batch.positions[i] =
-        static_cast<std::int32_t>(i) % static_cast<std::int32_t>(stage.sequence_length);
-    batch.document_start[i] = 0;
-  }
-  batch.trained_tokens = static_cast<std::int64_t>(batch.tokens.size());
-  return batch;
-}
-
-/// Uniform matrices of the deviation that initial weights have: the speed of an emulated GEMM, and
-/// the clock of a GPU, depend on values. Vectors are ones.
-void fill(Parameters& parameters) {
-  constexpr std::int64_t kPiece = 1 << 18;
-  const double range = parameters.model().initializer_range * 1.7320508075688772;
-  RandomSequence random(1, 1);
-  std::vector<float> values(kPiece);
-  for (float& value : values) {
-    value = static_cast<float>(range * (2.0 * random.open_unit() - 1.0));
-  }
-  const std::vector<float> ones(kPiece, 1.0f);
-  for (const Parameter& parameter : parameters.all()) {
-    const std::span<const float> source(parameter.declaration.is_vector ? ones : values);
-    const std::int64_t size = parameter.master().size();
-    for (std::int64_t first = 0; first < size; first += kPiece) {
-      const std::int64_t count = std::min(kPiece, size - first);
-      parameters.upload(parameter, first, source.first(static_cast<std::size_t>(count)));
-    }
-  }
 }
 
 struct Rate {
@@ -190,7 +127,7 @@ WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recip
   WorkLog log;
   {
     StepAtWork step(timing, config, stage, recipe);
-    fill(step.run.parameters);
+    fill_with_noise(step.memory.parameters);
     const std::vector<Batch> batches(1, random_batch(stage, config.model.vocab_size));
     step.take(batches, config.optimizer.adamw);
     for (int i = 0; i < kRepeats; ++i) {

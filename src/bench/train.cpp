@@ -1,0 +1,131 @@
+#include "src/bench/train.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "src/bench/bell_values.hpp"
+#include "src/train/memory_plan.hpp"
+#include "src/train/step_at_work.hpp"
+#include "src/train/time_plan.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr int kWarmUps = 2;
+
+double seconds_of(const std::function<void()>& action) {
+  const auto began = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+/// The least seconds of `repeats` runs of an enqueued action, each waited for.
+double least_seconds(Backend& backend, int repeats, const std::function<void()>& action) {
+  double least = 0;
+  for (int i = 0; i <= repeats; ++i) {
+    const double seconds = seconds_of([&] {
+      action();
+      backend.synchronize();
+    });
+    if (i == 1 || (i > 1 && seconds < least)) least = seconds;
+  }
+  return least;
+}
+
+/// A square BF16 matrix of bell-shaped values.
+TensorView bell_matrix(Backend& backend, std::int64_t size) {
+  const TensorView matrix = backend.allocate(DType::bf16, size, size);
+  backend.upload(matrix, bell_values(size * size).data());
+  return matrix;
+}
+
+double bf16_product_bound(Backend& backend, int repeats) {
+  const std::size_t mark = backend.memory_mark();
+  const std::int64_t size = backend.is_on_host() ? 512 : 8192;
+  QuantizedOperand a = QuantizedOperand::without_memory({}, size, size);
+  QuantizedOperand b = a;
+  a.codes = bell_matrix(backend, size);
+  b.codes = bell_matrix(backend, size);
+  b.is_right = true;
+  const GemmSpec spec;
+  const ops::Gemm gemm{spec, a, b, {}, false, backend.allocate(DType::bf16, size, size)};
+  const double seconds = least_seconds(backend, repeats, [&] { backend.run(gemm); });
+  backend.release_to(mark);
+  return gemm.work() / seconds;
+}
+
+double bf16_copy_bound(Backend& backend, int repeats) {
+  const std::size_t mark = backend.memory_mark();
+  const std::int64_t size = backend.is_on_host() ? 4096 : 16384;
+  const ops::Copy copy{backend.allocate(DType::bf16, size, size),
+                       backend.allocate(DType::bf16, size, size)};
+  const double seconds = least_seconds(backend, repeats, [&] { backend.run(copy); });
+  backend.release_to(mark);
+  return copy.work() / seconds;
+}
+
+bool multiplies(WorkClass work_class) {
+  return work_class == WorkClass::gemm || work_class == WorkClass::attention;
+}
+
+void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                Backend& backend, int repeats, TrainBench& bench) {
+  const std::size_t mark = backend.memory_mark();
+  {
+    StepAtWork work(backend, config, stage, recipe);
+    fill_with_noise(work.memory.parameters);
+    bench.parameters = work.memory.parameters.declaration().weights();
+    const auto micro_batches =
+        static_cast<std::size_t>(stage.batch_sequences / stage.micro_batch_sequences);
+    const std::vector<Batch> batches(micro_batches, random_batch(stage, config.model.vocab_size));
+    const auto time = [&](const char* name, bool hash, bool statistics) {
+      StepTiming timing{name, {}};
+      for (int i = 0; i < repeats + kWarmUps; ++i) {
+        const double seconds = seconds_of([&] {
+          work.take(batches, config.optimizer.adamw, statistics);
+          work.step().results(hash, statistics);
+        });
+        if (i >= kWarmUps) timing.seconds.push_back(seconds);
+      }
+      bench.steps.push_back(std::move(timing));
+    };
+    time("step", false, false);
+    time("with a hash of the weights", true, false);
+    time("with statistics and hash", true, true);
+  }
+  backend.release_to(mark);
+}
+
+}  // namespace
+
+double StepTiming::median() const {
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted[sorted.size() / 2];
+}
+
+TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats) {
+  const StageConfig& stage = config.stages.front();
+  const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
+  TrainBench bench;
+  bench.tokens = stage.batch_sequences * stage.sequence_length;
+  for (const auto& [key, kind] : record_step(config, stage, recipe, backend)) {
+    if (multiplies(kind.work_class)) bench.multiply_adds += kind.work;
+  }
+  validate_stage(config, stage, recipe, backend);
+  bench.planned_bytes = plan_memory(config, stage, recipe, backend).total();
+  bench.product_bound = bf16_product_bound(backend, repeats);
+  bench.copy_bound = bf16_copy_bound(backend, repeats);
+  time_steps(config, stage, recipe, backend, repeats, bench);
+  for (const auto& [key, kind] : time_step(config, stage, recipe, backend)) {
+    const double rate = kind.seconds > 0 ? kind.work / kind.seconds : 0;
+    const double bound = multiplies(kind.work_class) ? bench.product_bound : bench.copy_bound;
+    bench.kinds.push_back({key, kind.work_class, kind.calls, kind.seconds, rate, rate / bound});
+  }
+  std::sort(bench.kinds.begin(), bench.kinds.end(),
+            [](const KindTiming& a, const KindTiming& b) { return a.seconds > b.seconds; });
+  return bench;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,112 @@
+"""Training steps of Hugging Face transformers under torch.compile, beside `fp8lab bench train`.
+
+    python src/bench/train_torch.py experiments/models/qwen2.5-1.5b.toml --sequences 8 --length 2048
+
+The peer of the BF16 and FP8 steps of this repository: the same model shape from random weights, all
+weights, gradients and AdamW states in BF16, attention by PyTorch's scaled_dot_product_attention,
+AdamW fused. Tokens are random. Prints median tokens/s over the steps after the first ones, and peak
+memory; --json writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+
+
+def build(shape: dict[str, Any], length: int) -> torch.nn.Module:
+    """A Qwen2 of this shape; other families have the same cost at the same extents."""
+    config = transformers.Qwen2Config(
+        vocab_size=shape["vocab_size"],
+        hidden_size=shape["hidden_size"],
+        intermediate_size=shape["intermediate_size"],
+        num_hidden_layers=shape["num_hidden_layers"],
+        num_attention_heads=shape["num_attention_heads"],
+        num_key_value_heads=shape["num_key_value_heads"],
+        max_position_embeddings=max(length, 2048),
+        rope_theta=shape.get("rope_theta", 10000.0),
+        tie_word_embeddings=shape.get("tie_word_embeddings", False),
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    torch.manual_seed(1)
+    with torch.device("cuda"):
+        model: torch.nn.Module = transformers.Qwen2ForCausalLM(config).to(torch.bfloat16)
+    return model
+
+
+def measure(model: torch.nn.Module, sequences: int, length: int, steps: int) -> list[float]:
+    """Seconds of `steps` training steps, after three that are not counted."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
+    vocabulary = model.config.vocab_size
+    tokens = torch.randint(vocabulary, (sequences, length), device="cuda")
+    targets = torch.randint(vocabulary, (sequences * length,), device="cuda")
+
+    @torch.compile(fullgraph=True)
+    def loss_of(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = model.lm_head(model.model(input_ids=tokens).last_hidden_state)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets)
+
+    seconds = []
+    for step in range(steps + 3):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        loss_of(tokens, targets).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        if step >= 3:
+            seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def main() -> None:
+    """Measures one model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, help="model shape, TOML as in experiments/models")
+    parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--layers", type=int, help="instead of the model's own number")
+    parser.add_argument("--vocabulary", type=int, help="instead of the model's own")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    shape = tomllib.loads(options.model.read_text())
+    if options.layers:
+        shape["num_hidden_layers"] = options.layers
+    if options.vocabulary:
+        shape["vocab_size"] = options.vocabulary
+    model = build(shape, options.length)
+    seconds = measure(model, options.sequences, options.length, options.steps)
+    median = statistics.median(seconds)
+    tokens = options.sequences * options.length
+    result = {
+        "peer": f"transformers {transformers.__version__}, torch {torch.__version__}, compiled",
+        "device": torch.cuda.get_device_name(),
+        "model": options.model.stem,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / median,
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+    }
+    print(
+        f"{result['peer']}: {median:.4f} s a step, {tokens / median:.0f} tokens/s, "
+        f"{result['peak_bytes'] / 1e9:.1f} GB"
+    )
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+#include "src/train/step_at_work.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "src/data/random.hpp"
+
+namespace fp8lab {
+
+StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageConfig& stage,
+                       const Recipe& recipe)
+    : backend(memory_of),
+      memory(backend, config, load_recipe(config.recipe)),
+      transformer(make_transformer(backend, memory.parameters, config, stage, recipe)) {
+  // Scales that are taken from the tensor itself belong to the first steps of a history.
+  for (const auto& layer : transformer->linears()) {
+    for (const Tensor tensor : kTensors) {
+      layer->continue_history(tensor, delayed_spec(layer->recipe(), tensor).warmup_steps);
+    }
+  }
+}
+
+void StepAtWork::take(std::span<const Batch> batches, const AdamWSpec& optimizer, bool statistics) {
+  StepContext context;
+  context.log_statistics = statistics;
+  step().update(optimizer, step().accumulate(context, batches, 1e-3));
+}
+
+Batch random_batch(const StageConfig& stage, std::int64_t vocab_size) {
+  Batch batch(stage.micro_batch_sequences, stage.sequence_length, 0);
+  RandomSequence random(1, 0);
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    batch.tokens[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
+    batch.targets[i] = static_cast<std::int32_t>(random.between(0, vocab_size - 1));
+    batch.weights[i] = 1.0f;
+    batch.positions[i] =
+        static_cast<std::int32_t>(i) % static_cast<std::int32_t>(stage.sequence_length);
+    batch.document_start[i] = 0;
+  }
+  batch.trained_tokens = static_cast<std::int64_t>(batch.tokens.size());
+  return batch;
+}
+
+void fill_with_noise(Parameters& parameters) {
+  constexpr std::int64_t kPiece = 1 << 18;
+  const double range = parameters.model().initializer_range * 1.7320508075688772;
+  RandomSequence random(1, 1);
+  std::vector<float> values(kPiece);
+  for (float& value : values) {
+    value = static_cast<float>(range * (2.0 * random.open_unit() - 1.0));
+  }
+  const std::vector<float> ones(kPiece, 1.0f);
+  for (const Parameter& parameter : parameters.all()) {
+    const std::span<const float> source(parameter.declaration.is_vector ? ones : values);
+    const std::int64_t size = parameter.master().size();
+    for (std::int64_t first = 0; first < size; first += kPiece) {
+      const std::int64_t count = std::min(kPiece, size - first);
+      parameters.upload(parameter, first, source.first(static_cast<std::size_t>(count)));
+    }
+  }
+}
+
+}  // namespace fp8lab

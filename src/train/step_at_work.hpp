@@ -1,0 +1,33 @@
+// A training step without a run around it: for plans, and to measure its speed.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "src/train/run_memory.hpp"
+#include "src/train/training_step.hpp"
+
+namespace fp8lab {
+
+/// The model of a run at work in one stage, beyond the warm-up of delayed scales.
+struct StepAtWork {
+  StepAtWork(Backend& backend, const RunConfig& config, const StageConfig& stage,
+             const Recipe& recipe);
+
+  /// Enqueues one whole step; operands are measured where `statistics` says so.
+  void take(std::span<const Batch> batches, const AdamWSpec& optimizer, bool statistics = false);
+  TrainingStep step() { return {backend, memory.parameters, *transformer, memory.step}; }
+
+  Backend& backend;
+  RunMemory memory;
+  std::unique_ptr<Transformer> transformer;
+};
+
+/// A micro-batch of random tokens and targets, documents as long as sequences.
+Batch random_batch(const StageConfig& stage, std::int64_t vocab_size);
+
+/// Uniform matrices of the deviation that initial weights have: the speed of an emulated GEMM, and
+/// the clock of a GPU, depend on values. Vectors are ones.
+void fill_with_noise(Parameters& parameters);
+
+}  // namespace fp8lab
