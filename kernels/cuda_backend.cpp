@@ -111,6 +111,8 @@ void CudaBackend::run(const ops::ProduceQuantize& op) {
   if (!produce_quantize(context_, op)) Backend::run(op);
 }
 
+void CudaBackend::run(const ops::Product& op) { Backend::run(op); }
+
 CublasLtBackend::CublasLtBackend(int device) : CudaBackend(device) {}
 
 std::string CublasLtBackend::device() const {

@@ -5,7 +5,6 @@
 
 #include "emulation/cases/list.hpp"
 #include "emulation/cases/operand_draw.hpp"
-#include "emulation/cases/product_draw.hpp"
 
 namespace fp8lab {
 namespace {
@@ -209,11 +208,6 @@ void draw_cases<ops::Gemm>(CaseDraw& draw) {
   for (const GemmCase& gemm_case : cases) {
     multiply(draw, gemm_case, draw_shape(draw, gemm_case.gemm));
   }
-  // Operands whose values are undone before they are multiplied, and clamped ones.
-  const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
-  draw_quantized_product(draw, {}, logarithms, logarithms);
-  draw_quantized_product(draw, fp8_gemm(0), quantized_behind("clamp:0.7", numerics::kE4M3, kTensor),
-                         quantized(numerics::kE2M1, kRow));
   if (draw.round() % 4 != 3) return;
   for (const GemmCase& gemm_case : cases) {
     if (!shares_tiles(gemm_case)) continue;

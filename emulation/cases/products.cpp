@@ -3,7 +3,6 @@
 
 #include "emulation/cases/list.hpp"
 #include "emulation/cases/operand_draw.hpp"
-#include "emulation/cases/product_draw.hpp"
 
 namespace fp8lab {
 namespace {
@@ -84,10 +83,23 @@ GemmSpec fp8_gemm() {
 
 constexpr const char* kCompensatedClamp = "clamp:0.99:compensated";
 
-}  // namespace
+struct ClampedOperands {
+  QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
+  QuantSpec by_row = quantized_behind(kCompensatedClamp, numerics::kE2M1, {1, 0});
+  QuantSpec by_tensor = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
+};
 
-void draw_quantized_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
-                            const QuantSpec& spec_b) {
+struct RotatedOperands {
+  QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
+  QuantSpec left = quantized_behind("left:hadamard:12:drawn", numerics::kE4M3, {0, 0});
+  QuantSpec pattern = quantized_behind("left:hadamard:64:+--+", numerics::kE5M2, {0, 0});
+  QuantSpec full = quantized_behind("left:hadamard:full:drawn:after", numerics::kE4M3, {1, 0});
+};
+
+/// Both operands quantized and multiplied, and the statistics of the left one. Orientations and
+/// types are drawn.
+void draw_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
+                  const QuantSpec& spec_b) {
   const MatrixShape s = draw.shape();
   const Factor a(draw, spec_a, s.rows, s.cols), b(draw, spec_b, 1 + draw.word() % 300, s.cols);
   const DType dtype = draw.activation_type();
@@ -95,7 +107,7 @@ void draw_quantized_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpe
   GemmSpec spec = gemm;
   spec.output = draw.one_in(2) ? DType::f32 : DType::bf16;
   draw.add(
-      fmt::format("quantize and gemm {} x {} {}", label(a.spec), label(b.spec), label(spec)),
+      fmt::format("product {} x {} {}", label(a.spec), label(b.spec), label(spec)),
       describe(a, b, dtype),
       {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
        codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
@@ -109,42 +121,44 @@ void draw_quantized_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpe
         const RandomKey key{7, 8, 9, 0, 10};
         backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
         backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
-        backend.run(ops::Gemm{spec, left, right, {}, false, t[6]});
-        const Transform &undone_a = a.spec.transform, &undone_b = b.spec.transform;
-        if (undone_a.left || undone_b.left) backend.run(ops::RotateBack{left, right, t[6]});
-        if (undone_a.compensated != undone_b.compensated) {
-          backend.run(ops::Compensate{left, t[0], a.transpose, right, t[1], b.transpose, t[6]});
-        }
+        backend.run(ops::Product{
+            {spec, left, right, {}, false, t[6]}, t[0], a.transpose, t[1], b.transpose});
         backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
       });
 }
 
+}  // namespace
+
 template <>
 void draw_cases<ops::Compensate>(CaseDraw& draw) {
-  const QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
-  const QuantSpec by_row = quantized_behind(kCompensatedClamp, numerics::kE2M1, {1, 0});
-  const QuantSpec by_tensor = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
-  draw_compensation(draw, by_row, plain);
-  draw_compensation(draw, plain, by_tensor);
-  draw_quantized_product(draw, fp8_gemm(), by_row, plain);
-  draw_quantized_product(draw, fp8_gemm(), plain, by_tensor);
+  const ClampedOperands operands;
+  draw_compensation(draw, operands.by_row, operands.plain);
+  draw_compensation(draw, operands.plain, operands.by_tensor);
 }
 
 template <>
 void draw_cases<ops::RotateBack>(CaseDraw& draw) {
-  const QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
-  const QuantSpec left = quantized_behind("left:hadamard:12:drawn", numerics::kE4M3, {0, 0});
-  const QuantSpec pattern = quantized_behind("left:hadamard:64:+--+", numerics::kE5M2, {0, 0});
-  const QuantSpec full =
-      quantized_behind("left:hadamard:full:drawn:after", numerics::kE4M3, {1, 0});
-  const QuantSpec clamped = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
-  draw_rotation(draw, left, plain);
-  draw_rotation(draw, plain, full);
-  draw_rotation(draw, pattern, left);
-  draw_quantized_product(draw, fp8_gemm(), left, plain);
-  draw_quantized_product(draw, fp8_gemm(), plain, full);
-  draw_quantized_product(draw, fp8_gemm(), left, clamped);
-  draw_quantized_product(draw, fp8_gemm(), left, pattern);
+  const RotatedOperands operands;
+  draw_rotation(draw, operands.left, operands.plain);
+  draw_rotation(draw, operands.plain, operands.full);
+  draw_rotation(draw, operands.pattern, operands.left);
+}
+
+template <>
+void draw_cases<ops::Product>(CaseDraw& draw) {
+  const ClampedOperands clamped;
+  draw_product(draw, fp8_gemm(), clamped.by_row, clamped.plain);
+  draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_tensor);
+  draw_product(draw, fp8_gemm(), quantized_behind("clamp:0.7", numerics::kE4M3, {0, 0}),
+               clamped.plain);
+  const RotatedOperands rotated;
+  draw_product(draw, fp8_gemm(), rotated.left, rotated.plain);
+  draw_product(draw, fp8_gemm(), rotated.plain, rotated.full);
+  draw_product(draw, fp8_gemm(), rotated.left, clamped.by_tensor);
+  draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern);
+  // Values that are undone before they are multiplied.
+  const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
+  draw_product(draw, {}, logarithms, logarithms);
 }
 
 }  // namespace fp8lab

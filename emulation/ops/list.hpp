@@ -23,6 +23,7 @@
 #include "emulation/ops/layernorm.hpp"
 #include "emulation/ops/operand_statistics.hpp"
 #include "emulation/ops/produce.hpp"
+#include "emulation/ops/product.hpp"
 #include "emulation/ops/quantize.hpp"
 #include "emulation/ops/rmsnorm.hpp"
 #include "emulation/ops/rope.hpp"
@@ -68,4 +69,5 @@
 /// backend may do it in one pass over the data, with the bits of the composition.
 #define FP8LAB_FOR_EACH_COMPOSITE(X) \
   X(QuantizeBoth)                    \
-  X(ProduceQuantize)
+  X(ProduceQuantize)                 \
+  X(Product)

@@ -53,6 +53,8 @@ std::string variant_of(const ops::Gemm& op) {
                      op.bias.empty() ? "" : " bias", op.accumulate ? " accumulated" : "");
 }
 
+std::string variant_of(const ops::Product& op) { return variant_of(op.gemm); }
+
 std::string variant_of(const ops::Compensate& op) {
   return fmt::format("{} {}", label(op.a.spec), label(op.b.spec));
 }

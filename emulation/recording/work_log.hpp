@@ -36,6 +36,7 @@ std::string variant_of(const ops::Dequantize& op);
 std::string variant_of(const ops::UpdateDelayedScale& op);
 std::string variant_of(const ops::SmoothingFactors& op);
 std::string variant_of(const ops::Gemm& op);
+std::string variant_of(const ops::Product& op);
 std::string variant_of(const ops::Compensate& op);
 std::string variant_of(const ops::MeasureOperand& op);
 std::string variant_of(const ops::RmsNormForward& op);

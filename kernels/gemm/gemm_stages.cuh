@@ -18,7 +18,8 @@ template <WgmmaTypes kTypes_, numerics::ScaleOrder kOrder_, bool kBlocksB_, Chai
 struct Plan {
   static constexpr WgmmaTypes kTypes = kTypes_;
   static constexpr WgmmaOrders kOrders = kOrders_;
-  static_assert(!b_by_rows(kOrders) || kTileN_ % kBlockRows == 0);
+  static constexpr bool kRowsA = a_by_rows(kOrders), kRowsB = b_by_rows(kOrders);
+  static_assert(!kRowsB || kTileN_ % kBlockRows == 0);
   static constexpr numerics::ScaleOrder kOrder = kOrder_;  ///< of promoted chains
   static constexpr bool kBlocksB = kBlocksB_;
   static constexpr Chains kChains = kChains_;
@@ -140,7 +141,7 @@ __device__ void copy_row_blocks(unsigned char* tile, const CUtensorMap* map, std
 template <class P>
 __device__ void copy_a(const Maps& maps, const Tile& tile, int k, unsigned char* to,
                        std::uint64_t* full) {
-  if constexpr (a_by_rows(P::kOrders)) {
+  if constexpr (P::kRowsA) {
     copy_row_blocks(to, &maps.a, full, P::kTileM / kBlockRows, tile.m0, k, false,
                     [](int) { return true; });
   } else {
@@ -153,7 +154,7 @@ template <class P>
 __device__ void copy_b(const Problem& p, const Maps& maps, const Tile& tile, int rank, int k,
                        unsigned char* to, std::uint64_t* full) {
   const bool shared = p.tiling.cluster > 1;
-  if constexpr (b_by_rows(P::kOrders)) {
+  if constexpr (P::kRowsB) {
     constexpr int kBlocks = P::kTileN / kBlockRows;
     copy_row_blocks(to, &maps.b, full, kBlocks, tile.n0, k, shared,
                     [&](int block) { return !shared || block * kMaxCluster / kBlocks == rank; });

@@ -191,7 +191,7 @@ class Consumer {
   /// next products. With ping_pong another warpgroup multiplies meanwhile.
   static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
   static constexpr int kStepK = 32 / P::kBytes;
-  static constexpr bool kRowsA = a_by_rows(P::kOrders), kRowsB = b_by_rows(P::kOrders);
+  static constexpr bool kRowsA = P::kRowsA, kRowsB = P::kRowsB;
 
   using Scales = TileScales<P::kTileN, !P::kScaled>;
   using Sums = Sum[P::kRowBlocks];
@@ -442,10 +442,9 @@ void launch_plan(Context& context, const WgmmaGemm& gemm, const Problem& problem
   (void)prepared;
   const int cluster = problem.tiling.cluster;
   Maps maps{};
-  maps.a = a_by_rows(P::kOrders)
-               ? row_block_map(gemm.a, gemm.m, gemm.k, gemm.a_stride)
-               : operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
-  maps.b = b_by_rows(P::kOrders)
+  maps.a = P::kRowsA ? row_block_map(gemm.a, gemm.m, gemm.k, gemm.a_stride)
+                     : operand_map(gemm.a, P::kBytes, gemm.m, gemm.k, gemm.a_stride, P::kTileM);
+  maps.b = P::kRowsB
                ? row_block_map(gemm.b, gemm.n, gemm.k, gemm.b_stride)
                : operand_map(gemm.b, P::kBytes, gemm.n, gemm.k, gemm.b_stride, P::kTileN / cluster);
   maps.d = output_map(problem, P::kBoxColumns);

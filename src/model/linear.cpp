@@ -259,13 +259,11 @@ void Linear::prepare_weights(const StepContext& context) {
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
                       const TensorView& bias, const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
-  backend_.run(ops::Gemm{recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d});
-  if (left.spec.transform.left || right.spec.transform.left) {
-    backend_.run(ops::RotateBack{left, right, d});
-  }
-  if (!left.spec.transform.compensated && !right.spec.transform.compensated) return;
-  backend_.run(ops::Compensate{left, a, is_second_orientation(a_slot(role)), right, b,
-                               is_second_orientation(b_slot(role)), d});
+  backend_.run(ops::Product{{recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d},
+                            a,
+                            is_second_orientation(a_slot(role)),
+                            b,
+                            is_second_orientation(b_slot(role))});
 }
 
 void Linear::multiply_forward(const TensorView& x, const TensorView& y) {

@@ -102,7 +102,8 @@ class Linear {
   bool bind(Slot slot, const TensorView& source);
   /// The same for both orientations of a tensor; false unless both are made from `source`.
   bool bind_both(Slot first, const TensorView& source);
-  /// The GEMM `role` of its quantized operands into d, `a` and `b` being their tensors before that.
+  /// The product `role` of its quantized operands into d, `a` and `b` being their tensors before
+  /// that.
   void multiply(GemmRole role, const TensorView& a, const TensorView& b, const TensorView& bias,
                 const TensorView& d);
   /// The GEMMs of forward and backward, after x or dy has been quantized.
