@@ -145,10 +145,6 @@ struct Tile {
   bool hands_over;  ///< its sums go to another block, which ends the tile
 };
 
-/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
-/// once for the warp. Called by whole warps.
-__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 /// The tiles of a block in order: whole ones while all blocks have one, then its share of the
 /// divided ones, the last first: it begins the tile that the next cluster ends before it waits for
 /// the sums of the tile that the cluster before it began, so that every wait ends.

@@ -13,6 +13,10 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
+/// once for the warp. Called by whole warps.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 // --- mbarrier -----------------------------------------------------------------------------------
 
 __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
@@ -65,6 +69,15 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
+// --- arithmetic ---------------------------------------------------------------------------------
+
+/// The larger number; NaN where one is NaN.
+__device__ inline float max_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 // --- named barriers and clusters ----------------------------------------------------------------
 
 /// Waits at a named barrier for `threads` arrivals, this warp's included.
@@ -99,14 +112,32 @@ __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
-/// The same into every block of the cluster whose bit is set in `blocks`, at the same place there;
-/// the bytes complete on the barrier at the same place.
+/// The same at (x, y, z) of a three-dimensional map.
+__device__ inline void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier,
+                                int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(destination)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+/// The first copy into every block of the cluster whose bit is set in `blocks`, at the same place
+/// there; the bytes complete on the barrier at the same place.
 __device__ inline void copy_box_to(void* destination, const CUtensorMap* map,
                                    std::uint64_t* barrier, int x, int y, std::uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
+/// `bytes` of global memory; both addresses and `bytes` are multiples of 16.
+__device__ inline void copy_bytes(void* destination, const void* source, std::uint64_t* barrier,
+                                  std::uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::
+          "r"(shared_address(destination)),
+      "l"(source), "r"(shared_address(barrier)), "r"(bytes)
       : "memory");
 }
 /// Shared memory into the box at (x, y); elements outside the tensor are not written. Belongs to
