@@ -71,6 +71,18 @@ TEST_CASE("exp2 has the right limits") {
   CHECK(bits(numerics::exp2(numerics::bits_float(0xFFC12345u))) == numerics::kF32NaN);
 }
 
+TEST_CASE("exp2 in fewer operations has the same bits where it is meant for") {
+  const std::uint32_t last = bits(numerics::kExp2Normal);
+  std::uint64_t different = 0;
+  for (const std::uint32_t sign : {0u, 0x80000000u}) {
+    for (std::uint32_t pattern = 0; pattern < last + 97; pattern += 97) {
+      const float x = numerics::bits_float(std::min(pattern, last) | sign);
+      different += bits(numerics::exp2_normal(x)) != bits(numerics::exp2(x));
+    }
+  }
+  CHECK(different == 0);
+}
+
 TEST_CASE("log2 stays within 1 ulp of every positive float") {
   CHECK(worst_error(1, 0x7F800000u, 9973, numerics::log2, exact_log2, kAny) < 1.0);
   // Next to 1, where the result is small.
