@@ -19,7 +19,6 @@ namespace fp8lab::cuda {
 // tiles lie below each other, and each copies half of B for both. Tiles that would leave blocks
 // idle in the last round are divided along K (stream-K).
 constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
-constexpr int kWarpgroup = 128;
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
 constexpr int kMaxCluster = 2;
 constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales

@@ -13,9 +13,18 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+inline constexpr int kWarpgroup = 128;  ///< threads
+
 /// A value that all threads of a warp have, told to the compiler: what follows from it is computed
 /// once for the warp. Called by whole warps.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+/// The value, from here on: the compiler computes what follows from it here, and does not hold that
+/// in registers from before a loop on.
+__device__ inline int computed_here(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // --- mbarrier -----------------------------------------------------------------------------------
 
@@ -69,6 +78,20 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
+/// Position in a ring of stages, each with a barrier that is full and one that is empty: stages are
+/// filled and read in turn. Who reads waits for `parity`, who fills for the other one.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  int parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // --- arithmetic ---------------------------------------------------------------------------------
 
 /// The larger number; NaN where one is NaN.
@@ -76,6 +99,13 @@ __device__ inline float max_or_nan(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
+}
+
+/// The smaller number; NaN where one is NaN.
+__device__ inline float min_or_nan(float a, float b) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
 }
 
 // --- named barriers and clusters ----------------------------------------------------------------
@@ -151,6 +181,13 @@ __device__ inline void store_box(const void* source, const CUtensorMap* map, int
       " policy;\n"
       "}\n" ::"l"(map),
       "r"(shared_address(source)), "r"(x), "r"(y)
+      : "memory");
+}
+/// The same at (x, y, z) of a three-dimensional map; the L2 keeps the box for who reads it next.
+__device__ inline void store_box(const void* source, const CUtensorMap* map, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(shared_address(source)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
