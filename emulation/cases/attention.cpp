@@ -16,7 +16,7 @@ AttentionShape draw_shape(CaseDraw& draw) {
   a.heads = a.kv_heads * draw.integer(1, 3);
   constexpr std::int64_t kDims[] = {16, 32, 64, 80, 128, 20};
   a.head_dim = kDims[draw.word() % 6];
-  a.kv_tile = 16 * draw.integer(1, 8);
+  a.kv_tile = draw.one_in(2) ? a.kv_tile : 16 * draw.integer(1, 8);
   a.q_tile = 16 * draw.integer(1, 8);
   return a;
 }

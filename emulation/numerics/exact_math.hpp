@@ -51,49 +51,43 @@ FP8LAB_HD constexpr std::uint32_t mask_of(bool condition) {
   return 0u - static_cast<std::uint32_t>(condition);
 }
 
-/// 2^f * 2^n of a number x = f + n, |f| <= 1/2, with the polynomial for 2^f.
-struct Exp2Parts {
-  float fraction;         ///< 2^f
-  std::uint32_t shifted;  ///< bits of 1.5 * 2^23 + n
-};
-inline constexpr float kExp2Shift = 12582912.0f;  ///< 1.5 * 2^23: adding it rounds to an integer
+/// Adding it to a number below 2^22 rounds that to an integer, which the last bits then hold.
+inline constexpr float kF32ToInteger = 12582912.0f;  // 1.5 * 2^23
 
-/// For |x| <= 152.
-FP8LAB_HD inline Exp2Parts exp2_parts(float x) {
-  const float shifted = x + kExp2Shift;
-  const float f = x - (shifted - kExp2Shift);  // exact
-  // Near-minimax polynomial of 2^f, relative error 2^-28.3.
+/// 2^f for |f| <= 1/2: near-minimax polynomial, relative error 2^-28.3.
+FP8LAB_HD_INLINE float exp2_of_fraction(float f) {
   float p = 0x1.417A9Cp-13f;
   p = fused_multiply_add(p, f, 0x1.5F0948p-10f);
   p = fused_multiply_add(p, f, 0x1.3B2DD2p-7f);
   p = fused_multiply_add(p, f, 0x1.C6AF7Ap-5f);
   p = fused_multiply_add(p, f, 0x1.EBFBDCp-3f);
   p = fused_multiply_add(p, f, 0x1.62E430p-1f);
-  p = fused_multiply_add(p, f, 1.0f);
-  return {p, float_bits(shifted)};
+  return fused_multiply_add(p, f, 1.0f);
 }
 
 /// exp2 of a number; some number for NaN.
 FP8LAB_HD inline float exp2_of_number(float x) {
   const std::uint32_t magnitude = float_bits(x) & 0x7FFFFFFFu;
   const std::uint32_t clamped = magnitude < 0x43180000u ? magnitude : 0x43180000u;  // 152
-  const Exp2Parts parts = exp2_parts(bits_float(clamped | (float_bits(x) & 0x80000000u)));
+  const float bounded = bits_float(clamped | (float_bits(x) & 0x80000000u));
+  const float shifted = bounded + kF32ToInteger;
+  const float f = bounded - (shifted - kF32ToInteger);  // exact, |f| <= 1/2
+  const float p = exp2_of_fraction(f);
   // Two factors, so that both stay normal; only the last product can round.
-  const std::int32_t n = static_cast<std::int32_t>(parts.shifted - float_bits(kExp2Shift));
+  const std::int32_t n = static_cast<std::int32_t>(float_bits(shifted) - float_bits(kF32ToInteger));
   const std::int32_t half = n >> 1;
   const float scale_a = bits_float(static_cast<std::uint32_t>(half + 127) << 23);
   const float scale_b = bits_float(static_cast<std::uint32_t>(n - half + 127) << 23);
-  return (parts.fraction * scale_a) * scale_b;
+  return (p * scale_a) * scale_b;
 }
 
-/// Largest magnitude that short_exp2 takes.
-inline constexpr float kShortExp2Limit = 125.0f;
-
-/// exp2(x) for |x| <= kShortExp2Limit, with fewer operations: the result is normal, so that n is
-/// added to the exponent of the fraction. The low bits of kExp2Shift leave the word.
-FP8LAB_HD inline float short_exp2(float x) {
-  const Exp2Parts parts = exp2_parts(x);
-  return bits_float(float_bits(parts.fraction) + (parts.shifted << 23));
+/// exp2(x) in fewer operations for |x| <= kExp2Normal: the result is normal, so that the integer
+/// part of x can be added to the exponent. Some number for other x.
+inline constexpr float kExp2Normal = 125.0f;
+FP8LAB_HD_INLINE float exp2_normal(float x) {
+  const float shifted = x + kF32ToInteger;
+  const float p = exp2_of_fraction(x - (shifted - kF32ToInteger));
+  return bits_float(float_bits(p) + (float_bits(shifted) << 23));  // kF32ToInteger's bits go
 }
 
 /// 2^x. Error below 1 ulp over all x, subnormal results included (every FP32 value was compared

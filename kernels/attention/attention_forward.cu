@@ -1,5 +1,6 @@
 // Attention forward, also against a cache: online softmax over kv tiles, in the order of
-// emulation/ops/attention.hpp.
+// emulation/ops/attention.hpp, for every shape and type; attention_forward_wgmma.cu has the fast
+// way for most forward passes.
 //
 // A block: 64 queries of one head, 16 for each of its four warps, and kWidth (64 or 128) output
 // columns; a wider head dimension takes several blocks, each of which finds all scores.
@@ -27,7 +28,7 @@
 // The first barrier of a pair: every warp has read what is overwritten. The second: what was loaded
 // is visible. A kv tile of more than 64 keys goes through twice, first for its maximum, then with
 // the scores computed again for P: they are never stored.
-#include "kernels/attention/attention.cuh"
+#include "kernels/attention/attention_forward.cuh"
 
 #include <algorithm>
 
@@ -404,10 +405,11 @@ void run_cached(Context& context, const AttentionProblem& problem, const NewToke
 void run(Context& context, const ops::AttentionForward& op) {
   op.check();
   if (op.shape.batch == 0) return;
-  auto* starts = static_cast<std::int32_t*>(
+  AttentionProblem problem =
+      make_attention_problem("attention_forward", op.shape, op.document_start, nullptr);
+  if (fits_wgmma(op, problem)) return attention_forward_wgmma(context, op, problem);
+  problem.block_start = static_cast<std::int32_t*>(
       context.workspace(block_start_count(op.shape) * sizeof(std::int32_t)));
-  const AttentionProblem problem =
-      make_attention_problem("attention_forward", op.shape, op.document_start, starts);
   find_block_starts(context, problem);
   const bool wide = op.shape.head_dim > 64;
   const auto launch = op.q.dtype == DType::f32

@@ -19,7 +19,6 @@ namespace fp8lab::cuda {
 // tiles lie below each other, and each copies half of B for both. Tiles that would leave blocks
 // idle in the last round are divided along K (stream-K).
 constexpr int kTileBytes = 128;  ///< of K, in one row of a stage: the swizzle's width
-constexpr int kWarpgroup = 128;
 constexpr int kStepsPerStage = kTileBytes / 32;  ///< one instruction takes 32 bytes of K
 constexpr int kMaxCluster = 2;
 constexpr int kBlockColumns = 64;  ///< columns of a tile that may be known to share scales
@@ -144,10 +143,6 @@ struct Tile {
   bool resumes;     ///< its sums begin as those that another block has handed over
   bool hands_over;  ///< its sums go to another block, which ends the tile
 };
-
-/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
-/// once for the warp. Called by whole warps.
-__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 /// The tiles of a block in order: whole ones while all blocks have one, then its share of the
 /// divided ones, the last first: it begins the tile that the next cluster ends before it waits for

@@ -79,19 +79,6 @@ struct alignas(1024) Shared {
   std::uint64_t empty[P::kStages];
 };
 
-/// Position in the ring of stages.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  int parity = 0;
-  __device__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // --- the warpgroup that copies ------------------------------------------------------------------
 
 /// Arrives for a stage and copies the scales of the chunks with a part in it, up to `k_end`. Ranges

@@ -1,12 +1,10 @@
 #include "kernels/gemm/gemm_wgmma.hpp"
 
-#include <cuda.h>
-
 #include <cmath>
-#include <string>
 
 #include "kernels/gemm/gemm_epilogue.cuh"
 #include "kernels/gemm/gemm_launch.cuh"
+#include "kernels/runtime/tensor_map.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -79,45 +77,11 @@ __global__ void __launch_bounds__(kOrderedPlaces* kReadTogether)
 
 // --- host ---------------------------------------------------------------------------------------
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-EncodeTiled encode_tiled() {
-  static const EncodeTiled function = [] {
-    void* symbol = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000,
-                                           cudaEnableDefault, &found),
-          "cudaGetDriverEntryPoint(cuTensorMapEncodeTiled)");
-    if (found != cudaDriverEntryPointSuccess) {
-      throw RuntimeFailure("cuTensorMapEncodeTiled: the driver does not have it");
-    }
-    return reinterpret_cast<EncodeTiled>(symbol);
-  }();
-  return function;
-}
-
-CUtensorMapDataType map_type(int bytes) {
-  if (bytes == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
-  return bytes == 2 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
-}
-
-/// Row-major (rows, cols) matrix of codes, bf16 or f32, by `bytes` of an element, in boxes.
-CUtensorMap tensor_map(const void* data, int bytes, std::int64_t rows, std::int64_t cols,
+/// Map of a row-major (rows, cols) matrix.
+CUtensorMap matrix_map(const void* data, int bytes, std::int64_t rows, std::int64_t cols,
                        std::int64_t stride, int box_rows, int box_cols,
                        CUtensorMapSwizzle swizzle) {
-  CUtensorMap map{};
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(stride * bytes)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_cols), static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult status =
-      encode_tiled()(&map, map_type(bytes), 2, const_cast<void*>(data), sizes, strides, box, steps,
-                     CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    throw RuntimeFailure("cuTensorMapEncodeTiled: error " + std::to_string(status));
-  }
-  return map;
+  return tensor_map(data, bytes, {{cols, 1, box_cols}, {rows, stride, box_rows}}, swizzle);
 }
 
 Grid grid_of(const ScaleGrid& grid, std::int64_t k) {
@@ -302,26 +266,26 @@ Problem plan(const WgmmaGemm& gemm, int multiprocessors) {
 
 CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int64_t k,
                         std::int64_t stride, int box_rows) {
-  return tensor_map(data, bytes, rows, k, stride, box_rows, kTileBytes / bytes,
+  return matrix_map(data, bytes, rows, k, stride, box_rows, kTileBytes / bytes,
                     CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 CUtensorMap row_block_map(const void* data, std::int64_t rows, std::int64_t k,
                           std::int64_t stride) {
   constexpr int kBytes = 2;
-  return tensor_map(data, kBytes, k, rows, stride, kTileBytes / kBytes, kBlockRows,
+  return matrix_map(data, kBytes, k, rows, stride, kTileBytes / kBytes, kBlockRows,
                     CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 CUtensorMap scale_map(const Problem& p, const float* scales, int columns, int box) {
-  return tensor_map(scales, sizeof(float), ceil_div(p.k, p.chunk), columns, columns, 1, box,
+  return matrix_map(scales, sizeof(float), ceil_div(p.k, p.chunk), columns, columns, 1, box,
                     CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 CUtensorMap output_map(const Problem& p, int columns) {
   if (!p.boxed) return {};
   const auto swizzle = columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-  return tensor_map(p.d, 2, p.m, p.n, p.d_stride, 64, columns, swizzle);
+  return matrix_map(p.d, 2, p.m, p.n, p.d_stride, 64, columns, swizzle);
 }
 
 std::size_t wgmma_workspace(const Context& context, const WgmmaGemm& gemm) {

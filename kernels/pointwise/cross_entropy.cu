@@ -94,7 +94,7 @@ __device__ Extent block_extent(const Rows<T>& z, std::int64_t row, std::int64_t 
   __syncthreads();
   // False where an element is NaN or infinite: the exponent is NaN or -inf.
   const float exponent = (own.least - own.best) * numerics::kLog2E;
-  return {own.best, exponent >= -numerics::kShortExp2Limit};
+  return {own.best, exponent >= -numerics::kExp2Normal};
 }
 
 template <class D>
@@ -117,14 +117,14 @@ struct TokenData {
   std::uint32_t* faults;
 };
 
-/// exp2((z - m) * kLog2E); kShort: the exponent is one of short_exp2.
+/// exp2((z - m) * kLog2E); kShort: the exponent is one of exp2_normal.
 template <bool kShort>
 struct Exponential {
   float m;
 
   __device__ float operator()(float value) const {
     const float exponent = (value - m) * numerics::kLog2E;
-    return kShort ? numerics::short_exp2(exponent) : numerics::exp2(exponent);
+    return kShort ? numerics::exp2_normal(exponent) : numerics::exp2(exponent);
   }
 };
 

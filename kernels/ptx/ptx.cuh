@@ -13,6 +13,19 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+inline constexpr int kWarpgroup = 128;  ///< threads
+
+/// A value that all threads of a warp have, told to the compiler: what follows from it is computed
+/// once for the warp. Called by whole warps.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+/// The value, from here on: the compiler computes what follows from it here, and does not hold that
+/// in registers from before a loop on.
+__device__ inline int computed_here(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // --- mbarrier -----------------------------------------------------------------------------------
 
 __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
@@ -65,6 +78,36 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       : "memory");
 }
 
+/// Position in a ring of stages, each with a barrier that is full and one that is empty: stages are
+/// filled and read in turn. Who reads waits for `parity`, who fills for the other one.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  int parity = 0;
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// --- arithmetic ---------------------------------------------------------------------------------
+
+/// The larger number; NaN where one is NaN.
+__device__ inline float max_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
+/// The smaller number; NaN where one is NaN.
+__device__ inline float min_or_nan(float a, float b) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+}
+
 // --- named barriers and clusters ----------------------------------------------------------------
 
 /// Waits at a named barrier for `threads` arrivals, this warp's included.
@@ -99,14 +142,32 @@ __device__ inline void copy_box(void* destination, const CUtensorMap* map, std::
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
-/// The same into every block of the cluster whose bit is set in `blocks`, at the same place there;
-/// the bytes complete on the barrier at the same place.
+/// The same at (x, y, z) of a three-dimensional map.
+__device__ inline void copy_box(void* destination, const CUtensorMap* map, std::uint64_t* barrier,
+                                int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(destination)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+/// The first copy into every block of the cluster whose bit is set in `blocks`, at the same place
+/// there; the bytes complete on the barrier at the same place.
 __device__ inline void copy_box_to(void* destination, const CUtensorMap* map,
                                    std::uint64_t* barrier, int x, int y, std::uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(destination)),
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
+      : "memory");
+}
+/// `bytes` of global memory; both addresses and `bytes` are multiples of 16.
+__device__ inline void copy_bytes(void* destination, const void* source, std::uint64_t* barrier,
+                                  std::uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::
+          "r"(shared_address(destination)),
+      "l"(source), "r"(shared_address(barrier)), "r"(bytes)
       : "memory");
 }
 /// Shared memory into the box at (x, y); elements outside the tensor are not written. Belongs to
@@ -120,6 +181,13 @@ __device__ inline void store_box(const void* source, const CUtensorMap* map, int
       " policy;\n"
       "}\n" ::"l"(map),
       "r"(shared_address(source)), "r"(x), "r"(y)
+      : "memory");
+}
+/// The same at (x, y, z) of a three-dimensional map; the L2 keeps the box for who reads it next.
+__device__ inline void store_box(const void* source, const CUtensorMap* map, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(shared_address(source)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -40,6 +40,12 @@ __device__ inline void keep(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
+/// The same for A in registers, before the instructions that read it and after the wait for them.
+template <int kSteps>
+__device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * kSteps; ++i) asm volatile("" : "+r"(values[i / 4][i % 4])::"memory");
+}
 
 #define FP8LAB_R8(i)                                                                          \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \

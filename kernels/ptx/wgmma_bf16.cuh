@@ -64,6 +64,13 @@ namespace fp8lab::cuda {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0), "n"(kRowsB ? 1 : 0))
 // clang-format on
 
+/// Two numbers rounded to bf16 as operands are, NaN 0x7FFF; `low` in the lower half.
+__device__ inline std::uint32_t pack_bf16(float low, float high) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 /// d (64, kN) = a (64, 16) b (kN, 16)^T + (add ? d : 0), operands by operand_descriptor<kRowsA> and
 /// <kRowsB>.
 template <int kN, bool kRowsA, bool kRowsB>

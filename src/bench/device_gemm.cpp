@@ -6,19 +6,13 @@
 
 #include "emulation/spec/slot.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
-#include "kernels/runtime/context.hpp"
 #include "kernels/runtime/operations.hpp"
-#include "src/bench/bell_values.hpp"
+#include "src/bench/device_bench.hpp"
 
 namespace fp8lab {
 namespace {
 
-using cuda::DeviceArray;
-using Bytes = DeviceArray<std::byte>;
-
-constexpr int kWarmUps = 2;
-constexpr std::size_t kFlushBytes = std::size_t{256} << 20;
-constexpr std::int64_t kPoolValues = std::int64_t{1} << 22;
+using Bytes = cuda::DeviceArray<std::byte>;
 
 struct Shape {
   std::string layer;
@@ -88,48 +82,20 @@ std::vector<Shape> shapes() {
   return result;
 }
 
-/// An event of the CUDA stream.
-class Event {
- public:
-  Event() { cuda::check(cudaEventCreate(&event_), "cudaEventCreate"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-
-  void record(cudaStream_t stream) {
-    cuda::check(cudaEventRecord(event_, stream), "cudaEventRecord");
-  }
-  double seconds_since(const Event& start) const {
-    float milliseconds = 0;
-    cuda::check(cudaEventElapsedTime(&milliseconds, start.event_, event_), "cudaEventElapsedTime");
-    return 1e-3 * static_cast<double>(milliseconds);
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 std::size_t bytes_of(const TensorView& view) {
   return static_cast<std::size_t>(view.size()) * size_of(view.dtype);
 }
 
-/// A BF16 tensor filled with the pool over and over, and its quantized form.
+/// A BF16 tensor and its quantized form.
 class Operand {
  public:
-  Operand(cuda::Context& context, std::int64_t rows, std::int64_t k,
-          const DeviceArray<std::uint16_t>& pool)
+  Operand(DeviceBench& device, std::int64_t rows, std::int64_t k)
       : source_view_{nullptr, DType::bf16, rows, k, k},
         source_(bytes_of(source_view_)),
         codes_(static_cast<std::size_t>(rows * k)),
         scales_(static_cast<std::size_t>(rows * ((k + 127) / 128)) * sizeof(float)) {
     source_view_.data = source_.data();
-    const std::size_t chunk = pool.size() * sizeof(std::uint16_t);
-    for (std::size_t at = 0; at < source_.size(); at += chunk) {
-      cuda::check(
-          cudaMemcpyAsync(source_.data() + at, pool.data(), std::min(chunk, source_.size() - at),
-                          cudaMemcpyDeviceToDevice, context.stream()),
-          "cudaMemcpyAsync");
-    }
+    device.fill(source_.data(), source_.size());
   }
 
   QuantizedOperand quantized(cuda::Context& context, const QuantSpec& spec) {
@@ -151,15 +117,14 @@ class Operand {
 /// The tensors of one shape.
 class Bench {
  public:
-  Bench(cuda::Context& context, const cuda::CublasLt& library, Bytes& flush,
-        const DeviceArray<std::uint16_t>& pool, const Shape& shape, int repeats)
-      : context_(context),
+  Bench(DeviceBench& device, const cuda::CublasLt& library, const Shape& shape, int repeats)
+      : device_(device),
+        context_(device.context()),
         library_(library),
-        flush_(flush),
         shape_(shape),
         repeats_(repeats),
-        a_(context, shape.m, shape.k, pool),
-        b_(context, shape.n, shape.k, pool),
+        a_(device, shape.m, shape.k),
+        b_(device, shape.n, shape.k),
         d_(static_cast<std::size_t>(shape.m * shape.n) * size_of(DType::bf16)) {}
 
   DeviceGemmRow measure(const Mode& mode) {
@@ -171,8 +136,9 @@ class Bench {
     const auto run_library = [&] { library.run(context_); };
     const auto run_own = [&] { cuda::run(context_, ops::Gemm{mode.gemm, a, b, {}, false, d}); };
     std::vector<double> own, theirs;
-    for (int i = -kWarmUps; i < repeats_; ++i) {
-      const double own_seconds = seconds_of(run_own), library_seconds = seconds_of(run_library);
+    for (int i = -kBenchWarmUps; i < repeats_; ++i) {
+      const double own_seconds = device_.seconds_of(run_own);
+      const double library_seconds = device_.seconds_of(run_library);
       if (i < 0) continue;
       own.push_back(own_seconds);
       theirs.push_back(library_seconds);
@@ -185,50 +151,29 @@ class Bench {
   }
 
  private:
-  /// The flush also hides the time of the launch.
-  template <class Action>
-  double seconds_of(const Action& action) {
-    cuda::check(cudaMemsetAsync(flush_.data(), 0, flush_.size(), context_.stream()),
-                "cudaMemsetAsync");
-    start_.record(context_.stream());
-    action();
-    stop_.record(context_.stream());
-    context_.synchronize();
-    return stop_.seconds_since(start_);
-  }
-
-  double speed(std::vector<double> seconds) const {
-    const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-    std::nth_element(seconds.begin(), middle, seconds.end());
+  double speed(const std::vector<double>& seconds) const {
     return 2e-12 * static_cast<double>(shape_.m * shape_.n) * static_cast<double>(shape_.k) /
-           *middle;
+           median(seconds);
   }
 
+  DeviceBench& device_;
   cuda::Context& context_;
   const cuda::CublasLt& library_;
-  Bytes& flush_;
   Shape shape_;
   int repeats_;
   Operand a_, b_;
   Bytes d_;
-  Event start_, stop_;
 };
 
 }  // namespace
 
 DeviceGemmBench bench_device_gemm(int repeats) {
-  cuda::Context context(0);
+  DeviceBench device;
   const cuda::CublasLt library;
-  Bytes flush(kFlushBytes);
-  const std::vector<std::uint16_t> values = bell_values(kPoolValues);
-  DeviceArray<std::uint16_t> pool(values.size());
-  cuda::check(cudaMemcpyAsync(pool.data(), values.data(), values.size() * sizeof(std::uint16_t),
-                              cudaMemcpyHostToDevice, context.stream()),
-              "cudaMemcpyAsync");
-  DeviceGemmBench result{context.description(), cuda::cublaslt_version(), {}};
+  DeviceGemmBench result{device.context().description(), cuda::cublaslt_version(), {}};
   const std::vector<Mode> all = modes();
   for (const Shape& shape : shapes()) {
-    Bench bench(context, library, flush, pool, shape, repeats);
+    Bench bench(device, library, shape, repeats);
     for (const Mode& mode : all) {
       if (shape.pass != "wgrad" || mode.wgrad) result.rows.push_back(bench.measure(mode));
     }

@@ -11,6 +11,7 @@
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
+#include "src/bench/device_attention.hpp"
 #include "src/bench/device_gemm.hpp"
 #include "src/bench/emulation.hpp"
 #include "src/bench/model_load.hpp"
@@ -27,12 +28,12 @@ namespace {
 namespace po = boost::program_options;
 
 po::options_description bench_options() {
-  po::options_description options("fp8lab bench emulation|gemm|quantize|load|train");
+  po::options_description options("fp8lab bench emulation|gemm|attention|quantize|load|train");
   auto add = options.add_options();
   add("what", po::value<std::string>(),
       "emulation: GEMM and quantization of the CPU emulator; gemm: our CUDA kernels beside "
-      "cuBLASLt; quantize: quantization of a backend; load: a model's files beside a plain read; "
-      "train: steps of a run's first stage");
+      "cuBLASLt; attention: our CUDA kernels; quantize: quantization of a backend; load: a model's "
+      "files beside a plain read; train: steps of a run's first stage");
   add("model", po::value<std::string>(), "load: a Hugging Face folder or a safetensors file");
   add("backend", po::value<std::string>()->default_value("cpu"), "quantize and train: cpu or cuda");
   add_run_choice(options);
@@ -187,10 +188,36 @@ nlohmann::ordered_json bench_on_device(const po::variables_map& values) {
   }
   return json;
 }
-#else
-nlohmann::ordered_json bench_on_device(const po::variables_map&) {
-  throw Error("bench gemm is not available: this build has no CUDA backend");
+
+nlohmann::ordered_json bench_attention(const po::variables_map& values) {
+  const DeviceAttentionBench bench = bench_device_attention(values["repeats"].as<int>());
+  nlohmann::ordered_json json = {{"device", bench.device}};
+  fmt::print("attention on {}: bf16, causal, queries of one document a sequence\n", bench.device);
+  fmt::print("  {:<12} {:>7} {:>4} {:<9} {:>9} {:>8}\n", "sequences", "heads", "D", "pass", "ms",
+             "TFLOP/s");
+  for (const DeviceAttentionRow& row : bench.rows) {
+    const AttentionShape& shape = row.shape;
+    fmt::print("  {:<12} {:>7} {:>4} {:<9} {:>9.4f} {:>8.1f}\n",
+               fmt::format("{} x {}", shape.batch, shape.sequence),
+               fmt::format("{}/{}", shape.heads, shape.kv_heads), shape.head_dim, row.pass,
+               1e3 * row.seconds, row.tflops);
+    json["rows"].push_back({{"batch", shape.batch},
+                            {"sequence", shape.sequence},
+                            {"heads", shape.heads},
+                            {"kv_heads", shape.kv_heads},
+                            {"head_dim", shape.head_dim},
+                            {"pass", row.pass},
+                            {"seconds", row.seconds},
+                            {"tflops", row.tflops}});
+  }
+  return json;
 }
+#else
+[[noreturn]] nlohmann::ordered_json without_device(const char* what) {
+  throw Error(fmt::format("bench {} is not available: this build has no CUDA backend", what));
+}
+nlohmann::ordered_json bench_on_device(const po::variables_map&) { without_device("gemm"); }
+nlohmann::ordered_json bench_attention(const po::variables_map&) { without_device("attention"); }
 #endif
 
 nlohmann::ordered_json bench_backend(const po::variables_map& values) {
@@ -339,6 +366,10 @@ int device_gemms(const po::variables_map& values) {
   return run_bench(values, [&] { return bench_on_device(values); });
 }
 
+int device_attention(const po::variables_map& values) {
+  return run_bench(values, [&] { return bench_attention(values); });
+}
+
 int quantizers(const po::variables_map& values) {
   return run_bench(values, [&] {
     nlohmann::ordered_json json;
@@ -374,6 +405,7 @@ int bench(const std::vector<std::string>& arguments) {
       "bench", values, "what",
       {{"emulation", "", {"all-targets", "repeats", "rows", "cols", "json"}, emulation},
        {"gemm", "", {"repeats", "json"}, device_gemms},
+       {"attention", "", {"repeats", "json"}, device_attention},
        {"quantize", "", {"backend", "repeats", "rows", "cols", "json"}, quantizers},
        {"load", "", {"model", "repeats", "json"}, load},
        {"train",

@@ -41,6 +41,7 @@ READ = {
     "validate export": "backend threads seed json",
     "bench emulation": "all-targets repeats rows cols json",
     "bench gemm": "repeats json",
+    "bench attention": "repeats json",
     "bench quantize": "backend repeats rows cols json",
     "bench load": "model repeats json",
     "recipes list": "json",

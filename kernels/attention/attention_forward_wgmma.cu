@@ -1,0 +1,639 @@
+// Attention forward on the tensor cores of Hopper: wgmma, TMA, a persistent kernel. In the order of
+// emulation/ops/attention.hpp, for kv tiles of 64 keys.
+//
+// An item is 64 queries of one head. A block works on one task after the other: an item for each of
+// its consumer warpgroups, all of one key-value head, so that they read the same keys and values.
+// Late queries come first, as they see the most keys.
+//
+//   Q, K, V in global memory
+//        |  TMA: one thread of the producer warpgroup, boxes of 64 rows by 64 columns
+//        v
+//   +------+------+   +-----+-----+-----+-----+   +-----+-----+-----+-----+
+//   | Q  0 | Q  1 |   | K 0 | K 1 | K 2 | K 3 |   | V 0 | V 1 | V 2 | V 3 |   shared memory
+//   +------+------+   +-----+-----+-----+-----+   +-----+-----+-----+-----+   64 x D each
+//     q_full: the task and its queries are there     k_full[s], v_full[s]: bytes have arrived
+//     q_empty: every warp has them in registers      k_empty[s], v_empty[s]: every warp's products
+//        |                                           with the stage are done
+//        v
+//   consumer warpgroup, 64 queries, 16 for each warp; for the kv tiles n of its item, ascending:
+//
+//     tensor core   | S(n+1) = Q K(n+1)^T |                     | O += P(n) V(n) |
+//     CUDA cores    | m', alpha, P(n) = exp2(S(n) - m'), l      | O *= alpha |
+//                                          O += P(n-1) V(n-1) ends here ^
+//
+//     Q, S(n), S(n+1), P and O are registers; the last tile, on the diagonal, issues no S.
+//   out = O * (1 / l): shared memory, TMA; lse = m + log2(l)
+//
+// A chain takes groups of 16 in ascending order: wgmma's k16. A tile's masked products are there as
+// zeros (attention.hpp: they change no bit of finite operands). exp2 is the short one while all
+// results of a warp are normal.
+#include "kernels/attention/attention_forward.cuh"
+
+#include <algorithm>
+
+#include "kernels/ptx/wgmma_bf16.cuh"
+#include "kernels/runtime/fault.cuh"
+#include "kernels/runtime/tensor_map.hpp"
+
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kConsumers = 2;  ///< warpgroups that multiply
+constexpr int kStages = 4;
+constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarpSize;
+constexpr int kBlockColumns = 64;  ///< of a box: the 128 bytes of the swizzle
+constexpr int kLineBytes = 2 * kBlockColumns;
+constexpr int kValueSteps = kTileRows / kChainGroup;
+// Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
+constexpr int kCopyRegisters = 40, kRegisters = 232;
+
+// --- tasks --------------------------------------------------------------------------------------
+
+/// 64 queries of one head and the kv tiles with a key that one of them sees.
+struct Item {
+  int head, query;
+  int first, last;  ///< tiles; none where a block has no item for the warpgroup
+  int clear;        ///< no query's document starts after this key
+};
+
+/// What a block does in one go.
+struct Task {
+  int b, kv_head;   ///< b < 0: nothing is left
+  int first, last;  ///< tiles of all items
+  Item items[kConsumers];
+};
+
+/// Item `index` of a key-value head, later queries first. Whole warp.
+__device__ Item find_item(const AttentionProblem& problem, int b, int kv_head, int index,
+                          std::uint32_t* faults) {
+  const int tile = problem.tiles() - 1 - index / problem.group();
+  Item item;
+  item.head = kv_head * problem.group() + index % problem.group();
+  item.query = tile * kTileRows;
+  int least = item.query, most = 0;
+  const int end = min(item.query + kTileRows, problem.sequence);
+  for (int i = item.query + lane_id(); i < end; i += kWarpSize) {
+    const int start = problem.start(b, i);
+    if (start != problem.document_start[problem.token(b, i)]) {
+      report(faults, Fault::document_start);
+    }
+    least = min(least, start);
+    most = max(most, start);
+  }
+  item.first = __reduce_min_sync(kAllLanes, least) / kTileRows;
+  item.last = tile + 1;
+  item.clear = __reduce_max_sync(kAllLanes, most);
+  return item;
+}
+
+/// Tasks of a call; blocks take the next one when they have copied the last.
+class Tasks {
+ public:
+  /// `next` is a word that is zero between kernels.
+  __device__ Tasks(const AttentionProblem& problem, unsigned* next, std::uint32_t* faults)
+      : problem_(problem), next_(next), faults_(faults) {}
+
+  __host__ __device__ static int count(const AttentionProblem& problem) {
+    return lists(problem) * ((items(problem) + kConsumers - 1) / kConsumers);
+  }
+
+  /// The last of all blocks to find nothing left sets the word back. Whole warp.
+  __device__ Task take() const {
+    const int count = Tasks::count(problem_);
+    int index = 0;
+    if (lane_id() == 0) {
+      index = static_cast<int>(atomicInc(next_, static_cast<unsigned>(count) + gridDim.x - 1));
+    }
+    index = __shfl_sync(kAllLanes, index, 0);
+    Task task{};
+    task.b = -1;
+    if (index >= count) return task;
+    const int list = index % lists(problem_), first = index / lists(problem_) * kConsumers;
+    task.b = list / problem_.kv_heads;
+    task.kv_head = list % problem_.kv_heads;
+    task.first = problem_.tiles();
+#pragma unroll
+    for (int c = 0; c < kConsumers; ++c) {
+      if (first + c >= items(problem_)) continue;
+      task.items[c] = find_item(problem_, task.b, task.kv_head, first + c, faults_);
+      task.first = min(task.first, task.items[c].first);
+      task.last = max(task.last, task.items[c].last);
+    }
+    return task;
+  }
+
+ private:
+  /// Key-value heads of all sequences, and items of each.
+  __host__ __device__ static int lists(const AttentionProblem& p) { return p.batch * p.kv_heads; }
+  __host__ __device__ static int items(const AttentionProblem& p) { return p.tiles() * p.group(); }
+
+  const AttentionProblem& problem_;
+  unsigned* next_;
+  std::uint32_t* faults_;
+};
+
+// --- shared memory ------------------------------------------------------------------------------
+
+/// 64 rows of a head in blocks of 64 columns, each a box in the 128-byte swizzle: 16-byte piece j
+/// of a row lies at piece j ^ (row % 8).
+template <int kHeadDim>
+struct alignas(1024) HeadTile {
+  static constexpr int kBlocks = kHeadDim / kBlockColumns;
+  unsigned char blocks[kBlocks][kTileRows * kLineBytes];
+
+  __device__ unsigned char* piece(unsigned row, unsigned j) {
+    return blocks[j / 8] + row * kLineBytes + (j % 8 ^ row % 8) * 16;
+  }
+};
+
+template <int kHeadDim>
+struct Shared {
+  using Tile = HeadTile<kHeadDim>;
+  Tile q[kConsumers];
+  Tile out[kConsumers];
+  Tile k[kStages];
+  Tile v[kStages];
+  Task task;
+  std::uint64_t q_full, q_empty;
+  std::uint64_t k_full[kStages], k_empty[kStages];
+  std::uint64_t v_full[kStages], v_empty[kStages];
+};
+
+/// Tensor maps of (column, position, sequence): boxes of 64 columns by 64 positions, of out by the
+/// 16 of a warp.
+struct Maps {
+  CUtensorMap q, k, v, out;
+};
+
+// --- the warpgroup that copies ------------------------------------------------------------------
+
+/// Copies the tile from position `row` on of the head that starts at `column`.
+template <int kHeadDim>
+__device__ void copy_tile(HeadTile<kHeadDim>& tile, const CUtensorMap& map, std::uint64_t* full,
+                          int column, int row, int b) {
+#pragma unroll
+  for (int i = 0; i < HeadTile<kHeadDim>::kBlocks; ++i) {
+    copy_box(tile.blocks[i], &map, full, column + i * kBlockColumns, row, b);
+  }
+}
+
+/// Runs in one warp, whose first lane copies.
+template <int kHeadDim>
+__device__ void copy_operands(const Maps& maps, const Tasks& tasks, Shared<kHeadDim>& shared) {
+  constexpr int kBytes = sizeof(HeadTile<kHeadDim>);
+  Ring<kStages> ring;
+  Ring<1> queries;
+  while (true) {
+    const Task task = tasks.take();
+    if (lane_id() == 0) {
+      barrier_wait(&shared.q_empty, queries.parity ^ 1);
+      shared.task = task;
+      int present = 0;
+#pragma unroll
+      for (int c = 0; c < kConsumers; ++c) present += task.items[c].last > 0;
+      barrier_expect(&shared.q_full, present * kBytes);
+#pragma unroll
+      for (int c = 0; c < kConsumers; ++c) {
+        const Item& item = task.items[c];
+        if (item.last == 0) continue;
+        copy_tile(shared.q[c], maps.q, &shared.q_full, item.head * kHeadDim, item.query, task.b);
+      }
+      const int column = task.kv_head * kHeadDim;
+#pragma unroll 1
+      for (int tile = task.first; tile < task.last; ++tile, ring.advance()) {
+        const auto copy = [&](HeadTile<kHeadDim>& to, const CUtensorMap& map, std::uint64_t* full,
+                              std::uint64_t* empty) {
+          barrier_wait(empty, ring.parity ^ 1);
+          barrier_expect(full, kBytes);
+          copy_tile(to, map, full, column, tile * kTileRows, task.b);
+        };
+        const int s = ring.stage;
+        copy(shared.k[s], maps.k, &shared.k_full[s], &shared.k_empty[s]);
+        copy(shared.v[s], maps.v, &shared.v_full[s], &shared.v_empty[s]);
+      }
+    }
+    __syncwarp();
+    queries.advance();
+    if (task.b < 0) return;
+  }
+}
+
+// --- the warpgroups that multiply ---------------------------------------------------------------
+
+template <int kHeadDim>
+class Consumer {
+ public:
+  __device__ Consumer(const AttentionProblem& problem, Shared<kHeadDim>& shared, int warpgroup)
+      : problem_(problem),
+        shared_(shared),
+        warpgroup_(warpgroup),
+        warp_row_(warp_id() * kChainGroup % kTileRows) {}
+
+  __device__ void run(const CUtensorMap& out, const ResultRows& lse) {
+    Ring<1> queries;
+    while (true) {
+      barrier_wait(&shared_.q_full, queries.parity);
+      queries.advance();
+      b_ = uniform(shared_.task.b);
+      if (b_ < 0) break;
+      const int first = uniform(shared_.task.first), last = uniform(shared_.task.last);
+      const Item& item = shared_.task.items[warpgroup_];
+      item_ = {uniform(item.head), uniform(item.query), uniform(item.first), uniform(item.last),
+               uniform(item.clear)};
+      load_queries();
+      release(&shared_.q_empty);
+      pass_over(item_.last > 0 ? item_.first - first : last - first);
+      if (item_.last == 0) continue;
+      find_rows();
+      multiply();
+      store(out, lse);
+      pass_over(last - item_.last);
+    }
+    if (lane_id() == 0) store_wait_all();
+  }
+
+ private:
+  using Scores = float[kTileRows / 2];  ///< 64 rows by 64 keys: element i is of row i / 2 % 2
+
+  // --- stages ---
+
+  /// This warp has done with what the barrier guards.
+  __device__ static void release(std::uint64_t* empty) {
+    __syncwarp();
+    if (lane_id() == 0) barrier_arrive(empty);
+  }
+  /// Gives back the stages of tiles that only the other warpgroup needs.
+  __device__ void pass_over(int tiles) {
+#pragma unroll 1
+    for (int i = 0; i < tiles; ++i, k_.advance(), v_.advance()) {
+      barrier_wait(&shared_.k_full[k_.stage], k_.parity);
+      release(&shared_.k_empty[k_.stage]);
+      barrier_wait(&shared_.v_full[v_.stage], v_.parity);
+      release(&shared_.v_empty[v_.stage]);
+    }
+  }
+
+  // --- an item ---
+
+  __device__ void load_queries() {
+    const auto lane = static_cast<unsigned>(computed_here(lane_id()));
+    const unsigned row = warp_row_ + lane % 16, half = lane / 16;
+#pragma unroll
+    for (int i = 0; i < kHeadDim / kChainGroup; ++i) {
+      const void* piece = shared_.q[warpgroup_].piece(row, 2 * i + half);
+      load_matrices(static_cast<const std::uint16_t*>(piece), q_[i]);
+    }
+  }
+  __device__ void find_rows() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = item_.query + warp_row_ + fragment_row() + 8 * r;
+      position_[r] = i < problem_.sequence ? i : -1;
+      start_[r] = i < problem_.sequence ? problem_.start(b_, i) : 0;
+      maximum_[r] = kMinusInfinity;
+    }
+    sum_ = 0.0f;
+#pragma unroll
+    for (float& value : out_) value = 0.0f;
+  }
+
+  __device__ void multiply() {
+    Scores even, odd;
+    const int stage = issue_scores(even);
+    wgmma_wait<0>();
+    keep(even);
+    release(&shared_.k_empty[stage]);
+    held_ = -1;
+    for (int tile = item_.first;; ++tile) {
+      if (tile + 1 == item_.last) return add_last_tile(even, tile);
+      add_tile(even, odd, tile);
+      ++tile;
+      if (tile + 1 == item_.last) return add_last_tile(odd, tile);
+      add_tile(odd, even, tile);
+    }
+  }
+
+  /// Brings in the tile of `scores` while the products of `next` are under way.
+  __device__ void add_tile(Scores& scores, Scores& next, int tile) {
+    const int stage = issue_scores(next);
+    weigh(scores, tile * kTileRows, tile * kTileRows < item_.clear);
+    wgmma_wait<1>();  // O of the tile before
+    take_over(scores);
+    issue_values();
+    wgmma_wait<1>();
+    keep(next);
+    release(&shared_.k_empty[stage]);
+  }
+  __device__ void add_last_tile(Scores& scores, int tile) {
+    weigh(scores, tile * kTileRows, true);
+    wgmma_wait<0>();
+    take_over(scores);
+    issue_values();
+    wgmma_wait<0>();
+    keep(out_);
+    release(&shared_.v_empty[held_]);
+  }
+
+  // --- products ---
+
+  /// S of the next tile; returns its stage.
+  __device__ int issue_scores(Scores& scores) {
+    const int stage = k_.stage;
+    barrier_wait(&shared_.k_full[stage], k_.parity);
+    k_.advance();
+    const std::uint64_t keys = operand_descriptor<false>(shared_.k[stage].blocks[0]);
+    keep(scores);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kHeadDim / kChainGroup; ++i) {
+      const int block = i / (kBlockColumns / kChainGroup);
+      const int step = i % (kBlockColumns / kChainGroup);
+      const std::uint64_t offset = block * (kTileRows * kLineBytes >> 4);
+      wgmma_bf16<kTileRows, false>(scores, q_[i], keys + offset + kDescriptorStep<false> * step,
+                                   i > 0);
+    }
+    wgmma_commit();
+    return stage;
+  }
+  /// O += P V of the tile in p_.
+  __device__ void issue_values() {
+    held_ = v_.stage;
+    barrier_wait(&shared_.v_full[held_], v_.parity);
+    v_.advance();
+    const std::uint64_t values = operand_descriptor<true>(shared_.v[held_].blocks[0]);
+    keep(out_);
+    keep(p_);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kValueSteps; ++i) {
+      wgmma_bf16<kHeadDim, true>(out_, p_[i], values + kDescriptorStep<true> * i, true);
+    }
+    wgmma_commit();
+  }
+  /// The products of the tile before are done: O *= alpha, and P becomes `weights`.
+  __device__ void take_over(const Scores& weights) {
+    keep(out_);
+    keep(p_);
+    if (held_ >= 0) release(&shared_.v_empty[held_]);
+    if (rescales_) {
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) out_[i] = out_[i] * alpha_[i / 2 % 2];
+    }
+#pragma unroll
+    for (int i = 0; i < kTileRows / 4; ++i) {
+      p_[i / 4][i % 4] = pack_bf16(weights[2 * i], weights[2 * i + 1]);
+    }
+  }
+
+  // --- online softmax ---
+
+  __device__ bool visible(int i, int key) const {
+    const int j = key + 8 * (i / 4) + fragment_column() + i % 2, r = i / 2 % 2;
+    return start_[r] <= j && j <= position_[r];
+  }
+
+  /// Turns products of the keys from `key` on into P and takes over their maximum and sum.
+  /// `masked`: some of them are.
+  __device__ void weigh(Scores& s, int key, bool masked) {
+    if (masked) {
+#pragma unroll
+      for (int i = 0; i < kTileRows / 2; ++i) s[i] = visible(i, key) ? s[i] : kMinusInfinity;
+    }
+    const float scale = problem_.factors.scale;
+    // The scale is positive: rounded products with it are in the order of the scores.
+    float least[2], most[2];
+    find_range(s, least, most);
+    const float before[2] = {maximum_[0], maximum_[1]};
+    bool all_normal = true;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      maximum_[r] = fmaxf(maximum_[r], most[r] * scale);
+      all_normal = all_normal && least[r] * scale - maximum_[r] >= -numerics::kExp2Normal;
+    }
+    find_alpha(before);
+    if (!masked && __all_sync(kAllLanes, all_normal)) {
+#pragma unroll
+      for (int i = 0; i < kTileRows / 2; ++i) {
+        s[i] = numerics::exp2_normal(s[i] * scale - maximum_[i / 2 % 2]);
+      }
+    } else {
+      const int last_group = (item_.query + warp_row_ - key) / kChainGroup;  // that the warp sees
+#pragma unroll
+      for (int group = 0; group < kValueSteps; ++group) {
+        if (group <= last_group) {
+          weigh_group(s, group, key);
+        } else {
+#pragma unroll
+          for (int i = 8 * group; i < 8 * group + 8; ++i) s[i] = 0.0f;
+        }
+      }
+    }
+    add_sum(s);
+  }
+
+  /// P of 16 keys of the tile from `key` on, whatever their scores.
+  __device__ void weigh_group(Scores& s, int group, int key) const {
+#pragma unroll
+    for (int i = 8 * group; i < 8 * group + 8; ++i) {
+      const float p = numerics::exp2(s[i] * problem_.factors.scale - maximum_[i / 2 % 2]);
+      s[i] = visible(i, key) ? p : 0.0f;
+    }
+  }
+
+  /// Of the thread's elements of each row the least, NaN if one is NaN, and of the whole row the
+  /// largest number.
+  __device__ static void find_range(const Scores& s, float (&least)[2], float (&most)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float low[2] = {s[2 * r], s[2 * r + 1]}, high[2] = {s[2 * r], s[2 * r + 1]};
+#pragma unroll
+      for (int i = 4 + 2 * r; i < kTileRows / 2; i += 4) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          low[e] = min_or_nan(low[e], s[i + e]);
+          high[e] = fmaxf(high[e], s[i + e]);
+        }
+      }
+      least[r] = min_or_nan(low[0], low[1]);
+      most[r] = fmaxf(high[0], high[1]);
+#pragma unroll
+      for (int span = 1; span <= 2; span *= 2) {
+        most[r] = fmaxf(most[r], __shfl_xor_sync(kAllLanes, most[r], span));
+      }
+    }
+  }
+
+  /// alpha = exp2(m - m'), where some row of the warp has a new maximum: 1 if a row has not.
+  __device__ void find_alpha(const float (&before)[2]) {
+    rescales_ = __any_sync(kAllLanes, before[0] != maximum_[0] || before[1] != maximum_[1]) != 0;
+    if (!rescales_) return;
+    const bool lower = own_row() == 1;
+    const float from = lower ? before[1] : before[0], to = lower ? maximum_[1] : maximum_[0];
+    const float power = numerics::exp2(from - to);
+    const float own = from == kMinusInfinity ? 0.0f : power;
+    const float other = __shfl_xor_sync(kAllLanes, own, 2);
+    alpha_[0] = lower ? other : own;
+    alpha_[1] = lower ? own : other;
+    sum_ = sum_ * own;
+  }
+
+  /// Which of the thread's two rows it keeps the sum of, and finds alpha for.
+  __device__ static int own_row() { return lane_id() / 2 % 2; }
+
+  /// l += numerics::tree_sum(p). Lane 8 n + 2 t + e of a row is the sum of columns 8 n + 2 t + e
+  /// and 32 more, of thread t. Lanes 16 and 8 apart are of one thread, 4 and 2 apart of threads 2
+  /// and 1 apart, which share the rows and then the lanes: who adds which to which changes no bit.
+  __device__ void add_sum(const Scores& p) {
+    float pair[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float lane[4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          lane[n] = p[4 * n + 2 * r + e] + p[4 * (n + 4) + 2 * r + e];
+        }
+        pair[r][e] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+      }
+    }
+    const bool lower = own_row() == 1, odd = lane_id() % 2 == 1;
+    float kept[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float other = __shfl_xor_sync(kAllLanes, lower ? pair[0][e] : pair[1][e], 2);
+      kept[e] = (lower ? pair[1][e] : pair[0][e]) + other;
+    }
+    const float other = __shfl_xor_sync(kAllLanes, odd ? kept[0] : kept[1], 1);
+    const float half = (odd ? kept[1] : kept[0]) + other;
+    sum_ = sum_ + (half + __shfl_xor_sync(kAllLanes, half, 1));
+  }
+
+  // --- results ---
+
+  /// A warp writes its 16 rows: positions past the sequence are not stored.
+  __device__ void store(const CUtensorMap& map, const ResultRows& lse) {
+    if (lane_id() == 0) store_wait_read<0>();
+    __syncwarp();
+    auto& tile = shared_.out[warpgroup_];
+    const auto lane = static_cast<unsigned>(computed_here(lane_id()));
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = __shfl_sync(kAllLanes, sum_, lane_id() / 4 * 4 + 2 * r);
+      const float inverse = 1.0f / sum;
+      const unsigned row = warp_row_ + lane / 4 + 8 * r;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        const int i = 4 * n + 2 * r;
+        auto* pair = reinterpret_cast<std::uint32_t*>(tile.piece(row, n)) + lane % 4;
+        *pair = pack_bf16(out_[i] * inverse, out_[i + 1] * inverse);
+      }
+      if (fragment_column() == 0 && position_[r] >= 0) {
+        lse.store(item_.head, problem_.token(b_, position_[r]), maximum_[r] + numerics::log2(sum));
+      }
+    }
+    async_fence();
+    __syncwarp();
+    if (lane_id() != 0) return;
+#pragma unroll
+    for (int i = 0; i < HeadTile<kHeadDim>::kBlocks; ++i) {
+      store_box(tile.blocks[i] + warp_row_ * kLineBytes, &map,
+                item_.head * kHeadDim + i * kBlockColumns, item_.query + warp_row_, b_);
+    }
+    store_commit();
+  }
+
+  const AttentionProblem& problem_;
+  Shared<kHeadDim>& shared_;
+  int warpgroup_, warp_row_;
+  Ring<kStages> k_, v_;  ///< next stages to read
+  int held_;             ///< stage of V that products read; -1: none
+  int b_;
+  Item item_;
+  int position_[2], start_[2];  ///< of the thread's rows; position -1 past the sequence
+  float maximum_[2], alpha_[2];
+  float sum_;      ///< of own_row()
+  bool rescales_;  ///< whether alpha is not 1 for a row of the warp
+  std::uint32_t q_[kHeadDim / kChainGroup][4];
+  std::uint32_t p_[kValueSteps][4] = {};
+  float out_[kHeadDim / 2];
+};
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    attention_forward_wgmma_kernel(const __grid_constant__ Maps maps,
+                                   const __grid_constant__ AttentionProblem problem,
+                                   const __grid_constant__ ResultRows lse, unsigned* next,
+                                   std::uint32_t* faults) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(memory);
+  if (threadIdx.x == 0) {
+    barrier_init(&shared.q_full, 1);
+    barrier_init(&shared.q_empty, kConsumerWarps);
+    for (int s = 0; s < kStages; ++s) {
+      barrier_init(&shared.k_full[s], 1);
+      barrier_init(&shared.v_full[s], 1);
+      barrier_init(&shared.k_empty[s], kConsumerWarps);
+      barrier_init(&shared.v_empty[s], kConsumerWarps);
+    }
+    barrier_init_fence();
+    for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.out}) prefetch_map(map);
+  }
+  __syncthreads();
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
+  if (warpgroup == kConsumers) {
+    lower_registers<kCopyRegisters>();
+    if (threadIdx.x % kWarpgroup < kWarpSize) {
+      copy_operands<kHeadDim>(maps, Tasks(problem, next, faults), shared);
+    }
+  } else {
+    raise_registers<kRegisters>();
+    Consumer<kHeadDim>(problem, shared, warpgroup).run(maps.out, lse);
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+CUtensorMap head_map(const TensorView& view, const AttentionShape& shape, int box_rows) {
+  return tensor_map(view.data, 2,
+                    {{view.cols, 1, kBlockColumns},
+                     {shape.sequence, view.row_stride, box_rows},
+                     {shape.batch, shape.sequence * view.row_stride, 1}},
+                    CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+template <int kHeadDim>
+void launch(Context& context, const ops::AttentionForward& op, const AttentionProblem& problem) {
+  constexpr int kMemory = static_cast<int>(sizeof(Shared<kHeadDim>));
+  static_assert(kMemory <= 227 * 1024);
+  const auto kernel = attention_forward_wgmma_kernel<kHeadDim>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory),
+        "attention_forward_wgmma");
+  const Maps maps{head_map(op.q, op.shape, kTileRows), head_map(op.k, op.shape, kTileRows),
+                  head_map(op.v, op.shape, kTileRows), head_map(op.out, op.shape, kChainGroup)};
+  const int blocks = std::min(context.multiprocessors(), Tasks::count(problem));
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(
+      maps, problem, result_rows(op.lse), context.signals(), context.faults());
+  check_launch("attention_forward_wgmma");
+}
+
+}  // namespace
+
+bool fits_wgmma(const ops::AttentionForward& op, const AttentionProblem& problem) {
+  const auto bulk = [](const TensorView& view) {
+    return view.dtype == DType::bf16 && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
+           view.row_stride % 8 == 0;
+  };
+  const bool dimension = op.shape.head_dim == 64 || op.shape.head_dim == 128;
+  return dimension && problem.kv_tile == kTileRows && bulk(op.q) && bulk(op.k) && bulk(op.v) &&
+         bulk(op.out);
+}
+
+void attention_forward_wgmma(Context& context, const ops::AttentionForward& op,
+                             const AttentionProblem& problem) {
+  const auto run = op.shape.head_dim == 64 ? launch<64> : launch<128>;
+  run(context, op, problem);
+}
+
+}  // namespace fp8lab::cuda
