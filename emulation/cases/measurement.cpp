@@ -37,6 +37,27 @@ void measure(CaseDraw& draw, const QuantSpec& spec, DType source, bool transpose
   compare_with(draw, spec, transpose, std::move(compared), std::move(quantized), "");
 }
 
+/// Values in either order of storage, compared with another tensor.
+void measure_stored(CaseDraw& draw, DType source, DType values, bool transpose,
+                    StorageOrder order) {
+  const MatrixShape s = draw.shape(), of_operand = s.transposed_if(transpose);
+  const MatrixShape stored = of_operand.transposed_if(order == StorageOrder::rows_contiguous);
+  QuantSpec spec;
+  spec.format = values == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
+  const std::int64_t rows = of_operand.rows, k = of_operand.cols;
+  draw.add(fmt::format("operand_statistics {}", label(spec)),
+           fmt::format("{} {}{}{}", name_of(source), describe(s), orientation_name(transpose),
+                       order == StorageOrder::rows_contiguous ? ", by rows" : ""),
+           {draw.values(source, s.rows, s.cols, draw.one_in(4)),
+            draw.values(values, stored.rows, stored.cols, draw.one_in(4)), record_of(draw)},
+           [spec, rows, k, transpose, order](Backend& b, const Views& t) {
+             QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
+             operand.order = order;
+             operand.codes = t[1];
+             b.run(ops::MeasureOperand{t[0], transpose, operand, t[2]});
+           });
+}
+
 enum class Channels : std::uint8_t {
   different,
   equal,    ///< a few values
@@ -95,6 +116,13 @@ void draw_cases<ops::MeasureOperand>(CaseDraw& draw) {
   for (const QuantSpec& spec : every_quantizer()) {
     const DType source = draw.activation_type();
     for (const bool transpose : {false, true}) measure(draw, spec, source, transpose);
+  }
+  for (const DType values : kActivationTypes) {
+    for (const bool transpose : {false, true}) {
+      for (const auto order : {StorageOrder::k_contiguous, StorageOrder::rows_contiguous}) {
+        measure_stored(draw, draw.activation_type(), values, transpose, order);
+      }
+    }
   }
   measure_channels(draw);
 }

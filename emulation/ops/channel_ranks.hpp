@@ -71,7 +71,13 @@ struct RankSelection {
   /// counts[d]: keys that the selection contains, with digit(key) = d.
   FP8LAB_HD constexpr void descend(const Count* counts) {
     std::uint32_t bin = 0;
-    while (rank >= counts[bin]) rank -= counts[bin++];
+    Count before = 0;
+    while (rank >= before + counts[bin]) before += counts[bin++];
+    keep(bin, before);
+  }
+  /// Keeps the keys of a bin, which `before` keys of lower bins come before.
+  FP8LAB_HD constexpr void keep(std::uint32_t bin, Count before) {
+    rank -= before;
     prefix |= bin << shift;
     shift -= kDigitBits;
   }

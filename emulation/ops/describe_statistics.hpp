@@ -96,21 +96,26 @@ FP8LAB_HD inline void describe_scales(const StatisticsParts& parts, OperandStati
       numerics::log2_f64(result.scale_max) - numerics::log2_f64(result.scale_min);
 }
 
-FP8LAB_HD inline void describe_exponents(const StatisticsCounts& counts,
-                                         OperandStatistics& result) {
-  std::int64_t nonzero = 0;
-  for (int i = 0; i < kExponentBins; ++i) nonzero += counts.exponents[i];
-  for (int i = 0; i < kExponentBins; ++i) {
-    result.exponent_histogram[i] =
-        ratio(static_cast<double>(counts.exponents[i]), static_cast<double>(nonzero));
-  }
-}
-
 }  // namespace statistics_detail
 
-FP8LAB_HD inline OperandStatistics describe_statistics(const StatisticsParts& parts) {
+/// Finite nonzero elements.
+FP8LAB_HD inline std::int64_t exponents_counted(const StatisticsCounts& counts) {
+  std::int64_t all = 0;
+  for (int i = 0; i < kExponentBins; ++i) all += counts.exponents[i];
+  return all;
+}
+
+/// Bin `bin` of the histogram of `all` exponents.
+FP8LAB_HD inline double exponent_fraction(const StatisticsCounts& counts, std::int64_t all,
+                                          int bin) {
+  return statistics_detail::ratio(static_cast<double>(counts.exponents[bin]),
+                                  static_cast<double>(all));
+}
+
+/// All but the histogram, whose bins depend on nothing else.
+FP8LAB_HD inline void describe_scalars(const StatisticsParts& parts, OperandStatistics& result) {
   using namespace statistics_detail;
-  OperandStatistics result{};
+  result = {};
   const StatisticsCounts& counts = parts.counts;
   const double all = static_cast<double>(parts.elements);
   result.nonfinite_count = static_cast<double>(counts.nonfinite);
@@ -119,8 +124,16 @@ FP8LAB_HD inline OperandStatistics describe_statistics(const StatisticsParts& pa
   describe_channels(parts.channels, result);
   describe_errors(parts.sums, all - result.nonfinite_count, result);
   describe_scales(parts, result);
-  describe_exponents(counts, result);
   result.hash = parts.hash;
+}
+
+FP8LAB_HD inline OperandStatistics describe_statistics(const StatisticsParts& parts) {
+  OperandStatistics result;
+  describe_scalars(parts, result);
+  const std::int64_t all = exponents_counted(parts.counts);
+  for (int i = 0; i < kExponentBins; ++i) {
+    result.exponent_histogram[i] = exponent_fraction(parts.counts, all, i);
+  }
   return result;
 }
 

@@ -29,8 +29,12 @@ struct OperandStatistics {
   std::uint64_t hash;
 };
 
-inline constexpr std::int64_t kStatisticsBand = 64;  ///< rows of a band
-inline constexpr int kStatisticsLanes = 8;
+/// Order of the FP64 sums, see ops::MeasureOperand.
+struct StatisticsOrder {
+  static constexpr int kPanelRows = 128, kPanelCols = 256;
+  static constexpr int kLaneRows = 32, kLaneCols = 8;
+};
+
 inline constexpr int kExponentBins = 64;  ///< of OperandStatistics::exponent_histogram
 inline constexpr int kLowestBinExponent = -40;
 
@@ -41,15 +45,19 @@ struct StatisticsCounts {
   std::int64_t exponents[kExponentBins];  ///< finite nonzero x with finite y, by exponent of x
 };
 
-/// Largest FP32 magnitude that does not count as saturated in a tile of scale `scale`.
-FP8LAB_HD inline float saturation_limit(const numerics::FormatSpec& format, float scale) {
+/// Largest FP32 magnitude that does not count as saturated in a tile of scale `scale`; `qmax` is
+/// numerics::max_finite of the format.
+FP8LAB_HD inline float saturation_limit(double qmax, float scale) {
   const float largest = numerics::bits_float(numerics::kF32MaxFinite);
   if (scale == 0.0f) return largest;  // flushed: underflow, not saturation
-  const double qmax = numerics::max_finite(format);
   const double limit = qmax * scale * (1.0 + 0x1p-22);
+#ifdef __CUDA_ARCH__
+  return fminf(__double2float_rd(limit), largest);
+#else
   if (!(limit < largest)) return largest;
   const float rounded = static_cast<float>(limit);
   return rounded > limit ? numerics::bits_float(numerics::float_bits(rounded) - 1u) : rounded;
+#endif
 }
 
 namespace ops {
@@ -85,10 +93,12 @@ namespace ops {
 /// flushed by a zero scale (0 if there are none; an operand without scales counts as one tile of
 /// scale 1). exponent_histogram: see OperandStatistics.
 ///
-/// Sums are FP64 in a fixed order: bands of 64 source rows, in which element (r, c) goes to lane
-/// c mod 8 by ascending (c / 64, r, c); the lanes l and l + 4, l + 2, l + 1 are added, then the
-/// bands in ascending order. What follows from sums, counts and columns is describe_statistics. So
-/// the bits do not depend on threads, SIMD target, libm or backend.
+/// Sums are FP64 in a fixed order. A panel of 128 source rows and 256 columns has 4 x 32 lanes:
+/// lane (r / 32, c / 8) adds its elements (r, c) by ascending row, then column. The lanes lie in
+/// the order of these indices; neighbours 2 l and 2 l + 1 are added, then neighbours among these
+/// sums, until one is left. The panels of the same rows are added by ascending column, then their
+/// sums by ascending row. What follows from sums, counts and columns is describe_statistics. So the
+/// bits do not depend on threads, SIMD target, libm or backend.
 struct MeasureOperand {
   static constexpr std::string_view kName = "measure_operand";
   static constexpr WorkClass kClass = WorkClass::measurement;

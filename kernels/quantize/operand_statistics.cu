@@ -2,47 +2,31 @@
 //
 //   source (R, C)    codes, scales         (the source of a transform along K is transformed first)
 //        |             |      |
-//        v             v      v
-//   band_kernel, one block for 64 rows, 64 x 64 elements at a time in shared memory:
-//   +--------------------------------------------------------------------+
-//   | all warps:  read x and y = scale * decode(code); count, bin        |   repeated over
-//   |             exponents, raise column amaxes, mark nonzero tiles     |   the columns
-//   | warp 0..6:  add the block to one of the sums, 8 lanes each         |
-//   | warp 7:     raise the column amaxes in global memory               |
-//   +--------------------------------------------------------------------+
-//        |            |                |                  |
-//     Tally        totals            amax              nonzero             Layout, in the
-//    (counts)  (bands, 7) FP64   (C) FP32 bits     (tiles) flags           workspace
-//        ^            |                |                  |
-//        |            |                |                  v
-//        +------------|----------------|----- tile_kernel: zero tiles, extremes of scales
-//        +------------|----------------|----- add_hash: codes, scales
-//        |            |                v
-//        |            |      rank_kernel, one block:
-//        |            |        top channels   a list of 8 a thread, merged by lanes, then by warps
-//        |            |        median         radix selection, digits of 8 bits: count 256 bins,
-//        |            |                       keep the one with the rank; 4 passes
-//        v            v                v
-//   describe_kernel, one warp:
-//     lanes 0..6   a sum each: the bands in ascending order
-//     lane 0       describe_statistics
-//     all          the bytes of the record
+//        v             v      |
+//   panel_kernel, one block for 128 x 256 elements (statistics_panel.cuh)
+//        |          |              |             |          |
+//     Tally       totals         amax         nonzero       |      Layout, in the
+//    (counts)   of panels,   (C) FP32 bits  (tiles) flags   |      workspace
+//        |        FP64             |             |          |
+//        v          v              v             v          v
+//   finish_kernel, blocks of 1024 threads:
+//     block 0     the sums: the panels of a band by ascending column, then the bands
+//     block 1     top channels: the first of all, eight times
+//     block 2     median: radix selection, digits of 8 bits: count 256 bins, keep the one with the
+//                 rank; 4 passes, and one for the next channel
+//     others      scales, one a thread: hash, zero tiles, extremes
+//     the last to finish: describe_statistics, the bytes of the record
 //
 // Counts, amaxes and the hash are integers, added or compared by atomics in any order. Every FP64
 // addition has the order that ops/operand_statistics.hpp defines.
-#include "kernels/pointwise/hash_tensor.hpp"
+#include <algorithm>
+
 #include "kernels/runtime/operations.hpp"
 
-#include "emulation/numerics/operand_hash.hpp"
-#include "emulation/numerics/outliers.hpp"
-#include "emulation/ops/describe_statistics.hpp"
 #include "emulation/ops/operand_checks.hpp"
-#include "kernels/pointwise/rows.cuh"
-#include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/quantize/channel_ranks.cuh"
-#include "kernels/quantize/operand_decoder.cuh"
 #include "kernels/quantize/quantize.hpp"
-#include "kernels/quantize/quantize_scales.hpp"
+#include "kernels/quantize/statistics_panel.cuh"
 #include "kernels/transform/transform.hpp"
 
 namespace fp8lab::cuda {
@@ -50,21 +34,6 @@ namespace {
 
 using numerics::bits_float;
 using numerics::float_bits;
-
-constexpr int kBand = kStatisticsBand;  ///< rows of a band, columns of a block
-constexpr int kSums = 7;
-static_assert(sizeof(StatisticsTotals) == kSums * sizeof(double));
-constexpr int kThreads = 256;
-static_assert(kThreads / kWarpSize >= kSums);
-
-using Count = unsigned long long;  // what atomicAdd takes
-
-/// What has no order. Zeros before: scales are kept as keys that only grow.
-struct Tally {
-  Count nonfinite, underflow, saturated, zero_tiles, hash;
-  Count exponents[kExponentBins];
-  std::uint32_t largest_scale, smallest_scale;  ///< keys; 0: none seen
-};
 
 /// Order of FP32 values as unsigned numbers above 0, NaN excepted.
 FP8LAB_HD std::uint32_t order_key(float value) {
@@ -75,214 +44,130 @@ FP8LAB_HD float value_of_key(std::uint32_t key) {
   return bits_float(key >> 31 != 0 ? key & 0x7FFFFFFFu : ~key);
 }
 
-/// The operand as the kernels read it, in the orientation of the source.
-struct Compared {
-  std::int64_t rows, cols;  ///< of the source
-  bool transpose;
+/// What single blocks of finish_kernel find.
+struct Found {
+  StatisticsTotals sums;
+  ChannelRanks ranks;
+};
+
+/// What finish_kernel reads and writes.
+struct Finish {
+  std::int64_t elements, cols;
+  std::int64_t bands, panels_across;
   TileGrid grid;
-  Decoder decoder;
-  const float* compensation;  ///< bounds of a compensated clamp; nullptr: none
-
-  __device__ float value(std::int64_t row, std::int64_t col) const {
-    return transpose ? decoder(col, row) : decoder(row, col);
-  }
-  __device__ float scale(std::int64_t tile_row, std::int64_t tile_col) const {
-    if (decoder.scales == nullptr) return 1.0f;
-    return transpose ? decoder.scales[tile_col * decoder.scale_stride + tile_row]
-                     : decoder.scales[tile_row * decoder.scale_stride + tile_col];
-  }
+  bool transpose;
+  const float* scales;  ///< nullptr: none
+  std::int64_t scale_rows, scale_cols, scale_stride;
+  std::int64_t scale_tiles;  ///< columns that hold scales; others hold what codebooks need besides
+  PanelResults results;
+  Found* found;
+  std::uint8_t* record;
 };
 
-/// A block of 64 x 64 elements of source and operand, zeros where either is not finite; rows padded
-/// so that a column of them is spread over the banks.
-struct Elements {
-  float x[kBand][kBand + 1], y[kBand][kBand + 1];
+constexpr int kFinishThreads = kRankThreads;
+constexpr int kFixedBlocks = 3;
+constexpr int kBandsAtOnce = 128;
+
+union FinishMemory {
+  RankMemory ranks;
+  double bands[kBandsAtOnce][kStatisticsSums];
+  struct {
+    StatisticsParts parts;
+    OperandStatistics statistics;
+  } record;
 };
 
-/// What the threads of a block count.
-struct Counters {
-  std::uint32_t nonfinite, underflow, saturated;
-  std::uint32_t exponents[kExponentBins];
-  std::uint32_t channel_amax[kBand];
-};
-
-__device__ void count_element(float x, float y, float limit, int col, Counters& counters) {
-  const std::uint32_t magnitude = float_bits(x) & 0x7FFFFFFFu;
-  const std::uint32_t operand = float_bits(y) & 0x7FFFFFFFu;
-  if (magnitude <= numerics::kF32Infinity && magnitude > float_bits(limit)) {
-    atomicAdd(&counters.saturated, 1u);
-  }
-  if (magnitude >= numerics::kF32Infinity || operand >= numerics::kF32Infinity) {
-    atomicAdd(&counters.nonfinite, 1u);
-  } else if (magnitude != 0) {
-    if (operand == 0) atomicAdd(&counters.underflow, 1u);
-    const int bin = static_cast<int>(magnitude >> 23) - 127 - kLowestBinExponent;
-    atomicAdd(&counters.exponents[min(max(bin, 0), kExponentBins - 1)], 1u);
-    if (magnitude > counters.channel_amax[col]) {
-      atomicMax(&counters.channel_amax[col], magnitude);
-    }
-  }
-}
-
-/// Reads the block at (row0, col0); nonzero[tile] = 1 for the tiles of nonzero elements.
-template <class T>
-__device__ void read_block(const Rows<T>& source, const Compared& compared, std::int64_t row0,
-                           std::int64_t col0, Elements& elements, Counters& counters,
-                           std::uint8_t* nonzero) {
-  // Neighbouring threads read neighbouring codes.
-  const int near = static_cast<int>(threadIdx.x) % kBand;
-  std::int64_t tile = -1;
-  float limit = 0.0f;
-  bool marked = false;
-  for (int far = static_cast<int>(threadIdx.x) / kBand; far < kBand; far += kThreads / kBand) {
-    const int i = compared.transpose ? near : far, j = compared.transpose ? far : near;
-    const std::int64_t row = row0 + i, col = col0 + j;
-    if (row >= compared.rows || col >= compared.cols) {
-      elements.x[i][j] = elements.y[i][j] = 0.0f;
-      continue;
-    }
-    const std::int64_t tile_row = row / compared.grid.height, tile_col = col / compared.grid.width;
-    if (tile_row * compared.grid.wide + tile_col != tile) {
-      tile = tile_row * compared.grid.wide + tile_col;
-      limit = saturation_limit(compared.decoder.format, compared.scale(tile_row, tile_col));
-      marked = false;
-    }
-    const float x = source.load(row, col);
-    float y = compared.value(row, col);
-    if (compared.compensation != nullptr) {
-      y += numerics::clamp_residual({compared.compensation[0], compared.compensation[1]}, x);
-    }
-    count_element(x, y, limit, j, counters);
-    if (!marked && (float_bits(x) & 0x7FFFFFFFu) != 0) {
-      nonzero[tile] = 1;
-      marked = true;
-    }
-    const bool finite = (float_bits(x) & 0x7FFFFFFFu) < numerics::kF32Infinity &&
-                        (float_bits(y) & 0x7FFFFFFFu) < numerics::kF32Infinity;
-    elements.x[i][j] = finite ? x : 0.0f;
-    elements.y[i][j] = finite ? y : 0.0f;
-  }
-}
-
-/// One element's term of sum `which`, in the order of StatisticsTotals.
-template <int kWhich>
-__device__ double term(float x_value, float y_value) {
-  const double x = x_value, y = y_value;
-  switch (kWhich) {
-    case 0: return x * x;
-    case 1: return (x * x) * (x * x);
-    case 2: return x * y;
-    case 3: return y * y;
-    case 4: return (y - x) * (y - x);
-    case 5: return y - x;
-    default: return fabs(x);
-  }
-}
-
-/// Adds a block to one lane of one sum: by ascending row, then column. Zeros outside the source
-/// change nothing, as a lane is never -0.
-template <int kWhich>
-__device__ void add_block(const Elements& elements, int rows, int lane, double& sum) {
-  for (int i = 0; i < rows; ++i) {
-#pragma unroll
-    for (int j = 0; j < kBand; j += kStatisticsLanes) {
-      sum += term<kWhich>(elements.x[i][j + lane], elements.y[i][j + lane]);
-    }
-  }
-}
-
-__device__ void add_block(int which, const Elements& elements, int rows, int lane, double& sum) {
-  switch (which) {
-    case 0: return add_block<0>(elements, rows, lane, sum);
-    case 1: return add_block<1>(elements, rows, lane, sum);
-    case 2: return add_block<2>(elements, rows, lane, sum);
-    case 3: return add_block<3>(elements, rows, lane, sum);
-    case 4: return add_block<4>(elements, rows, lane, sum);
-    case 5: return add_block<5>(elements, rows, lane, sum);
-    default: return add_block<6>(elements, rows, lane, sum);
-  }
-}
-
-/// One block a band. A warp has one of the sums, and of it the first lanes one lane each.
-/// totals (bands, kSums); channel_amax holds zeros before.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    band_kernel(Rows<T> source, const __grid_constant__ Compared compared, double* totals,
-                std::uint32_t* channel_amax, std::uint8_t* nonzero, Tally* tally) {
-  __shared__ Elements elements;
-  __shared__ Counters counters;
-  auto* words = reinterpret_cast<std::uint32_t*>(&counters);
-  constexpr int kWords = sizeof(Counters) / sizeof(std::uint32_t);
-  for (int i = threadIdx.x; i < kWords; i += kThreads) words[i] = 0;
-  const std::int64_t row0 = std::int64_t{blockIdx.x} * kBand;
-  const int rows = static_cast<int>(min(compared.rows - row0, std::int64_t{kBand}));
-  const bool adds = warp_id() < kSums && lane_id() < kStatisticsLanes;
+/// The panels of each band by ascending column, a thread for a band and one of the sums; the bands
+/// by ascending row.
+__device__ void add_panels(const Finish& job, FinishMemory& memory) {
+  const auto* totals = reinterpret_cast<const double*>(job.results.totals);
+  const int which = static_cast<int>(threadIdx.x) % kStatisticsSums;
+  const int slot = static_cast<int>(threadIdx.x) / kStatisticsSums;
   double sum = 0.0;
-  for (std::int64_t col0 = 0; col0 < compared.cols; col0 += kBand) {
-    __syncthreads();
-    read_block(source, compared, row0, col0, elements, counters, nonzero);
-    __syncthreads();
-    if (adds) add_block(warp_id(), elements, rows, lane_id(), sum);
-    // The last warp has no sum.
-    for (int j = lane_id(); warp_id() == kSums && j < kBand; j += kWarpSize) {
-      if (counters.channel_amax[j] != 0) {
-        atomicMax(&channel_amax[col0 + j], counters.channel_amax[j]);
-      }
-      counters.channel_amax[j] = 0;
+  for (std::int64_t first = 0; first < job.bands; first += kBandsAtOnce) {
+    const int bands = static_cast<int>(min(job.bands - first, std::int64_t{kBandsAtOnce}));
+    if (slot < bands) {
+      const double* panel = totals + (first + slot) * job.panels_across * kStatisticsSums + which;
+      double band = 0.0;
+#pragma unroll 16
+      for (std::int64_t i = 0; i < job.panels_across; ++i) band += panel[i * kStatisticsSums];
+      memory.bands[slot][which] = band;
     }
+    __syncthreads();
+    if (slot == 0) {
+#pragma unroll 8
+      for (int i = 0; i < bands; ++i) sum += memory.bands[i][which];
+    }
+    __syncthreads();
   }
-  for (int span = kStatisticsLanes / 2; span > 0; span /= 2) {
-    sum += __shfl_down_sync(kAllLanes, sum, span);
-  }
-  if (warp_id() < kSums && lane_id() == 0) totals[blockIdx.x * kSums + warp_id()] = sum;
-  for (int i = threadIdx.x; i < kExponentBins; i += kThreads) {
-    if (counters.exponents[i] != 0) atomicAdd(&tally->exponents[i], Count{counters.exponents[i]});
-  }
-  if (threadIdx.x == 0) {
-    atomicAdd(&tally->nonfinite, Count{counters.nonfinite});
-    atomicAdd(&tally->underflow, Count{counters.underflow});
-    atomicAdd(&tally->saturated, Count{counters.saturated});
-  }
+  static_assert(kFinishThreads >= kBandsAtOnce * kStatisticsSums);
+  if (slot == 0) reinterpret_cast<double*>(&job.found->sums)[which] = sum;
 }
 
-/// Zero tiles, and the extremes of the other tiles' scales.
-__global__ void tile_kernel(const __grid_constant__ Compared compared, const std::uint8_t* nonzero,
-                            Tally* tally) {
-  Count zero = 0;
-  std::uint32_t largest = 0, smallest = 0;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t tile = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-       tile < compared.grid.count(); tile += step) {
-    if (nonzero[tile] == 0) {
-      ++zero;
+/// What a thread finds among scales.
+struct SeenScales {
+  Count zero_tiles = 0, hash = 0;
+  std::uint32_t largest = 0, smallest = 0;  ///< keys
+
+  /// The scale of a tile.
+  __device__ void add(float scale, bool nonzero) {
+    if (!nonzero) {
+      ++zero_tiles;
+    } else if (scale != 0.0f && scale == scale) {
+      largest = max(largest, order_key(scale));
+      smallest = max(smallest, ~order_key(scale));
+    }
+  }
+  /// All threads of a warp must call it.
+  __device__ void give(Tally& tally) const {
+    Count zero_sum = zero_tiles, hash_sum = hash;
+    for (int span = kWarpSize / 2; span > 0; span /= 2) {
+      zero_sum += __shfl_xor_sync(kAllLanes, zero_sum, span);
+      hash_sum += __shfl_xor_sync(kAllLanes, hash_sum, span);
+    }
+    const std::uint32_t upper = __reduce_max_sync(kAllLanes, largest);
+    const std::uint32_t lower = __reduce_max_sync(kAllLanes, smallest);
+    if (lane_id() != 0) return;
+    if (zero_sum != 0) atomicAdd(&tally.zero_tiles, zero_sum);
+    if (hash_sum != 0) atomicAdd(&tally.hash, hash_sum);
+    if (upper != 0) {
+      atomicMax(&tally.largest_scale, upper);
+      atomicMax(&tally.smallest_scale, lower);
+    }
+  }
+};
+
+/// This block's share of the scales; without scales the tensor is one tile of scale 1.
+__device__ void scan_scales(const Finish& job) {
+  SeenScales seen;
+  const std::int64_t count = job.scales == nullptr ? 1 : job.scale_rows * job.scale_cols;
+  const std::int64_t step = std::int64_t{gridDim.x - kFixedBlocks} * kFinishThreads;
+  const bool small = count <= 0xFFFFFFFFu;  // whose divisions are short
+  for (std::int64_t i = std::int64_t{blockIdx.x - kFixedBlocks} * kFinishThreads + threadIdx.x;
+       i < count; i += step) {
+    if (job.scales == nullptr) {
+      seen.add(1.0f, job.results.nonzero[0] != 0);
       continue;
     }
-    const float scale = compared.scale(tile / compared.grid.wide, tile % compared.grid.wide);
-    if (scale == 0.0f || scale != scale) continue;
-    largest = max(largest, order_key(scale));
-    smallest = max(smallest, ~order_key(scale));
+    const std::int64_t row =
+        small ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(job.scale_cols)
+              : i / job.scale_cols;
+    const std::int64_t col = i - row * job.scale_cols;
+    const float scale = job.scales[row * job.scale_stride + col];
+    seen.hash += numerics::hash_term(numerics::HashedPart::scales, static_cast<std::uint64_t>(i),
+                                     float_bits(scale));
+    if (col >= job.scale_tiles) continue;
+    const std::int64_t tile = job.transpose ? col * job.grid.wide + row : row * job.grid.wide + col;
+    seen.add(scale, job.results.nonzero[tile] != 0);
   }
-  if (zero != 0) atomicAdd(&tally->zero_tiles, zero);
-  largest = __reduce_max_sync(kAllLanes, largest);
-  smallest = __reduce_max_sync(kAllLanes, smallest);
-  if (lane_id() != 0) return;
-  atomicMax(&tally->largest_scale, largest);
-  atomicMax(&tally->smallest_scale, smallest);
+  seen.give(*job.results.tally);
 }
-
-/// What is described.
-struct Measured {
-  std::int64_t elements, bands, tiles;
-};
 
 /// Parts that lie in the tally.
 __device__ void read_tally(const Tally& tally, StatisticsParts& parts) {
   parts.counts.nonfinite = static_cast<std::int64_t>(tally.nonfinite);
   parts.counts.underflow = static_cast<std::int64_t>(tally.underflow);
   parts.counts.saturated = static_cast<std::int64_t>(tally.saturated);
-  for (int i = 0; i < kExponentBins; ++i) {
-    parts.counts.exponents[i] = static_cast<std::int64_t>(tally.exponents[i]);
-  }
   parts.zero_tiles = static_cast<std::int64_t>(tally.zero_tiles);
   parts.hash = tally.hash;
   const bool scaled = tally.largest_scale != 0;
@@ -290,116 +175,182 @@ __device__ void read_tally(const Tally& tally, StatisticsParts& parts) {
   parts.smallest_scale = scaled ? value_of_key(~tally.smallest_scale) : 0.0f;
 }
 
-/// Sum `which` over the bands, in ascending order; the loads run ahead of the additions.
-__device__ double sum_bands(const double* totals, std::int64_t bands, int which) {
-  double sum = 0.0;
-#pragma unroll 16
-  for (std::int64_t band = 0; band < bands; ++band) sum += totals[band * kSums + which];
-  return sum;
-}
-
-/// One block.
-__global__ void __launch_bounds__(kRankThreads)
-    rank_kernel(const std::uint32_t* channel_amax, std::int64_t cols, ChannelRanks* ranks) {
-  __shared__ RankMemory memory;
-  rank_channels(channel_amax, cols, memory, *ranks);
-}
-
-/// One warp. Writes the OperandStatistics, at any address.
-__global__ void __launch_bounds__(kWarpSize)
-    describe_kernel(Measured measured, const Tally* tally, const ChannelRanks* ranks,
-                    const double* totals, std::uint8_t* record) {
-  __shared__ StatisticsParts parts;
-  __shared__ OperandStatistics statistics;
-  if (lane_id() < kSums) {
-    reinterpret_cast<double*>(&parts.sums)[lane_id()] =
-        sum_bands(totals, measured.bands, lane_id());
+/// Writes the OperandStatistics, at any address.
+__device__ void describe(const Finish& job, FinishMemory& memory) {
+  StatisticsParts& parts = memory.record.parts;
+  OperandStatistics& statistics = memory.record.statistics;
+  const int thread = threadIdx.x;
+  const Tally& tally = *job.results.tally;
+  if (thread < kExponentBins) {
+    parts.counts.exponents[thread] = static_cast<std::int64_t>(tally.exponents[thread]);
   }
-  __syncwarp();
-  if (lane_id() == 0) {
-    parts.elements = measured.elements;
-    parts.tiles = measured.tiles;
-    parts.channels = *ranks;
-    read_tally(*tally, parts);
-    statistics = describe_statistics(parts);
+  if (thread == 0) {
+    parts.elements = job.elements;
+    parts.tiles = job.grid.count();
+    parts.sums = job.found->sums;
+    parts.channels = job.found->ranks;
+    read_tally(tally, parts);
+    describe_scalars(parts, statistics);
   }
-  __syncwarp();
+  __syncthreads();
+  if (thread < kExponentBins) {
+    statistics.exponent_histogram[thread] =
+        exponent_fraction(parts.counts, exponents_counted(parts.counts), thread);
+  }
+  __syncthreads();
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(&statistics);
-  for (int i = lane_id(); i < static_cast<int>(sizeof statistics); i += kWarpSize) {
-    record[i] = bytes[i];
+  for (int i = thread; i < static_cast<int>(sizeof statistics); i += kFinishThreads) {
+    job.record[i] = bytes[i];
   }
 }
 
-unsigned blocks_for(const Context& context, std::int64_t items) {
-  return grid_size((items + kThreads - 1) / kThreads,
-                   static_cast<std::int64_t>(context.multiprocessors()) * 8);
+/// True for all threads of the last block that calls it.
+__device__ bool is_last_block(std::uint32_t* finished) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(finished, 1u) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
 }
 
-/// The workspace: tally, ranks of the channels, sums of the bands, column amaxes, a flag for each
-/// tile; zeros at first.
-struct Layout {
-  static constexpr std::size_t kRanks = sizeof(Tally);
-  std::size_t totals, amax, nonzero, end;
+__global__ void __launch_bounds__(kFinishThreads)
+    finish_kernel(const __grid_constant__ Finish job) {
+  __shared__ FinishMemory memory;
+  ChannelRanks& ranks = job.found->ranks;
+  switch (blockIdx.x) {
+    case 0: add_panels(job, memory); break;
+    case 1: find_top_channels(job.results.channel_amax, job.cols, memory.ranks, ranks.top); break;
+    case 2:
+      find_medians(job.results.channel_amax, job.cols, memory.ranks, ranks.lower_median,
+                   ranks.upper_median);
+      break;
+    default: scan_scales(job);
+  }
+  if (is_last_block(&job.results.tally->finished)) describe(job, memory);
+}
 
-  Layout(const Measured& measured, std::int64_t cols)
-      : totals(kRanks + sizeof(ChannelRanks)),
-        amax(totals + static_cast<std::size_t>(measured.bands) * sizeof(StatisticsTotals)),
+/// The workspace: what must hold zeros at first, and what need not.
+struct Layout {
+  std::size_t amax, nonzero, zeros, found, totals, end;
+
+  Layout(std::int64_t cols, std::int64_t tiles, std::int64_t panels)
+      : amax(sizeof(Tally)),
         nonzero(amax + static_cast<std::size_t>(cols) * sizeof(std::uint32_t)),
-        end(nonzero + static_cast<std::size_t>(measured.tiles)) {}
+        zeros(nonzero + static_cast<std::size_t>(tiles)),
+        found((zeros + alignof(Found) - 1) / alignof(Found) * alignof(Found)),
+        totals(found + sizeof(Found)),
+        end(totals + static_cast<std::size_t>(panels) * sizeof(StatisticsTotals)) {}
 };
 
-void hash_operand(Context& context, const QuantizedOperand& operand, HashSum* total) {
-  constexpr auto kCodes = numerics::HashedPart::codes;
-  if (operand.has_rows_contiguous()) {
-    add_transposed_hash(context, kCodes, operand.codes, total);
+/// The panels of a source, and how many lie side by side.
+struct Panels {
+  std::int64_t count, across;
+};
+
+template <class T, Stored kStored, bool kWide>
+void launch_panels(Context& context, const TensorView& source, const TensorView& codes,
+                   const Compared& compared, const Panels& panels, const PanelResults& results) {
+  panel_kernel<T, kStored, kWide>
+      <<<static_cast<unsigned>(panels.count), kPanelThreads, 0, context.stream()>>>(
+          lines_of<T>(source), lines_of<StoredBits<kStored>>(codes), compared,
+          static_cast<unsigned>(panels.across), results);
+  check_launch("operand_statistics: panels");
+}
+
+/// T is the type of the source.
+template <class T>
+void launch_panels(Context& context, const TensorView& source, const QuantizedOperand& operand,
+                   const Compared& compared, const Panels& panels, const PanelResults& results) {
+  const TensorView& codes = operand.codes;
+  const bool wide = compared.grid.wide == 1 || compared.grid.width % kGroup == 0;
+  const bool e4m3 = operand.spec.format == numerics::kE4M3;
+  const auto launch = [&](auto kernel) {
+    kernel(context, source, codes, compared, panels, results);
+  };
+  if (codes.dtype == DType::bf16) {
+    launch(launch_panels<T, Stored::bf16, true>);
+  } else if (codes.dtype == DType::f32) {
+    launch(launch_panels<T, Stored::f32, true>);
+  } else if (compared.decoder.codebooks) {
+    launch(launch_panels<T, Stored::codebooks, false>);
+  } else if (e4m3 && wide) {
+    launch(launch_panels<T, Stored::e4m3, true>);
+  } else if (e4m3) {
+    launch(launch_panels<T, Stored::e4m3, false>);
+  } else if (wide) {
+    launch(launch_panels<T, Stored::codes, true>);
   } else {
-    add_hash(context, kCodes, operand.codes, sizeof(std::uint64_t), 0, total);
+    launch(launch_panels<T, Stored::codes, false>);
   }
-  if (operand.scales.empty()) return;
-  add_hash(context, numerics::HashedPart::scales, operand.scales, sizeof(float), 0, total);
+}
+
+/// `source` is what was quantized.
+Compared comparison(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
+  const auto word = static_cast<std::int64_t>(sizeof(std::uint64_t) / size_of(operand.codes.dtype));
+  return {source.rows,
+          source.cols,
+          transpose,
+          transpose != operand.has_rows_contiguous(),
+          (operand.k + word - 1) / word,
+          tile_grid(source, operand.spec.scale_tile(), transpose),
+          decoder_of(operand),
+          numerics::max_finite(operand.spec.format),
+          operand.spec.transform.compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
 }
 
 }  // namespace
 
 void run(Context& context, const ops::MeasureOperand& op) {
   op.check();
-  const TensorView& original = op.source;
   const QuantizedOperand& operand = op.operand;
-  const bool transpose = op.transpose;
   check_supported("operand_statistics", operand);
   const TensorView source = operand.spec.transform.is_linear()
-                                ? transformed(context, original, transpose, operand)
-                                : original;
-  const bool compensated = operand.spec.transform.compensated;
-  if (compensated) check_transform(operand, operand.rows, operand.k);
-  const Compared compared{
-      source.rows,         source.cols,
-      transpose,           tile_grid(source, operand.spec.scale_tile(), transpose),
-      decoder_of(operand), compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
-  const Measured measured{source.size(), (source.rows + kBand - 1) / kBand, compared.grid.count()};
-  const Layout layout(measured, source.cols);
+                                ? transformed(context, op.source, op.transpose, operand)
+                                : op.source;
+  if (operand.spec.transform.compensated) check_transform(operand, operand.rows, operand.k);
+  const Compared compared = comparison(source, op.transpose, operand);
+  const TileGrid& grid = compared.grid;
+  const std::int64_t bands =
+      (source.rows + StatisticsOrder::kPanelRows - 1) / StatisticsOrder::kPanelRows;
+  const std::int64_t across =
+      (source.cols + StatisticsOrder::kPanelCols - 1) / StatisticsOrder::kPanelCols;
+  const Layout layout(source.cols, grid.count(), bands * across);
   auto* memory = static_cast<std::byte*>(context.workspace(layout.end));
-  auto* tally = reinterpret_cast<Tally*>(memory);
-  auto* ranks = reinterpret_cast<ChannelRanks*>(memory + Layout::kRanks);
-  auto* totals = reinterpret_cast<double*>(memory + layout.totals);
-  auto* amax = reinterpret_cast<std::uint32_t*>(memory + layout.amax);
-  auto* nonzero = reinterpret_cast<std::uint8_t*>(memory + layout.nonzero);
-  check(cudaMemsetAsync(memory, 0, layout.end, context.stream()), "cudaMemsetAsync");
-  with_rows(
-      [&](const auto& rows) {
-        band_kernel<<<static_cast<unsigned>(measured.bands), kThreads, 0, context.stream()>>>(
-            rows, compared, totals, amax, nonzero, tally);
-      },
-      source);
-  check_launch("operand_statistics: bands");
-  tile_kernel<<<blocks_for(context, measured.tiles), kThreads, 0, context.stream()>>>(
-      compared, nonzero, tally);
-  check_launch("operand_statistics: tiles");
-  hash_operand(context, operand, &tally->hash);
-  rank_kernel<<<1, kRankThreads, 0, context.stream()>>>(amax, source.cols, ranks);
-  check_launch("operand_statistics: channels");
-  describe_kernel<<<1, kWarpSize, 0, context.stream()>>>(
-      measured, tally, ranks, totals, static_cast<std::uint8_t*>(op.record.data));
+  const PanelResults results{reinterpret_cast<StatisticsTotals*>(memory + layout.totals),
+                             reinterpret_cast<std::uint32_t*>(memory + layout.amax),
+                             reinterpret_cast<std::uint8_t*>(memory + layout.nonzero),
+                             reinterpret_cast<Tally*>(memory)};
+  check(cudaMemsetAsync(memory, 0, layout.zeros, context.stream()), "cudaMemsetAsync");
+  const Panels panels{bands * across, across};
+  if (source.dtype == DType::bf16) {
+    launch_panels<std::uint16_t>(context, source, operand, compared, panels, results);
+  } else {
+    launch_panels<float>(context, source, operand, compared, panels, results);
+  }
+  const TensorView& scales = operand.scales;
+  const Finish finish{source.size(),
+                      source.cols,
+                      bands,
+                      across,
+                      grid,
+                      op.transpose,
+                      compared.decoder.scales,
+                      scales.rows,
+                      scales.cols,
+                      scales.row_stride,
+                      compared.decoder.tiles_across,
+                      results,
+                      reinterpret_cast<Found*>(memory + layout.found),
+                      static_cast<std::uint8_t*>(op.record.data)};
+  const std::int64_t scale_blocks =
+      std::clamp<std::int64_t>((scales.size() + kFinishThreads - 1) / kFinishThreads, 1,
+                               std::int64_t{context.multiprocessors()} * 2);
+  finish_kernel<<<static_cast<unsigned>(kFixedBlocks + scale_blocks), kFinishThreads, 0,
+                  context.stream()>>>(finish);
   check_launch("operand_statistics: description");
 }
 

@@ -88,10 +88,12 @@ void check_record(cuda::Context& context, Measured& measured, const std::string&
   measured.check(name);
 }
 
-/// In every tile shape and orientation; the record at odd addresses too.
+/// In tiles across rows, down columns and of both, in both orientations; the record at odd
+/// addresses too.
 void check_source(cuda::Context& context, Twin& source, const std::string& what) {
   std::uint32_t seed = 1;
-  for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128}}) {
+  for (const TileShape tile : {TileShape{0, 0}, TileShape{1, 0}, TileShape{1, 128},
+                               TileShape{128, 128}, TileShape{3, 7}}) {
     for (const auto scale : {numerics::ScaleFormat::fp32, numerics::ScaleFormat::e8m0}) {
       for (const bool transpose : {false, true}) {
         const QuantSpec spec = spec_of(tile, scale);
@@ -148,7 +150,7 @@ TEST_CASE("cuda statistics of every number of columns") {
 TEST_CASE("cuda statistics of more bands than one pass of additions") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
-  for (const std::int64_t rows : {63, 64, 65, 64 * 33 + 1, 64 * 301}) {
+  for (const std::int64_t rows : {31, 32, 33, 127, 128, 129, 128 * 128, 128 * 129 + 1}) {
     Twin source(DType::f32, rows, 17, Fill::ordinary, 11);
     check_source(*context, source, std::to_string(rows) + " rows");
   }
@@ -174,6 +176,56 @@ TEST_CASE("cuda statistics of zeros, of equal columns and of columns without a n
       return col % 5 == 0 ? HUGE_VAL : 1.0 + 1e-3 * static_cast<double>(col % 100);
     });
     check_source(*context, source, columns(cols) + ", some infinite");
+  }
+}
+
+TEST_CASE("cuda statistics of panels of which one is not finite") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  for (const double value : {static_cast<double>(NAN), HUGE_VAL, -HUGE_VAL}) {
+    Twin source(DType::bf16, 300, 800, Fill::ordinary, 21);
+    source.set(140, 299, value);
+    check_source(*context, source, std::to_string(value));
+  }
+}
+
+TEST_CASE("cuda statistics of values in either order of storage") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  struct Shape {
+    std::int64_t rows, cols;
+  };
+  for (const Shape shape : {Shape{1, 1}, Shape{5, 9}, Shape{128, 256}, Shape{333, 700}}) {
+    for (const DType type : {DType::bf16, DType::f32}) {
+      for (const StorageOrder order : {StorageOrder::k_contiguous, StorageOrder::rows_contiguous}) {
+        for (const bool transpose : {false, true}) {
+          for (const std::int64_t padding : {0, 3}) {
+            Twin source(DType::bf16, shape.rows, shape.cols, Fill::ordinary, 31,
+                        {padding, padding});
+            const bool lies_like_source = transpose == (order == StorageOrder::rows_contiguous);
+            Twin values(type, lies_like_source ? shape.rows : shape.cols,
+                        lies_like_source ? shape.cols : shape.rows, Fill::ordinary, 32,
+                        {padding, padding});
+            Twin record(DType::u8, 1, kRecordBytes, Fill::any_bits, 33);
+            QuantizedOperand operand;
+            operand.spec.format = type == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
+            operand.rows = transpose ? shape.cols : shape.rows;
+            operand.k = transpose ? shape.rows : shape.cols;
+            operand.order = order;
+            for (Twin* tensor : {&source, &values, &record}) tensor->upload();
+            operand.codes = values.host();
+            cpu::run(ops::MeasureOperand{source.host(), transpose, operand, record.host()});
+            operand.codes = values.device();
+            cuda::run(*context,
+                      ops::MeasureOperand{source.device(), transpose, operand, record.device()});
+            context->synchronize();
+            record.check_equal(std::to_string(shape.cols) + " columns" +
+                               (lies_like_source ? "" : ", turned") +
+                               (transpose ? ", transposed" : ""));
+          }
+        }
+      }
+    }
   }
 }
 

@@ -20,18 +20,28 @@ namespace {
 using numerics::bits_float;
 using numerics::float_bits;
 
-constexpr std::int64_t kBand = kStatisticsBand;  ///< and columns of a block
+constexpr std::int64_t kBlockRows = StatisticsBlock::kRows, kBlockCols = StatisticsBlock::kCols;
+constexpr std::int64_t kPanelRows = StatisticsOrder::kPanelRows;
+constexpr std::int64_t kPanelCols = StatisticsOrder::kPanelCols;
+constexpr int kBlocksDown = kPanelRows / kBlockRows, kBlocksAcross = kPanelCols / kBlockCols;
+static_assert(kPanelRows % kBlockRows == 0 && kPanelCols % kBlockCols == 0);
 
-double combine(double (&lanes)[kStatisticsLanes]) {
-  for (int span = kStatisticsLanes / 2; span > 0; span /= 2) {
-    for (int l = 0; l < span; ++l) lanes[l] += lanes[l + span];
+/// The sum of neighbours, of their sums, until one is left; `count` is a power of two.
+template <class Sum>
+Sum combine(Sum* lanes, int count) {
+  for (; count > 1; count /= 2) {
+    for (int l = 0; l < count / 2; ++l) {
+      lanes[l] = lanes[2 * l];
+      lanes[l] += lanes[2 * l + 1];
+    }
   }
   return lanes[0];
 }
 
 StatisticsTotals combine(StatisticsSums& sums) {
-  return {combine(sums.xx), combine(sums.xxxx), combine(sums.xy), combine(sums.yy),
-          combine(sums.ee), combine(sums.e),    combine(sums.x)};
+  const auto of = [](double* lanes) { return combine(lanes, StatisticsSums::kLanes); };
+  return {of(sums.xx), of(sums.xxxx), of(sums.xy), of(sums.yy),
+          of(sums.ee), of(sums.e),    of(sums.x)};
 }
 
 /// What one thread has seen; order does not matter.
@@ -79,12 +89,18 @@ class Comparison {
   /// tile is that of its powers, and its largest value the code Qmax.
   float limit_of(std::int64_t tile_row, std::int64_t tile_col) const {
     if (operand_.spec.transform.is_expansion()) return bits_float(numerics::kF32MaxFinite);
-    return saturation_limit(operand_.spec.format, scale_of(tile_row, tile_col));
+    return saturation_limit(numerics::max_finite(operand_.spec.format),
+                            scale_of(tile_row, tile_col));
   }
-  void band(std::int64_t row, StatisticsSums& sums, Seen& seen) const;
+  /// The panels of one band of rows.
+  StatisticsTotals band(std::int64_t row, StatisticsBlock& block, Seen& seen) const;
+  StatisticsTotals panel(std::int64_t row, std::int64_t col, StatisticsBlock& block,
+                         Seen& seen) const;
+  void read(std::int64_t row, std::int64_t col, StatisticsBlock& block) const;
   void read_operand(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
                     float* y) const;
   void read_source(std::int64_t row, std::int64_t col, std::int64_t cols, float* x) const;
+  void read_limits(std::int64_t row, std::int64_t col, std::int64_t cols, float* limits) const;
   /// To y what a compensated clamp took from x.
   void add_residual(const float* x, float* y, std::int64_t cols) const;
 
@@ -98,11 +114,11 @@ class Comparison {
 
 void Comparison::read_operand(std::int64_t row, std::int64_t rows, std::int64_t col,
                               std::int64_t cols, float* y) const {
-  if (!transpose_) return decoder_.block(row, rows, col, cols, y, kBand);
-  float transposed[kBand * kBand];
-  decoder_.block(col, cols, row, rows, transposed, kBand);
+  if (!transpose_) return decoder_.block(row, rows, col, cols, y, kBlockCols);
+  float transposed[kBlockCols * kBlockRows];
+  decoder_.block(col, cols, row, rows, transposed, kBlockRows);
   for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t j = 0; j < cols; ++j) y[i * kBand + j] = transposed[j * kBand + i];
+    for (std::int64_t j = 0; j < cols; ++j) y[i * kBlockCols + j] = transposed[j * kBlockRows + i];
   }
 }
 
@@ -120,47 +136,72 @@ void Comparison::add_residual(const float* x, float* y, std::int64_t cols) const
   for (std::int64_t j = 0; j < cols; ++j) y[j] += numerics::clamp_residual(*compensation_, x[j]);
 }
 
-void Comparison::band(std::int64_t row, StatisticsSums& sums, Seen& seen) const {
-  const StatisticsKernels& kernels = statistics_kernels();
-  alignas(64) float x[kBand] = {}, y[kBand * kBand] = {}, limits[kBand] = {};
-  const std::int64_t rows = std::min(kBand, source_.rows - row);
-  for (std::int64_t col = 0; col < source_.cols; col += kBand) {
-    const std::int64_t cols = std::min(kBand, source_.cols - col);
-    if (cols < kBand) {
-      std::fill_n(x, kBand, 0.0f);
-      std::fill_n(y, kBand * kBand, 0.0f);
+void Comparison::read_limits(std::int64_t row, std::int64_t col, std::int64_t cols,
+                             float* limits) const {
+  for (std::int64_t j = 0; j < cols;) {
+    const std::int64_t tile_col = (col + j) / tile_width_;
+    const std::int64_t end = std::min(cols, (tile_col + 1) * tile_width_ - col);
+    const float limit = limit_of(row / tile_height_, tile_col);
+    for (; j < end; ++j) limits[j] = limit;
+  }
+}
+
+void Comparison::read(std::int64_t row, std::int64_t col, StatisticsBlock& block) const {
+  block.rows = std::min(kBlockRows, source_.rows - row);
+  block.cols = std::min(kBlockCols, source_.cols - col);
+  if (block.cols < kBlockCols) {
+    for (float* values : {block.x, block.y, block.limits}) {
+      std::fill_n(values, kBlockRows * kBlockCols, 0.0f);
     }
-    read_operand(row, rows, col, cols, y);
-    std::int64_t tile_row = -1;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      if ((row + i) / tile_height_ != tile_row) {
-        tile_row = (row + i) / tile_height_;
-        for (std::int64_t j = 0; j < cols;) {
-          const std::int64_t tile_col = (col + j) / tile_width_;
-          const std::int64_t end = std::min(cols, (tile_col + 1) * tile_width_ - col);
-          const float limit = limit_of(tile_row, tile_col);
-          for (; j < end; ++j) limits[j] = limit;
-        }
-      }
-      read_source(row + i, col, cols, x);
-      if (compensation_) add_residual(x, y + i * kBand, cols);
-      const StatisticsRow line{x, y + i * kBand, limits, cols};
-      kernels.add_row(&line, &sums, &seen.counts, seen.channel_amax.data() + col);
+  }
+  read_operand(row, block.rows, col, block.cols, block.y);
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    float* x = block.x + i * kBlockCols;
+    float* limits = block.limits + i * kBlockCols;
+    read_source(row + i, col, block.cols, x);
+    if (compensation_) add_residual(x, block.y + i * kBlockCols, block.cols);
+    if (i == 0 || (row + i) % tile_height_ == 0) {
+      read_limits(row + i, col, block.cols, limits);
+    } else {
+      std::copy_n(limits - kBlockCols, block.cols, limits);
     }
   }
 }
 
+StatisticsTotals Comparison::panel(std::int64_t row, std::int64_t col, StatisticsBlock& block,
+                                   Seen& seen) const {
+  const StatisticsKernels& kernels = statistics_kernels();
+  StatisticsTotals blocks[kBlocksDown * kBlocksAcross] = {};
+  for (int i = 0; i < kBlocksDown && row + i * kBlockRows < source_.rows; ++i) {
+    for (int j = 0; j < kBlocksAcross && col + j * kBlockCols < source_.cols; ++j) {
+      const std::int64_t first = col + j * kBlockCols;
+      read(row + i * kBlockRows, first, block);
+      StatisticsSums sums;
+      kernels.compare(&block, &sums, &seen.counts, seen.channel_amax.data() + first);
+      blocks[i * kBlocksAcross + j] = combine(sums);
+    }
+  }
+  return combine(blocks, kBlocksDown * kBlocksAcross);
+}
+
+StatisticsTotals Comparison::band(std::int64_t row, StatisticsBlock& block, Seen& seen) const {
+  StatisticsTotals totals{};
+  for (std::int64_t col = 0; col < source_.cols; col += kPanelCols) {
+    totals += panel(row, col, block, seen);
+  }
+  return totals;
+}
+
 void Comparison::compare(StatisticsTotals& totals, Seen& seen) const {
-  const std::int64_t bands = (source_.rows + kBand - 1) / kBand;
+  const std::int64_t bands = (source_.rows + kPanelRows - 1) / kPanelRows;
   std::vector<StatisticsTotals> band_totals(static_cast<std::size_t>(bands));
 #pragma omp parallel if (bands > 1)
   {
     Seen mine(source_.cols);
+    StatisticsBlock block;
 #pragma omp for schedule(static)
     for (std::int64_t b = 0; b < bands; ++b) {
-      StatisticsSums sums{};
-      band(b * kBand, sums, mine);
-      band_totals[static_cast<std::size_t>(b)] = combine(sums);
+      band_totals[static_cast<std::size_t>(b)] = band(b * kPanelRows, block, mine);
     }
 #pragma omp critical(fp8lab_statistics)
     seen.merge(mine);

@@ -7,30 +7,33 @@
 
 namespace fp8lab::cpu {
 
-/// Lane sums over finite elements, x the source and y its dequantized value.
-struct StatisticsSums {
-  alignas(64) double xx[kStatisticsLanes];    ///< x^2
-  alignas(64) double xxxx[kStatisticsLanes];  ///< (x^2)^2
-  alignas(64) double xy[kStatisticsLanes];
-  alignas(64) double yy[kStatisticsLanes];
-  alignas(64) double ee[kStatisticsLanes];  ///< (y - x)^2
-  alignas(64) double e[kStatisticsLanes];   ///< y - x
-  alignas(64) double x[kStatisticsLanes];   ///< |x|
+/// The rows of one lane by 64 columns, row by row; zeros beyond `cols`.
+struct StatisticsBlock {
+  static constexpr int kRows = StatisticsOrder::kLaneRows, kCols = 64;
+  static constexpr int kLanes = kCols / StatisticsOrder::kLaneCols;
+
+  alignas(64) float x[kRows * kCols];       ///< source
+  alignas(64) float y[kRows * kCols];       ///< its dequantized value
+  alignas(64) float limits[kRows * kCols];  ///< largest magnitudes that are not saturated
+  std::int64_t rows, cols;
 };
 
-/// A row of elements; the arrays are padded with zeros to a multiple of 8. `limits` holds the
-/// largest magnitudes that do not count as saturated.
-struct StatisticsRow {
-  const float* x;
-  const float* y;
-  const float* limits;
-  std::int64_t n;
+/// Sums of the lanes of a block over finite elements, in the order of lanes.
+struct StatisticsSums {
+  static constexpr int kLanes = StatisticsBlock::kLanes;
+  alignas(64) double xx[kLanes];    ///< x^2
+  alignas(64) double xxxx[kLanes];  ///< (x^2)^2
+  alignas(64) double xy[kLanes];
+  alignas(64) double yy[kLanes];
+  alignas(64) double ee[kLanes];  ///< (y - x)^2
+  alignas(64) double e[kLanes];   ///< y - x
+  alignas(64) double x[kLanes];   ///< |x|
 };
 
 struct StatisticsKernels {
-  /// Element i goes to lane i mod 8, i ascending; what is not finite adds zero. channel_amax[i] is
-  /// raised to the FP32 bits of |x[i]| where x and y are finite, for i < n.
-  void (*add_row)(const StatisticsRow* row, StatisticsSums* sums, StatisticsCounts* counts,
+  /// Writes the sums of a block and adds its counts. channel_amax[c] is raised to the FP32 bits of
+  /// the |x| of column c where x and y are finite, for c < cols.
+  void (*compare)(const StatisticsBlock* block, StatisticsSums* sums, StatisticsCounts* counts,
                   std::uint32_t* channel_amax);
 };
 

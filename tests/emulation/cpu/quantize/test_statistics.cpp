@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/operand_hash.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
 namespace fp8lab {
@@ -43,6 +43,33 @@ Matrix gaussian(std::int64_t rows, std::int64_t cols) {
     matrix.set(i / cols, i % cols, static_cast<float>(normal));
   }
   return matrix;
+}
+
+/// The sum of the halves of `count` lanes, each summed so.
+double sum_of_halves(const double* lanes, std::size_t count) {
+  if (count == 1) return lanes[0];
+  return sum_of_halves(lanes, count / 2) + sum_of_halves(lanes + count / 2, count / 2);
+}
+
+/// The sum over (r, c) in the order that ops::MeasureOperand states, lane by lane.
+template <class Term>
+double sum_in_order(std::int64_t rows, std::int64_t cols, const Term& term) {
+  double all = 0.0;
+  for (std::int64_t row = 0; row < rows; row += 128) {
+    double band = 0.0;
+    for (std::int64_t col = 0; col < cols; col += 256) {
+      double lanes[4 * 32] = {};
+      for (std::int64_t lane = 0; lane < 4 * 32; ++lane) {
+        for (std::int64_t i = 0; i < 32 * 8; ++i) {
+          const std::int64_t r = row + lane / 32 * 32 + i / 8, c = col + lane % 32 * 8 + i % 8;
+          if (r < rows && c < cols) lanes[lane] += term(r, c);
+        }
+      }
+      band += sum_of_halves(lanes, 4 * 32);
+    }
+    all += band;
+  }
+  return all;
 }
 
 }  // namespace
@@ -236,6 +263,44 @@ TEST_CASE("every tile shape and orientation equals a plain loop over the dequant
             static_cast<double>(zero_tiles) / static_cast<double>(high * wide));
     }
   }
+}
+
+TEST_CASE("sums have the stated order, to the last bit") {
+  const std::int64_t rows = GENERATE(1, 33, 128, 300), cols = GENERATE(5, 256, 777);
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const bool transpose = GENERATE(false, true);
+  Matrix source(dtype, rows, cols);
+  test::fill_wide(source, 11);
+  if (rows > 1) source.set(rows / 2, cols / 2, std::numeric_limits<float>::infinity());
+  Operand operand(e4m3({1, 128}), transpose ? cols : rows, transpose ? rows : cols);
+  cpu::run(ops::Quantize{source.view(), transpose, {}, {}, operand});
+  const OperandStatistics s = test::measure(source.view(), transpose, operand);
+  Matrix back(DType::f32, rows, cols);
+  cpu::run(ops::Dequantize{operand, transpose, back.view()});
+  std::int64_t finite = 0;
+  const auto sum = [&](const auto& term) {
+    finite = 0;
+    return sum_in_order(rows, cols, [&](std::int64_t r, std::int64_t c) {
+      const double x = source.at(r, c), y = back.view().row<float>(r)[c];
+      if (!std::isfinite(x) || !std::isfinite(y)) return 0.0;
+      ++finite;
+      return term(x, y);
+    });
+  };
+  const double xx = sum([](double x, double) { return x * x; });
+  const double xxxx = sum([](double x, double) { return (x * x) * (x * x); });
+  const double xy = sum([](double x, double y) { return x * y; });
+  const double yy = sum([](double, double y) { return y * y; });
+  const double ee = sum([](double x, double y) { return (y - x) * (y - x); });
+  const double e = sum([](double x, double y) { return y - x; });
+  const double magnitude = sum([](double x, double) { return std::abs(x); });
+  const auto n = static_cast<double>(finite);
+  CHECK(s.nonfinite_count == static_cast<double>(rows * cols - finite));
+  CHECK(s.rms == std::sqrt(xx / n));
+  CHECK(s.mse == ee / n);
+  CHECK(s.kurtosis == xxxx / n / (xx / n * (xx / n)));
+  CHECK(s.cosine == xy / (std::sqrt(xx) * std::sqrt(yy)));
+  CHECK(s.bias == e / magnitude);
 }
 
 TEST_CASE("the hash of an operand is the sum of its terms") {

@@ -1,0 +1,121 @@
+// Groups of eight elements as they lie in memory, 8 x 8 elements turned, and the terms of their
+// hash.
+//
+//   line: a row of a tensor as it is stored    a part of 8 lines x 8 elements, kTurned lines at a
+//   a b c d e f g h   element 0 .. 7           time, becomes for each element m a 64-bit word of
+//   i j k l m n o p                            the elements m of those lines: 8 lines of bytes,
+//   ...                                        4 of bf16, 2 of f32
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/operand_hash.hpp"
+#include "kernels/pointwise/rows.cuh"
+
+namespace fp8lab::cuda {
+
+__device__ inline std::uint32_t bits_of(int code) { return static_cast<std::uint32_t>(code); }
+__device__ inline std::uint32_t bits_of(float value) { return numerics::float_bits(value); }
+
+/// Eight consecutive elements; T is std::uint8_t, std::uint16_t or float.
+template <class T>
+struct ElementWords {
+  static constexpr int kWords = kGroup * sizeof(T) / sizeof(std::uint32_t);
+  static constexpr int kHashWords = kWords / 2;
+  std::uint32_t words[kWords];
+
+  /// Elements 8 i / kHashWords and following.
+  __device__ std::uint64_t hash_word(int i) const {
+    return words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32;
+  }
+};
+
+/// A tensor, line by line.
+template <class T>
+struct Lines {
+  const T* data;
+  std::int64_t stride;
+  bool wide;  ///< groups that begin at multiples of eight elements can be loaded at once
+
+  __device__ const T* at(std::int64_t line, std::int64_t element) const {
+    return data + line * stride + element;
+  }
+  /// `count` elements, 8 at most, from a multiple of eight in a line on; zeros fill the group.
+  __device__ ElementWords<T> load(const T* from, int count) const {
+    using Vector = std::conditional_t<sizeof(T) == 1, uint2, uint4>;
+    ElementWords<T> group;
+    if (wide && count >= kGroup) {
+      Vector vectors[sizeof group / sizeof(Vector)];
+#pragma unroll
+      for (int i = 0; i < static_cast<int>(sizeof group / sizeof(Vector)); ++i) {
+        vectors[i] = __ldg(reinterpret_cast<const Vector*>(from) + i);
+      }
+      std::memcpy(&group, vectors, sizeof group);
+    } else {
+      constexpr int kElements = sizeof(std::uint32_t) / sizeof(T);  // of a word
+#pragma unroll
+      for (int i = 0; i < ElementWords<T>::kWords; ++i) {
+        group.words[i] = 0;
+#pragma unroll
+        for (int j = 0; j < kElements; ++j) {
+          if (i * kElements + j >= count) continue;
+          group.words[i] |= bits_of(+__ldg(from + i * kElements + j)) << 8 * sizeof(T) * j;
+        }
+      }
+    }
+    return group;
+  }
+};
+
+/// T must be the storage type of the view.
+template <class T>
+Lines<T> lines_of(const TensorView& view) {
+  constexpr std::size_t kBytes = std::min(sizeof(uint4), kGroup * sizeof(T));
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+  const auto line_bytes = static_cast<std::uintptr_t>(view.row_stride) * sizeof(T);
+  const bool aligned_lines = view.rows <= 1 || line_bytes % kBytes == 0;
+  return {static_cast<const T*>(view.data), view.row_stride,
+          address % kBytes == 0 && aligned_lines};
+}
+
+/// Lines of which a 64-bit word takes one element each.
+template <class T>
+inline constexpr int kTurned = static_cast<int>(sizeof(std::uint64_t) / sizeof(T));
+
+/// turned[m]: the elements m of the lines, the first in the low bits.
+template <class T>
+__device__ __forceinline__ void turn(const ElementWords<T> (&lines)[kTurned<T>],
+                                     std::uint64_t (&turned)[kGroup]) {
+#pragma unroll
+  for (int m = 0; m < kGroup; ++m) {
+    std::uint32_t halves[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const ElementWords<T>* part = lines + half * (kTurned<T> / 2);
+      if constexpr (sizeof(T) == 1) {
+        // The byte of two lines each, then of all four.
+        const unsigned both = m % 4 | (m % 4 + 4) << 4;
+        const std::uint32_t low = __byte_perm(part[0].words[m / 4], part[1].words[m / 4], both);
+        const std::uint32_t high = __byte_perm(part[2].words[m / 4], part[3].words[m / 4], both);
+        halves[half] = __byte_perm(low, high, 0x5410);
+      } else if constexpr (sizeof(T) == 2) {
+        halves[half] =
+            __byte_perm(part[0].words[m / 2], part[1].words[m / 2], m % 2 == 0 ? 0x5410 : 0x7632);
+      } else {
+        halves[half] = part[0].words[m];
+      }
+    }
+    turned[m] = halves[0] | static_cast<std::uint64_t>(halves[1]) << 32;
+  }
+}
+
+/// Term of word `index` of an operand's codes.
+__device__ inline std::uint64_t hash_of_codes(std::int64_t index, std::uint64_t word) {
+  return numerics::hash_term(numerics::HashedPart::codes, static_cast<std::uint64_t>(index), word);
+}
+
+}  // namespace fp8lab::cuda
