@@ -1,9 +1,8 @@
 // Attention backward on wgmma: heads of D = 64 or 128 columns in bf16, in the order of
 // emulation/ops/attention.hpp. Every result belongs to one warpgroup.
 //
-//   query_facts_kernel      lse, delta = tree_sum(dout * out) and document start of every 64
-//   queries
-//                           of a head in one record; four threads a query
+//   query_facts_kernel      lse, delta = tree_sum(dout * out) and document start of 64 queries of a
+//                           head in one record; four threads a query
 //   key_gradients_kernel    dK, dV: a block has 128 keys of a kv head, 64 for each of its two
 //                           consumer warpgroups; query heads of the group ascending, tiles of 64
 //                           queries ascending
