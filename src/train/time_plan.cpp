@@ -108,12 +108,13 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
     step.take(std::span(batches).first(count), config.optimizer.adamw);
     return recording.log();
   };
-  // Every micro-batch after the first adds the same.
+  // Every micro-batch after the first adds the same, also what the first has none of.
   const WorkLog one = log_of(1);
   WorkLog log = log_of(2);
   const std::int64_t added = stage.batch_sequences / stage.micro_batch_sequences - 1;
   for (auto& [key, kind] : log) {
-    const WorkOfKind& first = one.at(key);
+    const auto found = one.find(key);
+    const WorkOfKind first = found != one.end() ? found->second : WorkOfKind{};
     kind.calls = first.calls + added * (kind.calls - first.calls);
     kind.work = first.work + static_cast<double>(added) * (kind.work - first.work);
   }
