@@ -118,6 +118,7 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
     kind.calls = first.calls + added * (kind.calls - first.calls);
     kind.work = first.work + static_cast<double>(added) * (kind.work - first.work);
   }
+  std::erase_if(log, [](const auto& entry) { return entry.second.calls == 0; });
   return log;
 }
 

@@ -54,7 +54,7 @@ def test_unknown_words() -> None:
     assert "too many arguments" in refused("recipes", "show", "bf16", "more")
     assert "accepted: list, show, check" in refused("recipes", "paint")
     assert "accepted: codec, golden" in refused("validate", "everything")
-    assert "accepted: emulation, gemm, quantize, load" in refused("bench", "everything")
+    assert "accepted: emulation, gemm, attention, quantize, load, train" in refused("bench", "everything")
     assert "--what is missing" in refused("validate")
     assert "--a is missing" in refused("gemm", "--spec", "sm90_bf16")
 
