@@ -108,17 +108,15 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
     step.take(std::span(batches).first(count), config.optimizer.adamw);
     return recording.log();
   };
-  // Every micro-batch after the first adds the same, also what the first has none of.
+  // Every micro-batch after the first adds the same.
   const WorkLog one = log_of(1);
   WorkLog log = log_of(2);
   const std::int64_t added = stage.batch_sequences / stage.micro_batch_sequences - 1;
   for (auto& [key, kind] : log) {
-    const auto found = one.find(key);
-    const WorkOfKind first = found != one.end() ? found->second : WorkOfKind{};
+    const WorkOfKind& first = one.at(key);
     kind.calls = first.calls + added * (kind.calls - first.calls);
     kind.work = first.work + static_cast<double>(added) * (kind.work - first.work);
   }
-  std::erase_if(log, [](const auto& entry) { return entry.second.calls == 0; });
   return log;
 }
 
