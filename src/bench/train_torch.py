@@ -1,6 +1,6 @@
 """Training steps of Hugging Face transformers under torch.compile, beside `fp8lab bench train`.
 
-    python src/bench/train_torch.py experiments/models/qwen2.5-1.5b.toml --sequences 8 --length 2048
+    python src/bench/train_torch.py experiments/models/qwen2.5-1.5b.toml --sequences 8
 
 The peer of the BF16 and FP8 steps of this repository: the same model shape from random weights, all
 weights, gradients and AdamW states in BF16, attention by cuDNN through PyTorch, AdamW fused, clipping
