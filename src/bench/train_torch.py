@@ -2,10 +2,10 @@
 
     python src/bench/train_torch.py experiments/models/qwen2.5-1.5b.toml --sequences 8
 
-The peer of the BF16 and FP8 steps of this repository: the same model shape from random weights, all
-weights, gradients and AdamW states in BF16, attention by cuDNN through PyTorch, AdamW fused, clipping
-as there. Tokens are random. Prints median tokens/s over the steps after the first ones, and peak
-memory; --json writes them.
+The peer of the BF16 and FP8 steps of this repository: the same model shape from random weights,
+all weights, gradients and AdamW states in BF16, attention by cuDNN through PyTorch, AdamW fused,
+clipping as there. Tokens are random. Prints median tokens/s over the steps after the first ones,
+and peak memory; --json writes them.
 """
 
 from __future__ import annotations
