@@ -37,6 +37,7 @@
 // in dK and dV for all 64 keys together, in dQ for the 16 queries of a warp. So the bits agree even
 // where an operand is not finite.
 #include "kernels/attention/attention_backward.cuh"
+#include "kernels/attention/head_tile.cuh"
 #include "kernels/ptx/ptx.cuh"
 #include "kernels/ptx/wgmma_bf16.cuh"
 #include "kernels/runtime/tensor_map.hpp"
@@ -51,7 +52,6 @@ constexpr int kConsumers = 2;  ///< warpgroups with 64 keys or queries each
 constexpr int kBlockTile = kConsumers * kTileRows;
 constexpr int kBackwardThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kCopyRegisters = 24, kRegisters = 240;  ///< of a thread of the two kinds
-constexpr int kSwizzleColumns = 64;                   ///< bf16 of a line of 128 bytes
 constexpr int kGroups = kTileRows / kChainGroup;
 constexpr int kNoQuery = std::numeric_limits<int>::max();
 
@@ -158,24 +158,9 @@ __global__ void __launch_bounds__(kTileRows* kFactsThreads)
 
 // --- tiles and products -------------------------------------------------------------------------
 
-/// 64 rows of a head, the columns in blocks of 64; rows past the sequence are zeros.
-template <int kDim>
-struct alignas(1024) HeadTile {
-  std::uint16_t blocks[kDim / kSwizzleColumns][kTileRows * kSwizzleColumns];
-};
-
 struct BackwardMaps {
   CUtensorMap q, k, v, dout;
 };
-
-template <int kDim>
-__device__ void copy_tile(HeadTile<kDim>& tile, const CUtensorMap* map, std::uint64_t* full,
-                          int head, int position, int b) {
-#pragma unroll
-  for (int i = 0; i < kDim / kSwizzleColumns; ++i) {
-    copy_box(tile.blocks[i], map, full, head * kDim + i * kSwizzleColumns, position, b);
-  }
-}
 
 /// A thread's part of 64 x 64 scores: element 4 n + 2 r + e lies in row `row` + 8 r and column
 /// `column` + 8 n + e, with row 16 (warp % 4) + fragment_row() and column fragment_column().
@@ -251,11 +236,9 @@ __device__ __forceinline__ void add_sums(float (&sums)[kDim / 2], const Weights&
     const int row = g * kChainGroup + r + 8 * (i % 2);
 #pragma unroll
     for (int pair = 0; pair < kDim / kChainGroup; ++pair) {
-      const int column = pair * kChainGroup % kSwizzleColumns + 8 * (i / 2);
-      const int place = (column / 8 ^ r) * 8;  // swizzle: row % 8 is r
       std::uint32_t right[4];
       load_matrices_transposed(
-          b.blocks[pair * kChainGroup / kSwizzleColumns] + row * kSwizzleColumns + place, right);
+          b.piece(static_cast<unsigned>(row), static_cast<unsigned>(2 * pair + i / 2)), right);
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         float d[4];
@@ -339,11 +322,6 @@ __device__ void store_tile(const AttentionProblem& problem, int b, int head, int
   }
 }
 
-/// Arrives for a warp that has read a stage.
-__device__ inline void release(std::uint64_t* empty) {
-  __syncwarp();
-  if (lane_id() == 0) barrier_arrive(empty);
-}
 constexpr int kReleases = kConsumers * kWarpgroup / kWarpSize;
 
 template <int kStages>
