@@ -37,7 +37,7 @@ po::options_description bench_options() {
   add("model", po::value<std::string>(), "load: a Hugging Face folder or a safetensors file");
   add("backend", po::value<std::string>()->default_value("cpu"), "quantize and train: cpu or cuda");
   add_run_choice(options);
-  add("all-targets", "every instruction set of this processor, not only the fastest");
+  add("all-targets", "every instruction set that fp8lab info lists, not only the fastest");
   add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
   add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
   add("cols", po::value<std::int64_t>()->default_value(4096), "quantization: its columns");

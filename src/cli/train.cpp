@@ -41,7 +41,7 @@ po::options_description train_options() {
   add("arm", po::value<std::string>(), "name of the study arm, recorded in the run file");
   add("threads", po::value<int>()->default_value(0), "0: all processors");
   add("simd", po::value<std::string>(),
-      "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx");
+      "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx, if fp8lab info lists it");
   add("resume", "continue the run in --out");
   add("dry-run", "print recipe, memory and time estimate, and what --out holds; write nothing");
   return options;
@@ -86,7 +86,7 @@ void choose_simd(const po::variables_map& values, const std::string& backend) {
     names.emplace_back(cpu::name_of(target));
     if (name == names.back()) return cpu::set_active_target(target);
   }
-  throw Error(fmt::format("train: unknown SIMD target '{}'{}; this processor runs {}", name,
+  throw Error(fmt::format("train: unknown SIMD target '{}'{}; this build has {}", name,
                           did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
