@@ -34,6 +34,14 @@ function(fp8lab_add_library name)
     PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
 endfunction()
 
+# fp8lab_compile_lightly(TARGET...): for code without loops over data. -O3 of it would take half as
+# long again to compile, for nothing.
+function(fp8lab_compile_lightly)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
+endfunction()
+
 # Instruction sets of the CPU emulator, slowest first, and the compiler's flags for each.
 set(FP8LAB_SIMD "all" CACHE STRING
   "Instruction sets to compile: all, native (the best that this processor runs) or a list of them")
