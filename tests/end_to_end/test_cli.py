@@ -39,8 +39,8 @@ def test_help_and_version() -> None:
     for arguments in (["--help"], ["help"], ["-h"]):
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
-    commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-    commands += ["quantize", "bench", "eval", "generate", "doctor"]
+    commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate"]
+    commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 
