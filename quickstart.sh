@@ -4,9 +4,9 @@
 #   ./quickstart.sh          builds the program, runs the default study, writes its report
 #   ./quickstart.sh build    builds the program
 #   ./quickstart.sh test     builds everything and runs the tests
-# The program is built for this processor's instruction sets, with CUDA code where a GPU and nvcc
-# are found; FP8LAB_CUDA=ON or OFF decides otherwise. The tests are built for all instruction sets,
-# with CUDA code wherever nvcc is.
+# The program is built for this processor's best instruction set, with CUDA code where a GPU and
+# nvcc are found; FP8LAB_CUDA=ON or OFF decides otherwise. The tests are built for all instruction
+# sets, with CUDA code wherever nvcc is.
 set -eu
 cd "$(dirname "$0")"
 action="${1:-study}"

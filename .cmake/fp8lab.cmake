@@ -34,9 +34,17 @@ function(fp8lab_add_library name)
     PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
 endfunction()
 
+# fp8lab_compile_lightly(TARGET...): for code without loops over data. -O3 of it would take half as
+# long again to compile, for nothing.
+function(fp8lab_compile_lightly)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
+endfunction()
+
 # Instruction sets of the CPU emulator, slowest first, and the compiler's flags for each.
 set(FP8LAB_SIMD "all" CACHE STRING
-  "Instruction sets to compile: all, native (those that this processor runs) or a list of them")
+  "Instruction sets to compile: all, native (the best that this processor runs) or a list of them")
 set(simd_sets portable)
 set(simd_flags_portable "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
@@ -63,15 +71,19 @@ if(FP8LAB_SIMD STREQUAL "native")
   set(probe "${CMAKE_BINARY_DIR}/simd_probe")
   fp8lab_write_simd_sets("${probe}" ${simd_sets})
   try_run(status compiled SOURCES
-    "${CMAKE_SOURCE_DIR}/.cmake/native_simd_sets.cpp"
+    "${CMAKE_SOURCE_DIR}/.cmake/native_simd_set.cpp"
     "${CMAKE_SOURCE_DIR}/emulation/cpu/simd/target.cpp"
     "${CMAKE_SOURCE_DIR}/emulation/base/error.cpp"
     CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${CMAKE_SOURCE_DIR};${probe}"
     CXX_STANDARD 20 COMPILE_OUTPUT_VARIABLE errors RUN_OUTPUT_VARIABLE native)
   if(NOT compiled OR NOT status EQUAL 0)
-    message(FATAL_ERROR "fp8lab: cannot tell the instruction sets of this processor: ${errors}")
+    message(FATAL_ERROR "fp8lab: cannot tell the instruction set of this processor: ${errors}")
   endif()
   set(simd_sets ${native})
+  if(FP8LAB_BUILD_TESTS)  # which compare with portable code
+    list(PREPEND simd_sets portable)
+    list(REMOVE_DUPLICATES simd_sets)
+  endif()
 elseif(NOT FP8LAB_SIMD STREQUAL "all")
   foreach(isa IN LISTS FP8LAB_SIMD)
     if(NOT isa IN_LIST simd_sets)

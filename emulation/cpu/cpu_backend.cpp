@@ -60,7 +60,9 @@ struct CpuBackend::Memory {
 
 CpuBackend::CpuBackend(int threads)
     : threads_(checked_threads(threads, "threads") == 0 ? omp_get_num_procs() : threads),
-      memory_limit_(static_cast<std::size_t>(machine_memory())) {}
+      memory_limit_(static_cast<std::size_t>(machine_memory())) {
+  active_target();  // throws here, not in the middle of a run, where no kernels fit the processor
+}
 
 CpuBackend::~CpuBackend() = default;
 

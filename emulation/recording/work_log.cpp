@@ -49,8 +49,8 @@ std::string variant_of(const ops::SmoothingFactors& op) {
 }
 
 std::string variant_of(const ops::Gemm& op) {
-  return fmt::format("{} {} {}{}{}", label(op.spec), label(op.a.spec), label(op.b.spec),
-                     op.bias.empty() ? "" : " bias", op.accumulate ? " accumulated" : "");
+  return fmt::format("{} {} {}{}", label(op.spec), label(op.a.spec), label(op.b.spec),
+                     op.bias.empty() ? "" : " bias");
 }
 
 std::string variant_of(const ops::Product& op) { return variant_of(op.gemm); }

@@ -1,5 +1,6 @@
 // Attention backward in two passes over the pairs: dK and dV by tiles of keys, dQ by tiles of
 // queries, each in the order of emulation/ops/attention.hpp. Every result belongs to one block.
+// These kernels take every call that attention_backward_wgmma.cu does not.
 //
 //   attention_deltas           delta = tree_sum(dout * out); a warp for each token and head
 //   attention_key_gradients    a block: 64 keys of a kv head, kWidth output columns; query heads of
@@ -22,7 +23,7 @@
 // A warp owns 16 keys or 16 queries of the result, in registers to the end. For keys it reads the
 // columns of P and dS that all warps have written: the barrier before the load publishes them, that
 // of __syncthreads_or lets them be overwritten. For queries it reads its own rows of dS.
-#include "kernels/attention/attention.cuh"
+#include "kernels/attention/attention_backward.cuh"
 #include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
@@ -189,34 +190,6 @@ __global__ void __launch_bounds__(kAttentionThreads, kBlocksPerSm<kWidth>)
                      problem.factors.inverse_root, tensors.dq);
 }
 
-/// The groups of 16 queries of the tile from `query` on that the CPU brings into dK and dV of the
-/// keys from `key` on, 16 of one kv tile: within each q tile those from the first to the last that
-/// sees a key of the kv tile. Only there can an operand that is not finite show in masked pairs.
-/// Whole warp.
-__device__ unsigned query_groups(const AttentionProblem& problem, int b, int query, int key) {
-  if (key >= problem.sequence) return 0;
-  const std::int32_t* starts = problem.block_start + b * problem.row_blocks();
-  const int first_key = key / problem.kv_tile * problem.kv_tile;
-  const int last_key = min(first_key + problem.kv_tile, problem.sequence);
-  const int width = problem.q_tile / kChainGroup;
-  unsigned groups = 0;
-  for (int group = 0; group < kTileRows / kChainGroup; ++group) {
-    const int block = query / kChainGroup + group;
-    if (block >= problem.row_blocks()) break;
-    const int first = block / width * width;
-    const int last = min(first + width, problem.row_blocks());
-    bool before = false, after = false;  // active blocks at or before, at or after
-    for (int i = first + lane_id(); i < last; i += kWarpSize) {
-      const int end = min((i + 1) * kChainGroup, problem.sequence);
-      const bool active = max(starts[i], first_key) < min(end, last_key);
-      before = before || (active && i <= block);
-      after = after || (active && i >= block);
-    }
-    if (__any_sync(kAllLanes, before) && __any_sync(kAllLanes, after)) groups |= 1u << group;
-  }
-  return groups;
-}
-
 /// dK and dV of kTileRows keys of one kv head: query heads of the group ascending, queries
 /// ascending.
 template <class T, int kWidth>
@@ -227,14 +200,13 @@ __global__ void __launch_bounds__(kAttentionThreads)
   const int key = task.tile * kTileRows;
   const int own_key = key + warp_id() * kChainGroup;
   const unsigned columns = group_bits(min(kWidth, problem.head_dim - task.column));
-  const int first_query = key / problem.kv_tile * problem.kv_tile / kTileRows * kTileRows;
   Tiles tiles(problem, tensors);
   float dk[kWidth / 8][4], dv[kWidth / 8][4];
   clear(dk);
   clear(dv);
   for (int i = 0; i < problem.group(); ++i) {
     const int head = task.head * problem.group() + i;
-    for (int query = first_query; query < problem.sequence; query += kTileRows) {
+    for (int query = first_query(problem, key); query < problem.sequence; query += kTileRows) {
       const unsigned groups = query_groups(problem, task.b, query, own_key);
       if (__syncthreads_or(static_cast<int>(groups)) == 0) continue;
       const WarpQueries rows(PackedSequence{problem, task.b}, query + warp_id() * kChainGroup);
@@ -288,14 +260,18 @@ void backward(Context& context, const AttentionProblem& problem, const BackwardT
 void run(Context& context, const ops::AttentionBackward& op) {
   op.check();
   if (op.shape.batch == 0) return;
+  AttentionProblem problem =
+      make_attention_problem("attention_backward", op.shape, op.document_start, nullptr);
+  const bool wgmma = fits_wgmma(op, problem);
   const auto deltas = static_cast<std::size_t>(op.shape.heads * op.q.rows);
-  auto* delta = static_cast<float*>(context.workspace(
-      deltas * sizeof(float) + block_start_count(op.shape) * sizeof(std::int32_t)));
-  const AttentionProblem problem =
-      make_attention_problem("attention_backward", op.shape, op.document_start,
-                             reinterpret_cast<std::int32_t*>(delta + deltas));
+  const std::size_t bytes = wgmma ? backward_wgmma_workspace(op.shape) : deltas * sizeof(float);
+  auto* memory = static_cast<std::byte*>(
+      context.workspace(bytes + block_start_count(op.shape) * sizeof(std::int32_t)));
+  problem.block_start = reinterpret_cast<std::int32_t*>(memory + bytes);
   find_block_starts(context, problem);
+  if (wgmma) return attention_backward_wgmma(context, op, problem, memory);
   const auto run = [&]<class T>(T) {
+    auto* delta = reinterpret_cast<float*>(memory);
     const BackwardTensors<T> tensors{
         operand_rows<T>(op.q),    operand_rows<T>(op.k), operand_rows<T>(op.v),
         operand_rows<T>(op.dout), result_rows(op.lse),   delta,

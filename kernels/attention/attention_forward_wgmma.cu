@@ -31,6 +31,7 @@
 
 #include <algorithm>
 
+#include "kernels/attention/head_tile.cuh"
 #include "kernels/ptx/wgmma_bf16.cuh"
 #include "kernels/runtime/fault.cuh"
 #include "kernels/runtime/tensor_map.hpp"
@@ -42,8 +43,6 @@ constexpr int kConsumers = 2;  ///< warpgroups that multiply
 constexpr int kStages = 4;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarpSize;
-constexpr int kBlockColumns = 64;  ///< of a box: the 128 bytes of the swizzle
-constexpr int kLineBytes = 2 * kBlockColumns;
 constexpr int kValueSteps = kTileRows / kChainGroup;
 // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
 constexpr int kCopyRegisters = 40, kRegisters = 232;
@@ -135,18 +134,6 @@ class Tasks {
 
 // --- shared memory ------------------------------------------------------------------------------
 
-/// 64 rows of a head in blocks of 64 columns, each a box in the 128-byte swizzle: 16-byte piece j
-/// of a row lies at piece j ^ (row % 8).
-template <int kHeadDim>
-struct alignas(1024) HeadTile {
-  static constexpr int kBlocks = kHeadDim / kBlockColumns;
-  unsigned char blocks[kBlocks][kTileRows * kLineBytes];
-
-  __device__ unsigned char* piece(unsigned row, unsigned j) {
-    return blocks[j / 8] + row * kLineBytes + (j % 8 ^ row % 8) * 16;
-  }
-};
-
 template <int kHeadDim>
 struct Shared {
   using Tile = HeadTile<kHeadDim>;
@@ -168,16 +155,6 @@ struct Maps {
 
 // --- the warpgroup that copies ------------------------------------------------------------------
 
-/// Copies the tile from position `row` on of the head that starts at `column`.
-template <int kHeadDim>
-__device__ void copy_tile(HeadTile<kHeadDim>& tile, const CUtensorMap& map, std::uint64_t* full,
-                          int column, int row, int b) {
-#pragma unroll
-  for (int i = 0; i < HeadTile<kHeadDim>::kBlocks; ++i) {
-    copy_box(tile.blocks[i], &map, full, column + i * kBlockColumns, row, b);
-  }
-}
-
 /// Runs in one warp, whose first lane copies.
 template <int kHeadDim>
 __device__ void copy_operands(const Maps& maps, const Tasks& tasks, Shared<kHeadDim>& shared) {
@@ -197,16 +174,15 @@ __device__ void copy_operands(const Maps& maps, const Tasks& tasks, Shared<kHead
       for (int c = 0; c < kConsumers; ++c) {
         const Item& item = task.items[c];
         if (item.last == 0) continue;
-        copy_tile(shared.q[c], maps.q, &shared.q_full, item.head * kHeadDim, item.query, task.b);
+        copy_tile(shared.q[c], &maps.q, &shared.q_full, item.head, item.query, task.b);
       }
-      const int column = task.kv_head * kHeadDim;
 #pragma unroll 1
       for (int tile = task.first; tile < task.last; ++tile, ring.advance()) {
         const auto copy = [&](HeadTile<kHeadDim>& to, const CUtensorMap& map, std::uint64_t* full,
                               std::uint64_t* empty) {
           barrier_wait(empty, ring.parity ^ 1);
           barrier_expect(full, kBytes);
-          copy_tile(to, map, full, column, tile * kTileRows, task.b);
+          copy_tile(to, &map, full, task.kv_head, tile * kTileRows, task.b);
         };
         const int s = ring.stage;
         copy(shared.k[s], maps.k, &shared.k_full[s], &shared.k_empty[s]);
@@ -258,11 +234,6 @@ class Consumer {
 
   // --- stages ---
 
-  /// This warp has done with what the barrier guards.
-  __device__ static void release(std::uint64_t* empty) {
-    __syncwarp();
-    if (lane_id() == 0) barrier_arrive(empty);
-  }
   /// Gives back the stages of tiles that only the other warpgroup needs.
   __device__ void pass_over(int tiles) {
 #pragma unroll 1
@@ -347,9 +318,9 @@ class Consumer {
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kHeadDim / kChainGroup; ++i) {
-      const int block = i / (kBlockColumns / kChainGroup);
-      const int step = i % (kBlockColumns / kChainGroup);
-      const std::uint64_t offset = block * (kTileRows * kLineBytes >> 4);
+      const int block = i / (kSwizzleColumns / kChainGroup);
+      const int step = i % (kSwizzleColumns / kChainGroup);
+      const std::uint64_t offset = block * (sizeof(HeadTile<kSwizzleColumns>) >> 4);
       wgmma_bf16<kTileRows, false>(scores, q_[i], keys + offset + kDescriptorStep<false> * step,
                                    i > 0);
     }
@@ -538,8 +509,8 @@ class Consumer {
     if (lane_id() != 0) return;
 #pragma unroll
     for (int i = 0; i < HeadTile<kHeadDim>::kBlocks; ++i) {
-      store_box(tile.blocks[i] + warp_row_ * kLineBytes, &map,
-                item_.head * kHeadDim + i * kBlockColumns, item_.query + warp_row_, b_);
+      store_box(tile.blocks[i] + warp_row_ * kSwizzleColumns, &map,
+                item_.head * kHeadDim + i * kSwizzleColumns, item_.query + warp_row_, b_);
     }
     store_commit();
   }
@@ -597,7 +568,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 CUtensorMap head_map(const TensorView& view, const AttentionShape& shape, int box_rows) {
   return tensor_map(view.data, 2,
-                    {{view.cols, 1, kBlockColumns},
+                    {{view.cols, 1, kSwizzleColumns},
                      {shape.sequence, view.row_stride, box_rows},
                      {shape.batch, shape.sequence * view.row_stride, 1}},
                     CU_TENSOR_MAP_SWIZZLE_128B);

@@ -21,6 +21,36 @@ __device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
   }
 }
 
+template <class T>
+struct GroupBits {
+  T bits[kGroup];
+};
+
+/// The same with the elements of row `row`: body(col, count, bits). A thread reads four groups
+/// before it uses the first.
+template <class T, class Body>
+__device__ void for_each_group_of_elements(const Rows<T>& z, std::int64_t row, std::int64_t cols,
+                                           const Body& body) {
+  constexpr int kTogether = 4;
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kGroup;
+  std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kGroup;
+  for (; z.wide && col + (kTogether - 1) * step + kGroup <= cols; col += kTogether * step) {
+    GroupBits<T> groups[kTogether];
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) {
+      z.load_bits(row, col + j * step, kGroup, groups[j].bits);
+    }
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j) body(col + j * step, kGroup, groups[j].bits);
+  }
+  for (; col < cols; col += step) {
+    const int count = cols - col < kGroup ? static_cast<int>(cols - col) : kGroup;
+    GroupBits<T> group;
+    z.load_bits(row, col, count, group.bits);
+    body(col, count, group.bits);
+  }
+}
+
 /// The larger one; a NaN in `value` loses.
 __device__ float larger(float best, float value) { return value > best ? value : best; }
 
@@ -72,9 +102,7 @@ template <class T>
 __device__ Extent block_extent(const Rows<T>& z, std::int64_t row, std::int64_t cols) {
   __shared__ Extremes<float> of_warp[kWarpSize];
   Extremes<T> seen;
-  for_each_group_of_row(cols, [&](std::int64_t col, int count) {
-    T values[kGroup];
-    z.load_bits(row, col, count, values);
+  for_each_group_of_elements(z, row, cols, [&](std::int64_t, int count, T(&values)[kGroup]) {
 #pragma unroll
     for (int i = 1; i < kGroup; ++i) values[i] = i < count ? values[i] : values[0];
     seen.add(values);
@@ -128,16 +156,30 @@ struct Exponential {
   }
 };
 
-/// Elements i and i + 1 of row t through `exponential`, for an even i; +0 from `cols` on.
+/// tree_sum of the exponentials of row t.
 template <class Z, class Exponential>
-__device__ float2 exponential_pair(const Rows<Z>& z, std::int64_t t, std::int64_t cols,
-                                   std::int64_t i, const Exponential& exponential) {
-  if (z.wide && i + 1 < cols) {
-    Z pair[2];
-    std::memcpy(pair, __builtin_assume_aligned(z.at(t, i), sizeof pair), sizeof pair);
-    return {exponential(widen(pair[0])), exponential(widen(pair[1]))};
+__device__ float sum_of_exponentials(const Rows<Z>& z, std::int64_t t, std::int64_t cols,
+                                     const Exponential& exponential) {
+  struct alignas(2 * sizeof(Z)) Pair {
+    Z x, y;
+  };
+  const auto last = [&](std::int64_t i) {
+    return float2{exponential(z.load(t, i)), i + 1 < cols ? exponential(z.load(t, i + 1)) : 0.0f};
+  };
+  const auto of_pair = [&](const Pair& pair) {
+    return float2{exponential(widen(pair.x)), exponential(widen(pair.y))};
+  };
+  if (z.wide) {
+    return block_tree_sum_of_pairs(
+        cols, [&](std::int64_t i) { return *reinterpret_cast<const Pair*>(z.at(t, i)); }, of_pair,
+        last);
   }
-  return {exponential(z.load(t, i)), i + 1 < cols ? exponential(z.load(t, i + 1)) : 0.0f};
+  return block_tree_sum_of_pairs(
+      cols,
+      [&](std::int64_t i) {
+        return Pair{*z.at(t, i), *z.at(t, i + 1)};
+      },
+      of_pair, last);
 }
 
 /// Loss and gradient of a token whose row has the maximum exponential.m.
@@ -145,9 +187,7 @@ template <class Z, class D, class Exponential>
 __device__ void token_loss(std::int64_t t, std::int64_t target, float at_target,
                            std::int64_t vocabulary, const Rows<Z>& z, const TokenData& token,
                            const Gradient<D>& gradient, const Exponential& exponential) {
-  const float sum = block_tree_sum_of_pairs(vocabulary, [&](std::int64_t i) {
-    return exponential_pair(z, t, vocabulary, i, exponential);
-  });
+  const float sum = sum_of_exponentials(z, t, vocabulary, exponential);
   const float weight = token.weight[t];
   if (threadIdx.x == 0) {
     const float below_maximum = exponential.m - at_target;
@@ -157,18 +197,18 @@ __device__ void token_loss(std::int64_t t, std::int64_t target, float at_target,
   if (!gradient.wanted()) return;
   const float inverse = 1.0f / sum;
   const float factor = weight * token.scalars[StepScalar::kInverseTokens];
-  for_each_group_of_row(vocabulary, [&](std::int64_t col, int count) {
-    float values[kGroup];
-    z.load_group(t, col, count, values);
-    const bool has_target = target >= col && target - col < kGroup;
+  for_each_group_of_elements(z, t, vocabulary,
+                             [&](std::int64_t col, int count, const Z(&bits)[kGroup]) {
+                               float values[kGroup];
+                               const bool has_target = target >= col && target - col < kGroup;
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      float probability = exponential(values[i]) * inverse;
-      if (has_target && col + i == target) probability -= 1.0f;
-      values[i] = probability * factor;
-    }
-    gradient.rows.store_group(t, col, count, values);
-  });
+                               for (int i = 0; i < kGroup; ++i) {
+                                 float probability = exponential(widen(bits[i])) * inverse;
+                                 if (has_target && col + i == target) probability -= 1.0f;
+                                 values[i] = probability * factor;
+                               }
+                               gradient.rows.store_group(t, col, count, values);
+                             });
 }
 
 /// A block for each token, its three passes over the row back to back: the rows at work fit into

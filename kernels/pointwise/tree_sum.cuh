@@ -134,20 +134,29 @@ __device__ inline int half_warp_id() { return static_cast<int>(threadIdx.x) / kH
 __device__ inline int half_lane_id() { return static_cast<int>(threadIdx.x) % kHalfWarp; }
 
 /// tree_sum by one block, of elements that are loaded in pairs: a chunk to each half of a warp.
-/// Thread t of it is the lanes 2 t and 2 t + 1 of numerics::chunk_sum. load(i) returns the elements
-/// i and i + 1 for an even i; those from n on must be +0.
-template <class LoadPair>
-__device__ float block_tree_sum_of_pairs(std::int64_t n, const LoadPair& load) {
+/// Thread t of it is the lanes 2 t and 2 t + 1 of numerics::chunk_sum. load(i) reads the elements i
+/// and i + 1 for an even i below n - 1, values(pair) makes two floats of them; last(i) returns
+/// those of an i at the end, +0 for what is not there. Eight loads are under way at a time.
+template <class Load, class Values, class Last>
+__device__ float block_tree_sum_of_pairs(std::int64_t n, const Load& load, const Values& values,
+                                         const Last& last) {
+  constexpr int kTogether = 8;
   const auto sum_of_chunk = [&](std::int64_t chunk) {
     float2 lanes{0.0f, 0.0f};
-    const std::int64_t end = chunk_end(chunk, n);
-#pragma unroll 8
-    for (std::int64_t i = chunk * numerics::kSumChunk + 2 * half_lane_id(); i < end;
-         i += kWarpSize) {
-      const float2 pair = load(i);
+    const auto add = [&lanes](const float2& pair) {
       lanes.x += pair.x;
       lanes.y += pair.y;
+    };
+    const std::int64_t end = chunk_end(chunk, n);
+    std::int64_t i = chunk * numerics::kSumChunk + 2 * half_lane_id();
+    for (; i + (kTogether - 1) * kWarpSize + 1 < end; i += kTogether * kWarpSize) {
+      decltype(load(i)) pairs[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) pairs[j] = load(i + j * kWarpSize);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) add(values(pairs[j]));
     }
+    for (; i < end; i += kWarpSize) add(last(i));
     // Lanes 16, 8, 4 and 2 apart are of threads 8, 4, 2 and 1 apart, the last two of one thread.
     const unsigned half = 0xFFFFu << (half_warp_id() % 2 * kHalfWarp);
     for (int span = kHalfWarp / 2; span > 0; span /= 2) {

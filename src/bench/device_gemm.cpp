@@ -18,6 +18,7 @@ struct Shape {
   std::string layer;
   std::string pass;
   std::int64_t m, n, k;
+  StorageOrder order_a = StorageOrder::k_contiguous, order_b = order_a;  ///< of what is not copied
 };
 
 struct Mode {
@@ -25,6 +26,8 @@ struct Mode {
   GemmSpec gemm;
   QuantSpec a, b;
   bool wgrad;  ///< whether a weight gradient is computed so
+  /// Second orientations are read with their rows contiguous, as training does without quantizers.
+  bool as_stored = false;
 };
 
 QuantSpec e4m3(TileShape tile) {
@@ -48,12 +51,21 @@ std::vector<Mode> modes() {
   const QuantSpec vector = e4m3({1, 128}), block = e4m3({128, 128});
   const GemmSpec fast = fp8(Schedule::fast), promote = fp8(Schedule::promote);
   return {{"bf16", {}, {}, {}, true},
+          {"bf16 as stored", {}, {}, {}, true, true},
           {"tensor fast", fast, tensor, tensor, true},
           {"tensor promote", promote, tensor, tensor, true},
           {"row fast", fast, row, row, true},
           {"row promote", promote, row, row, true},
           {"1x128 by 128x128", promote, vector, block, false},
           {"1x128 by 1x128", promote, vector, vector, true}};
+}
+
+StorageOrder stored_order(Slot slot) {
+  return is_second_orientation(slot) ? StorageOrder::rows_contiguous : StorageOrder::k_contiguous;
+}
+
+StorageOrder order_of(const Mode& mode, StorageOrder stored) {
+  return mode.as_stored ? stored : StorageOrder::k_contiguous;
 }
 
 std::vector<Shape> shapes() {
@@ -75,7 +87,8 @@ std::vector<Shape> shapes() {
       for (const GemmRole role : kGemmRoles) {
         const OperandShape a = operand_shape(a_slot(role), tokens, layer.in, layer.out);
         const OperandShape b = operand_shape(b_slot(role), tokens, layer.in, layer.out);
-        result.push_back({name, gemm_role_name(role), a.rows, b.rows, a.k});
+        result.push_back({name, gemm_role_name(role), a.rows, b.rows, a.k,
+                          stored_order(a_slot(role)), stored_order(b_slot(role))});
       }
     }
   }
@@ -98,9 +111,13 @@ class Operand {
     device.fill(source_.data(), source_.size());
   }
 
-  QuantizedOperand quantized(cuda::Context& context, const QuantSpec& spec) {
+  QuantizedOperand quantized(cuda::Context& context, const QuantSpec& spec, StorageOrder order) {
     const std::int64_t rows = source_view_.rows, k = source_view_.cols;
     QuantizedOperand operand{spec, rows, k, source_view_, {}};
+    if (order == StorageOrder::rows_contiguous) {
+      operand.order = order;
+      operand.codes = {source_.data(), DType::bf16, k, rows, rows};
+    }
     if (!spec.is_quantized()) return operand;
     const std::int64_t tiles = spec.tile_cols(k);
     operand.codes = {codes_.data(), DType::u8, rows, k, k};
@@ -128,7 +145,8 @@ class Bench {
         d_(static_cast<std::size_t>(shape.m * shape.n) * size_of(DType::bf16)) {}
 
   DeviceGemmRow measure(const Mode& mode) {
-    const QuantizedOperand a = a_.quantized(context_, mode.a), b = b_.quantized(context_, mode.b);
+    const QuantizedOperand a = a_.quantized(context_, mode.a, order_of(mode, shape_.order_a));
+    const QuantizedOperand b = b_.quantized(context_, mode.b, order_of(mode, shape_.order_b));
     const TensorView d{d_.data(), DType::bf16, shape_.m, shape_.n, shape_.n};
     cuda::CublasLtGemm library(library_, {mode.gemm, a, b, {}, false, d}, cuda::LibraryA::ours_b);
     const Bytes scratch(library.scratch_bytes());

@@ -48,7 +48,7 @@ constexpr EigenPeers kEigenPeers[] = {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_PEERS)};
 #undef FP8LAB_PEERS
 
 /// For the best instruction set that Eigen knows of this processor: its code is that of avx512 for
-/// the sets beyond it.
+/// the sets beyond it, whose copy serves where it is the only one.
 EigenPeers eigen_peers() {
   EigenPeers best = kEigenPeers[0];
   for (const EigenPeers& peers : kEigenPeers) {

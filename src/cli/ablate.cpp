@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/program_options.hpp>
 #include <cstdio>
 #include <thread>
 
@@ -18,20 +17,16 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
-po::options_description ablate_options() {
-  po::options_description options("fp8lab ablate --study FILE");
-  auto add = options.add_options();
-  add("study", po::value<std::string>(), "study file (TOML)");
-  add("out", po::value<std::string>(), "study directory (default: runs/NAME)");
-  add("set", po::value<std::vector<std::string>>()->composing(),
-      "KEY=VALUE for every arm, repeatable");
-  add("jobs", po::value<int>()->default_value(0), "arms at once; 0: one per processor");
-  add("threads", po::value<int>()->default_value(0), "threads of each arm; 0: processors / jobs");
-  add("index", po::value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
-  add("launcher", po::value<std::string>()->default_value("local"), "local");
-  add("list", "print the arms with the hashes of configuration and recipes; run nothing");
+Options ablate_options() {
+  Options options("fp8lab ablate --study FILE");
+  options.add("study", value<std::string>(), "study file (TOML)");
+  options.add("out", value<std::string>(), "study directory (default: runs/NAME)");
+  options.add("set", value<std::vector<std::string>>(), "KEY=VALUE for every arm, repeatable");
+  options.add("jobs", value<int>(0), "arms at once; 0: one per processor");
+  options.add("threads", value<int>(0), "threads of each arm; 0: processors / jobs");
+  options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
+  options.add("launcher", value<std::string>("local"), "local");
+  options.add("list", "print the arms with the hashes of configuration and recipes; run nothing");
   return options;
 }
 
@@ -61,7 +56,7 @@ void print_plan(const StudyPlan& plan) {
 }  // namespace
 
 int ablate(const std::vector<std::string>& arguments) {
-  const po::variables_map values = parse_arguments("ablate", ablate_options(), arguments);
+  const Values values = parse_arguments("ablate", ablate_options(), arguments);
   if (values.count("help") != 0) return 0;
   if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
   if (values.count("list") != 0) {

@@ -25,36 +25,34 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
-po::options_description bench_options() {
-  po::options_description options("fp8lab bench emulation|gemm|attention|quantize|load|train");
-  auto add = options.add_options();
-  add("what", po::value<std::string>(),
+Options bench_options() {
+  Options options("fp8lab bench emulation|gemm|attention|quantize|load|train");
+  options.add(
+      "what", value<std::string>(),
       "emulation: GEMM and quantization of the CPU emulator; gemm: our CUDA kernels beside "
       "cuBLASLt; attention: our CUDA kernels; quantize: quantization of a backend; load: a model's "
       "files beside a plain read; train: steps of a run's first stage");
-  add("model", po::value<std::string>(), "load: a Hugging Face folder or a safetensors file");
-  add("backend", po::value<std::string>()->default_value("cpu"), "quantize and train: cpu or cuda");
+  options.add("model", value<std::string>(), "load: a Hugging Face folder or a safetensors file");
+  options.add("backend", value<std::string>("cpu"), "quantize and train: cpu or cuda");
   add_run_choice(options);
-  add("all-targets", "every instruction set of this processor, not only the fastest");
-  add("repeats", po::value<int>()->default_value(5), "measurements of each kind");
-  add("rows", po::value<std::int64_t>()->default_value(4096), "quantization: rows of the tensor");
-  add("cols", po::value<std::int64_t>()->default_value(4096), "quantization: its columns");
-  add("json", po::value<std::string>(), "also write the result to this file");
+  options.add("all-targets", "every instruction set that fp8lab info lists, not only the fastest");
+  options.add("repeats", value<int>(5), "measurements of each kind");
+  options.add("rows", value<std::int64_t>(4096), "quantization: rows of the tensor");
+  options.add("cols", value<std::int64_t>(4096), "quantization: its columns");
+  options.add("json", value<std::string>(), "also write the result to this file");
   return options;
 }
 
 constexpr int kMostRepeats = 10000;
 
-void check_repeats(const po::variables_map& values) {
+void check_repeats(const Values& values) {
   const int repeats = values["repeats"].as<int>();
   if (repeats >= 1 && repeats <= kMostRepeats) return;
   throw Error(fmt::format("bench: --repeats {}: accepted: 1 to {}", repeats, kMostRepeats));
 }
 
 /// --rows and --cols, of a tensor that fits into memory in bf16, with its codes and scales.
-std::pair<std::int64_t, std::int64_t> tensor_shape(const po::variables_map& values) {
+std::pair<std::int64_t, std::int64_t> tensor_shape(const Values& values) {
   const auto rows = values["rows"].as<std::int64_t>(), cols = values["cols"].as<std::int64_t>();
   if (rows < 1 || cols < 1) throw Error("bench: --rows and --cols must be at least 1");
   require_memory(4.0 * static_cast<double>(rows) * static_cast<double>(cols),
@@ -110,7 +108,7 @@ nlohmann::ordered_json print_emulator_peers(const std::vector<GemmBenchRow>& row
   return json;
 }
 
-nlohmann::ordered_json bench_gemms(const po::variables_map& values, nlohmann::ordered_json& peers) {
+nlohmann::ordered_json bench_gemms(const Values& values, nlohmann::ordered_json& peers) {
   GemmBenchOptions options;
   options.repeats = values["repeats"].as<int>();
   if (values.count("all-targets") != 0) options.targets = cpu::available_targets();
@@ -156,7 +154,7 @@ nlohmann::ordered_json print_quantizers(const std::vector<QuantizeBenchRow>& res
 }
 
 #if defined(FP8LAB_HAVE_CUDA)
-nlohmann::ordered_json bench_on_device(const po::variables_map& values) {
+nlohmann::ordered_json bench_on_device(const Values& values) {
   const DeviceGemmBench bench = bench_device_gemm(values["repeats"].as<int>());
   nlohmann::ordered_json json = {{"device", bench.device}, {"library", bench.library}};
   fmt::print("GEMM on {}: TFLOP/s of our kernel beside {}, output bf16\n", bench.device,
@@ -189,7 +187,7 @@ nlohmann::ordered_json bench_on_device(const po::variables_map& values) {
   return json;
 }
 
-nlohmann::ordered_json bench_attention(const po::variables_map& values) {
+nlohmann::ordered_json bench_attention(const Values& values) {
   const DeviceAttentionBench bench = bench_device_attention(values["repeats"].as<int>());
   nlohmann::ordered_json json = {{"device", bench.device}};
   fmt::print("attention on {}: bf16, causal, queries of one document a sequence\n", bench.device);
@@ -216,11 +214,11 @@ nlohmann::ordered_json bench_attention(const po::variables_map& values) {
 [[noreturn]] nlohmann::ordered_json without_device(const char* what) {
   throw Error(fmt::format("bench {} is not available: this build has no CUDA backend", what));
 }
-nlohmann::ordered_json bench_on_device(const po::variables_map&) { without_device("gemm"); }
-nlohmann::ordered_json bench_attention(const po::variables_map&) { without_device("attention"); }
+nlohmann::ordered_json bench_on_device(const Values&) { without_device("gemm"); }
+nlohmann::ordered_json bench_attention(const Values&) { without_device("attention"); }
 #endif
 
-nlohmann::ordered_json bench_backend(const po::variables_map& values) {
+nlohmann::ordered_json bench_backend(const Values& values) {
   const auto name = values["backend"].as<std::string>();
   if (name != "cpu" && name != "cuda") {
     throw unknown_word("bench", "backend", name, {"cpu", "cuda"});
@@ -232,7 +230,7 @@ nlohmann::ordered_json bench_backend(const po::variables_map& values) {
   return print_quantizers(bench_quantize(*backend, rows, cols, values["repeats"].as<int>()));
 }
 
-nlohmann::ordered_json bench_load(const po::variables_map& values) {
+nlohmann::ordered_json bench_load(const Values& values) {
   const std::string model = required(values, "model", "bench load");
   const std::unique_ptr<Backend> backend = make_backend("cpu", 0);
   const ModelLoadBench bench = bench_model_load(*backend, model, values["repeats"].as<int>());
@@ -267,7 +265,7 @@ nlohmann::ordered_json bench_load(const po::variables_map& values) {
   return json;
 }
 
-nlohmann::ordered_json bench_quantizers(const po::variables_map& values) {
+nlohmann::ordered_json bench_quantizers(const Values& values) {
   const auto [tensor_rows, tensor_cols] = tensor_shape(values);
   fmt::print("quantization of bf16 ({}, {}), {} threads: bytes beside a memory copy\n", tensor_rows,
              tensor_cols, omp_get_max_threads());
@@ -312,7 +310,7 @@ nlohmann::ordered_json print_kinds(const TrainBench& bench) {
   return json;
 }
 
-nlohmann::ordered_json bench_training(const po::variables_map& values) {
+nlohmann::ordered_json bench_training(const Values& values) {
   const RunConfig config = chosen_run(values, "bench train");
   if (config.backend != "cpu" && config.backend != "cuda") {
     throw unknown_word("bench", "backend", config.backend, {"cpu", "cuda"});
@@ -342,7 +340,7 @@ nlohmann::ordered_json bench_training(const po::variables_map& values) {
 
 /// Runs one bench and writes what it found where --json says.
 template <class Bench>
-int run_bench(const po::variables_map& values, Bench bench) {
+int run_bench(const Values& values, Bench bench) {
   check_repeats(values);
   check_output_files(values, "bench", {"json"});
   const nlohmann::ordered_json json = bench();
@@ -352,7 +350,7 @@ int run_bench(const po::variables_map& values, Bench bench) {
   return ExitCode::kSuccess;
 }
 
-int emulation(const po::variables_map& values) {
+int emulation(const Values& values) {
   return run_bench(values, [&] {
     nlohmann::ordered_json json, peers;
     json["gemm"] = bench_gemms(values, peers);
@@ -362,15 +360,15 @@ int emulation(const po::variables_map& values) {
   });
 }
 
-int device_gemms(const po::variables_map& values) {
+int device_gemms(const Values& values) {
   return run_bench(values, [&] { return bench_on_device(values); });
 }
 
-int device_attention(const po::variables_map& values) {
+int device_attention(const Values& values) {
   return run_bench(values, [&] { return bench_attention(values); });
 }
 
-int quantizers(const po::variables_map& values) {
+int quantizers(const Values& values) {
   return run_bench(values, [&] {
     nlohmann::ordered_json json;
     json["quantize"] = bench_backend(values);
@@ -378,7 +376,7 @@ int quantizers(const po::variables_map& values) {
   });
 }
 
-int load(const po::variables_map& values) {
+int load(const Values& values) {
   return run_bench(values, [&] {
     nlohmann::ordered_json json;
     json["load"] = bench_load(values);
@@ -386,7 +384,7 @@ int load(const po::variables_map& values) {
   });
 }
 
-int training(const po::variables_map& values) {
+int training(const Values& values) {
   return run_bench(values, [&] {
     nlohmann::ordered_json json;
     json["train"] = bench_training(values);
@@ -397,9 +395,7 @@ int training(const po::variables_map& values) {
 }  // namespace
 
 int bench(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("what", 1);
-  const po::variables_map values = parse_arguments("bench", bench_options(), arguments, positional);
+  const Values values = parse_arguments("bench", bench_options(), arguments, {{"what", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   return run_action(
       "bench", values, "what",

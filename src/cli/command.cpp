@@ -4,14 +4,12 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <new>
-#include <sstream>
 #include <system_error>
-#include <typeinfo>
+#include <variant>
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
@@ -21,8 +19,6 @@
 
 namespace fp8lab::cli {
 namespace {
-
-namespace po = boost::program_options;
 
 std::string help_text(const std::vector<Command>& commands) {
   std::string text =
@@ -114,27 +110,6 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
   return find_command(commands, name).run({arguments.begin() + 1, arguments.end()});
 }
 
-/// Names of the options that were declared.
-std::vector<std::string> option_names(const po::options_description& options) {
-  std::vector<std::string> names;
-  for (const auto& option : options.options()) names.push_back("--" + option->long_name());
-  return names;
-}
-
-/// The library reads "-1" for a number without sign as the largest one.
-void refuse_negative_counts(const std::string& command, const po::variables_map& values,
-                            const po::parsed_options& parsed) {
-  for (const po::option& option : parsed.options) {
-    const auto found = values.find(option.string_key);
-    if (found == values.end() || option.value.empty()) continue;
-    const std::type_info& type = found->second.value().type();
-    if (type != typeid(std::uint64_t) && type != typeid(std::uint32_t)) continue;
-    if (option.value.front().find('-') == std::string::npos) continue;
-    throw Error(fmt::format("{}: --{} {}: accepted: numbers from 0 on", command, option.string_key,
-                            option.value.front()));
-  }
-}
-
 /// The names of the actions that read an option, "recipes show, recipes check".
 std::string readers_of(const std::string& command, const std::vector<Action>& actions,
                        const std::string& option) {
@@ -147,19 +122,18 @@ std::string readers_of(const std::string& command, const std::vector<Action>& ac
   return names;
 }
 
-std::string first_word(const po::variable_value& value) {
-  if (const auto* words = boost::any_cast<std::vector<std::string>>(&value.value())) {
+std::string first_word(const Value& value) {
+  if (const auto* words = std::get_if<std::vector<std::string>>(&value.held)) {
     return words->empty() ? std::string() : words->front();
   }
   return value.as<std::string>();
 }
 
-void refuse_unread(const std::string& command, const po::variables_map& values,
-                   const std::string& selector, const std::vector<Action>& actions,
-                   const Action& chosen) {
-  for (const auto& [option, value] : values) {
+void refuse_unread(const std::string& command, const Values& values, const std::string& selector,
+                   const std::vector<Action>& actions, const Action& chosen) {
+  for (const auto& [option, value] : values.all()) {
     const auto& read = chosen.options;
-    if (option == selector || option == chosen.words || value.defaulted()) continue;
+    if (option == selector || option == chosen.words || value.is_default) continue;
     if (std::find(read.begin(), read.end(), option) != read.end()) continue;
     const std::string others = readers_of(command, actions, option);
     if (!others.empty()) {
@@ -172,52 +146,8 @@ void refuse_unread(const std::string& command, const po::variables_map& values,
 
 }  // namespace
 
-po::variables_map parse_arguments(const std::string& name, const po::options_description& options,
-                                  const std::vector<std::string>& arguments,
-                                  const po::positional_options_description& positional) {
-  po::options_description all(options);
-  all.add_options()("help,h", "this text");
-  po::variables_map values;
-  try {
-    const po::parsed_options parsed =
-        po::command_line_parser(arguments)
-            .options(all)
-            .positional(positional)
-            .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
-            .run();
-    po::store(parsed, values);
-    po::notify(values);
-    refuse_negative_counts(name, values, parsed);
-  } catch (const po::unknown_option& error) {
-    throw Error(fmt::format("{}: {}{} (fp8lab {} --help)", name, error.what(),
-                            did_you_mean(error.get_option_name(), option_names(all)), name));
-  } catch (const po::too_many_positional_options_error&) {
-    throw Error(fmt::format("{}: too many arguments (fp8lab {} --help)", name, name));
-  } catch (const po::error& error) {
-    throw Error(fmt::format("{}: {} (fp8lab {} --help)", name, error.what(), name));
-  }
-  if (values.count("help") != 0) {
-    std::ostringstream text;
-    text << all;
-    fmt::print("{}", text.str());
-  }
-  return values;
-}
-
-bool given(const po::variables_map& values, std::string_view option) {
-  const auto found = values.find(std::string(option));
-  return found != values.end() && !found->second.empty() && !found->second.defaulted();
-}
-
-void refuse_given(const po::variables_map& values, const std::string& command,
-                  const std::vector<std::string_view>& options, const std::string& why) {
-  for (const std::string_view option : options) {
-    if (given(values, option)) throw Error(fmt::format("{}: --{} {}", command, option, why));
-  }
-}
-
-int run_action(const std::string& command, const po::variables_map& values,
-               const std::string& selector, const std::vector<Action>& actions) {
+int run_action(const std::string& command, const Values& values, const std::string& selector,
+               const std::vector<Action>& actions) {
   const std::string name = required(values, selector, command);
   std::vector<std::string> names;
   for (const Action& action : actions) {
@@ -235,12 +165,11 @@ Error unknown_word(const std::string& command, const std::string& what, const st
                            did_you_mean(word, accepted), fmt::join(accepted, ", ")));
 }
 
-int threads_of(const po::variables_map& values, const std::string& command) {
+int threads_of(const Values& values, const std::string& command) {
   return checked_threads(values["threads"].as<int>(), command + ": --threads");
 }
 
-std::string required(const po::variables_map& values, const std::string& name,
-                     const std::string& command) {
+std::string required(const Values& values, const std::string& name, const std::string& command) {
   if (values.count(name) == 0) {
     throw Error(fmt::format("{}: --{} is missing (fp8lab {} --help)", command, name, command));
   }

@@ -1,12 +1,12 @@
 // The subcommands of the program and what they share.
 #pragma once
 
-#include <boost/program_options.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/options.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab::cli {
@@ -43,40 +43,24 @@ int gemm(const std::vector<std::string>& arguments);
 int quantize(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
 
-/// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it
-/// is given. Abbreviated names, options given twice that hold one value, and numbers below 0 for
-/// options that count are not accepted. Throws Error with one line.
-boost::program_options::variables_map parse_arguments(
-    const std::string& name, const boost::program_options::options_description& options,
-    const std::vector<std::string>& arguments,
-    const boost::program_options::positional_options_description& positional = {});
-
 /// One of several things that a command does, chosen by its first word.
 struct Action {
   std::string_view name;
   std::string_view words;                 ///< option that holds the words after the name; or empty
   std::vector<std::string_view> options;  ///< those that it reads
-  int (*run)(const boost::program_options::variables_map& values);
+  int (*run)(const Values& values);
 };
 
 /// Runs the action that option `selector` of `command` names. Throws Error for an unknown name, and
 /// for options and words that were given but that this action does not read.
-int run_action(const std::string& command, const boost::program_options::variables_map& values,
-               const std::string& selector, const std::vector<Action>& actions);
-
-/// Was the option given, not left at its default?
-bool given(const boost::program_options::variables_map& values, std::string_view option);
-
-/// Throws Error "COMMAND: --OPTION WHY" for the first of `options` that was given.
-void refuse_given(const boost::program_options::variables_map& values, const std::string& command,
-                  const std::vector<std::string_view>& options, const std::string& why);
+int run_action(const std::string& command, const Values& values, const std::string& selector,
+               const std::vector<Action>& actions);
 
 /// --threads. Throws Error for what checked_threads refuses.
-int threads_of(const boost::program_options::variables_map& values, const std::string& command);
+int threads_of(const Values& values, const std::string& command);
 
 /// The value of a required option. Throws Error that names it.
-std::string required(const boost::program_options::variables_map& values, const std::string& name,
-                     const std::string& command);
+std::string required(const Values& values, const std::string& name, const std::string& command);
 
 /// "KEY=VALUE" of --set. Throws Error.
 Assignment parse_assignment(const std::string& text);

@@ -1,7 +1,6 @@
 // fp8lab data: what token files hold.
 #include <fmt/format.h>
 
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include "emulation/base/error.hpp"
@@ -14,20 +13,18 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
 using nlohmann::ordered_json;
 
-po::options_description data_options() {
-  po::options_description options("fp8lab data inspect PATH...");
-  auto add = options.add_options();
-  add("action", po::value<std::string>(), "inspect");
-  add("path", po::value<std::vector<std::string>>(), "token files, or folders of them");
-  add("document-begin", po::value<std::int64_t>()->default_value(-1),
-      "token that starts a document, in files without boundaries");
-  add("document-end", po::value<std::int64_t>()->default_value(-1),
-      "token that ends a document, in files without boundaries");
-  add("document", po::value<std::int64_t>(), "print one document of every file, from 0 on");
-  add("json", "machine-readable");
+Options data_options() {
+  Options options("fp8lab data inspect PATH...");
+  options.add("action", value<std::string>(), "inspect");
+  options.add("path", value<std::vector<std::string>>(), "token files, or folders of them");
+  options.add("document-begin", value<std::int64_t>(-1),
+              "token that starts a document, in files without boundaries");
+  options.add("document-end", value<std::int64_t>(-1),
+              "token that ends a document, in files without boundaries");
+  options.add("document", value<std::int64_t>(), "print one document of every file, from 0 on");
+  options.add("json", "machine-readable");
   return options;
 }
 
@@ -84,7 +81,7 @@ void add_document(ordered_json& facts, const TokenShard& shard, std::int64_t ind
   }
 }
 
-int inspect(const po::variables_map& values) {
+int inspect(const Values& values) {
   if (values.count("path") == 0) throw Error("data inspect: no path (fp8lab data --help)");
   for (const char* option : {"document-begin", "document-end"}) {
     const auto token = values[option].as<std::int64_t>();
@@ -119,9 +116,8 @@ int inspect(const po::variables_map& values) {
 }  // namespace
 
 int data(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("action", 1).add("path", -1);
-  const po::variables_map values = parse_arguments("data", data_options(), arguments, positional);
+  const Values values =
+      parse_arguments("data", data_options(), arguments, {{"action", 1}, {"path", -1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   return run_action(
       "data", values, "action",

@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <array>
-#include <boost/program_options.hpp>
 #include <nlohmann/json.hpp>
 
 #include "src/cli/command.hpp"
@@ -11,15 +10,11 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
-po::options_description doctor_options() {
-  po::options_description options("fp8lab doctor DIR");
-  auto add = options.add_options();
-  add("directory", po::value<std::string>(), "that of a run or of a study");
-  add("check", "change nothing");
-  add("json", "machine-readable");
-  add("help,h", "this text");
+Options doctor_options() {
+  Options options("fp8lab doctor DIR");
+  options.add("directory", value<std::string>(), "that of a run or of a study");
+  options.add("check", "change nothing");
+  options.add("json", "machine-readable");
   return options;
 }
 
@@ -29,10 +24,7 @@ constexpr std::array<const char*, 5> kHealthNames = {"whole", "busy", "repaired"
 }  // namespace
 
 int doctor(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("directory", 1);
-  const po::variables_map values =
-      parse_arguments("doctor", doctor_options(), arguments, positional);
+  const Values values = parse_arguments("doctor", doctor_options(), arguments, {{"directory", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::vector<Finding> findings =
       examine(required(values, "directory", "doctor"), values.count("check") == 0);

@@ -23,45 +23,43 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
 using nlohmann::ordered_json;
 
-po::options_description eval_options() {
-  po::options_description options(
+Options eval_options() {
+  Options options(
       "fp8lab eval SOURCE\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. A run is evaluated as "
       "its\n"
       "last stage says; every option below replaces a part of that");
-  auto add = options.add_options();
-  add("source", po::value<std::string>(), "SOURCE");
+  options.add("source", value<std::string>(), "SOURCE");
   add_model_options(options);
-  add("data", po::value<std::vector<std::string>>()->composing(),
-      "held-out documents: .jsonl or .txt files, or token shards; repeatable");
-  add("form", po::value<std::string>(), "running_text or prompt_response");
-  add("held-out-sequences", po::value<std::int64_t>(), "sequences of the held-out loss");
-  add("exact-match", po::value<std::int64_t>(), "problems answered greedily");
-  add("pass-at", po::value<std::vector<std::int64_t>>()->composing(), "k of pass@k; repeatable");
-  add("samples", po::value<std::int64_t>(), "answers sampled to each problem for pass@k");
-  add("problems", po::value<std::int64_t>(), "problems of pass@k");
-  add("temperature", po::value<double>(), "of samples and rollouts");
-  add("top-k", po::value<std::int64_t>(), "of samples and rollouts; 0: all tokens");
-  add("top-p", po::value<double>(), "of samples and rollouts");
-  add("sampling-seed", po::value<std::int64_t>(), "of samples and rollouts");
-  add("max-new-tokens", po::value<std::int64_t>(), "of every answer");
-  add("multiple-choice", po::value<std::string>(), "questions as JSON-lines");
-  add("rollout-recipe", po::value<std::string>(),
-      "generates in these numerics and scores in those of --recipe");
-  add("rollouts", po::value<std::int64_t>(), "prompts that are completed for it");
-  add("set", po::value<std::vector<std::string>>()->composing(),
-      "KEY=VALUE of [stages.eval] (src/evaluation/README.md), repeatable");
-  add("json", "print one JSON object");
+  options.add("data", value<std::vector<std::string>>(),
+              "held-out documents: .jsonl or .txt files, or token shards; repeatable");
+  options.add("form", value<std::string>(), "running_text or prompt_response");
+  options.add("held-out-sequences", value<std::int64_t>(), "sequences of the held-out loss");
+  options.add("exact-match", value<std::int64_t>(), "problems answered greedily");
+  options.add("pass-at", value<std::vector<std::int64_t>>(), "k of pass@k; repeatable");
+  options.add("samples", value<std::int64_t>(), "answers sampled to each problem for pass@k");
+  options.add("problems", value<std::int64_t>(), "problems of pass@k");
+  options.add("temperature", value<double>(), "of samples and rollouts");
+  options.add("top-k", value<std::int64_t>(), "of samples and rollouts; 0: all tokens");
+  options.add("top-p", value<double>(), "of samples and rollouts");
+  options.add("sampling-seed", value<std::int64_t>(), "of samples and rollouts");
+  options.add("max-new-tokens", value<std::int64_t>(), "of every answer");
+  options.add("multiple-choice", value<std::string>(), "questions as JSON-lines");
+  options.add("rollout-recipe", value<std::string>(),
+              "generates in these numerics and scores in those of --recipe");
+  options.add("rollouts", value<std::int64_t>(), "prompts that are completed for it");
+  options.add("set", value<std::vector<std::string>>(),
+              "KEY=VALUE of [stages.eval] (src/evaluation/README.md), repeatable");
+  options.add("json", "print one JSON object");
   return options;
 }
 
 /// The assignments that options stand for; `prefix` leads to the table of the evaluation.
 class OptionAssignments {
  public:
-  OptionAssignments(const po::variables_map& values, std::string prefix)
+  OptionAssignments(const Values& values, std::string prefix)
       : values_(values), prefix_(std::move(prefix)) {}
 
   void assign(const std::string& key, const std::string& value) {
@@ -79,7 +77,7 @@ class OptionAssignments {
   const std::vector<Assignment>& all() const { return assignments_; }
 
  private:
-  const po::variables_map& values_;
+  const Values& values_;
   std::string prefix_;
   std::vector<Assignment> assignments_;
 };
@@ -97,7 +95,7 @@ void assign_data(const std::vector<std::string>& paths, OptionAssignments& out) 
 }
 
 /// `own` is what the run evaluates by itself.
-std::vector<Assignment> eval_assignments(const po::variables_map& values, const std::string& stage,
+std::vector<Assignment> eval_assignments(const Values& values, const std::string& stage,
                                          const std::optional<EvalConfig>& own) {
   OptionAssignments out(values, "stages." + stage + ".eval.");
   if (values.count("data") != 0) {
@@ -201,7 +199,7 @@ std::string to_table(const Evaluation& evaluation) {
 }
 
 /// Throws Error for options of answers that `eval` does not ask for.
-void refuse_unused(const po::variables_map& values, const EvalConfig& eval) {
+void refuse_unused(const Values& values, const EvalConfig& eval) {
   const bool sampled = eval.pass_at_k || eval.rollout;
   if (!sampled) {
     refuse_given(values, "eval", {"temperature", "top-k", "top-p", "sampling-seed"},
@@ -229,9 +227,7 @@ void require_data(const ModelSource& source, const std::vector<Assignment>& assi
 }  // namespace
 
 int eval(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("source", 1);
-  const po::variables_map values = parse_arguments("eval", eval_options(), arguments, positional);
+  const Values values = parse_arguments("eval", eval_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const ModelSource source = open_model(required(values, "source", "eval"));
   const RunConfig plain = model_run(source, values, {});

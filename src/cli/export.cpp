@@ -22,29 +22,26 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
-po::options_description export_options() {
-  po::options_description options(
+Options export_options() {
+  Options options(
       "fp8lab export SOURCE DIR\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. DIR gets config.json,\n"
       "safetensors and the tokenizer's files; it must not exist or be empty");
-  auto add = options.add_options();
-  add("source", po::value<std::string>(), "SOURCE");
-  add("dir", po::value<std::string>(), "DIR");
-  add("dtype", po::value<std::string>()->default_value("bf16"),
-      "bf16, f16 or f32: of what is not quantized");
-  add("recipe", po::value<std::string>(),
+  options.add("source", value<std::string>(), "SOURCE");
+  options.add("dir", value<std::string>(), "DIR");
+  options.add("dtype", value<std::string>("bf16"), "bf16, f16 or f32: of what is not quantized");
+  options.add(
+      "recipe", value<std::string>(),
       "FP8 weights as this recipe quantizes fprop.w: blocks such as 128x128 as weight_scale_inv,\n"
       "whole tensors and rows as weight_scale");
-  add("tokenizer", po::value<std::string>(),
+  options.add(
+      "tokenizer", value<std::string>(),
       "folder whose tokenizer is copied (default: the Hugging Face folder SOURCE is or began "
       "with)");
-  add("shard-bytes", po::value<std::uint64_t>()->default_value(5'000'000'000),
-      "largest size of one file");
-  add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
-  add("backend", po::value<std::string>()->default_value("cpu"), "quantizes: cpu or cuda");
-  add("threads", po::value<int>()->default_value(0), "0: all processors");
+  options.add("shard-bytes", value<std::uint64_t>(5'000'000'000), "largest size of one file");
+  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
+  options.add("backend", value<std::string>("cpu"), "quantizes: cpu or cuda");
+  options.add("threads", value<int>(0), "0: all processors");
   return options;
 }
 
@@ -56,7 +53,7 @@ StoredType parse_dtype(const std::string& name) {
                           did_you_mean(name, "bf16, f16, f32")));
 }
 
-std::filesystem::path tokenizer_folder(const po::variables_map& values, const ModelSource& source) {
+std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& source) {
   if (values.count("tokenizer") == 0) return source.tokenizer;
   const std::filesystem::path folder = values["tokenizer"].as<std::string>();
   if (!is_folder(folder)) {
@@ -68,10 +65,8 @@ std::filesystem::path tokenizer_folder(const po::variables_map& values, const Mo
 }  // namespace
 
 int export_command(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("source", 1).add("dir", 1);
-  const po::variables_map values =
-      parse_arguments("export", export_options(), arguments, positional);
+  const Values values =
+      parse_arguments("export", export_options(), arguments, {{"source", 1}, {"dir", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("recipe") == 0) {
     refuse_given(values, "export", {"seed", "backend", "threads"}, "quantizes by --recipe");

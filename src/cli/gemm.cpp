@@ -16,49 +16,47 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
-po::options_description gemm_options() {
-  po::options_description options(
+Options gemm_options() {
+  Options options(
       "fp8lab gemm --a A.npy --b B.npy --spec SPEC --out D.npy\n"
       "D (M, N) = alpha A (M, K) B (N, K)^T + beta C + bias; bf16 and fp16 results are written as\n"
       "float32, FP8 results as uint8 codes.\n"
       "A file holds uint8 codes (with --scale-a, --scale-b where the operand has scales), or "
       "float32\n"
       "or bf16 (uint16 bits) values, which are quantized first");
-  auto add = options.add_options();
-  add("a", po::value<std::string>(), "A.npy, (M, K)");
-  add("b", po::value<std::string>(), "B.npy, (N, K)");
-  add("scale-a", po::value<std::string>(), "decode scales of A, float32, one a tile");
-  add("scale-b", po::value<std::string>(), "decode scales of B");
-  add("spec", po::value<std::string>(),
-      "RECIPE:ROLE such as infir2:fprop, ACCUMULATOR[/SCHEDULE][/OUTPUT] such as "
-      "sm90_wgmma_fp8/promote:128/fp32 (fp8lab info lists them), or a library call "
-      "cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N] with MODE tensor, row, 1x128x1x128, "
-      "1x128x128x128, 128x128x1x128 or bf16");
-  add("operand-a", po::value<std::string>(),
+  options.add("a", value<std::string>(), "A.npy, (M, K)");
+  options.add("b", value<std::string>(), "B.npy, (N, K)");
+  options.add("scale-a", value<std::string>(), "decode scales of A, float32, one a tile");
+  options.add("scale-b", value<std::string>(), "decode scales of B");
+  options.add("spec", value<std::string>(),
+              "RECIPE:ROLE such as infir2:fprop, ACCUMULATOR[/SCHEDULE][/OUTPUT] such as "
+              "sm90_wgmma_fp8/promote:128/fp32 (fp8lab info lists them), or a library call "
+              "cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N] with MODE tensor, row, 1x128x1x128, "
+              "1x128x128x128, 128x128x1x128 or bf16");
+  options.add(
+      "operand-a", value<std::string>(),
       "quantizer of A such as e4m3fn/1x128/pow2, see fp8lab quantize --help (default: the recipe's "
       "or the mode's, else the accumulator's format, unscaled unless it takes block scales)");
-  add("operand-b", po::value<std::string>(), "quantizer of B");
-  add("alpha", po::value<float>()->default_value(1.0f), "factor of the product");
-  add("beta", po::value<float>()->default_value(0.0f), "factor of C");
-  add("c", po::value<std::string>(), "C.npy, (M, N), float32 or the bits of bf16 as uint16");
-  add("bias", po::value<std::string>(),
-      "bias.npy, one a row of A, as the library adds it; types as C");
-  add("d-scale", po::value<float>()->default_value(1.0f), "factor of FP8 results");
-  add("out", po::value<std::string>(), "D.npy");
-  add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
-  add("backend", po::value<std::string>()->default_value("cpu"), "cpu, truth or cuda");
-  add("implementation", po::value<std::string>()->default_value("own"),
-      "own, or with --backend cuda also cublaslt: the library, held to the spec's split_k");
-  add("threads", po::value<int>()->default_value(0), "0: all processors");
+  options.add("operand-b", value<std::string>(), "quantizer of B");
+  options.add("alpha", value<float>(1.0f), "factor of the product");
+  options.add("beta", value<float>(0.0f), "factor of C");
+  options.add("c", value<std::string>(), "C.npy, (M, N), float32 or the bits of bf16 as uint16");
+  options.add("bias", value<std::string>(),
+              "bias.npy, one a row of A, as the library adds it; types as C");
+  options.add("d-scale", value<float>(1.0f), "factor of FP8 results");
+  options.add("out", value<std::string>(), "D.npy");
+  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
+  options.add("backend", value<std::string>("cpu"), "cpu, truth or cuda");
+  options.add("implementation", value<std::string>("own"),
+              "own, or with --backend cuda also cublaslt: the library, held to the spec's split_k");
+  options.add("threads", value<int>(0), "0: all processors");
   return options;
 }
 
 /// What to multiply: ops::Gemm, or a library call.
 using Problem = LibraryCall;
 
-Problem read_problem(const po::variables_map& values) {
+Problem read_problem(const Values& values) {
   const std::string text = required(values, "spec", "gemm");
   Problem problem;
   if (is_library_call(text)) {
@@ -79,19 +77,19 @@ Problem read_problem(const po::variables_map& values) {
   return problem;
 }
 
-std::optional<std::string> optional(const po::variables_map& values, const char* name) {
+std::optional<std::string> optional(const Values& values, const char* name) {
   if (values.count(name) == 0) return std::nullopt;
   return values[name].as<std::string>();
 }
 
-bool wants_epilogue(const po::variables_map& values) {
-  return !values["alpha"].defaulted() || !values["beta"].defaulted() ||
-         !values["d-scale"].defaulted() || values.count("c") != 0 || values.count("bias") != 0;
+bool wants_epilogue(const Values& values) {
+  return !values["alpha"].is_default || !values["beta"].is_default ||
+         !values["d-scale"].is_default || values.count("c") != 0 || values.count("bias") != 0;
 }
 
 /// The epilogue that the options ask for, with its tensors in memory of `backend`. Throws Error for
 /// options that would have no effect.
-cpu::LibraryEpilogue read_epilogue(const po::variables_map& values, Backend& backend,
+cpu::LibraryEpilogue read_epilogue(const Values& values, Backend& backend,
                                    const numerics::FormatSpec& output) {
   cpu::LibraryEpilogue epilogue;
   epilogue.alpha = values["alpha"].as<float>();
@@ -103,7 +101,7 @@ cpu::LibraryEpilogue read_epilogue(const po::variables_map& values, Backend& bac
     throw Error(has_c ? "gemm: --c has no effect without --beta; accepted: a --beta other than 0"
                       : "gemm: --beta needs --c C.npy");
   }
-  if (!values["d-scale"].defaulted() && output.bits() > 8) {
+  if (!values["d-scale"].is_default && output.bits() > 8) {
     throw Error(fmt::format("gemm: --d-scale is for outputs e4m3fn and e5m2, this one is {}",
                             format_name(output)));
   }
@@ -117,7 +115,7 @@ cpu::LibraryEpilogue read_epilogue(const po::variables_map& values, Backend& bac
 }
 
 /// D of a library call, computed by the CPU backend.
-TensorView call_library(const po::variables_map& values, Backend& backend, const Problem& problem,
+TensorView call_library(const Values& values, Backend& backend, const Problem& problem,
                         const QuantizedOperand& a, const QuantizedOperand& b) {
   const cpu::LibraryEpilogue epilogue = read_epilogue(values, backend, problem.output);
   const TensorView d = backend.allocate(cpu::library_storage(problem.output), a.rows, b.rows);
@@ -128,7 +126,7 @@ TensorView call_library(const po::variables_map& values, Backend& backend, const
 }  // namespace
 
 int gemm(const std::vector<std::string>& arguments) {
-  const po::variables_map values = parse_arguments("gemm", gemm_options(), arguments);
+  const Values values = parse_arguments("gemm", gemm_options(), arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const Problem problem = read_problem(values);
   const std::string file_a = required(values, "a", "gemm");

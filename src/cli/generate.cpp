@@ -25,47 +25,46 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
 using nlohmann::ordered_json;
 
-po::options_description generate_options() {
-  po::options_description options(
+Options generate_options() {
+  Options options(
       "fp8lab generate SOURCE --prompt TEXT | --prompts FILE\n"
       "SOURCE is a run directory, a checkpoint, or a Hugging Face folder. Text needs the "
       "byte-level\n"
       "vocabulary; python -m fp8lab.tokens --questions writes prompts of other tokenizers as ids");
-  auto add = options.add_options();
-  add("source", po::value<std::string>(), "SOURCE");
+  options.add("source", value<std::string>(), "SOURCE");
   add_model_options(options);
-  add("prompt", po::value<std::vector<std::string>>()->composing(), "text, repeatable");
-  add("prompts", po::value<std::string>(), "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
-  add("samples", po::value<std::uint32_t>()->default_value(1), "completions of each prompt");
-  add("max-new-tokens", po::value<std::int64_t>()->default_value(64), "of each completion");
-  add("min-new-tokens", po::value<std::int64_t>()->default_value(0),
-      "before them no completion ends");
-  add("temperature", po::value<double>()->default_value(0.0), "0: always the likeliest token");
-  add("top-k", po::value<std::int64_t>()->default_value(0), "0: all tokens");
-  add("top-p", po::value<double>()->default_value(1.0), "");
-  add("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
-  add("together", po::value<std::int64_t>()->default_value(64), "sequences decoded together");
-  add("vocabulary", po::value<std::string>(),
+  options.add("prompt", value<std::vector<std::string>>(), "text, repeatable");
+  options.add("prompts", value<std::string>(), "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
+  options.add("samples", value<std::uint32_t>(1), "completions of each prompt");
+  options.add("max-new-tokens", value<std::int64_t>(64), "of each completion");
+  options.add("min-new-tokens", value<std::int64_t>(0), "before them no completion ends");
+  options.add("temperature", value<double>(0.0), "0: always the likeliest token");
+  options.add("top-k", value<std::int64_t>(0), "0: all tokens");
+  options.add("top-p", value<double>(1.0), "");
+  options.add("seed", value<std::uint64_t>(1), "of the draws");
+  options.add("together", value<std::int64_t>(64), "sequences decoded together");
+  options.add(
+      "vocabulary", value<std::string>(),
       "\"bytes\", or a token_bytes.json (default: that of the run's data, of a folder that has "
       "one)");
-  add("end", po::value<std::int32_t>(), "token that ends a completion (default: the vocabulary's)");
-  add("log-probabilities", "of the new tokens, in JSON");
-  add("json", "print one JSON object a completion");
+  options.add("end", value<std::int32_t>(),
+              "token that ends a completion (default: the vocabulary's)");
+  options.add("log-probabilities", "of the new tokens, in JSON");
+  options.add("json", "print one JSON object a completion");
   return options;
 }
 
 /// The value of an option. Throws Error when it is not within [least, most].
 template <class T>
-T checked(const po::variables_map& values, const char* option, T least, T most) {
+T checked(const Values& values, const char* option, T least, T most) {
   const T value = values[option].as<T>();
   if (value >= least && value <= most) return value;
   throw Error(fmt::format("generate: --{} {}: accepted: {} to {}", option, value, least, most));
 }
 
-SamplingConfig read_sampling(const po::variables_map& values) {
+SamplingConfig read_sampling(const Values& values) {
   SamplingConfig sampling;
   sampling.temperature = checked(values, "temperature", 0.0, 1000.0);
   sampling.top_k = checked<std::int64_t>(values, "top-k", 0, INT64_MAX);
@@ -79,8 +78,7 @@ SamplingConfig read_sampling(const po::variables_map& values) {
   return sampling;
 }
 
-Vocabulary find_vocabulary(const po::variables_map& values, const ModelSource& source,
-                           const RunConfig& run) {
+Vocabulary find_vocabulary(const Values& values, const ModelSource& source, const RunConfig& run) {
   if (values.count("vocabulary") != 0) {
     const std::string name = values["vocabulary"].as<std::string>();
     return name == "bytes" ? Vocabulary::bytes() : Vocabulary::read(name);
@@ -128,7 +126,7 @@ class PromptReader {
   std::vector<std::vector<std::int32_t>> prompts_;
 };
 
-std::vector<Prompt> read_prompts(const po::variables_map& values, const Vocabulary& vocabulary,
+std::vector<Prompt> read_prompts(const Values& values, const Vocabulary& vocabulary,
                                  std::int64_t vocab_size) {
   PromptReader reader(vocabulary, vocab_size);
   if (values.count("prompt") != 0) {
@@ -155,7 +153,7 @@ std::int64_t longest(const std::vector<Prompt>& prompts) {
 }
 
 void print(const std::vector<Prompt>& prompts, const std::vector<Completion>& completions,
-           const Vocabulary& vocabulary, const po::variables_map& values) {
+           const Vocabulary& vocabulary, const Values& values) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const Completion& completion = completions[i];
     const std::string text =
@@ -182,10 +180,7 @@ void print(const std::vector<Prompt>& prompts, const std::vector<Completion>& co
 }  // namespace
 
 int generate(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("source", 1);
-  const po::variables_map values =
-      parse_arguments("generate", generate_options(), arguments, positional);
+  const Values values = parse_arguments("generate", generate_options(), arguments, {{"source", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("log-probabilities") > values.count("json")) {
     throw Error("generate: --log-probabilities needs --json");

@@ -21,8 +21,6 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
 std::string hdf5_version() {
   unsigned major = 0, minor = 0, release = 0;
   if (H5get_libversion(&major, &minor, &release) < 0) return "unknown";
@@ -110,11 +108,11 @@ std::string project_version() { return FP8LAB_VERSION; }
 std::string code_version() { return project_version() + "+" + build_identity(); }
 
 int info(const std::vector<std::string>& arguments) {
-  po::options_description options(
+  Options options(
       "fp8lab info\n"
       "What this build is, and the tensor cores it emulates with the evidence for each");
-  options.add_options()("json", "machine-readable");
-  const po::variables_map values = parse_arguments("info", options, arguments);
+  options.add("json", "machine-readable");
+  const Values values = parse_arguments("info", options, arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   nlohmann::ordered_json facts = collect();
   if (values.count("json") != 0) {

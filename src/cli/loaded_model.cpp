@@ -15,8 +15,6 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
 constexpr std::int64_t kDefaultLength = 512;
 
 /// A run of one stage around a model.
@@ -31,19 +29,18 @@ std::string made_up_run(const ModelSource& source) {
 
 }  // namespace
 
-void add_model_options(po::options_description& options) {
-  auto add = options.add_options();
-  add("recipe", po::value<std::string>(),
-      "numerics, by name or file (default: those of the run's last stage, else bf16)");
-  add("backend", po::value<std::string>(), "cpu, truth or cuda (default: the run's, else cpu)");
-  add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("sequence-length", po::value<std::int64_t>(),
-      "longest text in tokens (default: the run's, else 512)");
-  add("sequences-together", po::value<std::int64_t>(),
-      "sequences of one forward pass (default: the run's, else 1)");
+void add_model_options(Options& options) {
+  options.add("recipe", value<std::string>(),
+              "numerics, by name or file (default: those of the run's last stage, else bf16)");
+  options.add("backend", value<std::string>(), "cpu, truth or cuda (default: the run's, else cpu)");
+  options.add("threads", value<int>(0), "0: all processors");
+  options.add("sequence-length", value<std::int64_t>(),
+              "longest text in tokens (default: the run's, else 512)");
+  options.add("sequences-together", value<std::int64_t>(),
+              "sequences of one forward pass (default: the run's, else 1)");
 }
 
-RunConfig model_run(const ModelSource& source, const po::variables_map& values,
+RunConfig model_run(const ModelSource& source, const Values& values,
                     const std::vector<Assignment>& assignments) {
   std::vector<Assignment> all;
   if (values.count("backend") != 0) all.push_back({"backend", values["backend"].as<std::string>()});
@@ -67,8 +64,7 @@ RunConfig model_run(const ModelSource& source, const po::variables_map& values,
 
 const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); }
 
-LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run,
-                         const po::variables_map& values)
+LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const Values& values)
     : backend_(make_backend(run.backend, threads_of(values, "model"))) {
   const StageConfig& stage = last_stage(run);
   recipe_ = load_recipe(stage.recipe.empty() ? run.recipe : stage.recipe);

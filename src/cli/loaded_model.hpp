@@ -1,23 +1,23 @@
 // A model that commands run forward: its configuration, weights and numerics.
 #pragma once
 
-#include <boost/program_options.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "src/cli/model_source.hpp"
+#include "src/cli/options.hpp"
 #include "src/config/config.hpp"
 #include "src/model/transformer.hpp"
 
 namespace fp8lab::cli {
 
 /// Adds --recipe, --backend, --threads, --seed, --sequence-length and --sequences-together.
-void add_model_options(boost::program_options::options_description& options);
+void add_model_options(Options& options);
 
 /// The run that `source` comes from, or one made up for a model that has none, with the model
 /// options and `assignments` applied in this order.
-RunConfig model_run(const ModelSource& source, const boost::program_options::variables_map& values,
+RunConfig model_run(const ModelSource& source, const Values& values,
                     const std::vector<Assignment>& assignments);
 
 /// The stage whose data and lengths count: the last one.
@@ -28,8 +28,7 @@ class LoadedModel {
  public:
   /// Loads the weights, and what the quantizers of a checkpoint remember. Throws Error for delayed
   /// scaling without a checkpoint that has its history.
-  LoadedModel(const ModelSource& source, const RunConfig& run,
-              const boost::program_options::variables_map& values);
+  LoadedModel(const ModelSource& source, const RunConfig& run, const Values& values);
 
   Backend& backend() { return *backend_; }
   const Parameters& parameters() const { return *parameters_; }

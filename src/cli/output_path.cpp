@@ -57,8 +57,8 @@ fs::path output_folder(const std::string& path, const std::string& what) {
   return path;
 }
 
-void check_output_files(const boost::program_options::variables_map& values,
-                        const std::string& command, std::initializer_list<const char*> options) {
+void check_output_files(const Values& values, const std::string& command,
+                        std::initializer_list<const char*> options) {
   for (const char* option : options) {
     if (values.count(option) == 0) continue;
     output_file(values[option].as<std::string>(), fmt::format("{}: --{}", command, option));

@@ -1,9 +1,11 @@
 // Where commands write, looked at before they compute.
 #pragma once
 
-#include <boost/program_options.hpp>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
+
+#include "src/cli/options.hpp"
 
 namespace fp8lab::cli {
 
@@ -15,7 +17,7 @@ std::filesystem::path output_file(const std::string& path, const std::string& wh
 std::filesystem::path output_folder(const std::string& path, const std::string& what);
 
 /// output_file of every one of `options` that was given.
-void check_output_files(const boost::program_options::variables_map& values,
-                        const std::string& command, std::initializer_list<const char*> options);
+void check_output_files(const Values& values, const std::string& command,
+                        std::initializer_list<const char*> options);
 
 }  // namespace fp8lab::cli

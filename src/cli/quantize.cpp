@@ -23,15 +23,13 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
 /// What a model's weights are compared under.
 const std::vector<std::string> kCompared = {"e4m3fn/tensor",  "e4m3fn/row",  "e4m3fn/1x128",
                                             "e4m3fn/128x128", "e5m2/tensor", "e5m2/row",
                                             "e5m2/1x128",     "e5m2/128x128"};
 
-po::options_description quantize_options() {
-  po::options_description options(
+Options quantize_options() {
+  Options options(
       "fp8lab quantize X.npy --spec SPEC | --recipe NAME --slot SLOT\n"
       "fp8lab quantize MODEL --recipe NAME\n"
       "X holds float32 or bf16 (uint16 bits) values (rows, K). The second orientations wgrad.x,\n"
@@ -47,31 +45,33 @@ po::options_description quantize_options() {
       "MODEL is a Hugging Face folder, a safetensors file, or a run: every weight of a linear "
       "layer is\n"
       "measured as fprop.w of the recipe and under other quantizers");
-  auto add = options.add_options();
-  add("input", po::value<std::string>(), "X.npy or MODEL");
-  add("spec", po::value<std::string>(), "quantizer such as e4m3fn/1x128/pow2 or infir2:fprop.x");
-  add("recipe", po::value<std::string>(), "recipe by name or file");
-  add("slot", po::value<std::string>(), "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
-  add("transpose", "with --spec: quantize X transposed");
-  add("partner", po::value<std::string>(),
+  options.add("input", value<std::string>(), "X.npy or MODEL");
+  options.add("spec", value<std::string>(),
+              "quantizer such as e4m3fn/1x128/pow2 or infir2:fprop.x");
+  options.add("recipe", value<std::string>(), "recipe by name or file");
+  options.add("slot", value<std::string>(),
+              "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
+  options.add("transpose", "with --spec: quantize X transposed");
+  options.add(
+      "partner", value<std::string>(),
       "Y.npy, for a smooth transform: the tensor of the other operand of the product. With --spec\n"
       "X is the left one unless SPEC is RECIPE:SLOT, and Y (rows, K) holds the other");
-  add("compare",
-      po::value<std::vector<std::string>>()->composing()->default_value(
-          kCompared,
-          "e4m3fn and e5m2, "
-          "each with tensor, row, 1x128 and 128x128"),
-      "MODEL: another quantizer for every weight, repeatable");
-  add("out", po::value<std::string>(),
+  options.add("compare",
+              value<std::vector<std::string>>(kCompared,
+                                              "e4m3fn and e5m2, "
+                                              "each with tensor, row, 1x128 and 128x128"),
+              "MODEL: another quantizer for every weight, repeatable");
+  options.add(
+      "out", value<std::string>(),
       "CODES.npy; scales go to CODES.scale.npy beside it. MODEL: folder for the model in FP8, see\n"
       "fp8lab export");
-  add("dequantized", po::value<std::string>(),
-      "write scale * decode(code), transforms undone, float32, to this file");
-  add("report", "print the error statistics (always done without --out and --dequantized)");
-  add("json", "statistics as JSON");
-  add("seed", po::value<std::uint64_t>()->default_value(0), "for stochastic rounding");
-  add("backend", po::value<std::string>()->default_value("cpu"), "cpu or cuda");
-  add("threads", po::value<int>()->default_value(0), "0: all processors");
+  options.add("dequantized", value<std::string>(),
+              "write scale * decode(code), transforms undone, float32, to this file");
+  options.add("report", "print the error statistics (always done without --out and --dequantized)");
+  options.add("json", "statistics as JSON");
+  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
+  options.add("backend", value<std::string>("cpu"), "cpu or cuda");
+  options.add("threads", value<int>(0), "0: all processors");
   return options;
 }
 
@@ -103,7 +103,7 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
                           did_you_mean(name, names), names));
 }
 
-Plan read_plan(const po::variables_map& values) {
+Plan read_plan(const Values& values) {
   const bool by_recipe = values.count("recipe") != 0;
   if (by_recipe == (values.count("spec") != 0)) {
     throw Error("quantize: give either --spec SPEC or --recipe NAME --slot SLOT");
@@ -170,8 +170,7 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
   for (const auto& [name, value] : rows) fmt::print("  {:<22} {:.9g}\n", name, value);
 }
 
-void write_results(Backend& backend, const po::variables_map& values,
-                   const QuantizedOperand& operand) {
+void write_results(Backend& backend, const Values& values, const QuantizedOperand& operand) {
   if (values.count("out") != 0) {
     const std::filesystem::path codes = values["out"].as<std::string>();
     write_npy(codes, download(backend, operand.codes));
@@ -191,10 +190,7 @@ void write_results(Backend& backend, const po::variables_map& values,
 }  // namespace
 
 int quantize(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("input", 1);
-  const po::variables_map values =
-      parse_arguments("quantize", quantize_options(), arguments, positional);
+  const Values values = parse_arguments("quantize", quantize_options(), arguments, {{"input", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const std::string file = required(values, "input", "quantize");
   threads_of(values, "quantize");

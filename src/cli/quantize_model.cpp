@@ -28,7 +28,6 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
 using nlohmann::ordered_json;
 
 /// One quantizer and what it did to one weight.
@@ -57,7 +56,7 @@ struct Summary {
 
 class ModelQuantizer {
  public:
-  ModelQuantizer(const po::variables_map& values, const ModelSource& source, Backend& backend)
+  ModelQuantizer(const Values& values, const ModelSource& source, Backend& backend)
       : source_(source),
         backend_(backend),
         recipe_(load_recipe(values["recipe"].as<std::string>())),
@@ -283,7 +282,7 @@ bool is_model(const std::string& input) {
   return is_folder(input) || input.ends_with(".safetensors");
 }
 
-int quantize_model(const po::variables_map& values) {
+int quantize_model(const Values& values) {
   for (const char* option : {"spec", "slot", "transpose", "partner", "dequantized"}) {
     if (values.count(option) == 0) continue;
     throw Error(fmt::format("quantize: --{} is for a matrix; a model takes --recipe", option));

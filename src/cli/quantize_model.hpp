@@ -1,8 +1,9 @@
 // fp8lab quantize on a whole model.
 #pragma once
 
-#include <boost/program_options.hpp>
 #include <string>
+
+#include "src/cli/options.hpp"
 
 namespace fp8lab::cli {
 
@@ -11,6 +12,6 @@ bool is_model(const std::string& input);
 
 /// Measures the weights of the model's linear layers under `values["recipe"]` and under other
 /// quantizers, and writes them in FP8 when asked to. Returns the exit status.
-int quantize_model(const boost::program_options::variables_map& values);
+int quantize_model(const Values& values);
 
 }  // namespace fp8lab::cli

@@ -15,18 +15,16 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
 using Json = nlohmann::ordered_json;
 
-po::options_description recipe_options() {
-  po::options_description options("fp8lab recipes list | show NAME | check FILE");
-  auto add = options.add_options();
-  add("action", po::value<std::string>(), "list, show or check");
-  add("name", po::value<std::string>(), "recipe name (show) or file (show, check)");
-  add("tokens", po::value<std::int64_t>()->default_value(1024), "M of the layer warned about");
-  add("in", po::value<std::int64_t>()->default_value(1024), "its input features");
-  add("out", po::value<std::int64_t>()->default_value(4096), "its output features");
-  add("json", "machine-readable");
+Options recipe_options() {
+  Options options("fp8lab recipes list | show NAME | check FILE");
+  options.add("action", value<std::string>(), "list, show or check");
+  options.add("name", value<std::string>(), "recipe name (show) or file (show, check)");
+  options.add("tokens", value<std::int64_t>(1024), "M of the layer warned about");
+  options.add("in", value<std::int64_t>(1024), "its input features");
+  options.add("out", value<std::int64_t>(4096), "its output features");
+  options.add("json", "machine-readable");
   return options;
 }
 
@@ -71,7 +69,7 @@ Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
   return json;
 }
 
-int list(const po::variables_map& values) {
+int list(const Values& values) {
   const bool json = values.count("json") != 0;
   Json rows = Json::array();
   for (const std::string& name : builtin_recipe_names()) {
@@ -86,7 +84,7 @@ int list(const po::variables_map& values) {
   return ExitCode::kSuccess;
 }
 
-void print_recipe(const Recipe& recipe, const po::variables_map& values) {
+void print_recipe(const Recipe& recipe, const Values& values) {
   std::array<std::int64_t, 3> shape{};
   const std::array<const char*, 3> names = {"tokens", "in", "out"};
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -102,12 +100,12 @@ void print_recipe(const Recipe& recipe, const po::variables_map& values) {
   for (const std::string& line : found) fmt::print("warning: {}\n", line);
 }
 
-int show(const po::variables_map& values) {
+int show(const Values& values) {
   print_recipe(load_recipe(required(values, "name", "recipes")), values);
   return ExitCode::kSuccess;
 }
 
-int check(const po::variables_map& values) {
+int check(const Values& values) {
   const std::string file = required(values, "name", "recipes");
   print_recipe(parse_recipe(read_file(file), file), values);
   return ExitCode::kSuccess;
@@ -116,10 +114,8 @@ int check(const po::variables_map& values) {
 }  // namespace
 
 int recipes(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("action", 1).add("name", 1);
-  const po::variables_map values =
-      parse_arguments("recipes", recipe_options(), arguments, positional);
+  const Values values =
+      parse_arguments("recipes", recipe_options(), arguments, {{"action", 1}, {"name", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   return run_action("recipes", values, "action",
                     {{"list", "", {"json"}, list},

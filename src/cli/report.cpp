@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/program_options.hpp>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -20,16 +19,13 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
-po::options_description report_options() {
-  po::options_description options("fp8lab report DIR | RUN.h5 ...");
-  auto add = options.add_options();
-  add("input", po::value<std::vector<std::string>>(), "study directory or run files");
-  add("out", po::value<std::string>(), "report directory (default: DIR/report)");
-  add("title", po::value<std::string>(), "title of the page");
-  add("python", po::value<std::string>()->default_value("/usr/bin/python3"),
-      "interpreter that has numpy, h5py, matplotlib and jinja2");
+Options report_options() {
+  Options options("fp8lab report DIR | RUN.h5 ...");
+  options.add("input", value<std::vector<std::string>>(), "study directory or run files");
+  options.add("out", value<std::string>(), "report directory (default: DIR/report)");
+  options.add("title", value<std::string>(), "title of the page");
+  options.add("python", value<std::string>("/usr/bin/python3"),
+              "interpreter that has numpy, h5py, matplotlib and jinja2");
   return options;
 }
 
@@ -45,7 +41,7 @@ std::filesystem::path analysis_directory() {
 std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 /// Where the page goes: beside the first input unless --out says otherwise.
-std::filesystem::path out_directory(const po::variables_map& values, const std::string& first) {
+std::filesystem::path out_directory(const Values& values, const std::string& first) {
   const std::filesystem::path input = first;
   if (values.count("out") == 0) {
     const bool directory = is_folder(input);
@@ -94,10 +90,7 @@ bool was_written(const std::filesystem::path& page, std::filesystem::file_time_t
 }  // namespace
 
 int report(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("input", -1);
-  const po::variables_map values =
-      parse_arguments("report", report_options(), arguments, positional);
+  const Values values = parse_arguments("report", report_options(), arguments, {{"input", -1}});
   if (values.count("help") != 0) return 0;
   if (values.count("input") == 0) throw Error("report: give a study directory or run files");
   const auto inputs = values["input"].as<std::vector<std::string>>();

@@ -7,17 +7,14 @@
 
 namespace fp8lab::cli {
 
-namespace po = boost::program_options;
-
-void add_run_choice(po::options_description& options) {
-  auto add = options.add_options();
-  add("config", po::value<std::string>(), "run configuration (TOML)");
-  add("preset", po::value<std::string>(), "built-in configuration by name");
-  add("recipe", po::value<std::string>(), "recipe of the run, by name or file");
-  add("set", po::value<std::vector<std::string>>()->composing(), "KEY=VALUE, repeatable");
+void add_run_choice(Options& options) {
+  options.add("config", value<std::string>(), "run configuration (TOML)");
+  options.add("preset", value<std::string>(), "built-in configuration by name");
+  options.add("recipe", value<std::string>(), "recipe of the run, by name or file");
+  options.add("set", value<std::vector<std::string>>(), "KEY=VALUE, repeatable");
 }
 
-RunConfig chosen_run(const po::variables_map& values, const std::string& command) {
+RunConfig chosen_run(const Values& values, const std::string& command) {
   if (values.count("config") + values.count("preset") != 1) {
     throw Error(command + ": give either --config FILE or --preset NAME");
   }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <boost/program_options.hpp>
 #include <chrono>
 #include <cstdio>
 #include <system_error>
@@ -28,22 +27,21 @@ namespace fp8lab::cli {
 namespace {
 
 namespace fs = std::filesystem;
-namespace po = boost::program_options;
-
-po::options_description train_options() {
-  po::options_description options("fp8lab train --config FILE | --preset NAME");
-  auto add = options.add_options();
+Options train_options() {
+  Options options("fp8lab train --config FILE | --preset NAME");
   add_run_choice(options);
-  add("backend", po::value<std::string>(), "cpu, truth or cuda");
-  add("out", po::value<std::string>(), "run directory (default: runs/NAME)");
-  add("init-from", po::value<std::string>(),
-      "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
-  add("arm", po::value<std::string>(), "name of the study arm, recorded in the run file");
-  add("threads", po::value<int>()->default_value(0), "0: all processors");
-  add("simd", po::value<std::string>(),
-      "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx");
-  add("resume", "continue the run in --out");
-  add("dry-run", "print recipe, memory and time estimate, and what --out holds; write nothing");
+  options.add("backend", value<std::string>(), "cpu, truth or cuda");
+  options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
+  options.add("init-from", value<std::string>(),
+              "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
+  options.add("arm", value<std::string>(), "name of the study arm, recorded in the run file");
+  options.add("threads", value<int>(0), "0: all processors");
+  options.add(
+      "simd", value<std::string>(),
+      "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx, if fp8lab info lists it");
+  options.add("resume", "continue the run in --out");
+  options.add("dry-run",
+              "print recipe, memory and time estimate, and what --out holds; write nothing");
   return options;
 }
 
@@ -75,7 +73,7 @@ class ProgressPrinter {
   std::chrono::steady_clock::time_point printed_;
 };
 
-void choose_simd(const po::variables_map& values, const std::string& backend) {
+void choose_simd(const Values& values, const std::string& backend) {
   if (values.count("simd") == 0) return;
   if (backend != "cpu") {
     throw Error(fmt::format("train: --simd is for backend cpu, this run is on {}", backend));
@@ -86,7 +84,7 @@ void choose_simd(const po::variables_map& values, const std::string& backend) {
     names.emplace_back(cpu::name_of(target));
     if (name == names.back()) return cpu::set_active_target(target);
   }
-  throw Error(fmt::format("train: unknown SIMD target '{}'{}; this processor runs {}", name,
+  throw Error(fmt::format("train: unknown SIMD target '{}'{}; this build has {}", name,
                           did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
@@ -111,7 +109,7 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
   return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
-TrainerOptions trainer_options(const po::variables_map& values, const RunConfig& config) {
+TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
   TrainerOptions options;
   options.directory = output_folder(
       values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + config.name,
@@ -127,7 +125,7 @@ TrainerOptions trainer_options(const po::variables_map& values, const RunConfig&
 }  // namespace
 
 int train(const std::vector<std::string>& arguments) {
-  const po::variables_map values = parse_arguments("train", train_options(), arguments);
+  const Values values = parse_arguments("train", train_options(), arguments);
   if (values.count("help") != 0) return 0;
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);

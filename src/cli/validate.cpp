@@ -31,8 +31,6 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
-
 /// One line of the result.
 struct Row {
   std::string name;
@@ -41,54 +39,52 @@ struct Row {
   std::uint64_t unchecked = 0;
 };
 
-po::options_description validate_options() {
-  po::options_description options(
+Options validate_options() {
+  Options options(
       "fp8lab validate codec | golden DIR | mutants [DIR] | kernels | step [FILE...] | export DIR");
-  auto add = options.add_options();
-  add("what", po::value<std::string>(),
+  options.add(
+      "what", value<std::string>(),
       "codec: conversions of all 2^32 floats; golden: recorded hardware results; mutants: whether "
       "the checks notice arithmetic that is wrong in one step; kernels: every operation of a "
       "backend against the CPU emulator; step: whole training steps likewise, or against recorded "
       "ones; export: vectors with hashes for other implementations");
-  add("directory", po::value<std::vector<std::string>>(),
+  options.add(
+      "directory", value<std::vector<std::string>>(),
       "folder of the golden files, or the new one; step: files of recorded steps to replay");
-  add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
-  add("backend", po::value<std::string>()->default_value("cpu"),
-      "codec, kernels, step: the one under test, cpu or cuda");
-  add("threads", po::value<int>()->default_value(0), "0 for all processors");
-  add("seed", po::value<std::uint64_t>()->default_value(1),
-      "mutants, kernels, export: of the generated cases");
-  add("outputs", po::value<std::uint64_t>()->default_value(20'000'000),
-      "kernels: elements to compare");
-  add("rounds", po::value<int>()->default_value(4),
-      "kernels: at least so many; small shapes come first");
-  add("repeats", po::value<int>()->default_value(2), "kernels: calls that must agree");
-  add("only", po::value<std::string>()->default_value(""),
-      "kernels: those whose names contain this text");
-  add("preset", po::value<std::string>()->default_value("quickstart"), "step: configuration");
-  add("recipe", po::value<std::vector<std::string>>(), "step: recipe, repeatable (default: bf16)");
-  add("set", po::value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
-  add("record", po::value<std::string>(),
-      "step: folder for the steps of the backend under test, one file a recipe");
-  add("json", po::value<std::string>(), "also write the result to this file");
+  options.add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
+  options.add("backend", value<std::string>("cpu"),
+              "codec, kernels, step: the one under test, cpu or cuda");
+  options.add("threads", value<int>(0), "0 for all processors");
+  options.add("seed", value<std::uint64_t>(1), "mutants, kernels, export: of the generated cases");
+  options.add("outputs", value<std::uint64_t>(20'000'000), "kernels: elements to compare");
+  options.add("rounds", value<int>(4), "kernels: at least so many; small shapes come first");
+  options.add("repeats", value<int>(2), "kernels: calls that must agree");
+  options.add("only", value<std::string>(""), "kernels: those whose names contain this text");
+  options.add("preset", value<std::string>("quickstart"), "step: configuration");
+  options.add("recipe", value<std::vector<std::string>>(),
+              "step: recipe, repeatable (default: bf16)");
+  options.add("set", value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
+  options.add("record", value<std::string>(),
+              "step: folder for the steps of the backend under test, one file a recipe");
+  options.add("json", value<std::string>(), "also write the result to this file");
   return options;
 }
 
 /// The one folder that was given, or nothing.
-std::string directory_of(const po::variables_map& values) {
+std::string directory_of(const Values& values) {
   if (values.count("directory") == 0) return {};
   const auto& given = values["directory"].as<std::vector<std::string>>();
   if (given.size() > 1) throw Error("validate: one folder is enough, got " + given[1] + " too");
   return given.front();
 }
 
-std::string golden_directory(const po::variables_map& values) {
+std::string golden_directory(const Values& values) {
   const std::string directory = directory_of(values);
   if (directory.empty()) throw Error("validate golden: the folder of the golden files is missing");
   return directory;
 }
 
-std::vector<Row> check_codecs(const po::variables_map& values) {
+std::vector<Row> check_codecs(const Values& values) {
   ProgressLine progress;
   std::vector<Row> rows;
   for (const CodecReport& report :
@@ -146,8 +142,7 @@ std::vector<Row> check_codecs_on_device() {
 #endif
 }
 
-std::vector<Row> check_golden(const po::variables_map& values,
-                              std::vector<GoldenMismatch>& differences) {
+std::vector<Row> check_golden(const Values& values, std::vector<GoldenMismatch>& differences) {
   ProgressLine progress;
   GoldenOptions options;
   options.threads = values["threads"].as<int>();
@@ -245,12 +240,12 @@ Implementation shipped_implementation(Backend& backend) {
   return implementation;
 }
 
-void require_cpu(const po::variables_map& values, const std::string& what) {
+void require_cpu(const Values& values, const std::string& what) {
   if (values["backend"].as<std::string>() == "cpu") return;
   throw Error(fmt::format("validate {}: --backend: accepted: cpu", what));
 }
 
-int export_pack(const po::variables_map& values) {
+int export_pack(const Values& values) {
   require_cpu(values, "export");
   const std::string directory = directory_of(values);
   if (directory.empty()) throw Error("validate export: the folder to be made is missing");
@@ -271,7 +266,7 @@ int export_pack(const po::variables_map& values) {
   return ExitCode::kSuccess;
 }
 
-int check_mutants(const po::variables_map& values) {
+int check_mutants(const Values& values) {
   require_cpu(values, "mutants");
   MutantOptions options;
   options.golden = directory_of(values);
@@ -315,7 +310,7 @@ void write_kernels_json(const std::string& path, const Backend& tested,
   write_file_atomically(path, json.dump(2) + "\n");
 }
 
-int check_kernels(const po::variables_map& values) {
+int check_kernels(const Values& values) {
   for (const char* option : {"rounds", "repeats"}) {
     if (values[option].as<int>() >= 1) continue;
     throw Error(fmt::format("validate kernels: --{} must be at least 1", option));
@@ -356,8 +351,8 @@ int check_kernels(const po::variables_map& values) {
 }
 
 /// Prints the result of a check, and writes it where --json says.
-int report_rows(const po::variables_map& values, const std::string& what,
-                const std::vector<Row>& rows, const std::vector<GoldenMismatch>& differences) {
+int report_rows(const Values& values, const std::string& what, const std::vector<Row>& rows,
+                const std::vector<GoldenMismatch>& differences) {
   for (const Row& row : rows) {
     fmt::print("{}: {} cases, {} mismatches, {} unchecked\n", row.name, row.cases, row.mismatches,
                row.unchecked);
@@ -375,7 +370,7 @@ int report_rows(const po::variables_map& values, const std::string& what,
   return total.mismatches == 0 && total.unchecked == 0 ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
-int codec(const po::variables_map& values) {
+int codec(const Values& values) {
   const std::string backend = values["backend"].as<std::string>();
   if (backend != "cpu" && backend != "cuda") {
     throw unknown_word("validate codec", "backend", backend, {"cpu", "cuda"});
@@ -385,7 +380,7 @@ int codec(const po::variables_map& values) {
   return report_rows(values, "codec", check_codecs_on_device(), {});
 }
 
-int golden(const po::variables_map& values) {
+int golden(const Values& values) {
   std::vector<GoldenMismatch> differences;
   const std::vector<Row> rows = check_golden(values, differences);
   return report_rows(values, "golden", rows, differences);
@@ -394,10 +389,8 @@ int golden(const po::variables_map& values) {
 }  // namespace
 
 int validate(const std::vector<std::string>& arguments) {
-  po::positional_options_description positional;
-  positional.add("what", 1).add("directory", -1);
-  const po::variables_map values =
-      parse_arguments("validate", validate_options(), arguments, positional);
+  const Values values =
+      parse_arguments("validate", validate_options(), arguments, {{"what", 1}, {"directory", -1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
   check_output_files(values, "validate", {"json"});
   threads_of(values, "validate");

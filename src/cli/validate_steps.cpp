@@ -21,7 +21,6 @@
 namespace fp8lab::cli {
 namespace {
 
-namespace po = boost::program_options;
 using nlohmann::ordered_json;
 
 /// What was compared, for --json.
@@ -34,7 +33,7 @@ class StepReport {
   /// Prints that a record is of another configuration.
   void add_other_configuration(const std::string& file, const GoldenSteps& golden,
                                const RunConfig& config);
-  void write(const po::variables_map& values, const Backend& tested) const;
+  void write(const Values& values, const Backend& tested) const;
 
  private:
   void add_row(const std::string& name, std::size_t steps, std::int64_t differs_at,
@@ -75,7 +74,7 @@ void StepReport::add_other_configuration(const std::string& file, const GoldenSt
   add_row(file, 0, 0, "configuration");
 }
 
-void StepReport::write(const po::variables_map& values, const Backend& tested) const {
+void StepReport::write(const Values& values, const Backend& tested) const {
   if (values.count("json") == 0) return;
   const ordered_json json = {
       {"what", "step"}, {"device", tested.device()}, {"good", good_}, {"runs", rows_}};
@@ -90,7 +89,7 @@ RunConfig step_config(const std::string& preset, const std::string& recipe,
   return load_preset(preset, assignments);
 }
 
-int replay_steps(const po::variables_map& values, Backend& tested) {
+int replay_steps(const Values& values, Backend& tested) {
   StepReport report;
   for (const std::string& file : values["directory"].as<std::vector<std::string>>()) {
     const GoldenSteps golden = read_golden_steps(file);
@@ -107,7 +106,7 @@ int replay_steps(const po::variables_map& values, Backend& tested) {
 }
 
 /// One file for each recipe, called by its name.
-void record_steps(const po::variables_map& values, const GoldenSteps& golden) {
+void record_steps(const Values& values, const GoldenSteps& golden) {
   const std::filesystem::path folder = values["record"].as<std::string>();
   make_directories(folder);
   const std::string name = std::filesystem::path(golden.recipe).stem().string() + ".json";
@@ -115,7 +114,7 @@ void record_steps(const po::variables_map& values, const GoldenSteps& golden) {
 }
 
 /// Runs the recipes on the backend under test and on the emulator.
-int compare_steps(const po::variables_map& values, Backend& tested) {
+int compare_steps(const Values& values, Backend& tested) {
   const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
   const std::string preset = values["preset"].as<std::string>();
   std::vector<std::string> recipes{"bf16"}, settings;
@@ -148,7 +147,7 @@ int compare_steps(const po::variables_map& values, Backend& tested) {
 
 }  // namespace
 
-int validate_steps(const po::variables_map& values) {
+int validate_steps(const Values& values) {
   const bool replay = values.count("directory") != 0;
   if (replay) {
     refuse_given(values, "validate step", {"preset", "recipe", "set", "record"},

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "emulation/backend.hpp"
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/adamw.hpp"
 #include "emulation/spec/recipe.hpp"
 
 namespace fp8lab {

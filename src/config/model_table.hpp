@@ -4,9 +4,10 @@
 #include <string>
 
 #include "src/config/config.hpp"
-#include "src/config/toml_reader.hpp"
 
 namespace fp8lab {
+
+class TomlReader;
 
 /// Reads table `model` of `document`; without one, the defaults of ModelConfig.
 ModelConfig read_model_table(TomlReader& document);

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "src/config/toml_reader.hpp"
+
 namespace fp8lab {
 namespace {
 

@@ -4,9 +4,10 @@
 #include <vector>
 
 #include "src/config/config.hpp"
-#include "src/config/toml_reader.hpp"
 
 namespace fp8lab {
+
+class TomlReader;
 
 inline constexpr double kMostParameters = 0x1p44;
 inline constexpr double kMostStepTokens = 0x1p32;        ///< of an optimizer step

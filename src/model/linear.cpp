@@ -257,9 +257,9 @@ void Linear::prepare_weights(const StepContext& context) {
 }
 
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
-                      const TensorView& bias, const TensorView& d) {
+                      const TensorView& bias, bool accumulate, const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
-  backend_.run(ops::Product{{recipe_.gemm(role), left, right, bias, role == GemmRole::wgrad, d},
+  backend_.run(ops::Product{{recipe_.gemm(role), left, right, bias, accumulate, d},
                             a,
                             is_second_orientation(a_slot(role)),
                             b,
@@ -268,7 +268,7 @@ void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
 
 void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
   multiply(GemmRole::fprop, x, weight_source(Slot::fprop_w),
-           bias_ != nullptr ? bias_->working() : TensorView{}, y);
+           bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
 }
 
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
@@ -296,9 +296,9 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
 
 void Linear::multiply_backward(const StepContext& context, const TensorView& x,
                                const TensorView& dy, const TensorView& dx) {
-  multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), {}, dx);
+  multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), {}, false, dx);
   quantize(context, Slot::wgrad_x, x);
-  multiply(GemmRole::wgrad, dy, x, {}, weight_.gradient());
+  multiply(GemmRole::wgrad, dy, x, {}, context.micro_batch > 0, weight_.gradient());
   if (bias_ != nullptr) backend_.run(ops::BiasBackward{dy, bias_->gradient()});
 }
 

@@ -42,8 +42,8 @@ class Linear {
   /// The same with the x that `producer` writes, which may be quantized where it is made.
   void forward(const StepContext& context, const ops::Producer& producer, const TensorView& y);
 
-  /// dx (T, in) from dy (T, out) and the x of the last forward; weight and bias gradients
-  /// accumulate.
+  /// dx (T, in) from dy (T, out) and the x of the last forward. The first micro-batch of a step
+  /// writes the weight's gradient, the others add to it; the bias's is added to.
   void backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                 const TensorView& dx);
 
@@ -105,7 +105,7 @@ class Linear {
   /// The product `role` of its quantized operands into d, `a` and `b` being their tensors before
   /// that.
   void multiply(GemmRole role, const TensorView& a, const TensorView& b, const TensorView& bias,
-                const TensorView& d);
+                bool accumulate, const TensorView& d);
   /// The GEMMs of forward and backward, after x or dy has been quantized.
   void multiply_forward(const TensorView& x, const TensorView& y);
   void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,

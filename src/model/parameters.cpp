@@ -131,7 +131,13 @@ std::uint64_t Parameters::hash() const {
 }
 
 void Parameters::zero_gradients() {
-  for (const Parameter& parameter : parameters_) backend_.fill_zero(parameter.gradient());
+  std::vector<bool> is_written(parameters_.size());
+  for (const LinearDeclaration& linear : declaration_.linears()) {
+    is_written[static_cast<std::size_t>(linear.weight)] = true;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!is_written[i]) backend_.fill_zero(parameters_[i].gradient());
+  }
 }
 
 void Parameters::reset_optimizer() {

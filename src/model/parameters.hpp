@@ -58,6 +58,7 @@ class Parameters {
   std::uint64_t hash() const;
   /// The same in backend memory, u8 (1, 8), until the next one.
   const TensorView& enqueue_hash() const;
+  /// Those that a backward pass adds to; it writes those of the weights of linear layers.
   void zero_gradients();
   void reset_optimizer();
 

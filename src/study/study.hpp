@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 
 namespace fp8lab {

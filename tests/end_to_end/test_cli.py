@@ -39,8 +39,8 @@ def test_help_and_version() -> None:
     for arguments in (["--help"], ["help"], ["-h"]):
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
-    commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-    commands += ["quantize", "bench", "eval", "generate"]
+    commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate"]
+    commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 
@@ -54,7 +54,9 @@ def test_unknown_words() -> None:
     assert "too many arguments" in refused("recipes", "show", "bf16", "more")
     assert "accepted: list, show, check" in refused("recipes", "paint")
     assert "accepted: codec, golden" in refused("validate", "everything")
-    assert "accepted: emulation, gemm, quantize, load" in refused("bench", "everything")
+    assert "accepted: emulation, gemm, attention, quantize, load, train" in refused(
+        "bench", "everything"
+    )
     assert "--what is missing" in refused("validate")
     assert "--a is missing" in refused("gemm", "--spec", "sm90_bf16")
 
@@ -122,7 +124,7 @@ def test_recipes_check(tmp_path: Path) -> None:
     message = refused("recipes", "check", file)
     assert "gemm.fprop.schedule" in message and "accepted" in message
     assert "cannot open" in refused("recipes", "check", tmp_path / "missing.toml")
-    file.write_bytes(b"name = \"\xff\xfe\"\n")
+    file.write_bytes(b'name = "\xff\xfe"\n')
     assert str(file) in refused("recipes", "check", file)
 
 
@@ -148,6 +150,24 @@ def test_gemm_implementation(matrices: Path) -> None:
     assert "accepted are own and cublaslt" in refused(*words, "cutlass")
     assert "cublaslt needs backend 'cuda', found 'cpu'" in refused(*words, "cublaslt")
     succeeded(*words, "own")
+
+
+def test_bench_train(tmp_path: Path) -> None:
+    words = ["--preset", "quickstart", "--recipe", "infir2", "--set", "model=tiny", "--repeats", 1]
+    words += ["--set", "stages.*.sequence_length=32", "--json", "bench.json"]
+    text = succeeded("bench", "train", *words, cwd=tmp_path)
+    bench = json.loads((tmp_path / "bench.json").read_text())["train"]
+    assert bench["recipe"] == "infir2" and bench["tokens"] == 4 * 32
+    plain, hashed, measured = bench["steps"]
+    assert measured["median_seconds"] > 0 and len(plain["seconds"]) == 1
+    assert f"{hashed['tokens_per_second']:.0f} tokens/s" in text
+    kinds = {kind["operation"]: kind for kind in bench["kinds"]}
+    assert sum(kind["class"] == "GEMMs" for kind in kinds.values()) >= 2
+    assert all(kind["calls"] > 0 and kind["seconds"] > 0 for kind in kinds.values())
+    assert not any(kind["class"] == "measurement" for kind in kinds.values())
+    assert "give either --config FILE or --preset NAME" in refused("bench", "train")
+    truth = ["bench", "train", "--preset", "quickstart", "--backend", "truth"]
+    assert "unknown backend 'truth'" in refused(*truth)
 
 
 def test_missing_gpu(matrices: Path) -> None:
@@ -334,10 +354,21 @@ def test_npy_shorter_than_its_shape(tmp_path: Path) -> None:
 def test_quantize(matrices: Path) -> None:
     x = np.load(matrices / "a.npy")
     codes, values = matrices / "codes.npy", matrices / "values.npy"
-    assert succeeded(
-        "quantize", matrices / "a.npy", "--recipe", "infir2", "--slot", "fprop.x",
-        "--out", codes, "--dequantized", values,
-    ) == ""
+    assert (
+        succeeded(
+            "quantize",
+            matrices / "a.npy",
+            "--recipe",
+            "infir2",
+            "--slot",
+            "fprop.x",
+            "--out",
+            codes,
+            "--dequantized",
+            values,
+        )
+        == ""
+    )
     scales = np.load(matrices / "codes.scale.npy")
     assert np.load(codes).dtype == np.uint8 and np.load(codes).shape == x.shape
     assert scales.shape == (24, 2) and np.all(np.log2(scales) == np.round(np.log2(scales)))
@@ -358,16 +389,33 @@ def test_quantize(matrices: Path) -> None:
     slot = ["--recipe", "infir2", "--slot", "wgrad.x"]
     assert transposed == succeeded("quantize", matrices / "a.npy", *slot, "--json")
     # The second orientation is made from the transpose, here from the requantized first one.
-    succeeded("quantize", matrices / "a.npy", "--recipe", "deepseek_v3", "--slot", "wgrad.x",
-              "--out", codes)
+    succeeded(
+        "quantize",
+        matrices / "a.npy",
+        "--recipe",
+        "deepseek_v3",
+        "--slot",
+        "wgrad.x",
+        "--out",
+        codes,
+    )
     assert np.load(codes).shape == (256, 24)
     # What quantize writes is what gemm reads.
-    succeeded("quantize", matrices / "a.npy", "--recipe", "infir2", "--slot", "fprop.x",
-              "--out", codes)
+    succeeded(
+        "quantize", matrices / "a.npy", "--recipe", "infir2", "--slot", "fprop.x", "--out", codes
+    )
     common = ["--spec", "infir2:fprop", "--b", matrices / "b.npy"]
     succeeded("gemm", *common, "--a", matrices / "a.npy", "--out", matrices / "d1.npy")
-    succeeded("gemm", *common, "--a", codes, "--scale-a", matrices / "codes.scale.npy",
-              "--out", matrices / "d2.npy")
+    succeeded(
+        "gemm",
+        *common,
+        "--a",
+        codes,
+        "--scale-a",
+        matrices / "codes.scale.npy",
+        "--out",
+        matrices / "d2.npy",
+    )
     assert np.array_equal(np.load(matrices / "d1.npy"), np.load(matrices / "d2.npy"))
 
 

@@ -17,7 +17,7 @@ from model_files import CONFIG, random_tensors, write_folder
 from program import refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-COMMANDS += ["quantize", "bench", "eval", "generate"]
+COMMANDS += ["quantize", "bench", "eval", "generate", "doctor"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {
@@ -28,7 +28,7 @@ VALUES = {
     },
     "bench": {
         "model": "m", "backend": "cpu", "all-targets": None, "repeats": 1, "rows": 1, "cols": 1,
-        "json": "j",
+        "config": "c", "preset": "quickstart", "recipe": "bf16", "set": "seed=1", "json": "j",
     },
     "recipes": {"tokens": 5, "in": 5, "out": 5, "json": None},
 }  # fmt: skip
@@ -44,6 +44,7 @@ READ = {
     "bench attention": "repeats json",
     "bench quantize": "backend repeats rows cols json",
     "bench load": "model repeats json",
+    "bench train": "config preset recipe set backend repeats json",
     "recipes list": "json",
     "recipes show": "tokens in out json",
     "recipes check": "tokens in out json",

@@ -183,7 +183,7 @@ def test_existing_run_and_changed_configuration_are_refused(tmp_path: Path) -> N
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
-    config = write_config(tmp_path, "infir2", cpt=40, sft=1)
+    config = write_config(tmp_path, "infir2", cpt=4000, sft=1)
     out = tmp_path / "run"
     first = subprocess.Popen(
         [PROGRAM, "train", "--config", str(config), "--out", str(out)],

@@ -105,9 +105,8 @@ BREAKAGES = (
         "barrier",
         "cross-entropy reads the maxima of other warps without waiting for them",
         "pointwise/cross_entropy.cu",
-        "  if (lane_id() == 0) warp_best[warp_id()] = best;\n  __syncthreads();\n"
-        "  for (int warp = 0;",
-        "  if (lane_id() == 0) warp_best[warp_id()] = best;\n  for (int warp = 0;",
+        "  if (lane_id() == 0) of_warp[warp_id()] = own;\n  __syncthreads();\n  for (int warp = 0;",
+        "  if (lane_id() == 0) of_warp[warp_id()] = own;\n  for (int warp = 0;",
         ("pointwise/cross_entropy.cu",),
     ),
     Breakage(
@@ -157,6 +156,14 @@ BREAKAGES = (
         ">= -numerics::kExp2Normal;",
         ">= -200.0f;",
         ("attention/attention_forward_wgmma.cu",),
+    ),
+    Breakage(
+        "causal_gradients",
+        "gradients of keys take in the query before a key",
+        "attention/attention_backward_wgmma.cu",
+        "key <= query_ + fragment_column() + query;",
+        "key <= query_ + fragment_column() + query + 1;",
+        ("attention/attention_backward_wgmma.cu",),
     ),
     Breakage(
         "row_end",

@@ -338,6 +338,45 @@ TEST_CASE("an accumulator rescaled to -0 ends as +0 on the device") {
   CHECK(numerics::float_bits(static_cast<float>(c.out.at(20, 0))) == 0u);
 }
 
+TEST_CASE("attention on the device with tiles of wgmma") {
+  if (!have_device()) return;
+  const DType result = GENERATE(DType::bf16, DType::f32);
+  // Ends of sequences, of documents and of blocks of 128 keys or queries within and at tiles; kv
+  // and q tiles of other sizes; groups of heads.
+  const AttentionShape shape =
+      GENERATE(AttentionShape{2, 200, 6, 2, 128, 64, 64}, AttentionShape{1, 333, 2, 1, 64, 64, 64},
+               AttentionShape{1, 640, 3, 1, 128, 128, 96}, AttentionShape{3, 64, 2, 2, 64, 64, 16},
+               AttentionShape{1, 17, 2, 1, 128, 64, 64}, AttentionShape{2, 129, 3, 1, 64, 192, 64},
+               AttentionShape{1, 512, 1, 1, 64, 64, 64}, AttentionShape{1, 511, 2, 2, 128, 64, 64});
+  const std::int64_t longest = GENERATE(1000, 150, 20);
+  Case c(shape, DType::bf16, result, 8, 81, longest == 150 ? 12.0 : 1.5);
+  c.pack(longest, 82);
+  run_and_compare(c);
+}
+
+TEST_CASE("attention on the device with tiles of wgmma and operands that are not finite") {
+  if (!have_device()) return;
+  const std::int64_t head_dim = GENERATE(64, 128), q_tile = GENERATE(64, 192);
+  const std::int64_t longest = GENERATE(1000, 90);
+  Case c({.batch = 1,
+          .sequence = 403,
+          .heads = 2,
+          .kv_heads = 1,
+          .head_dim = head_dim,
+          .kv_tile = 64,
+          .q_tile = q_tile},
+         DType::bf16, DType::f32, 8, 91);
+  c.pack(longest, 92);
+  // In queries, keys and gradients of out: what lies before them in their tiles stays finite.
+  const double special[] = {HUGE_VAL, -HUGE_VAL, NAN, 0x1p-130};
+  for (int i = 0; i < 4; ++i) {
+    c.qkv.set(90 + 40 * i, 3 + i, special[i]);
+    c.qkv.set(130 + 50 * i, 2 * head_dim + 11 * i, special[3 - i]);
+    c.dout.set(170 + 41 * i, 5 * i, special[i]);
+  }
+  run_and_compare(c);
+}
+
 TEST_CASE("attention on the device refuses what the CPU refuses, in the same words") {
   if (!have_device()) return;
   cuda::Context context(0);

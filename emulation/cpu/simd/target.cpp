@@ -63,8 +63,26 @@ bool processor_runs(SimdTarget target) {
 #endif
 }
 
+constexpr SimdTarget kCompiled[] = {
+#define FP8LAB_TARGET(isa) SimdTarget::isa,
+    FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_TARGET)
+#undef FP8LAB_TARGET
+};
+
+SimdTarget best_target() {
+  const std::vector<SimdTarget> available = available_targets();
+  if (!available.empty()) return available.back();
+  std::string compiled;
+  for (const SimdTarget target : kCompiled) {
+    compiled += (compiled.empty() ? "" : ", ") + std::string(name_of(target));
+  }
+  throw RuntimeFailure("this build has code for " + compiled +
+                       ", which this processor does not run: build it here, or for all processors "
+                       "with FP8LAB_SIMD=all");
+}
+
 SimdTarget& active() {
-  static SimdTarget target = available_targets().back();
+  static SimdTarget target = best_target();
   return target;
 }
 
@@ -83,9 +101,7 @@ std::string_view name_of(SimdTarget target) {
 
 std::vector<SimdTarget> available_targets() {
   std::vector<SimdTarget> targets;
-#define FP8LAB_TARGET(isa) SimdTarget::isa,
-  for (const SimdTarget target : {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_TARGET)}) {
-#undef FP8LAB_TARGET
+  for (const SimdTarget target : kCompiled) {
     if (processor_runs(target)) targets.push_back(target);
   }
   return targets;
@@ -100,15 +116,6 @@ void set_active_target(SimdTarget target) {
                 " does not run on this processor or was not compiled");
   }
   active() = target;
-}
-
-SimdTarget parse_target(std::string_view name) {
-  std::string accepted;
-  for (const SimdTarget target : available_targets()) {
-    if (name == name_of(target)) return target;
-    accepted += (accepted.empty() ? "" : ", ") + std::string(name_of(target));
-  }
-  throw Error("unknown SIMD target '" + std::string(name) + "'; this processor runs " + accepted);
 }
 
 }  // namespace fp8lab::cpu

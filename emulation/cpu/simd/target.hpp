@@ -14,13 +14,11 @@ std::string_view name_of(SimdTarget target);
 /// Targets that were compiled in and that this processor runs, slowest first.
 std::vector<SimdTarget> available_targets();
 
-/// The target in force: the fastest available one, unless set_active_target changed it.
+/// The target in force: the fastest available one, unless set_active_target changed it. Throws
+/// RuntimeFailure where none is.
 SimdTarget active_target();
 
 /// Throws Error when the target is not available here. Not to be called while work is running.
 void set_active_target(SimdTarget target);
-
-/// "avx512" -> SimdTarget::avx512; throws Error that lists the available names.
-SimdTarget parse_target(std::string_view name);
 
 }  // namespace fp8lab::cpu

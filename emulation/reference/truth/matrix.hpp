@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <Eigen/Dense>
+#include <Eigen/Core>
 
 #include "emulation/base/error.hpp"
 #include "emulation/base/tensor_view.hpp"

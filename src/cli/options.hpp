@@ -1,0 +1,108 @@
+// The options of a command: declared, read, looked up. Boost.Program_options does the reading, in
+// options.cpp alone, because its templates are slow to compile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace fp8lab::cli {
+
+/// What an option may hold: nothing (it is given or not), one value, or one for each time that it
+/// is given.
+using OptionValue =
+    std::variant<std::monostate, std::string, std::int32_t, std::int64_t, std::uint32_t,
+                 std::uint64_t, float, double, std::vector<std::string>, std::vector<std::int64_t>>;
+
+/// The type of an option, and its default if it has one.
+struct OptionType {
+  OptionValue held;
+  bool has_default = false;
+  std::string default_text = {};  ///< in the help; empty: as it is
+};
+
+template <class T>
+OptionType value() {
+  return {T{}};
+}
+
+template <class T>
+OptionType value(T usual, std::string text = {}) {
+  return {std::move(usual), true, std::move(text)};
+}
+
+struct Option {
+  std::string name;
+  OptionType type;
+  std::string help;
+};
+
+class Options {
+ public:
+  /// `usage` heads the help.
+  explicit Options(std::string usage) : usage_(std::move(usage)) {}
+
+  void add(std::string name, OptionType type, std::string help) {
+    options_.push_back({std::move(name), std::move(type), std::move(help)});
+  }
+  void add(std::string name, std::string help) { add(std::move(name), {}, std::move(help)); }
+
+  const std::string& usage() const { return usage_; }
+  const std::vector<Option>& all() const { return options_; }
+
+ private:
+  std::string usage_;
+  std::vector<Option> options_;
+};
+
+/// Which option holds words that stand without a name, and how many of them; -1: all that follow.
+struct Positional {
+  std::string option;
+  int count = 1;
+};
+
+/// The value of one option.
+struct Value {
+  OptionValue held;
+  bool is_default = false;
+
+  template <class T>
+  const T& as() const {
+    return std::get<T>(held);
+  }
+};
+
+/// What a command line says: an entry for each option that was given or has a default.
+class Values {
+ public:
+  explicit Values(std::map<std::string, Value> values) : values_(std::move(values)) {}
+
+  std::size_t count(const std::string& option) const { return values_.count(option); }
+  /// Of an option that count() finds.
+  const Value& operator[](const std::string& option) const { return values_.at(option); }
+  const std::map<std::string, Value>& all() const { return values_; }
+
+ private:
+  std::map<std::string, Value> values_;
+};
+
+/// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it
+/// is given. Abbreviated names, options given twice that hold one value, and numbers below 0 for
+/// options that count are not accepted. Throws Error with one line.
+Values parse_arguments(const std::string& name, const Options& options,
+                       const std::vector<std::string>& arguments,
+                       const std::vector<Positional>& positional = {});
+
+/// Was the option given, not left at its default?
+bool given(const Values& values, std::string_view option);
+
+/// Throws Error "COMMAND: --OPTION WHY" for the first of `options` that was given.
+void refuse_given(const Values& values, const std::string& command,
+                  const std::vector<std::string_view>& options, const std::string& why);
+
+}  // namespace fp8lab::cli
