@@ -102,14 +102,18 @@ void produce(CaseDraw& draw, const QuantSpec& spec, const Production& production
     tensors.push_back(scales_of(draw, spec, of_operand.rows, of_operand.cols));
   }
   tensors.push_back(state_of(draw, spec));
+  const bool keeps = draw.one_in(2);
   draw.add(fmt::format("{} {}", production.name, label(spec)),
-           fmt::format("{} {}{}", name_of(dtype), describe(s), both ? " both orientations" : ""),
+           fmt::format("{} {}{}{}", name_of(dtype), describe(s), both ? " both orientations" : "",
+                       keeps ? "" : ", codes alone"),
            std::move(tensors),
-           [spec, s, key, both, first, make = production.of](Backend& b, const Views& t) {
+           [spec, s, key, both, keeps, first, at = production.output, make = production.of](
+               Backend& b, const Views& t) {
              QuantizedOperand straight = operand_at(spec, s.rows, s.cols, t, first);
              QuantizedOperand turned = operand_at(spec, s.cols, s.rows, t, first + 2);
              b.run(ops::ProduceQuantize{make(t), key, state_for(spec, t[first + 4]), straight,
-                                        both ? &turned : nullptr});
+                                        both ? &turned : nullptr, keeps});
+             if (!keeps) b.fill_zero(t[at]);  // it may hold anything, and is compared
            });
 }
 

@@ -21,8 +21,9 @@ inline const TensorView& output_of(const Producer& producer) {
 }
 
 /// Runs `producer`, then quantizes its output into `first` (key.orientation 0), and where `second`
-/// is not null its transpose into that (key.orientation 1). The output is stored as well, and what
-/// is quantized is the stored value.
+/// is not null its transpose into that (key.orientation 1). What is quantized is the value as it is
+/// stored. Unless `keeps_output`, nobody reads the output itself, and its memory may hold anything
+/// afterwards.
 struct ProduceQuantize {
   static constexpr std::string_view kName = "produce_quantize";
   static constexpr WorkClass kClass = WorkClass::quantization;
@@ -32,6 +33,7 @@ struct ProduceQuantize {
   TensorView state;
   QuantizedOperand& first;
   QuantizedOperand* second = nullptr;
+  bool keeps_output = true;
 
   /// Calls visit(op) for each operation that this one stands for, in order.
   template <class Visit>

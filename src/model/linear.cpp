@@ -321,8 +321,10 @@ void Linear::backward(const StepContext& context, const TensorView& x,
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return backward(context, x, dy, dx);
   }
+  const bool is_read =
+      context.log_statistics || bias_ != nullptr || is_warming_up(kFirst) || is_warming_up(kSecond);
   backend_.run(ops::ProduceQuantize{producer, key_of(context, kFirst), states_[tensor_of(kFirst)],
-                                    operand(kFirst), &operand(kSecond)});
+                                    operand(kFirst), &operand(kSecond), is_read});
   rescale_in_warmup(context, kFirst, dy);
   rescale_in_warmup(context, kSecond, dy);
   measure(context, kFirst, dy);
