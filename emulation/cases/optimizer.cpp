@@ -1,4 +1,6 @@
 // Cases of the end of a training step.
+#include <fmt/format.h>
+
 #include "emulation/cases/case_draw.hpp"
 #include "emulation/cases/list.hpp"
 
@@ -17,14 +19,16 @@ AdamWSpec draw_settings(CaseDraw& draw) {
 
 template <>
 void draw_cases<ops::AccumulateSquareSum>(CaseDraw& draw) {
-  for (const bool adversarial : {false, true}) {
-    const MatrixShape s = draw.shape();
-    HostTensor gradient = adversarial ? draw.values(DType::f32, s.rows, s.cols, draw.one_in(2))
-                                      : draw.ordinary(DType::f32, s.rows, s.cols);
-    draw.add("accumulate_square_sum", DType::f32, s,
-             {flat(std::move(gradient)), draw.step_scalars()}, [](Backend& b, const Views& t) {
-               b.run(ops::AccumulateSquareSum{t[0], t[1]});
-             });
+  for (const DType type : kActivationTypes) {
+    for (const bool adversarial : {false, true}) {
+      const MatrixShape s = draw.shape();
+      HostTensor gradient = adversarial ? draw.values(type, s.rows, s.cols, draw.one_in(2))
+                                        : draw.ordinary(type, s.rows, s.cols);
+      draw.add("accumulate_square_sum", type, s, {flat(std::move(gradient)), draw.step_scalars()},
+               [](Backend& b, const Views& t) {
+                 b.run(ops::AccumulateSquareSum{t[0], t[1]});
+               });
+    }
   }
 }
 
@@ -49,18 +53,19 @@ void draw_cases<ops::AdamW>(CaseDraw& draw) {
       const MatrixShape s = draw.shape();
       const AdamWSpec spec = plain ? AdamWSpec{} : draw_settings(draw);
       const float decay_mask = plain || draw.one_in(2) ? 1.0f : 0.0f;
-      const bool working = plain || draw.one_in(2);
+      const DType master = draw.activation_type(), gradient = draw.activation_type();
+      const bool working = master == DType::f32 && (plain || draw.one_in(2));
       const auto output = [&](DType dtype) { return flat(draw.output(dtype, s.rows, s.cols)); };
       HostTensor second = output(moments);
       if (!plain) second = magnitudes(std::move(second));
-      draw.add("adamw", moments, s,
-               {draw.step_scalars(), output(DType::f32), output(DType::bf16),
-                flat(draw.values(DType::f32, s.rows, s.cols, false)), output(moments),
-                std::move(second)},
-               [spec, decay_mask, working](Backend& b, const Views& t) {
-                 const TensorView copy = working ? t[2] : TensorView{};
-                 b.run(ops::AdamW{spec, t[0], decay_mask, {t[1], copy, t[3], t[4], t[5]}});
-               });
+      draw.add(
+          fmt::format("adamw {} {}", name_of(master), name_of(gradient)), moments, s,
+          {draw.step_scalars(), output(master), output(DType::bf16),
+           flat(draw.values(gradient, s.rows, s.cols, false)), output(moments), std::move(second)},
+          [spec, decay_mask, working](Backend& b, const Views& t) {
+            const TensorView copy = working ? t[2] : TensorView{};
+            b.run(ops::AdamW{spec, t[0], decay_mask, {t[1], copy, t[3], t[4], t[5]}});
+          });
     }
   }
 }

@@ -6,7 +6,7 @@ namespace fp8lab::ops {
 
 void AccumulateSquareSum::check() const {
   const Checks checks("accumulate_square_sum");
-  checks.tensor("gradient", gradient, gradient.rows, gradient.cols, {DType::f32});
+  checks.activation("gradient", gradient, gradient.rows, gradient.cols);
   checks.contiguous("gradient", gradient);
   checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
 }
@@ -20,8 +20,8 @@ void AdamW::check() const {
   const std::int64_t rows = tensors.master.rows;
   const std::int64_t cols = tensors.master.cols;
   checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
-  checks.tensor("master", tensors.master, rows, cols, {DType::f32});
-  checks.tensor("gradient", tensors.gradient, rows, cols, {DType::f32});
+  checks.activation("master", tensors.master, rows, cols);
+  checks.activation("gradient", tensors.gradient, rows, cols);
   checks.activation("first_moment", tensors.first_moment, rows, cols);
   checks.activation("second_moment", tensors.second_moment, rows, cols);
   checks.contiguous("master", tensors.master);
@@ -29,6 +29,7 @@ void AdamW::check() const {
   checks.contiguous("first_moment", tensors.first_moment);
   checks.contiguous("second_moment", tensors.second_moment);
   if (tensors.working.empty()) return;
+  checks.require(tensors.master.dtype == DType::f32, "a master in bf16 has no working copy");
   checks.tensor("working", tensors.working, rows, cols, {DType::bf16});
   checks.contiguous("working", tensors.working);
 }

@@ -17,9 +17,9 @@ struct AdamWSpec {
 };
 
 struct AdamWTensors {
-  TensorView master;         ///< f32 weights (f64 on the truth path), updated
-  TensorView working;        ///< bf16 copy rounded from master, or empty
-  TensorView gradient;       ///< f32
+  TensorView master;         ///< the weights that are updated: f32 or bf16 (f64 on the truth path)
+  TensorView working;        ///< bf16 copy rounded from an f32 master, or empty
+  TensorView gradient;       ///< f32 or bf16
   TensorView first_moment;   ///< f32 or bf16
   TensorView second_moment;  ///< f32 or bf16
 };
@@ -27,7 +27,7 @@ struct AdamWTensors {
 namespace ops {
 
 /// scalars[kGradNormSquared] = scalars[kGradNormSquared] + tree_sum(g * g) over the elements in
-/// row-major order. gradient: f32, contiguous.
+/// row-major order. gradient: f32 or bf16, contiguous.
 struct AccumulateSquareSum {
   static constexpr std::string_view kName = "accumulate_square_sum";
   static constexpr WorkClass kClass = WorkClass::optimizer;
@@ -61,8 +61,9 @@ struct BeginUpdate {
 ///   m = round((beta1 * m) + ((1 - beta1) * g));
 ///   v = round((beta2 * v) + (((1 - beta2) * g) * g));
 ///   p = p - (rate * (m / ((sqrt(v) / root) + epsilon))).
-/// round(.) is to the moment's storage type, and p uses the rounded moments. master = p;
-/// working = to_bf16(p) where present. All tensors have the same shape and are contiguous.
+/// round(.) is to the moment's storage type, and p uses the rounded moments. master = p, rounded to
+/// its storage type, to nearest even; working = to_bf16(p) where present. All tensors have the same
+/// shape and are contiguous.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
   static constexpr WorkClass kClass = WorkClass::optimizer;

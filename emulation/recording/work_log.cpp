@@ -66,7 +66,8 @@ std::string variant_of(const ops::RmsNormForward& op) { return of_norm(op.x, op.
 std::string variant_of(const ops::RmsNormBackward& op) { return of_norm(op.x, op.weight); }
 
 std::string variant_of(const ops::AdamW& op) {
-  return fmt::format("{} {}{}", name_of(op.tensors.first_moment.dtype),
+  return fmt::format("{} {} {} {}{}", name_of(op.tensors.master.dtype),
+                     name_of(op.tensors.gradient.dtype), name_of(op.tensors.first_moment.dtype),
                      name_of(op.tensors.second_moment.dtype),
                      op.tensors.working.empty() ? "" : " with a working copy");
 }

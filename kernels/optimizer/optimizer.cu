@@ -10,13 +10,16 @@ namespace {
 constexpr float kSmallestNormal = 0x1p-126f;
 
 /// Sums of g * g over the chunks of the tree sum, a warp for each.
-__global__ void square_chunk_sums(std::int64_t n, const float* gradient, float* sums) {
+template <class G>
+__global__ void square_chunk_sums(std::int64_t n, Rows<G> gradient, float* sums) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * warp_count();
   for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * warp_count() + warp_id();
        chunk * numerics::kSumChunk < n; chunk += step) {
     const float sum =
-        warp_chunk_sum(chunk * numerics::kSumChunk, chunk_end(chunk, n),
-                       [gradient](std::int64_t i) { return gradient[i] * gradient[i]; });
+        warp_chunk_sum(chunk * numerics::kSumChunk, chunk_end(chunk, n), [&](std::int64_t i) {
+          const float g = gradient.load(0, i);
+          return g * g;
+        });
     if (lane_id() == 0) sums[chunk] = sum;
   }
 }
@@ -63,17 +66,18 @@ __device__ Factors factors_of(const AdamWSpec& spec, const float* scalars, float
   return factors;
 }
 
-template <class M, class V>
+template <class P, class G, class M, class V>
 struct State {
-  Rows<float> master, gradient;
+  Rows<P> master;
+  Rows<G> gradient;
   Rows<M> first_moment;
   Rows<V> second_moment;
   Rows<std::uint16_t> working;  ///< data is null when there is none
 };
 
-template <class M, class V>
-__device__ void update_group(const AdamWSpec& spec, const Factors& f, const State<M, V>& state,
-                             std::int64_t first, int count) {
+template <class P, class G, class M, class V>
+__device__ void update_group(const AdamWSpec& spec, const Factors& f,
+                             const State<P, G, M, V>& state, std::int64_t first, int count) {
   float p[kGroup], g[kGroup], m[kGroup], v[kGroup];
   state.master.load_group(0, first, count, p);
   state.gradient.load_group(0, first, count, g);
@@ -95,9 +99,9 @@ __device__ void update_group(const AdamWSpec& spec, const Factors& f, const Stat
   if (state.working.data != nullptr) state.working.store_group(0, first, count, p);
 }
 
-template <class M, class V>
+template <class P, class G, class M, class V>
 __global__ void update(AdamWSpec spec, const float* scalars, float decay_mask, std::int64_t n,
-                       State<M, V> state) {
+                       State<P, G, M, V> state) {
   const Factors factors = factors_of(spec, scalars, decay_mask);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
   for (std::int64_t first =
@@ -120,8 +124,12 @@ void run(Context& context, const ops::AccumulateSquareSum& op) {
       static_cast<float*>(context.workspace(static_cast<std::size_t>(chunks) * sizeof(float)));
   if (chunks > 0) {
     const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
-    square_chunk_sums<<<grid_size((chunks + kWarps - 1) / kWarps, enough), kThreads, 0,
-                        context.stream()>>>(n, op.gradient.row<float>(0), sums);
+    with_rows(
+        [&](const auto& gradient) {
+          square_chunk_sums<<<grid_size((chunks + kWarps - 1) / kWarps, enough), kThreads, 0,
+                              context.stream()>>>(n, gradient, sums);
+        },
+        op.gradient.flat());
     check_launch("accumulate_square_sum");
   }
   constexpr unsigned kTotalThreads = 1024;
@@ -144,10 +152,10 @@ void run(Context& context, const ops::AdamW& op) {
                                           ? Rows<std::uint16_t>{}
                                           : rows_of<std::uint16_t>(op.tensors.working.flat());
   with_rows(
-      [&]<class M, class V>(const Rows<M>& first_moment, const Rows<V>& second_moment) {
-        const State<M, V> state{rows_of<float>(op.tensors.master.flat()),
-                                rows_of<float>(op.tensors.gradient.flat()), first_moment,
-                                second_moment, working};
+      [&]<class P, class G, class M, class V>(const Rows<P>& master, const Rows<G>& gradient,
+                                              const Rows<M>& first_moment,
+                                              const Rows<V>& second_moment) {
+        const State<P, G, M, V> state{master, gradient, first_moment, second_moment, working};
         constexpr unsigned kThreads = 256;
         constexpr std::int64_t kPerBlock = kThreads * kGroup;
         const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
@@ -155,7 +163,8 @@ void run(Context& context, const ops::AdamW& op) {
                  context.stream()>>>(op.spec, op.scalars.row<float>(0), op.decay_mask, n, state);
         check_launch("adamw");
       },
-      op.tensors.first_moment.flat(), op.tensors.second_moment.flat());
+      op.tensors.master.flat(), op.tensors.gradient.flat(), op.tensors.first_moment.flat(),
+      op.tensors.second_moment.flat());
 }
 
 }  // namespace fp8lab::cuda

@@ -209,6 +209,8 @@ struct StageConfig {
 /// Storage of optimizer state.
 struct OptimizerConfig {
   AdamWSpec adamw;
+  DType weights = DType::f32;    ///< that are updated; bf16: there is no FP32 master
+  DType gradients = DType::f32;  ///< of the weights of linear layers; bf16: one micro-batch a step
   DType first_moment = DType::f32;
   DType second_moment = DType::f32;
 };

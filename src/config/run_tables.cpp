@@ -297,6 +297,14 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   for (const TomlReader& table : document.tables("stages")) {
     const StageConfig& stage = config.stages[index++];
     check_in_model(table, stage, config.model);
+    if (config.optimizer.gradients == DType::bf16 &&
+        stage.micro_batch_sequences != stage.batch_sequences) {
+      table.fail("micro_batch_sequences",
+                 fmt::format("{} makes {} micro-batches a step, whose gradients are added: "
+                             "optimizer.gradients = \"fp32\" goes with it",
+                             stage.micro_batch_sequences,
+                             stage.batch_sequences / stage.micro_batch_sequences));
+    }
     if (!names.insert(stage.name).second) {
       table.fail("name", fmt::format("two stages are called '{}'", stage.name));
     }
@@ -348,6 +356,11 @@ const Fields<OptimizerConfig>& optimizer_fields() {
   static const Fields<S> rows = [] {
     Fields<S> all;
     lift(adamw_fields(), &S::adamw, all);
+    all.push_back(choice("weights", &S::weights, kStorageNames,
+                         "storage of the weights that are updated; bf16: no FP32 master"));
+    all.push_back(choice("gradients", &S::gradients, kStorageNames,
+                         "storage of the gradients of linear layers' weights; bf16 takes steps of "
+                         "one micro-batch"));
     all.push_back(
         choice("first_moment", &S::first_moment, kStorageNames, "storage of the first moment"));
     all.push_back(

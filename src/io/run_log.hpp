@@ -38,7 +38,7 @@ struct RunMeta {
   std::string backend, device, math_profile, simd_target;
   std::uint64_t seed = 0;
   std::int64_t parameter_count = 0;
-  std::string optimizer_states;              ///< "m=f32 v=f32 master=f32"
+  std::string optimizer_states;              ///< "m=f32 v=f32 master=f32 gradient=f32"
   std::vector<std::string> stage_names;      ///< index = StepRecord::stage
   std::map<std::string, std::string> extra;  ///< versions and whatever else has a name
   Identity identity;

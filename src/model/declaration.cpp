@@ -41,8 +41,8 @@ LinearId Declaration::linear(const std::string& module, std::int64_t in,
 
 LinearId Declaration::tied_linear(const std::string& module, ParameterId weight) {
   const ParameterDeclaration& tied = parameters_[static_cast<std::size_t>(weight)];
-  return append<LinearId>(
-      linears_, LinearDeclaration{prefix_ + module, tied.cols, tied.rows, weight, std::nullopt});
+  return append<LinearId>(linears_, LinearDeclaration{prefix_ + module, tied.cols, tied.rows,
+                                                      weight, std::nullopt, true});
 }
 
 SavedId Declaration::saved(const std::string& name, SavedDeclaration::Shape shape,

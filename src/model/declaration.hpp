@@ -46,6 +46,7 @@ struct LinearDeclaration {
   std::int64_t in = 0, out = 0;
   ParameterId weight{};
   std::optional<ParameterId> bias;
+  bool is_tied = false;  ///< the weight is another module's, which adds to its gradient
 };
 
 /// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the

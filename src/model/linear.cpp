@@ -24,6 +24,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
       bias_(bias),
       purpose_(purpose) {
   validate(recipe_, name_);
+  if (weight_.gradient().dtype == DType::bf16) recipe_.gemm(GemmRole::wgrad).output = DType::bf16;
   for (const GemmRole role : kGemmRoles) {
     if (purpose_ == Purpose::inference && role != GemmRole::fprop) continue;
     validate_shape(recipe_, role, tokens, in(), out(), name_);
@@ -54,7 +55,8 @@ void Linear::require_gemm(GemmRole role) const {
   const QuantizedOperand &a = operand(a_slot(role)), &b = operand(b_slot(role));
   const GemmSpec& spec = recipe_.gemm(role);
   const TensorView d = TensorView::without_memory(spec.output, a.rows, b.rows);
-  const Support support = backend_.supports(ops::Gemm{spec, a, b, {}, role == GemmRole::wgrad, d});
+  const bool accumulates = role == GemmRole::wgrad && spec.output == DType::f32;
+  const Support support = backend_.supports(ops::Gemm{spec, a, b, {}, accumulates, d});
   if (!support) throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
 }
 

@@ -39,6 +39,16 @@ class NormalSequence {
   bool has_spare_ = false;
 };
 
+/// By parameter: true where the GEMM of one linear layer writes its gradient and nothing adds to
+/// it.
+std::vector<bool> written_once(const Declaration& declaration) {
+  std::vector<bool> result(declaration.parameters().size());
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    result[static_cast<std::size_t>(linear.weight)] = !linear.is_tied;
+  }
+  return result;
+}
+
 /// Elements [first, first + count) of a contiguous matrix, as one row.
 TensorView range(const TensorView& view, std::int64_t first, std::size_t count) {
   return view.flat().columns(first, static_cast<std::int64_t>(count));
@@ -81,7 +91,13 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
       model_(model),
       declaration_(declaration_of(model)),
       working_(backend.storage(working)) {
-  const DType master = backend_.storage(DType::f32);
+  const DType master = backend_.storage(optimizer.weights);
+  if (master == DType::bf16 && working_ != master) {
+    throw Error(
+        "optimizer.weights = \"bf16\": the recipe's activations are fp32, and its weights "
+        "with them; weights = \"fp32\" goes with it");
+  }
+  const std::vector<bool> is_written = written_once(declaration_);
   for (const ParameterDeclaration& declaration : declaration_.parameters()) {
     const auto allocate = [&](DType dtype) {
       return backend_.allocate(dtype, declaration.rows, declaration.cols);
@@ -90,7 +106,8 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
     tensors.master = allocate(master);
     if (working_ != master) tensors.working = allocate(working_);
     if (purpose == Purpose::training) {
-      tensors.gradient = allocate(master);
+      const bool by_gemm = is_written[parameters_.size()];
+      tensors.gradient = allocate(backend_.storage(by_gemm ? optimizer.gradients : DType::f32));
       tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
       tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
     }
@@ -169,6 +186,10 @@ void Parameters::upload(const Parameter& parameter, std::int64_t first,
   if (master.dtype == DType::f64) {
     const std::vector<double> wide(values.begin(), values.end());
     backend_.upload(master, wide.data());
+  } else if (master.dtype == DType::bf16) {
+    std::vector<std::uint16_t> bits(values.size());
+    std::transform(values.begin(), values.end(), bits.begin(), numerics::to_bf16);
+    backend_.upload(master, bits.data());
   } else {
     backend_.upload(master, values.data());
   }

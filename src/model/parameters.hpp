@@ -39,8 +39,10 @@ struct Parameter {
 /// All parameters in the order of their declaration.
 class Parameters {
  public:
-  /// Allocates zeros. `working` is bf16 for BF16 activations; f32 keeps no second copy. For
-  /// inference there are neither gradients nor moments.
+  /// Allocates zeros. `working` is bf16 for BF16 activations; a working copy of the master weights
+  /// is kept where they are of another type. Gradients are of the type that the optimizer wants
+  /// where one GEMM writes them, else f32. For inference there are neither gradients nor moments.
+  /// Throws Error for a BF16 master whose working copy would be FP32.
   Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
              DType working, Purpose purpose = Purpose::training);
 
@@ -67,7 +69,7 @@ class Parameters {
   std::vector<float> download(const Parameter& parameter) const;
   /// The master weights from number `first` on, row-major.
   void download(const Parameter& parameter, std::int64_t first, std::span<float> values) const;
-  /// Sets master weights and refreshes the working copy.
+  /// Sets master weights, rounded to their type, and refreshes the working copy.
   void upload(const Parameter& parameter, const std::vector<float>& values);
   /// The same for the weights from number `first` on.
   void upload(const Parameter& parameter, std::int64_t first, std::span<const float> values);

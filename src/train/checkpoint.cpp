@@ -183,14 +183,16 @@ class CheckpointTensors : public ModelTensors {
     const Declaration declaration = declaration_of(model);
     for (const ParameterDeclaration& shape : declaration.parameters()) {
       const StoredTensor& tensor = file_.file().at("weight/" + shape.name);
-      const TensorHeader wanted{tensor.name, StoredType::f32, {shape.rows, shape.cols}};
+      const bool bf16 = tensor.type == StoredType::bf16;
+      const TensorHeader wanted{
+          tensor.name, bf16 ? StoredType::bf16 : StoredType::f32, {shape.rows, shape.cols}};
       if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
         throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_.file().path(),
                                 tensor.name, shape_text(tensor), shape_text(wanted)));
       }
       file_.verify(tensor);
       for (WeightPart& part : weight_parts(shape, model)) {
-        headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
+        headers_.push_back({std::move(part.name), tensor.type, std::move(part.shape)});
         places_.push_back({&tensor, part.first});
       }
     }

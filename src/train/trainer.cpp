@@ -152,8 +152,9 @@ RunMeta Trainer::make_meta() {
   meta.seed = config_.seed;
   meta.parameter_count = memory_->parameters.declaration().weights();
   meta.optimizer_states =
-      fmt::format("m={} v={} master=f32", name_of(config_.optimizer.first_moment),
-                  name_of(config_.optimizer.second_moment));
+      fmt::format("m={} v={} master={} gradient={}", name_of(config_.optimizer.first_moment),
+                  name_of(config_.optimizer.second_moment), name_of(config_.optimizer.weights),
+                  name_of(config_.optimizer.gradients));
   std::string stage_recipes;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     meta.stage_names.push_back(config_.stages[i].name);
@@ -306,9 +307,9 @@ void Trainer::train_step(Stage& stage) {
 void Trainer::record_nonfinite(const StepRecord& record) {
   for (const Parameter& parameter : memory_->parameters.all()) {
     const TensorView& gradient = parameter.gradient();
-    if (gradient.dtype != DType::f32) continue;
+    if (gradient.dtype == DType::f64) continue;
     std::vector<float> values(static_cast<std::size_t>(gradient.size()));
-    backend_.download(values.data(), gradient);
+    download_floats(backend_, gradient, values);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::isfinite(values[i])) continue;
       log_->append(

@@ -1,5 +1,6 @@
 """Training through the program: same bits however it is run, killed, resumed or parallelised."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -155,6 +156,60 @@ def test_killed_runs_resume_to_the_same_bits(tmp_path: Path, recipe: str) -> Non
         with open_run(out) as run:
             assert list(run["/metrics/step"][:]) == list(range(1, 11))
     assert killed >= 4, "the runs must really have been killed"
+
+
+# All that an optimizer keeps in BF16, and steps of one micro-batch.
+BF16_STATES = [
+    word
+    for key in ("weights", "gradients", "first_moment", "second_moment")
+    for word in ("--set", f"optimizer.{key}=bf16")
+] + ["--set", "stages.*.micro_batch_sequences=2"]
+
+
+@pytest.mark.parametrize("recipe", ["infir2", "te_delayed"])
+def test_training_without_an_fp32_master(tmp_path: Path, recipe: str) -> None:
+    config = write_config(tmp_path, recipe)
+    whole, halves, single = (tmp_path / name for name in ("whole", "halves", "single"))
+    assert train(config, whole, *BF16_STATES).returncode == 0
+    result = train(config, single, "--set", "stages.*.micro_batch_sequences=2")
+    assert result.returncode == 0, result.stderr
+    with open_run(whole) as run:
+        states = run["/meta"].attrs["optimizer_states"]
+        assert states == "m=bf16 v=bf16 master=bf16 gradient=bf16"
+        losses = run["/metrics/loss"][:]
+    with open_run(single) as run:
+        assert abs(losses - run["/metrics/loss"][:]).max() < 0.02
+    assert step_hashes(whole) != step_hashes(single)
+    checkpoint = (whole / "checkpoint.safetensors").read_bytes()
+    header = json.loads(checkpoint[8 : 8 + int.from_bytes(checkpoint[:8], "little")])
+    kinds = {name.split("/")[0]: tensor["dtype"] for name, tensor in header.items()}
+    assert kinds["weight"] == kinds["first_moment"] == kinds["second_moment"] == "BF16"
+    assert len(checkpoint) < 0.6 * (single / "checkpoint.safetensors").stat().st_size
+
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(halves), *BF16_STATES],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert kill_after(process, halves, 1, 0.0), "the run must really have been killed"
+    result = train(config, halves, *BF16_STATES, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert step_hashes(halves) == step_hashes(whole)
+
+    # Its weights start a run of either kind.
+    start = ["--init-from", str(whole / "checkpoint.safetensors")]
+    for index, states in enumerate((BF16_STATES, [])):
+        result = train(config, tmp_path / f"next{index}", *states, *start)
+        assert result.returncode == 0, result.stderr
+
+
+def test_bf16_gradients_are_not_accumulated(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "infir2")
+    result = train(config, tmp_path / "run", "--set", "optimizer.gradients=bf16")
+    assert result.returncode == 2 and "2 micro-batches" in result.stderr
+    fp32 = ["--set", "recipe=fp32", "--set", "optimizer.weights=bf16"]
+    result = train(config, tmp_path / "fp32", *fp32)
+    assert result.returncode == 2 and 'optimizer.weights = "bf16"' in result.stderr
 
 
 def test_sigterm_writes_a_checkpoint_and_exits_4(tmp_path: Path) -> None:

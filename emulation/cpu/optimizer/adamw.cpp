@@ -35,20 +35,35 @@ AdamWFactors factors_of(const AdamWSpec& spec, const float* scalars, float decay
   return factors;
 }
 
-/// A range of a moment as f32, read into `scratch` or in place.
-float* moment_range(const PointwiseKernels& kernels, const TensorView& moment, std::int64_t first,
-                    std::int64_t count, float* scratch) {
-  if (moment.dtype == DType::f32) return moment.row<float>(0) + first;
-  kernels.widen(moment.row<std::uint16_t>(0) + first, count, scratch);
-  return scratch;
-}
+/// A range of a tensor in one row as f32: in place, or widened into memory of its own.
+class Range {
+ public:
+  Range(const PointwiseKernels& kernels, const TensorView& tensor, std::int64_t first,
+        std::int64_t count)
+      : kernels_(kernels), tensor_(tensor), first_(first), count_(count) {
+    if (tensor.dtype == DType::bf16) {
+      kernels.widen(tensor.row<std::uint16_t>(0) + first, count, scratch_);
+    }
+  }
+  float* data() { return tensor_.dtype == DType::bf16 ? scratch_ : tensor_.row<float>(0) + first_; }
+  /// Rounds what has changed back to the tensor.
+  void store() {
+    if (tensor_.dtype == DType::bf16) write_row(kernels_, scratch_, count_, tensor_, 0, first_);
+  }
+
+ private:
+  const PointwiseKernels& kernels_;
+  const TensorView& tensor_;
+  std::int64_t first_, count_;
+  float scratch_[kRange];
+};
 
 }  // namespace
 
 void run(const ops::AccumulateSquareSum& op) {
   op.check();
   const PointwiseKernels& kernels = pointwise_kernels();
-  const float* g = op.gradient.row<float>(0);
+  const TensorView gradient = op.gradient.flat();
   const std::int64_t n = op.gradient.size();
   // The tree sum of all elements is the tree sum of the sums of its chunks (numerics/tree_sum.hpp).
   const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
@@ -57,7 +72,14 @@ void run(const ops::AccumulateSquareSum& op) {
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
     const std::int64_t first = chunk * numerics::kSumChunk;
     const std::int64_t count = std::min(numerics::kSumChunk, n - first);
-    chunk_sums[static_cast<std::size_t>(chunk)] = kernels.dot(g + first, g + first, count);
+    float scratch[numerics::kSumChunk];
+    const float* g = scratch;
+    if (gradient.dtype == DType::bf16) {
+      kernels.widen(gradient.row<std::uint16_t>(0) + first, count, scratch);
+    } else {
+      g = gradient.row<float>(0) + first;
+    }
+    chunk_sums[static_cast<std::size_t>(chunk)] = kernels.dot(g, g, count);
   }
   float* total = op.scalars.row<float>(0) + StepScalar::kGradNormSquared;
   const float sum = *total + kernels.sum(chunk_sums.data(), chunks);
@@ -80,23 +102,22 @@ void run(const ops::AdamW& op) {
   const PointwiseKernels& kernels = pointwise_kernels();
   const AdamWFactors factors =
       factors_of(op.spec, op.scalars.row<float>(0), op.decay_mask, op.tensors);
+  const TensorView master = op.tensors.master.flat(), gradient = op.tensors.gradient.flat();
   const TensorView first_moment = op.tensors.first_moment.flat();
   const TensorView second_moment = op.tensors.second_moment.flat();
-  float* master = op.tensors.master.row<float>(0);
-  const float* gradient = op.tensors.gradient.row<float>(0);
   const std::int64_t n = op.tensors.master.size();
 #pragma omp parallel for schedule(static)
   for (std::int64_t range = 0; range < (n + kRange - 1) / kRange; ++range) {
     const std::int64_t first = range * kRange;
     const std::int64_t count = std::min(kRange, n - first);
-    float scratch[2 * kRange];
-    float* m = moment_range(kernels, first_moment, first, count, scratch);
-    float* v = moment_range(kernels, second_moment, first, count, scratch + kRange);
-    kernels.adamw(&factors, count, gradient + first, master + first, m, v);
-    if (factors.bf16_first_moment) write_row(kernels, m, count, first_moment, 0, first);
-    if (factors.bf16_second_moment) write_row(kernels, v, count, second_moment, 0, first);
+    Range p(kernels, master, first, count), g(kernels, gradient, first, count);
+    Range m(kernels, first_moment, first, count), v(kernels, second_moment, first, count);
+    kernels.adamw(&factors, count, g.data(), p.data(), m.data(), v.data());
+    p.store();
+    m.store();
+    v.store();
     if (!op.tensors.working.empty()) {
-      write_row(kernels, master + first, count, op.tensors.working.flat(), 0, first);
+      write_row(kernels, p.data(), count, op.tensors.working.flat(), 0, first);
     }
   }
 }

@@ -45,6 +45,8 @@ void check_same(const RunConfig& a, const RunConfig& b) {
   CHECK(a.model == b.model);
   CHECK(a.optimizer.adamw.beta2 == b.optimizer.adamw.beta2);
   CHECK(a.optimizer.adamw.epsilon == b.optimizer.adamw.epsilon);
+  CHECK(a.optimizer.weights == b.optimizer.weights);
+  CHECK(a.optimizer.gradients == b.optimizer.gradients);
   CHECK(a.optimizer.first_moment == b.optimizer.first_moment);
   CHECK(a.logging.statistics_every_steps == b.logging.statistics_every_steps);
   CHECK(a.logging.nonfinite == b.logging.nonfinite);
@@ -74,6 +76,7 @@ TEST_CASE("the resolved text reparses identically") {
   const std::vector<std::vector<Assignment>> cases = {
       {},
       {{"optimizer.beta2", "0.999"},
+       {"optimizer.weights", "bf16"},
        {"optimizer.first_moment", "bf16"},
        {"optimizer.epsilon", "3e-7"},
        {"logging.nonfinite", "keep_going"},
@@ -221,6 +224,9 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
       {"[[stages]]\nsteps = 3\n", {"'stages.name' is missing"}},
       {"[[stages]]\nname = \"a b\"\n", {"'a b'", "letters, digits"}},
       {stage + stage, {"c.toml:5:1", "two stages are called 's'"}},
+      {"[optimizer]\ngradients = \"bf16\"\n" + stage +
+           "batch_sequences = 6\nmicro_batch_sequences = 3\n",
+       {"2 micro-batches", "optimizer.gradients"}},
       {stage + "batch_sequences = 6\nmicro_batch_sequences = 4\n",
        {"c.toml:5:1", "4 does not divide batch_sequences = 6"}},
       {stage + "sequence_length = 8192\n", {"8192 exceeds model.max_position_embeddings = 4096"}},

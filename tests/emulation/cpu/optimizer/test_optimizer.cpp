@@ -108,3 +108,56 @@ TEST_CASE("adamw follows PyTorch's order over several steps") {
     CHECK(p_agreement.worst() <= 1.0);
   }
 }
+
+TEST_CASE("bf16 weights and gradients are those of an fp32 update, rounded once") {
+  const std::int64_t rows = 3, cols = 1500;
+  const AdamWSpec spec;
+  const auto rounded = [](const Matrix& values) {
+    Matrix result(DType::bf16, values.rows(), values.cols());
+    for (std::int64_t i = 0; i < values.rows() * values.cols(); ++i) result.set(i, values.at(i));
+    return result;
+  };
+  const auto widened = [](const Matrix& values) {
+    Matrix result(DType::f32, values.rows(), values.cols());
+    for (std::int64_t i = 0; i < values.rows() * values.cols(); ++i) result.set(i, values.at(i));
+    return result;
+  };
+  Matrix weights = rounded(Matrix::random(DType::f32, rows, cols, 2));
+  Matrix gradient = rounded(Matrix::random(DType::f32, rows, cols, 3, 0.5));
+  Matrix first = rounded(Matrix::random(DType::f32, rows, cols, 4));
+  Matrix second(DType::bf16, rows, cols);
+  Matrix scalars(DType::f32, 1, StepScalar::kCount),
+      wide_scalars(DType::f32, 1, StepScalar::kCount);
+  Matrix wide_weights = widened(weights), wide_gradient = widened(gradient);
+  Matrix working(DType::bf16, rows, cols), wide_first = first, wide_second = second;
+  for (Matrix* s : {&scalars, &wide_scalars}) s->set(StepScalar::kLearningRate, 1e-2);
+  cpu::run(ops::AccumulateSquareSum{gradient.view(), scalars.view()});
+  cpu::run(ops::AccumulateSquareSum{wide_gradient.view(), wide_scalars.view()});
+  CHECK(scalars.at(StepScalar::kGradNormSquared) == wide_scalars.at(StepScalar::kGradNormSquared));
+  for (Matrix* s : {&scalars, &wide_scalars}) cpu::run(ops::BeginUpdate{spec, s->view()});
+  cpu::run(ops::AdamW{spec,
+                      scalars.view(),
+                      1.0f,
+                      {weights.view(), {}, gradient.view(), first.view(), second.view()}});
+  cpu::run(ops::AdamW{spec,
+                      wide_scalars.view(),
+                      1.0f,
+                      {wide_weights.view(), working.view(), wide_gradient.view(), wide_first.view(),
+                       wide_second.view()}});
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    REQUIRE(weights.at(i) == working.at(i));
+    REQUIRE(first.at(i) == wide_first.at(i));
+    REQUIRE(second.at(i) == wide_second.at(i));
+  }
+}
+
+TEST_CASE("a master in bf16 has no working copy") {
+  Matrix weights(DType::bf16, 2, 8), copy(DType::bf16, 2, 8), state(DType::f32, 2, 8);
+  Matrix scalars(DType::f32, 1, StepScalar::kCount);
+  const AdamWSpec spec;
+  const ops::AdamW op{spec,
+                      scalars.view(),
+                      1.0f,
+                      {weights.view(), copy.view(), state.view(), state.view(), state.view()}};
+  CHECK_THROWS_AS(op.check(), Error);
+}
