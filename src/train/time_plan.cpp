@@ -108,10 +108,11 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
     step.take(std::span(batches).first(count), config.optimizer.adamw);
     return recording.log();
   };
-  // Every micro-batch after the first adds the same.
   const WorkLog one = log_of(1);
-  WorkLog log = log_of(2);
   const std::int64_t added = stage.batch_sequences / stage.micro_batch_sequences - 1;
+  if (added == 0) return one;
+  // Every micro-batch after the first adds the same.
+  WorkLog log = log_of(2);
   for (auto& [key, kind] : log) {
     const WorkOfKind& first = one.at(key);
     kind.calls = first.calls + added * (kind.calls - first.calls);

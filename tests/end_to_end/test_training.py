@@ -175,7 +175,7 @@ def test_training_without_an_fp32_master(tmp_path: Path, recipe: str) -> None:
     assert result.returncode == 0, result.stderr
     with open_run(whole) as run:
         states = run["/meta"].attrs["optimizer_states"]
-        assert states == "m=bf16 v=bf16 master=bf16 gradient=bf16"
+        assert states == b"m=bf16 v=bf16 master=bf16 gradient=bf16"
         losses = run["/metrics/loss"][:]
     with open_run(single) as run:
         assert abs(losses - run["/metrics/loss"][:]).max() < 0.02

@@ -148,6 +148,10 @@ TEST_CASE("planned memory is to the byte what a stage allocates") {
   config.model = fp8lab::test::gpt2_model();  // positions in a table, a mean for each token
   config.model.max_position_embeddings = 4096;
   check_memory(config, stage, load_recipe("infir2"));
+  config.optimizer.weights = config.optimizer.gradients = DType::bf16;  // no FP32 master
+  check_memory(config, stage, load_recipe("infir2"));
+  check_memory(config, stage, load_recipe("bf16"));
+  config.optimizer = {};
   config.model = fp8lab::test::biased_model();
   // A stage in another recipe than the run's, whose activations the working copy does not have.
   check_memory(config, stage, load_recipe("fp32"));

@@ -88,6 +88,17 @@ TEST_CASE("one micro-batch, and the warm-up of a history, count as they should")
   CHECK(work_of(later, WorkClass::quantization) == work_of(log, WorkClass::quantization));
 }
 
+TEST_CASE("a step that cannot accumulate is recorded and timed with its one micro-batch") {
+  Case c;
+  c.stage.batch_sequences = 2;
+  c.config.optimizer.weights = c.config.optimizer.gradients = DType::bf16;
+  const Recipe recipe = load_recipe("infir2");
+  const WorkLog log = record_step(c.config, c.stage, recipe, *c.backend);
+  CHECK(named(log, "embedding_forward").calls == 1);
+  CHECK(work_of(time_step(c.config, c.stage, recipe, *c.backend), WorkClass::gemm) ==
+        work_of(log, WorkClass::gemm));
+}
+
 TEST_CASE("a smaller step has the kinds of operations of the whole one") {
   Case c;
   Recipe exceptions = load_recipe("infir2");
