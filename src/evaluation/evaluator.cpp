@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "emulation/base/error.hpp"
+#include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
 namespace {
@@ -221,7 +222,7 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
     tokens += batch.trained_tokens;
     transformer_.load(batch);
     transformer_.forward(context);
-    transformer_.loss(memory_.scalars, false);
+    objectives::cross_entropy(transformer_, memory_.scalars, objectives::Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
     for (std::size_t i = 0; i < losses.size(); ++i) {
       if (batch.weights[i] == 0.0f) continue;

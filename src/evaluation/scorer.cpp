@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
 namespace {
@@ -87,7 +88,7 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
     const std::vector<Place> places = pack(texts, next, batch);
     transformer_.load(batch);
     transformer_.forward(context);
-    transformer_.loss(scalars_, false);
+    objectives::cross_entropy(transformer_, scalars_, objectives::Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
     for (const Place& at : places) {
       const ScoredText& text = texts[at.text];

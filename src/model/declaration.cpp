@@ -42,7 +42,7 @@ LinearId Declaration::linear(const std::string& module, std::int64_t in,
 LinearId Declaration::tied_linear(const std::string& module, ParameterId weight) {
   const ParameterDeclaration& tied = parameters_[static_cast<std::size_t>(weight)];
   return append<LinearId>(linears_, LinearDeclaration{prefix_ + module, tied.cols, tied.rows,
-                                                      weight, std::nullopt, true});
+                                                      weight, std::nullopt, true, std::nullopt});
 }
 
 SavedId Declaration::saved(const std::string& name, SavedDeclaration::Shape shape,
@@ -56,6 +56,10 @@ ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, bool 
 
 void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) {
   normed_linears_.push_back({std::move(norm), linear});
+}
+
+void Declaration::own_x(LinearId linear, SavedId x) {
+  linears_[static_cast<std::size_t>(linear)].own_x = x;
 }
 
 std::int64_t Declaration::weights() const {

@@ -46,7 +46,8 @@ struct LinearDeclaration {
   std::int64_t in = 0, out = 0;
   ParameterId weight{};
   std::optional<ParameterId> bias;
-  bool is_tied = false;  ///< the weight is another module's, which adds to its gradient
+  bool is_tied = false;          ///< the weight is another module's, which adds to its gradient
+  std::optional<SavedId> own_x;  ///< the tensor that a Producer makes for this layer alone
 };
 
 /// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the
@@ -90,6 +91,8 @@ class Declaration {
   SavedId saved(const std::string& name, SavedDeclaration::Shape shape, std::int64_t extent);
   ScratchId scratch(const std::string& name, std::int64_t cols, bool in_training_only = true);
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
+  /// `x` is made by an ops::Producer for `linear`, and nothing else reads it.
+  void own_x(LinearId linear, SavedId x);
 
   const std::vector<ParameterDeclaration>& parameters() const { return parameters_; }
   const std::vector<LinearDeclaration>& linears() const { return linears_; }

@@ -58,6 +58,8 @@ DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, s
       d_branch_(declaration.scratch(kBranchGradient, model.hidden_size)) {
   declaration.normed_linear(attention_norm_->vectors(), attention_.first());
   declaration.normed_linear(mlp_norm_->vectors(), feed_forward_->first());
+  declaration.own_x(attention_.first(), attention_norm_->output());
+  declaration.own_x(feed_forward_->first(), mlp_norm_->output());
 }
 
 void DecoderLayer::forward(Work& work, const TensorView& out) const {
@@ -70,10 +72,10 @@ void DecoderLayer::forward(Work& work, const TensorView& out) const {
 
 void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
   const TensorView branch = work.scratch(branch_), d_branch = work.scratch(d_branch_);
-  feed_forward_->backward(work, mlp_norm_->output(work), gradient, d_branch);
+  feed_forward_->backward(work, work.saved(mlp_norm_->output()), gradient, d_branch);
   mlp_norm_->backward(work, d_branch, work.saved(middle_), branch);
   work.run(ops::Add{gradient, branch, gradient});
-  attention_.backward(work, attention_norm_->output(work), gradient, d_branch);
+  attention_.backward(work, work.saved(attention_norm_->output()), gradient, d_branch);
   attention_norm_->backward(work, d_branch, input(work), branch);
   work.run(ops::Add{gradient, branch, gradient});
 }
@@ -91,7 +93,9 @@ Decoder::Decoder(const ModelConfig& model)
       token_losses_(declaration_.saved("token_losses", Shape::row, 1)),
       chosen_(declaration_.scratch(kBranch, model.hidden_size, false)),
       d_hidden_(declaration_.scratch("d_hidden", model.hidden_size)),
-      d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size)) {}
+      d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size)) {
+  declaration_.own_x(head_, norm_->output());
+}
 
 TensorView Decoder::token_losses(const Work& work) const {
   return work.saved(token_losses_, work.outputs());
@@ -114,7 +118,7 @@ void Decoder::forward(Work& work) const {
 
 void Decoder::backward(Work& work) const {
   const TensorView d_hidden = work.scratch(d_hidden_), d_branch = work.scratch(d_branch_);
-  work.linear(head_).backward(work.context(), norm_->output(work), logits(work), d_branch);
+  work.linear(head_).backward(work.context(), work.saved(norm_->output()), logits(work), d_branch);
   norm_->backward(work, d_branch, work.saved(final_input_), d_hidden);
   for (std::size_t i = layers_.size(); i-- > 0;) layers_[i].backward(work, d_hidden);
   embedding_.backward(work, d_hidden);

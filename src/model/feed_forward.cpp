@@ -21,6 +21,7 @@ class ActivatedFeedForward final : public FeedForward {
     const std::int64_t width = declaration.linears()[static_cast<std::size_t>(up_)].out;
     inner_ = declaration.saved("mlp.inner", Shape::activation, width);
     activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
+    declaration.own_x(down_, activated_);
     d_inner_ = declaration.scratch("mlp.d_inner", width);
     d_activated_ = declaration.scratch("mlp.d_activated", model.intermediate_size);
   }

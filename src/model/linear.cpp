@@ -14,7 +14,7 @@ const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor) {
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
                const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
-               std::int64_t tokens, Purpose purpose)
+               std::int64_t tokens, Purpose purpose, bool owns_x)
     : backend_(backend),
       workspace_(workspace),
       name_(std::move(name)),
@@ -25,6 +25,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
       purpose_(purpose) {
   validate(recipe_, name_);
   if (weight_.gradient().dtype == DType::bf16) recipe_.gemm(GemmRole::wgrad).output = DType::bf16;
+  keeps_codes_ = owns_x && purpose_ == Purpose::training && may_keep_codes();
   for (const GemmRole role : kGemmRoles) {
     if (purpose_ == Purpose::inference && role != GemmRole::fprop) continue;
     validate_shape(recipe_, role, tokens, in(), out(), name_);
@@ -62,8 +63,8 @@ void Linear::require_gemm(GemmRole role) const {
 
 bool Linear::is_kept(Slot slot) const {
   // Weights live for the whole step. x lives until backward when its second orientation is made
-  // from the codes of the first.
-  return is_weight(slot) ||
+  // from the codes of the first, and its second orientation when that is all that is kept of x.
+  return is_weight(slot) || (slot == Slot::wgrad_x && keeps_codes_) ||
          (slot == Slot::fprop_x && purpose_ == Purpose::training &&
           recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision);
 }
@@ -204,13 +205,36 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
   measure(context, slot, original);
 }
 
-bool Linear::bind_both(Slot first, const TensorView& source) {
+bool Linear::have_one_source(Slot first) const {
   const Slot second = other_orientation(first);
-  const bool same_source =
-      recipe_.slot(second).orientation_source == OrientationSource::high_precision;
   // The two copies belong to different GEMMs, whose drawn signs differ.
   const bool transforms = recipe_.slot(first).transform || recipe_.slot(second).transform;
-  return same_source && !transforms && bind(first, source) && bind(second, source);
+  return !transforms &&
+         recipe_.slot(second).orientation_source == OrientationSource::high_precision;
+}
+
+bool Linear::may_keep_codes() const {
+  // A transform of dy may read x itself.
+  return recipe_.slot(Slot::fprop_x).is_cast() && recipe_.slot(Slot::wgrad_x).is_cast() &&
+         have_one_source(Slot::fprop_x) && !recipe_.slot(Slot::wgrad_dy).transform;
+}
+
+bool Linear::bind_both(Slot first, const TensorView& source) {
+  return have_one_source(first) && bind(first, source) && bind(other_orientation(first), source);
+}
+
+void Linear::produce_both(const StepContext& context, Slot first, const ops::Producer& producer,
+                          bool is_read) {
+  const Slot second = other_orientation(first);
+  const TensorView& output = ops::output_of(producer);
+  const bool keeps_output =
+      is_read || context.log_statistics || is_warming_up(first) || is_warming_up(second);
+  backend_.run(ops::ProduceQuantize{producer, key_of(context, first), states_[tensor_of(first)],
+                                    operand(first), &operand(second), keeps_output});
+  rescale_in_warmup(context, first, output);
+  rescale_in_warmup(context, second, output);
+  measure(context, first, output);
+  measure(context, second, output);
 }
 
 void Linear::quantize_both(const StepContext& context, Slot first, const TensorView& original) {
@@ -285,6 +309,13 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
                      const TensorView& y) {
   constexpr Slot kSlot = Slot::fprop_x;
   const TensorView& x = ops::output_of(producer);
+  // Fewer rows are no part of a step: no backward pass follows them.
+  if (keeps_codes_ && x.rows == operand(Slot::wgrad_x).k) {
+    const bool bound = bind_both(kSlot, x);
+    FP8LAB_ASSERT(bound);
+    produce_both(context, kSlot, producer, false);
+    return multiply_forward(x, y);
+  }
   if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return forward(context, x, y);
@@ -299,7 +330,7 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
 void Linear::multiply_backward(const StepContext& context, const TensorView& x,
                                const TensorView& dy, const TensorView& dx) {
   multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), {}, false, dx);
-  quantize(context, Slot::wgrad_x, x);
+  if (!keeps_codes_) quantize(context, Slot::wgrad_x, x);
   multiply(GemmRole::wgrad, dy, x, {}, context.micro_batch > 0, weight_.gradient());
   if (bias_ != nullptr) backend_.run(ops::BiasBackward{dy, bias_->gradient()});
 }
@@ -316,21 +347,14 @@ void Linear::backward(const StepContext& context, const TensorView& x, const Ten
 
 void Linear::backward(const StepContext& context, const TensorView& x,
                       const ops::Producer& producer, const TensorView& dx) {
-  constexpr Slot kFirst = Slot::dgrad_dy, kSecond = Slot::wgrad_dy;
+  constexpr Slot kFirst = Slot::dgrad_dy;
   const TensorView& dy = ops::output_of(producer);
   const bool smoothed = is_smoothed(GemmRole::dgrad) || is_smoothed(GemmRole::wgrad);
   if (smoothed || !bind_both(kFirst, dy)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return backward(context, x, dy, dx);
   }
-  const bool is_read =
-      context.log_statistics || bias_ != nullptr || is_warming_up(kFirst) || is_warming_up(kSecond);
-  backend_.run(ops::ProduceQuantize{producer, key_of(context, kFirst), states_[tensor_of(kFirst)],
-                                    operand(kFirst), &operand(kSecond), is_read});
-  rescale_in_warmup(context, kFirst, dy);
-  rescale_in_warmup(context, kSecond, dy);
-  measure(context, kFirst, dy);
-  measure(context, kSecond, dy);
+  produce_both(context, kFirst, producer, bias_ != nullptr);
   multiply_backward(context, x, dy, dx);
 }
 

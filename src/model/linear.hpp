@@ -27,16 +27,17 @@ const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor);
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the
-  /// layer in random keys. Buffers shared between layers are reserved in `workspace`.
+  /// layer in random keys. `owns_x`: every x comes from a producer and nothing else reads it.
+  /// Buffers shared between layers are reserved in `workspace`.
   Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
          const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
-         std::int64_t tokens, Purpose purpose);
+         std::int64_t tokens, Purpose purpose, bool owns_x);
 
   /// Quantizes the weights, but for smoothed ones, which forward and backward quantize. Once a
   /// step, and before an evaluation that follows an update.
   void prepare_weights(const StepContext& context);
 
-  /// y (T, out) from x (T, in), or of fewer rows. x is read again by backward.
+  /// y (T, out) from x (T, in), or of fewer rows. x is read again by backward unless keeps_codes().
   void forward(const StepContext& context, const TensorView& x, const TensorView& y);
 
   /// The same with the x that `producer` writes, which may be quantized where it is made.
@@ -57,6 +58,10 @@ class Linear {
   bool is_without_history(Slot slot) const;
   /// Forgets the amaxes that an evaluation has seen.
   void discard_amaxes();
+
+  /// True where the forward pass makes both operands of x, and what is kept for the backward pass
+  /// are the codes of wgrad.x: x itself may be overwritten, and need not be stored.
+  bool keeps_codes() const { return keeps_codes_; }
 
   const std::string& name() const { return name_; }
   const LinearRecipe& recipe() const { return recipe_; }
@@ -94,6 +99,10 @@ class Linear {
   /// read with its rows contiguous.
   bool is_source(Slot slot, const TensorView& source) const;
   void be_source(Slot slot, const TensorView& source);
+  /// True where both orientations of a tensor are made from it, in one step.
+  bool have_one_source(Slot first) const;
+  /// keeps_codes() as far as the recipe is concerned.
+  bool may_keep_codes() const;
   bool is_warming_up(Slot slot) const;
   /// In the first steps of a history: quantizes once more, by the amax of `source` itself. The
   /// quantization before it has recorded that amax.
@@ -112,6 +121,9 @@ class Linear {
                          const TensorView& dx);
   RandomKey key_of(const StepContext& context, Slot slot) const;
   void measure(const StepContext& context, Slot slot, const TensorView& original);
+  /// Runs `producer` and quantizes its output in both orientations, which bind_both() has bound.
+  void produce_both(const StepContext& context, Slot first, const ops::Producer& producer,
+                    bool is_read);
   /// `original` is the unquantized tensor, in its natural orientation.
   void quantize(const StepContext& context, Slot slot, const TensorView& original);
   /// Quantizes `original` into `first` and into the second orientation of its tensor.
@@ -131,6 +143,7 @@ class Linear {
   const Parameter& weight_;
   const Parameter* bias_;
   Purpose purpose_;
+  bool keeps_codes_ = false;
   PerSlot<QuantizedOperand> operands_;
   QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has
   TensorView statistics_;

@@ -24,7 +24,7 @@ class RmsNorm final : public Norm {
     work.run(
         ops::RmsNormBackward{dy, x, weight.working(), work.saved(rstd_), dx, weight.gradient()});
   }
-  TensorView output(const Work& work) const override { return work.saved(y_); }
+  SavedId output() const override { return y_; }
   std::vector<ParameterId> vectors() const override { return {weight_}; }
 
  private:
@@ -59,7 +59,7 @@ class LayerNorm final : public Norm {
     work.run(ops::LayerNormBackward{dy, x, weight.working(), work.saved(mean_), work.saved(rstd_),
                                     dx, weight.gradient(), work.parameter(bias_).gradient()});
   }
-  TensorView output(const Work& work) const override { return work.saved(y_); }
+  SavedId output() const override { return y_; }
   std::vector<ParameterId> vectors() const override { return {weight_, bias_}; }
 
  private:

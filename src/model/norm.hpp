@@ -20,7 +20,7 @@ class Norm {
   virtual void backward(Work& work, const TensorView& dy, const TensorView& x,
                         const TensorView& dx) const = 0;
   /// (tokens, C), normalised.
-  virtual TensorView output(const Work& work) const = 0;
+  virtual SavedId output() const = 0;
   /// Weight and, where there is one, bias.
   virtual std::vector<ParameterId> vectors() const = 0;
 };

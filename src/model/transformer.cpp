@@ -23,11 +23,6 @@ void Transformer::forward(const StepContext& context) {
   decoder_.forward(work_);
 }
 
-void Transformer::loss(const TensorView& scalars, bool gradient) {
-  work_.run(ops::CrossEntropy{logits(), work_.targets(), work_.target_weights(), scalars,
-                              token_losses(), gradient ? logits() : TensorView{}});
-}
-
 void Transformer::backward(const StepContext& context) {
   work_.begin_pass(context);
   decoder_.backward(work_);

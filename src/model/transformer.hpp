@@ -20,7 +20,7 @@ class Transformer {
   /// The same for new tokens of the sequences in `cache`, which must live until the next load().
   /// forward() appends them; logits() are those of batch.wanted alone, with the bits that a forward
   /// pass over the whole sequences gives if every quantization is local to a token. Nothing can
-  /// follow but loss() without gradient, for set_targets(), and argmax().
+  /// follow but an objective that leaves the logits, for set_targets(), and argmax().
   void load(const CachedBatch& batch, const KvCache& cache) { work_.load(batch, cache); }
   /// Targets of the rows of logits(), all with weight 1.
   void set_targets(const std::vector<std::int32_t>& targets) { work_.set_targets(targets); }
@@ -30,10 +30,8 @@ class Transformer {
   void prepare_weights(const StepContext& context);
   /// Logits of the loaded batch.
   void forward(const StepContext& context);
-  /// Adds the batch's loss to scalars[kLossSum]; with `gradient`, turns the logits into their
-  /// gradient.
-  void loss(const TensorView& scalars, bool gradient);
-  /// Accumulates all parameter gradients from the logit gradient that loss() left.
+  /// Accumulates all parameter gradients from the gradient that an objective (src/objectives) left
+  /// in logits().
   void backward(const StepContext& context);
 
   void update_delayed_scales();
@@ -47,9 +45,15 @@ class Transformer {
   /// What the linear layers hold in backend memory, with the buffers that they share.
   std::size_t operand_bytes() const { return work_.operand_bytes(); }
   TensorView logits() const { return decoder_.logits(work_); }              ///< (T, V)
+  TensorView targets() const { return work_.targets(); }                    ///< (1, T) i32
+  TensorView target_weights() const { return work_.target_weights(); }      ///< (1, T) f32
   TensorView token_losses() const { return decoder_.token_losses(work_); }  ///< (1, T) f32
   TensorView argmax();  ///< (1, T) i32 of the logits
   const BatchShape& shape() const { return work_.shape(); }
+  template <class Op>
+  void run(const Op& op) {
+    work_.run(op);
+  }
 
  private:
   ModelConfig model_;

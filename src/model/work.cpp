@@ -52,10 +52,16 @@ void Work::allocate_activations(bool training) {
     const bool is_activation = saved.shape == SavedDeclaration::Shape::activation;
     return is_activation ? activation_ : backend_.storage(DType::f32);
   };
-  // Without a backward pass every layer works in the same memory.
-  for (const SavedDeclaration& saved : declaration_.saved()) {
+  // What no backward pass reads is made by every layer in the same memory.
+  std::vector<bool> is_shared(declaration_.saved().size(), !training);
+  for (std::size_t i = 0; i < linears_.size(); ++i) {
+    const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
+    if (x && linears_[i]->keeps_codes()) is_shared[static_cast<std::size_t>(*x)] = true;
+  }
+  for (std::size_t i = 0; i < is_shared.size(); ++i) {
+    const SavedDeclaration& saved = declaration_.saved()[i];
     const auto [rows, cols] = extent_of(saved, t);
-    if (!training) activations_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
+    if (is_shared[i]) activations_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
   }
   const auto exists = [&](const ScratchDeclaration& scratch) {
     return training || !scratch.in_training_only;
@@ -64,14 +70,17 @@ void Work::allocate_activations(bool training) {
     if (exists(scratch)) activations_.reserve(scratch.name, activation_, t, scratch.cols);
   }
   activations_.allocate();
-  for (const SavedDeclaration& saved : declaration_.saved()) {
+  for (std::size_t i = 0; i < is_shared.size(); ++i) {
+    const SavedDeclaration& saved = declaration_.saved()[i];
     const auto [rows, cols] = extent_of(saved, t);
-    saved_.push_back(training ? backend_.allocate(dtype_of(saved), rows, cols)
-                              : activations_.view(shared_name(saved), dtype_of(saved), rows, cols));
+    saved_.push_back(is_shared[i]
+                         ? activations_.view(shared_name(saved), dtype_of(saved), rows, cols)
+                         : backend_.allocate(dtype_of(saved), rows, cols));
   }
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
-    scratch_.push_back(exists(scratch) ? activations_.view(scratch.name, activation_, t, scratch.cols)
-                                       : TensorView{});
+    scratch_.push_back(exists(scratch)
+                           ? activations_.view(scratch.name, activation_, t, scratch.cols)
+                           : TensorView{});
   }
 }
 
@@ -89,7 +98,8 @@ void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose
     linears_.push_back(std::make_unique<Linear>(
         backend_, operands_, linear.name, static_cast<std::uint32_t>(linears_.size()),
         recipe.for_layer(linear.name, layers), parameters_[linear.weight],
-        linear.bias ? &parameters_[*linear.bias] : nullptr, shape_.tokens(), purpose));
+        linear.bias ? &parameters_[*linear.bias] : nullptr, shape_.tokens(), purpose,
+        linear.own_x.has_value()));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/objectives/cross_entropy.hpp"
 #include "src/train/training_step.hpp"
 
 namespace fp8lab {
@@ -105,7 +106,7 @@ double ModelSession::loss(const Batch& batch) {
   Transformer& transformer = prepare(batch);
   begin_step(backend_, block_.scalars, 0.0, batch.trained_tokens);
   transformer.forward(context());
-  transformer.loss(block_.scalars, false);
+  objectives::cross_entropy(transformer, block_.scalars, objectives::Leaves::logits);
   transformer.discard_amaxes();
   return training_step(transformer).results().mean_loss();
 }

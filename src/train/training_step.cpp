@@ -4,6 +4,8 @@
 #include <array>
 #include <iterator>
 
+#include "src/objectives/cross_entropy.hpp"
+
 namespace fp8lab {
 
 StepBlock::StepBlock(Backend& backend)
@@ -38,7 +40,7 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
   for (const Batch& batch : batches) {
     transformer.load(batch);
     transformer.forward(context);
-    transformer.loss(block.scalars, true);
+    objectives::cross_entropy(transformer, block.scalars, objectives::Leaves::gradient);
     transformer.backward(context);
     ++context.micro_batch;
     context.log_statistics = false;  // the first micro-batch speaks for the step

@@ -18,7 +18,7 @@ CPU = {*BACKEND, "emulation/reference", "emulation/cpu", "emulation/cpu/simd"}
 DEVICE = {*BACKEND, "kernels/runtime", "kernels/ptx", "kernels/pointwise"}
 PARTS = {"kernels/gemm", "kernels/library", "kernels/quantize", "kernels/transform"}
 MODEL = {*BACKEND, "src/io", "src/config", "src/data"}
-TRAIN = {*MODEL, "src/model", "src/evaluation"}
+TRAIN = {*MODEL, "src/model", "src/objectives", "src/evaluation"}
 TOOLS = {*CPU, "emulation/cpu/gemm", "kernels", *PARTS, "kernels/runtime", "kernels/probes"}
 
 # layer: the layers that it may include besides itself
@@ -53,7 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     "src/config": {*BACKEND, "src/io"},
     "src/data": {*BACKEND, "src/io", "src/config"},
     "src/model": MODEL,
-    "src/evaluation": {*MODEL, "src/model"},
+    "src/objectives": {*MODEL, "src/model"},
+    "src/evaluation": {*MODEL, "src/model", "src/objectives"},
     # Plans are made by running the step against a recording.
     "src/train": {*TRAIN, "emulation/recording"},
     "src/study": {*TRAIN, "src/train"},

@@ -9,6 +9,7 @@
 #include "src/data/tokenizer.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab::test {
 
@@ -106,7 +107,8 @@ class ModelAtWork {
     const StepContext context;
     transformer->prepare_weights(context);
     transformer->forward(context);
-    transformer->loss(scalars, gradient);
+    objectives::cross_entropy(*transformer, scalars,
+                              gradient ? objectives::Leaves::gradient : objectives::Leaves::logits);
     return scalar(StepScalar::kLossSum) * scalar(StepScalar::kInverseTokens);
   }
 

@@ -159,6 +159,24 @@ TEST_CASE("planned memory is to the byte what a stage allocates") {
   check_memory(config, stage, load_recipe("bf16"), "truth");
 }
 
+TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {
+  RunConfig config = run_of(fp8lab::test::small_model());
+  const ModelConfig& model = config.model;
+  const StageConfig stage = small_stage();
+  const auto backend = make_backend("cpu", 1);
+  const auto plan = [&](const Recipe& recipe) {
+    return plan_memory(config, stage, recipe, *backend, nullptr);
+  };
+  // Outputs of two norms and of the activation, of every layer but one that all share.
+  const std::int64_t elements = (model.num_hidden_layers - 1) * stage.micro_batch_sequences *
+                                stage.sequence_length *
+                                (2 * model.hidden_size + model.intermediate_size);
+  const MemoryPlan whole = plan(load_recipe("bf16")), codes = plan(load_recipe("infir2"));
+  CHECK(whole.activations - codes.activations == elements * 2);
+  // A transform of one of the operands may need x itself.
+  CHECK(plan(transformed("hadamard:32")).activations == whole.activations);
+}
+
 TEST_CASE("planned memory has what evaluations hold") {
   RunConfig config = run_of(fp8lab::test::small_model());
   StageConfig stage = small_stage();
