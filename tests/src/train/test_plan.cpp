@@ -172,9 +172,11 @@ TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {
                                 stage.sequence_length *
                                 (2 * model.hidden_size + model.intermediate_size);
   const MemoryPlan whole = plan(load_recipe("bf16")), codes = plan(load_recipe("infir2"));
-  CHECK(whole.activations - codes.activations == elements * 2);
+  // Three tensors fewer to be aligned for each layer.
+  const std::int64_t saved = whole.activations - codes.activations - elements * 2;
+  CHECK((saved >= 0 && saved < 3 * model.num_hidden_layers * 128));
   // A transform of one of the operands may need x itself.
-  CHECK(plan(transformed("hadamard:32")).activations == whole.activations);
+  CHECK(plan(transformed("smooth:0.5")).activations == whole.activations);
 }
 
 TEST_CASE("planned memory has what evaluations hold") {
