@@ -151,9 +151,11 @@ FP8LAB_HD inline float rsqrt(float x) { return canonical_nan(1.0f / __builtin_sq
 /// grows with |x| for negative x through the rounded product: relative error below
 /// (2 + |x|) * 2^-23 while the result is normal.
 FP8LAB_HD inline float sigmoid(float x) { return 1.0f / (1.0f + exp2(x * -0x1.715476p+0f)); }
+/// The power of two that sigmoid adds to 1.
+FP8LAB_HD inline float sigmoid_exponent(float x) { return x * -0x1.715476p+0f; }
 /// What sigmoid divides 1 by, for a number; some number for NaN.
 FP8LAB_HD inline float sigmoid_divisor(float x) {
-  return 1.0f + exp2_of_number(x * -0x1.715476p+0f);
+  return 1.0f + exp2_of_number(sigmoid_exponent(x));
 }
 
 /// x * sigmoid(x), the product rounded. -infinity gives NaN (infinity times zero).

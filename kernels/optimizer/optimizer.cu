@@ -9,24 +9,57 @@ namespace {
 
 constexpr float kSmallestNormal = 0x1p-126f;
 
-/// Sums of g * g over the chunks of the tree sum, a warp for each.
+/// Four elements of a gradient are loaded at a time.
+using Quads = Team<4>;
+constexpr unsigned kSumThreads = 64, kTotalThreads = 1024;
+
+/// Sums of g * g over the chunks of the tree sum, a team for each.
 template <class G>
-__global__ void square_chunk_sums(std::int64_t n, Rows<G> gradient, float* sums) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * warp_count();
-  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * warp_count() + warp_id();
+__global__ void __launch_bounds__(kSumThreads, 8)
+    square_chunk_sums(std::int64_t n, Rows<G> gradient, float* sums) {
+  struct alignas(4 * sizeof(G)) Quad {
+    G of[4];
+  };
+  const auto squares = [](const Quad& quad) {
+    Quads::Values values;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values.of[i] = widen(quad.of[i]) * widen(quad.of[i]);
+    return values;
+  };
+  const auto load_some = [&](std::int64_t i) {
+    Quad quad{};
+    for (int j = 0; j < 4 && i + j < n; ++j) quad.of[j] = *gradient.at(0, i + j);
+    return quad;
+  };
+  const auto last = [&](std::int64_t i) { return squares(load_some(i)); };
+  const auto load = [&](std::int64_t i) {
+    return *reinterpret_cast<const Quad*>(gradient.at(0, i));
+  };
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * Quads::count();
+  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * Quads::count() + Quads::id();
        chunk * numerics::kSumChunk < n; chunk += step) {
-    const float sum =
-        warp_chunk_sum(chunk * numerics::kSumChunk, chunk_end(chunk, n), [&](std::int64_t i) {
-          const float g = gradient.load(0, i);
-          return g * g;
-        });
-    if (lane_id() == 0) sums[chunk] = sum;
+    const std::int64_t first = chunk * numerics::kSumChunk, end = chunk_end(chunk, n);
+    const float sum = gradient.wide ? Quads::chunk_sum<16>(first, end, load, squares, last)
+                                    : Quads::chunk_sum<1>(first, end, load_some, squares, last);
+    if (Quads::rank() == 0) sums[chunk] = sum;
   }
 }
 
-/// One block. The tree sum of all elements is the tree sum of the sums of its chunks.
-__global__ void add_square_sums(std::int64_t chunks, const float* sums, float* scalars) {
-  const float sum = block_tree_sum(chunks, [sums](std::int64_t i) { return sums[i]; });
+/// One block. The tree sum of all elements is the tree sum of the sums of its chunks. Zeros after
+/// the last one, which change nothing, keep as many loads under way there as before.
+__global__ void __launch_bounds__(kTotalThreads, 1)
+    add_square_sums(std::int64_t chunks, const float* sums, float* scalars) {
+  constexpr int kTogether = 32;
+  using Singles = Team<1>;
+  const auto load = [&](std::int64_t i) { return i < chunks ? sums[i] : 0.0f; };
+  const auto values = [](float sum) { return Singles::Values{sum}; };
+  const auto last = [&](std::int64_t i) { return values(load(i)); };
+  const float sum = block_sum_of_chunks(
+      chunks, Singles::id(), Singles::count(), Singles::rank() == 0, [&](std::int64_t chunk) {
+        constexpr std::int64_t kRound = kTogether * kWarpSize;
+        const std::int64_t end = (chunk_end(chunk, chunks) + kRound - 1) / kRound * kRound;
+        return Singles::chunk_sum<kTogether>(chunk * numerics::kSumChunk, end, load, values, last);
+      });
   if (threadIdx.x == 0) {
     float& total = scalars[StepScalar::kGradNormSquared];
     total = numerics::canonical_nan(total + sum);
@@ -116,8 +149,7 @@ __global__ void update(AdamWSpec spec, const float* scalars, float decay_mask, s
 
 void run(Context& context, const ops::AccumulateSquareSum& op) {
   op.check();
-  constexpr unsigned kThreads = 256;
-  constexpr std::int64_t kWarps = kThreads / kWarpSize;
+  constexpr std::int64_t kTeams = kSumThreads / Quads::kThreads;
   const std::int64_t n = op.gradient.size();
   const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
   auto* sums =
@@ -126,13 +158,12 @@ void run(Context& context, const ops::AccumulateSquareSum& op) {
     const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
     with_rows(
         [&](const auto& gradient) {
-          square_chunk_sums<<<grid_size((chunks + kWarps - 1) / kWarps, enough), kThreads, 0,
+          square_chunk_sums<<<grid_size((chunks + kTeams - 1) / kTeams, enough), kSumThreads, 0,
                               context.stream()>>>(n, gradient, sums);
         },
         op.gradient.flat());
     check_launch("accumulate_square_sum");
   }
-  constexpr unsigned kTotalThreads = 1024;
   add_square_sums<<<1, kTotalThreads, 0, context.stream()>>>(chunks, sums,
                                                              op.scalars.row<float>(0));
   check_launch("accumulate_square_sum: total");

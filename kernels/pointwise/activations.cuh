@@ -9,6 +9,7 @@
 namespace fp8lab::cuda {
 
 inline constexpr float kLargestDivisor = 0x1p126f;
+static_assert(numerics::kExp2Normal < 126.0f);
 
 /// 1 / x to nearest even for 1 <= x < kLargestDivisor, whose result is a normal number: what the
 /// compiler's division does there, without the branch that keeps the elements of a group apart.
@@ -21,17 +22,16 @@ __device__ inline float reciprocal(float x) {
 
 /// numerics::sigmoid of each element; some number for NaN, which what it is multiplied with keeps.
 __device__ inline void sigmoid(const float (&x)[kGroup], float (&result)[kGroup]) {
-  float divisors[kGroup];
   bool ordinary = true;
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
-    divisors[i] = numerics::sigmoid_divisor(x[i]);
-    ordinary &= divisors[i] < kLargestDivisor;
-    result[i] = reciprocal(divisors[i]);
+    const float exponent = numerics::sigmoid_exponent(x[i]);
+    ordinary &= fabsf(exponent) <= numerics::kExp2Normal;
+    result[i] = reciprocal(1.0f + numerics::exp2_normal(exponent));
   }
   if (ordinary) return;
 #pragma unroll
-  for (int i = 0; i < kGroup; ++i) result[i] = 1.0f / divisors[i];
+  for (int i = 0; i < kGroup; ++i) result[i] = 1.0f / numerics::sigmoid_divisor(x[i]);
 }
 
 __device__ inline void swiglu(const float (&gate)[kGroup], const float (&up)[kGroup],

@@ -9,20 +9,55 @@
 
 namespace fp8lab::cuda {
 
-/// partial (blocks, cols): for each block of kColumnSumBlock rows, the sum of term(row, col)
-/// ascending from +0. A thread takes one column of a block.
+/// Adds the terms of rows [first, last) to the sums of a group of columns, several rows' loads
+/// being under way at a time.
+template <class Term>
+__device__ void add_rows(const Term& term, std::int64_t first, std::int64_t last, std::int64_t col,
+                         int count, float (&sums)[kGroup]) {
+  using Loaded = typename Term::Loaded;
+  constexpr int kTogether = 256 / static_cast<int>(sizeof(Loaded));
+  std::int64_t row = first;
+  for (; row + kTogether <= last; row += kTogether) {
+    Loaded loaded[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) loaded[i] = term.load(row + i, col, count);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) term.add(loaded[i], row + i, sums);
+  }
+  for (; row < last; ++row) term.add(term.load(row, col, count), row, sums);
+}
+
+/// partial (blocks, cols): for each block of kColumnSumBlock rows, the sum of the terms of its rows
+/// ascending from +0. A thread takes a group of columns of a block. Term::load reads what the terms
+/// of a row are made of, Term::add adds them; where Term::is_wide it can read whole groups at once.
 template <class Term>
 __global__ void column_block_sums(std::int64_t rows, std::int64_t cols, Term term, float* partial) {
-  const std::int64_t col = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t col =
+      (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kGroup;
   if (col >= cols) return;
+  const int count = cols - col < kGroup ? static_cast<int>(cols - col) : kGroup;
   for (std::int64_t block = blockIdx.y; block * kColumnSumBlock < rows; block += gridDim.y) {
     const std::int64_t first = block * kColumnSumBlock;
     const std::int64_t last = first + kColumnSumBlock < rows ? first + kColumnSumBlock : rows;
-    float sum = 0.0f;
-#pragma unroll 8
-    for (std::int64_t row = first; row < last; ++row) sum = sum + term(row, col);
-    partial[block * cols + col] = sum;
+    float sums[kGroup] = {};
+    if (term.is_wide() && count == kGroup) {
+      add_rows(term, first, last, col, kGroup, sums);
+    } else {
+      add_rows(term, first, last, col, count, sums);
+    }
+    for (int i = 0; i < count; ++i) partial[block * cols + col + i] = sums[i];
   }
+}
+
+/// Number of blocks of kColumnSumBlock rows.
+inline std::int64_t column_sum_blocks(std::int64_t rows) {
+  return (rows + kColumnSumBlock - 1) / kColumnSumBlock;
+}
+
+/// The context's workspace for `partial`.
+inline float* column_sum_workspace(Context& context, std::int64_t rows, std::int64_t cols) {
+  const auto count = static_cast<std::size_t>(column_sum_blocks(rows) * cols);
+  return static_cast<float*>(context.workspace(count * sizeof(float)));
 }
 
 /// destination (1, cols) f32 += the sums of the columns of partial (blocks, cols), ascending from
@@ -30,19 +65,19 @@ __global__ void column_block_sums(std::int64_t rows, std::int64_t cols, Term ter
 void add_block_sums(Context& context, const float* partial, std::int64_t blocks,
                     const TensorView& destination);
 
-/// destination (1, cols) f32 += column sums of term(row, col), a device function object, over
-/// `rows` rows. Uses the context's workspace.
+/// destination (1, cols) f32 += column sums of a Term over `rows` rows. Uses the context's
+/// workspace.
 template <class Term>
 void add_column_sums(Context& context, std::int64_t rows, const Term& term,
                      const TensorView& destination, const char* name) {
   const std::int64_t cols = destination.cols;
   if (cols == 0) return;
-  constexpr unsigned kThreads = 128;
-  const std::int64_t blocks = (rows + kColumnSumBlock - 1) / kColumnSumBlock;
-  auto* partial = static_cast<float*>(
-      context.workspace(static_cast<std::size_t>(blocks * cols) * sizeof(float)));
+  constexpr unsigned kThreads = 32;
+  constexpr std::int64_t kColsOfBlock = kThreads * kGroup;
+  const std::int64_t blocks = column_sum_blocks(rows);
+  float* const partial = column_sum_workspace(context, rows, cols);
   if (blocks > 0) {
-    const dim3 grid(static_cast<unsigned>((cols + kThreads - 1) / kThreads),
+    const dim3 grid(static_cast<unsigned>((cols + kColsOfBlock - 1) / kColsOfBlock),
                     grid_size(blocks, kGridYLimit));
     column_block_sums<<<grid, kThreads, 0, context.stream()>>>(rows, cols, term, partial);
     check_launch(name);

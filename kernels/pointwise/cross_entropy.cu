@@ -163,11 +163,12 @@ __device__ float sum_of_exponentials(const Rows<Z>& z, std::int64_t t, std::int6
   struct alignas(2 * sizeof(Z)) Pair {
     Z x, y;
   };
+  using Values = Team<2>::Values;
   const auto last = [&](std::int64_t i) {
-    return float2{exponential(z.load(t, i)), i + 1 < cols ? exponential(z.load(t, i + 1)) : 0.0f};
+    return Values{exponential(z.load(t, i)), i + 1 < cols ? exponential(z.load(t, i + 1)) : 0.0f};
   };
   const auto of_pair = [&](const Pair& pair) {
-    return float2{exponential(widen(pair.x)), exponential(widen(pair.y))};
+    return Values{exponential(widen(pair.x)), exponential(widen(pair.y))};
   };
   if (z.wide) {
     return block_tree_sum_of_pairs(

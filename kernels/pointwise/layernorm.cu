@@ -67,11 +67,27 @@ __global__ void backward(std::int64_t rows, std::int64_t cols, Rows<DY> dy, Rows
 /// Summand of the weight gradient.
 template <class DY, class X>
 struct Centred {
+  struct Loaded {
+    DY dy[kGroup];
+    X x[kGroup];
+  };
   Rows<DY> dy;
   Rows<X> x;
   const float *mean, *rstd;
-  __device__ float operator()(std::int64_t row, std::int64_t col) const {
-    return dy.load(row, col) * ((x.load(row, col) - mean[row]) * rstd[row]);
+
+  __device__ bool is_wide() const { return dy.wide && x.wide; }
+  __device__ Loaded load(std::int64_t row, std::int64_t col, int count) const {
+    Loaded loaded;
+    dy.load_bits(row, col, count, loaded.dy);
+    x.load_bits(row, col, count, loaded.x);
+    return loaded;
+  }
+  __device__ void add(const Loaded& loaded, std::int64_t row, float (&sums)[kGroup]) const {
+    const float m = mean[row], r = rstd[row];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      sums[i] = sums[i] + widen(loaded.dy[i]) * ((widen(loaded.x[i]) - m) * r);
+    }
   }
 };
 

@@ -64,15 +64,239 @@ __global__ void backward(std::int64_t count, NormHeads heads, Rows<DY> dy, Rows<
 /// Summand of the weight gradient.
 template <class DY, class X>
 struct Normalised {
+  struct Loaded {
+    DY dy[kGroup];
+    X x[kGroup];
+  };
   NormHeads heads;
   Rows<DY> dy;
   Rows<X> x;
   const float* rstd;
-  __device__ float operator()(std::int64_t head, std::int64_t col) const {
+
+  __device__ bool is_wide() const { return dy.wide && x.wide; }
+  __device__ Loaded load(std::int64_t head, std::int64_t col, int count) const {
     const std::int64_t row = heads.row(head), at = heads.first(head) + col;
-    return dy.load(row, at) * (x.load(row, at) * rstd[head]);
+    Loaded loaded;
+    dy.load_bits(row, at, count, loaded.dy);
+    x.load_bits(row, at, count, loaded.x);
+    return loaded;
+  }
+  __device__ void add(const Loaded& loaded, std::int64_t head, float (&sums)[kGroup]) const {
+    const float r = rstd[head];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      sums[i] = sums[i] + widen(loaded.dy[i]) * (widen(loaded.x[i]) * r);
+    }
   }
 };
+
+// --- whole rows of bf16 --------------------------------------------------------------------------
+//
+// A block takes the kColumnSumBlock rows of one partial sum of the weight gradient, some at a time,
+// and a thread the same four columns of each:
+//
+//   dy, x of the next rows --> registers, under way during all of what follows
+//   dy, x of the rows      --> partial sums of the weight gradient, in registers
+//                          --> (dy * weight) * x, to shared memory
+//        barrier                a warp adds those of a row in the order of tree_sum: its k
+//        barrier           --> dx
+
+using Bf16 = std::uint16_t;
+constexpr int kQuad = 4;
+
+struct Quad {
+  uint2 words;
+
+  __device__ void load(const Bf16* source) { words = *reinterpret_cast<const uint2*>(source); }
+  __device__ void widen_to(float (&values)[kQuad]) const {
+    const std::uint32_t pairs[2] = {words.x, words.y};
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+      values[i] =
+          numerics::bits_float(i % 2 != 0 ? pairs[i / 2] & 0xFFFF0000u : pairs[i / 2] << 16);
+    }
+  }
+};
+
+/// Rows of which one launch makes dx and the partial sums of the weight gradient.
+struct RowGradients {
+  std::int64_t rows;
+  int cols;  ///< a multiple of kQuad, at most numerics::kSumChunk
+  Rows<Bf16> dy, x, dx;
+  const float* rstd;
+  float* partial;  ///< (blocks, cols), as of column_block_sums
+};
+
+/// The four columns of a thread in the rows of a block.
+struct Columns {
+  const Bf16 *dy, *x;
+  Bf16* dx;
+  std::int64_t dy_stride, x_stride, dx_stride;
+
+  __device__ Columns(const RowGradients& of, std::int64_t row, int col)
+      : dy(of.dy.at(row, col)),
+        x(of.x.at(row, col)),
+        dx(of.dx.at(row, col)),
+        dy_stride(of.dy.stride),
+        x_stride(of.x.stride),
+        dx_stride(of.dx.stride) {}
+  /// The next row that is read.
+  __device__ void read(Quad& of_dy, Quad& of_x) {
+    of_dy.load(dy);
+    of_x.load(x);
+    dy += dy_stride;
+    x += x_stride;
+  }
+  /// The next row that is written.
+  __device__ void write(const float (&values)[kQuad]) {
+    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values[0], values[1]),
+                                     __floats2bfloat162_rn(values[2], values[3])};
+    uint2 words;
+    std::memcpy(&words, pairs, sizeof words);
+    *reinterpret_cast<uint2*>(dx) = words;
+    dx += dx_stride;
+  }
+};
+
+/// What the threads of a block share.
+template <int kRows>
+struct RowMemory {
+  float rstd[kColumnSumBlock], slopes[kRows];
+};
+
+/// Takes `count` rows, kRows at a time; kWhole: there are kColumnSumBlock. `sums` are those of the
+/// thread's columns; it has some unless it is one of the last.
+template <int kRows, bool kWhole>
+__device__ void take_rows(int cols, int count, bool has_columns, Columns columns,
+                          const float (&w)[kQuad], RowMemory<kRows>& memory, float4* products,
+                          float (&sums)[kQuad]) {
+  static_assert(kColumnSumBlock % kRows == 0);
+  const int quad = static_cast<int>(threadIdx.x), quads = cols / kQuad;
+  Quad next_dy[kRows], next_x[kRows];
+  const auto read = [&](int row) {
+    if (!has_columns || row >= count) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (kWhole || row + i < count) columns.read(next_dy[i], next_x[i]);
+    }
+  };
+  read(0);
+#pragma unroll 1
+  for (int row = 0; row < count; row += kRows) {
+    Quad dy[kRows], x[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) dy[i] = next_dy[i], x[i] = next_x[i];
+    read(row + kRows);
+    if (has_columns) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (!kWhole && row + i >= count) break;
+        const float r = memory.rstd[row + i];
+        float d[kQuad], values[kQuad], of_sum[kQuad];
+        dy[i].widen_to(d);
+        x[i].widen_to(values);
+#pragma unroll
+        for (int c = 0; c < kQuad; ++c) {
+          sums[c] = sums[c] + d[c] * (values[c] * r);
+          of_sum[c] = (d[c] * w[c]) * values[c];
+        }
+        products[i * quads + quad] = {of_sum[0], of_sum[1], of_sum[2], of_sum[3]};
+      }
+    }
+    __syncthreads();
+    for (int i = warp_id(); i < kRows && row + i < count; i += warp_count()) {
+      const auto* const own = reinterpret_cast<const float*>(products + i * quads);
+      const float s = warp_chunk_sum(0, cols, [own](std::int64_t c) { return own[c]; });
+      const float r = memory.rstd[row + i];
+      if (lane_id() == 0) memory.slopes[i] = ((s * r) * r) / static_cast<float>(cols);
+    }
+    __syncthreads();
+    if (has_columns) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (!kWhole && row + i >= count) break;
+        const float r = memory.rstd[row + i], k = memory.slopes[i];
+        float d[kQuad], values[kQuad];
+        dy[i].widen_to(d);
+        x[i].widen_to(values);
+#pragma unroll
+        for (int c = 0; c < kQuad; ++c) d[c] = r * ((d[c] * w[c]) - (values[c] * k));
+        columns.write(d);
+      }
+    }
+  }
+}
+
+/// dx may be dy: a thread overwrites what only it reads, after it has read it.
+template <class W, int kRows, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_of_rows(const __grid_constant__ RowGradients of, Rows<W> weight) {
+  extern __shared__ float4 products[];
+  __shared__ RowMemory<kRows> memory;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kColumnSumBlock;
+  const int count = static_cast<int>(
+      of.rows - first < kColumnSumBlock ? of.rows - first : std::int64_t{kColumnSumBlock});
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    memory.rstd[i] = of.rstd[first + i];
+  }
+  const int col = static_cast<int>(threadIdx.x) * kQuad;
+  const bool has_columns = col < of.cols;
+  float w[kQuad], sums[kQuad] = {};
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) w[i] = has_columns ? weight.load(0, col + i) : 0.0f;
+  __syncthreads();
+  const Columns columns(of, first, col);
+  if (count == kColumnSumBlock) {
+    take_rows<kRows, true>(of.cols, count, has_columns, columns, w, memory, products, sums);
+  } else {
+    take_rows<kRows, false>(of.cols, count, has_columns, columns, w, memory, products, sums);
+  }
+  if (!has_columns) return;
+  *reinterpret_cast<float4*>(of.partial + std::int64_t{blockIdx.x} * of.cols + col) = {
+      sums[0], sums[1], sums[2], sums[3]};
+}
+
+template <class W>
+void launch_backward_of_rows(Context& context, const RowGradients& of, const Rows<W>& weight) {
+  const unsigned threads =
+      static_cast<unsigned>(of.cols / kQuad + kWarpSize - 1) / kWarpSize * kWarpSize;
+  const auto launch = [&](auto kernel, int rows) {
+    const int bytes = rows * of.cols * static_cast<int>(sizeof(float));
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+          "rmsnorm_backward: shared memory");
+    kernel<<<static_cast<unsigned>(column_sum_blocks(of.rows)), threads,
+             static_cast<unsigned>(bytes), context.stream()>>>(of, weight);
+    check_launch("rmsnorm_backward: rows");
+  };
+  constexpr unsigned kFew = 512, kMany = 1024;
+  static_assert(kMany * kQuad == numerics::kSumChunk);
+  if (threads <= kFew) {
+    launch(backward_of_rows<W, 8, kFew>, 8);
+  } else {
+    launch(backward_of_rows<W, 4, kMany>, 4);
+  }
+}
+
+/// True for what backward_of_rows takes.
+bool has_whole_rows(const ops::RmsNormBackward& op) {
+  const auto is_wide = [](const TensorView& view) {
+    return view.dtype == DType::bf16 && rows_of<Bf16>(view).wide;
+  };
+  return op.weight.cols == op.x.cols && op.x.size() > 0 && op.x.cols % kQuad == 0 &&
+         op.x.cols <= numerics::kSumChunk && is_wide(op.dy) && is_wide(op.x) && is_wide(op.dx);
+}
+
+void backward_by_rows(Context& context, const ops::RmsNormBackward& op) {
+  const RowGradients of{op.x.rows,
+                        static_cast<int>(op.x.cols),
+                        rows_of<Bf16>(op.dy),
+                        rows_of<Bf16>(op.x),
+                        rows_of<Bf16>(op.dx),
+                        op.rstd.row<float>(0),
+                        column_sum_workspace(context, op.x.rows, op.x.cols)};
+  with_rows([&](const auto& weight) { launch_backward_of_rows(context, of, weight); }, op.weight);
+  add_block_sums(context, of.partial, column_sum_blocks(of.rows), op.dweight);
+}
 
 }  // namespace
 
@@ -93,6 +317,7 @@ void run(Context& context, const ops::RmsNormForward& op) {
 
 void run(Context& context, const ops::RmsNormBackward& op) {
   op.check();
+  if (has_whole_rows(op)) return backward_by_rows(context, op);
   const float* r = op.rstd.row<float>(0);
   const NormHeads heads = NormHeads::of(op.x, op.weight);
   const std::int64_t count = op.x.rows * heads.count;
@@ -100,8 +325,9 @@ void run(Context& context, const ops::RmsNormBackward& op) {
       [&]<class DY, class X, class W, class DX>(const Rows<DY>& d, const Rows<X>& in,
                                                 const Rows<W>& w, const Rows<DX>& out) {
         // First the op.weight gradient, which reads op.dy, so that op.dx may be written over op.dy.
-        add_column_sums(context, count, Normalised<DY, X>{heads, d, in, r}, op.dweight,
-                        "rmsnorm_backward: op.dweight");
+        add_column_sums(context, count,
+                        Normalised<DY, X>{heads, groups_of(d, heads), groups_of(in, heads), r},
+                        op.dweight, "rmsnorm_backward: op.dweight");
         if (op.x.rows == 0) return;
         backward<<<warp_row_blocks(context, count), kWarpRowThreads, 0, context.stream()>>>(
             count, heads, groups_of(d, heads), groups_of(in, heads), w, r, groups_of(out, heads));

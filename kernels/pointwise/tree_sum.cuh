@@ -128,45 +128,72 @@ __device__ float block_tree_sum(std::int64_t n, const Load& load) {
   });
 }
 
-/// Half a warp, and the calling thread's number in it.
-inline constexpr int kHalfWarp = kWarpSize / 2;
-__device__ inline int half_warp_id() { return static_cast<int>(threadIdx.x) / kHalfWarp; }
-__device__ inline int half_lane_id() { return static_cast<int>(threadIdx.x) % kHalfWarp; }
+/// A team of kWarpSize / kWidth threads adds a chunk whose elements are loaded kWidth at a time:
+/// its thread t is the lanes kWidth t, kWidth t + 1, ... of numerics::chunk_sum.
+template <int kWidth>
+struct Team {
+  static constexpr int kThreads = kWarpSize / kWidth;
 
-/// tree_sum by one block, of elements that are loaded in pairs: a chunk to each half of a warp.
-/// Thread t of it is the lanes 2 t and 2 t + 1 of numerics::chunk_sum. load(i) reads the elements i
-/// and i + 1 for an even i below n - 1, values(pair) makes two floats of them; last(i) returns
-/// those of an i at the end, +0 for what is not there. Eight loads are under way at a time.
-template <class Load, class Values, class Last>
-__device__ float block_tree_sum_of_pairs(std::int64_t n, const Load& load, const Values& values,
-                                         const Last& last) {
-  constexpr int kTogether = 8;
-  const auto sum_of_chunk = [&](std::int64_t chunk) {
-    float2 lanes{0.0f, 0.0f};
-    const auto add = [&lanes](const float2& pair) {
-      lanes.x += pair.x;
-      lanes.y += pair.y;
+  /// Number of the calling thread's team in its block, of the thread in its team, and of teams.
+  static __device__ int id() { return static_cast<int>(threadIdx.x) / kThreads; }
+  static __device__ int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
+  static __device__ int count() { return static_cast<int>(blockDim.x) / kThreads; }
+
+  /// Elements that follow each other, from a multiple of kWidth on.
+  struct Values {
+    float of[kWidth];
+  };
+
+  /// numerics::chunk_sum of elements [first, end); the thread of rank 0 gets it. load(i) reads the
+  /// kWidth elements from i on, a multiple of kWidth with all of them below `end`; values(loaded)
+  /// makes Values of them; last(i) returns those of an i at the end, +0 for what is not there.
+  /// kTogether loads are under way at a time.
+  template <int kTogether, class Load, class MakeValues, class Last>
+  static __device__ float chunk_sum(std::int64_t first, std::int64_t end, const Load& load,
+                                    const MakeValues& values, const Last& last) {
+    Values lanes{};
+    const auto add = [&lanes](const Values& next) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) lanes.of[i] += next.of[i];
     };
-    const std::int64_t end = chunk_end(chunk, n);
-    std::int64_t i = chunk * numerics::kSumChunk + 2 * half_lane_id();
-    for (; i + (kTogether - 1) * kWarpSize + 1 < end; i += kTogether * kWarpSize) {
-      decltype(load(i)) pairs[kTogether];
+    std::int64_t i = first + kWidth * rank();
+    for (; i + (kTogether - 1) * kWarpSize + kWidth - 1 < end; i += kTogether * kWarpSize) {
+      decltype(load(i)) loaded[kTogether];
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) pairs[j] = load(i + j * kWarpSize);
+      for (int j = 0; j < kTogether; ++j) loaded[j] = load(i + j * kWarpSize);
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) add(values(pairs[j]));
+      for (int j = 0; j < kTogether; ++j) add(values(loaded[j]));
     }
     for (; i < end; i += kWarpSize) add(last(i));
-    // Lanes 16, 8, 4 and 2 apart are of threads 8, 4, 2 and 1 apart, the last two of one thread.
-    const unsigned half = 0xFFFFu << (half_warp_id() % 2 * kHalfWarp);
-    for (int span = kHalfWarp / 2; span > 0; span /= 2) {
-      lanes.x += __shfl_down_sync(half, lanes.x, span, kHalfWarp);
-      lanes.y += __shfl_down_sync(half, lanes.y, span, kHalfWarp);
+    // Lanes 16, 8, ... kWidth apart are of different threads, those that are closer of one.
+    const int first_lane = lane_id() / kThreads * kThreads;
+    const unsigned team =
+        kThreads == kWarpSize ? kAllLanes : ((1u << kThreads % kWarpSize) - 1u) << first_lane;
+    for (int span = kThreads / 2; span > 0; span /= 2) {
+#pragma unroll
+      for (int l = 0; l < kWidth; ++l) {
+        lanes.of[l] += __shfl_down_sync(team, lanes.of[l], span, kThreads);
+      }
     }
-    return lanes.x + lanes.y;
+#pragma unroll
+    for (int span = kWidth / 2; span > 0; span /= 2) {
+#pragma unroll
+      for (int l = 0; l < span; ++l) lanes.of[l] += lanes.of[l + span];
+    }
+    return lanes.of[0];
+  }
+};
+
+/// tree_sum by one block, of elements that are loaded in pairs, as Team<2>::chunk_sum has it.
+template <class Load, class MakeValues, class Last>
+__device__ float block_tree_sum_of_pairs(std::int64_t n, const Load& load, const MakeValues& values,
+                                         const Last& last) {
+  using Pairs = Team<2>;
+  const auto sum_of_chunk = [&](std::int64_t chunk) {
+    return Pairs::chunk_sum<8>(chunk * numerics::kSumChunk, chunk_end(chunk, n), load, values,
+                               last);
   };
-  return block_sum_of_chunks(n, half_warp_id(), 2 * warp_count(), half_lane_id() == 0,
-                             sum_of_chunk);
+  return block_sum_of_chunks(n, Pairs::id(), Pairs::count(), Pairs::rank() == 0, sum_of_chunk);
 }
 
 }  // namespace fp8lab::cuda

@@ -103,10 +103,6 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::uint32_t* amax_of(const TensorView& state) {
-  return reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax);
-}
-
 /// One quantization to codes of at most 8 bits with ordinary scales: first the scales of all tiles,
 /// then the codes.
 class Quantizer {
@@ -242,20 +238,16 @@ class SharedFactors {
   BlockOperand block(const QuantizedOperand& operand, bool transpose) {
     const QuantSpec& spec = operand.spec;
     if (has_block_tiles(spec)) return block_tiles(operand, transpose);
-    const Scales scales = scales_of(operand, transpose);
     const bool lines = has_row_scales(spec);
     float* const factors = next_;
     next_ += lines ? operand.rows : 1;
-    if (spec.scale_source == ScaleSource::current) {
-      find_tile_scales(context_, source_, tile_grid(source_, spec.tile, transpose), spec,
-                       tensor_amax_,
-                       !lines      ? tensor_amax_
-                       : transpose ? col_amax()
-                                   : row_amax(),
-                       factors, scales);
-    } else {
-      find_known_scale(context_, spec, state_, factors, scales);
-    }
+    if (has_known_scale(spec)) return block_known(context_, operand, transpose, state_, factors);
+    find_tile_scales(context_, source_, tile_grid(source_, spec.tile, transpose), spec,
+                     tensor_amax_,
+                     !lines      ? tensor_amax_
+                     : transpose ? col_amax()
+                                 : row_amax(),
+                     factors, scales_of(operand, transpose));
     return block_factors(operand, factors, lines ? 1 : 0);
   }
 
@@ -279,7 +271,7 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
   if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
   if (has_block_tiles(spec)) {
     const BlockOperand tiles = block_tiles(operand, transpose);
-    return quantize_blocks(context, source, spec.scale.divides(),
+    return quantize_blocks(context, source, divides(spec),
                            transpose ? BlockOperand{} : tiles, transpose ? tiles : BlockOperand{},
                            nullptr);
   }
@@ -309,9 +301,6 @@ bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
     return !spec.transform && has_instruction(spec) &&
            (has_block_tiles(spec) || has_row_scales(spec) || spec.scale_tile().is_tensor());
   };
-  const auto divides = [](const QuantSpec& spec) {
-    return spec.has_scale() && spec.scale.divides();
-  };
   return fits(first) && fits(second) && first.format == second.format &&
          divides(first) == divides(second);
 }
@@ -327,8 +316,8 @@ void quantize_both(Context& context, const ops::QuantizeBoth& op) {
   const BlockOperand transposed = factors.block(op.second, true);
   const bool delayed = op.first.spec.scale_source == ScaleSource::delayed ||
                        op.second.spec.scale_source == ScaleSource::delayed;
-  quantize_blocks(context, op.source, op.first.spec.has_scale() && op.first.spec.scale.divides(),
-                  row, transposed, delayed ? amax_of(op.state) : nullptr);
+  quantize_blocks(context, op.source, divides(op.first.spec), row, transposed,
+                  delayed ? amax_of(op.state) : nullptr);
 }
 
 void run(Context& context, const ops::Quantize& op) {

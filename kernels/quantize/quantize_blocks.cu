@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "kernels/quantize/quantize_blocks.cuh"
+#include "kernels/quantize/quantize_scales.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -70,6 +71,11 @@ bool has_block_tiles(const QuantSpec& spec) {
          (tile.rows == 1 || tile.rows == tile.cols);
 }
 
+bool has_known_scale(const QuantSpec& spec) {
+  return has_instruction(spec) && spec.scale_tile().is_tensor() &&
+         spec.scale_source != ScaleSource::current;
+}
+
 bool has_row_scales(const QuantSpec& spec) {
   return has_instruction(spec) && spec.scale_source == ScaleSource::current &&
          spec.scale.format != numerics::ScaleFormat::nv_two_level && spec.tile.is_row();
@@ -101,10 +107,23 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
   return block;
 }
 
+BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool transpose,
+                         const TensorView& state, float* factor) {
+  find_known_scale(context, operand.spec, state, factor, scales_of(operand, transpose));
+  return block_factors(operand, factor, 0);
+}
+
 void quantize_blocks(Context& context, const TensorView& source, bool divide,
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
   const auto run = [&]<class T, class Cast>(const Rows<T>& rows, Cast) {
-    launch_blocks<Cast>(context, rows, source, row, transposed, amax);
+    const StoredBlocks<T> elements{rows};
+    if (transposed.codes == nullptr) {
+      launch_blocks<Cast, true, false>(context, elements, source, row, transposed, amax);
+    } else if (row.codes == nullptr) {
+      launch_blocks<Cast, false, true>(context, elements, source, row, transposed, amax);
+    } else {
+      launch_blocks<Cast, true, true>(context, elements, source, row, transposed, amax);
+    }
   };
   with_cast(source, row.codes != nullptr ? row.format : transposed.format, divide, run);
 }

@@ -1,5 +1,6 @@
 // The kernel of quantization in one reading of the source: 128 x 128 elements stay in registers
-// from the amax of their tiles to their codes.
+// from the amax of their tiles to their codes. A source reads its elements, or makes them of what
+// it reads (quantize_fused_blocks.cu); it may have several patches for a thread, one after another.
 //
 //   source, bf16 or f32                       +------- 128 columns, 16 lanes of 8 -------+
 //        |  16-byte loads, zeros outside       | warp 0: 16 rows, 2 lanes of 8            |
@@ -68,6 +69,13 @@ struct Place {
   }
   __device__ bool contains(int block_row, int block_col) const {
     return row0 + block_row < rows && col0 + block_col < cols;
+  }
+  /// Moves on by `width` columns in a source that ends `width` columns later. Keeps the compiler
+  /// from carrying there what it made of the place, in registers that it does not have.
+  __device__ void move_right(std::int64_t width) {
+    col0 += width;
+    cols += width;
+    asm volatile("" : "+r"(lane), "+r"(warp), "+r"(row), "+r"(col));
   }
 };
 
@@ -413,64 +421,96 @@ __device__ inline void write_transposed_codes(const BlockOperand& operand, const
 
 // --- kernel -------------------------------------------------------------------------------------
 
-template <class T, class Cast, bool kRow, bool kTransposed>
-__global__ void __launch_bounds__(kBlockThreads, sizeof(T) != 2 ? 2
-                                                 : kRow         ? 3
-                                                                : 4)
-    block_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols,
+/// Dynamic shared memory of a block.
+__device__ inline uint4* block_memory() {
+  extern __shared__ uint4 memory[];
+  return memory;
+}
+
+/// Elements as they lie in memory. What block_kernel asks of a source: `load` makes the first of a
+/// thread's kPatches patches; `next` moves `at` on and makes the next one; `store` writes a patch
+/// where the source's elements are wanted themselves. It may use kShared bytes of block_memory(),
+/// of which the kernel takes the first for the transposed codes once `load` has returned.
+template <class T>
+struct StoredBlocks {
+  using Element = T;
+  static constexpr int kPatches = 1;
+  static constexpr int kShared = 0;
+  /// Blocks on a multiprocessor, with codes as the elements lie (`row`) or without.
+  static constexpr int blocks(bool row) { return sizeof(T) != 2 ? 2 : row ? 3 : 4; }
+  Rows<T> rows;
+
+  __device__ void load(const Place& at, Patch<T>& patch) const { patch.load(rows, at); }
+  __device__ void next(Place&, Patch<T>&) const {}
+  __device__ void store(const Place&, const Patch<T>&) const {}
+};
+
+/// `rows` and `cols` are those of the first patches.
+template <class Source, class Cast, bool kRow, bool kTransposed>
+__global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
+    block_kernel(const __grid_constant__ Source source, std::int64_t rows, std::int64_t cols,
                  const __grid_constant__ BlockOperand row,
                  const __grid_constant__ BlockOperand transposed, std::uint32_t* amax) {
-  __shared__ alignas(16) std::byte codes[kTransposed ? sizeof(TransposedCodes) : 16];
+  constexpr bool kOwnCodes = kTransposed && Source::kShared == 0;
+  static_assert(Source::kShared == 0 || Source::kShared >= sizeof(TransposedCodes));
+  __shared__ alignas(16) std::byte own_codes[kOwnCodes ? sizeof(TransposedCodes) : 16];
+  auto& codes = *reinterpret_cast<TransposedCodes*>(
+      Source::kShared > 0 ? static_cast<void*>(block_memory()) : own_codes);
   __shared__ alignas(16) std::uint32_t row_parts[kRow ? TileMap<false>::kParts : 4];
   __shared__ alignas(16) std::uint32_t turned_parts[kTransposed ? TileMap<true>::kParts : 4];
-  const Place at = place_of_block < kTransposed && !kRow > (rows, cols);
+  Place at = place_of_block < kTransposed && !kRow > (rows, cols);
   const TileMap<false> row_map(row);
   const TileMap<true> turned_map(transposed);
   const bool share_row = kRow && row.factors == nullptr && !row_map.in_warp();
   const bool share_turned = kTransposed && transposed.factors == nullptr && !turned_map.in_warp();
 
-  Patch<T> patch;
-  patch.load(source, at);
-  if (amax != nullptr) raise(amax, patch.amax());
-  if (share_row) write_parts(row_map, patch, at, row_parts);
-  if (share_turned) write_parts(turned_map, patch, at, turned_parts);
-  if (share_row || share_turned) {
-    __syncthreads();
-    if (share_row) find_scales(row_map, row, at, row_parts);
-    if (share_turned) find_scales(turned_map, transposed, at, turned_parts);
-    __syncthreads();
-  }
-  float factors[kGroup];
-  if constexpr (kTransposed) {
-    find_factors(turned_map, transposed, patch, at, turned_parts, factors);
-    turn_codes<Cast>(patch, at, factors, *reinterpret_cast<TransposedCodes*>(codes));
-    patch.forget_results();
-  }
-  if constexpr (kRow) {
-    find_factors(row_map, row, patch, at, row_parts, factors);
-    write_row_codes<Cast>(row, patch, at, factors);
-  }
-  if constexpr (kTransposed) {
-    __syncthreads();
-    write_transposed_codes(transposed, at, *reinterpret_cast<const TransposedCodes*>(codes));
+  Patch<typename Source::Element> patch;
+  source.load(at, patch);
+#pragma unroll 1
+  for (int i = 0; i < Source::kPatches; ++i) {
+    if (i > 0) {
+      __syncthreads();  // the shared memory of the patch before
+      source.next(at, patch);
+    }
+    source.store(at, patch);
+    if (amax != nullptr) raise(amax, patch.amax());
+    if (share_row) write_parts(row_map, patch, at, row_parts);
+    if (share_turned) write_parts(turned_map, patch, at, turned_parts);
+    if (share_row || share_turned) {
+      __syncthreads();
+      if (share_row) find_scales(row_map, row, at, row_parts);
+      if (share_turned) find_scales(turned_map, transposed, at, turned_parts);
+      __syncthreads();
+    }
+    float factors[kGroup];
+    if constexpr (kTransposed) {
+      find_factors(turned_map, transposed, patch, at, turned_parts, factors);
+      turn_codes<Cast>(patch, at, factors, codes);
+      patch.forget_results();
+    }
+    if constexpr (kRow) {
+      find_factors(row_map, row, patch, at, row_parts, factors);
+      write_row_codes<Cast>(row, patch, at, factors);
+    }
+    if constexpr (kTransposed) {
+      __syncthreads();
+      write_transposed_codes(transposed, at, codes);
+    }
   }
 }
 
-/// Runs block_kernel for the orientations that have codes; Cast is a Fp8Cast.
-template <class Cast, class T>
-void launch_blocks(Context& context, const Rows<T>& source, const TensorView& shape,
+/// Runs block_kernel over `shape`, that of the first patches; Cast is a Fp8Cast.
+template <class Cast, bool kRow, bool kTransposed, class Source>
+void launch_blocks(Context& context, const Source& source, const TensorView& shape,
                    const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
-  const auto launch = [&](auto kernel) {
-    kernel<<<blocks_of(shape), kBlockThreads, 0, context.stream()>>>(source, shape.rows, shape.cols,
-                                                                     row, transposed, amax);
-  };
-  if (transposed.codes == nullptr) {
-    launch(block_kernel<T, Cast, true, false>);
-  } else if (row.codes == nullptr) {
-    launch(block_kernel<T, Cast, false, true>);
-  } else {
-    launch(block_kernel<T, Cast, true, true>);
+  constexpr auto kKernel = block_kernel<Source, Cast, kRow, kTransposed>;
+  if constexpr (Source::kShared > 0) {
+    check(
+        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Source::kShared),
+        "quantize: shared memory of blocks");
   }
+  kKernel<<<blocks_of(shape), kBlockThreads, Source::kShared, context.stream()>>>(
+      source, shape.rows, shape.cols, row, transposed, amax);
   check_launch("quantize: blocks");
 }
 

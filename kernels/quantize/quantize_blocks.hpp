@@ -31,6 +31,8 @@ struct BlockOperand {
 bool has_instruction(const QuantSpec& spec);
 /// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles.
 bool has_block_tiles(const QuantSpec& spec);
+/// True when one scale of the whole tensor is known beforehand.
+bool has_known_scale(const QuantSpec& spec);
 /// True when each row of the operand has a current scale of one level.
 bool has_row_scales(const QuantSpec& spec);
 /// The operand with tiles by has_block_tiles. Requires it and has_instruction.
@@ -39,8 +41,13 @@ BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose);
 BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
                            std::int64_t factor_step);
 
-/// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of `transposed`,
-/// transposed; either may be without codes. Formats, and division or multiplication by the factor
+/// The operand with the factor of its known scale, which is written as well; *factor receives it.
+BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool transpose,
+                         const TensorView& state, float* factor);
+
+/// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of
+/// `transposed`, transposed; either may be without codes. Formats, and division or multiplication
+/// by the factor
 /// (`divide`), are the same for both. With `amax` the bits of *amax are raised to those of the
 /// largest magnitude of the source.
 void quantize_blocks(Context& context, const TensorView& source, bool divide,

@@ -94,18 +94,6 @@ struct SwigluRows {
   }
 };
 
-bool divides(const QuantSpec& spec) { return spec.has_scale() && spec.scale.divides(); }
-
-/// True when one scale of the whole tensor is known beforehand.
-bool has_known_scale(const QuantSpec& spec) {
-  return has_instruction(spec) && spec.scale_tile().is_tensor() &&
-         spec.scale_source != ScaleSource::current;
-}
-
-std::uint32_t* amax_of(const TensorView& state) {
-  return reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax);
-}
-
 /// Runs row_kernel over the rows of `shape` with the scales of the operand.
 template <class Source>
 void launch_source(Context& context, const Source& source, const TensorView& shape,
@@ -119,9 +107,8 @@ void launch_source(Context& context, const Source& source, const TensorView& sha
       launch.template operator()<RowScales::row>(block_factors(operand, nullptr, 0), nullptr);
     } else if (has_known_scale(spec)) {
       auto* const factor = static_cast<float*>(context.workspace(kAlignment));
-      find_known_scale(context, spec, state, factor, scales_of(operand, false));
       launch.template operator()<RowScales::given>(
-          block_factors(operand, factor, 0),
+          block_known(context, operand, false, state, factor),
           spec.scale_source == ScaleSource::delayed ? amax_of(state) : nullptr);
     } else {
       launch.template operator()<RowScales::tiles>(block_tiles(operand, false), nullptr);
@@ -187,7 +174,7 @@ void produce(Context& context, const ops::SwigluForward& swiglu, const ops::Prod
 /// True where it has been done.
 template <class Producer>
 bool try_to_produce(Context& context, const Producer& producer, const ops::ProduceQuantize& op) {
-  if (op.second != nullptr || !can_quantize(producer, op.first.spec)) return false;
+  if (!can_quantize(producer, op.first.spec)) return false;
   producer.check();
   ops::Quantize{producer.output(), false, op.key, op.state, op.first}.check();
   check_supported("quantize", op.first);
@@ -199,6 +186,10 @@ bool try_to_produce(Context& context, const Producer& producer, const ops::Produ
 }  // namespace
 
 bool produce_quantize(Context& context, const ops::ProduceQuantize& op) {
+  if (op.second != nullptr) {
+    const auto* const swiglu = std::get_if<ops::SwigluBackward>(&op.producer);
+    return swiglu != nullptr && produce_quantize_both(context, *swiglu, op);
+  }
   if (const auto* const norm = std::get_if<ops::RmsNormForward>(&op.producer)) {
     return try_to_produce(context, *norm, op);
   }

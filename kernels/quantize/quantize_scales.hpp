@@ -27,6 +27,14 @@ struct Scales {
 };
 Scales scales_of(const QuantizedOperand& operand, bool transpose);
 
+/// True when elements are divided by their scale, not multiplied by a factor.
+inline bool divides(const QuantSpec& spec) { return spec.has_scale() && spec.scale.divides(); }
+
+/// The running amax of a delayed state, as bits.
+inline std::uint32_t* amax_of(const TensorView& state) {
+  return reinterpret_cast<std::uint32_t*>(static_cast<float*>(state.data) + DelayedState::kAmax);
+}
+
 /// amax[tile] = max(amax[tile], |x|...) as bits; those of a NaN are above those of infinity.
 void measure_tiles(Context& context, const TensorView& source, const TileGrid& grid,
                    std::uint32_t* amax);

@@ -168,6 +168,7 @@ class BackendBench {
       results.back().operation = std::string(name) + " " + label(spec) + " in parts";
     };
     Backend& b = backend_;
+    QuantizedOperand turned = operand_for(spec, source_.cols, rows, true);
     const ops::ProduceQuantize norm{
         ops::RmsNormForward{source_, weight, 1e-6f, copy_, rstd}, {}, state, whole};
     const ops::ProduceQuantize swiglu{ops::SwigluForward{source_, half}, {}, state, narrow};
@@ -177,6 +178,11 @@ class BackendBench {
     add(
         "swiglu", 3.0 * elements + bytes_of(narrow), [&] { b.run(swiglu); },
         [&] { b.Backend::run(swiglu); });
+    const ops::ProduceQuantize gradient{
+        ops::SwigluBackward{source_, half, copy_}, {}, state, whole, &turned, false};
+    add(
+        "swiglu backward both", 3.0 * elements + bytes_of(whole) + bytes_of(turned),
+        [&] { b.run(gradient); }, [&] { b.Backend::run(gradient); });
     backend_.release_to(mark);
     return results;
   }
