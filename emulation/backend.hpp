@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,12 @@ namespace fp8lab {
 struct Download {
   void* destination = nullptr;
   TensorView source;
+};
+
+/// What a backend keeps of operations that are enqueued again and again.
+class Recorded {
+ public:
+  virtual ~Recorded() = default;
 };
 
 class Backend {
@@ -68,6 +75,11 @@ class Backend {
   }
   virtual void fill_zero(const TensorView& view) = 0;
   virtual void synchronize() = 0;
+  /// Enqueues what `enqueue` enqueues: operations and fill_zero() alone. A backend may keep it in
+  /// `recorded`, and when it is given that again, enqueue the same without a call of `enqueue`. So
+  /// the caller brings a `recorded` back only where `enqueue` would do the same once more, with the
+  /// same settings in the same memory, and lets it go before the memory.
+  virtual void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue);
 
   // --- operations -----------------------------------------------------------------------------
   // What each does, and the order of its arithmetic, stands in its header in emulation/ops.

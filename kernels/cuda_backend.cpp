@@ -1,18 +1,32 @@
 #include "kernels/cuda_backend.hpp"
 
 #include <limits>
+#include <optional>
 
 #include "emulation/base/error.hpp"
 #include "emulation/ops/gemm_plan.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
+#include "kernels/runtime/graph.hpp"
 #include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+
+/// Memory of the context, which moves when it grows. A graph has its addresses.
+struct Scratch {
+  void *workspace, *tensor;
+  bool operator==(const Scratch&) const = default;
+};
+
+struct RecordedGraph final : Recorded {
+  explicit RecordedGraph(const Scratch& memory) : scratch(memory) {}
+  Scratch scratch;
+  std::optional<Graph> graph;
+};
 
 /// Quantizers and products may be refused, nothing else.
 template <class Op>
@@ -28,13 +42,15 @@ Support refusal(const ops::Gemm& op) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device) : context_(device) {}
+CudaBackend::CudaBackend(int device, Launches launches) : context_(device), launches_(launches) {}
 
 CudaBackend::~CudaBackend() = default;
 
-std::unique_ptr<Backend> make_cuda_backend(GemmImplementation implementation) {
-  if (implementation == GemmImplementation::cublaslt) return std::make_unique<CublasLtBackend>(0);
-  return std::make_unique<CudaBackend>(0);
+std::unique_ptr<Backend> make_cuda_backend(GemmImplementation implementation, Launches launches) {
+  if (implementation == GemmImplementation::cublaslt) {
+    return std::make_unique<CublasLtBackend>(0, launches);
+  }
+  return std::make_unique<CudaBackend>(0, launches);
 }
 
 std::string CudaBackend::device() const { return context_.description(); }
@@ -96,6 +112,22 @@ void CudaBackend::fill_zero(const TensorView& view) {
         "cudaMemset2DAsync");
 }
 
+void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
+                         const std::function<void()>& enqueue) {
+  if (launches_ == Launches::single) return enqueue();
+  const Scratch scratch{context_.workspace(1), context_.tensor_memory(1)};
+  auto* kept = static_cast<RecordedGraph*>(recorded.get());
+  if (kept == nullptr || kept->scratch != scratch) {
+    // Whatever memory the operations need besides tensors, they take now.
+    enqueue();
+    recorded =
+        std::make_unique<RecordedGraph>(Scratch{context_.workspace(1), context_.tensor_memory(1)});
+    return;
+  }
+  if (!kept->graph) kept->graph.emplace(context_.stream(), enqueue);
+  kept->graph->launch(context_.stream());
+}
+
 #define FP8LAB_OPERATION(Name)                                                     \
   Support CudaBackend::supports(const ops::Name& op) const { return refusal(op); } \
   void CudaBackend::run(const ops::Name& op) { cuda::run(context_, op); }
@@ -113,7 +145,7 @@ void CudaBackend::run(const ops::ProduceQuantize& op) {
 
 void CudaBackend::run(const ops::Product& op) { Backend::run(op); }
 
-CublasLtBackend::CublasLtBackend(int device) : CudaBackend(device) {}
+CublasLtBackend::CublasLtBackend(int device, Launches launches) : CudaBackend(device, launches) {}
 
 std::string CublasLtBackend::device() const {
   return CudaBackend::device() + ", GEMM by " + cublaslt_version();

@@ -12,11 +12,17 @@
 
 namespace fp8lab::cuda {
 
+/// How operations that repeat are launched. The bits are the same.
+enum class Launches : std::uint8_t {
+  graphs,  ///< Backend::repeat() keeps CUDA graphs
+  single,  ///< each kernel by itself
+};
+
 /// Enqueues every operation on one stream of one device.
 class CudaBackend : public Backend {
  public:
   /// Throws Error where the device is missing or not of compute capability 9.0.
-  explicit CudaBackend(int device);
+  explicit CudaBackend(int device, Launches launches = Launches::graphs);
   ~CudaBackend() override;
 
   std::string name() const override { return "cuda"; }
@@ -34,6 +40,8 @@ class CudaBackend : public Backend {
   void download_all(std::span<const Download> downloads) override;
   void fill_zero(const TensorView& view) override;
   void synchronize() override { context_.synchronize(); }
+  /// The second time as a graph, unless the workspace has moved in between.
+  void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue) override;
 
   using Backend::run;
   using Backend::supports;
@@ -52,13 +60,14 @@ class CudaBackend : public Backend {
  private:
   Arena memory_;
   Staging staging_;
+  Launches launches_;
 };
 
 /// A CudaBackend whose GEMMs are those of cuBLASLt: the same bits, but the library refuses more.
 class CublasLtBackend final : public CudaBackend {
  public:
   /// Throws as CudaBackend does.
-  explicit CublasLtBackend(int device);
+  explicit CublasLtBackend(int device, Launches launches = Launches::graphs);
 
   std::string device() const override;
   Support supports(const ops::Gemm& op) const override;
@@ -79,6 +88,7 @@ enum class GemmImplementation : std::uint8_t { own, cublaslt };
 
 /// A CudaBackend, or a CublasLtBackend, on device 0.
 std::unique_ptr<Backend> make_cuda_backend(
-    GemmImplementation implementation = GemmImplementation::own);
+    GemmImplementation implementation = GemmImplementation::own,
+    Launches launches = Launches::graphs);
 
 }  // namespace fp8lab::cuda

@@ -13,8 +13,8 @@
 
 namespace fp8lab {
 
-std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
-                                      const std::string& gemm) {
+std::unique_ptr<Backend> make_backend(const std::string& name, int threads, const std::string& gemm,
+                                      bool graphs) {
   if (gemm != "own" && gemm != "cublaslt") {
     throw Error("unknown GEMM implementation '" + gemm + "'" + did_you_mean(gemm, "own, cublaslt") +
                 "; accepted are own and cublaslt");
@@ -22,15 +22,19 @@ std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
   if (gemm == "cublaslt" && name != "cuda") {
     throw Error("GEMM implementation cublaslt needs backend 'cuda', found '" + name + "'");
   }
+  if (!graphs && name != "cuda") {
+    throw Error("--no-graphs is for backend 'cuda', found '" + name + "'");
+  }
   if (name == "cpu") return cpu::make_cpu_backend(threads);
   if (name == "truth") return reference::make_truth_backend(threads);
   if (name == "cuda") {
 #if defined(FP8LAB_HAVE_CUDA)
-    using cuda::GemmImplementation;
+    using cuda::GemmImplementation, cuda::Launches;
     // What the host computes beside the device.
     if (checked_threads(threads, "threads") > 0) omp_set_num_threads(threads);
-    return cuda::make_cuda_backend(gemm == "own" ? GemmImplementation::own
-                                                 : GemmImplementation::cublaslt);
+    return cuda::make_cuda_backend(
+        gemm == "own" ? GemmImplementation::own : GemmImplementation::cublaslt,
+        graphs ? Launches::graphs : Launches::single);
 #else
     throw Error("backend 'cuda' is not available: this build has no CUDA backend; use 'cpu'");
 #endif

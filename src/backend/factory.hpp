@@ -11,9 +11,10 @@ namespace fp8lab {
 /// "cpu", "truth" or "cuda". `threads`, with "cuda" those of the host, 0 means all processors.
 /// Throws Error for an unknown name, for more than thread_limit() and for "cuda" where no CUDA
 /// backend or no device is present. `gemm` says what multiplies: "own", or with "cuda" also
-/// "cublaslt".
+/// "cublaslt". Without `graphs`, which is for "cuda" as well, kernels that repeat are launched one
+/// by one.
 std::unique_ptr<Backend> make_backend(const std::string& name, int threads,
-                                      const std::string& gemm = "own");
+                                      const std::string& gemm = "own", bool graphs = true);
 
 /// The library and algorithm of the backend's last GEMM; empty for our own implementations.
 std::string gemm_algorithm(const Backend& backend);

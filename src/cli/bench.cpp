@@ -36,6 +36,7 @@ Options bench_options() {
   options.add("backend", value<std::string>("cpu"), "quantize and train: cpu or cuda");
   add_run_choice(options);
   options.add("all-targets", "every instruction set that fp8lab info lists, not only the fastest");
+  options.add("no-graphs", "train: backend cuda without CUDA graphs");
   options.add("repeats", value<int>(5), "measurements of each kind");
   options.add("rows", value<std::int64_t>(4096), "quantization: rows of the tensor");
   options.add("cols", value<std::int64_t>(4096), "quantization: its columns");
@@ -315,7 +316,8 @@ nlohmann::ordered_json bench_training(const Values& values) {
   if (config.backend != "cpu" && config.backend != "cuda") {
     throw unknown_word("bench", "backend", config.backend, {"cpu", "cuda"});
   }
-  const std::unique_ptr<Backend> backend = make_backend(config.backend, 0);
+  const std::unique_ptr<Backend> backend =
+      make_backend(config.backend, 0, "own", values.count("no-graphs") == 0);
   const TrainBench bench = bench_train(config, *backend, values["repeats"].as<int>());
   const double plain = bench.steps.front().median();
   const double rate = bench.multiply_adds / plain;
@@ -406,7 +408,7 @@ int bench(const std::vector<std::string>& arguments) {
        {"load", "", {"model", "repeats", "json"}, load},
        {"train",
         "",
-        {"config", "preset", "recipe", "set", "backend", "repeats", "json"},
+        {"config", "preset", "recipe", "set", "backend", "no-graphs", "repeats", "json"},
         training}});
 }
 

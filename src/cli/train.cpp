@@ -39,6 +39,9 @@ Options train_options() {
   options.add(
       "simd", value<std::string>(),
       "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx, if fp8lab info lists it");
+  options.add(
+      "no-graphs",
+      "backend cuda: launch kernels that repeat from step to step one by one; the same bits");
   options.add("resume", "continue the run in --out");
   options.add("dry-run",
               "print recipe, memory and time estimate, and what --out holds; write nothing");
@@ -130,8 +133,8 @@ int train(const std::vector<std::string>& arguments) {
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
   TrainerOptions options = trainer_options(values, config);
-  const std::unique_ptr<Backend> backend =
-      make_backend(config.backend, threads_of(values, "train"));
+  const std::unique_ptr<Backend> backend = make_backend(config.backend, threads_of(values, "train"),
+                                                        "own", values.count("no-graphs") == 0);
   PhaseLine phase;
   if (values.count("dry-run") != 0) {
     const std::string said = describe_options(options, config);

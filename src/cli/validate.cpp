@@ -64,6 +64,7 @@ Options validate_options() {
   options.add("recipe", value<std::vector<std::string>>(),
               "step: recipe, repeatable (default: bf16)");
   options.add("set", value<std::vector<std::string>>(), "step: KEY=VALUE, repeatable");
+  options.add("no-graphs", "step: backend cuda without CUDA graphs");
   options.add("record", value<std::string>(),
               "step: folder for the steps of the backend under test, one file a recipe");
   options.add("json", value<std::string>(), "also write the result to this file");
@@ -405,7 +406,7 @@ int validate(const std::vector<std::string>& arguments) {
         check_kernels},
        {"step",
         "directory",
-        {"backend", "threads", "preset", "recipe", "set", "record", "json"},
+        {"backend", "threads", "preset", "recipe", "set", "no-graphs", "record", "json"},
         validate_steps},
        {"export", "directory", {"backend", "threads", "seed", "json"}, export_pack}});
 }

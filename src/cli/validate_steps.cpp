@@ -154,7 +154,8 @@ int validate_steps(const Values& values) {
                  "is for steps computed anew; records say theirs");
   }
   const std::unique_ptr<Backend> tested =
-      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
+      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>(), "own",
+                   values.count("no-graphs") == 0);
   return replay ? replay_steps(values, *tested) : compare_steps(values, *tested);
 }
 

@@ -362,8 +362,18 @@ void Linear::update_delayed_scales() {
   for (const Tensor tensor : kTensors) {
     if (states_[tensor].empty()) continue;
     backend_.run(ops::UpdateDelayedScale{delayed_spec(recipe_, tensor), states_[tensor]});
-    ++history_steps_[tensor];
   }
+}
+
+void Linear::end_step() {
+  for (const Tensor tensor : kTensors) {
+    if (!states_[tensor].empty()) ++history_steps_[tensor];
+  }
+}
+
+bool Linear::is_warming_up() const {
+  return std::any_of(std::begin(kSlots), std::end(kSlots),
+                     [this](Slot slot) { return is_warming_up(slot); });
 }
 
 void Linear::discard_amaxes() {

@@ -52,10 +52,14 @@ class Linear {
   void backward(const StepContext& context, const TensorView& x, const ops::Producer& producer,
                 const TensorView& dx);
 
-  /// Ends the step: delayed scales take the amaxes they have seen.
+  /// Delayed scales take the amaxes that they have seen in the step.
   void update_delayed_scales();
+  /// Counts the step in the histories of delayed scales.
+  void end_step();
   /// True where the slot's scale is delayed and knows no amax yet: it is 1.
   bool is_without_history(Slot slot) const;
+  /// True in the first steps of a history, whose scales are those of the tensors themselves.
+  bool is_warming_up() const;
   /// Forgets the amaxes that an evaluation has seen.
   void discard_amaxes();
 

@@ -1,5 +1,7 @@
 #include "src/model/transformer.hpp"
 
+#include <algorithm>
+
 namespace fp8lab {
 
 Transformer::Transformer(Backend& backend, const Parameters& parameters, const ModelConfig& model,
@@ -36,6 +38,21 @@ TensorView Transformer::argmax() {
 
 void Transformer::update_delayed_scales() {
   for (const auto& linear : linears()) linear->update_delayed_scales();
+}
+
+void Transformer::end_step() {
+  for (const auto& linear : linears()) linear->end_step();
+}
+
+void Transformer::repeat(std::size_t part, const std::string& settings,
+                         const std::function<void()>& enqueue) {
+  // What the first steps of a history do differs from step to step.
+  const bool varies = std::any_of(linears().begin(), linears().end(),
+                                  [](const auto& linear) { return linear->is_warming_up(); });
+  if (varies) return enqueue();
+  Part& kept = parts_[part];
+  if (kept.settings != settings) kept = {settings, nullptr};
+  work_.backend().repeat(kept.recorded, enqueue);
 }
 
 void Transformer::discard_amaxes() {

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "src/model/decoder.hpp"
@@ -35,7 +38,12 @@ class Transformer {
   void backward(const StepContext& context);
 
   void update_delayed_scales();
+  /// Ends a step on the host: counts it in the histories of delayed scales.
+  void end_step();
   void discard_amaxes();
+  /// Enqueues part `part` of a step by Backend::repeat. Its operations must follow from the
+  /// part and `settings` alone.
+  void repeat(std::size_t part, const std::string& settings, const std::function<void()>& enqueue);
   bool has_delayed_scales() const;
   /// Linear::is_without_history of every slot of every layer.
   std::vector<std::uint8_t> without_history() const;
@@ -56,10 +64,16 @@ class Transformer {
   }
 
  private:
+  struct Part {
+    std::string settings;
+    std::unique_ptr<Recorded> recorded;
+  };
+
   ModelConfig model_;
   Decoder decoder_;
   Work work_;
   TensorView argmax_;
+  std::map<std::size_t, Part> parts_;
 };
 
 }  // namespace fp8lab

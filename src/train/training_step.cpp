@@ -1,5 +1,7 @@
 #include "src/train/training_step.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -7,6 +9,19 @@
 #include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
+
+namespace {
+
+/// Parts of a step that repeat from step to step: the update, and each of the first micro-batches,
+/// with and without statistics. More micro-batches would take more memory than they save time.
+constexpr std::size_t kUpdate = 0, kRepeatedMicroBatches = 8;
+
+std::optional<std::size_t> part_of(const StepContext& context) {
+  if (context.micro_batch >= kRepeatedMicroBatches) return std::nullopt;
+  return 1 + 2 * std::size_t{context.micro_batch} + (context.log_statistics ? 1 : 0);
+}
+
+}  // namespace
 
 StepBlock::StepBlock(Backend& backend)
     : scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
@@ -35,13 +50,17 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
   backend.upload(block.step_number, &number);
   context.step = 0;
   context.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
-  parameters.zero_gradients();
-  transformer.prepare_weights(context);
   for (const Batch& batch : batches) {
     transformer.load(batch);
-    transformer.forward(context);
-    objectives::cross_entropy(transformer, block.scalars, objectives::Leaves::gradient);
-    transformer.backward(context);
+    repeat(part_of(context), fmt::format("{}", context.seed), [&] {
+      if (context.micro_batch == 0) {
+        parameters.zero_gradients();
+        transformer.prepare_weights(context);
+      }
+      transformer.forward(context);
+      objectives::cross_entropy(transformer, block.scalars, objectives::Leaves::gradient);
+      transformer.backward(context);
+    });
     ++context.micro_batch;
     context.log_statistics = false;  // the first micro-batch speaks for the step
   }
@@ -50,16 +69,30 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
 
 void TrainingStep::update(const AdamWSpec& spec, std::int64_t trained_tokens) const {
   if (trained_tokens > 0) {
-    for (const Parameter& parameter : parameters.all()) {
-      backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
-    }
-    backend.run(ops::BeginUpdate{spec, block.scalars});
-    for (const Parameter& parameter : parameters.all()) {
-      backend.run(ops::AdamW{spec, block.scalars, parameter.declaration.weight_decay ? 1.0f : 0.0f,
-                             parameter.tensors});
-    }
+    const std::string settings = fmt::format("{} {} {} {} {}", spec.beta1, spec.beta2, spec.epsilon,
+                                             spec.weight_decay, spec.clip_norm);
+    repeat(kUpdate, settings, [&] { update_weights(spec); });
   }
   transformer.update_delayed_scales();
+  transformer.end_step();
+}
+
+void TrainingStep::update_weights(const AdamWSpec& spec) const {
+  for (const Parameter& parameter : parameters.all()) {
+    backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
+  }
+  backend.run(ops::BeginUpdate{spec, block.scalars});
+  for (const Parameter& parameter : parameters.all()) {
+    backend.run(ops::AdamW{spec, block.scalars, parameter.declaration.weight_decay ? 1.0f : 0.0f,
+                           parameter.tensors});
+  }
+}
+
+void TrainingStep::repeat(std::optional<std::size_t> part, const std::string& settings,
+                          const std::function<void()>& enqueue) const {
+  if (!part) return enqueue();
+  // Gradients and weights lie where the transformer's parameters are; the scalars may not.
+  transformer.repeat(*part, fmt::format("{} {}", block.scalars.data, settings), enqueue);
 }
 
 StepResults TrainingStep::results(bool weight_hash, bool statistics) const {

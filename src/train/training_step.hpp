@@ -3,8 +3,12 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "emulation/backend.hpp"
@@ -61,6 +65,13 @@ struct TrainingStep {
 
   /// Waits, once, for the end of what has been enqueued.
   StepResults results(bool weight_hash = false, bool statistics = false) const;
+
+ private:
+  void update_weights(const AdamWSpec& spec) const;
+  /// Enqueues a part of the step, which the transformer's backend may have kept (without `part`:
+  /// has not) from an earlier step with these settings.
+  void repeat(std::optional<std::size_t> part, const std::string& settings,
+              const std::function<void()>& enqueue) const;
 };
 
 }  // namespace fp8lab

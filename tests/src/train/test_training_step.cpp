@@ -3,6 +3,8 @@
 #include <span>
 #include <vector>
 
+#include "emulation/recording/stand_in.hpp"
+#include "emulation/recording/work_log.hpp"
 #include "src/objectives/cross_entropy.hpp"
 #include "src/train/training_step.hpp"
 #include "tests/src/model/model_fixture.hpp"
@@ -24,6 +26,67 @@ std::vector<std::vector<double>> gradients(ModelAtWork& work) {
   for (const Parameter& parameter : work.parameters.all()) all.push_back(work.gradient(parameter));
   return all;
 }
+
+/// Runs everything, and compares what repeats with what ran before in its place.
+class Repeating final : public StandIn {
+ public:
+  explicit Repeating(Backend& original) : StandIn(original), original_(original) {}
+
+  TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
+    return original_.allocate(dtype, rows, cols);
+  }
+  std::size_t memory_mark() const override { return original_.memory_mark(); }
+  void release_to(std::size_t mark) override { original_.release_to(mark); }
+  std::size_t memory_bytes() const override { return original_.memory_bytes(); }
+  void upload(const TensorView& destination, const void* source) override {
+    CHECK_FALSE(inside_);
+    original_.upload(destination, source);
+  }
+  void download_all(std::span<const Download> downloads) override {
+    CHECK_FALSE(inside_);
+    original_.download_all(downloads);
+  }
+  void fill_zero(const TensorView& view) override { original_.fill_zero(view); }
+  void synchronize() override { original_.synchronize(); }
+  void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue) override {
+    log_.clear();
+    inside_ = true;
+    enqueue();
+    inside_ = false;
+    auto* kept = static_cast<Kept*>(recorded.get());
+    if (kept == nullptr) {
+      recorded = std::make_unique<Kept>();
+      static_cast<Kept&>(*recorded).log = log_;
+      return;
+    }
+    ++repeats;
+    REQUIRE(log_.size() == kept->log.size());
+    for (const auto& [key, kind] : log_) {
+      INFO(key);
+      REQUIRE(kept->log.count(key) == 1);
+      CHECK(kind.calls == kept->log.at(key).calls);
+      CHECK(kind.work == kept->log.at(key).work);
+    }
+  }
+#define FP8LAB_OPERATION(Name)             \
+  void run(const ops::Name& op) override { \
+    add(log_, op);                         \
+    original_.run(op);                     \
+  }
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
+
+  int repeats = 0;
+
+ private:
+  struct Kept final : Recorded {
+    WorkLog log;
+  };
+  Backend& original_;
+  WorkLog log_;
+  bool inside_ = false;
+};
 
 }  // namespace
 
@@ -54,4 +117,37 @@ TEST_CASE("random bits of a training step follow its number") {
   objectives::cross_entropy(*work.transformer, block.scalars, objectives::Leaves::gradient);
   work.transformer->backward(context);
   CHECK(third == gradients(work));
+}
+
+TEST_CASE("what a step gives to be repeated is the same every time") {
+  const char* name = GENERATE("bf16", "infir2", "te_delayed");
+  Recipe recipe = load_recipe(name);
+  for (QuantSpec& slot : recipe.linear.slots) {
+    if (slot.scale_source == ScaleSource::delayed) slot.warmup_steps = 3;
+  }
+  const auto cpu = make_backend("cpu", 1);
+  Repeating backend(*cpu);
+  const ModelConfig model = fp8lab::test::small_model();
+  Parameters parameters(backend, model, {}, DType::bf16);
+  parameters.initialize(1);
+  Dataset dataset(make_corpus(fp8lab::test::sample_documents()), DataForm::running_text, 3, 0);
+  Transformer transformer(backend, parameters, model, recipe, BatchShape{2, 32, {}});
+  const StepBlock block(backend);
+  const TrainingStep step{backend, parameters, transformer, block};
+  AdamWSpec spec;
+  const auto take = [&](std::uint32_t number, bool logged) {
+    const std::vector<Batch> batches = {dataset.next(2, 32), dataset.next(2, 32)};
+    StepContext context;
+    context.step = number;
+    context.log_statistics = logged;
+    step.update(spec, step.accumulate(context, batches, 1e-3));
+  };
+  for (std::uint32_t number = 1; number <= 9; ++number) take(number, number % 3 == 1);
+  // Two micro-batches and the update; a logged micro-batch comes first for the first time.
+  const bool warms_up = std::string(name) == "te_delayed";
+  CHECK(backend.repeats == (warms_up ? 14 : 23));
+  const int before = backend.repeats;
+  spec.weight_decay = 0.0f;  // another update, which must not be taken for the one before
+  take(10, false);
+  CHECK(backend.repeats == before + 2);
 }
