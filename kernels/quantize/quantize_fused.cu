@@ -186,10 +186,7 @@ bool try_to_produce(Context& context, const Producer& producer, const ops::Produ
 }  // namespace
 
 bool produce_quantize(Context& context, const ops::ProduceQuantize& op) {
-  if (op.second != nullptr) {
-    const auto* const swiglu = std::get_if<ops::SwigluBackward>(&op.producer);
-    return swiglu != nullptr && produce_quantize_both(context, *swiglu, op);
-  }
+  if (op.second != nullptr) return produce_quantize_both(context, op);
   if (const auto* const norm = std::get_if<ops::RmsNormForward>(&op.producer)) {
     return try_to_produce(context, *norm, op);
   }

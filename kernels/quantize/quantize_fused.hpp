@@ -12,10 +12,9 @@ namespace fp8lab::cuda {
 /// of SwigluForward likewise. In both orientations, those of produce_quantize_both.
 bool produce_quantize(Context& context, const ops::ProduceQuantize& op);
 
-/// The same for op.producer `swiglu` in both orientations, of bf16 tensors, by specs of
-/// can_quantize_both with scales of tiles, none of which lies in both halves, or a known one of the
-/// tensor. The gradient itself is stored only where op.keeps_output.
-bool produce_quantize_both(Context& context, const ops::SwigluBackward& swiglu,
-                           const ops::ProduceQuantize& op);
+/// The same in both orientations: element-wise producers of bf16 tensors, by specs of
+/// can_quantize_both with scales of tiles, none of which lies in both halves of a gradient of
+/// SwiGLU, or a known one of the tensor. The output itself is stored only where op.keeps_output.
+bool produce_quantize_both(Context& context, const ops::ProduceQuantize& op);
 
 }  // namespace fp8lab::cuda

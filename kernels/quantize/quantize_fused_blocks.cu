@@ -10,29 +10,56 @@ namespace {
 using Bf16 = std::uint16_t;
 constexpr std::size_t kAlignment = 256;
 
-/// Source of block_kernel: the gradient of SwiGLU in bf16. The first patch is of the gate, the
-/// other of `up` at the same place of its half. A thread makes both row by row and keeps them in
-/// its own slots of shared memory, from where they come whole.
-struct SwigluGradientBlocks {
+/// What MadeBlocks makes: kResults groups of kInputs groups. Of zeros it makes zeros.
+struct Swiglu {
+  static constexpr int kInputs = 2, kResults = 1;
+  static __device__ void make(const float (&in)[2][kGroup], float (&out)[1][kGroup]) {
+    swiglu(in[0], in[1], out[0]);
+  }
+};
+struct SwigluGradient {
+  static constexpr int kInputs = 3, kResults = 2;
+  static __device__ void make(const float (&in)[3][kGroup], float (&out)[2][kGroup]) {
+    swiglu_gradient(in[0], in[1], in[2], out[0], out[1]);
+  }
+};
+struct Gelu {
+  static constexpr int kInputs = 1, kResults = 1;
+  static __device__ void make(const float (&in)[1][kGroup], float (&out)[1][kGroup]) {
+    gelu(in[0], out[0]);
+  }
+};
+struct GeluGradient {
+  static constexpr int kInputs = 2, kResults = 1;
+  static __device__ void make(const float (&in)[2][kGroup], float (&out)[1][kGroup]) {
+    gelu_gradient(in[0], in[1], out[0]);
+  }
+};
+
+/// Source of block_kernel: an element-wise operation on bf16 matrices. A second patch is of the
+/// result's second half, at the same place of it. A thread makes its patches row by row and keeps
+/// them in its own slots of shared memory, from where they come whole.
+template <class Maker>
+struct MadeBlocks {
   using Element = Bf16;
-  static constexpr int kPatches = 2;
+  static constexpr int kPatches = Maker::kResults;
   static constexpr int kSlots = kPatches * kGroup;  ///< of a thread, a row of a patch each
   static constexpr int kShared = kSlots * kBlockThreads * static_cast<int>(sizeof(uint4));
   static_assert(sizeof(Group<Bf16>) == sizeof(uint4));
   static constexpr int blocks(bool) { return 3; }
 
-  Rows<Bf16> gate, up, dout;
-  Rows<Bf16> gradient;  ///< of both halves; its data is null where nobody wants it
-  bool wide;            ///< what is read is
+  Rows<Bf16> inputs[Maker::kInputs];
+  Rows<Bf16> result;  ///< its data is null where nobody wants it
+  bool wide;          ///< what is read is
 
   __device__ void load(const Place& at, Patch<Bf16>& patch) const {
     const bool whole = wide && at.whole();
     Inputs next = read(at, 0, whole);
 #pragma unroll 1
     for (int r = 0; r < kGroup; ++r) {
-      const Inputs inputs = next;
+      const Inputs row = next;
       if (r + 1 < kGroup) next = read(at, r + 1, whole);
-      make(inputs, *slot(r), *slot(kGroup + r));
+      make(row, r);
     }
     load_slots(0, patch);
     __syncthreads();  // the kernel may take the slots
@@ -42,20 +69,20 @@ struct SwigluGradientBlocks {
     load_slots(kGroup, patch);
   }
   __device__ void store(const Place& at, const Patch<Bf16>& patch) const {
-    if (gradient.data == nullptr) return;
+    if (result.data == nullptr) return;
 #pragma unroll
     for (int r = 0; r < kGroup; ++r) {
       const std::int64_t row = at.row0 + at.row + r;
       Bf16 bits[kGroup];
       std::memcpy(bits, patch.row[r].words, sizeof bits);
-      gradient.store_bits(row, at.col0 + at.col, row < at.rows ? at.count() : 0, bits);
+      result.store_bits(row, at.col0 + at.col, row < at.rows ? at.count() : 0, bits);
     }
   }
 
  private:
   /// What a row of a patch is made of.
   struct Inputs {
-    Group<Bf16> gate, up, dout;
+    Group<Bf16> groups[Maker::kInputs];
   };
 
   static __device__ uint4* slot(int i) { return block_memory() + i * kBlockThreads + threadIdx.x; }
@@ -67,72 +94,70 @@ struct SwigluGradientBlocks {
   }
   __device__ Inputs read(const Place& at, int r, bool whole) const {
     const std::int64_t row = at.row0 + at.row + r, col = at.col0 + at.col;
-    Inputs inputs;
-    if (whole) {
-      inputs.gate.load(gate.at(row, col));
-      inputs.up.load(up.at(row, col));
-      inputs.dout.load(dout.at(row, col));
-    } else {
-      const int count = row < at.rows ? at.count() : 0;
-      inputs.gate.load_some(gate.at(row, col), count);
-      inputs.up.load_some(up.at(row, col), count);
-      inputs.dout.load_some(dout.at(row, col), count);
-    }
-    return inputs;
-  }
-  static __device__ void make(const Inputs& inputs, uint4& dgate, uint4& dup) {
-    float g[kGroup], u[kGroup], d[kGroup], of_gate[kGroup], of_up[kGroup];
+    Inputs result;
+    const int count = row < at.rows ? at.count() : 0;
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      g[i] = inputs.gate.value(i);
-      u[i] = inputs.up.value(i);
-      d[i] = inputs.dout.value(i);
+    for (int i = 0; i < Maker::kInputs; ++i) {
+      if (whole) {
+        result.groups[i].load(inputs[i].at(row, col));
+      } else {
+        result.groups[i].load_some(inputs[i].at(row, col), count);
+      }
     }
-    swiglu_gradient(g, u, d, of_gate, of_up);
-    dgate = stored(of_gate);
-    dup = stored(of_up);
+    return result;
   }
-  static __device__ uint4 stored(const float (&values)[kGroup]) {
-    Bf16 bits[kGroup];
-    narrow(values, bits);
-    uint4 words;
-    std::memcpy(&words, bits, sizeof words);
-    return words;
+  /// Row `r` of each patch, to its slot.
+  static __device__ void make(const Inputs& inputs, int r) {
+    float in[Maker::kInputs][kGroup], out[kPatches][kGroup];
+#pragma unroll
+    for (int i = 0; i < Maker::kInputs; ++i) {
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) in[i][j] = inputs.groups[i].value(j);
+    }
+    Maker::make(in, out);
+#pragma unroll
+    for (int i = 0; i < kPatches; ++i) {
+      Bf16 bits[kGroup];
+      narrow(out[i], bits);
+      std::memcpy(slot(i * kGroup + r), bits, sizeof bits);
+    }
   }
 };
 
-/// True when block_kernel knows the scales of `spec` before other blocks do, and no tile reaches
-/// over `tile_cols` columns of the source from one half of it, `width` columns, into the other.
-bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width) {
+/// True when block_kernel knows the scales of `spec` before other blocks do, and no tile of
+/// `tile_cols` columns of the source reaches from one patch of `width` columns into the next.
+bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int patches) {
   if (spec.transform) return false;
-  return has_known_scale(spec) || (has_block_tiles(spec) && width % tile_cols == 0);
+  if (has_known_scale(spec)) return true;
+  return has_block_tiles(spec) && (patches == 1 || width % tile_cols == 0);
 }
 
-bool can_quantize(const ops::SwigluBackward& swiglu, const QuantSpec& first,
-                  const QuantSpec& second) {
-  const std::int64_t width = swiglu.dout.cols;
-  const bool is_bf16 = swiglu.gate_up.dtype == DType::bf16 && swiglu.dout.dtype == DType::bf16 &&
-                       swiglu.dgate_up.dtype == DType::bf16;
-  return is_bf16 && swiglu.dout.size() > 0 && width % kGroup == 0 &&
-         can_quantize_both(first, second) && fits(first, first.tile.cols, width) &&
-         fits(second, second.tile.rows, width);
-}
-
-}  // namespace
-
-bool produce_quantize_both(Context& context, const ops::SwigluBackward& swiglu,
-                           const ops::ProduceQuantize& op) {
+/// ops::ProduceQuantize of `result`, which Maker makes of `inputs`; false where nothing was done.
+template <class Maker>
+bool produce_both(Context& context, const ops::ProduceQuantize& op,
+                  const TensorView (&inputs)[Maker::kInputs], const TensorView& result) {
   const QuantizedOperand &first = op.first, &second = *op.second;
-  if (!can_quantize(swiglu, first.spec, second.spec)) return false;
+  const TensorView& shape = inputs[0];
+  const std::int64_t width = shape.cols;
+  constexpr int kPatches = Maker::kResults;
+  if (shape.size() == 0 || (kPatches > 1 && width % kGroup != 0) ||
+      !can_quantize_both(first.spec, second.spec) ||
+      !fits(first.spec, first.spec.tile.cols, width, kPatches) ||
+      !fits(second.spec, second.spec.tile.rows, width, kPatches)) {
+    return false;
+  }
+  MadeBlocks<Maker> source{};
+  source.wide = true;
+  if (result.dtype != DType::bf16) return false;
+  for (int i = 0; i < Maker::kInputs; ++i) {
+    if (inputs[i].dtype != DType::bf16) return false;
+    source.inputs[i] = rows_of<Bf16>(inputs[i]);
+    source.wide = source.wide && source.inputs[i].wide;
+  }
+  if (op.keeps_output) source.result = rows_of<Bf16>(result);
   op.check();
   check_supported("quantize", first);
   check_supported("quantize", second);
-  const std::int64_t width = swiglu.dout.cols;
-  SwigluGradientBlocks source{rows_of<Bf16>(swiglu.gate_up.columns(0, width)),
-                              rows_of<Bf16>(swiglu.gate_up.columns(width, width)),
-                              rows_of<Bf16>(swiglu.dout), Rows<Bf16>{}, false};
-  source.wide = source.gate.wide && source.up.wide && source.dout.wide;
-  if (op.keeps_output) source.gradient = rows_of<Bf16>(swiglu.dgate_up);
   auto* const factors = static_cast<float*>(context.workspace(kAlignment));
   const auto block = [&](const QuantizedOperand& operand, bool transpose, float* factor) {
     if (has_block_tiles(operand.spec)) return block_tiles(operand, transpose);
@@ -143,10 +168,46 @@ bool produce_quantize_both(Context& context, const ops::SwigluBackward& swiglu,
   const bool delayed = first.spec.scale_source == ScaleSource::delayed ||
                        second.spec.scale_source == ScaleSource::delayed;
   with_cast(first.spec.format, divides(first.spec), [&]<class Cast>(Cast) {
-    launch_blocks<Cast, true, true>(context, source, swiglu.dout, row, transposed,
+    launch_blocks<Cast, true, true>(context, source, shape, row, transposed,
                                     delayed ? amax_of(op.state) : nullptr);
   });
   return true;
+}
+
+bool produce(Context& context, const ops::SwigluForward& swiglu, const ops::ProduceQuantize& op) {
+  const std::int64_t width = swiglu.out.cols;
+  const TensorView& both = swiglu.gate_up;
+  return produce_both<Swiglu>(context, op, {both.columns(0, width), both.columns(width, width)},
+                              swiglu.out);
+}
+
+bool produce(Context& context, const ops::SwigluBackward& swiglu, const ops::ProduceQuantize& op) {
+  const std::int64_t width = swiglu.dout.cols;
+  const TensorView& both = swiglu.gate_up;
+  return produce_both<SwigluGradient>(
+      context, op, {both.columns(0, width), both.columns(width, width), swiglu.dout},
+      swiglu.dgate_up);
+}
+
+bool produce(Context& context, const ops::GeluForward& gelu, const ops::ProduceQuantize& op) {
+  return produce_both<Gelu>(context, op, {gelu.x}, gelu.out);
+}
+
+bool produce(Context& context, const ops::GeluBackward& gelu, const ops::ProduceQuantize& op) {
+  return produce_both<GeluGradient>(context, op, {gelu.x, gelu.dout}, gelu.dx);
+}
+
+/// Norms take all of a row before they make any of it.
+template <class Norm>
+bool produce(Context&, const Norm&, const ops::ProduceQuantize&) {
+  return false;
+}
+
+}  // namespace
+
+bool produce_quantize_both(Context& context, const ops::ProduceQuantize& op) {
+  return std::visit([&](const auto& producer) { return produce(context, producer, op); },
+                    op.producer);
 }
 
 }  // namespace fp8lab::cuda

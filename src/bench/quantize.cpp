@@ -178,6 +178,12 @@ class BackendBench {
     add(
         "swiglu", 3.0 * elements + bytes_of(narrow), [&] { b.run(swiglu); },
         [&] { b.Backend::run(swiglu); });
+    QuantizedOperand narrow_turned = operand_for(spec, cols, rows, true);
+    const ops::ProduceQuantize activation{
+        ops::SwigluForward{source_, half}, {}, state, narrow, &narrow_turned, false};
+    add(
+        "swiglu both", 2.0 * elements + bytes_of(narrow) + bytes_of(narrow_turned),
+        [&] { b.run(activation); }, [&] { b.Backend::run(activation); });
     const ops::ProduceQuantize gradient{
         ops::SwigluBackward{source_, half, copy_}, {}, state, whole, &turned, false};
     add(
