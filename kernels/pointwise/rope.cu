@@ -19,9 +19,11 @@ struct Rotate {
   std::uint32_t* faults;
 
   __device__ void operator()(std::int64_t token, std::int64_t pair, int) const {
-    const std::int64_t col = pair % padded;
+    // A token has fewer than 2^31 pairs, and short divisions are short.
+    const auto head = static_cast<std::uint32_t>(pair) / static_cast<std::uint32_t>(padded);
+    const std::int64_t col = pair - std::int64_t{head} * padded;
     const int count = half - col < kGroup ? static_cast<int>(half - col) : kGroup;
-    const std::int64_t lower_col = pair / padded * (2 * half) + col;
+    const std::int64_t lower_col = std::int64_t{head} * (2 * half) + col;
     const std::int64_t upper_col = lower_col + half;
     const std::int64_t position = positions[token];
     if (position < 0 || position >= table_rows) {

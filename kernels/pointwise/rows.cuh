@@ -130,13 +130,15 @@ void with_rows(const Launch& launch, const TensorView& view, const Views&... oth
   }
 }
 
-/// Calls body(row, col, count) for every group of columns; blockIdx.y runs over rows.
+/// Calls body(row, col, count) for every group of columns; blockIdx.y and threadIdx.y run over
+/// rows.
 template <class Body>
 __global__ void for_each_group(std::int64_t rows, std::int64_t cols, Body body) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
   const std::int64_t first =
       (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kGroup;
-  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+  const std::int64_t first_row = std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y;
+  for (std::int64_t row = first_row; row < rows; row += std::int64_t{gridDim.y} * blockDim.y) {
     for (std::int64_t col = first; col < cols; col += step) {
       body(row, col, cols - col < kGroup ? static_cast<int>(cols - col) : kGroup);
     }
@@ -154,12 +156,15 @@ template <class Body>
 void launch_groups(Context& context, std::int64_t rows, std::int64_t cols, const Body& body,
                    const char* name) {
   if (rows == 0 || cols == 0) return;
+  constexpr std::int64_t kThreads = 128, kWarp = 32;
   const std::int64_t groups = (cols + kGroup - 1) / kGroup;
-  const unsigned threads = groups > 96 ? 128u : (static_cast<unsigned>(groups) + 31u) / 32u * 32u;
+  const std::int64_t across = std::min((groups + kWarp - 1) / kWarp * kWarp, kThreads);
+  const std::int64_t down = rows == 1 ? 1 : kThreads / across;  // short rows share a block
   const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 64;
-  const dim3 grid(grid_size((groups + threads - 1) / threads, enough),
-                  grid_size(rows, kGridYLimit));
-  for_each_group<<<grid, threads, 0, context.stream()>>>(rows, cols, body);
+  const dim3 grid(grid_size((groups + across - 1) / across, enough),
+                  grid_size((rows + down - 1) / down, kGridYLimit));
+  const dim3 block(static_cast<unsigned>(across), static_cast<unsigned>(down));
+  for_each_group<<<grid, block, 0, context.stream()>>>(rows, cols, body);
   check_launch(name);
 }
 

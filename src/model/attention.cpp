@@ -56,15 +56,15 @@ AttentionShape Attention::attention_shape(const Work& work) const {
 
 Attention::QkvViews Attention::split(const TensorView& qkv) const {
   const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
-  return {qkv.columns(0, q), qkv.columns(q, kv), qkv.columns(q + kv, kv)};
+  return {qkv.columns(0, q), qkv.columns(q, kv), qkv.columns(q + kv, kv), qkv.columns(0, q + kv)};
 }
 
 Attention::QkvViews Attention::inputs(const Work& work) const {
   QkvViews views = split(work.saved(qkv_out_));
   if (!head_norms_) return views;
-  const TensorView qk = work.saved(head_norms_->qk);
-  views.q = qk.columns(0, views.q.cols);
-  views.k = qk.columns(views.q.cols, views.k.cols);
+  views.qk = work.saved(head_norms_->qk);
+  views.q = views.qk.columns(0, views.q.cols);
+  views.k = views.qk.columns(views.q.cols, views.k.cols);
   return views;
 }
 
@@ -89,8 +89,7 @@ void Attention::normalise_heads_backward(Work& work, const QkvViews& gradients) 
 void Attention::rotate(Work& work, const QkvViews& views, bool inverse) const {
   if (!is_rotated_) return;
   const RotaryTables& tables = work.rotary();
-  work.run(ops::Rope{views.q, work.positions(), tables.cosine, tables.sine, head_dim_, inverse});
-  work.run(ops::Rope{views.k, work.positions(), tables.cosine, tables.sine, head_dim_, inverse});
+  work.run(ops::Rope{views.qk, work.positions(), tables.cosine, tables.sine, head_dim_, inverse});
 }
 
 void Attention::attend(Work& work, const QkvViews& views) const {

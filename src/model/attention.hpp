@@ -26,6 +26,7 @@ class Attention {
  private:
   struct QkvViews {
     TensorView q, k, v;
+    TensorView qk;  ///< q and k, which lie side by side
   };
   /// RMSNorm of each head of q and k.
   struct HeadNorms {
