@@ -126,8 +126,8 @@ class GroupSummary:
 
     @property
     def first_departure(self) -> tuple[int, str, int] | None:
-        """The first step at which the gap of a seed leaves the seed band for good (its run's
-        earliest stage), the stage, and how many seeds ever leave; None when none does."""
+        """The first step from which the gap of any seed is outside the seed band
+        (`stats.first_departure`), its stage, and how many seeds leave it at all; None when none."""
         left = [
             next((s for s in item.stages.values() if s.first_departure is not None), None)
             for item in self.runs

@@ -148,8 +148,11 @@ def departure_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[
     ]
     if not left:
         return []
-    text = f"The gap to {study.baseline_recipe} first goes beyond the band of its seeds, to stay: "
-    return [Finding("fact", "Leaves the seed floor", f"{text}{'; '.join(left)}.")]
+    text = (
+        f"The smoothed gap to {study.baseline_recipe} goes beyond the band of its seeds, and stays "
+        f"for 5 % of a stage, first: {'; '.join(left)}."
+    )
+    return [Finding("fact", "Leaves the seed floor", text)]
 
 
 def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
