@@ -385,6 +385,21 @@ def test_arms_without_evaluations_are_judged_on_the_training_loss(
     assert found["worse"].seed_gaps == pytest.approx(inference.relative_gaps(ours, twins))
 
 
+def test_training_losses_of_a_pair_end_at_the_same_step(example: Path, tmp_path: Path) -> None:
+    copied(example, tmp_path)
+    for name, rows in (("worse-seed2", 130), ("bf16-seed1", 125)):
+        cut_evaluations(tmp_path / name / "run.h5", 0)
+        with h5py.File(tmp_path / name / "run.h5", "a") as file:
+            for item in file["metrics"].values():
+                item.resize(rows, axis=0)
+    found = summaries_of(tmp_path)["worse"]
+    for seed, end in ((1, 125), (2, 130)):
+        ours, twin = (
+            make_example_run.loss_curve(RECIPES[row], seed)[end - 10 : end].mean() for row in (2, 0)
+        )
+        assert found.seed_gaps[seed - 1] == pytest.approx(ours / twin - 1.0)
+
+
 def test_a_broken_held_out_loss_is_a_diverged_seed(example: Path, tmp_path: Path) -> None:
     copied(example, tmp_path)
     with h5py.File(tmp_path / "alike-seed3" / "run.h5", "a") as file:
