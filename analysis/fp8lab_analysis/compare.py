@@ -107,7 +107,7 @@ class GroupSummary:
     verdict: Verdict
     judged_on: str  # the losses behind the verdict: "held-out" or "training"
     seed_gaps: list[float]  # relative, behind the verdict
-    equal_quality: EqualQuality | None
+    equal_quality: list[EqualQuality]  # at the baseline's final held-out loss, and at the margin
     matches: dict[str, MatchSummary]
     operands: dict[str, OperandSummary]
     format_text: str
@@ -428,7 +428,11 @@ def _summarise_group(study: Study, compared: _Compared, verdict: Verdict) -> Gro
         verdict=verdict,
         judged_on=compared.judged_on,
         seed_gaps=compared.gaps,
-        equal_quality=equal_quality(pairs, gap_stage),
+        equal_quality=[
+            found
+            for above in (0.0, study.design.margin)
+            if (found := equal_quality(pairs, gap_stage, above)) is not None
+        ],
         matches=_matches(study, group),
         operands=operands,
         format_text=format_text(operands) or _format_from_recipe(group),

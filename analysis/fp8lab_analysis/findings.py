@@ -15,7 +15,7 @@ from fp8lab_analysis.inference import deviation_interval
 from fp8lab_analysis.operands import TensorSummary, tensor_summaries
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import counted, equal_quality_text, gap_text
+from fp8lab_analysis.tables import counted, equal_quality_text, gap_text, target_text
 from fp8lab_analysis.verdicts import Kind
 
 
@@ -155,17 +155,24 @@ def departure_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[
     return [Finding("fact", "Leaves the seed floor", text)]
 
 
+def _speed_text(summary: GroupSummary) -> str:
+    """Each loss to reach with what it takes."""
+    told = [f"{target_text(q)} {equal_quality_text(q)}" for q in summary.equal_quality]
+    return f"{summary.group.label} {', '.join(told)}"
+
+
 def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
     """What arms take until they reach the baseline's final held-out loss."""
     known = [s for s in _candidates(summaries) if s.verdict.ordered and s.equal_quality]
     if not known:
         return []
     name = study.baseline_recipe
-    told = [f"{s.group.label} {equal_quality_text(s)}" for s in known]
-    devices = dict.fromkeys(s.equal_quality.devices for s in known if s.equal_quality)
+    told = "; ".join(map(_speed_text, known))
+    devices = dict.fromkeys(q.devices for s in known for q in s.equal_quality)
     text = (
-        f"Until the held-out loss at the end of {name} is reached, beside {name} itself, from "
-        f"where the runs part: {'; '.join(told)}. Seconds are wall time on {_join(list(devices))}"
+        f"Until an arm has the held-out loss at the end of {name}, beside {name} itself until it "
+        f"has that loss, from where the two part: {told}. Seconds are wall time on "
+        f"{_join(list(devices))}"
     )
     if any(run.meta.get("backend") == "cpu" for s in known for run in s.group.runs):
         text += "; those of the CPU emulator say nothing of the speed on a GPU"

@@ -1,10 +1,12 @@
 """Speed at equal quality: what a run spends until its held-out loss reaches the baseline's final
-one.
+one, or comes within a margin of it.
 
 Steps, tokens and seconds are counted from where the run and its baseline part: what they share bit
 for bit costs both the same. Seconds are wall time as run files hold it, evaluations included, of
 the machine that the run was on. The baseline is measured in the same way, from where they part to
-where it first reaches its own final loss, since a curve may pass it before its end."""
+where it first reaches the same loss. A run without any gap misses the very last loss of its pair
+in every second seed; within a margin it does not, and the ratio says the same.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,7 @@ class Cost:
 class EqualQuality:
     """Over the seeds of a group; every number is NaN where a seed does not reach the loss."""
 
+    above: float  # of the loss to reach, relative to the baseline's final one
     seeds: int  # that have a held-out loss and a baseline with one
     reached: int
     steps: stats.Spread
@@ -70,14 +73,15 @@ def cost_until(run: Run, step: float, rows: int) -> Cost:
     )
 
 
-def costs(run: Run, baseline: Run, stage: str) -> tuple[Cost | None, Cost] | None:
-    """What the run, if it gets there, and its baseline take until the baseline's final held-out
-    loss of the stage; None where that is not known, or the baseline goes on."""
+def costs(run: Run, baseline: Run, stage: str, above: float) -> tuple[Cost | None, Cost] | None:
+    """What the run, if it gets there, and its baseline take until the held-out loss of the stage is
+    the baseline's final one times 1 + `above`; None where that is not known, or the baseline goes
+    on."""
     theirs, ours = held_out_curve(baseline, stage), held_out_curve(run, stage)
     empty = not (theirs[1].size and ours[1].size and len(run.metrics) and len(baseline.metrics))
     if empty or not baseline.complete:
         return None
-    target = float(theirs[1][-1])
+    target = float(theirs[1][-1]) * (1.0 + above)
     there = stats.first_reach(*theirs, target)
     if there is None:
         return None
@@ -92,9 +96,11 @@ def _device(run: Run) -> str:
     return ", ".join(name for name in names if name) or "unknown device"
 
 
-def equal_quality(pairs: Sequence[tuple[Run, Run]], stage: str) -> EqualQuality | None:
+def equal_quality(
+    pairs: Sequence[tuple[Run, Run]], stage: str, above: float
+) -> EqualQuality | None:
     """Over the (run, baseline) pairs of a group; None where no pair has held-out losses."""
-    known = [(pair, found) for pair in pairs if (found := costs(*pair, stage)) is not None]
+    known = [(pair, found) for pair in pairs if (found := costs(*pair, stage, above)) is not None]
     if not known:
         return None
     own = [cost or Cost(math.nan, math.nan, math.nan) for _, (cost, _) in known]
@@ -106,6 +112,7 @@ def equal_quality(pairs: Sequence[tuple[Run, Run]], stage: str) -> EqualQuality 
 
     seconds = [ratio(a.seconds, b.seconds) for a, b in zip(own, theirs)]
     return EqualQuality(
+        above=above,
         seeds=len(known),
         reached=sum(cost is not None for _, (cost, _) in known),
         steps=stats.spread_over_seeds([cost.steps for cost in own]),

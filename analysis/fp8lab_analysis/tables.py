@@ -119,16 +119,18 @@ def ratio_text(ratio: stats.Spread) -> str:
     return f"×{plus_minus(ratio, '{:.2f}')}" if math.isfinite(ratio.mean) else "unknown"
 
 
-def equal_quality_text(summary: GroupSummary) -> str | None:
-    """What an arm takes of the baseline's steps and seconds until it has the baseline's final
-    held-out loss, or that it does not get there; None where no seed is known."""
-    found = summary.equal_quality
-    if found is None:
-        return None
+def equal_quality_text(found: EqualQuality) -> str:
+    """What an arm takes of the baseline's steps and seconds until it has the loss, or that it does
+    not get there."""
     if found.reached < found.seeds:
         missed = found.seeds - found.reached
         return f"not reached in {missed} of {found.seeds} seeds"
     return f"{ratio_text(found.step_ratio)} steps, {ratio_text(found.second_ratio)} seconds"
+
+
+def target_text(found: EqualQuality) -> str:
+    """The loss to reach, in words."""
+    return f"within {100.0 * found.above:g} % of it" if found.above else "the final loss"
 
 
 Row = TypeVar("Row")
@@ -273,20 +275,21 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
 
 def speed_table(summaries: Sequence[GroupSummary]) -> Table:
     """One row per arm: what it takes until it has the baseline's final held-out loss."""
-    rows = [(s.group.label, s, found) for s in summaries if (found := s.equal_quality)]
-    fields: list[Field[tuple[str, GroupSummary, EqualQuality]]] = [
+    rows = [(s.group.label, found) for s in summaries for found in s.equal_quality]
+    fields: list[Field[tuple[str, EqualQuality]]] = [
         (Column("recipe"), lambda r: r[0]),
-        (Column("reached in", "seeds", "{}"), lambda r: r[2].reached),
-        (Column("of", "seeds", "{}"), lambda r: r[2].seeds),
-        (Column("steps", "", "{:.1f}"), lambda r: r[2].steps.mean),
-        (Column("tokens", "", "{:.0f}"), lambda r: r[2].tokens.mean),
-        (Column("seconds", "s", "{:.1f}"), lambda r: r[2].seconds.mean),
-        (Column("steps beside the baseline", "", "{:.3f}"), lambda r: r[2].step_ratio.mean),
-        (Column("sd over seeds", "", "{:.3f}"), lambda r: r[2].step_ratio.sd),
-        (Column("seconds beside the baseline", "", "{:.3f}"), lambda r: r[2].second_ratio.mean),
-        (Column("sd of that", "", "{:.3f}"), lambda r: r[2].second_ratio.sd),
+        (Column("until"), lambda r: target_text(r[1])),
+        (Column("reached in", "seeds", "{}"), lambda r: r[1].reached),
+        (Column("of", "seeds", "{}"), lambda r: r[1].seeds),
+        (Column("steps", "", "{:.1f}"), lambda r: r[1].steps.mean),
+        (Column("tokens", "", "{:.0f}"), lambda r: r[1].tokens.mean),
+        (Column("seconds", "s", "{:.1f}"), lambda r: r[1].seconds.mean),
+        (Column("steps beside the baseline", "", "{:.3f}"), lambda r: r[1].step_ratio.mean),
+        (Column("sd over seeds", "", "{:.3f}"), lambda r: r[1].step_ratio.sd),
+        (Column("seconds beside the baseline", "", "{:.3f}"), lambda r: r[1].second_ratio.mean),
+        (Column("sd of that", "", "{:.3f}"), lambda r: r[1].second_ratio.sd),
         (Column("in words"), lambda r: equal_quality_text(r[1])),
-        (Column("measured on"), lambda r: r[2].devices),
+        (Column("measured on"), lambda r: r[1].devices),
     ]
     return tabulate("equal_quality", "Speed at equal quality", rows, lambda r: r[0], fields)
 

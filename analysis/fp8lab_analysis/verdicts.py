@@ -208,7 +208,8 @@ class Verdict:
 
 def measured(value: float, error: float = math.nan) -> str:
     """A fraction in percent, with its error where that is known: as many decimals as give the error
-    one digit, two when it begins with 1; without an error two digits of the value."""
+    one digit, two when it begins with 1, and one decimal below 10 %; without an error two digits of
+    the value."""
     size = abs(error if math.isfinite(error) else value) * 100.0
     if size == 0.0 or not math.isfinite(size):
         decimals = 1
@@ -216,7 +217,8 @@ def measured(value: float, error: float = math.nan) -> str:
         exponent = math.floor(math.log10(size))
         leading = size / 10.0**exponent
         known = math.isfinite(error)
-        decimals = min(9, max(0, -exponent + (1 if leading < 1.95 or not known else 0)))
+        least = 1 if size < 10.0 else 0
+        decimals = min(9, max(least, -exponent + (1 if leading < 1.95 or not known else 0)))
     text = f"{100.0 * value:.{decimals}f} %"
     if math.isfinite(error):
         text += f" ± {100.0 * error:.{decimals}f} %"

@@ -218,7 +218,8 @@ def test_looks_are_corrected() -> None:
 def test_numbers_have_the_digits_of_their_error() -> None:
     assert measured(0.012, 0.003) == "1.2 % ± 0.3 %"
     assert measured(0.01234, 0.00132) == "1.23 % ± 0.13 %"
-    assert measured(-0.25, 0.04) == "−25 % ± 4 %"
+    assert measured(-0.25, 0.04) == "−25.0 % ± 4.0 %"
+    assert measured(0.003, 0.02) == "0.3 % ± 2.0 %" and measured(0.04, 0.127) == "4 % ± 13 %"
     assert measured(0.00012345) == "0.012 %"
     assert measured(0.0) == "0.0 %"
 
@@ -468,7 +469,7 @@ def pair(folder: Path, losses: list[float], seconds: float = 0.25) -> speed.Equa
     write_losses(folder / "bf16" / "run.h5", [9.0, 9.0, 5.0, 5.0, 5.0, 1.5, 1.0], 0.5)
     write_losses(folder / "infir2" / "run.h5", losses, seconds, 1.01)
     runs = [load_run(folder / name / "run.h5") for name in ("infir2", "bf16")]
-    return speed.equal_quality([(runs[0], runs[1])], "sft")
+    return speed.equal_quality([(runs[0], runs[1])], "sft", 0.0)
 
 
 def test_speed_is_counted_from_where_the_runs_part(tmp_path: Path) -> None:
@@ -488,6 +489,16 @@ def test_a_loss_that_is_not_reached(tmp_path: Path) -> None:
     assert math.isnan(found.steps.mean) and math.isnan(found.second_ratio.mean)
 
 
+def test_within_a_margin_the_baseline_is_measured_to_the_same_loss(tmp_path: Path) -> None:
+    # 1.1 lies four fifths from 2.0 to 0.875 of the run, and from 1.5 to 1.0 of the baseline.
+    pair(tmp_path, [9.0, 9.0, 5.0, 5.0, 5.0, 2.0, 0.875])
+    runs = [load_run(tmp_path / name / "run.h5") for name in ("infir2", "bf16")]
+    found = speed.equal_quality([(runs[0], runs[1])], "sft", 0.1)
+    assert found is not None and found.above == 0.1
+    assert found.steps.mean == pytest.approx(80.0 + 16.0)
+    assert found.step_ratio.mean == pytest.approx(1.0)
+
+
 def test_the_baseline_is_measured_in_the_same_way(tmp_path: Path) -> None:
     # It ends at 1.0, which it first reaches half way to its best, 0.8.
     losses = [9.0, 9.0, 5.0, 5.0, 5.0, 1.2, 1.0]
@@ -496,7 +507,7 @@ def test_the_baseline_is_measured_in_the_same_way(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["eval/loss"][...] = [9.0, 9.0, 5.0, 5.0, 5.0, 0.9, 1.0]
     runs = [load_run(tmp_path / name / "run.h5") for name in ("infir2", "bf16")]
-    found = speed.equal_quality([(runs[0], runs[1])], "sft")
+    found = speed.equal_quality([(runs[0], runs[1])], "sft", 0.0)
     assert found is not None  # the first evaluation of the stage, step 120, has it already
     assert found.step_ratio.mean == pytest.approx(100.0 / 80.0)
 
@@ -508,7 +519,7 @@ def test_seconds_of_other_devices_have_no_ratio(tmp_path: Path) -> None:
         file["meta"].attrs["device"] = "another"
         make_example_run.seal_meta(file)
     runs = [load_run(tmp_path / name / "run.h5") for name in ("infir2", "bf16")]
-    found = speed.equal_quality([(runs[0], runs[1])], "sft")
+    found = speed.equal_quality([(runs[0], runs[1])], "sft", 0.0)
     assert found is not None
     assert math.isnan(found.second_ratio.mean) and found.step_ratio.mean == pytest.approx(0.9)
     assert found.devices == "cpu, another; cpu, synthetic example, no device"
@@ -519,13 +530,18 @@ def test_no_speed_without_losses_or_with_a_baseline_that_goes_on(tmp_path: Path)
     pair(tmp_path, losses)
     cut_evaluations(tmp_path / "bf16" / "run.h5", 7)
     runs = [load_run(tmp_path / name / "run.h5") for name in ("infir2", "bf16")]
-    assert speed.equal_quality([(runs[0], runs[1])], "sft") is None
-    assert speed.equal_quality([], "sft") is None
+    assert speed.equal_quality([(runs[0], runs[1])], "sft", 0.0) is None
+    assert speed.equal_quality([], "sft", 0.0) is None
 
 
 def test_page_says_what_is_not_reached(example: Path) -> None:
     text = told(example)
     line = next(line for line in text.splitlines() if line.startswith("Speed at equal quality"))
-    assert "worse not reached in 6 of 6 seeds" in line
-    assert "alike" in line and "e5m2_tensor" not in line
+    missed = "not reached in 6 of 6 seeds"
+    assert f"worse the final loss {missed}, within 1 % of it {missed}" in line
+    assert "alike the final loss not reached in" in line and "e5m2_tensor" not in line
+    alike = summaries_of(example)["alike"].equal_quality
+    assert [found.above for found in alike] == [0.0, 0.01]
+    assert alike[1].reached == 6 > alike[0].reached
+    assert alike[1].step_ratio.mean == pytest.approx(1.0, abs=0.02)
     assert "those of the CPU emulator say nothing of the speed on a GPU" in line
