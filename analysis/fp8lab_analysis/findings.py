@@ -158,7 +158,7 @@ def departure_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[
 def _speed_text(summary: GroupSummary) -> str:
     """Each loss to reach with what it takes."""
     told = [f"{target_text(q)} {equal_quality_text(q)}" for q in summary.equal_quality]
-    return f"{summary.group.label} {', '.join(told)}"
+    return f"{summary.group.label}: {', '.join(told)}"
 
 
 def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:

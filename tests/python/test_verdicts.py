@@ -538,8 +538,8 @@ def test_page_says_what_is_not_reached(example: Path) -> None:
     text = told(example)
     line = next(line for line in text.splitlines() if line.startswith("Speed at equal quality"))
     missed = "not reached in 6 of 6 seeds"
-    assert f"worse the final loss {missed}, within 1 % of it {missed}" in line
-    assert "alike the final loss not reached in" in line and "e5m2_tensor" not in line
+    assert f"worse: the final loss {missed}, within 1 % of it {missed}" in line
+    assert "alike: the final loss not reached in" in line and "e5m2_tensor" not in line
     alike = summaries_of(example)["alike"].equal_quality
     assert [found.above for found in alike] == [0.0, 0.01]
     assert alike[1].reached == 6 > alike[0].reached
