@@ -12,9 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fp8lab_analysis import stats
+from fp8lab_analysis.inference import relative_gaps
 from fp8lab_analysis.operands import OperandSummary, format_text, summarise_operands
 from fp8lab_analysis.runs import Run, Score
+from fp8lab_analysis.speed import EqualQuality, equal_quality, held_out_curve
 from fp8lab_analysis.study import Group, Study
+from fp8lab_analysis.verdicts import Evidence, Verdict, judge
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,10 @@ class GroupSummary:
     gap_error: float  # standard error within the run, where seeds give none
     area: stats.Spread
     gap_stage: str  # stage that the final gap belongs to
-    band: float  # half width of the baseline's seed band in that stage, NaN when unknown
-    comparable: bool  # two or more seeds of it and of its baseline: the noise is known
-    verdict: stats.Verdict
-    diverged_seeds: int
+    verdict: Verdict
+    judged_on: str  # the losses behind the verdict: "held-out" or "training"
+    seed_gaps: list[float]  # relative, behind the verdict
+    equal_quality: list[EqualQuality]  # at the baseline's final held-out loss, and at the margin
     matches: dict[str, MatchSummary]
     operands: dict[str, OperandSummary]
     format_text: str
@@ -122,17 +125,15 @@ class GroupSummary:
         return all(item.run.complete for item in self.runs)
 
     @property
-    def relative_gap(self) -> float:
-        """The final gap as a fraction of the baseline's final loss; NaN without either."""
-        if not self.gap_stage:
-            return math.nan
-        reference = self.final_loss[self.gap_stage].mean - self.final_gap.mean
-        return self.final_gap.mean / reference if reference > 0.0 else math.nan
-
-    @property
-    def diverged_interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the fraction of seeds that diverge."""
-        return stats.wilson_interval(self.diverged_seeds, len(self.runs))
+    def first_departure(self) -> tuple[int, str, int] | None:
+        """The first step from which the gap of any seed is outside the seed band
+        (`stats.first_departure`), its stage, and how many seeds leave it at all; None when none."""
+        left = [
+            next((s for s in item.stages.values() if s.first_departure is not None), None)
+            for item in self.runs
+        ]
+        found = [(s.first_departure, s.stage) for s in left if s and s.first_departure is not None]
+        return (*min(found), len(found)) if found else None
 
     def mean_sqnr_of(self, letter: str) -> float:
         """Mean over the quantized slots of x, w or dy, dB."""
@@ -241,18 +242,33 @@ def compare_run(study: Study, run: Run, floors: dict[str, stats.SeedFloor | None
 
 def held_out_loss(run: Run, stage: str) -> float | None:
     """Held-out loss at the last evaluation of a stage: NaN where that broke, None without one."""
-    if stage not in run.stage_names:
+    losses = held_out_curve(run, stage)[1]
+    return float(losses[-1]) if losses.size else None
+
+
+def held_out_pair(run: Run, baseline: Run | None, stage: str) -> tuple[float, float] | None:
+    """Held-out losses of run and baseline at the last evaluation of a stage that both have."""
+    if baseline is None:
         return None
-    rows = np.flatnonzero(run.evaluations.stage == run.stage_names.index(stage))
-    return float(run.evaluations.loss[rows[-1]]) if rows.size else None
+    ours, theirs = held_out_curve(run, stage), held_out_curve(baseline, stage)
+    common, a, b = np.intersect1d(ours[0], theirs[0], return_indices=True)
+    return (float(ours[1][a[-1]]), float(theirs[1][b[-1]])) if common.size else None
 
 
 def held_out_gap(study: Study, run: Run, stage: str) -> float | None:
-    """`held_out_loss` minus that of the baseline; None without either."""
-    baseline = study.pairings.of(run)
-    ours = held_out_loss(run, stage)
-    theirs = held_out_loss(baseline, stage) if baseline is not None else None
-    return ours - theirs if ours is not None and theirs is not None else None
+    """Difference of `held_out_pair`; None without one."""
+    pair = held_out_pair(run, study.pairings.of(run), stage)
+    return pair[0] - pair[1] if pair is not None else None
+
+
+def training_pair(run: Run, baseline: Run | None, stage: str) -> tuple[float, float]:
+    """Final training losses of run and baseline over the steps of a stage that both have; NaN
+    without any."""
+    if baseline is None:
+        return math.nan, math.nan
+    ours, theirs = loss_curve(run, stage), loss_curve(baseline, stage)
+    _, a, b = np.intersect1d(ours[0], theirs[0], return_indices=True)
+    return stats.final_mean(ours[1][a]), stats.final_mean(theirs[1][b])
 
 
 def exact_match(run: Run, stage: str) -> tuple[float, int]:
@@ -305,43 +321,89 @@ def _scores(study: Study, group: Group) -> list[ScoreSummary]:
     return result
 
 
-def _band(study: Study, baseline: Group | None, stage: str) -> float:
-    if baseline is None or not stage:
-        return math.nan
-    losses = [loss_curve(run, stage)[1] for run in baseline.runs]
-    return stats.seed_band([stats.final_mean(loss) for loss in losses if loss.size])
-
-
 def _gap_stage(study: Study, runs: Sequence[RunComparison]) -> str:
     """The last stage that every paired run of a group reached together with its baseline."""
     reached = [item.last_gap.stage for item in runs if item.last_gap is not None]
     return min(reached or study.stages[-1:], key=study.stages.index, default="")
 
 
-def _verdict(
-    group: Group, gaps: Sequence[float], diverged: Sequence[bool], band: float
-) -> stats.Verdict:
-    verdict = stats.judge(gaps, diverged, band)
-    if group.is_baseline and verdict is not stats.Verdict.DIVERGED:
-        return stats.Verdict.BASELINE
-    return verdict
+@dataclass(frozen=True)
+class _Compared:
+    """A group with its runs compared, before it is judged."""
+
+    group: Group
+    runs: list[RunComparison]
+    gap_stage: str
+    judged_on: str
+    pairs: list[tuple[float, float]]  # losses of run and baseline behind the verdict, NaN: none
+
+    @property
+    def gaps(self) -> list[float]:
+        """Relative gaps of the pairs."""
+        gaps = relative_gaps([ours for ours, _ in self.pairs], [theirs for _, theirs in self.pairs])
+        return [float(gap) for gap in gaps]
 
 
-def summarise_group(study: Study, group: Group) -> GroupSummary:
-    """All numbers of one recipe and variant."""
-    baseline = study.baseline_group(group)
-    floors = _seed_floors(study, baseline)
+def _compare_group(study: Study, group: Group) -> _Compared:
+    floors = _seed_floors(study, study.baseline_group(group))
     runs = [compare_run(study, run, floors) for run in group.runs]
-    gap_stage = _gap_stage(study, runs)
+    stage = _gap_stage(study, runs)
+    partners = [study.pairings.of(run) for run in group.runs]
+    held_out = [held_out_pair(run, partner, stage) for run, partner in zip(group.runs, partners)]
+    pairs = [pair for pair in held_out if pair is not None]
+    judged_on = "held-out"
+    if len(pairs) < len(held_out):
+        pairs = [training_pair(run, partner, stage) for run, partner in zip(group.runs, partners)]
+        judged_on = "training"
+    return _Compared(group, runs, stage, judged_on, pairs)
+
+
+def _broken(compared: _Compared) -> list[bool]:
+    """Which seeds diverged: in training, or with a held-out loss at the end that is not finite."""
+    held_out = [
+        [loss for stage in item.stages if (loss := held_out_loss(item.run, stage)) is not None]
+        for item in compared.runs
+    ]
+    return [
+        item.diverged or not all(map(math.isfinite, losses))
+        for item, losses in zip(compared.runs, held_out)
+    ]
+
+
+def _evidence(study: Study, groups: Sequence[_Compared]) -> list[Evidence]:
+    """What the verdict on each group is made from."""
+    broken = {
+        item.run.path: flag
+        for compared in groups
+        for item, flag in zip(compared.runs, _broken(compared))
+    }
+    result = []
+    for compared in groups:
+        partners = [study.pairings.of(run) for run in compared.group.runs]
+        paths = [partner.path for partner in partners if partner is not None]
+        result.append(
+            Evidence(
+                gaps=compared.gaps,
+                diverged=[broken[item.run.path] for item in compared.runs],
+                twins_diverged=[broken.get(path, False) for path in paths],
+                distinct_twins=len(set(paths)),
+                is_baseline=compared.group.is_baseline,
+            )
+        )
+    return result
+
+
+def _summarise_group(study: Study, compared: _Compared, verdict: Verdict) -> GroupSummary:
+    """All numbers of one recipe and variant."""
+    group, runs, gap_stage = compared.group, compared.runs, compared.gap_stage
     ends = [item.stages[gap_stage] for item in runs if gap_stage in item.stages]
-    gaps = [end.final_gap for end in ends]
     areas = [
         sum(stage.area for stage in item.stages.values() if stage.gap is not None)
         for item in runs
         if item.last_gap is not None
     ]
-    diverged = [item.diverged for item in runs]
-    band = _band(study, baseline, gap_stage)
+    partners = [(run, study.pairings.of(run)) for run in group.runs]
+    pairs = [(run, partner) for run, partner in partners if partner is not None]
     operands = summarise_operands(group)
     by_stage = {
         stage: [item.stages[stage].final_loss for item in runs if stage in item.stages]
@@ -359,14 +421,18 @@ def summarise_group(study: Study, group: Group) -> GroupSummary:
             stage: _spread_of_measured([held_out_gap(study, run, stage) for run in group.runs])
             for stage in study.stages
         },
-        final_gap=stats.spread_over_seeds(gaps),
+        final_gap=stats.spread_over_seeds([end.final_gap for end in ends]),
         gap_error=stats.error_of_mean([end.final_gap_error for end in ends]),
         area=stats.spread_over_seeds(areas),
         gap_stage=gap_stage,
-        band=band,
-        comparable=math.isfinite(band) and len(group.runs) > 1,
-        verdict=_verdict(group, gaps, diverged, band),
-        diverged_seeds=sum(diverged),
+        verdict=verdict,
+        judged_on=compared.judged_on,
+        seed_gaps=compared.gaps,
+        equal_quality=[
+            found
+            for above in (0.0, study.design.margin)
+            if (found := equal_quality(pairs, gap_stage, above)) is not None
+        ],
         matches=_matches(study, group),
         operands=operands,
         format_text=format_text(operands) or _format_from_recipe(group),
@@ -383,8 +449,10 @@ def _format_from_recipe(group: Group) -> str:
 
 
 def summarise(study: Study) -> list[GroupSummary]:
-    """One summary per group, in the study's order."""
-    return [summarise_group(study, group) for group in study.groups]
+    """One summary per group, in the study's order. All are judged together."""
+    groups = [_compare_group(study, group) for group in study.groups]
+    verdicts = judge(_evidence(study, groups), study.design)
+    return [_summarise_group(study, *item) for item in zip(groups, verdicts)]
 
 
 def gap_change(summary: GroupSummary, plain: GroupSummary) -> float:

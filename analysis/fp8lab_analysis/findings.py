@@ -10,12 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fp8lab_analysis import stats
 from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
+from fp8lab_analysis.inference import deviation_interval
 from fp8lab_analysis.operands import TensorSummary, tensor_summaries
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import gap_text
+from fp8lab_analysis.tables import counted, equal_quality_text, gap_text, target_text
+from fp8lab_analysis.verdicts import Kind
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,6 @@ def _join(names: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def _gap(summary: GroupSummary) -> str:
-    """The final gap with its uncertainty (over seeds, else within the run) and as a share of the
-    baseline's loss."""
-    shown = gap_text(summary)
-    if math.isfinite(summary.relative_gap):
-        shown += f", {100.0 * summary.relative_gap:+.1f} %".replace("-", "−")
-    return shown
-
-
 def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
     return [s for s in summaries if not s.group.is_baseline]
 
@@ -52,18 +44,19 @@ def _with_gap(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
     return [
         s
         for s in _candidates(summaries)
-        if math.isfinite(s.final_gap.mean) and s.verdict is not stats.Verdict.DIVERGED
+        if math.isfinite(s.final_gap.mean) and s.verdict.kind is not Kind.DIVERGED
     ]
 
 
 def _ranked(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
     """Those whose gaps can be put in an order, smallest first."""
-    return sorted((s for s in _with_gap(summaries) if s.comparable), key=lambda s: s.final_gap.mean)
+    known = [s for s in _with_gap(summaries) if s.verdict.ordered]
+    return sorted(known, key=lambda s: s.final_gap.mean)
 
 
 def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
     """The gaps that no order follows from, in the order of the study."""
-    single = [s for s in _with_gap(summaries) if not s.comparable]
+    single = [s for s in _with_gap(summaries) if s.verdict.kind is Kind.NOT_ORDERED]
     if not single:
         return []
     name = study.baseline_recipe
@@ -72,39 +65,118 @@ def one_seed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[F
     text += (
         f": whether a gap is more than the noise between seeds takes two or more seeds of {name} "
         f"and of each recipe. The gaps to {name} as they come, in nats/token: "
-        f"{'; '.join(f'{s.group.label} {_gap(s)}' for s in single)}. None is better or worse than "
-        f"{told} by these numbers; an error in the run leaves out the noise between seeds."
+        f"{'; '.join(f'{s.group.label} {gap_text(s)}' for s in single)}. None is better or worse "
+        f"than {told} by these numbers; an error in the run leaves out the noise between seeds."
     )
     return [Finding("caution", "One seed", text)]
 
 
-def band_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Who ends inside the baseline's seed band, and who does not."""
+SHOWN_AS = {
+    Kind.EQUIVALENT: "good",
+    Kind.BETTER: "good",
+    Kind.WORSE: "bad",
+    Kind.INCONCLUSIVE: "caution",
+    Kind.UNPAIRED: "caution",
+}
+
+
+def _verdict_text(summary: GroupSummary) -> str:
+    """The sentence of an arm, with the gap where the sentence itself has none."""
+    verdict = summary.verdict
+    text = f"{summary.group.label}: {verdict.sentence}"
+    if verdict.kind in (Kind.EQUIVALENT, Kind.INCONCLUSIVE):
+        text += f"; gap {verdict.gap_text}"
+    return text if summary.complete else f"{text}; unfinished"
+
+
+def verdict_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """The verdict on every arm, kind by kind, and how they were reached."""
     name = study.baseline_recipe
-    if _candidates(summaries) and not study.pairings:
+    candidates = _candidates(summaries)
+    if candidates and not study.pairings:
         text = f"No run has a paired {name} run with the same seed and configuration, so no loss "
         return [Finding("caution", "Baseline", text + "gap can be given.")]
-    known = _ranked(summaries)
+    findings = []
+    for kind, shown in SHOWN_AS.items():
+        said = [_verdict_text(s) for s in candidates if s.verdict.kind is kind]
+        if said:
+            findings.append(Finding(shown, kind.value.capitalize(), ". ".join(said) + "."))
+    judged = [s for s in candidates if s.verdict.ordered]
+    if judged:
+        findings.append(Finding("fact", "How it was judged", _how_judged(study, judged)))
+        findings += _rough_deviations(judged)
+    return findings
+
+
+def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
+    """Losses, pairs, margin, level and correction behind the verdicts."""
+    design, arms = study.design, judged[0].verdict.arms
+    losses = _join(sorted({f"{s.judged_on} loss after {s.gap_stage}" for s in judged}))
+    seeds = sorted({s.verdict.seeds for s in judged})
+    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    stated = f"stated {design.stated}" if design.stated else "not stated beforehand"
+    return (
+        f"{losses.capitalize()}, each run beside the {study.baseline_recipe} run of its seed "
+        f"({number} seeds); a margin of {design.margin_text} of that loss and an error rate of "
+        f"{100.0 * design.alpha:g} % over {counted(arms, 'arm')} and "
+        f"{counted(design.looks, 'look')} ({stated}). Gaps are in percent of the "
+        f"{study.baseline_recipe} loss, ± the half width of their interval."
+    )
+
+
+def _rough_deviations(judged: Sequence[GroupSummary]) -> list[Finding]:
+    """What few seeds know of the deviation that numbers of seeds are made from."""
+    few = [s.verdict for s in judged if s.verdict.kind is Kind.INCONCLUSIVE and s.verdict.seeds < 5]
+    if not few:
+        return []
+    least = min(few, key=lambda verdict: verdict.seeds)
+    low, high = deviation_interval(1.0, least.seeds, least.design.alpha)
+    text = (
+        f"Numbers of seeds come from the deviation of the gaps seen; that of {least.seeds} seeds "
+        f"may be off: the true one is {low:.2g} to {high:.2g} times it "
+        f"({least.design.confidence_text}), and the seeds go with its square."
+    )
+    return [Finding("caution", "Seeds needed", text)]
+
+
+def departure_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Where gaps first leave the noise that the baseline's own seeds have."""
+    left = [
+        f"{s.group.label} at step {found[0]} ({found[1]}; {found[2]} of {s.seeds} seeds)"
+        for s in _candidates(summaries)
+        if s.seeds > 1 and (found := s.first_departure)
+    ]
+    if not left:
+        return []
+    text = (
+        f"The smoothed gap to {study.baseline_recipe} goes beyond the band of its seeds, and stays "
+        f"for 5 % of a stage, first: {'; '.join(left)}."
+    )
+    return [Finding("fact", "Leaves the seed floor", text)]
+
+
+def _speed_text(summary: GroupSummary) -> str:
+    """Each loss to reach with what it takes."""
+    told = [f"{target_text(q)} {equal_quality_text(q)}" for q in summary.equal_quality]
+    return f"{summary.group.label}: {', '.join(told)}"
+
+
+def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """What arms take until they reach the baseline's final held-out loss."""
+    known = [s for s in _candidates(summaries) if s.verdict.ordered and s.equal_quality]
     if not known:
         return []
-    inside = [s for s in known if s.verdict is stats.Verdict.INSIDE]
-    worse = [s for s in known if s.verdict is stats.Verdict.WORSE]
-    better = [s for s in known if s.verdict is stats.Verdict.BETTER]
-    seeds = max(g.seeds for g in summaries if g.group.is_baseline)
-    widths = sorted({f"{s.band:.4f}" for s in known})
-    band = f"±{widths[0]}" if len(widths) == 1 else f"±{widths[0]} to ±{widths[-1]}"
-    text = f"The {name} seed band is {band} nats/token ({seeds} seeds). "
-    if inside:
-        text += f"Inside it: {_join([s.group.label for s in inside])}. "
-    if worse:
-        text += f"Worse: {_join([f'{s.group.label} ({_gap(s)})' for s in worse])}. "
-    if better:
-        text += f"Better: {_join([f'{s.group.label} ({_gap(s)})' for s in better])}. "
-    findings = [Finding("good" if inside and not worse else "fact", "Seed band", text)]
-    if seeds < 3:
-        text = f"A band from {seeds} seeds is itself rough; at least three make a verdict safer."
-        findings.append(Finding("caution", "Seed band", text))
-    return findings
+    name = study.baseline_recipe
+    told = "; ".join(map(_speed_text, known))
+    devices = dict.fromkeys(q.devices for s in known for q in s.equal_quality)
+    text = (
+        f"Until an arm has the held-out loss at the end of {name}, beside {name} itself until it "
+        f"has that loss, from where the two part: {told}. Seconds are wall time on "
+        f"{_join(list(devices))}"
+    )
+    if any(run.meta.get("backend") == "cpu" for s in known for run in s.group.runs):
+        text += "; those of the CPU emulator say nothing of the speed on a GPU"
+    return [Finding("fact", "Speed at equal quality", text + ".")]
 
 
 def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
@@ -115,10 +187,10 @@ def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
         ranked = [s for s in judged if s.group.key.variant == variant]
         best, worst = ranked[0], ranked[-1]
         topic = "Loss gap" + (f", {variant}" if variant else "")
-        text = f"In nats/token, smallest after {best.gap_stage}: "
-        text += f"{best.group.key.recipe} ({_gap(best)})"
+        text = f"Of the training loss, in nats/token, smallest after {best.gap_stage}: "
+        text += f"{best.group.key.recipe} ({gap_text(best)})"
         if len(ranked) > 1:
-            text += f"; largest: {worst.group.key.recipe} ({_gap(worst)})"
+            text += f"; largest: {worst.group.key.recipe} ({gap_text(worst)})"
         findings.append(Finding("fact", topic, text + "."))
     plain = {s.group.key.recipe: s for s in judged if not s.group.key.variant}
     for variant in dict.fromkeys(s.group.key.variant for s in judged if s.group.key.variant):
@@ -141,32 +213,24 @@ def divergence_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     """Which recipes broke, how often and where first."""
     findings = []
     for summary in summaries:
-        if summary.verdict is not stats.Verdict.DIVERGED:
+        if summary.verdict.kind is not Kind.DIVERGED:
             continue
-        seeds = len(summary.runs)
-        if seeds == 1:
-            text = f"{summary.group.label} diverged in its only seed."
-        else:
-            low, high = summary.diverged_interval
-            text = (
-                f"{summary.group.label} diverged in {summary.diverged_seeds} of {seeds} seeds "
-                f"(95 % interval of the rate: {100.0 * low:.0f} to {100.0 * high:.0f} %)."
-            )
+        sentence = summary.verdict.sentence
+        text = f"{summary.group.label} {sentence[0].lower()}{sentence[1:]}."
         events = [e for item in summary.runs for e in item.run.events if e.kind == "nan"]
         if events:
             first = min(events, key=lambda event: event.step)
             text += f" First event: step {first.step}, {first.message}."
-        findings.append(Finding("bad", "Divergence", text))
+        findings.append(Finding("bad", "Diverged", text))
     return findings
 
 
-HOLDS = (stats.Verdict.INSIDE, stats.Verdict.BETTER)
-UNJUDGED = (stats.Verdict.UNPAIRED, stats.Verdict.ONE_SEED)
+UNJUDGED = (Kind.UNPAIRED, Kind.NOT_ORDERED)
 
 
 def _cheapest(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
     """The groups with the fewest scale bits among those that hold, ties included."""
-    safe = [s for s in summaries if s.verdict in HOLDS and math.isfinite(s.scale_bits)]
+    safe = [s for s in summaries if s.verdict.holds and math.isfinite(s.scale_bits)]
     if not safe:
         return []
     least = min(s.scale_bits for s in safe)
@@ -174,26 +238,36 @@ def _cheapest(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
 
 
 def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The cheapest scales among the recipes that stay with the baseline, variant by variant."""
+    """The cheapest scales among the recipes that are shown to hold, variant by variant."""
     findings = []
     candidates = [s for s in _candidates(summaries) if math.isfinite(s.scale_bits)]
     for variant in dict.fromkeys(s.group.key.variant for s in candidates):
         members = [s for s in candidates if s.group.key.variant == variant]
         topic = "Cheapest that holds" + (f", {variant}" if variant else "")
-        unjudged = [s.group.key.recipe for s in members if s.verdict in UNJUDGED]
-        left_out = f" Not judged: {_join(unjudged)}." if unjudged else ""
+        open_ = [s.group.key.recipe for s in members if s.verdict.kind in UNJUDGED]
+        left_out = f" Not judged: {_join(open_)}." if open_ else ""
+        undecided = [
+            s.group.key.recipe
+            for s in members
+            if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds
+        ]
+        if undecided:
+            left_out += f" Not decided: {_join(undecided)}."
         tied = _cheapest(members)
         if tied:
             named = _join([f"{s.group.key.recipe} ({s.format_text})" for s in tied])
             text = (
-                f"{named}, at {tied[0].scale_bits:.2g} scale bits per element: its loss gap to "
-                f"{study.baseline_recipe} is no larger than the seed band."
+                f"{named}, at {tied[0].scale_bits:.2g} scale bits per element: shown to be not "
+                f"worse than {study.baseline_recipe} by {study.design.margin_text}."
             )
             findings.append(Finding("good", topic, text + left_out))
-        elif not unjudged:
-            closest = _ranked(members)[:1]
+        elif undecided:
+            text = f"None of {len(members)} recipes is shown to hold yet."
+            findings.append(Finding("caution", topic, text + left_out))
+        elif not open_:
             text = f"None of {len(members)} recipes keeps up with {study.baseline_recipe}."
-            text += "".join(f" Closest: {s.group.key.recipe} ({_gap(s)})." for s in closest)
+            closest = _ranked(members)[:1]
+            text += "".join(f" Closest: {s.group.key.recipe} ({gap_text(s)})." for s in closest)
             findings.append(Finding("bad", topic, text))
     return findings
 
@@ -410,8 +484,10 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
     return [
         *one_seed_findings(study, summaries),
         *choice_findings(study, summaries),
+        *verdict_findings(study, summaries),
         *divergence_findings(summaries),
-        *band_findings(study, summaries),
+        *speed_findings(study, summaries),
+        *departure_findings(study, summaries),
         *gap_findings(summaries),
         *match_findings(study, summaries),
         *error_findings(summaries),

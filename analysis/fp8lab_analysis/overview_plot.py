@@ -9,7 +9,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fp8lab_analysis import stats
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.style import (
     BAND,
@@ -24,22 +23,23 @@ from fp8lab_analysis.style import (
     quantized_summaries,
     recipe_rows,
 )
+from fp8lab_analysis.verdicts import Kind
 
 
 def overview_order(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
-    """Variant by variant: baselines first, then by final gap what has the seeds for an order, then
+    """Variant by variant: baselines first, then by gap what has the seeds for an order, then
     the rest as it comes, diverged and unpaired groups last."""
 
     def key(summary: GroupSummary) -> tuple[str, int, float]:
         variant = summary.group.key.variant
         if summary.group.is_baseline:
             return variant, 0, 0.0
-        if summary.verdict is stats.Verdict.DIVERGED:
+        if summary.verdict.kind is Kind.DIVERGED:
             return variant, 4, 0.0
-        gap = summary.final_gap.mean
+        gap = summary.verdict.gap.mean
         if not math.isfinite(gap):
             return variant, 3, 0.0
-        return (variant, 1, gap) if summary.comparable else (variant, 2, 0.0)
+        return (variant, 1, gap) if summary.verdict.ordered else (variant, 2, 0.0)
 
     return sorted(summaries, key=key)
 
@@ -48,7 +48,7 @@ def overview_figure(context: PlotContext) -> Figure | None:
     """Cost and benefit of every recipe in one row each."""
     rows = overview_order(context.summaries)
     panels: list[tuple[Callable[[Axes, PlotContext, list[GroupSummary]], None], float]] = []
-    if any(math.isfinite(s.final_gap.mean) for s in rows):
+    if any(math.isfinite(s.verdict.gap.mean) for s in rows):
         panels.append((_overview_gap, 1.5))
     if any(s.matches for s in rows):
         panels.append((_overview_match, 1.0))
@@ -88,32 +88,29 @@ def _point(
 
 
 def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:
-    banded = [(row, s.band) for row, s in enumerate(rows) if math.isfinite(s.band)]
-    for row, band in banded:
-        axes.barh(row, 2.0 * band, left=-band, height=1.0, color=BAND, alpha=0.6, linewidth=0)
+    margin = 100.0 * context.study.design.margin
+    if any(s.verdict.ordered for s in rows):
+        axes.axvspan(-margin, margin, color=BAND, alpha=0.6, linewidth=0)
     axes.axvline(0.0, color=INK, linewidth=1.0)
     for row, summary in enumerate(rows):
-        if summary.group.is_baseline:
+        verdict = summary.verdict
+        if verdict.kind is Kind.DIVERGED:
+            note(axes, row, f"diverged ({verdict.diverged} of {verdict.seeds} seeds)")
+        elif summary.group.is_baseline:
             style = context.style(summary.group)
             axes.plot(0.0, row, **style.marker_kwargs(6.5))
-        elif summary.verdict is stats.Verdict.DIVERGED:
-            note(axes, row, f"diverged ({summary.diverged_seeds} of {len(summary.runs)} seeds)")
-        elif math.isfinite(summary.final_gap.mean):
-            for item in summary.runs:
-                stage = item.stages.get(summary.gap_stage)
-                if stage is not None and len(summary.runs) > 1:
-                    colour = context.style(summary.group).colour
-                    axes.plot(stage.final_gap, row, "|", color=colour, alpha=0.8, markersize=7)
-            sd = summary.final_gap.sd
-            error = sd if math.isfinite(sd) else summary.gap_error
-            shown = error if math.isfinite(error) else None
-            _point(axes, context, summary, row, summary.final_gap.mean, shown)
+        elif math.isfinite(verdict.gap.mean):
+            if len(summary.seed_gaps) > 1:
+                colour = context.style(summary.group).colour
+                for gap in summary.seed_gaps:
+                    axes.plot(100.0 * gap, row, "|", color=colour, alpha=0.8, markersize=7)
+            error = 100.0 * verdict.half_width if math.isfinite(verdict.half_width) else None
+            _point(axes, context, summary, row, 100.0 * verdict.gap.mean, error)
         else:
             note(axes, row, "no baseline")
-    axes.set_xlabel("final gap (nats per token)")
-    title = "loss gap (grey: seed band)" if banded else "loss gap"
-    unordered = any(s.verdict is stats.Verdict.ONE_SEED for s in rows)
-    axes.set_title("loss gap, one seed: no order" if unordered else title)
+    axes.set_xlabel("gap (% of the baseline's loss)")
+    unordered = any(s.verdict.kind is Kind.NOT_ORDERED for s in rows)
+    axes.set_title("gap, one seed: no order" if unordered else "gap (grey: margin)")
 
 
 def _overview_match(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -> None:

@@ -30,7 +30,7 @@ from fp8lab_analysis.stats import (
 )
 from fp8lab_analysis.style import PlotContext
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import ReportTables, Table, make_tables
+from fp8lab_analysis.tables import ReportTables, Table, counted, make_tables
 
 PNG_DPI = 160
 
@@ -49,11 +49,13 @@ FIGURES = (
     FigureSpec(
         "overview",
         "At a glance",
-        "One row per recipe. Recipes of two or more seeds are sorted by their loss gap within each "
+        "One row per recipe. Recipes of two or more seeds are sorted by their gap within each "
         "variant; those of one seed follow in the order of the study, and no order follows from "
-        "their numbers. Loss gap: final training loss minus that of the paired baseline; bars are "
-        "one standard deviation over seeds (for a single seed the standard error within the run), "
-        "ticks the single seeds. A point in the grey band cannot be told from a change of seed. "
+        "their numbers. Gap: the loss behind the verdict minus that of the paired baseline, in "
+        "percent of the latter; bars are the interval of the verdict's test, ticks the single "
+        "seeds. Grey is the margin: a recipe is equivalent where an interval lies inside it (the "
+        "narrower one of the two one-sided tests), and worse or better where a bar leaves out "
+        "zero. "
         "Exact match: 95 % interval of the questions asked, which leaves out the seeds. SQNR: the "
         "marker is the mean over operands, the arrow the weakest operand. Underflow: share of "
         "elements flushed from nonzero to zero in the operand where that is worst.",
@@ -67,7 +69,8 @@ FIGURES = (
         "the batches cancels; above zero the loss is higher than the baseline's. Thick lines are "
         "means over seeds, thin lines single seeds; with one seed the tint is the spread of the "
         "unsmoothed gap, which says nothing about another seed. Grey: the band of the baseline's "
-        "own seeds. Dotted vertical lines mark a loss that stopped being finite.",
+        "own seeds, most of which a pair shares. Dotted vertical lines mark a loss that stopped "
+        "being finite.",
         plots.loss_figure,
     ),
     FigureSpec(
@@ -233,19 +236,15 @@ def _subtitle(study: Study) -> str:
     variants = {group.key.variant for group in study.groups}
     seeds = {run.seed for run in study.runs}
     parts = [
-        _count(len(study.runs), "run"),
-        _count(len(recipes), "recipe"),
-        _count(len(seeds), "seed"),
+        counted(len(study.runs), "run"),
+        counted(len(recipes), "recipe"),
+        counted(len(seeds), "seed"),
     ]
     if len(variants) > 1:
-        parts.append(_count(len(variants), "variant"))
+        parts.append(counted(len(variants), "variant"))
     if study.stages:
         parts.append("stages " + " → ".join(study.stages))
     return " · ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def render_page(
@@ -282,6 +281,11 @@ def render_page(
         band_sigmas=f"{BAND_SIGMAS:g}",
         spike_sigmas=f"{SPIKE_SIGMAS:g}",
         divergence_margin=f"{DIVERGENCE_MARGIN:g}",
+        margin=study.design.margin_text,
+        power=f"{100.0 * study.design.power:g} %",
+        alpha=f"{100.0 * study.design.alpha:g} %",
+        looks=counted(study.design.looks, "look"),
+        stated=study.design.stated,
     )
 
 
@@ -305,4 +309,4 @@ def write_report(study: Study, out: Path) -> str:
         half.unlink(missing_ok=True)
         raise
     counts = (len(study.runs), "run"), (len(figures), "figure"), (len(written), "table")
-    return f"{page}: {', '.join(_count(number, noun) for number, noun in counts)}"
+    return f"{page}: {', '.join(counted(number, noun) for number, noun in counts)}"

@@ -20,7 +20,8 @@ from fp8lab_analysis.compare import (
     smooth_grad_norm,
     smooth_loss,
 )
-from fp8lab_analysis.runs import Floats, Run
+from fp8lab_analysis.runs import Floats
+from fp8lab_analysis.speed import held_out_curve
 from fp8lab_analysis.style import (
     BAND,
     INK,
@@ -32,6 +33,7 @@ from fp8lab_analysis.style import (
     log_y_axis,
     recipe_rows,
 )
+from fp8lab_analysis.verdicts import Kind
 
 MAX_POINTS = 300  # per drawn line; keeps embedded figures small
 
@@ -160,8 +162,7 @@ def _gap_scale(summaries: Sequence[GroupSummary]) -> float | None:
     gaps = sorted(gap for gap in gaps if math.isfinite(gap) and gap > 0.0)
     if len(gaps) < 2 or gaps[-1] < 12.0 * gaps[len(gaps) // 2]:
         return None
-    bands = [s.band for s in summaries if math.isfinite(s.band) and s.band > 0.0]
-    return float(10.0 ** round(math.log10(bands[0] if bands else gaps[0])))
+    return float(10.0 ** round(math.log10(gaps[len(gaps) // 2])))
 
 
 def loss_figure(context: PlotContext) -> Figure | None:
@@ -181,7 +182,7 @@ def loss_figure(context: PlotContext) -> Figure | None:
         for summary in summaries:
             lines = [smooth_loss(run, stage) for run in summary.group.runs]
             draw_series(top, context, summary, lines)
-            if summary.verdict is not stats.Verdict.DIVERGED:
+            if summary.verdict.kind is not Kind.DIVERGED:
                 shown += [curve for _, curve in lines]
             for item in summary.runs:
                 mark_divergence(top, context, item, stage)
@@ -217,7 +218,7 @@ def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | 
             )
             colour = context.style(summary.group).colour
             axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
-        if summary.verdict is not stats.Verdict.DIVERGED:
+        if summary.verdict.kind is not Kind.DIVERGED:
             shown += [gap.smooth for gap in gaps]
     if threshold:
         axes.set_yscale("symlog", linthresh=threshold)
@@ -276,9 +277,9 @@ def held_out_figure(context: PlotContext) -> Figure | None:
     for column, stage in enumerate(study.stages):
         shown = []
         for summary in summaries:
-            lines = [_held_out_line(run, stage) for run in summary.group.runs]
+            lines = [held_out_curve(run, stage) for run in summary.group.runs]
             _draw_points(axes[column], context, summary, lines)
-            if summary.verdict is not stats.Verdict.DIVERGED:
+            if summary.verdict.kind is not Kind.DIVERGED:
                 shown += [values for _, values in lines]
         limits = robust_limits(shown, 0.12)
         if limits:
@@ -291,13 +292,6 @@ def held_out_figure(context: PlotContext) -> Figure | None:
     return finish(
         figure, context, "Held-out loss and exact match", group_handles(context, summaries)
     )
-
-
-def _held_out_line(run: Run, stage: str) -> tuple[Floats, Floats]:
-    if stage not in run.stage_names:
-        return np.zeros(0), np.zeros(0)
-    rows = run.evaluations.stage == run.stage_names.index(stage)
-    return run.evaluations.step[rows].astype(np.float64), run.evaluations.loss[rows]
 
 
 def _draw_points(

@@ -14,7 +14,6 @@ every function accepts NaN and infinities, which mean that training broke there.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -287,37 +286,17 @@ def error_of_mean(errors: Sequence[float]) -> float:
     return float(np.sqrt(np.sum(data**2)) / data.size) if data.size else math.nan
 
 
-class Verdict(enum.Enum):
-    """What the loss says about a recipe, compared with the seed-to-seed noise of the baseline."""
-
-    BASELINE = "baseline"
-    DIVERGED = "diverged"
-    WORSE = "worse than seed band"
-    BETTER = "better than seed band"
-    INSIDE = "inside seed band"
-    ONE_SEED = "one seed, no order"
-    UNPAIRED = "no baseline"
-
-
-def seed_band(baseline_finals: Sequence[float]) -> float:
-    """BAND_SIGMAS sample standard deviations of the baseline's final loss; NaN below two seeds."""
-    return BAND_SIGMAS * spread_over_seeds(baseline_finals).sd
-
-
-def judge(gaps: Sequence[float], diverged: Sequence[bool], band: float) -> Verdict:
-    """Verdict over the seeds of one recipe from its final gaps and the band of `seed_band`. Without
-    a band, or with a single gap, the noise between seeds is unknown and nothing is judged: that
-    within a run is smaller, and no substitute."""
-    if any(diverged):
-        return Verdict.DIVERGED
-    mean = spread_over_seeds(gaps).mean
-    if not math.isfinite(mean):
-        return Verdict.UNPAIRED
-    if len(gaps) < 2 or not math.isfinite(band):
-        return Verdict.ONE_SEED
-    if abs(mean) <= band:
-        return Verdict.INSIDE
-    return Verdict.WORSE if mean > 0.0 else Verdict.BETTER
+def first_reach(steps: Array, values: Array, target: float) -> float | None:
+    """The step at which a falling curve first reaches `target`, on the line between the points
+    before and at it; the first step of a curve that starts there. None when it never does."""
+    reached = np.flatnonzero(np.asarray(values) <= target)
+    if reached.size == 0:
+        return None
+    row = int(reached[0])
+    if row == 0 or not math.isfinite(values[row - 1]):
+        return float(steps[row])
+    share = (values[row - 1] - target) / (values[row - 1] - values[row])
+    return float(steps[row - 1] + share * (steps[row] - steps[row - 1]))
 
 
 def ratio_curve(ours: Curve, theirs: Curve) -> Curve:

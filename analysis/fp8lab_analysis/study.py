@@ -6,6 +6,7 @@ planted outliers or another learning rate. Who is compared with whom: pairing.py
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,12 @@ from fp8lab_analysis.hdf5 import Damage, InputError, numbers, read_dataset, read
 from fp8lab_analysis.pairing import Declared, Pairings, pair_runs
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.runs import Run
+from fp8lab_analysis.verdicts import Design
 
 STUDY_SCHEMA = "fp8lab-study-2"
 FIRST_SCHEMA = "fp8lab-study-1"  # no flag of baselines; its statistics are not read
 STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
+DESIGN = ("margin", "alpha", "power", "looks", "stated")  # attributes of /design
 SHARED_FOLDERS = ("shared", "_shared")  # leading stages that all arms start from; not an arm
 PLANTED = "planted outliers"
 BASELINE_RECIPE = "bf16"  # of run files without a study file
@@ -71,6 +74,7 @@ class Study:
     baseline_recipe: str
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
+    design: Design = Design()
 
     @property
     def runs(self) -> list[Run]:
@@ -137,6 +141,7 @@ class _Source:
     declared: dict[Path, Declared] = field(default_factory=dict)  # by run file
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
+    design: Design | None = None  # as the study file states it
 
 
 Opening = Callable[[Path], None]  # told of each file before it is opened
@@ -194,6 +199,37 @@ def _declared(
     }
 
 
+def _read_design(file: h5py.File) -> Design | None:
+    """What /design states beforehand; None for a study that states nothing. Throws Damage."""
+    if "design" not in file:
+        return None
+    found = dict(file["design"].attrs.items())
+    missing = [name for name in DESIGN if name not in found]
+    if missing:
+        raise Damage(f"/design has no attribute '{missing[0]}'")
+    for name in DESIGN[:-1]:
+        if np.shape(found[name]) or np.asarray(found[name]).dtype.kind not in "iuf":
+            raise Damage(f"/design {name} is no number: {ascii(found[name])}")
+    margin, alpha, power = (float(found[name]) for name in DESIGN[:3])
+    looks = float(found["looks"])
+    design = Design(
+        margin, alpha, power, int(looks) if looks.is_integer() else 0, to_text(found["stated"])
+    )
+    if design.problem():
+        raise Damage(f"/design: {design.problem()}")
+    if not design.stated:
+        raise Damage("/design does not say when it was stated")
+    return design
+
+
+def _agreed_design(sources: Sequence[_Source]) -> tuple[Design, list[str]]:
+    """The design that the study files state, and a note where they state different ones."""
+    stated = list(dict.fromkeys(s.design for s in sources if s.design is not None))
+    if len({dataclasses.replace(design, stated="") for design in stated}) > 1:
+        return Design(), ["The studies state different margins or levels; none of them is used."]
+    return (stated[-1] if stated else Design()), []
+
+
 def _read_study_file(path: Path, opening: Opening) -> _Source:
     opening(path)
     with reading(path, "study") as file:
@@ -208,6 +244,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         files = [path.parent / item for item in arms.texts("run_file")]
         complete = dict(zip(arms.names, arms.flags("complete")))
         declared = _declared(arms, files, schema, meta.get("baseline", ""))
+        design = _read_design(file)
         there = [item.exists() for item in files]
     missing = [name for name, found in zip(arms.names, there) if not found]
     notes = []
@@ -224,6 +261,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         declared=declared,
         notes=notes,
         meta=meta,
+        design=design,
     )
 
 
@@ -297,7 +335,8 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         raise InputError("no input given (expected a study directory or run files, *.h5)")
     sources = [_find_source(path, opening) for path in inputs]
     files = list(dict.fromkeys(item.resolve() for source in sources for item in source.run_files))
-    notes = [note for source in sources for note in source.notes]
+    design, notes = _agreed_design(sources)
+    notes = [note for source in sources for note in source.notes] + notes
     if not files:
         raise InputError(f"{inputs[0]}: lists no run that has a run file yet")
     runs = [_load(path, opening) for path in files]
@@ -315,4 +354,5 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         baseline_recipe=baseline_recipe,
         notes=notes,
         meta=meta,
+        design=design,
     )

@@ -19,7 +19,9 @@ from fp8lab_analysis.compare import (
 )
 from fp8lab_analysis.operands import OperandSummary, TensorSummary, tensor_summaries
 from fp8lab_analysis.runs import Event, Run
+from fp8lab_analysis.speed import EqualQuality
 from fp8lab_analysis.study import Study
+from fp8lab_analysis.verdicts import Kind
 
 Cell = Union[str, int, float, None]
 MISSING = "–"
@@ -90,6 +92,11 @@ def plus_minus(spread: stats.Spread, form: str = "{:.4f}", sign: bool = False) -
     return shown.replace("-", "−")
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 arm", "2 arms"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def gap_text(summary: GroupSummary) -> str:
     """Final gap ± its standard deviation over seeds, or what is known of it from a single run."""
     shown = plus_minus(summary.final_gap, sign=True)
@@ -100,11 +107,30 @@ def gap_text(summary: GroupSummary) -> str:
 
 
 def verdict_text(summary: GroupSummary) -> str:
-    """Verdict in words, with the number of diverged seeds and whether runs are unfinished."""
-    text = summary.verdict.value
-    if summary.verdict is stats.Verdict.DIVERGED:
-        text += f" ({summary.diverged_seeds} of {len(summary.runs)})"
+    """Kind of the verdict, with the number of diverged seeds and whether runs are unfinished."""
+    text = summary.verdict.kind.value
+    if summary.verdict.kind is Kind.DIVERGED:
+        text += f" ({summary.verdict.diverged} of {summary.verdict.seeds})"
     return text if summary.complete else f"{text}, unfinished"
+
+
+def ratio_text(ratio: stats.Spread) -> str:
+    """ "×1.02 ± 0.01" over seeds; "unknown" where it is not known."""
+    return f"×{plus_minus(ratio, '{:.2f}')}" if math.isfinite(ratio.mean) else "unknown"
+
+
+def equal_quality_text(found: EqualQuality) -> str:
+    """What an arm takes of the baseline's steps and seconds until it has the loss, or that it does
+    not get there."""
+    if found.reached < found.seeds:
+        missed = found.seeds - found.reached
+        return f"not reached in {missed} of {found.seeds} seeds"
+    return f"{ratio_text(found.step_ratio)} steps, {ratio_text(found.second_ratio)} seconds"
+
+
+def target_text(found: EqualQuality) -> str:
+    """The loss to reach, in words."""
+    return f"within {100.0 * found.above:g} % of it" if found.above else "the final loss"
 
 
 Row = TypeVar("Row")
@@ -171,7 +197,7 @@ def summary_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         *_stage_losses(study, "final loss"),
         (Column("final gap", "nats/token", "{:+.4f}"), lambda s: s.final_gap.mean),
         (Column("gap sd over seeds", "nats/token", "{:.4f}"), lambda s: s.final_gap.sd),
-        (Column("seed band half width", "nats/token", "{:.4f}"), lambda s: s.band),
+        (Column("judged gap", "%", "{:+.3f}"), lambda s: 100.0 * s.verdict.gap.mean),
         (Column("gap area", "nats/token × step", "{:+.2f}"), lambda s: s.area.mean),
         (Column("exact match", "%", "{:.1f}"), lambda s: _match_percentages(_last_match(s))[0]),
         (Column("exact match low", "%", "{:.1f}"), lambda s: _match_percentages(_last_match(s))[1]),
@@ -194,7 +220,8 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     fields: list[Field[GroupSummary]] = [
         (Column("recipe"), _group_label),
         (Column("verdict"), verdict_text),
-        (Column("final gap", "nats/token", "{} "), gap_text),
+        (Column("gap", "% of the baseline's loss", "{} "), _judged_gap),
+        (Column("final training gap", "nats/token", "{} "), gap_text),
         *_stage_losses(study, "loss"),
         (Column("gap area", "nats/token × step", "{:+.2f}"), lambda s: s.area.mean),
         (Column("exact match", "% [95 % interval]", "{} "), match_text),
@@ -204,6 +231,67 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("operands"), lambda s: s.format_text),
     ]
     return tabulate("overview", "Summary", summaries, _group_label, fields)
+
+
+def _judged_gap(summary: GroupSummary) -> str | None:
+    """The gap behind the verdict, where there is one."""
+    return summary.verdict.gap_text if math.isfinite(summary.verdict.gap.mean) else None
+
+
+def _departure_step(summary: GroupSummary) -> int | None:
+    found = summary.first_departure
+    return found[0] if found else None
+
+
+def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> Table:
+    """One row per arm: its verdict in words and the numbers behind it; on the page the first of
+    them."""
+    rows = [s for s in summaries if not s.group.is_baseline]
+    fields: list[Field[GroupSummary]] = [
+        (Column("recipe"), _group_label),
+        (Column("verdict"), verdict_text),
+        (Column("in words"), lambda s: s.verdict.sentence),
+        (Column("loss"), lambda s: f"{s.judged_on}, {s.gap_stage}"),
+        (Column("seeds", "", "{:d}"), lambda s: s.seeds),
+        (Column("gap", "%", "{:+.3f}"), lambda s: 100.0 * s.verdict.gap.mean),
+        (Column("half width", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.half_width),
+        (Column("p equivalence", "", "{:.2g}"), lambda s: s.verdict.equivalence_p),
+        (Column("p difference", "", "{:.2g}"), lambda s: s.verdict.difference_p),
+        (Column("detectable gap", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.detectable),
+        (Column("seeds needed", "", "{:d}"), lambda s: s.verdict.seeds_needed),
+    ]
+    if not on_page:
+        fields += [
+            (Column("sd over seeds", "%"), lambda s: 100.0 * s.verdict.gap.sd),
+            (Column("p sign flips"), lambda s: s.verdict.sign_flip_p),
+            (Column("arms of the correction"), lambda s: s.verdict.arms),
+            (Column("diverged seeds"), lambda s: s.verdict.diverged),
+            (Column("rate of divergence low", "%"), lambda s: 100.0 * s.verdict.rate[0]),
+            (Column("rate of divergence high", "%"), lambda s: 100.0 * s.verdict.rate[1]),
+            (Column("leaves the seed band", "step"), _departure_step),
+        ]
+    return tabulate("verdicts", "Verdicts", rows, _group_label, fields)
+
+
+def speed_table(summaries: Sequence[GroupSummary]) -> Table:
+    """One row per arm: what it takes until it has the baseline's final held-out loss."""
+    rows = [(s.group.label, found) for s in summaries for found in s.equal_quality]
+    fields: list[Field[tuple[str, EqualQuality]]] = [
+        (Column("recipe"), lambda r: r[0]),
+        (Column("until"), lambda r: target_text(r[1])),
+        (Column("reached in", "seeds", "{}"), lambda r: r[1].reached),
+        (Column("of", "seeds", "{}"), lambda r: r[1].seeds),
+        (Column("steps", "", "{:.1f}"), lambda r: r[1].steps.mean),
+        (Column("tokens", "", "{:.0f}"), lambda r: r[1].tokens.mean),
+        (Column("seconds", "s", "{:.1f}"), lambda r: r[1].seconds.mean),
+        (Column("steps beside the baseline", "", "{:.3f}"), lambda r: r[1].step_ratio.mean),
+        (Column("sd over seeds", "", "{:.3f}"), lambda r: r[1].step_ratio.sd),
+        (Column("seconds beside the baseline", "", "{:.3f}"), lambda r: r[1].second_ratio.mean),
+        (Column("sd of that", "", "{:.3f}"), lambda r: r[1].second_ratio.sd),
+        (Column("in words"), lambda r: equal_quality_text(r[1])),
+        (Column("measured on"), lambda r: r[1].devices),
+    ]
+    return tabulate("equal_quality", "Speed at equal quality", rows, lambda r: r[0], fields)
 
 
 def match_text(summary: GroupSummary) -> str | None:
@@ -423,7 +511,10 @@ class ReportTables:
     """All tables of a report."""
 
     overview: Table  # on the page only
+    judged: Table  # on the page only
     summary: Table
+    verdicts: Table
+    speed: Table
     stages: Table
     operands: Table
     worst_tensors: Table
@@ -437,6 +528,8 @@ class ReportTables:
         """Tables that have rows and become CSV files."""
         tables = [
             self.summary,
+            self.verdicts,
+            self.speed,
             self.stages,
             self.operands,
             self.worst_tensors,
@@ -455,6 +548,9 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
     return ReportTables(
         overview=overview_table(study, summaries),
         summary=summary_table(study, summaries),
+        judged=verdict_table(summaries, on_page=True),
+        verdicts=verdict_table(summaries),
+        speed=speed_table(summaries),
         stages=stage_table(summaries),
         operands=operand_table(summaries),
         worst_tensors=tensor_table(

@@ -125,13 +125,29 @@ def check_meta(attributes: Any, run_part: str) -> list[str]:
     return problems
 
 
+def check_design(attributes: Any, study_part: str) -> list[str]:
+    row = next(line for line in study_part.splitlines() if line.startswith("| `/design`"))
+    documented = dict(re.findall(r"`(\w+)` \((\w+)", row))
+    problems = []
+    for name, kind in documented.items():
+        value = attributes.get(name)
+        found = getattr(value, "dtype", None)
+        good = isinstance(text(value), str) if kind == "str" else found == KINDS[kind]
+        if not good:
+            problems.append(f"/design@{name} is {value!r}, documented {kind}")
+    problems += [
+        f"/design@{name} is not documented" for name in attributes if name not in documented
+    ]
+    return problems
+
+
 def check_study(file: Any, readme: str) -> list[str]:
     study_part = readme.split("## Study file")[1]
     problems = []
     documented = set()
     for path, shape, kind in rows_of(study_part, 3):
         path = path.strip("`").split("`")[0]
-        if "<" in path or path == "/meta":
+        if "<" in path or path in ("/meta", "/design"):
             continue
         documented.add(path)
         if path not in file:
@@ -146,8 +162,10 @@ def check_study(file: Any, readme: str) -> list[str]:
     problems += [
         f"/{name} is not documented"
         for name in file
-        if name not in ("meta", "runs", "arms", "axes")
+        if name not in ("meta", "runs", "arms", "axes", "design")
     ]
+    if "design" in file:
+        problems += check_design(file["design"].attrs, study_part)
     for index, key in enumerate(file["meta"].attrs["axis_keys"]):
         if text(file[f"axes/{index}"].attrs["key"]) != text(key):
             problems.append(f"/axes/{index} is not {key}")

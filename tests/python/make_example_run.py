@@ -54,6 +54,17 @@ class SyntheticRecipe:
     unknown_amax: bool = False  # delayed scaling that knows no amax at the first logged steps
 
 
+@dataclass(frozen=True)
+class StatedDesign:
+    """What /design of a study file says."""
+
+    margin: float = 0.01
+    alpha: float = 0.05
+    power: float = 0.9
+    looks: int = 1
+    stated: str = "2026-01-02T03:04:05Z"
+
+
 RECIPES = (
     SyntheticRecipe("bf16", "bf16", 55.0, 0.0, 0.0, 0.0),
     SyntheticRecipe("infir2", "e4m3fn 1x128 pow2", 31.5, 0.0005, 0.004, 0.25),
@@ -396,7 +407,19 @@ def write_run(path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHE
     return done
 
 
-def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> None:
+def write_design(file: h5py.File, design: StatedDesign) -> None:
+    attributes = file.create_group("design").attrs
+    for name in ("margin", "alpha", "power"):
+        attributes[name] = np.float64(getattr(design, name))
+    attributes["looks"] = np.int64(design.looks)
+    attributes["stated"] = design.stated
+
+
+def write_study(
+    path: Path,
+    arms: list[tuple[SyntheticRecipe, int, int]],
+    design: StatedDesign | None = None,
+) -> None:
     """study.h5 beside the folders of `arms` (recipe, seed, steps done)."""
     names = [f"{recipe.name}-seed{seed}" for recipe, seed, _ in arms]
     with h5py.File(path, "w", libver="latest") as file:
@@ -411,6 +434,8 @@ def write_study(path: Path, arms: list[tuple[SyntheticRecipe, int, int]]) -> Non
         ):
             meta.attrs[key] = value
         meta.attrs.create("axis_keys", ["recipe", "seed"], dtype=h5py.string_dtype())
+        if design is not None:
+            write_design(file, design)
         runs = file.create_group("runs")
         for name in names:
             runs[name] = h5py.ExternalLink(f"{name}/run.h5", "/")
@@ -450,14 +475,19 @@ def write_arms(
     add_fixed(group, "final_weight_hash", np.array(hashes, dtype=np.uint64), "hash")
 
 
-def make_example(out: Path) -> Path:
+def make_example(
+    out: Path,
+    recipes: Sequence[SyntheticRecipe] = RECIPES,
+    seeds: Sequence[int] = SEEDS,
+    design: StatedDesign | None = None,
+) -> Path:
     """Writes the example study below `out` and returns the path of study.h5."""
     arms = []
-    for recipe in RECIPES:
-        for seed in SEEDS:
+    for recipe in recipes:
+        for seed in seeds:
             done = write_run(out / f"{recipe.name}-seed{seed}" / "run.h5", recipe, seed)
             arms.append((recipe, seed, done))
-    write_study(out / "study.h5", arms)
+    write_study(out / "study.h5", arms, design)
     return out / "study.h5"
 
 

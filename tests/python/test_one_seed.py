@@ -16,7 +16,7 @@ from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.operand_plots import heat_matrix
 from fp8lab_analysis.overview_plot import overview_order
 from fp8lab_analysis.run_reader import load_run
-from fp8lab_analysis.stats import Verdict
+from fp8lab_analysis.verdicts import Kind
 
 # Words that put recipes in an order, and the sentences that may hold one of them: what is weakest
 # within a recipe, and that there is no order.
@@ -72,7 +72,8 @@ def test_one_seed_orders_nothing(tmp_path: Path) -> None:
     write_runs(tmp_path, ("bf16", 1), ("te_current", 1), ("infir2", 1))
     summaries, text = told(tmp_path)
     assert summaries["te_current"].final_gap.mean > 10 * summaries["te_current"].gap_error
-    assert summaries["te_current"].verdict is summaries["infir2"].verdict is Verdict.ONE_SEED
+    assert summaries["te_current"].verdict.kind is summaries["infir2"].verdict.kind
+    assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED
     assert "Nothing can be ordered" in text
     assert re.search(r"te_current \+0\.0\d{3} \(in the run ±0\.\d{4}\).*; infir2 \+0\.0", text)
     assert orders(text) == []
@@ -86,8 +87,8 @@ def test_page_of_one_seed_orders_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     write_runs(tmp_path, ("bf16", 1), ("te_current", 1), ("infir2", 1))
     assert report.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out" / "index.html").read_text()
-    assert text.count('<span class="chip one">one seed, no order</span>') == 2
-    assert not re.search(r'class="chip (better|worse|inside)"', text)
+    assert text.count('<span class="chip not">not ordered</span>') == 4  # two tables
+    assert not re.search(r'class="chip (better|worse|equivalent)"', text)
     assert "best on top" not in text and "above zero is worse" not in text
 
 
@@ -102,14 +103,15 @@ def test_two_seeds_of_both_are_needed(tmp_path: Path, arms: list[tuple[str, int]
     write_runs(tmp_path, *arms)
     summaries, text = told(tmp_path)
     candidates = [s for s in summaries.values() if not s.group.is_baseline]
-    assert {s.verdict for s in candidates if s.group.key.recipe == "infir2"} == {Verdict.ONE_SEED}
+    judged = {s.verdict.kind for s in candidates if s.group.key.recipe == "infir2"}
+    assert judged == {Kind.NOT_ORDERED}
     assert "Nothing can be ordered" in text and "Loss gap" not in text and "holds" not in text
 
 
 def test_a_seed_without_a_baseline_gives_no_gap(tmp_path: Path) -> None:
     write_runs(tmp_path, ("bf16", 1), ("infir2", 1), ("infir2", 2))
     summaries, text = told(tmp_path)
-    assert summaries["infir2"].verdict is Verdict.UNPAIRED
+    assert summaries["infir2"].verdict.kind is Kind.UNPAIRED
     assert "Loss gap" not in text and "holds" not in text and "Seed band" not in text
 
 
@@ -186,7 +188,7 @@ def test_a_step_without_targets_is_no_divergence(tmp_path: Path) -> None:
         for step in (60, make_example_run.STEPS):
             file["metrics/loss"][step - 1] = np.nan
             file["metrics/grad_norm"][step - 1] = np.nan
-    assert told(tmp_path)[0]["infir2"].verdict is Verdict.DIVERGED
+    assert told(tmp_path)[0]["infir2"].verdict.kind is Kind.DIVERGED
     with h5py.File(path, "a") as file:
         events = file["events"]
         rows = events["step"].shape[0]
@@ -197,7 +199,7 @@ def test_a_step_without_targets_is_no_divergence(tmp_path: Path) -> None:
         events["message"][rows:] = b"no token of this step is trained on"
         file["complete"].resize(0, axis=0)
     summaries, text = told(tmp_path)
-    assert summaries["infir2"].verdict is Verdict.ONE_SEED
+    assert summaries["infir2"].verdict.kind is Kind.NOT_ORDERED
     assert np.isfinite(summaries["infir2"].final_gap.mean)
     assert "1-infir2: no token to learn at steps 60, 140" in text
     assert "diverged" not in text and "not finite" not in text

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.stats import Verdict
 
 NAN = math.nan
 
@@ -171,26 +170,16 @@ def test_spread_over_seeds() -> None:
     assert stats.spread_over_seeds([]).count == 0
 
 
-def test_seed_band() -> None:
-    assert stats.seed_band([1.0, 2.0, 3.0]) == 2.0
-    assert math.isnan(stats.seed_band([1.0]))
-
-
-@pytest.mark.parametrize(
-    ("gaps", "diverged", "band", "verdict"),
-    [
-        ([0.01, 0.03], [False, False], 0.025, Verdict.INSIDE),
-        ([0.01, 0.03], [False, False], 0.015, Verdict.WORSE),
-        ([-0.01, -0.03], [False, False], 0.015, Verdict.BETTER),
-        ([0.01, NAN], [False, True], 0.5, Verdict.DIVERGED),
-        ([NAN], [False], 0.5, Verdict.UNPAIRED),
-        ([0.02], [False], NAN, Verdict.ONE_SEED),
-        ([0.02], [False], 0.001, Verdict.ONE_SEED),
-        ([-0.02, -0.02], [False, False], NAN, Verdict.ONE_SEED),
-    ],
-)
-def test_verdict(gaps: list[float], diverged: list[bool], band: float, verdict: Verdict) -> None:
-    assert stats.judge(gaps, diverged, band) is verdict
+def test_first_reach_lies_on_the_line_between_points() -> None:
+    steps, losses = np.array([10.0, 20.0, 30.0]), np.array([2.0, 1.0, 0.5])
+    assert stats.first_reach(steps, losses, 1.25) == pytest.approx(17.5)
+    assert stats.first_reach(steps, losses, 1.0) == 20.0
+    assert stats.first_reach(steps, losses, 0.49) is None
+    assert stats.first_reach(steps, losses, 2.5) == 10.0
+    # A curve that rises again has been there; what is before a broken point is not known.
+    assert stats.first_reach(steps, np.array([2.0, 1.0, 3.0]), 1.5) == 15.0
+    assert stats.first_reach(steps, np.array([2.0, NAN, 0.5]), 1.0) == 30.0
+    assert stats.first_reach(np.zeros(0), np.zeros(0), 1.0) is None
 
 
 def test_ratios_are_taken_where_both_are_known() -> None:

@@ -1,0 +1,280 @@
+"""The statistics of a verdict: pure functions from relative gaps to tests, intervals and sample
+sizes.
+
+A gap here is relative and paired: (run - twin) / twin, of the losses of one seed, the twin being
+the baseline run of that seed. It is a fraction without unit, 0.01 for a loss 1 % above the
+baseline's, and `sd` is its sample standard deviation (n - 1) over `count` seeds. Dividing pair by
+pair makes a margin of 0.5 % exactly that; no estimate of the baseline's loss enters it. Gaps of
+different seeds are taken as independent and normal; `sign_flip_p` needs symmetry alone.
+
+p-values, levels and sample sizes take numbers; `one_sided_p`, `equivalence_p`, `difference_p` and
+`reject` also take arrays, over many experiments at once, so that a simulation judges by the very
+functions that a report judges by."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special, stats
+
+from fp8lab_analysis.stats import Array
+
+SIGN_FLIP_SEEDS = (6, 24)  # below, no p-value reaches 5 %; above, too many signs to try them all
+MOST_SEEDS = 10_000  # a larger sample is not searched for
+MOST_LOOKS = 50
+NODES: tuple[Array, Array] = special.roots_legendre(200)  # on [-1, 1], with their weights
+
+
+def relative_gaps(losses: Sequence[float], twins: Sequence[float]) -> Array:
+    """(run - twin) / twin of each seed, a fraction; NaN where either loss is not finite or the
+    twin's is not positive. Pairing takes the noise that the two share out of the difference (Box,
+    Hunter and Hunter, Statistics for Experimenters, 2nd ed., section 3.2)."""
+    ours, theirs = np.asarray(losses, np.float64), np.asarray(twins, np.float64)
+    known = np.isfinite(ours) & np.isfinite(theirs) & (theirs > 0.0)
+    gaps = np.full(ours.shape, np.nan)
+    np.divide(ours - theirs, theirs, out=gaps, where=known)
+    return gaps
+
+
+# --- the paired t test and what follows from it ---------------------------------------------------
+
+
+def half_width(sd: float, count: int, alpha: float) -> float:
+    """Half width of the two-sided 1 - alpha interval of the mean gap, in the unit of `sd`:
+    t(1 - alpha/2; n - 1) sd / sqrt(n). Student's interval of paired differences (Montgomery, Design
+    and Analysis of Experiments, 8th ed., section 2.5)."""
+    return float(stats.t.isf(alpha / 2.0, count - 1)) * sd / math.sqrt(count)
+
+
+def one_sided_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, bound: float) -> Array:
+    """p-value of "the true gap is `bound` or more", against less: P(T <= (mean - bound) sqrt(n) /
+    sd) for Student's T with n - 1 degrees of freedom. With a positive margin as the bound it is the
+    test of non-inferiority, with 0 that of superiority (Blackwelder, Controlled Clinical Trials 3
+    (1982) 345-353). Gaps without any spread are decided by their mean."""
+    shift = np.asarray(mean, np.float64) - bound
+    error = np.asarray(sd, np.float64) / math.sqrt(count)
+    exact = np.where(shift < 0.0, -np.inf, np.where(shift > 0.0, np.inf, 0.0))
+    ratio = np.divide(shift, error, out=exact, where=error > 0.0)
+    return np.asarray(stats.t.cdf(ratio, count - 1), dtype=np.float64)
+
+
+def equivalence_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int, margin: float) -> Array:
+    """p-value of "the true gap is `margin` or more in either direction": the larger of two
+    one-sided ones. p <= alpha exactly where the 1 - 2 alpha interval lies within the margins (TOST;
+    Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657-680)."""
+    above = one_sided_p(mean, sd, count, margin)
+    below = one_sided_p(-np.asarray(mean, np.float64), sd, count, margin)
+    return np.maximum(above, below)
+
+
+def difference_p(mean: npt.ArrayLike, sd: npt.ArrayLike, count: int) -> Array:
+    """p-value of "the true gap is zero", against any other: the paired t test, two-sided
+    (Montgomery, section 2.5)."""
+    size = np.abs(np.asarray(mean, np.float64))
+    return np.minimum(1.0, 2.0 * one_sided_p(-size, sd, count, 0.0))
+
+
+def sign_flip_p(gaps: Sequence[float]) -> float:
+    """Exact two-sided p-value of "the gaps are symmetric around zero": the share of all 2^n choices
+    of signs whose sum is at least as large as the one seen (Fisher, The Design of Experiments,
+    section 21). Throws ValueError below 6 seeds, where even the smallest p-value, 2^(1-n), is
+    above 5 %, and above 24."""
+    data = np.asarray(gaps, dtype=np.float64)
+    least, most = SIGN_FLIP_SEEDS
+    if not least <= data.size <= most or not bool(np.all(np.isfinite(data))):
+        raise ValueError(f"a sign-flip test takes {least} to {most} finite gaps, not {gaps}")
+    sums = data[:1]  # a choice and its opposite have the same size: the first sign stays
+    for gap in data[1:]:
+        sums = np.concatenate([sums + gap, sums - gap])
+    rounding = 8.0 * np.finfo(np.float64).eps * float(np.sum(np.abs(data)))
+    return float(np.mean(np.abs(sums) >= abs(float(np.sum(data))) - rounding))
+
+
+def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, float]:
+    """1 - alpha interval of the true deviation, in the unit of `sd`: sd sqrt((n - 1) / chi2), with
+    the quantiles 1 - alpha/2 and alpha/2 of chi-square (Montgomery, section 2.6)."""
+    df = count - 1
+    edges = stats.chi2.ppf([1.0 - alpha / 2.0, alpha / 2.0], df)
+    low, high = sd * np.sqrt(df / edges)
+    return float(low), float(high)
+
+
+def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float, float]:
+    """Exact 1 - alpha interval of a rate, fractions, from beta quantiles (Clopper and Pearson,
+    Biometrika 26 (1934) 404-413); (NaN, NaN) without trials."""
+    if trials == 0:
+        return math.nan, math.nan
+    failures = trials - successes
+    low = stats.beta.ppf(alpha / 2.0, successes, failures + 1) if successes else 0.0
+    high = stats.beta.isf(alpha / 2.0, successes + 1, failures) if failures else 1.0
+    return float(low), float(high)
+
+
+# --- power and sample size ------------------------------------------------------------------------
+#
+# With the ratio s = sd / sigma of the deviation seen to the true one given, the mean is normal, so
+# that every power is an integral over s, whose square is chi-square / df. So is the noncentral
+# t defined; nothing here takes the normal distribution for it.
+
+
+def _over_deviations(
+    probability: Callable[[Array], Array], df: int, largest: float = math.inf
+) -> float:
+    """Mean of `probability` over s below `largest`, by Gauss-Legendre nodes; the density of s is
+    that of chi / sqrt(df)."""
+    low, high = np.sqrt(stats.chi2.ppf([1e-15, 1.0], df) / df)
+    high = min(math.sqrt(stats.chi2.isf(1e-15, df) / df), largest)
+    if high <= low:
+        return 0.0
+    s = low + (high - low) * (NODES[0] + 1.0) / 2.0
+    density = 2.0 * df * s * stats.chi2.pdf(df * s**2, df)
+    return float(np.sum(NODES[1] * density * probability(s)) * (high - low) / 2.0)
+
+
+def equivalence_power(count: int, gap: float, sd: float, margin: float, alpha: float) -> float:
+    """Chance that `equivalence_p` of `count` seeds is at most alpha when the true gap is `gap` and
+    its true deviation `sd`: the mean over s of Phi((m - gap) r - t s) - Phi(t s - (m + gap) r) with
+    r = sqrt(n) / sd and t = t(1 - alpha; n - 1), where positive. Owen's Q, exact also for few seeds
+    (Phillips, J. Pharmacokinetics and Biopharmaceutics 18 (1990) 137-144)."""
+    ratio = math.sqrt(count) / sd
+    t = float(stats.t.isf(alpha, count - 1))
+
+    def probability(s: Array) -> Array:
+        upper = stats.norm.cdf((margin - gap) * ratio - t * s)
+        return np.asarray(upper - stats.norm.cdf(t * s - (margin + gap) * ratio))
+
+    return _over_deviations(probability, count - 1, margin * ratio / t)
+
+
+def detection_power(count: int, gap: float, sd: float, alpha: float) -> float:
+    """Chance that `difference_p` of `count` seeds is at most alpha when the true gap is `gap` and
+    its true deviation `sd`: both tails of the noncentral t with n - 1 degrees of freedom and
+    noncentrality gap sqrt(n) / sd (Johnson, Kotz and Balakrishnan, Continuous Univariate
+    Distributions 2, chapter 31)."""
+    shift = gap * math.sqrt(count) / sd
+    t = float(stats.t.isf(alpha / 2.0, count - 1))
+    return _over_deviations(
+        lambda s: np.asarray(stats.norm.cdf(shift - t * s) + stats.norm.cdf(-shift - t * s)),
+        count - 1,
+    )
+
+
+def _where_reached(power_at: Callable[[float], float], power: float) -> float:
+    """The place, above zero, where a rising function reaches `power`."""
+    high = 1.0
+    while power_at(high) < power:
+        high *= 2.0
+    return float(optimize.brentq(lambda x: power_at(x) - power, 0.0, high, xtol=1e-12))
+
+
+def detectable_gap(count: int, sd: float, alpha: float, power: float) -> float:
+    """Minimum detectable gap, a fraction: the true gap that `count` seeds tell from zero with
+    probability `power`, from `detection_power` (Bloom, Evaluation Review 19 (1995) 547-556, with
+    the noncentral t in place of his multiplier)."""
+    return sd * _where_reached(lambda x: detection_power(count, x, 1.0, alpha), power)
+
+
+def provable_margin(count: int, sd: float, alpha: float, power: float) -> float:
+    """The smallest margin, a fraction, within which `count` seeds show arms of no true gap to be
+    equivalent with probability `power`: `equivalence_power` solved for the margin."""
+    return sd * _where_reached(
+        lambda x: equivalence_power(count, 0.0, 1.0, x, alpha) if x > 0.0 else 0.0, power
+    )
+
+
+def _fewest(power_of: Callable[[int], float], power: float) -> int | None:
+    """The smallest sample of two or more that has the power; None beyond MOST_SEEDS."""
+    if power_of(MOST_SEEDS) < power:
+        return None
+    low, high = 1, 2
+    while power_of(high) < power:
+        low, high = high, min(2 * high, MOST_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_of(middle) >= power else (middle, high)
+    return high
+
+
+def seeds_for_margin(margin: float, sd: float, alpha: float, power: float) -> int | None:
+    """Seeds after which arms of no true gap are shown equivalent within `margin` with probability
+    `power`, by `equivalence_power`; None for more than 10000 (Julious, Statistics in Medicine 23
+    (2004) 1921-1986, with the exact power)."""
+    if sd == 0.0:
+        return 2
+    return _fewest(lambda count: equivalence_power(count, 0.0, sd, margin, alpha), power)
+
+
+def seeds_for_gap(gap: float, sd: float, alpha: float, power: float) -> int | None:
+    """Seeds after which a true gap of `gap` is told from zero with probability `power`, by
+    `detection_power`; None for more than 10000."""
+    if sd == 0.0:
+        return 2
+    return _fewest(lambda count: detection_power(count, gap, sd, alpha), power)
+
+
+# --- many arms, several looks ---------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def look_level(alpha: float, looks: int, sides: int) -> float:
+    """The level of each of `looks` equally spaced looks at a growing sample, the same at every one,
+    so that the chance of a false rejection at any of them is alpha: Pocock's boundary (Biometrika
+    64 (1977) 191-199). Constant, because then a verdict need not know which look it is. The
+    boundary is of normal statistics, by recursive integration over the unstopped sums (Armitage,
+    McPherson and Rowe, J. Royal Statistical Society A 132 (1969) 235-244); t tests take its level
+    (Jennison and Turnbull, Group Sequential Methods, sections 2.4 and 3.8). `sides` is 1 for tests
+    of one side."""
+    if looks == 1:
+        return alpha
+
+    def stays(c: float) -> float:
+        """Chance that no sum S_k of k standard normal steps goes beyond c sqrt(k)."""
+        places, weights = np.zeros(1), np.ones(1)
+        for look in range(1, looks):
+            high = c * math.sqrt(look)
+            low = -high if sides == 2 else -9.0 * math.sqrt(look)
+            nodes = low + (high - low) * (NODES[0] + 1.0) / 2.0
+            arrive = stats.norm.pdf(nodes[:, None] - places[None, :]) @ weights
+            places, weights = nodes, arrive * NODES[1] * (high - low) / 2.0
+        edge = c * math.sqrt(looks)
+        last = stats.norm.cdf(edge - places)
+        if sides == 2:
+            last = last - stats.norm.cdf(-edge - places)
+        return float(weights @ last)
+
+    boundary = optimize.brentq(lambda c: stays(c) - (1.0 - alpha), 0.0, 8.5, xtol=1e-10)
+    return float(sides * stats.norm.sf(boundary))
+
+
+def step_levels(alpha: float, arms: int, looks: int, sides: int) -> Array:
+    """The levels that the p-values of `arms` arms meet, smallest first: alpha / arms, alpha / (arms
+    - 1), ..., alpha (Holm, Scandinavian J. Statistics 6 (1979) 65-70), each shared out over the
+    looks (`look_level`; Maurer and Bretz, Statistics in Biopharmaceutical Research 5 (2013)
+    311-320). Holm's procedure holds whatever the dependence between arms, which share their twins;
+    Hochberg's and Dunnett's assume one."""
+    return np.array([look_level(alpha / left, looks, sides) for left in range(arms, 0, -1)])
+
+
+def reject(p_values: npt.ArrayLike, levels: Array) -> npt.NDArray[np.bool_]:
+    """Which hypotheses are rejected, stepping down from the smallest p-value along the last axis
+    and stopping at the first one above its level (`step_levels`)."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, axis=-1, kind="stable")
+    passed = np.logical_and.accumulate(np.take_along_axis(p, order, axis=-1) <= levels, axis=-1)
+    rejected = np.empty(p.shape, dtype=np.bool_)
+    np.put_along_axis(rejected, order, passed, axis=-1)
+    return rejected
+
+
+def decided_at(p_values: npt.ArrayLike, levels: Array) -> Array:
+    """The level at which `reject` decides each hypothesis: its own when rejected, else that at
+    which the procedure stopped. An interval of that level agrees with the decision."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, axis=-1, kind="stable")
+    ranks = np.argsort(order, axis=-1, kind="stable")
+    stopped = np.sum(reject(p, levels), axis=-1, keepdims=True)
+    return np.asarray(levels[np.minimum(np.minimum(ranks, stopped), levels.size - 1)])

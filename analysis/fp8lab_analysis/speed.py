@@ -1,0 +1,124 @@
+"""Speed at equal quality: what a run spends until its held-out loss reaches the baseline's final
+one, or comes within a margin of it.
+
+Steps, tokens and seconds are counted from where the run and its baseline part: what they share bit
+for bit costs both the same. Seconds are wall time as run files hold it, evaluations included, of
+the machine that the run was on. The baseline is measured in the same way, from where they part to
+where it first reaches the same loss. A run without any gap misses the very last loss of its pair
+in every second seed; within a margin it does not, and the ratio says the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fp8lab_analysis import stats
+from fp8lab_analysis.runs import Run
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a part of a run takes."""
+
+    steps: float
+    tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class EqualQuality:
+    """Over the seeds of a group; every number is NaN where a seed does not reach the loss."""
+
+    above: float  # of the loss to reach, relative to the baseline's final one
+    seeds: int  # that have a held-out loss and a baseline with one
+    reached: int
+    steps: stats.Spread
+    tokens: stats.Spread
+    seconds: stats.Spread
+    step_ratio: stats.Spread  # to the baseline's
+    second_ratio: stats.Spread  # NaN where run and baseline were on different devices
+    devices: str  # what the seconds were measured on
+
+
+def held_out_curve(run: Run, stage: str) -> stats.Curve:
+    """Held-out loss at every evaluation of a stage, nats/token; empty without one."""
+    if stage not in run.stage_names:
+        return np.zeros(0), np.zeros(0)
+    rows = run.evaluations.stage == run.stage_names.index(stage)
+    return run.evaluations.step[rows].astype(np.float64), run.evaluations.loss[rows]
+
+
+def shared_rows(run: Run, baseline: Run) -> int:
+    """Leading rows of /metrics in which both took the same steps with bit-identical losses."""
+    count = min(len(run.metrics), len(baseline.metrics))
+    ours, theirs = run.metrics, baseline.metrics
+    same = (ours.step[:count] == theirs.step[:count]) & (ours.loss[:count] == theirs.loss[:count])
+    parted = np.flatnonzero(~same)
+    return int(parted[0]) if parted.size else count
+
+
+def cost_until(run: Run, step: float, rows: int) -> Cost:
+    """What `run` spends after its first `rows` rows until `step`, interpolated between rows."""
+    steps = run.metrics.step.astype(np.float64)
+
+    def until(values: stats.Array) -> float:
+        return float(np.interp(step, steps, values)) - float(values[rows - 1] if rows else 0.0)
+
+    return Cost(
+        until(steps), until(run.metrics.tokens.astype(np.float64)), until(run.metrics.seconds)
+    )
+
+
+def costs(run: Run, baseline: Run, stage: str, above: float) -> tuple[Cost | None, Cost] | None:
+    """What the run, if it gets there, and its baseline take until the held-out loss of the stage is
+    the baseline's final one times 1 + `above`; None where that is not known, or the baseline goes
+    on."""
+    theirs, ours = held_out_curve(baseline, stage), held_out_curve(run, stage)
+    empty = not (theirs[1].size and ours[1].size and len(run.metrics) and len(baseline.metrics))
+    if empty or not baseline.complete:
+        return None
+    target = float(theirs[1][-1]) * (1.0 + above)
+    there = stats.first_reach(*theirs, target)
+    if there is None:
+        return None
+    rows = shared_rows(run, baseline)
+    reached = stats.first_reach(*ours, target)
+    own = None if reached is None else cost_until(run, reached, rows)
+    return own, cost_until(baseline, there, rows)
+
+
+def _device(run: Run) -> str:
+    names = run.meta.get("backend", ""), run.meta.get("device", "")
+    return ", ".join(name for name in names if name) or "unknown device"
+
+
+def equal_quality(
+    pairs: Sequence[tuple[Run, Run]], stage: str, above: float
+) -> EqualQuality | None:
+    """Over the (run, baseline) pairs of a group; None where no pair has held-out losses."""
+    known = [(pair, found) for pair in pairs if (found := costs(*pair, stage, above)) is not None]
+    if not known:
+        return None
+    own = [cost or Cost(math.nan, math.nan, math.nan) for _, (cost, _) in known]
+    theirs = [cost for _, (_, cost) in known]
+    devices = {_device(run) for pair, _ in known for run in pair}
+
+    def ratio(ours: float, reference: float) -> float:
+        return ours / reference if reference > 0.0 else math.nan
+
+    seconds = [ratio(a.seconds, b.seconds) for a, b in zip(own, theirs)]
+    return EqualQuality(
+        above=above,
+        seeds=len(known),
+        reached=sum(cost is not None for _, (cost, _) in known),
+        steps=stats.spread_over_seeds([cost.steps for cost in own]),
+        tokens=stats.spread_over_seeds([cost.tokens for cost in own]),
+        seconds=stats.spread_over_seeds([cost.seconds for cost in own]),
+        step_ratio=stats.spread_over_seeds([ratio(a.steps, b.steps) for a, b in zip(own, theirs)]),
+        second_ratio=stats.spread_over_seeds(seconds if len(devices) == 1 else [math.nan]),
+        devices="; ".join(sorted(devices)),
+    )

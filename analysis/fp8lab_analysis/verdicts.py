@@ -1,0 +1,306 @@
+"""What may be said of the arms of a study: the verdict on each, and its sentence.
+
+A verdict compares an arm with the baseline over paired seeds, by the tests of inference.py:
+
+1. An arm with a diverged seed is **diverged**. Such a seed has no loss: it is neither left out nor
+   given one, and the arm gets no other verdict however well its other seeds did.
+2. With one pair nothing is said of order: **not ordered**.
+3. **Equivalent**: the gap lies within the margin on both sides, by two one-sided tests.
+4. **Worse** or **better**: otherwise, the gap is not zero, by the paired t test.
+5. **Inconclusive**: otherwise, with the seeds that would settle it. Where the upper of the two
+   tests of equivalence alone holds, the arm is at least not worse by the margin.
+
+No gap is zero and beyond the margin at once, so that within an arm the steps share no error rate.
+Over the arms each is corrected on its own: that any arm is called equivalent whose gap is at the
+margin or beyond has at most the chance alpha, at all looks together, and so has that any arm is
+called worse or better whose gap is zero. Diverged arms stay in the number of arms."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fp8lab_analysis import inference
+from fp8lab_analysis.stats import Array, Spread, spread_over_seeds
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a study states before it starts; by default what a report takes where none did."""
+
+    margin: float = 0.005  # relative: fraction of the baseline's loss
+    alpha: float = 0.05  # chance of a false claim, over all arms and looks
+    power: float = 0.9
+    looks: int = 1  # times that the study is judged, after equal numbers of seeds
+    stated: str = ""  # UTC; empty: not stated beforehand
+
+    def problem(self) -> str:
+        """What is wrong with it; empty for a usable one."""
+        if not 0.0 < self.margin < 1.0:
+            return f"margin {self.margin} is no fraction between 0 and 1"
+        if not 1e-6 <= self.alpha <= 0.25:
+            return f"alpha {self.alpha} is not between 1e-6 and 0.25"
+        if not 0.5 <= self.power <= 0.999:
+            return f"power {self.power} is not between 0.5 and 0.999"
+        if not 1 <= self.looks <= inference.MOST_LOOKS:
+            return f"looks {self.looks} is not between 1 and {inference.MOST_LOOKS}"
+        return ""
+
+    @property
+    def margin_text(self) -> str:
+        """The margin in percent."""
+        return f"{100.0 * self.margin:g} %"
+
+    @property
+    def confidence_text(self) -> str:
+        """1 - alpha in percent."""
+        return f"{100.0 * (1.0 - self.alpha):g} %"
+
+
+class Kind(enum.Enum):
+    """The kinds of verdicts."""
+
+    BASELINE = "baseline"
+    EQUIVALENT = "equivalent"
+    WORSE = "worse"
+    BETTER = "better"
+    INCONCLUSIVE = "inconclusive"
+    DIVERGED = "diverged"
+    NOT_ORDERED = "not ordered"
+    UNPAIRED = "no baseline"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict on one arm is made from; one entry a seed."""
+
+    gaps: Sequence[float]  # relative and paired (inference.relative_gaps); NaN: no finite pair
+    diverged: Sequence[bool]
+    twins_diverged: Sequence[bool]
+    distinct_twins: int  # baseline runs behind the pairs
+    is_baseline: bool = False
+
+    @property
+    def seeds(self) -> int:
+        """Seeds of the arm."""
+        return len(self.gaps)
+
+    @property
+    def kind(self) -> Kind | None:
+        """The verdict of an arm that no test is made for; None for one that is tested."""
+        if any(self.diverged):
+            return Kind.DIVERGED
+        if self.is_baseline:
+            return Kind.BASELINE
+        if any(self.twins_diverged) or not self.gaps or not all(map(math.isfinite, self.gaps)):
+            return Kind.UNPAIRED
+        return None if self._independent else Kind.NOT_ORDERED
+
+    @property
+    def _independent(self) -> bool:
+        """True for two or more pairs that share no run."""
+        return self.seeds > 1 and self.distinct_twins == self.seeds
+
+    @property
+    def in_family(self) -> bool:
+        """True for an arm that is tested, or would be had it not diverged: whether an arm counts in
+        the correction must not depend on how it did."""
+        would_be = self._independent and not self.is_baseline
+        return self.kind is None or (self.kind is Kind.DIVERGED and would_be)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verdict with its numbers; gaps are relative, fractions, and NaN where no test was made."""
+
+    kind: Kind
+    design: Design
+    seeds: int
+    gap: Spread
+    diverged: int  # seeds
+    rate: tuple[float, float]  # exact 1 - alpha interval of the rate of divergence
+    twins_diverged: int = 0
+    arms: int = 0  # that the correction counts
+    half_width: float = math.nan  # of the interval that agrees with the test of a difference
+    equivalence_p: float = math.nan
+    difference_p: float = math.nan
+    sign_flip_p: float = math.nan  # 6 to 24 seeds
+    not_worse: bool = False  # not worse by the margin, also where not equivalent
+    detectable: float = math.nan  # minimum detectable gap of these seeds
+    seeds_needed: int | None = None  # to show equivalence where the true gap is zero
+    seeds_to_differ: int | None = None  # to tell the gap seen from zero; None beyond 10000
+
+    @property
+    def holds(self) -> bool:
+        """True for an arm that is shown to be not worse than the baseline by the margin."""
+        return self.not_worse or self.kind in (Kind.EQUIVALENT, Kind.BETTER)
+
+    @property
+    def ordered(self) -> bool:
+        """True for an arm that words of order may be used of."""
+        tested = (Kind.EQUIVALENT, Kind.WORSE, Kind.BETTER, Kind.INCONCLUSIVE)
+        return self.kind in tested
+
+    @property
+    def gap_text(self) -> str:
+        """Signed gap with the half width of its interval; the gap alone without one."""
+        return ("+" if self.gap.mean > 0.0 else "") + measured(self.gap.mean, self.half_width)
+
+    @property
+    def _unstated(self) -> str:
+        return "" if self.design.stated else "margin not stated beforehand"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, with its numbers."""
+        remark = f" ({self._unstated})" if self._unstated else ""
+        if self.kind is Kind.EQUIVALENT:
+            level = "; ".join(filter(None, (self.design.confidence_text, self._unstated)))
+            return f"Equivalent within {self.design.margin_text} ({level})"
+        if self.kind in (Kind.WORSE, Kind.BETTER):
+            size = measured(abs(self.gap.mean), self.half_width)
+            return f"{self.kind.value.capitalize()} by {size}{remark}"
+        if self.kind is Kind.INCONCLUSIVE:
+            return f"Inconclusive: {self._need()}{remark}"
+        if self.kind is Kind.DIVERGED:
+            return self._divergence()
+        if self.kind is Kind.NOT_ORDERED:
+            why = "one seed" if self.seeds == 1 else "seeds that share a baseline run"
+            return f"Not ordered: {why}, so that the noise between seeds is unknown"
+        if self.kind is Kind.UNPAIRED:
+            return f"No verdict: {self._missing()}"
+        return "Baseline"
+
+    def _need(self) -> str:
+        """What would settle an open verdict, and what is known of it already."""
+        what, need = self.design.margin_text, self.seeds_needed
+        beyond = abs(self.gap.mean) >= self.design.margin
+        if beyond or (need is not None and need <= self.seeds):
+            # More seeds are not likely to show equivalence: the gap has to be told from zero.
+            what, need = f"to tell {self.gap_text} from no gap", self.seeds_to_differ
+        number = f"about {need}" if need else f"more than {inference.MOST_SEEDS}"
+        known = f"not worse by {self.design.margin_text} ({self.design.confidence_text})"
+        return f"{what} needs {number} seeds" + (f"; {known}" if self.not_worse else "")
+
+    def _missing(self) -> str:
+        if self.twins_diverged:
+            return f"the baseline itself diverged in {self.twins_diverged} of {self.seeds} seeds"
+        return "not every seed has a baseline whose loss it can be compared with"
+
+    def _divergence(self) -> str:
+        if self.seeds == 1:
+            return "Diverged in its only seed"
+        low, high = (f"{100.0 * edge:.0f}" for edge in self.rate)
+        text = (
+            f"Diverged in {self.diverged} of {self.seeds} seeds ({self.design.confidence_text} "
+            f"interval of the rate: {low} to {high} %)"
+        )
+        if self.twins_diverged:
+            text += f", its baseline in {self.twins_diverged}"
+        return text + ("; no gap is given for the others" if self.diverged < self.seeds else "")
+
+
+def measured(value: float, error: float = math.nan) -> str:
+    """A fraction in percent, with its error where that is known: as many decimals as give the error
+    one digit, two when it begins with 1, and one decimal below 10 %; without an error two digits of
+    the value."""
+    size = abs(error if math.isfinite(error) else value) * 100.0
+    if size == 0.0 or not math.isfinite(size):
+        decimals = 1
+    else:
+        exponent = math.floor(math.log10(size))
+        leading = size / 10.0**exponent
+        known = math.isfinite(error)
+        least = 1 if size < 10.0 else 0
+        decimals = min(9, max(least, -exponent + (1 if leading < 1.95 or not known else 0)))
+    text = f"{100.0 * value:.{decimals}f} %"
+    if math.isfinite(error):
+        text += f" ± {100.0 * error:.{decimals}f} %"
+    return text.replace("-", "−")
+
+
+def judge(arms: Sequence[Evidence], design: Design) -> list[Verdict]:
+    """The verdict on every arm of a study, corrected over those of the family
+    (`Evidence.in_family`) and over the looks that the design states."""
+    plain = [_untested(arm, design) for arm in arms]
+    family = [row for row, arm in enumerate(arms) if arm.in_family]
+    tested = [row for row in family if arms[row].kind is None]
+    p_equivalent = np.ones(len(family))  # of a diverged arm no claim can be made
+    p_different = np.ones(len(family))
+    for place, row in enumerate(family):
+        if row in tested:
+            gap, count = plain[row].gap, plain[row].seeds
+            p_equivalent[place] = inference.equivalence_p(gap.mean, gap.sd, count, design.margin)
+            p_different[place] = inference.difference_p(gap.mean, gap.sd, count)
+    one = inference.step_levels(design.alpha, len(family), design.looks, 1)
+    two = inference.step_levels(design.alpha, len(family), design.looks, 2)
+    tests = _Tests(
+        equivalent=inference.reject(p_equivalent, one),
+        different=inference.reject(p_different, two),
+        equivalence_p=p_equivalent,
+        difference_p=p_different,
+        equivalence_level=inference.decided_at(p_equivalent, one),
+        difference_level=inference.decided_at(p_different, two),
+    )
+    results = list(plain)
+    for place, row in enumerate(family):
+        if row in tested:
+            results[row] = _tested(arms[row], plain[row], tests, place)
+    return results
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """What the tests say of a family, arm by arm."""
+
+    equivalent: npt.NDArray[np.bool_]
+    different: npt.NDArray[np.bool_]
+    equivalence_p: Array
+    difference_p: Array
+    equivalence_level: Array
+    difference_level: Array
+
+
+def _untested(arm: Evidence, design: Design) -> Verdict:
+    diverged = sum(arm.diverged)
+    return Verdict(
+        kind=arm.kind or Kind.INCONCLUSIVE,
+        design=design,
+        seeds=arm.seeds,
+        gap=spread_over_seeds(arm.gaps if not diverged else [math.nan] * arm.seeds),
+        diverged=diverged,
+        rate=inference.binomial_interval(diverged, arm.seeds, design.alpha),
+        twins_diverged=sum(arm.twins_diverged),
+    )
+
+
+def _tested(arm: Evidence, plain: Verdict, tests: _Tests, place: int) -> Verdict:
+    """The verdict on the arm at `place` of the family."""
+    design, gap, count = plain.design, plain.gap, plain.seeds
+    least, most = inference.SIGN_FLIP_SEEDS
+    kind = Kind.INCONCLUSIVE
+    if tests.equivalent[place]:
+        kind = Kind.EQUIVALENT
+    elif tests.different[place]:
+        kind = Kind.WORSE if gap.mean > 0.0 else Kind.BETTER
+    one, two = float(tests.equivalence_level[place]), float(tests.difference_level[place])
+    above = float(inference.one_sided_p(gap.mean, gap.sd, count, design.margin))
+    return dataclasses.replace(
+        plain,
+        kind=kind,
+        arms=tests.equivalent.size,
+        half_width=inference.half_width(gap.sd, count, two),
+        equivalence_p=float(tests.equivalence_p[place]),
+        difference_p=float(tests.difference_p[place]),
+        sign_flip_p=inference.sign_flip_p(arm.gaps) if least <= count <= most else math.nan,
+        not_worse=above <= one,
+        detectable=inference.detectable_gap(count, gap.sd, two, design.power),
+        seeds_needed=inference.seeds_for_margin(design.margin, gap.sd, one, design.power),
+        seeds_to_differ=inference.seeds_for_gap(gap.mean, gap.sd, two, design.power),
+    )
