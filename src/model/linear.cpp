@@ -70,6 +70,7 @@ bool Linear::is_kept(Slot slot) const {
 }
 
 std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name(slot); }
+std::string Linear::scales_name(Slot slot) const { return "scales." + slot_name(slot); }
 
 void Linear::reserve(Slot slot, const OperandShape& shape) {
   const auto [rows, k] = shape;
@@ -96,7 +97,12 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   }
   if (spec.transform.is_clamp()) target.clamp_bounds = backend_.allocate(DType::f32, 1, 2);
   if (spec.has_scale()) {
-    target.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
+    const std::int64_t tile_rows = spec.tile_rows(rows), cols = spec.scale_cols(k);
+    if (is_kept(slot)) {
+      target.scales = backend_.allocate(DType::f32, tile_rows, cols);
+    } else {
+      workspace_.reserve(scales_name(slot), DType::f32, tile_rows, cols);
+    }
   }
   if (is_second_orientation(slot) && spec.orientation_source != OrientationSource::high_precision) {
     workspace_.reserve("dequantized", backend_.storage(DType::f32), k, rows);
@@ -138,7 +144,9 @@ void Linear::fit_x(std::int64_t rows) {
   QuantizedOperand& x = operand(Slot::fprop_x);
   x.rows = rows;
   if (!whole_x_.codes.empty()) x.codes = whole_x_.codes.row_range(0, rows);
-  if (x.spec.has_scale()) x.scales = whole_x_.scales.row_range(0, x.spec.tile_rows(rows));
+  if (!whole_x_.scales.empty()) {
+    x.scales = whole_x_.scales.row_range(0, x.spec.tile_rows(rows));
+  }
 }
 
 bool Linear::bind(Slot slot, const TensorView& source) {
@@ -152,6 +160,11 @@ bool Linear::bind(Slot slot, const TensorView& source) {
   if (!is_kept(slot)) {
     const DType dtype = backend_.storage(target.spec.storage());
     target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
+    if (target.spec.has_scale()) {
+      target.scales =
+          workspace_.view(scales_name(slot), DType::f32, target.spec.tile_rows(target.rows),
+                          target.spec.scale_cols(target.k));
+    }
   }
   return true;
 }

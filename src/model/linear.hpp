@@ -93,6 +93,7 @@ class Linear {
   /// Makes the operand fprop.x one of `rows` rows.
   void fit_x(std::int64_t rows);
   std::string buffer_name(Slot slot) const;
+  std::string scales_name(Slot slot) const;
   void reserve(Slot slot, const OperandShape& shape);
   /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
   void require_quantizer(Slot slot);
