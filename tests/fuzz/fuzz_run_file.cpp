@@ -75,15 +75,26 @@ struct AnyType {
   hid_t type = -1, space = -1;
 };
 
+/// Bytes of the elements of a space; more than `most` where they are, whose number may overflow.
+std::size_t bytes_up_to(std::size_t most, hid_t space, std::size_t element) {
+  hsize_t dims[H5S_MAX_RANK] = {};
+  const int rank = H5Sget_simple_extent_dims(space, dims, nullptr);
+  std::size_t bytes = element;
+  for (int i = 0; i < rank; ++i) {
+    if (dims[i] != 0 && bytes > most / dims[i]) return most + 1;
+    bytes *= dims[i];
+  }
+  return bytes;
+}
+
 /// Every element of a dataset becomes the next bytes of the input.
 void fill(hid_t dataset, fuzz::Choices& choices) {
   const hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
   const std::size_t size = H5Tget_size(type);
-  const auto count =
-      static_cast<std::size_t>(std::max<hssize_t>(H5Sget_simple_extent_npoints(space), 0));
   constexpr std::size_t kMost = std::size_t{1} << 16;
-  if (count * size <= kMost) {
-    std::vector<std::uint64_t> words(count * size / sizeof(std::uint64_t) + 1);
+  const std::size_t bytes = bytes_up_to(kMost, space, size);
+  if (bytes <= kMost) {
+    std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t) + 1);
     const auto word = choices.value<std::uint64_t>();
     std::fill(words.begin(), words.end(), word);
     H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, words.data());
