@@ -30,7 +30,7 @@ from fp8lab_analysis.verdicts import Design
 STUDY_SCHEMA = "fp8lab-study-2"
 FIRST_SCHEMA = "fp8lab-study-1"  # no flag of baselines; its statistics are not read
 STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
-DESIGN = ("margin", "alpha", "power", "looks", "stated")  # attributes of /design
+DESIGN = ("margin", "alpha", "power", "looks", "arms_begun", "stated")  # attributes of /design
 SHARED_FOLDERS = ("shared", "_shared")  # leading stages that all arms start from; not an arm
 PLANTED = "planted outliers"
 BASELINE_RECIPE = "bf16"  # of run files without a study file
@@ -219,6 +219,8 @@ def _read_design(file: h5py.File) -> Design | None:
         raise Damage(f"/design: {design.problem()}")
     if not design.stated:
         raise Damage("/design does not say when it was stated")
+    if found["arms_begun"] > 0:  # stated when there were results
+        return dataclasses.replace(design, stated="")
     return design
 
 

@@ -12,6 +12,7 @@
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/adamw.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "src/io/study_design.hpp"
 
 namespace fp8lab {
 
@@ -298,6 +299,7 @@ struct StudyConfig {
   std::string baseline = "bf16";                     ///< recipe that the others are compared with
   std::map<std::string, std::string> stage_recipes;  ///< by stage, of the base configuration
   std::vector<StudyArm> arms;                        ///< the expanded grid, in order
+  std::optional<StudyDesign> design;                 ///< of [design]; nothing: none is stated
   std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };

@@ -11,6 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/run_name.hpp"
+#include "src/config/table.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
@@ -177,6 +178,20 @@ void read_arms(TomlReader& document, StudyConfig& study) {
   }
 }
 
+const Table<StudyDesign>& design_table() {
+  using S = StudyDesign;
+  using fields::integer, fields::number;
+  static const Table<S> table{{
+      number("margin", &S::margin, 1e-6, 0.5,
+             "fraction of the baseline's loss within which an arm counts as equivalent")
+          .required(),
+      number("alpha", &S::alpha, 1e-6, 0.25, "chance of a false verdict over all arms and looks"),
+      number("power", &S::power, 0.5, 0.999, "chance of the verdict that is true"),
+      integer("looks", &S::looks, 1, 50, "times that the study is judged"),
+  }};
+  return table;
+}
+
 RunConfig configure(const StudyConfig& study, const std::string& what,
                     const std::vector<Assignment>& assignments) {
   std::vector<Assignment> all = study.assignments;
@@ -252,6 +267,11 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   study.assignments = read_set(document);
   study.assignments.insert(study.assignments.end(), assignments.begin(), assignments.end());
   study.baseline = document.text("baseline", study.baseline);
+  if (std::optional<TomlReader> table = document.table("design")) {
+    StudyDesign design;
+    read_table(*table, design_table(), design);
+    study.design = design;
+  }
   read_arms(document, study);
   document.finish();
   for (const Assignment& assignment : assignments) {

@@ -153,6 +153,7 @@ class Hdf5File {
                      const std::vector<std::string>& values);
   std::string text_attribute(const std::string& object, const std::string& name) const;
   std::int64_t integer_attribute(const std::string& object, const std::string& name) const;
+  double number_attribute(const std::string& object, const std::string& name) const;
   std::uint64_t unsigned_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::string> list_attribute(const std::string& object, const std::string& name) const;
   bool has_attribute(const std::string& object, const std::string& name) const;

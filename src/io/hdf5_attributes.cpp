@@ -130,6 +130,12 @@ std::int64_t Hdf5File::integer_attribute(const std::string& object, const std::s
   return value;
 }
 
+double Hdf5File::number_attribute(const std::string& object, const std::string& name) const {
+  double value = 0;
+  read_scalar(object, name, H5T_NATIVE_DOUBLE, H5T_FLOAT, &value);
+  return value;
+}
+
 std::uint64_t Hdf5File::unsigned_attribute(const std::string& object,
                                            const std::string& name) const {
   std::uint64_t value = 0;

@@ -8,6 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "src/io/hdf5.hpp"
 #include "src/io/run_schema.hpp"
 
@@ -129,6 +130,17 @@ void write_axes(Hdf5File& file, const std::vector<ArmRecord>& arms) {
   }
 }
 
+void write_design(Hdf5File& file, const StatedDesign& stated) {
+  const StudyDesign& design = stated.design;
+  file.create_group("/design");
+  file.set_attribute("/design", "margin", design.margin);
+  file.set_attribute("/design", "alpha", design.alpha);
+  file.set_attribute("/design", "power", design.power);
+  file.set_attribute("/design", "looks", design.looks);
+  file.set_attribute("/design", "stated", stated.stated);
+  file.set_attribute("/design", "arms_begun", stated.arms_begun);
+}
+
 }  // namespace
 
 void write_study(const std::filesystem::path& study_h5, const StudyTable& table) {
@@ -148,9 +160,24 @@ void write_study(const std::filesystem::path& study_h5, const StudyTable& table)
   }
   write_arms(file, table.arms);
   write_axes(file, table.arms);
+  if (table.design) write_design(file, *table.design);
   file.seal_attributes("/meta");
   file.close();
   replace_file(temporary, study_h5);
+}
+
+std::optional<StatedDesign> read_stated_design(const std::filesystem::path& study_h5) {
+  if (!is_present(study_h5)) return std::nullopt;
+  const Hdf5File file = Hdf5File::open(study_h5);
+  if (!file.has("/design")) return std::nullopt;
+  StatedDesign stated;
+  stated.design.margin = file.number_attribute("/design", "margin");
+  stated.design.alpha = file.number_attribute("/design", "alpha");
+  stated.design.power = file.number_attribute("/design", "power");
+  stated.design.looks = file.integer_attribute("/design", "looks");
+  stated.stated = file.text_attribute("/design", "stated");
+  stated.arms_begun = file.integer_attribute("/design", "arms_begun");
+  return stated;
 }
 
 std::vector<std::filesystem::path> read_study_links(const std::filesystem::path& study_h5) {

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "src/io/study_design.hpp"
 
 namespace fp8lab {
 
@@ -33,12 +36,17 @@ struct StudyTable {
   std::string config_hash;
   std::string baseline;  ///< recipe of the baselines
   std::vector<ArmRecord> arms;
+  std::optional<StatedDesign> design;
 };
 
 /// Replaces `study_h5` in one step; its layout is in README.md of this folder. The run files need
 /// not exist yet. Throws Error for arms without a usable or with a repeated name, or paired with
 /// what is no baseline; RuntimeFailure when the disk fails.
 void write_study(const std::filesystem::path& study_h5, const StudyTable& table);
+
+/// The design that a study file states; nothing where it states none, or there is no such file.
+/// Throws Error when the file is damaged.
+std::optional<StatedDesign> read_stated_design(const std::filesystem::path& study_h5);
 
 /// The run files that a study links to, relative to its folder, also of the first schema. Throws
 /// Error when the file is no study file, or damaged.

@@ -267,6 +267,8 @@ StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
     arm_lock = lock_arm(plan.arms[static_cast<std::size_t>(*options.index)], options);
   RunCheck check(options.make_backend);
   check_runs_are_those_of(plan, options.directory, check);
+  // A margin counts only when it was stated before there were results.
+  if (study.design) rewrite_study_file(study, plan, options, check);
   StudyResult result;
   const std::vector<const PlannedArm*> arms = arms_to_run(plan, options, check, result);
   if (!options.index) wait_for_left_runs(arms, options);

@@ -1,9 +1,11 @@
 #include "src/study/study_folder.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <iterator>
 #include <thread>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/run_log.hpp"
+#include "src/io/study_log.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
 
@@ -137,6 +140,16 @@ std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
   return "ablate --index";
 }
 
+/// The design as `study_h5` states it already, or stated now.
+StatedDesign state(const StudyDesign& design, const std::vector<ArmRecord>& arms,
+                   const fs::path& study_h5) {
+  const std::optional<StatedDesign> before = read_stated_design(study_h5);
+  if (before && before->design == design) return *before;
+  const auto begun = std::count_if(arms.begin(), arms.end(),
+                                   [](const ArmRecord& arm) { return arm.last_step > 0; });
+  return {design, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), begun};
+}
+
 }  // namespace
 
 bool is_complete(const fs::path& directory, const std::string& name) {
@@ -172,7 +185,7 @@ void check_runs_are_those_of(const StudyPlan& plan, const fs::path& directory, R
 
 StudyTable describe_study(const StudyConfig& study, const StudyPlan& plan,
                           const fs::path& directory) {
-  StudyTable table{study.name, study.title, study.text, study.hash, study.baseline, {}};
+  StudyTable table{study.name, study.title, study.text, study.hash, study.baseline, {}, {}};
   for (const PlannedArm& planned : plan.arms) {
     ArmRecord arm;
     arm.name = planned.name;
@@ -190,6 +203,7 @@ StudyTable describe_study(const StudyConfig& study, const StudyPlan& plan,
     }
     table.arms.push_back(std::move(arm));
   }
+  if (study.design) table.design = state(*study.design, table.arms, directory / "study.h5");
   return table;
 }
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Callable
 
@@ -473,6 +474,50 @@ def test_the_study_file_holds_facts_that_the_report_takes_over(tmp_path: Path) -
     (study.out / "study.h5").unlink()
     assert pairs_of(study.out) == partners
     assert len(pairs_of(*study.out.glob("*-seed1/run.h5"))) == 1
+
+
+def design_of(study: Study) -> dict[str, object]:
+    with h5py.File(study.out / "study.h5", "r") as table:
+        return dict(table["design"].attrs.items())
+
+
+def test_a_margin_is_stated_before_the_runs_and_stays(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    stated = "\n[design]\nmargin = 0.01\nlooks = 2\n"
+    text = study.file.read_text()
+    study.file.write_text(text + stated)
+    study.done()
+    first = design_of(study)
+    assert (first["margin"], first["looks"], first["arms_begun"]) == (0.01, 2, 0)
+    assert (first["alpha"], first["power"]) == (0.05, 0.9)
+    oldest = min((run / "run.h5").stat().st_mtime for run in study.out.iterdir() if run.is_dir())
+    wanted = datetime.fromisoformat(str(first["stated"], "ascii").replace("Z", "+00:00"))
+    assert wanted.timestamp() <= oldest
+    assert load_study([study.out]).design.stated
+    time.sleep(1.1)
+    study.done()
+    assert design_of(study) == first, "a second look changes nothing"
+    # Another margin, now that there are results, is no margin stated beforehand.
+    study.file.write_text(text + stated.replace("0.01", "0.02"))
+    study.done()
+    second = design_of(study)
+    assert second["margin"] == 0.02 and second["arms_begun"] == len(ARMS)
+    assert not load_study([study.out]).design.stated
+
+
+@pytest.mark.parametrize(
+    ("design", "message"),
+    [
+        ("looks = 2", "margin"),
+        ("margin = 0.9", "0.5"),
+        ("margin = 0.01\nlooks = 0", "looks"),
+        ("margin = 0.01\nseeds = 4", "seeds"),
+    ],
+)
+def test_designs_that_cannot_be_are_refused(tmp_path: Path, design: str, message: str) -> None:
+    study = Study(tmp_path)
+    study.file.write_text(study.file.read_text() + f"\n[design]\n{design}\n")
+    assert message in study.refused()
 
 
 RECIPE = """

@@ -63,6 +63,7 @@ class StatedDesign:
     power: float = 0.9
     looks: int = 1
     stated: str = "2026-01-02T03:04:05Z"
+    arms_begun: int = 0
 
 
 RECIPES = (
@@ -412,6 +413,7 @@ def write_design(file: h5py.File, design: StatedDesign) -> None:
     for name in ("margin", "alpha", "power"):
         attributes[name] = np.float64(getattr(design, name))
     attributes["looks"] = np.int64(design.looks)
+    attributes["arms_begun"] = np.int64(design.arms_begun)
     attributes["stated"] = design.stated
 
 

@@ -515,7 +515,14 @@ TEST_CASE("run and study files have the layout that README.md documents, as h5py
   table.arms[0].run_file = "a/run.h5";
   table.arms[0].config_hash = "0123456789abcdef";
   table.arms[0].axes = {{"seed", "1"}, {"stages.*.recipe", "\"bf16\""}};
+  CHECK_FALSE(read_stated_design(scratch / "study.h5").has_value());
+  table.design = StatedDesign{{0.01, 0.04, 0.8, 3}, "2026-01-02T03:04:05Z", 2};
   write_study(scratch / "study.h5", table);
+  const std::optional<StatedDesign> read = read_stated_design(scratch / "study.h5");
+  REQUIRE(read.has_value());
+  CHECK(read->design == table.design->design);
+  CHECK(read->stated == table.design->stated);
+  CHECK(read->arms_begun == 2);
   const std::string tests = FP8LAB_TEST_DATA;
   const std::string check =
       python + " " + tests + "/python/check_run_layout.py " + tests + "/../src/io/README.md ";
