@@ -15,8 +15,9 @@ AttentionShape draw_shape(CaseDraw& draw) {
   a.kv_heads = draw.integer(1, 2);
   a.heads = a.kv_heads * draw.integer(1, 3);
   constexpr std::int64_t kDims[] = {16, 32, 64, 80, 128, 20};
-  a.head_dim = kDims[draw.word() % 6];
-  a.kv_tile = draw.one_in(2) ? a.kv_tile : 16 * draw.integer(1, 8);
+  const bool as_in_models = draw.one_in(2);  // what kernels are written for
+  a.head_dim = as_in_models ? 64 * draw.integer(1, 2) : kDims[draw.word() % 6];
+  a.kv_tile = as_in_models || draw.one_in(2) ? a.kv_tile : 16 * draw.integer(1, 8);
   a.q_tile = 16 * draw.integer(1, 8);
   return a;
 }
@@ -43,7 +44,9 @@ struct Forward {
   Forward(CaseDraw& draw, DType drawn_dtype)
       : shape(draw_shape(draw)),
         dtype(drawn_dtype),
-        size(draw.one_in(2) ? 1.0f : 6.0f),
+        size(draw.one_in(2)   ? 1.0f
+             : draw.one_in(2) ? 6.0f
+                              : 12.0f),  // up to e^-1000 apart
         tokens(shape.batch * shape.sequence),
         q_cols(shape.heads * shape.head_dim),
         kv_cols(shape.kv_heads * shape.head_dim) {}
