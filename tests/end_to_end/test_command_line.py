@@ -261,6 +261,8 @@ def test_what_exceeds_the_memory_is_refused_at_once(tmp_path: Path) -> None:
 def test_memory_limits_of_the_process_count(tmp_path: Path) -> None:
     limit = ["bash", "-c", 'ulimit -v 2000000; exec "$FP8LAB_PROGRAM" "$@"', "bash"]
     words = ["train", "--preset", "quickstart", "--set", "model.vocab_size=2000000"]
+    if subprocess.run([*limit, "--version"], capture_output=True, check=False).returncode < 0:
+        pytest.skip("the program does not start within the limit, as one with AddressSanitizer")
     result = subprocess.run(
         [*limit, *words],
         capture_output=True,
