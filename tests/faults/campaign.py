@@ -30,7 +30,7 @@ import flips
 import interruptions
 import malformed
 import swaps
-from program import Disk, Program, can_trace, trace
+from program import Disk, Program, can_trace, fit_limits_to, trace
 from program import prepare as prepare_child
 from runs import TRAIN, Context, Fixture, Outcome, make_context
 
@@ -136,6 +136,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_all(options: argparse.Namespace, scratch: Path) -> list[Finished]:
+    fit_limits_to(options.program.resolve())
     program = Program(options.program.resolve())
     traced = can_trace()
     context = make_context(program, scratch, traced, None)

@@ -169,6 +169,14 @@ def can_trace() -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def fit_limits_to(program: Path) -> None:
+    """AddressSanitizer maps terabytes and keeps for a while what is freed."""
+    global ADDRESS_SPACE, RESIDENT_LIMIT
+    if b"__asan_init" in program.read_bytes():
+        ADDRESS_SPACE = resource.RLIM_INFINITY
+        RESIDENT_LIMIT = 6 << 30
+
+
 def prepare(limits: Mapping[int, int], traced: bool) -> Callable[[], None]:
     """What a child does before it becomes the program."""
     chosen = {
