@@ -1,6 +1,8 @@
 // A backend in the place of another one.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "emulation/backend.hpp"
@@ -29,6 +31,35 @@ class StandIn : public Backend {
 
  private:
   const Backend& original_;
+};
+
+/// Takes the memory of the backend that it stands for, and moves data by it. What happens to
+/// operations is for those that derive from it.
+class PassThrough : public StandIn {
+ public:
+  TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
+    return original_.allocate(dtype, rows, cols);
+  }
+  std::size_t memory_mark() const override { return original_.memory_mark(); }
+  void release_to(std::size_t mark) override { original_.release_to(mark); }
+  std::size_t memory_bytes() const override { return original_.memory_bytes(); }
+  void upload(const TensorView& destination, const void* source) override {
+    original_.upload(destination, source);
+  }
+  void download_all(std::span<const Download> downloads) override {
+    original_.download_all(downloads);
+  }
+  void fill_zero(const TensorView& view) override { original_.fill_zero(view); }
+  void synchronize() override { original_.synchronize(); }
+
+ protected:
+  /// `original` must outlive this.
+  explicit PassThrough(Backend& original) : StandIn(original), original_(original) {}
+
+  Backend& original() { return original_; }
+
+ private:
+  Backend& original_;
 };
 
 }  // namespace fp8lab

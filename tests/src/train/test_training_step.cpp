@@ -28,26 +28,18 @@ std::vector<std::vector<double>> gradients(ModelAtWork& work) {
 }
 
 /// Runs everything, and compares what repeats with what ran before in its place.
-class Repeating final : public StandIn {
+class Repeating final : public PassThrough {
  public:
-  explicit Repeating(Backend& original) : StandIn(original), original_(original) {}
+  explicit Repeating(Backend& original) : PassThrough(original) {}
 
-  TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
-    return original_.allocate(dtype, rows, cols);
-  }
-  std::size_t memory_mark() const override { return original_.memory_mark(); }
-  void release_to(std::size_t mark) override { original_.release_to(mark); }
-  std::size_t memory_bytes() const override { return original_.memory_bytes(); }
   void upload(const TensorView& destination, const void* source) override {
     CHECK_FALSE(inside_);
-    original_.upload(destination, source);
+    PassThrough::upload(destination, source);
   }
   void download_all(std::span<const Download> downloads) override {
     CHECK_FALSE(inside_);
-    original_.download_all(downloads);
+    PassThrough::download_all(downloads);
   }
-  void fill_zero(const TensorView& view) override { original_.fill_zero(view); }
-  void synchronize() override { original_.synchronize(); }
   void repeat(std::unique_ptr<Recorded>& recorded, const std::function<void()>& enqueue) override {
     log_.clear();
     inside_ = true;
@@ -71,7 +63,7 @@ class Repeating final : public StandIn {
 #define FP8LAB_OPERATION(Name)             \
   void run(const ops::Name& op) override { \
     add(log_, op);                         \
-    original_.run(op);                     \
+    original().run(op);                    \
   }
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
   FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
@@ -83,7 +75,6 @@ class Repeating final : public StandIn {
   struct Kept final : Recorded {
     WorkLog log;
   };
-  Backend& original_;
   WorkLog log_;
   bool inside_ = false;
 };
