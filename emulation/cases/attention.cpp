@@ -26,9 +26,21 @@ AttentionShape draw_shape(CaseDraw& draw) {
 /// what the short exp2 of kernels is for, and near.
 constexpr float kWide = 4.5f;
 
-/// Documents of random lengths in every sequence, or one.
-HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a) {
-  const std::uint32_t length = draw.one_in(2) ? 40 : 4000;
+/// Heads of models over whole tiles of keys.
+AttentionShape draw_model_shape(CaseDraw& draw) {
+  AttentionShape a;
+  a.batch = 1;
+  a.sequence = draw.integer(160, 256);
+  a.kv_heads = 1;
+  a.heads = draw.integer(1, 2);
+  a.head_dim = 64 * draw.integer(1, 2);
+  return a;
+}
+
+constexpr std::uint32_t kShort = 40, kLong = 4000;
+
+/// Documents of random lengths in every sequence, `length` tokens in the mean.
+HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a, std::uint32_t length) {
   HostTensor starts = draw.integers(a.batch * a.sequence, 0, 0);
   auto* start = reinterpret_cast<std::int32_t*>(starts.data.data());
   for (std::int64_t t = 0; t < a.batch * a.sequence; ++t) {
@@ -44,14 +56,14 @@ struct Forward {
   AttentionShape shape;
   DType dtype;
   float size;
+  std::uint32_t document_length;
   std::int64_t tokens, q_cols, kv_cols;
 
-  Forward(CaseDraw& draw, DType drawn_dtype)
-      : shape(draw_shape(draw)),
+  Forward(const AttentionShape& drawn, DType drawn_dtype, float drawn_size, std::uint32_t length)
+      : shape(drawn),
         dtype(drawn_dtype),
-        size(draw.one_in(2)   ? 1.0f
-             : draw.one_in(2) ? kWide
-                              : 12.0f),
+        size(drawn_size),
+        document_length(length),
         tokens(shape.batch * shape.sequence),
         q_cols(shape.heads * shape.head_dim),
         kv_cols(shape.kv_heads * shape.head_dim) {}
@@ -61,7 +73,7 @@ struct Forward {
     return {draw.ordinary(dtype, tokens, q_cols, size),
             keys(),
             keys(),
-            draw_documents(draw, shape),
+            draw_documents(draw, shape, document_length),
             draw.output(dtype, tokens, q_cols),
             draw.output(DType::f32, shape.heads, tokens)};
   }
@@ -74,6 +86,19 @@ struct Forward {
     b.run(ops::AttentionForward{shape, t[0], t[1], t[2], t[3], t[4], t[5]});
   }
 };
+
+/// One pass of each type, and one that always has tiles without a masked key, their scores far
+/// apart: a kernel may have a way of its own for those.
+std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
+  std::vector<Forward> passes;
+  for (const DType dtype : kActivationTypes) {
+    const AttentionShape shape = draw_shape(draw);
+    const float size = draw.one_in(2) ? 1.0f : draw.one_in(2) ? kWide : 12.0f;
+    passes.emplace_back(shape, dtype, size, draw.one_in(2) ? kShort : kLong);
+  }
+  passes.emplace_back(draw_model_shape(draw), DType::bf16, kWide, kLong);
+  return passes;
+}
 
 /// Tokens that join each sequence of a cache, one, many or none, and those held before.
 struct Arrivals {
@@ -98,8 +123,7 @@ struct Arrivals {
 
 template <>
 void draw_cases<ops::AttentionForward>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const Forward forward(draw, dtype);
+  for (const Forward& forward : draw_forward_passes(draw)) {
     draw.add("attention_forward", forward.what(), forward.draw_tensors(draw),
              [forward](Backend& b, const Views& t) { forward.run(b, t); });
   }
@@ -107,8 +131,8 @@ void draw_cases<ops::AttentionForward>(CaseDraw& draw) {
 
 template <>
 void draw_cases<ops::AttentionBackward>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const Forward forward(draw, dtype);
+  for (const Forward& forward : draw_forward_passes(draw)) {
+    const DType dtype = forward.dtype;
     const std::int64_t tokens = forward.tokens, q_cols = forward.q_cols;
     std::vector<HostTensor> tensors = forward.draw_tensors(draw);
     tensors.push_back(draw.ordinary(dtype, tokens, q_cols, forward.size));
