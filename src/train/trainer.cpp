@@ -197,11 +197,16 @@ bool Trainer::open_log() {
   }
   const RunStatus status = directory_.status_of(identity_, config_);
   if (status.complete) return false;
-  position_ = directory_.find_checkpoint(status, identity_, config_).value_or(RunPosition{});
+  const std::optional<CheckpointSummary> checkpoint =
+      directory_.find_checkpoint(status, identity_, config_);
+  if (checkpoint) position_ = checkpoint->position;
   last_evaluation_ = status.last_eval_step;
   log_ = RunLog::resume(directory_.run_file(), position_.step, config_.logging.every_steps,
                         std::move(lock));
   record_changes(status.meta);
+  // One that a kill kept from being recorded.
+  if (checkpoint && (status.checkpoints.empty() || status.checkpoints.back().step < position_.step))
+    log_->append(CheckpointRecord{position_.step, checkpoint->hash});
   return true;
 }
 

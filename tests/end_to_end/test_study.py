@@ -272,7 +272,7 @@ def test_each_seed_starts_from_its_own_shared_run(tmp_path: Path) -> None:
     for seed in (1, 2):
         assert starts[seed, "bf16"] == starts[seed, "fp32"]
         assert int(starts[seed, "bf16"], 16) == hashes(study.out / f"shared-seed{seed}")[-1]
-        assert meta(study.out / f"shared-seed{seed}", "recipe") == "bf16"
+        assert meta(study.out / f"shared-seed{seed}", "recipe_name") == "bf16"
     assert starts[1, "bf16"] != starts[2, "bf16"]
     assert len(load_study([study.out]).runs) == 4
     # A shared run that has other weights now is noticed by its own arms.
@@ -283,7 +283,7 @@ def test_each_seed_starts_from_its_own_shared_run(tmp_path: Path) -> None:
 
 def test_a_killed_shared_run_keeps_its_own_arms_only(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED_SEEDS + SEEDS)
-    study.base.write_text(BASE.format(steps=2).replace("steps = 2", "steps = 4000", 1))
+    study.base.write_text(BASE.format(steps=2).replace("\nsteps = 2", "\nsteps = 4000", 1))
     process, child = start_and_wait_for_child(study, "--jobs", 1)
     os.kill(child, signal.SIGKILL)
     out, error = process.communicate(timeout=120)
@@ -294,6 +294,20 @@ def test_a_killed_shared_run_keeps_its_own_arms_only(tmp_path: Path) -> None:
     }
     study.done()
     assert all(study.complete().values())
+
+
+def test_a_checkpoint_that_a_kill_left_unrecorded_is_recorded_later(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done()
+    shutil.rmtree(study.out / "fp32")
+    shared = study.out / "shared" / "run.h5"
+    with h5py.File(shared, "r+", libver="latest") as run:  # as killed between its two files
+        recorded = list(run["/checkpoints/hash"][:])
+        for name in ("/checkpoints/step", "/checkpoints/hash", "/complete"):
+            run[name].resize(0, axis=0)
+    assert "shared: complete after" in study.done()
+    with h5py.File(shared, "r") as run:
+        assert list(run["/checkpoints/hash"][:]) == recorded
 
 
 def test_a_new_arm_joins_what_is_done(tmp_path: Path) -> None:
