@@ -163,6 +163,16 @@ TEST_CASE("assignments") {
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
   CHECK(with({{"model.num_hidden_layers", "3"}, {"model", "small"}}).model.num_hidden_layers == 4);
+  // Another base keeps the keys that the file gives beside it, wherever it stands.
+  const std::string wide = "model = { base = \"tiny\", vocab_size = 4096 }\n" +
+                           std::string(kRun).substr(std::string(kRun).find("[[stages]]"));
+  const auto based = [&](const std::vector<Assignment>& assignments) {
+    return parse_run_config(wide, "c.toml", assignments).model;
+  };
+  CHECK(based({{"model.base", "small"}}).hidden_size == 384);
+  CHECK(based({{"model.base", "small"}}).vocab_size == 4096);
+  CHECK(based({{"model.hidden_size", "320"}, {"model.base", "small"}}).hidden_size == 320);
+  CHECK(with({{"model.base", "small"}}).model.hidden_size == 384);
   // Text that would add a key of its own is a string, not TOML.
   CHECK(with({{"init_from", "a\nseed = 5"}}).seed == 1);
   CHECK(with({{"seed", "2"}}).hash != with({}).hash);
@@ -306,6 +316,8 @@ TEST_CASE("bad assignments name the assignment") {
       {{"seed", "one"}, {"assignment 'seed=one'", "the string 'one'", "an integer"}},
       {{"recipe.name", "x"}, {"assignment 'recipe.name=x'", "'recipe' is no table"}},
       {{"model", "huge"}, {"assignment 'model=huge'", "unknown model 'huge'"}},
+      {{"model.base", "huge"}, {"assignment 'model.base=huge'", "unknown model 'huge'"}},
+      {{"stages.one.base", "cpt"}, {"'stages.one.base=cpt'", "cannot be exchanged", "model.base"}},
       {{"stages.one.steps", "5000000000000"}, {"assignment 'stages.one.steps", "from 1 to"}},
   };
   for (const Row& row : rows) {
