@@ -16,6 +16,7 @@
 #include "src/cli/progress.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/diagnosis/accumulators.hpp"
+#include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/replay.hpp"
 
 namespace fp8lab::cli {
@@ -230,11 +231,7 @@ std::vector<std::string> remarks(const RecipeReplay& replay) {
     if (layer.smoothed_anew && layers++ == 0) first_layer = layer.layer;
   }
   if (tensors > 0) {
-    sentences.push_back(
-        fmt::format("recipe {}: {} tensors have no amax history in this checkpoint that fits, and "
-                    "are scaled by "
-                    "their own amax instead; the first is {}",
-                    replay.recipe.name, tensors, first_tensor));
+    sentences.push_back(history_remark(replay.recipe.name, tensors, first_tensor));
   }
   if (layers > 0) {
     sentences.push_back(

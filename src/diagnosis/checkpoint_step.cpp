@@ -9,7 +9,11 @@ namespace fp8lab {
 
 CheckpointedRun open_checkpointed_run(const RunConfig& config,
                                       const std::filesystem::path& checkpoint) {
-  CheckpointedRun run{config, checkpoint, read_checkpoint(checkpoint).position, {}};
+  CheckpointedRun run{config,
+                      checkpoint,
+                      read_checkpoint(checkpoint).position,
+                      {},
+                      read_amax_histories(checkpoint)};
   check_position(run.position, config, checkpoint.string());
   run.recipe = load_recipe(run.stage().recipe.empty() ? config.recipe : run.stage().recipe);
   return run;

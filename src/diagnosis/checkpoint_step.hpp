@@ -9,6 +9,7 @@
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/run_memory.hpp"
 
@@ -18,8 +19,9 @@ namespace fp8lab {
 struct CheckpointedRun {
   RunConfig config;
   std::filesystem::path checkpoint;
-  RunPosition position;  ///< of the checkpoint
-  Recipe recipe;         ///< of the present stage
+  RunPosition position;     ///< of the checkpoint
+  Recipe recipe;            ///< of the present stage
+  AmaxHistories histories;  ///< of the checkpoint
 
   /// The one that the checkpoint was written in.
   const StageConfig& stage() const {

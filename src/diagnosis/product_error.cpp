@@ -46,23 +46,29 @@ HostMatrix host_matrix(Backend& backend, const TensorView& view) {
 
 ExactProduct::ExactProduct(int threads) : truth_(reference::make_truth_backend(threads)) {}
 
+std::vector<double> ExactProduct::multiply(std::vector<double>& a, std::int64_t rows_a,
+                                           std::vector<double>& b, std::int64_t rows_b,
+                                           std::int64_t k) {
+  const GemmSpec spec;
+  const QuantizedOperand first = as_operand(a, rows_a, k), second = as_operand(b, rows_b, k);
+  std::vector<double> d(static_cast<std::size_t>(rows_a * rows_b));
+  truth_->run(
+      ops::Gemm{spec, first, second, {}, false, {d.data(), DType::f64, rows_a, rows_b, rows_b}});
+  return d;
+}
+
 double ExactProduct::relative_error(const Factor& a, const Factor& b, const HostMatrix& d) {
   const std::int64_t k = a.k();
   FP8LAB_ASSERT(b.k() == k && d.rows == a.rows() && d.cols == b.rows());
   const std::int64_t block = std::clamp<std::int64_t>(kBlockElements / k, 1, kMostRows);
-  const GemmSpec spec;
   double errors = 0, squares = 0;
   for (std::int64_t m = 0; m < d.rows; m += block) {
     const std::int64_t rows = std::min(block, d.rows - m);
     std::vector<double> left = rows_of(a, m, rows);
-    const QuantizedOperand first = as_operand(left, rows, k);
     for (std::int64_t n = 0; n < d.cols; n += block) {
       const std::int64_t cols = std::min(block, d.cols - n);
       std::vector<double> right = rows_of(b, n, cols);
-      const QuantizedOperand second = as_operand(right, cols, k);
-      std::vector<double> exact(static_cast<std::size_t>(rows * cols));
-      truth_->run(
-          ops::Gemm{spec, first, second, {}, false, {exact.data(), DType::f64, rows, cols, cols}});
+      const std::vector<double> exact = multiply(left, rows, right, cols, k);
       for (std::int64_t i = 0; i < rows * cols; ++i) {
         const double value = exact[static_cast<std::size_t>(i)];
         const std::int64_t at = (m + i / cols) * d.cols + n + i % cols;

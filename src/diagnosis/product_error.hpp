@@ -36,6 +36,10 @@ class ExactProduct {
   /// alone is, or an element of D is not finite.
   double relative_error(const Factor& a, const Factor& b, const HostMatrix& d);
 
+  /// A (rows_a, k) B (rows_b, k)^T, all row-major.
+  std::vector<double> multiply(std::vector<double>& a, std::int64_t rows_a, std::vector<double>& b,
+                               std::int64_t rows_b, std::int64_t k);
+
  private:
   std::unique_ptr<Backend> truth_;
 };

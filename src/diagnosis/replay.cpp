@@ -1,9 +1,9 @@
 #include "src/diagnosis/replay.hpp"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/operand_capture.hpp"
 #include "src/diagnosis/product_error.hpp"
 #include "src/train/amax_history.hpp"
@@ -35,37 +35,6 @@ void continue_smoothing(Backend& backend, const Linear& original, const Linear& 
   }
 }
 
-/// A linear layer of a recipe, with memory of its own.
-class ReplayedLayer {
- public:
-  ReplayedLayer(Backend& backend, const CapturedLinear& captured, const LinearRecipe& recipe,
-                const Parameter& weight)
-      : workspace_(backend) {
-    linears_.push_back(std::make_unique<Linear>(
-        backend, workspace_, captured.linear.name(), static_cast<std::uint32_t>(captured.index),
-        recipe, weight, nullptr, captured.x.rows, Purpose::training, false));
-    workspace_.allocate();
-  }
-
-  Linear& linear() { return *linears_.front(); }
-  /// Tensors with a delayed scale that `histories` do not continue.
-  std::vector<Tensor> continue_from(Backend& backend, const AmaxHistories& histories) {
-    const std::vector<std::string> missing = continue_histories(backend, histories, linears_);
-    std::vector<Tensor> tensors;
-    for (const Tensor tensor : kTensors) {
-      const std::string name = amax_history_name(linear(), tensor);
-      if (std::find(missing.begin(), missing.end(), name) != missing.end()) {
-        tensors.push_back(tensor);
-      }
-    }
-    return tensors;
-  }
-
- private:
-  Workspace workspace_;
-  std::vector<std::unique_ptr<Linear>> linears_;
-};
-
 class StepReplay {
  public:
   StepReplay(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
@@ -74,7 +43,7 @@ class StepReplay {
         capture_(backend),
         work_(capture_, run),
         step_(step),
-        histories_(read_amax_histories(run.checkpoint)),
+        histories_(run.histories),
         layer_count_(static_cast<int>(run.config.model.num_hidden_layers)),
         exact_(threads) {
     for (const Recipe& recipe : recipes) {
@@ -119,24 +88,20 @@ class StepReplay {
     LayerReplay result;
     result.layer = captured.linear.name();
     result.recipe = recipe.for_layer(result.layer, layer_count_);
+    result.without_history = replace_unknown_histories(histories_, result.layer, result.recipe);
     const TensorView x = as_type(backend_, captured.x, recipe.activation_dtype);
     const TensorView dy = as_type(backend_, captured.dy, recipe.activation_dtype);
     const Parameter weight =
         make_weight(captured, recipe.activation_dtype, result.recipe.gemm(GemmRole::wgrad).output);
-    auto layer = std::make_unique<ReplayedLayer>(backend_, captured, result.recipe, weight);
-    result.without_history = layer->continue_from(backend_, histories_);
-    if (!result.without_history.empty()) {
-      for (const Tensor tensor : result.without_history) {
-        for (const Slot slot : {first_orientation(tensor), second_orientation(tensor)}) {
-          QuantSpec& spec = result.recipe.slot(slot);
-          if (spec.scale_source == ScaleSource::delayed) spec.scale_source = ScaleSource::current;
-        }
-      }
-      layer = std::make_unique<ReplayedLayer>(backend_, captured, result.recipe, weight);
-      layer->continue_from(backend_, histories_);
-    }
-    continue_smoothing(backend_, captured.linear, layer->linear(), result);
-    multiply(layer->linear(), x, dy, weight, result);
+    Workspace workspace(backend_);
+    std::vector<std::unique_ptr<Linear>> layer;
+    layer.push_back(std::make_unique<Linear>(
+        backend_, workspace, result.layer, static_cast<std::uint32_t>(captured.index),
+        result.recipe, weight, nullptr, captured.x.rows, Purpose::training, false));
+    workspace.allocate();
+    continue_histories(backend_, histories_, layer);
+    continue_smoothing(backend_, captured.linear, *layer.front(), result);
+    multiply(*layer.front(), x, dy, weight, result);
     return result;
   }
 
@@ -170,7 +135,7 @@ class StepReplay {
   OperandCapture capture_;
   CheckpointAtWork work_;
   const StepBatch& step_;
-  AmaxHistories histories_;
+  const AmaxHistories& histories_;
   int layer_count_;
   ExactProduct exact_;
   std::vector<RecipeReplay> replays_;

@@ -1,4 +1,4 @@
-"""fp8lab whatif: one step of a run under other recipes and accumulators.
+"""fp8lab whatif and attribute: one step of a run under other recipes, and its error by source.
 
 Run by ctest, which passes the program's path in FP8LAB_PROGRAM.
 """
@@ -168,3 +168,35 @@ def test_what_is_missing_is_named(copy: Path) -> None:
     succeeded("train", "--config", "run.toml", "--out", "second", "--set", "seed=2", cwd=copy)
     shutil.copy(copy / "second/checkpoint.safetensors", copy / "run/checkpoint.safetensors")
     assert "a checkpoint of another run" in message("run", *recipe)
+
+
+def test_a_gradient_is_attributed(folder: Path) -> None:
+    text = succeeded("attribute", "run", "--json", "a.json", cwd=folder)
+    found = json.loads((folder / "a.json").read_text())
+    assert found["recipe"] == found["attributed_recipe"] == "mine"
+    assert 0.01 < found["error"] < 0.3 and found["error_with_nothing"] < 1e-6
+    groups = {group["group"]: group for group in found["groups"]}
+    assert list(groups) == ["source", "scale", "slot", "GEMM", "layer"]
+    assert len(groups["layer"]["parts"]) == 9
+    for group in groups.values():
+        table = text[text.index(f"\n{group['group']} ") :].strip().splitlines()
+        parts = sorted(group["parts"], key=lambda part: part["without"])
+        assert table[1].startswith(parts[0]["name"])
+        rest = 1 - sum(part["share_without"] for part in parts)
+        assert group.get("remainder_without", rest) == pytest.approx(rest)
+    assert all(part["alone"] is None for part in groups["scale"]["parts"])
+    assert max(groups["source"]["parts"], key=lambda part: part["alone"])["name"] == "element cast"
+    other = succeeded("attribute", "run", "--recipe", "te_delayed", cwd=folder)
+    assert "under recipe te_delayed" in other and "24 tensors have no amax history" in other
+
+
+def test_what_attribute_cannot_do_is_refused(copy: Path) -> None:
+    for words, expected in {
+        (): "--run is missing",
+        ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
+        ("run", "--batch", 100001): "--batch 100001: accepted: 1 to 100000",
+        ("run", "--backend", "truth"): "quantizes nothing",
+        ("run", "--json", "none/o.json"): "none",
+        ("run", "more"): "too many arguments",
+    }.items():
+        assert expected in refused("attribute", *words, cwd=copy), words
