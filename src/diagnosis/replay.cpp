@@ -40,10 +40,10 @@ class StepReplay {
   StepReplay(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
              const std::vector<Recipe>& recipes, int threads)
       : backend_(backend),
+        run_(run),
         capture_(backend),
         work_(capture_, run),
         step_(step),
-        histories_(run.histories),
         layer_count_(static_cast<int>(run.config.model.num_hidden_layers)),
         exact_(threads) {
     for (const Recipe& recipe : recipes) {
@@ -54,7 +54,8 @@ class StepReplay {
   std::vector<RecipeReplay> take(const std::function<void(const std::string&)>& progress) {
     const Transformer& transformer = *work_.transformer;
     capture_.watch(transformer.linears(), transformer.shape().tokens(),
-                   work_.memory.parameters.working_dtype(), [&](const CapturedLinear& captured) {
+                   backend_.storage(run_.recipe.activation_dtype),
+                   [&](const CapturedLinear& captured) {
                      if (progress) progress(captured.linear.name());
                      for (RecipeReplay& replay : replays_) {
                        const std::size_t mark = backend_.memory_mark();
@@ -76,8 +77,11 @@ class StepReplay {
   /// gradient.
   Parameter make_weight(const CapturedLinear& captured, DType activation, DType gradient) {
     Parameter weight = weight_of(captured);
-    const TensorView working = as_type(backend_, weight.working(), activation);
-    weight.tensors.working = weight.master().dtype == activation ? TensorView{} : working;
+    if (activation != run_.recipe.activation_dtype) {
+      weight.tensors.working = weight.master().dtype == activation
+                                   ? TensorView{}
+                                   : as_type(backend_, weight.working(), activation);
+    }
     const bool bf16 = weight.gradient().dtype == DType::bf16;
     weight.tensors.gradient = backend_.allocate(bf16 ? DType::bf16 : gradient,
                                                 weight.declaration.rows, weight.declaration.cols);
@@ -88,7 +92,7 @@ class StepReplay {
     LayerReplay result;
     result.layer = captured.linear.name();
     result.recipe = recipe.for_layer(result.layer, layer_count_);
-    result.without_history = replace_unknown_histories(histories_, result.layer, result.recipe);
+    result.without_history = replace_unknown_histories(run_.histories, result.layer, result.recipe);
     const TensorView x = as_type(backend_, captured.x, recipe.activation_dtype);
     const TensorView dy = as_type(backend_, captured.dy, recipe.activation_dtype);
     const Parameter weight =
@@ -99,7 +103,7 @@ class StepReplay {
         backend_, workspace, result.layer, static_cast<std::uint32_t>(captured.index),
         result.recipe, weight, nullptr, captured.x.rows, Purpose::training, false));
     workspace.allocate();
-    continue_histories(backend_, histories_, layer);
+    continue_histories(backend_, run_.histories, layer);
     continue_smoothing(backend_, captured.linear, *layer.front(), result);
     multiply(*layer.front(), x, dy, weight, result);
     return result;
@@ -132,10 +136,10 @@ class StepReplay {
   }
 
   Backend& backend_;
+  const CheckpointedRun& run_;
   OperandCapture capture_;
   CheckpointAtWork work_;
   const StepBatch& step_;
-  const AmaxHistories& histories_;
   int layer_count_;
   ExactProduct exact_;
   std::vector<RecipeReplay> replays_;
@@ -158,7 +162,11 @@ std::vector<RecipeReplay> replay_step(Backend& backend, const CheckpointedRun& r
         {}});
     if (!support) throw Error(support.reason);
   }
-  return StepReplay(backend, run, step, recipes, threads).take(progress);
+  const std::size_t mark = backend.memory_mark();
+  std::vector<RecipeReplay> replays =
+      StepReplay(backend, run, step, recipes, threads).take(progress);
+  backend.release_to(mark);
+  return replays;
 }
 
 }  // namespace fp8lab

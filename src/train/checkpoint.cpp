@@ -169,8 +169,9 @@ std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linea
   for (const auto& linear : linears) {
     for (const Tensor tensor : kTensors) {
       if (linear->delayed_states()[tensor].empty()) continue;
-      text += fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(linear->name(), tensor),
-                          linear->history_steps()[tensor]);
+      text +=
+          fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(linear->name(), tensor),
+                      linear->history_steps()[tensor]);
     }
   }
   return text;
