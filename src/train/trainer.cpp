@@ -30,6 +30,11 @@ double now() {
 
 }  // namespace
 
+Mixture training_stream(const DataSources& data, const RunConfig& config,
+                        const StageConfig& stage) {
+  return {data, config.seed, kDataStream + static_cast<std::uint32_t>(stage.kind)};
+}
+
 struct Trainer::Stage {
   std::int64_t index = 0;
   const StageConfig* config = nullptr;
@@ -100,8 +105,7 @@ void Trainer::open_data() {
     DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
     std::optional<DataSources> eval;
     if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
-    const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
-    Mixture mixture(train, config_.seed, stream);
+    Mixture mixture = training_stream(train, config_, stage);
     check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
   }

@@ -47,6 +47,9 @@ struct TrainerOptions {
   std::function<void(const std::string&)> phase;  ///< what may take long now; "": nothing
 };
 
+/// The training data of a stage as its steps read them, from the beginning.
+Mixture training_stream(const DataSources& data, const RunConfig& config, const StageConfig& stage);
+
 /// Runs every stage of `config`. The directory must hold no run, or options.resume be set.
 class Trainer {
  public:
