@@ -97,15 +97,21 @@ def _draw_depth(
             chosen = np.flatnonzero(slot_mask(run, "fprop.x"))
             place = [layers.index(run.tensors.layer[i]) for i in chosen]
             line = context.style(summary.group).line
+            label = f"end of {stage}"
+            if summary.group.key.variant:
+                label += f", {summary.group.key.variant}"
             for panel, (statistic, _) in enumerate(OUTLIER_STATISTICS):
                 values = run.tensors.get(statistic)[row, chosen]
                 values = np.where(np.isfinite(values), values, np.nan)
                 axes[panel][0].plot(
-                    place, values, color=colour, linestyle=line, marker="o", markersize=3.5
+                    place,
+                    values,
+                    color=colour,
+                    linestyle=line,
+                    marker="o",
+                    markersize=3.5,
+                    label=label,
                 )
-            label = f"end of {stage}"
-            if summary.group.key.variant:
-                label += f", {summary.group.key.variant}"
             handles.append(Line2D([], [], color=colour, linestyle=line, marker="o", label=label))
     for panel in range(2):
         axes[panel][0].set_xticks(range(len(layers)), [])

@@ -246,6 +246,30 @@ def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
     return bool(smooth[-1] > float(np.min(smooth[:third])) + margin)
 
 
+def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None:
+    """Row where a curve that `has_diverged` starts to: the first that is not finite, else the one
+    after the last at which the smoothed loss was within `margin` of its minimum over the first
+    third. None for a curve that has not."""
+    data = np.asarray(loss, dtype=np.float64)
+    if not has_diverged(data, margin):
+        return None
+    broken = np.flatnonzero(~np.isfinite(data))
+    if broken.size:
+        return int(broken[0])
+    smooth = smoothed(data)
+    best = float(np.min(smooth[: max(1, data.size // 3)]))
+    return int(np.flatnonzero(smooth <= best + margin)[-1]) + 1
+
+
+def median_rate(counts: Array, seconds: Array) -> float:
+    """Median over neighbouring rows of what was counted in a second between them; NaN without two
+    rows. A median, because what is now and then done between steps, such as an evaluation, is
+    counted to no step."""
+    counted, elapsed = np.diff(np.asarray(counts)), np.diff(np.asarray(seconds))
+    usable = np.isfinite(elapsed) & (elapsed > 0.0)
+    return float(np.median(counted[usable] / elapsed[usable])) if usable.any() else math.nan
+
+
 def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
     """95 % Wilson score interval of a binomial fraction; (NaN, NaN) without trials."""
     if trials <= 0 or not math.isfinite(successes):

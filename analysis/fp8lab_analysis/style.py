@@ -95,8 +95,9 @@ _VARIANT_HATCHES = ("", "////", "....", "xxxx")
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """How one group is drawn everywhere."""
+    """How one group is drawn everywhere, and the name that its numbers are saved under."""
 
+    name: str
     colour: str
     marker: str
     line: Any
@@ -105,7 +106,7 @@ class SeriesStyle:
 
     def line_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of Axes.plot for a line without markers."""
-        return {"color": self.colour, "linestyle": self.line}
+        return {"color": self.colour, "linestyle": self.line, "label": self.name}
 
     def marker_kwargs(self, size: float = 5.0) -> dict[str, Any]:
         """Keyword arguments of Axes.plot for the markers."""
@@ -125,8 +126,14 @@ class SeriesStyle:
                 "edgecolor": self.colour,
                 "hatch": self.hatch,
                 "linewidth": 0.8,
+                "label": self.name,
             }
-        return {"facecolor": self.colour, "edgecolor": self.colour, "linewidth": 0.8}
+        return {
+            "facecolor": self.colour,
+            "edgecolor": self.colour,
+            "linewidth": 0.8,
+            "label": self.name,
+        }
 
 
 def recipe_look(recipe: str) -> tuple[str, str]:
@@ -155,7 +162,7 @@ def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
         index = min(variants.index(group.key.variant), len(_VARIANT_LINES) - 1)
         colour, marker = looks[group.key.recipe]
         styles[group.key] = SeriesStyle(
-            colour, marker, _VARIANT_LINES[index], _VARIANT_HATCHES[index], index == 0
+            group.label, colour, marker, _VARIANT_LINES[index], _VARIANT_HATCHES[index], index == 0
         )
     return styles
 
@@ -188,11 +195,9 @@ def provenance_line(study: Study) -> str:
     return "Hashes.  " + "  ·  ".join(parts)
 
 
-def legend_handle(label: str, style: SeriesStyle) -> Line2D:
+def legend_handle(style: SeriesStyle) -> Line2D:
     """Legend entry that shows line and marker."""
-    return Line2D(
-        [], [], label=label, linewidth=1.5, **style.line_kwargs(), **style.marker_kwargs()
-    )
+    return Line2D([], [], linewidth=1.5, **style.line_kwargs(), **style.marker_kwargs())
 
 
 def finish(
@@ -203,7 +208,7 @@ def finish(
 ) -> Figure:
     """Adds title, legend row and the hashes, and leaves the room between them to the axes."""
     height = float(figure.get_figheight())
-    footer = textwrap.fill(provenance_line(context.study), 262)
+    footer = textwrap.fill(provenance_line(context.study), 245)
     columns = 1
     rows = 0
     if handles:
@@ -232,7 +237,7 @@ def finish(
 
 def group_handles(context: PlotContext, summaries: Sequence[GroupSummary]) -> list[Line2D]:
     """One legend entry per group."""
-    return [legend_handle(s.group.label, context.style(s.group)) for s in summaries]
+    return [legend_handle(context.style(s.group)) for s in summaries]
 
 
 def soften(axes: Axes, axis: str) -> None:
@@ -291,7 +296,7 @@ def log_axis(axes: Axes, values: Sequence[float]) -> float:
     axes.set_xscale("log")
     axes.set_xlim(low, positive[-1] * (positive[-1] / low) ** 0.55)
     decades = math.log10(positive[-1] / low)
-    axes.xaxis.set_major_locator(LogLocator(numticks=4 if decades > 3.0 else 5))
+    axes.xaxis.set_major_locator(LogLocator(numticks=3 if decades > 3.0 else 4))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:g}" if value <= 100.0 else "")

@@ -228,7 +228,6 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("SQNR x / w / dy", "dB", "{} "), sqnr_text),
         (Column("worst underflow", "% of elements", "{:.3g}"), _worst_underflow),
         (Column("scale bits", "bit/element", "{:.3g}"), lambda s: s.scale_bits),
-        (Column("operands"), lambda s: s.format_text),
     ]
     return tabulate("overview", "Summary", summaries, _group_label, fields)
 
@@ -475,6 +474,16 @@ PROVENANCE = (
 )
 
 
+ON_PAGE = (
+    "recipe_hash",
+    "config_hash",
+    "initial_weights_hash",
+    "code_version",
+    "backend",
+    "device",
+)
+
+
 def _extra_text(run: Run) -> str:
     return "; ".join(
         f"{key.removeprefix('extra.')} = {value}"
@@ -487,8 +496,8 @@ def _provenance_field(key: str) -> Field[tuple[str, Run]]:
     return Column(key.replace("_", " ")), lambda r: r[1].meta.get(key, "")
 
 
-def provenance_table(summaries: Sequence[GroupSummary]) -> Table:
-    """Where each run's numbers come from."""
+def provenance_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> Table:
+    """Where each run's numbers come from; on the page without what is too long for a column."""
     rows = [(summary.group.label, run) for summary in summaries for run in summary.group.runs]
     fields: list[Field[tuple[str, Run]]] = [
         (Column("run"), lambda r: r[1].name),
@@ -496,13 +505,14 @@ def provenance_table(summaries: Sequence[GroupSummary]) -> Table:
         (Column("seed"), lambda r: r[1].seed),
         (Column("state"), lambda r: "complete" if r[1].complete else "not complete"),
         (Column("last step"), lambda r: int(r[1].metrics.step[-1]) if len(r[1].metrics) else 0),
-        *[_provenance_field(key) for key in PROVENANCE],
+        *[_provenance_field(key) for key in (ON_PAGE if on_page else PROVENANCE)],
         (
             Column("final weights hash"),
             lambda r: f"{r[1].final_weight_hash:016x}" if r[1].complete else "",
         ),
-        (Column("other"), lambda r: _extra_text(r[1])),
     ]
+    if not on_page:
+        fields.append((Column("other"), lambda r: _extra_text(r[1])))
     return tabulate("runs", "Runs", rows, lambda r: r[0], fields)
 
 
@@ -512,6 +522,7 @@ class ReportTables:
 
     overview: Table  # on the page only
     judged: Table  # on the page only
+    provenance: Table  # on the page only
     summary: Table
     verdicts: Table
     speed: Table
@@ -549,6 +560,7 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
         overview=overview_table(study, summaries),
         summary=summary_table(study, summaries),
         judged=verdict_table(summaries, on_page=True),
+        provenance=provenance_table(summaries, on_page=True),
         verdicts=verdict_table(summaries),
         speed=speed_table(summaries),
         stages=stage_table(summaries),

@@ -54,6 +54,27 @@ def test_paired_gap_uses_the_common_steps_only() -> None:
     assert gap.smooth == pytest.approx([0.5, 0.625 / 0.75])
 
 
+def test_divergence_row() -> None:
+    assert stats.divergence_row(np.ones(9)) is None
+    assert stats.divergence_row(np.array([1.0, 1.0, NAN, 1.0, math.inf])) == 2
+    # Half-life of one row: of the seven losses up to the first 2, that one has this share.
+    loss = np.array([1.0] * 6 + [2.0] * 3)
+    smooth = stats.smoothed(loss)
+    assert smooth[6] == pytest.approx(1.0 + (1 / 2) / (1 - 2**-7))  # 1.504 > 1 + 0.5
+    assert stats.divergence_row(loss) == 6
+    # What comes back below the margin has not diverged there: the second rise counts.
+    back = np.array([1.0] * 6 + [2.0] + [1.0] * 3 + [3.0] * 3)
+    assert stats.divergence_row(back) == 10
+
+
+def test_median_rate_passes_over_an_evaluation() -> None:
+    # 10 in each of 2, 2, 9 (an evaluation between) and 2 seconds.
+    seconds = np.array([1.0, 3.0, 5.0, 14.0, 16.0])
+    assert stats.median_rate(np.arange(0.0, 50.0, 10.0), seconds) == 5.0
+    assert math.isnan(stats.median_rate(np.array([4.0]), np.array([1.0])))
+    assert math.isnan(stats.median_rate(np.array([4.0, 8.0]), np.array([1.0, 1.0])))
+
+
 def test_largest_gap_is_one_of_the_smoothed_gap_after_its_start() -> None:
     steps = np.arange(10.0, 20.0)
     gap = np.array([9.0, 9.0, 0.1, -0.3, 0.2, 0.0, 0.0, 0.1, 0.1, 0.1])
