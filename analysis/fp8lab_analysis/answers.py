@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fp8lab_analysis.breaks import Break, Condition, condition, find_break
-from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.compare import GroupSummary, measured_stage
 from fp8lab_analysis.speed import device_text
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.tables import plus_minus
@@ -97,14 +97,6 @@ def _by_value(items: Sequence[tuple[str, float]], show: Callable[[float], str]) 
     for label, value in sorted(items, key=lambda item: item[1]):
         shared.setdefault(show(value), []).append(label)
     return "; ".join(f"{text} {_listed(labels)}" for text, labels in shared.items())
-
-
-def measured_stage(study: Study) -> str:
-    """The stage that speeds are compared in: the one of most steps."""
-    longest = {
-        stage: max(int(run.stage_rows(stage).sum()) for run in study.runs) for stage in study.stages
-    }
-    return max(longest, key=lambda stage: longest[stage], default="")
 
 
 def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:

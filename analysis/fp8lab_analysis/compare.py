@@ -460,6 +460,14 @@ def summarise(study: Study) -> list[GroupSummary]:
     return [_summarise_group(study, *item) for item in zip(groups, verdicts)]
 
 
+def measured_stage(study: Study) -> str:
+    """The stage that speeds are compared in: the one of most steps."""
+    longest = {
+        stage: max(int(run.stage_rows(stage).sum()) for run in study.runs) for stage in study.stages
+    }
+    return max(longest, key=lambda stage: longest[stage], default="")
+
+
 def gap_change(summary: GroupSummary, plain: GroupSummary) -> float:
     """What a variant adds to the final gap of its recipe."""
     return summary.final_gap.mean - plain.final_gap.mean

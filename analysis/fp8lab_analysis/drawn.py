@@ -46,12 +46,19 @@ def _named(label: Any) -> str:
     return "" if text.startswith("_") else text
 
 
-_ROW_NAMES: WeakKeyDictionary[Axes, dict[float, str]] = WeakKeyDictionary()
+Names = WeakKeyDictionary[Axes, dict[float, str]]
+_ROW_NAMES: Names = WeakKeyDictionary()
+_COLUMN_NAMES: Names = WeakKeyDictionary()
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names the rows of a panel whose ticks are too many to say them, or say them in part."""
     _ROW_NAMES[axes] = {float(row): name for row, name in enumerate(names)}
+
+
+def name_columns(axes: Axes, names: Sequence[str]) -> None:
+    """`name_rows` along the other axis."""
+    _COLUMN_NAMES[axes] = {float(column): name for column, name in enumerate(names)}
 
 
 class _Panel:
@@ -60,7 +67,7 @@ class _Panel:
     def __init__(self, axes: Axes, number: int) -> None:
         self.axes, self.number = axes, number
         self._rows = _ROW_NAMES.get(axes) or self._places(axes.yaxis)
-        self._columns = self._places(axes.xaxis)
+        self._columns = _COLUMN_NAMES.get(axes) or self._places(axes.xaxis)
 
     @staticmethod
     def _places(axis: Any) -> dict[float, str]:

@@ -15,7 +15,15 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from markupsafe import Markup
 
-from fp8lab_analysis import operand_plots, outlier_plot, overview_plot, plots, style
+from fp8lab_analysis import (
+    layer_plots,
+    operand_plots,
+    outlier_plot,
+    overview_plot,
+    pareto_plot,
+    plots,
+    style,
+)
 from fp8lab_analysis.drawn import write_drawn
 from fp8lab_analysis.style import PlotContext
 
@@ -62,6 +70,18 @@ FIGURES = (
         plots.loss_figure,
     ),
     FigureSpec(
+        "pareto",
+        "Error against cost",
+        "A point per recipe; low and left is good above, high and left below, right where the "
+        "axis is speed. Gap: as in the first figure, the bar is the interval of the verdict's "
+        "test, grey the margin. Scale bits are those stored for an element of the quantized "
+        "operands. Speed is the median of tokens per second between two logged steps on the "
+        "device that the run was on: a CPU emulates the formats, and its speed says nothing of a "
+        "GPU's. Dotted: the recipes of two or more seeds that no other one of the variant beats in "
+        "both numbers; it leaves out the noise.",
+        pareto_plot.pareto_figure,
+    ),
+    FigureSpec(
         "sqnr_heat_map",
         "SQNR of every tensor",
         "Every row is one operand of one layer, ordered by slot and then from input to output; "
@@ -79,6 +99,23 @@ FIGURES = (
         "Mean over layers and logged steps; whiskers are one standard deviation over seeds. 6 dB "
         "is one bit of precision; a bar without whiskers is one seed.",
         operand_plots.sqnr_bars_figure,
+    ),
+    FigureSpec(
+        "layers",
+        "Error by layer",
+        "A panel per operand, layers from input to output. Upper row: SQNR; lower row: share of "
+        "nonzero elements that become zero. Means over logged steps and seeds.",
+        layer_plots.layers_figure,
+    ),
+    FigureSpec(
+        "histograms",
+        "Magnitudes against the range of the format",
+        "Share of the nonzero elements by exponent, relative to the largest scale of their tensor "
+        "and rounded to whole exponents: mean over tensors, logged steps and seeds. What lies on "
+        "green is a normal number of the format, on yellow it loses bits, left of both it becomes "
+        "zero. Where a tensor has several scales, smaller ones move that edge to the left for "
+        "their tiles, as far as the pale field (median of the tensors).",
+        layer_plots.histogram_figure,
     ),
     FigureSpec(
         "range_losses",

@@ -342,6 +342,40 @@ def median_ratio(ours: Curve, theirs: Curve) -> float:
     return float(np.median(ratio)) if ratio.size else math.nan
 
 
+def aligned_mean(exponents: Array, fractions: Array, shifts: Array) -> Curve:
+    """Mean of histograms over exponents, each moved down by its own shift, rounded to whole bins:
+    a row of `fractions` is over `exponents`, and what it has at e counts at e - shift. Rows that
+    are not finite, and shifts, are left out; a bin that a row does not reach is zero there."""
+    rows = np.flatnonzero(np.isfinite(shifts) & np.isfinite(fractions).all(axis=1))
+    if rows.size == 0:
+        return np.zeros(0), np.zeros(0)
+    moves = np.round(shifts[rows]).astype(int)
+    first = int(exponents[0]) - int(moves.max())
+    offsets = np.arange(first, int(exponents[-1]) - int(moves.min()) + 1)
+    total = np.zeros(offsets.size)
+    for row, move in zip(rows, moves):
+        start = int(exponents[0]) - int(move) - first
+        total[start : start + exponents.size] += fractions[row]
+    return offsets.astype(np.float64), total / rows.size
+
+
+def pareto_front(costs: Array, errors: Array) -> list[int]:
+    """Which points no other one beats: none has a cost and an error that are both as low, and one
+    of them lower. By cost; points that are not finite are never in it."""
+    finite = [i for i in range(len(costs)) if math.isfinite(costs[i]) and math.isfinite(errors[i])]
+
+    def beaten(mine: int) -> bool:
+        return any(
+            costs[other] <= costs[mine]
+            and errors[other] <= errors[mine]
+            and (costs[other] < costs[mine] or errors[other] < errors[mine])
+            for other in finite
+        )
+
+    front = [i for i in finite if not beaten(i)]
+    return sorted(front, key=lambda i: (float(costs[i]), float(errors[i])))
+
+
 def finite_column_means(values: Array) -> Array:
     """Mean over the first axis of the finite entries, NaN for a column without any."""
     data = np.asarray(values, dtype=np.float64)

@@ -246,6 +246,12 @@ def soften(axes: Axes, axis: str) -> None:
     axes.grid(True, axis=axis)
 
 
+def plain_numbers(axis: Any) -> None:
+    """Numbers of a log axis as they are written, at the decades alone."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def log_y_axis(axes: Axes) -> None:
     """Log y axis with plain numbers, labelled between the decades only where it spans about one;
     stays linear when nothing positive is drawn."""

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 
 from fp8lab_analysis import answers, breaks, compare, study
 from fp8lab_analysis.drawn import drawn_rows, name_rows
+from fp8lab_analysis.formats import format_range
+from fp8lab_analysis.operands import slot_histogram
 from fp8lab_analysis.run_reader import load_run
 
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
@@ -84,6 +86,44 @@ def test_one_seed_and_nothing_broken(tmp_path: Path) -> None:
     assert costs[0] == "Bits of scale per element: 0.0001 te_current; 0.25 infir2."
     assert costs[1].startswith("Tokens per second in cpt: bf16 2926, infir2 2926")  # 1024 / 0.35
     assert "a GPU's speed is not in it" in costs[1]
+
+
+# --- ranges of formats and histograms against them ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("e4m3fn/1x128/pow2", (-9, -6, 8)),  # 448 = 1.75 x 2^8
+        ("e5m2/tensor/fp32", (-16, -14, 15)),  # 57344 = 1.75 x 2^15
+        ("e4m3_240/tensor", (-9, -6, 7)),  # 240 = 1.875 x 2^7
+        ("e4m3fnuz/row", (-10, -7, 7)),
+        ("e2m1/1x16", (-1, 0, 2)),  # 6 = 1.5 x 2^2
+        ("e3m4/1x32", (-6, -2, 4)),
+        ("e4m3fnb11", (-13, -10, 4)),
+        ("bf16", None),
+        ("int8/row", None),
+    ],
+)
+def test_ranges_of_formats(label: str, expected: tuple[int, int, int] | None) -> None:
+    found = format_range(label)
+    assert (found and (found.lowest, found.normal, found.top)) == expected
+
+
+def test_a_histogram_is_in_units_of_the_scale(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, RECIPES["infir2"], 1)
+    with h5py.File(path, "a") as file:
+        bins = np.zeros(file["tensors/exponent_histogram"].shape)
+        bins[:, :, 43] = 1.0  # everything in [2^3, 2^4)
+        file["tensors/exponent_histogram"][...] = bins
+        file["tensors/scale_max"][...] = 2.0**-5
+        file["tensors/scale_min"][...] = 2.0**-7
+    (group,) = study.load_study([path]).groups
+    found = slot_histogram(group, "dgrad.dy")
+    assert found is not None and found.octaves == 2.0
+    assert found.fractions.max() == 1.0
+    assert found.exponents[found.fractions.argmax()] == 8.0  # 3 + 5
 
 
 # --- the numbers of a figure ----------------------------------------------------------------------

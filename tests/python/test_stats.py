@@ -67,6 +67,24 @@ def test_divergence_row() -> None:
     assert stats.divergence_row(back) == 10
 
 
+def test_aligned_mean_moves_every_histogram_by_its_shift() -> None:
+    exponents = np.array([-1.0, 0.0, 1.0])
+    fractions = np.array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [NAN, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    offsets, mean = stats.aligned_mean(exponents, fractions, np.array([0.0, 1.6, 0.0, NAN]))
+    # The second moves down by two: its 0.25 at 0 is at -2, its 0.75 at 1 is at -1.
+    assert offsets.tolist() == [-3.0, -2.0, -1.0, 0.0, 1.0]
+    assert mean.tolist() == [0.0, 0.125, (0.5 + 0.75) / 2, 0.25, 0.0]
+    assert stats.aligned_mean(exponents, fractions[:1], np.array([NAN]))[0].size == 0
+
+
+def test_pareto_front() -> None:
+    costs = np.array([3.0, 1.0, 2.0, 2.0, NAN, 1.0])
+    errors = np.array([0.0, 5.0, 2.0, 3.0, -9.0, 5.0])
+    # (2, 3) is beaten by (2, 2); of the two equal points neither beats the other.
+    assert stats.pareto_front(costs, errors) == [1, 5, 2, 0]
+    assert stats.pareto_front(np.zeros(0), np.zeros(0)) == []
+
+
 def test_median_rate_passes_over_an_evaluation() -> None:
     # 10 in each of 2, 2, 9 (an evaluation between) and 2 seconds.
     seconds = np.array([1.0, 3.0, 5.0, 14.0, 16.0])
