@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from markupsafe import Markup
 
 from fp8lab_analysis import (
+    beside_plot,
     layer_plots,
     operand_plots,
     outlier_plot,
@@ -39,6 +40,7 @@ class FigureSpec:
     title: str
     caption: str
     draw: Callable[[PlotContext], Figure | None]
+    on_request: bool = False  # its absence is nothing to remark
 
 
 FIGURES = (
@@ -56,6 +58,14 @@ FIGURES = (
         "marker is the mean over operands, the arrow the weakest operand. Underflow: share of "
         "elements flushed from nonzero to zero in the operand where that is worst.",
         overview_plot.overview_figure,
+    ),
+    FigureSpec(
+        "beside",
+        "Gaps of two studies",
+        "Filled: this study, hollow: the one it is laid beside; bars are the intervals of each "
+        "study's own tests, grey its margin. Nothing is tested between the two.",
+        beside_plot.beside_figure,
+        on_request=True,
     ),
     FigureSpec(
         "loss",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import jinja2
 
 from fp8lab_analysis import figures as drawings
 from fp8lab_analysis.answers import make_answers
+from fp8lab_analysis.beside import beside_table, lay_beside
 from fp8lab_analysis.compare import summarise
 from fp8lab_analysis.figures import FORMS, RenderedFigure, render_figures
 from fp8lab_analysis.findings import make_findings
@@ -64,8 +66,9 @@ def render_page(
     figures: list[RenderedFigure],
     failed: dict[str, str],
     tables: ReportTables,
+    refresh: float,
 ) -> str:
-    """The HTML page, self-contained."""
+    """The HTML page, self-contained; it loads itself again every `refresh` seconds, if any."""
     study = context.study
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -84,8 +87,12 @@ def render_page(
         findings=make_findings(study, context.summaries),
         figures=figures,
         missing=[
-            s.title for s in drawings.FIGURES if s.name not in drawn and s.title not in failed
+            spec.title
+            for spec in drawings.FIGURES
+            if not (spec.on_request or spec.name in drawn or spec.title in failed)
         ],
+        beside=context.beside,
+        refresh=f"{refresh:g}" if refresh else "",
         failed=failed,
         tables=tables,
         colours=colours,
@@ -105,14 +112,19 @@ def render_page(
     )
 
 
-def write_report(study: Study, out: Path) -> str:
+def write_report(study: Study, out: Path, other: Study | None = None, refresh: float = 0.0) -> str:
     """Writes OUT/index.html, OUT/figures/*.{png,pdf,svg,csv} and OUT/tables/*.csv; returns a line
-    on it."""
-    context = PlotContext.of(study, summarise(study))
+    on it. `other` is laid beside the study."""
+    summaries = summarise(study)
+    beside = lay_beside(study, summaries, other, summarise(other)) if other is not None else None
+    context = PlotContext.of(study, summaries, beside)
     figure_folder, table_folder = out / "figures", out / "tables"
     figure_folder.mkdir(parents=True, exist_ok=True)
     table_folder.mkdir(parents=True, exist_ok=True)
-    tables = make_tables(study, context.summaries)
+    tables = make_tables(study, summaries)
+    if beside is not None:
+        both = beside_table(beside), beside_table(beside, on_page=True)
+        tables = dataclasses.replace(tables, beside=both[0], beside_on_page=both[1])
     written: list[Table] = tables.all()
     for table in written:
         table.write_csv(table_folder)
@@ -120,7 +132,7 @@ def write_report(study: Study, out: Path) -> str:
     page = out / "index.html"
     half = out / ".index.html.tmp"  # a page that is there is whole
     try:
-        half.write_text(render_page(context, figures, failed, tables), encoding="utf-8")
+        half.write_text(render_page(context, figures, failed, tables, refresh), encoding="utf-8")
         os.replace(half, page)
     except OSError:
         half.unlink(missing_ok=True)

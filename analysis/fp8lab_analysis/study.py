@@ -75,11 +75,24 @@ class Study:
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
     design: Design = Design()
+    awaited: int = 0  # arms that a study file lists and that have no run file yet
 
     @property
     def runs(self) -> list[Run]:
         """Every run, in group order."""
         return [run for group in self.groups for run in group.runs]
+
+    @property
+    def complete(self) -> bool:
+        """True when every run that the study lists is there and done."""
+        return self.awaited == 0 and all(run.complete for run in self.runs)
+
+    @property
+    def progress(self) -> tuple[tuple[Path, int, int, bool], ...]:
+        """What changes when a run goes on: its rows of metrics and evaluations, and its end."""
+        return tuple(
+            (run.path, len(run.metrics), len(run.evaluations), run.complete) for run in self.runs
+        )
 
     def baseline_group(self, group: Group) -> Group | None:
         """The group that holds the baselines of `group`'s runs; itself for a baseline."""
@@ -142,6 +155,7 @@ class _Source:
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
     design: Design | None = None  # as the study file states it
+    awaited: int = 0  # arms without a run file that are not complete by it
 
 
 Opening = Callable[[Path], None]  # told of each file before it is opened
@@ -264,6 +278,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         notes=notes,
         meta=meta,
         design=design,
+        awaited=sum(1 for name in missing if not complete[name]),
     )
 
 
@@ -357,4 +372,5 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         notes=notes,
         meta=meta,
         design=design,
+        awaited=sum(source.awaited for source in sources),
     )

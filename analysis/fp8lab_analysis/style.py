@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from fp8lab_analysis.beside import Beside
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.study import Group, GroupKey, Study
 
@@ -174,11 +175,14 @@ class PlotContext:
     study: Study
     summaries: list[GroupSummary]
     styles: dict[GroupKey, SeriesStyle] = field(default_factory=dict)
+    beside: Beside | None = None  # another study
 
     @classmethod
-    def of(cls, study: Study, summaries: list[GroupSummary]) -> PlotContext:
+    def of(
+        cls, study: Study, summaries: list[GroupSummary], beside: Beside | None = None
+    ) -> PlotContext:
         """Context with the styles of all groups of the study."""
-        return cls(study, summaries, assign_styles(study.groups))
+        return cls(study, summaries, assign_styles(study.groups), beside)
 
     def style(self, group: Group) -> SeriesStyle:
         """Style of one group."""

@@ -534,6 +534,8 @@ class ReportTables:
     scores: Table
     events: Table
     runs: Table
+    beside: Table | None = None
+    beside_on_page: Table | None = None
 
     def all(self) -> list[Table]:
         """Tables that have rows and become CSV files."""
@@ -549,8 +551,9 @@ class ReportTables:
             self.scores,
             self.events,
             self.runs,
+            self.beside,
         ]
-        return [table for table in tables if table.rows]
+        return [table for table in tables if table is not None and table.rows]
 
 
 def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables:
