@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from fp8lab_analysis import (
     beside_plot,
+    channel_plot,
     layer_plots,
     operand_plots,
     outlier_plot,
@@ -143,6 +144,18 @@ FIGURES = (
         "outlier ratio is the largest over the median channel amax: one scale for a whole tensor "
         "spends log2 of it in octaves of range. Kurtosis is uncentred, 3 for a Gaussian.",
         outlier_plot.outlier_figure,
+    ),
+    FigureSpec(
+        "channels",
+        "Persistence of the largest channels",
+        "A run logs the eight channels of largest amax of every operand. Jaccard index: how many "
+        "channels two logged steps have in common, over how many either has; 1 is the same eight, "
+        "and two random choices out of n channels have about 4/n. Left: from one logged step to "
+        "the next. Middle: what is left of the first ones, drift away from 1. Right: from the end "
+        "of one stage to that of the next, layer by layer. Means over seeds; the dashed line is "
+        "the stage boundary. Where no channel stands out, the order of near equal ones is noise: "
+        "read it beside the channel outlier ratio.",
+        channel_plot.channel_figure,
     ),
     FigureSpec(
         "gradient_norm",

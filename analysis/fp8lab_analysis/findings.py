@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fp8lab_analysis.channels import persistence_sentence
 from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
 from fp8lab_analysis.inference import deviation_interval
 from fp8lab_analysis.operands import TensorSummary, tensor_summaries
@@ -426,6 +427,12 @@ def _listed_steps(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {shown}" + (", ..." if len(steps) > 5 else "")
 
 
+def channel_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Whether the channels that are largest stay so from one stage to the next."""
+    text = persistence_sentence(study, summaries)
+    return [Finding("fact", "Top channels", text)] if text else []
+
+
 def left_out_findings(study: Study) -> list[Finding]:
     """Rows that the files hold and no average does, and what else they say of themselves."""
     findings = [
@@ -492,6 +499,7 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *match_findings(study, summaries),
         *error_findings(summaries),
         *tensor_findings(summaries),
+        *channel_findings(study, summaries),
         *left_out_findings(study),
         *state_findings(study),
     ]

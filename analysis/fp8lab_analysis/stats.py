@@ -359,6 +359,19 @@ def aligned_mean(exponents: Array, fractions: Array, shifts: Array) -> Curve:
     return offsets.astype(np.float64), total / rows.size
 
 
+def jaccard(ours: Array, theirs: Array) -> float:
+    """What two lists of identities share: how many are in both over how many are in either. Entries
+    below zero, or not finite, are none; NaN where a list has none at all."""
+    one = {int(item) for item in ours if math.isfinite(item) and item >= 0}
+    other = {int(item) for item in theirs if math.isfinite(item) and item >= 0}
+    return len(one & other) / len(one | other) if one and other else math.nan
+
+
+def jaccard_rows(ours: Array, theirs: Array) -> Array:
+    """`jaccard` of every row of two tables with itself."""
+    return np.array([jaccard(a, b) for a, b in zip(ours, theirs)], dtype=np.float64)
+
+
 def pareto_front(costs: Array, errors: Array) -> list[int]:
     """Which points no other one beats: none has a cost and an error that are both as low, and one
     of them lower. By cost; points that are not finite are never in it."""

@@ -77,6 +77,16 @@ def test_aligned_mean_moves_every_histogram_by_its_shift() -> None:
     assert stats.aligned_mean(exponents, fractions[:1], np.array([NAN]))[0].size == 0
 
 
+def test_jaccard_of_channels() -> None:
+    # {3, 5, 7} and {5, 7, 9, 11} share two of five; -1 and NaN are no channels.
+    assert stats.jaccard(np.array([3, 5, 7, -1]), np.array([11, 9, 7, 5])) == pytest.approx(2 / 5)
+    assert stats.jaccard(np.array([1.0, 2.0]), np.array([2.0, 1.0])) == 1.0
+    assert stats.jaccard(np.array([1.0]), np.array([2.0])) == 0.0
+    assert math.isnan(stats.jaccard(np.array([NAN, -1.0]), np.array([2.0])))
+    rows = stats.jaccard_rows(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [4, 5]]))
+    assert rows.tolist() == [1.0, pytest.approx(1 / 3)]
+
+
 def test_pareto_front() -> None:
     costs = np.array([3.0, 1.0, 2.0, 2.0, NAN, 1.0])
     errors = np.array([0.0, 5.0, 2.0, 3.0, -9.0, 5.0])
