@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fp8lab_analysis.breaks import Break, Condition, condition, find_break
+from fp8lab_analysis.cells import plus_minus
 from fp8lab_analysis.compare import GroupSummary, measured_stage
 from fp8lab_analysis.speed import device_text
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import plus_minus
 from fp8lab_analysis.verdicts import Kind, measured
 
 MOST_NAMED = 6  # arms that a sentence names; the tables have all

@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fp8lab_analysis.cells import Column, Field, Table, counted, tabulate, verdict_text
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.configuration import configuration
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.study import Group, Study
-from fp8lab_analysis.tables import Column, Field, Table, counted, tabulate, verdict_text
 from fp8lab_analysis.verdicts import Kind
 
 MOST_NAMED = 4  # differences that a sentence lists

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fp8lab_analysis import stats
+from fp8lab_analysis.cells import plus_minus
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.operands import slot_mask
 from fp8lab_analysis.runs import Floats, Run
 from fp8lab_analysis.study import Group, Study
-from fp8lab_analysis.tables import plus_minus
 
 SLOT = "fprop.x"
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from fp8lab_analysis import stats
+from fp8lab_analysis.cells import counted
 from fp8lab_analysis.operands import quantized_mask, slot_mask
 from fp8lab_analysis.runs import SLOTS, Run
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import counted
 
 METRICS = ("loss", "grad_norm", "learning_rate", "tokens")
 OPERAND_STATISTICS = ("sqnr_db", "underflow_fraction", "saturation_fraction")

@@ -12,6 +12,7 @@ import jinja2
 from fp8lab_analysis import figures as drawings
 from fp8lab_analysis.answers import make_answers
 from fp8lab_analysis.beside import beside_table, lay_beside
+from fp8lab_analysis.cells import Table, counted
 from fp8lab_analysis.compare import summarise
 from fp8lab_analysis.figures import FORMS, RenderedFigure, render_figures
 from fp8lab_analysis.findings import make_findings
@@ -24,7 +25,7 @@ from fp8lab_analysis.stats import (
 )
 from fp8lab_analysis.style import PlotContext
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import ReportTables, Table, counted, make_tables
+from fp8lab_analysis.tables import ReportTables, make_tables
 
 
 def _run_details(study: Study) -> list[dict[str, Any]]:

@@ -44,6 +44,10 @@ class BadInput(Exception):
     """One line that says what is wrong, where, and what would be accepted."""
 
 
+class NotBegun(BadInput):
+    """A study without a run, so far."""
+
+
 class MachineFailure(Exception):
     """One line about what failed though the input was good."""
 
@@ -131,11 +135,13 @@ def check_out(out: Path) -> None:
 
 def read_study(inputs: Sequence[Path], title: str) -> Study:
     """The study. Throws BadInput and MachineFailure."""
-    from fp8lab_analysis.hdf5 import InputError
+    from fp8lab_analysis.hdf5 import InputError, NothingYet
     from fp8lab_analysis.isolation import ReadFailure, load_study_apart
 
     try:
         return load_study_apart(inputs, title)
+    except NothingYet as error:
+        raise NotBegun(str(error)) from None
     except InputError as error:
         raise BadInput(str(error)) from None
     except ReadFailure as error:
@@ -164,7 +170,7 @@ def make_report(options: argparse.Namespace) -> None:
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from fp8lab_analysis.page import write_report
 
-    study = read_study(options.inputs, options.title)
+    study = first_reading(options)
     if options.export is not None:
         from fp8lab_analysis.exports import export_runs
 
@@ -175,6 +181,18 @@ def make_report(options: argparse.Namespace) -> None:
         _say(written(out, lambda: write_report(study, out, other)))
     else:
         follow(options, study, other, out)
+
+
+def first_reading(options: argparse.Namespace) -> Study:
+    """The study as soon as it has a run, if it is to be followed, else now."""
+    while True:
+        try:
+            return read_study(options.inputs, options.title)
+        except NotBegun as error:
+            if options.follow is None:
+                raise
+            _say(f"{error}; waiting")
+            time.sleep(options.follow)
 
 
 def follow(options: argparse.Namespace, study: Study, other: Study | None, out: Path) -> None:

@@ -21,7 +21,16 @@ from fp8lab_analysis.configuration import (
     is_planting_key,
     is_recipe_key,
 )
-from fp8lab_analysis.hdf5 import Damage, InputError, numbers, read_dataset, reading, texts, to_text
+from fp8lab_analysis.hdf5 import (
+    Damage,
+    InputError,
+    NothingYet,
+    numbers,
+    read_dataset,
+    reading,
+    texts,
+    to_text,
+)
 from fp8lab_analysis.pairing import Declared, Pairings, pair_runs
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.runs import Run
@@ -355,7 +364,7 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
     design, notes = _agreed_design(sources)
     notes = [note for source in sources for note in source.notes] + notes
     if not files:
-        raise InputError(f"{inputs[0]}: lists no run that has a run file yet")
+        raise NothingYet(f"{inputs[0]}: lists no run that has a run file yet")
     runs = [_load(path, opening) for path in files]
     declared = {path: arm for source in sources for path, arm in source.declared.items()}
     named = next((s.baseline_recipe for s in sources if s.baseline_recipe), BASELINE_RECIPE)

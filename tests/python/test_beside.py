@@ -17,6 +17,7 @@ import pytest
 from fp8lab_analysis import beside, compare, figures, report, study
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("FP8LAB_PROGRAM", "")
 RECIPES = {item.name: item for item in make_example_run.RECIPES}
 
 
@@ -182,6 +183,21 @@ def test_a_study_is_followed_to_its_end(tmp_path: Path) -> None:
     assert 'http-equiv="refresh"' not in page.read_text()
 
 
+def test_a_study_is_awaited(tmp_path: Path) -> None:
+    path, page = tmp_path / "study" / "run", tmp_path / "out" / "index.html"
+    make_example_run.make_example(tmp_path / "study", [RECIPES["bf16"]], (1,))
+    (tmp_path / "study" / "bf16-seed1").rename(path)
+    with start(tmp_path / "study", tmp_path / "out") as process:
+        try:
+            assert process.stdout is not None and "waiting" in process.stdout.readline()
+            assert not page.exists()
+            path.rename(tmp_path / "study" / "bf16-seed1")
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0 and errors == "" and page.exists()
+
+
 def test_following_ends_by_an_interrupt(tmp_path: Path) -> None:
     growing(tmp_path / "study")
     page = tmp_path / "out" / "index.html"
@@ -193,6 +209,25 @@ def test_following_ends_by_an_interrupt(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 0 and errors == ""
+    assert 'http-equiv="refresh"' not in page.read_text()
+
+
+def test_program_leaves_the_interrupt_to_the_report(tmp_path: Path) -> None:
+    if not PROGRAM:
+        pytest.skip("FP8LAB_PROGRAM is not set")
+    growing(tmp_path / "study")
+    page = tmp_path / "out" / "index.html"
+    words = [PROGRAM, "report", str(tmp_path / "study"), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*words, "--follow", "1"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None and "index.html" in process.stdout.readline()
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0
     assert 'http-equiv="refresh"' not in page.read_text()
 
 
