@@ -58,6 +58,11 @@ def test_a_loss_that_runs_away_breaks_where_it_leaves_for_good(tmp_path: Path) -
     assert found.step in (121, 122)  # smoothing may take a row
     assert found.before is not None and found.before.step == 120
     assert breaks.find_break(load_run(path), ["pretrain", "cpt"]) is None
+    with h5py.File(path, "a") as file:
+        file["metrics/loss"][119:] = np.nan  # what step 120 logged may be of the break itself
+    found = breaks.find_break(load_run(path), run.stage_names)
+    assert found is not None and not found.finite and found.step == 120
+    assert found.before is not None and found.before.step == 100
 
 
 def test_what_is_shown_to_hold_may_be_used(tmp_path: Path) -> None:

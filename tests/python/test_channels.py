@@ -30,11 +30,11 @@ def write(path: Path, rows: list[list[int]], recipe: str = "infir2") -> Run:
 
 
 def test_persistence_over_steps(tmp_path: Path) -> None:
-    run = write(tmp_path / "run.h5", [FIRST, FIRST[::-1], HALF, HALF, OTHER, FIRST, FIRST])
+    run = write(tmp_path / "run.h5", [FIRST, FIRST[::-1], HALF, HALF, OTHER, FIRST, HALF])
     found = channels.persistence(run)
     assert found is not None and found.steps.tolist() == [40, 60, 80, 100, 120, 140]
-    assert found.to_previous == pytest.approx([1.0, 4 / 12, 1.0, 0.0, 0.0, 1.0])
-    assert found.to_first == pytest.approx([1.0, 4 / 12, 4 / 12, 0.0, 1.0, 1.0])
+    assert found.to_previous == pytest.approx([1.0, 4 / 12, 1.0, 0.0, 0.0, 4 / 12])
+    assert found.to_first == pytest.approx([1.0, 4 / 12, 4 / 12, 0.0, 1.0, 4 / 12])
 
 
 def test_persistence_of_layers_is_their_mean(tmp_path: Path) -> None:
