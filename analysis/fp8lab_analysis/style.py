@@ -305,12 +305,13 @@ def log_axis(axes: Axes, values: Sequence[float]) -> float:
     low = max(positive[0], 1e-6 * positive[-1]) / 3.0
     axes.set_xscale("log")
     axes.set_xlim(low, positive[-1] * (positive[-1] / low) ** 0.55)
-    decades = math.log10(positive[-1] / low)
-    axes.xaxis.set_major_locator(LogLocator(numticks=3 if decades > 3.0 else 4))
+    last = min(2, math.floor(math.log10(axes.get_xlim()[1])))
+    exponents = range(math.ceil(math.log10(low)), last + 1)
+    most = 2 if low < 1e-3 else 3  # labels that fit, for small numbers are long
+    stride = -(-len(exponents) // most) or 1
+    decades = [10.0**e for e in exponents[::stride]]
+    axes.set_xticks(decades, [f"{decade:g}" for decade in decades])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if value <= 100.0 else "")
-    )
     return low
 
 
