@@ -15,7 +15,7 @@ from fp8lab_analysis import stats
 from fp8lab_analysis.inference import relative_gaps
 from fp8lab_analysis.operands import OperandSummary, format_text, summarise_operands
 from fp8lab_analysis.runs import Run, Score
-from fp8lab_analysis.speed import EqualQuality, equal_quality, held_out_curve
+from fp8lab_analysis.speed import EqualQuality, equal_quality, held_out_curve, throughput
 from fp8lab_analysis.study import Group, Study
 from fp8lab_analysis.verdicts import Evidence, Verdict, judge
 
@@ -113,6 +113,7 @@ class GroupSummary:
     format_text: str
     scale_bits: float  # mean over quantized operands
     scores: list[ScoreSummary]
+    tokens_per_second: dict[str, stats.Spread]  # by stage
 
     @property
     def seeds(self) -> int:
@@ -438,6 +439,10 @@ def _summarise_group(study: Study, compared: _Compared, verdict: Verdict) -> Gro
         format_text=format_text(operands) or _format_from_recipe(group),
         scale_bits=stats.finite_mean([o.scale_bits for o in operands.values() if o.quantized]),
         scores=_scores(study, group),
+        tokens_per_second={
+            stage: stats.spread_over_seeds([throughput(run, stage) for run in group.runs])
+            for stage in study.stages
+        },
     )
 
 
@@ -453,6 +458,14 @@ def summarise(study: Study) -> list[GroupSummary]:
     groups = [_compare_group(study, group) for group in study.groups]
     verdicts = judge(_evidence(study, groups), study.design)
     return [_summarise_group(study, *item) for item in zip(groups, verdicts)]
+
+
+def measured_stage(study: Study) -> str:
+    """The stage that speeds are compared in: the one of most steps."""
+    longest = {
+        stage: max(int(run.stage_rows(stage).sum()) for run in study.runs) for stage in study.stages
+    }
+    return max(longest, key=lambda stage: longest[stage], default="")
 
 
 def gap_change(summary: GroupSummary, plain: GroupSummary) -> float:

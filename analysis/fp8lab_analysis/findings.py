@@ -8,31 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from fp8lab_analysis.cells import counted, equal_quality_text, gap_text, target_text
 from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
 from fp8lab_analysis.inference import deviation_interval
-from fp8lab_analysis.operands import TensorSummary, tensor_summaries
+from fp8lab_analysis.operand_findings import channel_findings, error_findings, tensor_findings
 from fp8lab_analysis.runs import Run
+from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import counted, equal_quality_text, gap_text, target_text
 from fp8lab_analysis.verdicts import Kind
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One sentence or two, and what kind: good, bad, fact or caution."""
-
-    kind: str
-    topic: str
-    text: str
-
-
-def _join(names: Sequence[str]) -> str:
-    items = list(names)
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
@@ -111,7 +95,7 @@ def verdict_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fi
 def _how_judged(study: Study, judged: Sequence[GroupSummary]) -> str:
     """Losses, pairs, margin, level and correction behind the verdicts."""
     design, arms = study.design, judged[0].verdict.arms
-    losses = _join(sorted({f"{s.judged_on} loss after {s.gap_stage}" for s in judged}))
+    losses = joined(sorted({f"{s.judged_on} loss after {s.gap_stage}" for s in judged}))
     seeds = sorted({s.verdict.seeds for s in judged})
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     stated = f"stated {design.stated}" if design.stated else "not stated beforehand"
@@ -172,7 +156,7 @@ def speed_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
     text = (
         f"Until an arm has the held-out loss at the end of {name}, beside {name} itself until it "
         f"has that loss, from where the two part: {told}. Seconds are wall time on "
-        f"{_join(list(devices))}"
+        f"{joined(list(devices))}"
     )
     if any(run.meta.get("backend") == "cpu" for s in known for run in s.group.runs):
         text += "; those of the CPU emulator say nothing of the speed on a GPU"
@@ -201,7 +185,7 @@ def gap_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
         ]
         if changes:
             changes.sort(key=lambda item: item[1])
-            listed = _join(
+            listed = joined(
                 [f"{recipe} {change:+.4f}".replace("-", "−") for recipe, change in changes]
             )
             text = f"Change of the final gap: {listed} nats/token."
@@ -245,17 +229,17 @@ def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fin
         members = [s for s in candidates if s.group.key.variant == variant]
         topic = "Cheapest that holds" + (f", {variant}" if variant else "")
         open_ = [s.group.key.recipe for s in members if s.verdict.kind in UNJUDGED]
-        left_out = f" Not judged: {_join(open_)}." if open_ else ""
+        left_out = f" Not judged: {joined(open_)}." if open_ else ""
         undecided = [
             s.group.key.recipe
             for s in members
             if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds
         ]
         if undecided:
-            left_out += f" Not decided: {_join(undecided)}."
+            left_out += f" Not decided: {joined(undecided)}."
         tied = _cheapest(members)
         if tied:
-            named = _join([f"{s.group.key.recipe} ({s.format_text})" for s in tied])
+            named = joined([f"{s.group.key.recipe} ({s.format_text})" for s in tied])
             text = (
                 f"{named}, at {tied[0].scale_bits:.2g} scale bits per element: shown to be not "
                 f"worse than {study.baseline_recipe} by {study.design.margin_text}."
@@ -270,108 +254,6 @@ def choice_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Fin
             text += "".join(f" Closest: {s.group.key.recipe} ({gap_text(s)})." for s in closest)
             findings.append(Finding("bad", topic, text))
     return findings
-
-
-def _error_text(summary: GroupSummary) -> str:
-    """Mean SQNR of a recipe and its weakest operand."""
-    text = f"{summary.group.label} {summary.mean_sqnr_db:.1f} dB"
-    operand = summary.worst_operand
-    return text + (f" ({operand.slot} {operand.sqnr_db.mean:.1f})" if operand else "")
-
-
-def _underflow_text(summary: GroupSummary) -> str:
-    operand = summary.worst_underflow
-    assert operand is not None
-    return f"{summary.group.label} {100.0 * operand.underflow.mean:.2g} % of {operand.slot}"
-
-
-def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Quantization error and underflow of every recipe, in an order where seeds allow one."""
-    known = [s for s in summaries if math.isfinite(s.mean_sqnr_db)]
-    losses = [s for s in known if s.worst_underflow is not None]
-    findings = _ranked_error([s for s in known if s.seeds > 1])
-    single = [s for s in known if s.seeds == 1]
-    if single:
-        text = "Mean SQNR (and the weakest operand), one seed each and in no order: "
-        text += "; ".join(map(_error_text, single)) + "."
-        findings.append(Finding("fact", "Quantization error", text))
-    findings += _ranked_underflow([s for s in losses if s.seeds > 1])
-    single = [s for s in losses if s.seeds == 1]
-    if single:
-        text = "Flushed to zero where most is, one seed each and in no order: "
-        text += "; ".join(map(_underflow_text, single)) + "."
-        findings.append(Finding("fact", "Underflow", text))
-    return findings
-
-
-def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Largest and smallest quantization error, and the operand that suffers."""
-    if not summaries:
-        return []
-    best = max(summaries, key=lambda s: s.mean_sqnr_db)
-    worst = min(summaries, key=lambda s: s.mean_sqnr_db)
-    text = f"Smallest: {best.group.label} (mean SQNR {best.mean_sqnr_db:.1f} dB)"
-    if worst is not best:
-        text += f"; largest: {worst.group.label} ({worst.mean_sqnr_db:.1f} dB)"
-    operand = worst.worst_operand
-    if operand is not None:
-        text += (
-            f". Its weakest operand is {operand.slot} ({operand.sqnr_db.mean:.1f} dB, "
-            f"worst tensor {operand.worst_sqnr_db:.1f} dB)"
-        )
-    return [Finding("fact", "Quantization error", text + ".")]
-
-
-def _ranked_underflow(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """The recipes whose worst operand loses most and least."""
-    losses = [(s, o) for s in summaries if (o := s.worst_underflow) is not None]
-    if not losses:
-        return []
-    low = min(losses, key=lambda item: item[1].underflow.mean)
-    high = max(losses, key=lambda item: item[1].underflow.mean)
-    text = (
-        f"{high[0].group.label} flushes {100.0 * high[1].underflow.mean:.2g} % of "
-        f"{high[1].slot} to zero"
-    )
-    if high[0] is not low[0]:
-        text += (
-            f"; at best ({low[0].group.label}) the worst operand loses "
-            f"{100.0 * low[1].underflow.mean:.2g} % ({low[1].slot})"
-        )
-    return [Finding("fact", "Underflow", text + ".")]
-
-
-def _tensor_name(tensor: TensorSummary) -> str:
-    return f"{tensor.layer}/{tensor.slot} ({tensor.sqnr_db:.1f} dB)"
-
-
-def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
-    """Which tensors have the lowest SQNR, and whether recipes agree on it."""
-    worst_of: dict[str, list[TensorSummary]] = {}
-    for summary in summaries:
-        tensors = [t for t in tensor_summaries(summary.group) if math.isfinite(t.sqnr_db)]
-        if tensors:
-            worst_of[summary.group.label] = tensors
-    several = {s.group.label for s in summaries if s.seeds > 1} & set(worst_of)
-    text = ""
-    if several:
-        label = min(several, key=lambda name: worst_of[name][0].sqnr_db)
-        listed = _join([_tensor_name(tensor) for tensor in worst_of[label][:3]])
-        where = "study" if len(several) == len(worst_of) else "recipes with several seeds"
-        text = f"Lowest SQNR of the {where}, all in {label}: {listed}. "
-    single = [name for name in worst_of if name not in several]
-    if single:
-        listed = "; ".join(f"{name} {_tensor_name(worst_of[name][0])}" for name in single)
-        text += f"Lowest SQNR within each recipe of one seed: {listed}. "
-    kinds: dict[str, int] = {}
-    for found in worst_of.values():
-        module = ".".join(found[0].layer.split(".")[2:]) or found[0].layer
-        name = f"{module}/{found[0].slot}"
-        kinds[name] = kinds.get(name, 0) + 1
-    name, count = max(kinds.items(), key=lambda item: item[1], default=("", 0))
-    if count > 1:
-        text += f"The worst tensor is a {name} in {count} of {len(worst_of)} recipes."
-    return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
 
 
 def _match_text(label: str, match: MatchSummary) -> str:
@@ -406,7 +288,7 @@ def match_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Find
         if reference and own and own.interval[1] < reference.interval[0]:
             below.append(summary.group.label)
     if below:
-        text += f" Interval wholly below the baseline's: {_join(below)}."
+        text += f" Interval wholly below the baseline's: {joined(below)}."
     elif len(known) > 1 and study.pairings:
         text += " No recipe's interval lies wholly below its baseline's."
     return [Finding("bad" if below else "fact", "Exact match", text)]
@@ -457,7 +339,7 @@ def state_findings(study: Study) -> list[Finding]:
     findings = [Finding("caution", "Files", note) for note in study.notes]
     unfinished = [run for run in study.runs if not run.complete]
     if unfinished:
-        last = _join([f"{run.name} (step {_last_step(run)})" for run in unfinished[:6]])
+        last = joined([f"{run.name} (step {_last_step(run)})" for run in unfinished[:6]])
         more = f" and {len(unfinished) - 6} more" if len(unfinished) > 6 else ""
         findings.append(
             Finding(
@@ -474,7 +356,7 @@ def state_findings(study: Study) -> list[Finding]:
     same = [" = ".join(names) for names in by_hash.values() if len(names) > 1]
     if same:
         findings.append(
-            Finding("fact", "Same bits", f"Bit-identical final weights: {_join(same)}.")
+            Finding("fact", "Same bits", f"Bit-identical final weights: {joined(same)}.")
         )
     return findings
 
@@ -492,6 +374,7 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *match_findings(study, summaries),
         *error_findings(summaries),
         *tensor_findings(summaries),
+        *channel_findings(study, summaries),
         *left_out_findings(study),
         *state_findings(study),
     ]

@@ -25,6 +25,10 @@ class InputError(Exception):
     """Bad input: one line that says what is wrong, where, and what would be accepted."""
 
 
+class NothingYet(InputError):
+    """A study none of whose runs has begun."""
+
+
 def one_line(error: object) -> str:
     """The text of an exception without its line breaks."""
     return " ".join(str(error).split())

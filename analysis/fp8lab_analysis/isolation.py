@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fp8lab_analysis.hdf5 import InputError, damaged, one_line
+from fp8lab_analysis.hdf5 import InputError, NothingYet, damaged, one_line
 from fp8lab_analysis.study import Study, load_study
 
 READ_SECONDS = 60.0  # that reading a file may take, and one more for every
@@ -37,6 +37,8 @@ def _read(pipe: Connection, load: Loader, inputs: Sequence[Path], title: str) ->
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         pipe.send(("study", load(inputs, title, lambda path: pipe.send(("file", path)))))
+    except NothingYet as error:
+        pipe.send(("nothing yet", str(error)))
     except InputError as error:
         pipe.send(("refused", str(error)))
     except MemoryError:
@@ -83,6 +85,8 @@ def load_study_apart(inputs: Sequence[Path], title: str, load: Loader = load_stu
             elif what == "study":
                 assert isinstance(value, Study)
                 return value
+            elif what == "nothing yet":
+                raise NothingYet(value)
             elif what == "refused":
                 raise InputError(value)
             else:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fp8lab_analysis import stats
 from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.drawn import name_rows
 from fp8lab_analysis.operands import OperandSummary, quantized_mask
 from fp8lab_analysis.runs import SLOTS, Floats, Run
 from fp8lab_analysis.study import Group
@@ -92,6 +93,8 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
         image = item.imshow(
             values, aspect="auto", cmap="viridis", vmin=low, vmax=high, interpolation="none"
         )
+        image.set_label(summary.group.label)
+        name_rows(item, [f"{slot} {layer}" for slot, layer in order])
         item.set_title(summary.group.label, color=context.style(summary.group).colour)
         _label_heat_map(item, summary.group.runs[0], order, steps, named, panel % columns == 0)
     for panel in range(len(chosen), lines * columns):
@@ -287,6 +290,7 @@ def scale_range_figure(context: PlotContext) -> Figure | None:
                 middle,
                 row,
                 "|",
+                label=f"{summary.group.label}, median",
                 color="white" if "hatch" not in bars else INK,
                 markersize=9,
                 markeredgewidth=2.0,

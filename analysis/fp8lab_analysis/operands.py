@@ -111,6 +111,50 @@ def summarise_operands(group: Group) -> dict[str, OperandSummary]:
     return {slot: operand for slot, operand in found.items() if operand is not None}
 
 
+HISTOGRAM_EXPONENTS = np.arange(64.0) - 40.0  # of the bins of /tensors/exponent_histogram
+
+
+@dataclass(frozen=True)
+class SlotHistogram:
+    """Magnitudes of one quantized slot of a group in units of each tensor's largest scale."""
+
+    slot: str
+    format: str
+    exponents: Floats  # bin e holds what is in [2^e, 2^(e+1)) times the scale
+    fractions: Floats  # of the nonzero elements; mean over tensors, logged steps and seeds
+    octaves: float  # from the smallest to the largest scale of a tensor; median
+
+
+def slot_histogram(group: Group, slot: str) -> SlotHistogram | None:
+    """The histogram of one slot; None where no quantized operand of it was logged."""
+    fractions, shifts, octaves, labels = [], [], [], []
+    for run in group.runs:
+        log = run.tensors
+        chosen = np.flatnonzero(slot_mask(run, slot) & quantized_mask(run))
+        if "exponent_histogram" not in log.statistics or chosen.size == 0 or log.step.size == 0:
+            continue
+        bins = log.get("exponent_histogram")[:, chosen]
+        if bins.shape[2] != HISTOGRAM_EXPONENTS.size:
+            continue
+        fractions.append(bins.reshape(-1, bins.shape[2]))
+        top, bottom = log.get("scale_max")[:, chosen], log.get("scale_min")[:, chosen]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shifts.append(np.log2(top).ravel())
+            octaves.append(np.log2(top / bottom).ravel())
+        labels += [log.format[i] for i in chosen]
+    if not fractions:
+        return None
+    exponents, mean = stats.aligned_mean(
+        HISTOGRAM_EXPONENTS, np.concatenate(fractions), np.concatenate(shifts)
+    )
+    if exponents.size == 0:
+        return None
+    spans = np.concatenate(octaves)
+    spans = spans[np.isfinite(spans)]
+    span = float(np.median(spans)) if spans.size else math.nan
+    return SlotHistogram(slot, labels[0], exponents, mean, span)
+
+
 def format_text(operands: dict[str, OperandSummary]) -> str:
     """Formats and tiles by operand in one line, equal operands named once."""
     by_format: dict[str, list[str]] = {}

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.drawn import name_columns
 from fp8lab_analysis.operands import slot_mask
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.style import (
@@ -97,18 +98,25 @@ def _draw_depth(
             chosen = np.flatnonzero(slot_mask(run, "fprop.x"))
             place = [layers.index(run.tensors.layer[i]) for i in chosen]
             line = context.style(summary.group).line
+            label = f"end of {stage}"
+            if summary.group.key.variant:
+                label += f", {summary.group.key.variant}"
             for panel, (statistic, _) in enumerate(OUTLIER_STATISTICS):
                 values = run.tensors.get(statistic)[row, chosen]
                 values = np.where(np.isfinite(values), values, np.nan)
                 axes[panel][0].plot(
-                    place, values, color=colour, linestyle=line, marker="o", markersize=3.5
+                    place,
+                    values,
+                    color=colour,
+                    linestyle=line,
+                    marker="o",
+                    markersize=3.5,
+                    label=label,
                 )
-            label = f"end of {stage}"
-            if summary.group.key.variant:
-                label += f", {summary.group.key.variant}"
             handles.append(Line2D([], [], color=colour, linestyle=line, marker="o", label=label))
     for panel in range(2):
         axes[panel][0].set_xticks(range(len(layers)), [])
+        name_columns(axes[panel][0], layers)
     names = [short_layer(layer) for layer in layers]
     step = max(1, len(names) // 24)
     shown_names = [name if i % step == 0 else "" for i, name in enumerate(names)]

@@ -81,6 +81,7 @@ def _point(
         row,
         xerr=error,
         color=style.colour,
+        label=style.name,
         capsize=2.5,
         elinewidth=1.3,
         **style.marker_kwargs(6.5),
@@ -98,12 +99,20 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
             note(axes, row, f"diverged ({verdict.diverged} of {verdict.seeds} seeds)")
         elif summary.group.is_baseline:
             style = context.style(summary.group)
-            axes.plot(0.0, row, **style.marker_kwargs(6.5))
+            axes.plot(0.0, row, label=style.name, **style.marker_kwargs(6.5))
         elif math.isfinite(verdict.gap.mean):
             if len(summary.seed_gaps) > 1:
-                colour = context.style(summary.group).colour
+                look = context.style(summary.group)
                 for gap in summary.seed_gaps:
-                    axes.plot(100.0 * gap, row, "|", color=colour, alpha=0.8, markersize=7)
+                    axes.plot(
+                        100.0 * gap,
+                        row,
+                        "|",
+                        color=look.colour,
+                        alpha=0.8,
+                        markersize=7,
+                        label=f"{look.name}, a seed",
+                    )
             error = 100.0 * verdict.half_width if math.isfinite(verdict.half_width) else None
             _point(axes, context, summary, row, 100.0 * verdict.gap.mean, error)
         else:
@@ -135,9 +144,16 @@ def _overview_sqnr(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -
             continue
         style = context.style(summary.group)
         mean = summary.mean_sqnr_db
-        axes.plot([worst.sqnr_db.mean, mean], [row, row], color=style.colour, linewidth=1.2)
-        axes.plot(worst.sqnr_db.mean, row, marker=4, color=style.colour, markersize=6)
-        axes.plot(mean, row, **style.marker_kwargs(6.5))
+        axes.hlines(row, worst.sqnr_db.mean, mean, color=style.colour, linewidth=1.2)
+        axes.plot(
+            worst.sqnr_db.mean,
+            row,
+            marker=4,
+            color=style.colour,
+            markersize=6,
+            label=f"{style.name}, {worst.slot}",
+        )
+        axes.plot(mean, row, label=style.name, **style.marker_kwargs(6.5))
         axes.annotate(
             worst.slot,
             (worst.sqnr_db.mean, row),
@@ -161,7 +177,7 @@ def _overview_underflow(axes: Axes, context: PlotContext, rows: list[GroupSummar
             note(axes, row, "not quantized")
             continue
         style = context.style(summary.group)
-        axes.plot(max(value, low), row, **style.marker_kwargs(6.5))
+        axes.plot(max(value, low), row, label=style.name, **style.marker_kwargs(6.5))
         axes.annotate(
             f"{value:.2g} % {operand.slot}",
             (max(value, low), row),

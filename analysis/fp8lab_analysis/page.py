@@ -1,25 +1,20 @@
-"""The report: one self-contained HTML page with PNG, PDF and CSV beside it."""
+"""The report: one self-contained HTML page with every figure and table in files beside it."""
 
 from __future__ import annotations
 
-import io
+import dataclasses
 import os
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from markupsafe import Markup
 
-from fp8lab_analysis import operand_plots, outlier_plot, overview_plot, plots, style
+from fp8lab_analysis import figures as drawings
+from fp8lab_analysis.answers import make_answers
+from fp8lab_analysis.beside import beside_table, lay_beside
+from fp8lab_analysis.cells import Table, counted
 from fp8lab_analysis.compare import summarise
+from fp8lab_analysis.figures import FORMS, RenderedFigure, render_figures
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.stats import (
     BAND_SIGMAS,
@@ -30,187 +25,7 @@ from fp8lab_analysis.stats import (
 )
 from fp8lab_analysis.style import PlotContext
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.tables import ReportTables, Table, counted, make_tables
-
-PNG_DPI = 160
-
-
-@dataclass(frozen=True)
-class FigureSpec:
-    """One figure of the report: how to draw it and how to read it."""
-
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[PlotContext], Figure | None]
-
-
-FIGURES = (
-    FigureSpec(
-        "overview",
-        "At a glance",
-        "One row per recipe. Recipes of two or more seeds are sorted by their gap within each "
-        "variant; those of one seed follow in the order of the study, and no order follows from "
-        "their numbers. Gap: the loss behind the verdict minus that of the paired baseline, in "
-        "percent of the latter; bars are the interval of the verdict's test, ticks the single "
-        "seeds. Grey is the margin: a recipe is equivalent where an interval lies inside it (the "
-        "narrower one of the two one-sided tests), and worse or better where a bar leaves out "
-        "zero. "
-        "Exact match: 95 % interval of the questions asked, which leaves out the seeds. SQNR: the "
-        "marker is the mean over operands, the arrow the weakest operand. Underflow: share of "
-        "elements flushed from nonzero to zero in the operand where that is worst.",
-        overview_plot.overview_figure,
-    ),
-    FigureSpec(
-        "loss",
-        "Training loss and gap",
-        "Upper row: smoothed training loss, one column per stage, each with its own axis. Lower "
-        "row: the gap to the baseline run of the same seed and data order, so that the noise of "
-        "the batches cancels; above zero the loss is higher than the baseline's. Thick lines are "
-        "means over seeds, thin lines single seeds; with one seed the tint is the spread of the "
-        "unsmoothed gap, which says nothing about another seed. Grey: the band of the baseline's "
-        "own seeds, most of which a pair shares. Dotted vertical lines mark a loss that stopped "
-        "being finite.",
-        plots.loss_figure,
-    ),
-    FigureSpec(
-        "sqnr_heat_map",
-        "SQNR of every tensor",
-        "Every row is one operand of one layer, ordered by slot and then from input to output; "
-        "every column is a logged step; means over seeds. Dark rows are tensors that the recipe "
-        "represents badly, a row that darkens to the right is getting worse. White dashes mark "
-        "the start of a stage; blank is what has no value, such as a delayed scale that knew no "
-        "amax yet. All panels share one colour scale. SQNR weighs every element by "
-        "its energy: where a few outlier channels carry most of it, what happens to the rest shows "
-        "in the underflow instead.",
-        operand_plots.sqnr_heat_map_figure,
-    ),
-    FigureSpec(
-        "sqnr",
-        "SQNR by operand",
-        "Mean over layers and logged steps; whiskers are one standard deviation over seeds. 6 dB "
-        "is one bit of precision; a bar without whiskers is one seed.",
-        operand_plots.sqnr_bars_figure,
-    ),
-    FigureSpec(
-        "range_losses",
-        "Underflow and saturation",
-        "Upper row: share of elements that are nonzero before and zero after quantization. Lower "
-        "row: share of elements above the largest value their tile can represent, which scales "
-        "from the present tensor avoid by construction. Mean over layers and logged steps.",
-        operand_plots.range_loss_figure,
-    ),
-    FigureSpec(
-        "outliers",
-        "Outliers",
-        "Left: each layer's input at the last logged step of every stage. Right: the worst layer "
-        "over the run, one line per seed; the dashed line is the stage boundary. The channel "
-        "outlier ratio is the largest over the median channel amax: one scale for a whole tensor "
-        "spends log2 of it in octaves of range. Kurtosis is uncentred, 3 for a Gaussian.",
-        outlier_plot.outlier_figure,
-    ),
-    FigureSpec(
-        "gradient_norm",
-        "Gradient norm",
-        "Before clipping. A ratio that drifts from one announces divergence earlier than the loss.",
-        plots.gradient_norm_figure,
-    ),
-    FigureSpec(
-        "scales",
-        "Range of the scales",
-        "From the smallest to the largest decode scale over tiles, layers and logged steps, as "
-        "powers of two; the tick is the median of the tensors' extremes. All-zero tiles are left "
-        "out. A wide bar is range that a coarser tile would have to give up.",
-        operand_plots.scale_range_figure,
-    ),
-    FigureSpec(
-        "held_out",
-        "Held-out loss and exact match",
-        "Upper row: loss on held-out text; whiskers are one standard deviation over seeds. Lower "
-        "row: greedy answers that match exactly, problems of all seeds pooled, with the 95 % "
-        "Wilson interval of the binomial fraction.",
-        plots.held_out_figure,
-    ),
-)
-
-
-@dataclass(frozen=True)
-class RenderedFigure:
-    """A figure as the page shows it."""
-
-    number: int
-    name: str
-    title: str
-    caption: str
-    svg: Markup
-
-
-def _renumber_ids(text: str, name: str) -> str:
-    """Ids as NAME-1, NAME-2, ... in order of appearance, without those that nothing refers to.
-    The originals contain memory addresses, which would make every report differ."""
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
-    listed = [item for item in re.findall(r'\bid="([^"]+)"', text) if item in used]
-    number = {item: f"{name}-{index}" for index, item in enumerate(dict.fromkeys(listed), 1)}
-    text = re.sub(
-        r'\s\bid="([^"]+)"', lambda m: f' id="{number[m[1]]}"' if m[1] in number else "", text
-    )
-    return re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + number.get(m[2], m[2]), text)
-
-
-def inline_svg(text: str, name: str, title: str) -> Markup:
-    """The svg element of a file, fit for embedding: no prolog, metadata or namespace addresses,
-    ids that do not clash with those of other figures, paths to a hundredth of a point, and a label
-    for screen readers."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
-    text = text.replace("xlink:href", "href")
-    text = _renumber_ids(text, name)
-    text = re.sub(r'\bd="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d.group(0)), text)
-    head = re.match(r"<svg[^>]*>", text)
-    assert head is not None
-    box = re.search(r'viewBox="[^"]*"', head.group(0))
-    label = f'<svg role="img" aria-label="{title}" {box.group(0) if box else ""}>'
-    body = re.sub(r"\n\s*", "\n", text[head.end() :])
-    return Markup(label + body)
-
-
-def save_figure(figure: Figure, spec: FigureSpec, folder: Path) -> Markup:
-    """Writes folder/<name>.png and .pdf and returns the figure as inline SVG. The canvases are
-    used directly, since Figure.savefig would lay out and draw everything twice for each file."""
-    figure.set_dpi(PNG_DPI)
-    agg = FigureCanvasAgg(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    agg.print_png(folder / f"{spec.name}.png")
-    FigureCanvasPdf(figure).print_pdf(folder / f"{spec.name}.pdf", metadata={"CreationDate": None})
-    buffer = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
-    return inline_svg(buffer.getvalue(), spec.name, spec.title)
-
-
-def render_figures(
-    context: PlotContext, folder: Path
-) -> tuple[list[RenderedFigure], dict[str, str]]:
-    """Draws every figure that the data allow; and those that could not be drawn, with the reason.
-    matplotlib fails at numbers near the largest of double precision, which a diverged run has."""
-    rendered: list[RenderedFigure] = []
-    failed: dict[str, str] = {}
-    for spec in FIGURES:
-        try:
-            with matplotlib.rc_context({**style.RC, "svg.hashsalt": spec.name}):
-                figure = spec.draw(context)
-                if figure is None:
-                    continue
-                svg = save_figure(figure, spec, folder)
-        except (ArithmeticError, LookupError, ValueError) as error:
-            failed[spec.title] = f"{type(error).__name__}: {error}"
-            for suffix in ("png", "pdf"):
-                (folder / f"{spec.name}.{suffix}").unlink(missing_ok=True)
-            continue
-        rendered.append(RenderedFigure(len(rendered) + 1, spec.name, spec.title, spec.caption, svg))
-    return rendered, failed
+from fp8lab_analysis.tables import ReportTables, make_tables
 
 
 def _run_details(study: Study) -> list[dict[str, Any]]:
@@ -252,8 +67,9 @@ def render_page(
     figures: list[RenderedFigure],
     failed: dict[str, str],
     tables: ReportTables,
+    refresh: float,
 ) -> str:
-    """The HTML page, self-contained."""
+    """The HTML page, self-contained; it loads itself again every `refresh` seconds, if any."""
     study = context.study
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -268,13 +84,21 @@ def render_page(
     return environment.get_template("report.html").render(
         study=study,
         subtitle=_subtitle(study),
+        answers=make_answers(study, context.summaries),
         findings=make_findings(study, context.summaries),
         figures=figures,
-        missing=[s.title for s in FIGURES if s.name not in drawn and s.title not in failed],
+        missing=[
+            spec.title
+            for spec in drawings.FIGURES
+            if not (spec.on_request or spec.name in drawn or spec.title in failed)
+        ],
+        beside=context.beside,
+        refresh=f"{refresh:g}" if refresh else "",
         failed=failed,
         tables=tables,
         colours=colours,
         hollow=hollow,
+        forms=FORMS,
         details=_run_details(study),
         final_percent=round(100 * FINAL_FRACTION),
         final_rows=FINAL_ROWS,
@@ -289,13 +113,19 @@ def render_page(
     )
 
 
-def write_report(study: Study, out: Path) -> str:
-    """Writes OUT/index.html, OUT/figures/*.{png,pdf} and OUT/tables/*.csv; returns a line on it."""
-    context = PlotContext.of(study, summarise(study))
+def write_report(study: Study, out: Path, other: Study | None = None, refresh: float = 0.0) -> str:
+    """Writes OUT/index.html, OUT/figures/*.{png,pdf,svg,csv} and OUT/tables/*.csv; returns a line
+    on it. `other` is laid beside the study."""
+    summaries = summarise(study)
+    beside = lay_beside(study, summaries, other, summarise(other)) if other is not None else None
+    context = PlotContext.of(study, summaries, beside)
     figure_folder, table_folder = out / "figures", out / "tables"
     figure_folder.mkdir(parents=True, exist_ok=True)
     table_folder.mkdir(parents=True, exist_ok=True)
-    tables = make_tables(study, context.summaries)
+    tables = make_tables(study, summaries)
+    if beside is not None:
+        both = beside_table(beside), beside_table(beside, on_page=True)
+        tables = dataclasses.replace(tables, beside=both[0], beside_on_page=both[1])
     written: list[Table] = tables.all()
     for table in written:
         table.write_csv(table_folder)
@@ -303,7 +133,7 @@ def write_report(study: Study, out: Path) -> str:
     page = out / "index.html"
     half = out / ".index.html.tmp"  # a page that is there is whole
     try:
-        half.write_text(render_page(context, figures, failed, tables), encoding="utf-8")
+        half.write_text(render_page(context, figures, failed, tables, refresh), encoding="utf-8")
         os.replace(half, page)
     except OSError:
         half.unlink(missing_ok=True)

@@ -151,7 +151,9 @@ def _draw_seed_band(axes: Axes, context: PlotContext, stage: str, around_zero: b
             continue
         centre = np.zeros(floor.steps.size) if around_zero else floor.mean
         x, low, high = thin(floor.steps, centre - floor.half_width, centre + floor.half_width)
-        axes.fill_between(x, low, high, color=BAND, alpha=0.6, linewidth=0, zorder=1)
+        axes.fill_between(
+            x, low, high, color=BAND, alpha=0.6, linewidth=0, zorder=1, label="seed band"
+        )
         drawn = True
     return drawn
 
@@ -216,8 +218,10 @@ def _draw_gaps(axes: Axes, context: PlotContext, stage: str, threshold: float | 
             x, low, high = thin(
                 gaps[0].steps, gaps[0].smooth - gaps[0].spread, gaps[0].smooth + gaps[0].spread
             )
-            colour = context.style(summary.group).colour
-            axes.fill_between(x, low, high, color=colour, alpha=0.10, linewidth=0)
+            style = context.style(summary.group)
+            axes.fill_between(
+                x, low, high, color=style.colour, alpha=0.10, linewidth=0, label=style.name
+            )
         if summary.verdict.kind is not Kind.DIVERGED:
             shown += [gap.smooth for gap in gaps]
     if threshold:
@@ -329,6 +333,7 @@ def _draw_matches(axes: Axes, context: PlotContext, stage: str) -> None:
             row,
             xerr=[[value - 100.0 * low], [100.0 * high - value]],
             color=style.colour,
+            label=style.name,
             capsize=2.5,
             elinewidth=1.2,
             **style.marker_kwargs(6.0),

@@ -1,6 +1,9 @@
-"""Command line: run files in, one self-contained HTML report with PNG, PDF and CSV beside it out.
+"""Command line: run files in, one self-contained HTML report with every figure and table in files
+beside it out.
 
     python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --out OUTDIR [--title TITLE]
+        [--beside STUDY] [--follow SECONDS]
+    python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --export tensorboard|trackio --out OUTDIR
 
 Exit codes: 0 success, 1 the machine failed, 2 bad input. Whatever goes wrong is one line on
 standard error; only Python's own library is imported before that can be kept.
@@ -14,12 +17,18 @@ import importlib
 import logging
 import os
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+if TYPE_CHECKING:
+    from fp8lab_analysis.study import Study
+
+EXPORTS = ("tensorboard", "trackio")
+MOST_MISSES = 3  # readings in a row that may fail while a study is followed
 NEEDED = ("numpy", "h5py", "scipy", "matplotlib", "jinja2")
 PACKAGES = "python3-numpy python3-h5py python3-scipy python3-matplotlib python3-jinja2"
 # What the caller can mend; the rest (a full disk, a broken one) is the machine's.
@@ -33,6 +42,10 @@ BAD_PATH = {
 
 class BadInput(Exception):
     """One line that says what is wrong, where, and what would be accepted."""
+
+
+class NotBegun(BadInput):
+    """A study without a run, so far."""
 
 
 class MachineFailure(Exception):
@@ -55,7 +68,27 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR|RUN.h5")
     parser.add_argument("--out", metavar="OUTDIR", help="default: DIR/report")
     parser.add_argument("--title", default="", help="default: the study's title")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--beside", metavar="STUDY", help="another study, whose arms are laid beside"
+    )
+    parser.add_argument(
+        "--follow", metavar="SECONDS", type=float, help="write it anew until all runs are complete"
+    )
+    parser.add_argument(
+        "--export", choices=EXPORTS, help="write files of another program instead of a report"
+    )
+    options = parser.parse_args(arguments)
+    if options.beside == "":
+        parser.error("--beside: empty (give a study directory or a run file)")
+    if options.follow is not None and not 1.0 <= options.follow <= 86400.0:
+        parser.error(f"--follow {options.follow:g}: accepted: 1 to 86400 seconds")
+    if options.export is not None:
+        for name in ("title", "beside", "follow"):
+            if getattr(options, name):
+                parser.error(f"--{name} is for a report, not for --export")
+        if options.out is None:
+            parser.error("--export needs --out")
+    return options
 
 
 def default_out(inputs: Sequence[Path]) -> Path:
@@ -100,33 +133,91 @@ def check_out(out: Path) -> None:
         raise BadInput(f"--out {out}: no permission to write in {nearest}; give another directory")
 
 
-def make_report(options: argparse.Namespace) -> None:
-    """Reads the inputs and writes the report. Throws BadInput and MachineFailure."""
-    if options.out is not None and not options.out:
-        raise BadInput("--out: empty (give a directory, there or to be made)")
-    out = default_out(options.inputs) if options.out is None else Path(options.out)
-    import_needed()
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from fp8lab_analysis.hdf5 import InputError
+def read_study(inputs: Sequence[Path], title: str) -> Study:
+    """The study. Throws BadInput and MachineFailure."""
+    from fp8lab_analysis.hdf5 import InputError, NothingYet
     from fp8lab_analysis.isolation import ReadFailure, load_study_apart
-    from fp8lab_analysis.page import write_report
 
     try:
-        study = load_study_apart(options.inputs, options.title)
+        return load_study_apart(inputs, title)
+    except NothingYet as error:
+        raise NotBegun(str(error)) from None
     except InputError as error:
         raise BadInput(str(error)) from None
     except ReadFailure as error:
         raise MachineFailure(str(error)) from None
+
+
+def written(out: Path, write: Callable[[], str]) -> str:
+    """What `write` returns. Throws BadInput and MachineFailure for what cannot be written."""
     check_out(out)
     try:
-        line = write_report(study, out)
+        return write()
     except OSError as error:
         where = error.filename or out
         text = f"{where}: cannot be written ({error.strerror or error})"
         if error.errno in BAD_PATH:
             raise BadInput(f"{text}; give another --out, or remove what is in the way") from None
         raise MachineFailure(f"{text}; the report is not complete") from None
-    _say(line)
+
+
+def make_report(options: argparse.Namespace) -> None:
+    """Reads the inputs and writes what is asked for. Throws BadInput and MachineFailure."""
+    if options.out is not None and not options.out:
+        raise BadInput("--out: empty (give a directory, there or to be made)")
+    out = default_out(options.inputs) if options.out is None else Path(options.out)
+    import_needed()
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from fp8lab_analysis.page import write_report
+
+    study = first_reading(options)
+    if options.export is not None:
+        from fp8lab_analysis.exports import export_runs
+
+        _say(written(out, lambda: export_runs(study, options.export, out)))
+        return
+    other = read_study([Path(options.beside)], "") if options.beside else None
+    if options.follow is None:
+        _say(written(out, lambda: write_report(study, out, other)))
+    else:
+        follow(options, study, other, out)
+
+
+def first_reading(options: argparse.Namespace) -> Study:
+    """The study as soon as it has a run, if it is to be followed, else now."""
+    while True:
+        try:
+            return read_study(options.inputs, options.title)
+        except NotBegun as error:
+            if options.follow is None:
+                raise
+            _say(f"{error}; waiting")
+            time.sleep(options.follow)
+
+
+def follow(options: argparse.Namespace, study: Study, other: Study | None, out: Path) -> None:
+    """Writes the report, reads the files again and writes it anew where they have grown, until
+    every run is complete. Ctrl-C ends it with a last page that does not load itself again."""
+    from fp8lab_analysis.page import write_report
+
+    misses, shown = 0, None
+    try:
+        while not study.complete:
+            if study.progress != shown:
+                current = study
+                _say(written(out, lambda: write_report(current, out, other, options.follow)))
+                shown = study.progress
+            time.sleep(options.follow)
+            try:
+                study, misses = read_study(options.inputs, options.title), 0
+            except BadInput:  # a file may be caught half written or just being replaced
+                misses += 1
+                if misses == MOST_MISSES:
+                    raise
+    except KeyboardInterrupt:
+        pass
+    finished = study
+    _say(written(out, lambda: write_report(finished, out, other)))
 
 
 def _say(line: str) -> None:

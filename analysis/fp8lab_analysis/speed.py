@@ -52,6 +52,13 @@ def held_out_curve(run: Run, stage: str) -> stats.Curve:
     return run.evaluations.step[rows].astype(np.float64), run.evaluations.loss[rows]
 
 
+def throughput(run: Run, stage: str) -> float:
+    """Tokens that a run trained on in a second of a stage (`stats.median_rate`)."""
+    rows = run.stage_rows(stage)
+    tokens = run.metrics.tokens[rows].astype(np.float64)
+    return stats.median_rate(tokens, run.metrics.seconds[rows])
+
+
 def shared_rows(run: Run, baseline: Run) -> int:
     """Leading rows of /metrics in which both took the same steps with bit-identical losses."""
     count = min(len(run.metrics), len(baseline.metrics))
@@ -91,7 +98,7 @@ def costs(run: Run, baseline: Run, stage: str, above: float) -> tuple[Cost | Non
     return own, cost_until(baseline, there, rows)
 
 
-def _device(run: Run) -> str:
+def device_text(run: Run) -> str:
     names = run.meta.get("backend", ""), run.meta.get("device", "")
     return ", ".join(name for name in names if name) or "unknown device"
 
@@ -105,7 +112,7 @@ def equal_quality(
         return None
     own = [cost or Cost(math.nan, math.nan, math.nan) for _, (cost, _) in known]
     theirs = [cost for _, (_, cost) in known]
-    devices = {_device(run) for pair, _ in known for run in pair}
+    devices = {device_text(run) for pair, _ in known for run in pair}
 
     def ratio(ours: float, reference: float) -> float:
         return ours / reference if reference > 0.0 else math.nan

@@ -246,6 +246,30 @@ def has_diverged(loss: Array, margin: float = DIVERGENCE_MARGIN) -> bool:
     return bool(smooth[-1] > float(np.min(smooth[:third])) + margin)
 
 
+def divergence_row(loss: Array, margin: float = DIVERGENCE_MARGIN) -> int | None:
+    """Row where a curve that `has_diverged` starts to: the first that is not finite, else the one
+    after the last at which the smoothed loss was within `margin` of its minimum over the first
+    third. None for a curve that has not."""
+    data = np.asarray(loss, dtype=np.float64)
+    if not has_diverged(data, margin):
+        return None
+    broken = np.flatnonzero(~np.isfinite(data))
+    if broken.size:
+        return int(broken[0])
+    smooth = smoothed(data)
+    best = float(np.min(smooth[: max(1, data.size // 3)]))
+    return int(np.flatnonzero(smooth <= best + margin)[-1]) + 1
+
+
+def median_rate(counts: Array, seconds: Array) -> float:
+    """Median over neighbouring rows of what was counted in a second between them; NaN without two
+    rows. A median, because what is now and then done between steps, such as an evaluation, is
+    counted to no step."""
+    counted, elapsed = np.diff(np.asarray(counts)), np.diff(np.asarray(seconds))
+    usable = np.isfinite(elapsed) & (elapsed > 0.0)
+    return float(np.median(counted[usable] / elapsed[usable])) if usable.any() else math.nan
+
+
 def wilson_interval(successes: float, trials: int, z: float = 1.959964) -> tuple[float, float]:
     """95 % Wilson score interval of a binomial fraction; (NaN, NaN) without trials."""
     if trials <= 0 or not math.isfinite(successes):
@@ -316,6 +340,53 @@ def median_ratio(ours: Curve, theirs: Curve) -> float:
     ratio = ratio_curve(ours, theirs)[1]
     ratio = ratio[np.isfinite(ratio)]
     return float(np.median(ratio)) if ratio.size else math.nan
+
+
+def aligned_mean(exponents: Array, fractions: Array, shifts: Array) -> Curve:
+    """Mean of histograms over exponents, each moved down by its own shift, rounded to whole bins:
+    a row of `fractions` is over `exponents`, and what it has at e counts at e - shift. Rows that
+    are not finite, and shifts, are left out; a bin that a row does not reach is zero there."""
+    rows = np.flatnonzero(np.isfinite(shifts) & np.isfinite(fractions).all(axis=1))
+    if rows.size == 0:
+        return np.zeros(0), np.zeros(0)
+    moves = np.round(shifts[rows]).astype(int)
+    first = int(exponents[0]) - int(moves.max())
+    offsets = np.arange(first, int(exponents[-1]) - int(moves.min()) + 1)
+    total = np.zeros(offsets.size)
+    for row, move in zip(rows, moves):
+        start = int(exponents[0]) - int(move) - first
+        total[start : start + exponents.size] += fractions[row]
+    return offsets.astype(np.float64), total / rows.size
+
+
+def jaccard(ours: Array, theirs: Array) -> float:
+    """What two lists of identities share: how many are in both over how many are in either. Entries
+    below zero, or not finite, are none; NaN where a list has none at all."""
+    one = {int(item) for item in ours if math.isfinite(item) and item >= 0}
+    other = {int(item) for item in theirs if math.isfinite(item) and item >= 0}
+    return len(one & other) / len(one | other) if one and other else math.nan
+
+
+def jaccard_rows(ours: Array, theirs: Array) -> Array:
+    """`jaccard` of every row of two tables with itself."""
+    return np.array([jaccard(a, b) for a, b in zip(ours, theirs)], dtype=np.float64)
+
+
+def pareto_front(costs: Array, errors: Array) -> list[int]:
+    """Which points no other one beats: none has a cost and an error that are both as low, and one
+    of them lower. By cost; points that are not finite are never in it."""
+    finite = [i for i in range(len(costs)) if math.isfinite(costs[i]) and math.isfinite(errors[i])]
+
+    def beaten(mine: int) -> bool:
+        return any(
+            costs[other] <= costs[mine]
+            and errors[other] <= errors[mine]
+            and (costs[other] < costs[mine] or errors[other] < errors[mine])
+            for other in finite
+        )
+
+    front = [i for i in finite if not beaten(i)]
+    return sorted(front, key=lambda i: (float(costs[i]), float(errors[i])))
 
 
 def finite_column_means(values: Array) -> Array:

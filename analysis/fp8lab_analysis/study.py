@@ -22,7 +22,16 @@ from fp8lab_analysis.configuration import (
     is_planting_key,
     is_recipe_key,
 )
-from fp8lab_analysis.hdf5 import Damage, InputError, numbers, read_dataset, reading, texts, to_text
+from fp8lab_analysis.hdf5 import (
+    Damage,
+    InputError,
+    NothingYet,
+    numbers,
+    read_dataset,
+    reading,
+    texts,
+    to_text,
+)
 from fp8lab_analysis.pairing import Declared, Pairings, pair_runs
 from fp8lab_analysis.run_reader import load_run
 from fp8lab_analysis.runs import Run
@@ -76,11 +85,24 @@ class Study:
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
     design: Design = Design()
+    awaited: int = 0  # arms that a study file lists and that have no run file yet
 
     @property
     def runs(self) -> list[Run]:
         """Every run, in group order."""
         return [run for group in self.groups for run in group.runs]
+
+    @property
+    def complete(self) -> bool:
+        """True when every run that the study lists is there and done."""
+        return self.awaited == 0 and all(run.complete for run in self.runs)
+
+    @property
+    def progress(self) -> tuple[tuple[Path, int, int, bool], ...]:
+        """What changes when a run goes on: its rows of metrics and evaluations, and its end."""
+        return tuple(
+            (run.path, len(run.metrics), len(run.evaluations), run.complete) for run in self.runs
+        )
 
     def baseline_group(self, group: Group) -> Group | None:
         """The group that holds the baselines of `group`'s runs; itself for a baseline."""
@@ -143,6 +165,7 @@ class _Source:
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
     design: Design | None = None  # as the study file states it
+    awaited: int = 0  # arms without a run file that are not complete by it
 
 
 Opening = Callable[[Path], None]  # told of each file before it is opened
@@ -265,6 +288,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         notes=notes,
         meta=meta,
         design=design,
+        awaited=sum(1 for name in missing if not complete[name]),
     )
 
 
@@ -341,7 +365,7 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
     design, notes = _agreed_design(sources)
     notes = [note for source in sources for note in source.notes] + notes
     if not files:
-        raise InputError(f"{inputs[0]}: lists no run that has a run file yet")
+        raise NothingYet(f"{inputs[0]}: lists no run that has a run file yet")
     runs = [_load(path, opening) for path in files]
     declared = {path: arm for source in sources for path, arm in source.declared.items()}
     named = next((s.baseline_recipe for s in sources if s.baseline_recipe), BASELINE_RECIPE)
@@ -358,4 +382,5 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         notes=notes,
         meta=meta,
         design=design,
+        awaited=sum(source.awaited for source in sources),
     )

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from fp8lab_analysis.beside import Beside
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.study import Group, GroupKey, Study
 
@@ -95,8 +96,9 @@ _VARIANT_HATCHES = ("", "////", "....", "xxxx")
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """How one group is drawn everywhere."""
+    """How one group is drawn everywhere, and the name that its numbers are saved under."""
 
+    name: str
     colour: str
     marker: str
     line: Any
@@ -105,7 +107,7 @@ class SeriesStyle:
 
     def line_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of Axes.plot for a line without markers."""
-        return {"color": self.colour, "linestyle": self.line}
+        return {"color": self.colour, "linestyle": self.line, "label": self.name}
 
     def marker_kwargs(self, size: float = 5.0) -> dict[str, Any]:
         """Keyword arguments of Axes.plot for the markers."""
@@ -125,8 +127,14 @@ class SeriesStyle:
                 "edgecolor": self.colour,
                 "hatch": self.hatch,
                 "linewidth": 0.8,
+                "label": self.name,
             }
-        return {"facecolor": self.colour, "edgecolor": self.colour, "linewidth": 0.8}
+        return {
+            "facecolor": self.colour,
+            "edgecolor": self.colour,
+            "linewidth": 0.8,
+            "label": self.name,
+        }
 
 
 def recipe_look(recipe: str) -> tuple[str, str]:
@@ -155,7 +163,7 @@ def assign_styles(groups: Sequence[Group]) -> dict[GroupKey, SeriesStyle]:
         index = min(variants.index(group.key.variant), len(_VARIANT_LINES) - 1)
         colour, marker = looks[group.key.recipe]
         styles[group.key] = SeriesStyle(
-            colour, marker, _VARIANT_LINES[index], _VARIANT_HATCHES[index], index == 0
+            group.label, colour, marker, _VARIANT_LINES[index], _VARIANT_HATCHES[index], index == 0
         )
     return styles
 
@@ -167,11 +175,14 @@ class PlotContext:
     study: Study
     summaries: list[GroupSummary]
     styles: dict[GroupKey, SeriesStyle] = field(default_factory=dict)
+    beside: Beside | None = None  # another study
 
     @classmethod
-    def of(cls, study: Study, summaries: list[GroupSummary]) -> PlotContext:
+    def of(
+        cls, study: Study, summaries: list[GroupSummary], beside: Beside | None = None
+    ) -> PlotContext:
         """Context with the styles of all groups of the study."""
-        return cls(study, summaries, assign_styles(study.groups))
+        return cls(study, summaries, assign_styles(study.groups), beside)
 
     def style(self, group: Group) -> SeriesStyle:
         """Style of one group."""
@@ -188,11 +199,9 @@ def provenance_line(study: Study) -> str:
     return "Hashes.  " + "  ·  ".join(parts)
 
 
-def legend_handle(label: str, style: SeriesStyle) -> Line2D:
+def legend_handle(style: SeriesStyle) -> Line2D:
     """Legend entry that shows line and marker."""
-    return Line2D(
-        [], [], label=label, linewidth=1.5, **style.line_kwargs(), **style.marker_kwargs()
-    )
+    return Line2D([], [], linewidth=1.5, **style.line_kwargs(), **style.marker_kwargs())
 
 
 def finish(
@@ -203,7 +212,7 @@ def finish(
 ) -> Figure:
     """Adds title, legend row and the hashes, and leaves the room between them to the axes."""
     height = float(figure.get_figheight())
-    footer = textwrap.fill(provenance_line(context.study), 262)
+    footer = textwrap.fill(provenance_line(context.study), 245)
     columns = 1
     rows = 0
     if handles:
@@ -232,13 +241,19 @@ def finish(
 
 def group_handles(context: PlotContext, summaries: Sequence[GroupSummary]) -> list[Line2D]:
     """One legend entry per group."""
-    return [legend_handle(s.group.label, context.style(s.group)) for s in summaries]
+    return [legend_handle(context.style(s.group)) for s in summaries]
 
 
 def soften(axes: Axes, axis: str) -> None:
     """Keeps the grid of one axis only."""
     axes.grid(False)
     axes.grid(True, axis=axis)
+
+
+def plain_numbers(axis: Any) -> None:
+    """Numbers of a log axis as they are written, at the decades alone."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def log_y_axis(axes: Axes) -> None:
@@ -290,12 +305,13 @@ def log_axis(axes: Axes, values: Sequence[float]) -> float:
     low = max(positive[0], 1e-6 * positive[-1]) / 3.0
     axes.set_xscale("log")
     axes.set_xlim(low, positive[-1] * (positive[-1] / low) ** 0.55)
-    decades = math.log10(positive[-1] / low)
-    axes.xaxis.set_major_locator(LogLocator(numticks=4 if decades > 3.0 else 5))
+    last = min(2, math.floor(math.log10(axes.get_xlim()[1])))
+    exponents = range(math.ceil(math.log10(low)), last + 1)
+    most = 2 if low < 1e-3 else 3  # labels that fit, for small numbers are long
+    stride = -(-len(exponents) // most) or 1
+    decades = [10.0**e for e in exponents[::stride]]
+    axes.set_xticks(decades, [f"{decade:g}" for decade in decades])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if value <= 100.0 else "")
-    )
     return low
 
 

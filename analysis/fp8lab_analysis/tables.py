@@ -1,15 +1,23 @@
-"""Tables of a report: raw cells for CSV, formatted text for HTML."""
+"""The tables of a report: their rows, columns and units."""
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar, Union
 
 from fp8lab_analysis import stats
+from fp8lab_analysis.cells import (
+    Cell,
+    Column,
+    Field,
+    Table,
+    equal_quality_text,
+    gap_text,
+    tabulate,
+    target_text,
+    verdict_text,
+)
 from fp8lab_analysis.compare import (
     GroupSummary,
     MatchSummary,
@@ -21,140 +29,8 @@ from fp8lab_analysis.operands import OperandSummary, TensorSummary, tensor_summa
 from fp8lab_analysis.runs import Event, Run
 from fp8lab_analysis.speed import EqualQuality
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.verdicts import Kind
 
-Cell = Union[str, int, float, None]
-MISSING = "–"
 WORST_TENSORS = 6  # per group in the HTML table
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: CSV header with unit, HTML header, and how a number is shown."""
-
-    name: str
-    unit: str = ""
-    show: str = "{}"
-
-    @property
-    def header(self) -> str:
-        """Header with its unit."""
-        return f"{self.name} ({self.unit})" if self.unit else self.name
-
-    def text(self, cell: Cell) -> str:
-        """Formatted cell; a dash for a missing or undefined one."""
-        if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-            return MISSING
-        if isinstance(cell, str):
-            return cell
-        return self.show.format(cell).replace("-", "−")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A named table; `keys` names the group of each row, for its colour."""
-
-    name: str
-    title: str
-    note: str
-    columns: list[Column]
-    rows: list[list[Cell]]
-    keys: list[str]
-
-    def write_csv(self, folder: Path) -> Path:
-        """Writes folder/<name>.csv at full precision; missing cells are empty."""
-        path = folder / f"{self.name}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow([column.header for column in self.columns])
-            for row in self.rows:
-                writer.writerow([_csv_cell(cell) for cell in row])
-        return path
-
-    def text_rows(self) -> list[list[str]]:
-        """Every cell as HTML shows it."""
-        return [[c.text(cell) for c, cell in zip(self.columns, row)] for row in self.rows]
-
-
-def _csv_cell(cell: Cell) -> str:
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    return repr(cell) if isinstance(cell, float) else str(cell)
-
-
-def plus_minus(spread: stats.Spread, form: str = "{:.4f}", sign: bool = False) -> str:
-    """ "mean ± sd" for text, the mean alone for one seed, a dash when undefined."""
-    if not math.isfinite(spread.mean):
-        return MISSING
-    shown = (form.replace(":", ":+") if sign else form).format(spread.mean)
-    if math.isfinite(spread.sd):
-        shown += f" ± {form.format(spread.sd)}"
-    return shown.replace("-", "−")
-
-
-def counted(number: int, noun: str) -> str:
-    """ "1 arm", "2 arms"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def gap_text(summary: GroupSummary) -> str:
-    """Final gap ± its standard deviation over seeds, or what is known of it from a single run."""
-    shown = plus_minus(summary.final_gap, sign=True)
-    if math.isfinite(summary.final_gap.mean) and summary.final_gap.count == 1:
-        if math.isfinite(summary.gap_error):
-            shown += f" (in the run ±{summary.gap_error:.4f})"
-    return shown
-
-
-def verdict_text(summary: GroupSummary) -> str:
-    """Kind of the verdict, with the number of diverged seeds and whether runs are unfinished."""
-    text = summary.verdict.kind.value
-    if summary.verdict.kind is Kind.DIVERGED:
-        text += f" ({summary.verdict.diverged} of {summary.verdict.seeds})"
-    return text if summary.complete else f"{text}, unfinished"
-
-
-def ratio_text(ratio: stats.Spread) -> str:
-    """ "×1.02 ± 0.01" over seeds; "unknown" where it is not known."""
-    return f"×{plus_minus(ratio, '{:.2f}')}" if math.isfinite(ratio.mean) else "unknown"
-
-
-def equal_quality_text(found: EqualQuality) -> str:
-    """What an arm takes of the baseline's steps and seconds until it has the loss, or that it does
-    not get there."""
-    if found.reached < found.seeds:
-        missed = found.seeds - found.reached
-        return f"not reached in {missed} of {found.seeds} seeds"
-    return f"{ratio_text(found.step_ratio)} steps, {ratio_text(found.second_ratio)} seconds"
-
-
-def target_text(found: EqualQuality) -> str:
-    """The loss to reach, in words."""
-    return f"within {100.0 * found.above:g} % of it" if found.above else "the final loss"
-
-
-Row = TypeVar("Row")
-Field = tuple[Column, Callable[[Row], Cell]]  # a column and its cell in a row
-
-
-def tabulate(
-    name: str,
-    title: str,
-    rows: Iterable[Row],
-    label: Callable[[Row], str],
-    fields: Sequence[Field[Row]],
-    note: str = "",
-) -> Table:
-    """Table with a line for each of `rows`; `label` names the group of a row."""
-    kept = list(rows)
-    return Table(
-        name,
-        title,
-        note,
-        [column for column, _ in fields],
-        [[cell(row) for _, cell in fields] for row in kept],
-        [label(row) for row in kept],
-    )
 
 
 def _group_label(summary: GroupSummary) -> str:
@@ -228,7 +104,6 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("SQNR x / w / dy", "dB", "{} "), sqnr_text),
         (Column("worst underflow", "% of elements", "{:.3g}"), _worst_underflow),
         (Column("scale bits", "bit/element", "{:.3g}"), lambda s: s.scale_bits),
-        (Column("operands"), lambda s: s.format_text),
     ]
     return tabulate("overview", "Summary", summaries, _group_label, fields)
 
@@ -475,6 +350,16 @@ PROVENANCE = (
 )
 
 
+ON_PAGE = (
+    "recipe_hash",
+    "config_hash",
+    "initial_weights_hash",
+    "code_version",
+    "backend",
+    "device",
+)
+
+
 def _extra_text(run: Run) -> str:
     return "; ".join(
         f"{key.removeprefix('extra.')} = {value}"
@@ -487,8 +372,8 @@ def _provenance_field(key: str) -> Field[tuple[str, Run]]:
     return Column(key.replace("_", " ")), lambda r: r[1].meta.get(key, "")
 
 
-def provenance_table(summaries: Sequence[GroupSummary]) -> Table:
-    """Where each run's numbers come from."""
+def provenance_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> Table:
+    """Where each run's numbers come from; on the page without what is too long for a column."""
     rows = [(summary.group.label, run) for summary in summaries for run in summary.group.runs]
     fields: list[Field[tuple[str, Run]]] = [
         (Column("run"), lambda r: r[1].name),
@@ -496,13 +381,14 @@ def provenance_table(summaries: Sequence[GroupSummary]) -> Table:
         (Column("seed"), lambda r: r[1].seed),
         (Column("state"), lambda r: "complete" if r[1].complete else "not complete"),
         (Column("last step"), lambda r: int(r[1].metrics.step[-1]) if len(r[1].metrics) else 0),
-        *[_provenance_field(key) for key in PROVENANCE],
+        *[_provenance_field(key) for key in (ON_PAGE if on_page else PROVENANCE)],
         (
             Column("final weights hash"),
             lambda r: f"{r[1].final_weight_hash:016x}" if r[1].complete else "",
         ),
-        (Column("other"), lambda r: _extra_text(r[1])),
     ]
+    if not on_page:
+        fields.append((Column("other"), lambda r: _extra_text(r[1])))
     return tabulate("runs", "Runs", rows, lambda r: r[0], fields)
 
 
@@ -512,6 +398,7 @@ class ReportTables:
 
     overview: Table  # on the page only
     judged: Table  # on the page only
+    provenance: Table  # on the page only
     summary: Table
     verdicts: Table
     speed: Table
@@ -523,6 +410,8 @@ class ReportTables:
     scores: Table
     events: Table
     runs: Table
+    beside: Table | None = None
+    beside_on_page: Table | None = None
 
     def all(self) -> list[Table]:
         """Tables that have rows and become CSV files."""
@@ -538,8 +427,9 @@ class ReportTables:
             self.scores,
             self.events,
             self.runs,
+            self.beside,
         ]
-        return [table for table in tables if table.rows]
+        return [table for table in tables if table is not None and table.rows]
 
 
 def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables:
@@ -549,6 +439,7 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
         overview=overview_table(study, summaries),
         summary=summary_table(study, summaries),
         judged=verdict_table(summaries, on_page=True),
+        provenance=provenance_table(summaries, on_page=True),
         verdicts=verdict_table(summaries),
         speed=speed_table(summaries),
         stages=stage_table(summaries),

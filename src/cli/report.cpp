@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -24,6 +25,11 @@ Options report_options() {
   options.add("input", value<std::vector<std::string>>(), "study directory or run files");
   options.add("out", value<std::string>(), "report directory (default: DIR/report)");
   options.add("title", value<std::string>(), "title of the page");
+  options.add("beside", value<std::string>(), "another study, laid beside this one arm by arm");
+  options.add("follow", value<double>(),
+              "seconds: read growing run files and write the page anew until all are complete");
+  options.add("export", value<std::string>(),
+              "tensorboard or trackio: write their files to --out instead of a page");
   options.add("python", value<std::string>("/usr/bin/python3"),
               "interpreter that has numpy, h5py, matplotlib and jinja2");
   return options;
@@ -58,8 +64,9 @@ void set_python_path() {
   setenv("PYTHONPATH", path.c_str(), 1);
 }
 
-/// Status that waitpid reports of `words`, run to its end.
-int run_interpreter(std::vector<std::string> words) {
+/// Status that waitpid reports of `words`, run to its end; with `until_interrupted`, Ctrl-C is for
+/// the interpreter, which writes a last page.
+int run_interpreter(std::vector<std::string> words, bool until_interrupted) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -72,6 +79,7 @@ int run_interpreter(std::vector<std::string> words) {
                     "Python with numpy, h5py, matplotlib, scipy and jinja2",
                     words[0], text_of(error)));
   }
+  if (until_interrupted) std::signal(SIGINT, SIG_IGN);
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) throw RuntimeFailure("report: waitpid: " + text_of(errno));
@@ -100,16 +108,25 @@ int report(const std::vector<std::string>& arguments) {
     const bool missing = !error || error == std::errc::no_such_file_or_directory;
     throw Error(fmt::format("{}: {}", input, missing ? "no such file" : error.message()));
   }
+  if (values.count("export") != 0 && values.count("out") == 0) {
+    throw Error("report: --export needs --out");
+  }
   const std::filesystem::path out = out_directory(values, inputs[0]);
   const auto interpreter = values["python"].as<std::string>();
   std::vector<std::string> words = {interpreter, "-m", "fp8lab_analysis.report",
                                     "--out=" + out.string()};
-  if (values.count("title") != 0) words.push_back("--title=" + values["title"].as<std::string>());
+  for (const char* name : {"title", "beside", "export"}) {
+    if (values.count(name) == 0) continue;
+    words.push_back(fmt::format("--{}={}", name, values[name].as<std::string>()));
+  }
+  if (values.count("follow") != 0) {
+    words.push_back(fmt::format("--follow={}", values["follow"].as<double>()));
+  }
   words.push_back("--");
   words.insert(words.end(), inputs.begin(), inputs.end());
   set_python_path();
   const auto start = std::filesystem::file_time_type::clock::now();
-  const int status = run_interpreter(words);
+  const int status = run_interpreter(words, values.count("follow") != 0);
   if (WIFSIGNALED(status)) {
     throw RuntimeFailure(fmt::format("{}: ended by signal {}; the report is not complete",
                                      interpreter, WTERMSIG(status)));
@@ -119,7 +136,7 @@ int report(const std::vector<std::string>& arguments) {
     throw RuntimeFailure(
         fmt::format("{}: ended with status {}; the report is not complete", interpreter, code));
   }
-  if (code == 0 && !was_written(out / "index.html", start)) {
+  if (code == 0 && values.count("export") == 0 && !was_written(out / "index.html", start)) {
     throw Error(fmt::format("{}: made no report; accepted by --python: an interpreter of Python",
                             interpreter));
   }

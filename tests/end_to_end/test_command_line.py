@@ -90,6 +90,7 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
         (*generate, "--top-p", 0.5): "--top-p has no effect at --temperature 0",
         (*evaluate, "--temperature", 0.5): "--temperature is for samples and rollouts",
         (*evaluate, "--max-new-tokens", 5): "--max-new-tokens is for answers",
+        ("report", ".", "--export", "trackio"): "--export needs --out",
         ("export", "model", "out", "--seed", 4): "--seed quantizes by --recipe",
         ("export", "model", "out", "--threads", 1): "--threads quantizes by --recipe",
         ("quantize", "x.npy", "--spec", "e5m2", "--compare", "e5m2"): "--compare is for a model",

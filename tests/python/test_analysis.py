@@ -15,7 +15,7 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import compare, page, report, stats, style, study
+from fp8lab_analysis import compare, figures, report, stats, style, study
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.run_reader import load_run
@@ -59,9 +59,9 @@ def example_report(example: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three figures instead of all, for tests that are not about figures."""
     names = ("loss", "sqnr_heat_map", "scales")
-    chosen = tuple(spec for spec in page.FIGURES if spec.name in names)
+    chosen = tuple(spec for spec in figures.FIGURES if spec.name in names)
     assert len(chosen) == len(names)
-    monkeypatch.setattr(page, "FIGURES", chosen)
+    monkeypatch.setattr(figures, "FIGURES", chosen)
 
 
 def write_run(
@@ -343,15 +343,23 @@ def test_findings_follow_the_data(example: Path, tmp_path: Path) -> None:
 # --- the report -----------------------------------------------------------------------------------
 
 
-def test_report_holds_every_figure_in_three_forms(example_report: Path) -> None:
+def test_report_holds_every_figure_in_every_form(example_report: Path) -> None:
     text = (example_report / "index.html").read_text()
-    assert text.count("<svg") == len(page.FIGURES)
-    for spec in page.FIGURES:
+    drawn = [spec for spec in figures.FIGURES if not spec.on_request]
+    assert text.count("<svg") == len(drawn)
+    for spec in drawn:
         assert f'id="figure-{spec.name}"' in text
         png = (example_report / "figures" / f"{spec.name}.png").read_bytes()
         assert png.startswith(b"\x89PNG")
         pdf = (example_report / "figures" / f"{spec.name}.pdf").read_bytes()
         assert pdf.startswith(b"%PDF")
+        svg = (example_report / "figures" / f"{spec.name}.svg").read_text()
+        assert "<svg" in svg and svg.rstrip().endswith("</svg>")
+        with (example_report / "figures" / f"{spec.name}.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) > 3 and all(row["x"] and row["y"] for row in rows)
+        for form in figures.FORMS:
+            assert f'href="figures/{spec.name}.{form}"' in text
 
 
 def test_page_refers_to_nothing_outside_itself(example_report: Path) -> None:
@@ -361,7 +369,8 @@ def test_page_refers_to_nothing_outside_itself(example_report: Path) -> None:
         r"url\(([^)]*)\)", page
     )
     assert references
-    assert all(item.startswith(("#", "data:")) for item in references)
+    files = [item for item in references if not item.startswith(("#", "data:"))]
+    assert all((example_report / item).is_file() for item in files)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     targets = {item[1:] for item in references if item.startswith("#")}

@@ -11,7 +11,7 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import compare, page, report, study
+from fp8lab_analysis import compare, figures, report, study
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.operand_plots import heat_matrix
 from fp8lab_analysis.overview_plot import overview_order
@@ -82,8 +82,8 @@ def test_one_seed_orders_nothing(tmp_path: Path) -> None:
 
 
 def test_page_of_one_seed_orders_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = tuple(spec for spec in page.FIGURES if spec.name in ("overview", "loss"))
-    monkeypatch.setattr(page, "FIGURES", chosen)
+    chosen = tuple(spec for spec in figures.FIGURES if spec.name in ("overview", "loss"))
+    monkeypatch.setattr(figures, "FIGURES", chosen)
     write_runs(tmp_path, ("bf16", 1), ("te_current", 1), ("infir2", 1))
     assert report.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out" / "index.html").read_text()

@@ -19,7 +19,7 @@ import make_example_run
 import numpy as np
 import pytest
 
-from fp8lab_analysis import isolation, page, report
+from fp8lab_analysis import figures, isolation, report
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.study import Study, load_study
 
@@ -51,7 +51,7 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "FIGURES", page.FIGURES[1:2])
+    monkeypatch.setattr(figures, "FIGURES", figures.FIGURES[1:2])
 
 
 def refused(
@@ -415,7 +415,7 @@ def test_a_full_disk_is_the_machines_failure(
 
 
 def test_nobody_reads_standard_output(tmp_path: Path, example: Path) -> None:
-    code = "import sys; from fp8lab_analysis import page, report; page.FIGURES = (); "
+    code = "import sys; from fp8lab_analysis import figures, report; figures.FIGURES = (); "
     code += "sys.exit(report.main())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "analysis")}
     with open("/dev/full", "w", encoding="utf-8") as full:

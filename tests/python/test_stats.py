@@ -54,6 +54,55 @@ def test_paired_gap_uses_the_common_steps_only() -> None:
     assert gap.smooth == pytest.approx([0.5, 0.625 / 0.75])
 
 
+def test_divergence_row() -> None:
+    assert stats.divergence_row(np.ones(9)) is None
+    assert stats.divergence_row(np.array([1.0, 1.0, NAN, 1.0, math.inf])) == 2
+    # Half-life of one row: of the seven losses up to the first 2, that one has this share.
+    loss = np.array([1.0] * 6 + [2.0] * 3)
+    smooth = stats.smoothed(loss)
+    assert smooth[6] == pytest.approx(1.0 + (1 / 2) / (1 - 2**-7))  # 1.504 > 1 + 0.5
+    assert stats.divergence_row(loss) == 6
+    # What comes back below the margin has not diverged there: the second rise counts.
+    back = np.array([1.0] * 6 + [2.0] + [1.0] * 3 + [3.0] * 3)
+    assert stats.divergence_row(back) == 10
+
+
+def test_aligned_mean_moves_every_histogram_by_its_shift() -> None:
+    exponents = np.array([-1.0, 0.0, 1.0])
+    fractions = np.array([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75], [NAN, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    offsets, mean = stats.aligned_mean(exponents, fractions, np.array([0.0, 1.6, 0.0, NAN]))
+    # The second moves down by two: its 0.25 at 0 is at -2, its 0.75 at 1 is at -1.
+    assert offsets.tolist() == [-3.0, -2.0, -1.0, 0.0, 1.0]
+    assert mean.tolist() == [0.0, 0.125, (0.5 + 0.75) / 2, 0.25, 0.0]
+    assert stats.aligned_mean(exponents, fractions[:1], np.array([NAN]))[0].size == 0
+
+
+def test_jaccard_of_channels() -> None:
+    # {3, 5, 7} and {5, 7, 9, 11} share two of five; -1 and NaN are no channels.
+    assert stats.jaccard(np.array([3, 5, 7, -1]), np.array([11, 9, 7, 5])) == pytest.approx(2 / 5)
+    assert stats.jaccard(np.array([1.0, 2.0]), np.array([2.0, 1.0])) == 1.0
+    assert stats.jaccard(np.array([1.0]), np.array([2.0])) == 0.0
+    assert math.isnan(stats.jaccard(np.array([NAN, -1.0]), np.array([2.0])))
+    rows = stats.jaccard_rows(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [4, 5]]))
+    assert rows.tolist() == [1.0, pytest.approx(1 / 3)]
+
+
+def test_pareto_front() -> None:
+    costs = np.array([3.0, 1.0, 2.0, 2.0, NAN, 1.0])
+    errors = np.array([0.0, 5.0, 2.0, 3.0, -9.0, 5.0])
+    # (2, 3) is beaten by (2, 2); of the two equal points neither beats the other.
+    assert stats.pareto_front(costs, errors) == [1, 5, 2, 0]
+    assert stats.pareto_front(np.zeros(0), np.zeros(0)) == []
+
+
+def test_median_rate_passes_over_an_evaluation() -> None:
+    # 10 in each of 2, 2, 9 (an evaluation between) and 2 seconds.
+    seconds = np.array([1.0, 3.0, 5.0, 14.0, 16.0])
+    assert stats.median_rate(np.arange(0.0, 50.0, 10.0), seconds) == 5.0
+    assert math.isnan(stats.median_rate(np.array([4.0]), np.array([1.0])))
+    assert math.isnan(stats.median_rate(np.array([4.0, 8.0]), np.array([1.0, 1.0])))
+
+
 def test_largest_gap_is_one_of_the_smoothed_gap_after_its_start() -> None:
     steps = np.arange(10.0, 20.0)
     gap = np.array([9.0, 9.0, 0.1, -0.3, 0.2, 0.0, 0.0, 0.1, 0.1, 0.1])

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from make_example_run import StatedDesign, SyntheticRecipe
 
-from fp8lab_analysis import compare, inference, page, report, speed, study
+from fp8lab_analysis import compare, figures, inference, report, speed, study
 from fp8lab_analysis.findings import make_findings
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.run_reader import load_run
@@ -429,7 +429,9 @@ def test_departures_are_the_first_of_all_seeds(example: Path) -> None:
 def test_page_shows_chips_words_and_tables(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "FIGURES", tuple(f for f in page.FIGURES if f.name == "overview"))
+    monkeypatch.setattr(
+        figures, "FIGURES", tuple(f for f in figures.FIGURES if f.name == "overview")
+    )
     assert report.main([str(example), "--out", str(tmp_path)]) == 0
     text = (tmp_path / "index.html").read_text()
     for kind in ("equivalent", "worse", "diverged"):

@@ -1,0 +1,194 @@
+"""What the first screen of a report answers: may I use it, what did it cost, why did that arm
+break. Sentences from the summaries; findings.py says the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fp8lab_analysis.breaks import Break, Condition, condition, find_break
+from fp8lab_analysis.cells import plus_minus
+from fp8lab_analysis.compare import GroupSummary, measured_stage
+from fp8lab_analysis.speed import device_text
+from fp8lab_analysis.study import Study
+from fp8lab_analysis.verdicts import Kind, measured
+
+MOST_NAMED = 6  # arms that a sentence names; the tables have all
+MOST_BREAKS = 3
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with its sentences, each with its kind: good, bad, fact or caution."""
+
+    question: str
+    sentences: list[tuple[str, str]]
+
+
+def _listed(items: Sequence[str]) -> str:
+    shown = list(items[:MOST_NAMED])
+    if len(items) > len(shown):
+        shown.append(f"{len(items) - len(shown)} more")
+    return ", ".join(shown)
+
+
+def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
+    return [s for s in summaries if not s.group.is_baseline]
+
+
+def _mean_gap(summary: GroupSummary) -> str:
+    """The gap without its interval, which is of another test than the claim that an arm holds."""
+    gap = summary.verdict.gap.mean
+    return ("+" if gap > 0.0 else "") + measured(gap)
+
+
+def _gap(summary: GroupSummary) -> str:
+    return f"{summary.group.label} ({summary.verdict.gap_text})"
+
+
+def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
+    """Which arms are shown to hold, which are not, and what is open."""
+    candidates, name = _candidates(summaries), study.baseline_recipe
+    margin, kinds = study.design.margin_text, {s.group.label: s.verdict.kind for s in candidates}
+    said: list[tuple[str, str]] = []
+    holds = [s for s in candidates if s.verdict.holds]
+    if holds:
+        gaps = _listed([f"{s.group.label} ({_mean_gap(s)})" for s in holds])
+        shown = f"shown to be not worse than {name} by {margin} ({study.design.confidence_text})"
+        said.append(("good", f"Yes, {gaps}: {shown}."))
+    worse = [s for s in candidates if s.verdict.kind is Kind.WORSE and not s.verdict.holds]
+    broken = [s.group.label for s in candidates if s.verdict.kind is Kind.DIVERGED]
+    if worse:
+        said.append(("bad", f"No, {_listed([_gap(s) for s in worse])}: worse than {name}."))
+    if broken:
+        said.append(("bad", f"No, {_listed(broken)}: diverged."))
+    unsure = [s for s in candidates if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds]
+    if unsure:
+        need = [s.verdict.seeds_needed for s in unsure if s.verdict.seeds_needed]
+        seeds = f"; about {max(need)} seeds would settle it" if len(need) == len(unsure) else ""
+        gaps = _listed([_gap(s) for s in unsure])
+        open_ = f"neither shown to be within {margin} nor told from no gap"
+        said.append(("caution", f"Not known yet, {gaps}: {open_}{seeds}."))
+    single = [s for s in candidates if kinds[s.group.label] is Kind.NOT_ORDERED]
+    if single:
+        seen = [s.verdict.gap.mean for s in single]
+        inside = sum(abs(gap) <= study.design.margin for gap in seen)
+        said.append(
+            (
+                "caution",
+                f"Not known: one seed of {_listed([s.group.label for s in single])}, so that the "
+                f"noise between seeds is unknown. Seen: gaps of {measured(min(seen))} to "
+                f"{measured(max(seen))} of the {name} loss, {inside} of {len(seen)} inside the "
+                f"margin of {margin}.",
+            )
+        )
+    unpaired = [s.group.label for s in candidates if kinds[s.group.label] is Kind.UNPAIRED]
+    if unpaired:
+        said.append(("caution", f"Not known, {_listed(unpaired)}: no {name} run to compare with."))
+    if not candidates:
+        said.append(("fact", f"The runs are all {name}: there is nothing to compare."))
+    return Answer("May I use it?", said)
+
+
+def _by_value(items: Sequence[tuple[str, float]], show: Callable[[float], str]) -> str:
+    """Names by the number that they share, in the order of the numbers."""
+    shared: dict[str, list[str]] = {}
+    for label, value in sorted(items, key=lambda item: item[1]):
+        shared.setdefault(show(value), []).append(label)
+    return "; ".join(f"{text} {_listed(labels)}" for text, labels in shared.items())
+
+
+def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
+    """Bits of scales, and the speed that was measured, beside the baseline's."""
+    said = []
+    bits = [(s.group.key.recipe, s.scale_bits) for s in summaries if math.isfinite(s.scale_bits)]
+    if bits:
+        costs = _by_value(list(dict.fromkeys(bits)), "{:.2g}".format)
+        said.append(("fact", f"Bits of scale per element: {costs}."))
+    stage = measured_stage(study)
+    speeds = {
+        s.group.label: s.tokens_per_second[stage]
+        for s in summaries
+        if stage and math.isfinite(s.tokens_per_second[stage].mean)
+    }
+    devices = sorted({device_text(run) for run in study.runs})
+    if speeds:
+        told = _listed([f"{label} {plus_minus(v, '{:.0f}')}" for label, v in speeds.items()])
+        text = f"Tokens per second in {stage}: {told}; measured on {'; '.join(devices)}"
+        if any(run.meta.get("backend") == "cpu" for run in study.runs):
+            text += ", which emulates the formats: a GPU's speed is not in it"
+        said.append(("fact", text + "."))
+    if not said:
+        said.append(("fact", "No run logged the bits of its scales or the time of two steps."))
+    return Answer("What did it cost?", said)
+
+
+def _condition_text(found: Condition) -> str:
+    """The operands that stand out at a logged step; nothing about what is as it should be."""
+    parts = []
+    if found.weakest is not None:
+        parts.append(f"lowest SQNR {found.weakest.value:.1f} dB ({found.weakest.name})")
+    for suspect, word in ((found.flushed, "flushed to zero"), (found.saturated, "saturated")):
+        if suspect is not None and suspect.value > 0.0:
+            parts.append(f"{100.0 * suspect.value:.2g} % of {suspect.name} {word}")
+    if found.outlying is not None:
+        ratio = f"{found.outlying.value:.3g}"
+        parts.append(f"largest channel {ratio} × the median one ({found.outlying.name})")
+    return "; ".join(parts)
+
+
+def break_text(label: str, found: Break) -> str:
+    """Where an arm broke, what was not finite first, and its operands before."""
+    how = "grew beyond recovery" if found.finite else "stopped being finite"
+    text = f"{label}, seed {found.run.seed}: the loss {how} at step {found.step} ({found.stage})"
+    if found.event is not None:
+        text += f"; first seen at step {found.event.step}: {found.event.message}"
+    if found.before is not None:
+        text += f". At step {found.before.step}, logged before it: {_condition_text(found.before)}"
+    return text + "."
+
+
+def why_did_it_break(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
+    """The break of every arm that diverged; else what would be looked at first."""
+    breaks = [
+        (summary.group.label, found)
+        for summary in summaries
+        for run in summary.group.runs
+        if (found := find_break(run, study.stages)) is not None
+    ]
+    firsts = {label: found for label, found in reversed(breaks)}  # the first seed of each arm
+    said = [("bad", break_text(label, firsts[label])) for label in list(firsts)[::-1][:MOST_BREAKS]]
+    if len(firsts) > MOST_BREAKS:
+        said.append(("bad", f"{len(firsts) - MOST_BREAKS} more arms broke: see the findings."))
+    if not firsts:
+        said.append(("good", "No arm broke: every loss stayed finite and did not run away."))
+    said += [("bad", _lossy(s)) for s in summaries if s.verdict.kind is Kind.WORSE][:MOST_BREAKS]
+    if len(said) == 1 and not firsts:
+        flushed = [
+            f"{s.group.label} {100.0 * operand.underflow.mean:.2g} % of {operand.slot}"
+            for s in summaries
+            if (operand := s.worst_underflow) is not None
+        ]
+        if flushed:
+            said.append(("fact", f"Flushed to zero where most is: {_listed(flushed)}."))
+    return Answer("Why did that arm break?", said)
+
+
+def _lossy(summary: GroupSummary) -> str:
+    """What an arm that is worse loses in its last logged step."""
+    run = summary.group.runs[0]
+    text = f"{summary.group.label} did not break, but is worse"
+    if run.tensors.step.size == 0:
+        return f"{text}; it logged no operands."
+    found = condition(run, run.tensors.step.size - 1)
+    return f"{text}. At step {found.step}: {_condition_text(found)}."
+
+
+def make_answers(study: Study, summaries: Sequence[GroupSummary]) -> list[Answer]:
+    """The three answers, in the order in which they are asked."""
+    return [
+        may_i_use_it(study, summaries),
+        what_did_it_cost(study, summaries),
+        why_did_it_break(study, summaries),
+    ]

@@ -1,0 +1,233 @@
+"""Two studies side by side: arms matched by name and configuration, and what changed of verdicts.
+
+Nothing is tested between the two studies: each verdict is of its own study, with its own margin,
+correction and seeds. What differs between them is said beside it, for a verdict that changed with
+the configuration did not change by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fp8lab_analysis.cells import Column, Field, Table, counted, tabulate, verdict_text
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.configuration import configuration
+from fp8lab_analysis.runs import Run
+from fp8lab_analysis.study import Group, Study
+from fp8lab_analysis.verdicts import Kind
+
+MOST_NAMED = 4  # differences that a sentence lists
+FACTS = ("data_hash", "initial_weights_hash", "code_version", "backend", "device", "math_profile")
+
+
+@dataclass(frozen=True)
+class ArmPair:
+    """An arm of this study and the same one of the other; None where a study lacks it."""
+
+    ours: GroupSummary | None
+    theirs: GroupSummary | None
+    differences: list[str]  # of configuration and origin, "name (here / there)"
+
+    @property
+    def label(self) -> str:
+        """Name of the arm: that of this study where it has it."""
+        found = self.ours or self.theirs
+        assert found is not None
+        return found.group.label
+
+    @property
+    def changed(self) -> bool:
+        """True where both studies have a verdict on the arm, and not the same."""
+        kinds = {s.verdict.kind for s in (self.ours, self.theirs) if s is not None}
+        return len(kinds) > 1
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another study beside the one of a report."""
+
+    study: Study
+    pairs: list[ArmPair]
+    sentences: list[tuple[str, str]]  # kind and text
+
+
+def _plain(group: Group) -> dict[str, str]:
+    """Configuration of an arm without its seed."""
+    found = configuration(group.runs[0])
+    return {key: value for key, value in found.items() if key != "seed"}
+
+
+def _origin(run: Run) -> dict[str, str]:
+    facts = {key: run.meta.get(key, "") for key in FACTS}
+    facts["recipe_hash"] = run.meta.get("recipe_hash", "")
+    return facts
+
+
+def _listed(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """What differs between two tables of text."""
+    keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
+    return [f"{key} ({ours.get(key, '–')} / {theirs.get(key, '–')})" for key in keys]
+
+
+def _same_seed(ours: Group, theirs: Group) -> tuple[Run, Run]:
+    """A run of each, of one seed where both have one: first weights go with the seed."""
+    for run in ours.runs:
+        for other in theirs.runs:
+            if run.seed == other.seed:
+                return run, other
+    return ours.runs[0], theirs.runs[0]
+
+
+def _differences(ours: Group, theirs: Group) -> list[str]:
+    """What differs between two arms but their verdicts."""
+    run, other = _same_seed(ours, theirs)
+    found = _listed(_plain(ours), _plain(theirs)) + _listed(_origin(run), _origin(other))
+    seeds = [", ".join(str(r.seed) for r in group.runs) for group in (ours, theirs)]
+    return found + ([f"seeds ({seeds[0]} / {seeds[1]})"] if seeds[0] != seeds[1] else [])
+
+
+def match_arms(
+    ours: Sequence[GroupSummary], theirs: Sequence[GroupSummary]
+) -> list[tuple[GroupSummary | None, GroupSummary | None]]:
+    """Arms of one name are one arm; of the rest, those of one recipe and configuration, for a name
+    says what sets an arm apart within its own study. In the order of `ours`, then the others."""
+    left = {s.group.label: s for s in theirs}
+    found: dict[str, GroupSummary | None] = {
+        s.group.label: left.pop(s.group.label, None) for s in ours
+    }
+    for summary in ours:
+        if found[summary.group.label] is not None:
+            continue
+        for label, other in left.items():
+            same_recipe = other.group.key.recipe == summary.group.key.recipe
+            if same_recipe and _plain(other.group) == _plain(summary.group):
+                found[summary.group.label] = left.pop(label)
+                break
+    return [*((s, found[s.group.label]) for s in ours), *((None, s) for s in left.values())]
+
+
+def lay_beside(
+    study: Study, summaries: Sequence[GroupSummary], other: Study, theirs: Sequence[GroupSummary]
+) -> Beside:
+    """`other` beside `study`."""
+    pairs = [
+        ArmPair(a, b, _differences(a.group, b.group) if a and b else [])
+        for a, b in match_arms(summaries, theirs)
+    ]
+    return Beside(other, pairs, _sentences(study, other, pairs))
+
+
+def _sentences(study: Study, other: Study, pairs: Sequence[ArmPair]) -> list[tuple[str, str]]:
+    """What changed, and what a reader has to know before believing it."""
+    both = [p for p in pairs if p.ours and p.theirs and not p.ours.group.is_baseline]
+    changed = [p for p in both if p.changed]
+    said = [("fact", _changed_text(both, changed))]
+    lone = [p.label for p in pairs if p.theirs is None], [p.label for p in pairs if p.ours is None]
+    for labels, where in zip(lone, ("this study", "the other")):
+        if labels:
+            said.append(("fact", f"Only in {where}: {', '.join(labels)}."))
+    design = _listed(_design(study), _design(other))
+    if design:
+        said.append(
+            (
+                "caution",
+                f"The studies are judged differently, {'; '.join(design)}: verdicts of the same "
+                "name do not say the same.",
+            )
+        )
+    differing: dict[str, list[str]] = {}
+    for pair in pairs:
+        for text in pair.differences:
+            differing.setdefault(text, []).append(pair.label)
+    matched = sum(1 for p in pairs if p.ours and p.theirs)
+    told = [
+        text if len(labels) == matched else f"{text} of {', '.join(labels)}"
+        for text, labels in differing.items()
+    ]
+    if told:
+        more = f"; and {len(told) - MOST_NAMED} more in tables/beside.csv"
+        text = "; ".join(told[:MOST_NAMED]) + (more if len(told) > MOST_NAMED else "")
+        said.append(("caution", f"Arms of one name were not run alike: {text}."))
+    elif matched:
+        said.append(("good", "Configuration, recipes, data, first weights, seeds and code agree."))
+    return said
+
+
+def _design(study: Study) -> dict[str, str]:
+    design = study.design
+    return {
+        "margin": design.margin_text,
+        "error rate": f"{100.0 * design.alpha:g} %",
+        "looks": str(design.looks),
+        "stated beforehand": "yes" if design.stated else "no",
+        "baseline": study.baseline_recipe,
+    }
+
+
+def _changed_text(both: Sequence[ArmPair], changed: Sequence[ArmPair]) -> str:
+    if not both:
+        return "No arm but baselines is in both studies."
+    if not changed:
+        return f"The verdict on {counted(len(both), 'arm')} is the same in both studies."
+    told = [
+        f"{p.label} from {p.theirs.verdict.kind.value} to {p.ours.verdict.kind.value}"
+        for p in changed
+        if p.ours and p.theirs
+    ]
+    return (
+        f"The verdict changed for {len(changed)} of {counted(len(both), 'arm')}, from the other "
+        f"study to this one: {'; '.join(told)}."
+    )
+
+
+def _gap(summary: GroupSummary | None) -> str | None:
+    if summary is None or not math.isfinite(summary.verdict.gap.mean):
+        return None
+    return summary.verdict.gap_text
+
+
+def _percent(summary: GroupSummary | None, error: bool = False) -> float:
+    if summary is None:
+        return math.nan
+    return 100.0 * (summary.verdict.half_width if error else summary.verdict.gap.mean)
+
+
+def _verdict(summary: GroupSummary | None) -> str:
+    return verdict_text(summary) if summary is not None else "not there"
+
+
+def beside_table(beside: Beside, on_page: bool = False) -> Table:
+    """One row per arm of either study."""
+    fields: list[Field[ArmPair]] = [
+        (Column("recipe"), lambda p: p.label),
+        (Column("verdict here"), lambda p: _verdict(p.ours)),
+        (Column("verdict there"), lambda p: _verdict(p.theirs)),
+        (Column("changed"), _changed_cell),
+        (Column("seeds here", "", "{}"), lambda p: p.ours.seeds if p.ours else None),
+        (Column("seeds there", "", "{}"), lambda p: p.theirs.seeds if p.theirs else None),
+    ]
+    if on_page:
+        fields += [
+            (Column("gap here", "%", "{} "), lambda p: _gap(p.ours)),
+            (Column("gap there", "%", "{} "), lambda p: _gap(p.theirs)),
+            (Column("run differently in", "", "{} "), lambda p: str(len(p.differences))),
+        ]
+    else:
+        fields += [
+            (Column("gap here", "%"), lambda p: _percent(p.ours)),
+            (Column("half width here", "%"), lambda p: _percent(p.ours, True)),
+            (Column("gap there", "%"), lambda p: _percent(p.theirs)),
+            (Column("half width there", "%"), lambda p: _percent(p.theirs, True)),
+            (Column("run differently in"), lambda p: "; ".join(p.differences)),
+        ]
+    return tabulate(
+        "beside", f"Beside {beside.study.title}", beside.pairs, lambda p: p.label, fields
+    )
+
+
+def _changed_cell(pair: ArmPair) -> str:
+    if pair.ours is None or pair.theirs is None or pair.ours.verdict.kind is Kind.BASELINE:
+        return ""
+    return "changed" if pair.changed else "same"

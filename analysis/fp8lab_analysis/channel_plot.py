@@ -1,0 +1,93 @@
+"""The figure of the largest channels: whether they stay the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fp8lab_analysis import stats
+from fp8lab_analysis.channels import Persistence, last_stages, persistence, stage_changes
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.drawn import name_columns
+from fp8lab_analysis.style import (
+    MUTED,
+    WIDTH,
+    PlotContext,
+    finish,
+    group_handles,
+    short_layer,
+)
+
+Found = list[tuple[GroupSummary, list[Persistence]]]
+
+
+def channel_figure(context: PlotContext) -> Figure | None:
+    """Jaccard index of the largest channels over steps, against the start, and over stages."""
+    found: Found = []
+    for summary in context.summaries:
+        curves = [curve for run in summary.group.runs if (curve := persistence(run)) is not None]
+        if curves:
+            found.append((summary, curves))
+    if not found:
+        return None
+    stages = last_stages(context.study)
+    across = [s for s in context.summaries if stage_changes(context.study, s.group)]
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    panels = figure.subplots(1, 3 if across else 2, sharey=True)
+    for axes, pick, title in (
+        (panels[0], "to_previous", "with the logged step before"),
+        (panels[1], "to_first", "with the first logged step"),
+    ):
+        _draw_steps(axes, context, found, pick)
+        axes.set_title(title)
+    panels[0].set_ylabel("Jaccard index\n(mean over layers)")
+    panels[0].set_ylim(-0.03, 1.03)
+    if across and stages is not None:
+        _draw_layers(panels[2], context, across)
+        panels[2].set_title(f"end of {stages[0]} with end of {stages[1]}")
+    shown = [s for s in context.summaries if s in across or s in [item for item, _ in found]]
+    title = "Do the largest channels of the layers' inputs (fprop.x) stay the same?"
+    return finish(figure, context, title, group_handles(context, shown))
+
+
+def _draw_steps(axes: Axes, context: PlotContext, found: Found, pick: str) -> None:
+    for summary, curves in found:
+        style = context.style(summary.group)
+        seeds = stats.over_seeds([(curve.steps, getattr(curve, pick)) for curve in curves])
+        axes.plot(
+            seeds.steps,
+            seeds.mean,
+            linewidth=1.1,
+            **style.line_kwargs(),
+            **style.marker_kwargs(3.5),
+        )
+    axes.set_xlabel("optimizer step")
+    run = max((r for s, _ in found for r in s.group.runs), key=lambda r: len(r.metrics))
+    for row in np.flatnonzero(np.diff(run.metrics.stage)):
+        axes.axvline(float(run.metrics.step[row + 1]), color=MUTED, linewidth=0.9, linestyle="--")
+
+
+def _draw_layers(axes: Axes, context: PlotContext, shown: Sequence[GroupSummary]) -> None:
+    layers: list[str] = []
+    for summary in shown:
+        changes = stage_changes(context.study, summary.group)
+        layers = layers or changes[0].layers
+        same = [change.shared for change in changes if change.layers == layers]
+        if not same:
+            continue
+        style = context.style(summary.group)
+        axes.plot(
+            range(len(layers)),
+            stats.finite_column_means(np.stack(same)),
+            linewidth=1.0,
+            **style.line_kwargs(),
+            **style.marker_kwargs(3.5),
+        )
+    name_columns(axes, layers)
+    step = max(1, -(-len(layers) // 24))
+    names = [short_layer(layer) for layer in layers[::step]]
+    axes.set_xticks(range(0, len(layers), step), names, rotation=60, ha="right", fontsize=6.5)
+    axes.set_xlabel("layer, input to output")

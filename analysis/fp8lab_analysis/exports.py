@@ -1,0 +1,235 @@
+"""Run files as the files of other programs: event files of TensorBoard, the database of trackio.
+
+Both are written from their public formats, without those programs. A run has no date, so that its
+times are seconds since its start, counted from 1970: an axis of relative time is right.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+
+from fp8lab_analysis import stats
+from fp8lab_analysis.cells import counted
+from fp8lab_analysis.operands import quantized_mask, slot_mask
+from fp8lab_analysis.runs import SLOTS, Run
+from fp8lab_analysis.study import Study
+
+METRICS = ("loss", "grad_norm", "learning_rate", "tokens")
+OPERAND_STATISTICS = ("sqnr_db", "underflow_fraction", "saturation_fraction")
+
+
+class Scalar(tuple[int, float, str, float]):
+    """(step, seconds since the start, name, value); what a run logged, or a mean of it."""
+
+
+def _seconds(run: Run, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[float]:
+    """Seconds at steps: those of the last row of /metrics that is not after it, 0 before."""
+    rows = np.searchsorted(run.metrics.step, steps, side="right")
+    return [float(run.metrics.seconds[row - 1]) if row else 0.0 for row in rows]
+
+
+def scalars(run: Run) -> Iterator[Scalar]:
+    """Every number of a run over its steps: metrics, evaluations, scores, and of the operands the
+    mean over the quantized ones of a slot. Not in the order of steps."""
+    metrics, held_out = run.metrics, run.evaluations
+    for name in METRICS:
+        for step, seconds, value in zip(metrics.step, metrics.seconds, getattr(metrics, name)):
+            yield Scalar((int(step), float(seconds), f"train/{name}", float(value)))
+    for step, seconds, loss, match in zip(
+        held_out.step, _seconds(run, held_out.step), held_out.loss, held_out.exact_match
+    ):
+        yield Scalar((int(step), seconds, "held_out/loss", float(loss)))
+        if math.isfinite(match):
+            yield Scalar((int(step), seconds, "held_out/exact_match", float(match)))
+    steps = np.array([score.step for score in run.scores], dtype=np.int64)
+    for score, seconds in zip(run.scores, _seconds(run, steps)):
+        yield Scalar((score.step, seconds, f"scores/{score.name}", score.value))
+    times = _seconds(run, run.tensors.step)
+    for slot in SLOTS:
+        chosen = slot_mask(run, slot) & quantized_mask(run)
+        if not chosen.any():
+            continue
+        for statistic in OPERAND_STATISTICS:
+            means = stats.finite_column_means(run.tensors.get(statistic)[:, chosen].T)
+            for step, seconds, value in zip(run.tensors.step, times, means):
+                if math.isfinite(value):
+                    name = f"operands/{slot}/{statistic}"
+                    yield Scalar((int(step), seconds, name, float(value)))
+
+
+# --- TensorBoard: records of length, checksum, message, checksum ----------------------------------
+
+
+def _crc_table() -> list[int]:
+    """CRC-32C (Castagnoli), reflected, of every byte."""
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_CRC = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C of some bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ _CRC[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def _masked_crc(data: bytes) -> bytes:
+    """The checksum as records hold it: rotated by 15 bits and moved by a constant."""
+    crc = crc32c(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _record(message: bytes) -> bytes:
+    length = struct.pack("<Q", len(message))
+    return length + _masked_crc(length) + message + _masked_crc(message)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of text or of a message."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _float32(value: float) -> bytes:
+    """The nearest FP32 number; beyond its range an infinity."""
+    with np.errstate(over="ignore"):
+        return struct.pack("<f", np.float32(value))
+
+
+def _event(item: Scalar) -> bytes:
+    """Event{wall_time = 1, step = 2, summary = 5 {value = 1 {tag = 1, simple_value = 2}}}."""
+    step, seconds, name, value = item
+    entry = _field(1, name.encode()) + b"\x15" + _float32(value)
+    wall_time = b"\x09" + struct.pack("<d", seconds)
+    return wall_time + b"\x10" + _varint(step) + _field(5, _field(1, entry))
+
+
+def event_file(run: Run) -> bytes:
+    """An event file of TensorBoard with all scalars of a run, in the order of steps."""
+    first = b"\x09" + struct.pack("<d", 0.0) + _field(3, b"brain.Event:2")
+    items = sorted(scalars(run), key=lambda item: item[0])
+    return b"".join(map(_record, [first, *map(_event, items)]))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    half = path.with_name(path.name + ".tmp")
+    half.write_bytes(content)
+    os.replace(half, path)
+
+
+def run_names(study: Study) -> list[tuple[str, Run]]:
+    """A name for every run that no other has and that is one folder's."""
+    names: dict[str, Run] = {}
+    for run in study.runs:
+        plain = run.name.replace("/", "_").strip(". ") or "run"
+        name, number = plain, 2
+        while name in names:
+            name, number = f"{plain}_{number}", number + 1
+        names[name] = run
+    return list(names.items())
+
+
+def export_tensorboard(study: Study, out: Path) -> str:
+    """OUT/<run>/events.out.tfevents.fp8lab of every run."""
+    for name, run in run_names(study):
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "events.out.tfevents.fp8lab", event_file(run))
+    return f"{out}: event files of {counted(len(study.runs), 'run')}"
+
+
+# --- trackio: a database a project ----------------------------------------------------------------
+
+_TRACKIO = """
+CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
+  timestamp TEXT NOT NULL, run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL);
+CREATE TABLE configs (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
+  run_name TEXT NOT NULL, config TEXT NOT NULL, created_at TEXT NOT NULL, UNIQUE(run_id));
+"""
+
+
+def _time(seconds: float) -> str:
+    finite = seconds if math.isfinite(seconds) else 0.0
+    return datetime.fromtimestamp(finite, timezone.utc).isoformat()
+
+
+def _json_number(value: float) -> float | str:
+    """What JSON has no number for is text there."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0.0 else "-Infinity"
+    return value
+
+
+def project_name(study: Study) -> str:
+    """The study's name with the characters that a project has."""
+    name = study.meta.get("name", "") or study.title
+    return "".join(c for c in name if c.isascii() and (c.isalnum() or c in "-_")) or "fp8lab"
+
+
+def export_trackio(study: Study, out: Path) -> str:
+    """OUT/<project>.db: a row a step with all its scalars, and the configuration of every run."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{project_name(study)}.db"
+    half = path.with_name(path.name + ".tmp")
+    half.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(half)) as base, base:
+            base.executescript(_TRACKIO)
+            for name, run in run_names(study):
+                _insert_run(base, name, run)
+    except sqlite3.Error as error:
+        half.unlink(missing_ok=True)
+        raise OSError(0, str(error), str(path)) from None
+    os.replace(half, path)
+    return f"{path}: {counted(len(study.runs), 'run')}; read with TRACKIO_DIR={out}"
+
+
+def _insert_run(base: sqlite3.Connection, name: str, run: Run) -> None:
+    rows: dict[int, tuple[float, dict[str, float | str]]] = {}
+    for step, seconds, tag, value in scalars(run):
+        rows.setdefault(step, (seconds, {}))[1][tag] = _json_number(value)
+    base.executemany(
+        "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?, ?)",
+        [
+            (name, _time(seconds), name, step, json.dumps(values))
+            for step, (seconds, values) in sorted(rows.items())
+        ],
+    )
+    config = {"recipe": run.recipe, "seed": run.seed, **dict(sorted(run.meta.items()))}
+    base.execute(
+        "INSERT INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)",
+        (name, name, json.dumps(config), _time(0.0)),
+    )
+
+
+def export_runs(study: Study, kind: str, out: Path) -> str:
+    """Writes the runs of a study in one of report.EXPORTS; returns a line on it."""
+    return export_tensorboard(study, out) if kind == "tensorboard" else export_trackio(study, out)

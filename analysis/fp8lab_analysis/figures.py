@@ -1,0 +1,264 @@
+"""The figures of a report: how each is drawn, how to read it, and the files it is saved in."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from markupsafe import Markup
+
+from fp8lab_analysis import (
+    beside_plot,
+    channel_plot,
+    layer_plots,
+    operand_plots,
+    outlier_plot,
+    overview_plot,
+    pareto_plot,
+    plots,
+    style,
+)
+from fp8lab_analysis.drawn import write_drawn
+from fp8lab_analysis.style import PlotContext
+
+PNG_DPI = 160
+FORMS = ("png", "pdf", "svg", "csv")  # of every figure
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """One figure of the report: how to draw it and how to read it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[PlotContext], Figure | None]
+    on_request: bool = False  # its absence is nothing to remark
+
+
+FIGURES = (
+    FigureSpec(
+        "overview",
+        "At a glance",
+        "One row per recipe. Recipes of two or more seeds are sorted by their gap within each "
+        "variant; those of one seed follow in the order of the study, and no order follows from "
+        "their numbers. Gap: the loss behind the verdict minus that of the paired baseline, in "
+        "percent of the latter; bars are the interval of the verdict's test, ticks the single "
+        "seeds. Grey is the margin: a recipe is equivalent where an interval lies inside it (the "
+        "narrower one of the two one-sided tests), and worse or better where a bar leaves out "
+        "zero. "
+        "Exact match: 95 % interval of the questions asked, which leaves out the seeds. SQNR: the "
+        "marker is the mean over operands, the arrow the weakest operand. Underflow: share of "
+        "elements flushed from nonzero to zero in the operand where that is worst.",
+        overview_plot.overview_figure,
+    ),
+    FigureSpec(
+        "beside",
+        "Gaps of two studies",
+        "Filled: this study, hollow: the one it is laid beside; bars are the intervals of each "
+        "study's own tests, grey its margin. Nothing is tested between the two.",
+        beside_plot.beside_figure,
+        on_request=True,
+    ),
+    FigureSpec(
+        "loss",
+        "Training loss and gap",
+        "Upper row: smoothed training loss, one column per stage, each with its own axis. Lower "
+        "row: the gap to the baseline run of the same seed and data order, so that the noise of "
+        "the batches cancels; above zero the loss is higher than the baseline's. Thick lines are "
+        "means over seeds, thin lines single seeds; with one seed the tint is the spread of the "
+        "unsmoothed gap, which says nothing about another seed. Grey: the band of the baseline's "
+        "own seeds, most of which a pair shares. Dotted vertical lines mark a loss that stopped "
+        "being finite.",
+        plots.loss_figure,
+    ),
+    FigureSpec(
+        "pareto",
+        "Error against cost",
+        "A point per recipe; low and left is good above, high and left below, right where the "
+        "axis is speed. Gap: as in the first figure, the bar is the interval of the verdict's "
+        "test, grey the margin. Scale bits are those stored for an element of the quantized "
+        "operands. Speed is the median of tokens per second between two logged steps on the "
+        "device that the run was on: a CPU emulates the formats, and its speed says nothing of a "
+        "GPU's. Dotted: the recipes of two or more seeds that no other one of the variant beats in "
+        "both numbers; it leaves out the noise.",
+        pareto_plot.pareto_figure,
+    ),
+    FigureSpec(
+        "sqnr_heat_map",
+        "SQNR of every tensor",
+        "Every row is one operand of one layer, ordered by slot and then from input to output; "
+        "every column is a logged step; means over seeds. Dark rows are tensors that the recipe "
+        "represents badly, a row that darkens to the right is getting worse. White dashes mark "
+        "the start of a stage; blank is what has no value, such as a delayed scale that knew no "
+        "amax yet. All panels share one colour scale. SQNR weighs every element by "
+        "its energy: where a few outlier channels carry most of it, what happens to the rest shows "
+        "in the underflow instead.",
+        operand_plots.sqnr_heat_map_figure,
+    ),
+    FigureSpec(
+        "sqnr",
+        "SQNR by operand",
+        "Mean over layers and logged steps; whiskers are one standard deviation over seeds. 6 dB "
+        "is one bit of precision; a bar without whiskers is one seed.",
+        operand_plots.sqnr_bars_figure,
+    ),
+    FigureSpec(
+        "layers",
+        "Error by layer",
+        "A panel per operand, layers from input to output. Upper row: SQNR; lower row: share of "
+        "nonzero elements that become zero. Means over logged steps and seeds.",
+        layer_plots.layers_figure,
+    ),
+    FigureSpec(
+        "histograms",
+        "Magnitudes against the range of the format",
+        "Share of the nonzero elements by exponent, relative to the largest scale of their tensor "
+        "and rounded to whole exponents: mean over tensors, logged steps and seeds. What lies on "
+        "green is a normal number of the format, on yellow it loses bits, left of both it becomes "
+        "zero. Where a tensor has several scales, smaller ones move that edge to the left for "
+        "their tiles, as far as the pale field (median of the tensors).",
+        layer_plots.histogram_figure,
+    ),
+    FigureSpec(
+        "range_losses",
+        "Underflow and saturation",
+        "Upper row: share of elements that are nonzero before and zero after quantization. Lower "
+        "row: share of elements above the largest value their tile can represent, which scales "
+        "from the present tensor avoid by construction. Mean over layers and logged steps.",
+        operand_plots.range_loss_figure,
+    ),
+    FigureSpec(
+        "outliers",
+        "Outliers",
+        "Left: each layer's input at the last logged step of every stage. Right: the worst layer "
+        "over the run, one line per seed; the dashed line is the stage boundary. The channel "
+        "outlier ratio is the largest over the median channel amax: one scale for a whole tensor "
+        "spends log2 of it in octaves of range. Kurtosis is uncentred, 3 for a Gaussian.",
+        outlier_plot.outlier_figure,
+    ),
+    FigureSpec(
+        "channels",
+        "Persistence of the largest channels",
+        "A run logs the eight channels of largest amax of every operand. Jaccard index: how many "
+        "channels two logged steps have in common, over how many either has; 1 is the same eight, "
+        "and two random choices out of n channels have about 4/n. Left: from one logged step to "
+        "the next. Middle: what is left of the first ones, drift away from 1. Right: from the end "
+        "of one stage to that of the next, layer by layer. Means over seeds; the dashed line is "
+        "the stage boundary. Where no channel stands out, the order of near equal ones is noise: "
+        "read it beside the channel outlier ratio.",
+        channel_plot.channel_figure,
+    ),
+    FigureSpec(
+        "gradient_norm",
+        "Gradient norm",
+        "Before clipping. A ratio that drifts from one announces divergence earlier than the loss.",
+        plots.gradient_norm_figure,
+    ),
+    FigureSpec(
+        "scales",
+        "Range of the scales",
+        "From the smallest to the largest decode scale over tiles, layers and logged steps, as "
+        "powers of two; the tick is the median of the tensors' extremes. All-zero tiles are left "
+        "out. A wide bar is range that a coarser tile would have to give up.",
+        operand_plots.scale_range_figure,
+    ),
+    FigureSpec(
+        "held_out",
+        "Held-out loss and exact match",
+        "Upper row: loss on held-out text; whiskers are one standard deviation over seeds. Lower "
+        "row: greedy answers that match exactly, problems of all seeds pooled, with the 95 % "
+        "Wilson interval of the binomial fraction.",
+        plots.held_out_figure,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class RenderedFigure:
+    """A figure as the page shows it."""
+
+    number: int
+    name: str
+    title: str
+    caption: str
+    svg: Markup
+
+
+def _renumber_ids(text: str, name: str) -> str:
+    """Ids as NAME-1, NAME-2, ... in order of appearance, without those that nothing refers to.
+    The originals contain memory addresses, which would make every report differ."""
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    listed = [item for item in re.findall(r'\bid="([^"]+)"', text) if item in used]
+    number = {item: f"{name}-{index}" for index, item in enumerate(dict.fromkeys(listed), 1)}
+    text = re.sub(
+        r'\s\bid="([^"]+)"', lambda m: f' id="{number[m[1]]}"' if m[1] in number else "", text
+    )
+    return re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + number.get(m[2], m[2]), text)
+
+
+def inline_svg(text: str, name: str, title: str) -> Markup:
+    """The svg element of a file, fit for embedding: no prolog, metadata or namespace addresses,
+    ids that do not clash with those of other figures, paths to a hundredth of a point, and a label
+    for screen readers."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
+    text = text.replace("xlink:href", "href")
+    text = _renumber_ids(text, name)
+    text = re.sub(r'\bd="[^"]*"', lambda d: re.sub(r"(\.\d\d)\d+", r"\1", d.group(0)), text)
+    head = re.match(r"<svg[^>]*>", text)
+    assert head is not None
+    box = re.search(r'viewBox="[^"]*"', head.group(0))
+    label = f'<svg role="img" aria-label="{title}" {box.group(0) if box else ""}>'
+    body = re.sub(r"\n\s*", "\n", text[head.end() :])
+    return Markup(label + body)
+
+
+def save_figure(figure: Figure, spec: FigureSpec, folder: Path) -> Markup:
+    """Writes folder/<name> in every one of FORMS, csv holding the numbers drawn, and returns the
+    figure as inline SVG. The canvases are used directly, since Figure.savefig would lay out and
+    draw everything twice for each file."""
+    figure.set_dpi(PNG_DPI)
+    agg = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    agg.print_png(folder / f"{spec.name}.png")
+    FigureCanvasPdf(figure).print_pdf(folder / f"{spec.name}.pdf", metadata={"CreationDate": None})
+    buffer = io.StringIO()
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    (folder / f"{spec.name}.svg").write_text(buffer.getvalue(), encoding="utf-8")
+    write_drawn(figure, folder / f"{spec.name}.csv")
+    return inline_svg(buffer.getvalue(), spec.name, spec.title)
+
+
+def render_figures(
+    context: PlotContext, folder: Path
+) -> tuple[list[RenderedFigure], dict[str, str]]:
+    """Draws every figure that the data allow; and those that could not be drawn, with the reason.
+    matplotlib fails at numbers near the largest of double precision, which a diverged run has."""
+    rendered: list[RenderedFigure] = []
+    failed: dict[str, str] = {}
+    for spec in FIGURES:
+        try:
+            with matplotlib.rc_context({**style.RC, "svg.hashsalt": spec.name}):
+                figure = spec.draw(context)
+                if figure is None:
+                    continue
+                svg = save_figure(figure, spec, folder)
+        except (ArithmeticError, LookupError, ValueError) as error:
+            failed[spec.title] = f"{type(error).__name__}: {error}"
+            for suffix in FORMS:
+                (folder / f"{spec.name}.{suffix}").unlink(missing_ok=True)
+            continue
+        rendered.append(RenderedFigure(len(rendered) + 1, spec.name, spec.title, spec.caption, svg))
+    return rendered, failed

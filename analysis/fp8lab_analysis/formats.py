@@ -1,0 +1,38 @@
+"""The ranges of number formats by their names in recipes: for reading figures, not for arithmetic
+(emulation/numerics/format.hpp has that)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Named formats whose name alone does not say what their largest codes mean.
+_ALIASES = {"e4m3_240": "e4m3ieee", "e3m4": "e3m4fn"}
+_ALIASES.update({name: f"{name}f" for name in ("e2m1", "e2m3", "e3m2")})
+_NAME = re.compile(r"e(\d)m(\d+)(ieee|fnuz|fn|f)?(?:b(-?\d+))?")
+
+
+@dataclass(frozen=True)
+class FormatRange:
+    """Exponents of a floating-point format, before any scale."""
+
+    lowest: int  # of the smallest subnormal number
+    normal: int  # of the smallest normal number
+    top: int  # of the largest number
+
+
+def format_range(label: str) -> FormatRange | None:
+    """Range of the format that a quantizer label begins with; None for integers, logarithmic
+    formats and whatever passes values through."""
+    name = re.split(r"[/ ]", label.strip())[0].lower()
+    found = _NAME.fullmatch(_ALIASES.get(name, name))
+    if found is None:
+        return None
+    exponent_bits, mantissa_bits, kind = int(found[1]), int(found[2]), found[3] or "ieee"
+    bias = 2 ** (exponent_bits - 1) - (0 if kind == "fnuz" else 1)
+    if found[4]:
+        bias = int(found[4])
+    # Infinity and NaN take the whole top exponent; a single NaN takes one code of it.
+    taken = kind == "ieee" or (kind == "fn" and mantissa_bits == 0)
+    top = 2**exponent_bits - 1 - taken - bias
+    return FormatRange(1 - bias - mantissa_bits, 1 - bias, top)

@@ -1,0 +1,192 @@
+"""Small multiples of the operands: error over layers, magnitudes against the format's range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MultipleLocator
+
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.drawn import name_columns
+from fp8lab_analysis.formats import format_range
+from fp8lab_analysis.operand_plots import SLOT_MEANING
+from fp8lab_analysis.operands import SlotHistogram, quantized_mask, slot_histogram, tensor_summaries
+from fp8lab_analysis.runs import SLOTS
+from fp8lab_analysis.style import (
+    MUTED,
+    WIDTH,
+    PlotContext,
+    finish,
+    group_handles,
+    plain_numbers,
+    quantized_summaries,
+    short_layer,
+)
+
+MOST_ROWS = 9  # recipes that the histograms show
+LEAST_FRACTION = 1e-6  # that a histogram shows
+NORMAL, SUBNORMAL, OTHER_TILES = "#d9ead3", "#fff2cc", "#eef3fa"
+
+
+def _layers(summaries: Sequence[GroupSummary]) -> list[str]:
+    """Every layer with a quantized operand, from input to output."""
+    runs = [run for summary in summaries for run in summary.group.runs]
+    return list(
+        dict.fromkeys(
+            run.tensors.layer[i] for run in runs for i in np.flatnonzero(quantized_mask(run))
+        )
+    )
+
+
+def _slot_title(axes: Axes, slot: str) -> None:
+    axes.set_title(f"{slot}\n")
+    axes.annotate(
+        SLOT_MEANING[slot],
+        (0.0, 1.0),
+        xycoords="axes fraction",
+        xytext=(0, 4),
+        textcoords="offset points",
+        fontsize=6.8,
+        color=MUTED,
+    )
+
+
+def layers_figure(context: PlotContext) -> Figure | None:
+    """SQNR and underflow of every slot over the layers, a line a recipe."""
+    chosen = quantized_summaries(context)
+    layers = _layers(chosen)
+    if not chosen or len(layers) < 2:
+        return None
+    figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
+    axes = figure.subplots(2, len(SLOTS), squeeze=False, sharex=True, sharey="row")
+    for summary in chosen:
+        style = context.style(summary.group)
+        found = {(t.slot, t.layer): t for t in tensor_summaries(summary.group)}
+        for column, slot in enumerate(SLOTS):
+            there = [
+                (i, found[slot, layer]) for i, layer in enumerate(layers) if (slot, layer) in found
+            ]
+            places = [place for place, _ in there]
+            curves = [t.sqnr_db for _, t in there], [100.0 * t.underflow for _, t in there]
+            for line, values in enumerate(curves):
+                axes[line][column].plot(
+                    places, values, linewidth=1.0, **style.line_kwargs(), **style.marker_kwargs(3.0)
+                )
+    named = max(1, -(-len(layers) // 16))
+    for column, slot in enumerate(SLOTS):
+        _slot_title(axes[0][column], slot)
+        for line in range(2):
+            name_columns(axes[line][column], layers)
+        axes[1][column].set_xticks(
+            range(0, len(layers), named),
+            [short_layer(layer) for layer in layers[::named]],
+            rotation=90,
+            fontsize=6,
+        )
+        axes[1][column].set_yscale("symlog", linthresh=1e-2)
+        plain_numbers(axes[1][column].yaxis)
+    axes[0][0].set_ylabel("SQNR (dB)")
+    axes[1][0].set_ylabel("underflow (%, log\nabove 0.01)")
+    axes[1][0].set_ylim(0.0, 2.0 * max(axes[1][0].get_ylim()[1], 1e-2))
+    return finish(figure, context, "Error by layer", group_handles(context, chosen))
+
+
+# --- exponent histograms --------------------------------------------------------------------------
+
+
+def histogram_figure(context: PlotContext) -> Figure | None:
+    """Magnitudes of every slot in units of the scale, a row a recipe, over the format's range."""
+    rows: list[tuple[GroupSummary, list[SlotHistogram | None]]] = []
+    for summary in quantized_summaries(context):
+        found = [slot_histogram(summary.group, slot) for slot in SLOTS]
+        if any(found):
+            rows.append((summary, found))
+    rows = rows[:MOST_ROWS]
+    if not rows:
+        return None
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.95 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), len(SLOTS), squeeze=False, sharex=True, sharey=True)
+    low, high = _extent([h for _, found in rows for h in found if h is not None])
+    for line, (summary, found) in enumerate(rows):
+        for column, histogram in enumerate(found):
+            item = axes[line][column]
+            item.grid(False)
+            if line == 0:
+                _slot_title(item, SLOTS[column])
+            if histogram is None:
+                item.text(
+                    0.5,
+                    0.5,
+                    "not quantized",
+                    transform=item.transAxes,
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=MUTED,
+                )
+                continue
+            _draw_histogram(item, context, summary, histogram)
+        axes[line][0].set_yscale("log")
+        axes[line][0].set_ylim(LEAST_FRACTION, 1.0)
+        axes[line][0].set_xlim(low, high)
+        axes[line][0].xaxis.set_major_locator(MultipleLocator(10))
+        axes[line][0].set_ylabel(
+            summary.group.label.replace(" (", "\n("),
+            color=context.style(summary.group).colour,
+            fontsize=7.5,
+            weight="bold",
+            rotation=0,
+            ha="right",
+            va="center",
+        )
+        axes[line][0].set_yticks([1e-6, 1e-4, 1e-2, 1.0])
+        plain_numbers(axes[line][0].yaxis)
+    for item in axes[-1]:
+        item.set_xlabel("exponent / scale")
+    handles: list[Any] = [
+        Patch(color=NORMAL, label="normal numbers"),
+        Patch(color=SUBNORMAL, label="subnormal numbers"),
+        Patch(color=OTHER_TILES, label="reached by smaller scales of other tiles"),
+    ]
+    return finish(figure, context, "Magnitudes against the range of the format", handles)
+
+
+def _extent(found: Sequence[SlotHistogram]) -> tuple[float, float]:
+    """Exponents that hold what is drawn, and the formats' ranges."""
+    places = [h.exponents[h.fractions >= LEAST_FRACTION] for h in found]
+    ranges = [known for h in found if (known := format_range(h.format)) is not None]
+    lows = [float(p.min()) for p in places if p.size] + [float(r.lowest) for r in ranges]
+    highs = [float(p.max()) for p in places if p.size] + [float(r.top) for r in ranges]
+    return min(lows, default=-1.0) - 1.0, max(highs, default=1.0) + 2.0
+
+
+def _draw_histogram(
+    axes: Axes, context: PlotContext, summary: GroupSummary, histogram: SlotHistogram
+) -> None:
+    known = format_range(histogram.format)
+    if known is not None:
+        if math.isfinite(histogram.octaves) and histogram.octaves > 0.0:
+            axes.axvspan(
+                known.lowest - histogram.octaves, known.lowest, color=OTHER_TILES, zorder=0
+            )
+        axes.axvspan(known.lowest, known.normal, color=SUBNORMAL, linewidth=0, zorder=0)
+        axes.axvspan(known.normal, known.top + 1.0, color=NORMAL, linewidth=0, zorder=0)
+    shown = histogram.fractions >= LEAST_FRACTION
+    if not shown.any():
+        return
+    first, last = np.flatnonzero(shown)[[0, -1]]
+    exponents = histogram.exponents[first : last + 1]
+    axes.step(
+        [*exponents, exponents[-1] + 1.0],
+        [*np.maximum(histogram.fractions[first : last + 1], LEAST_FRACTION), LEAST_FRACTION],
+        where="post",
+        linewidth=1.3,
+        color=context.style(summary.group).colour,
+        label=summary.group.label,
+    )

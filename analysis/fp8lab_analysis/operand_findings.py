@@ -1,0 +1,120 @@
+"""Sentences about the logged operands: error, underflow, the tensors that suffer, top channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fp8lab_analysis.channels import persistence_sentence
+from fp8lab_analysis.compare import GroupSummary
+from fp8lab_analysis.operands import TensorSummary, tensor_summaries
+from fp8lab_analysis.sentences import Finding, joined
+from fp8lab_analysis.study import Study
+
+
+def _error_text(summary: GroupSummary) -> str:
+    """Mean SQNR of a recipe and its weakest operand."""
+    text = f"{summary.group.label} {summary.mean_sqnr_db:.1f} dB"
+    operand = summary.worst_operand
+    return text + (f" ({operand.slot} {operand.sqnr_db.mean:.1f})" if operand else "")
+
+
+def _underflow_text(summary: GroupSummary) -> str:
+    operand = summary.worst_underflow
+    assert operand is not None
+    return f"{summary.group.label} {100.0 * operand.underflow.mean:.2g} % of {operand.slot}"
+
+
+def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Quantization error and underflow of every recipe, in an order where seeds allow one."""
+    known = [s for s in summaries if math.isfinite(s.mean_sqnr_db)]
+    losses = [s for s in known if s.worst_underflow is not None]
+    findings = _ranked_error([s for s in known if s.seeds > 1])
+    single = [s for s in known if s.seeds == 1]
+    if single:
+        text = "Mean SQNR (and the weakest operand), one seed each and in no order: "
+        text += "; ".join(map(_error_text, single)) + "."
+        findings.append(Finding("fact", "Quantization error", text))
+    findings += _ranked_underflow([s for s in losses if s.seeds > 1])
+    single = [s for s in losses if s.seeds == 1]
+    if single:
+        text = "Flushed to zero where most is, one seed each and in no order: "
+        text += "; ".join(map(_underflow_text, single)) + "."
+        findings.append(Finding("fact", "Underflow", text))
+    return findings
+
+
+def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Largest and smallest quantization error, and the operand that suffers."""
+    if not summaries:
+        return []
+    best = max(summaries, key=lambda s: s.mean_sqnr_db)
+    worst = min(summaries, key=lambda s: s.mean_sqnr_db)
+    text = f"Smallest: {best.group.label} (mean SQNR {best.mean_sqnr_db:.1f} dB)"
+    if worst is not best:
+        text += f"; largest: {worst.group.label} ({worst.mean_sqnr_db:.1f} dB)"
+    operand = worst.worst_operand
+    if operand is not None:
+        text += (
+            f". Its weakest operand is {operand.slot} ({operand.sqnr_db.mean:.1f} dB, "
+            f"worst tensor {operand.worst_sqnr_db:.1f} dB)"
+        )
+    return [Finding("fact", "Quantization error", text + ".")]
+
+
+def _ranked_underflow(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """The recipes whose worst operand loses most and least."""
+    losses = [(s, o) for s in summaries if (o := s.worst_underflow) is not None]
+    if not losses:
+        return []
+    low = min(losses, key=lambda item: item[1].underflow.mean)
+    high = max(losses, key=lambda item: item[1].underflow.mean)
+    text = (
+        f"{high[0].group.label} flushes {100.0 * high[1].underflow.mean:.2g} % of "
+        f"{high[1].slot} to zero"
+    )
+    if high[0] is not low[0]:
+        text += (
+            f"; at best ({low[0].group.label}) the worst operand loses "
+            f"{100.0 * low[1].underflow.mean:.2g} % ({low[1].slot})"
+        )
+    return [Finding("fact", "Underflow", text + ".")]
+
+
+def _tensor_name(tensor: TensorSummary) -> str:
+    return f"{tensor.layer}/{tensor.slot} ({tensor.sqnr_db:.1f} dB)"
+
+
+def tensor_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Which tensors have the lowest SQNR, and whether recipes agree on it."""
+    worst_of: dict[str, list[TensorSummary]] = {}
+    for summary in summaries:
+        tensors = [t for t in tensor_summaries(summary.group) if math.isfinite(t.sqnr_db)]
+        if tensors:
+            worst_of[summary.group.label] = tensors
+    several = {s.group.label for s in summaries if s.seeds > 1} & set(worst_of)
+    text = ""
+    if several:
+        label = min(several, key=lambda name: worst_of[name][0].sqnr_db)
+        listed = joined([_tensor_name(tensor) for tensor in worst_of[label][:3]])
+        where = "study" if len(several) == len(worst_of) else "recipes with several seeds"
+        text = f"Lowest SQNR of the {where}, all in {label}: {listed}. "
+    single = [name for name in worst_of if name not in several]
+    if single:
+        listed = "; ".join(f"{name} {_tensor_name(worst_of[name][0])}" for name in single)
+        text += f"Lowest SQNR within each recipe of one seed: {listed}. "
+    kinds: dict[str, int] = {}
+    for found in worst_of.values():
+        module = ".".join(found[0].layer.split(".")[2:]) or found[0].layer
+        name = f"{module}/{found[0].slot}"
+        kinds[name] = kinds.get(name, 0) + 1
+    name, count = max(kinds.items(), key=lambda item: item[1], default=("", 0))
+    if count > 1:
+        text += f"The worst tensor is a {name} in {count} of {len(worst_of)} recipes."
+    return [Finding("fact", "Tensors that suffer", text.strip())] if text else []
+
+
+def channel_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Whether the channels that are largest stay so from one stage to the next."""
+    text = persistence_sentence(study, summaries)
+    return [Finding("fact", "Top channels", text)] if text else []

@@ -1,0 +1,187 @@
+"""What the first screen says, and the numbers of figures as they are saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import make_example_run
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fp8lab_analysis import answers, breaks, compare, study
+from fp8lab_analysis.drawn import drawn_rows, name_rows
+from fp8lab_analysis.formats import format_range
+from fp8lab_analysis.operands import slot_histogram
+from fp8lab_analysis.run_reader import load_run
+
+RECIPES = {item.name: item for item in make_example_run.RECIPES}
+
+
+def example(folder: Path, *names: str, seeds: tuple[int, ...] = (1, 2)) -> study.Study:
+    """A study of some of the example's recipes."""
+    make_example_run.make_example(folder, [RECIPES[name] for name in names], seeds)
+    return study.load_study([folder])
+
+
+def told(found: study.Study) -> dict[str, list[tuple[str, str]]]:
+    """Sentences by question."""
+    return {a.question: a.sentences for a in answers.make_answers(found, compare.summarise(found))}
+
+
+def test_the_break_of_an_arm_is_named_with_its_operands(tmp_path: Path) -> None:
+    found = example(tmp_path, "bf16", "e5m2_tensor")
+    said = told(found)
+    ((kind, text),) = said["Why did that arm break?"]
+    assert kind == "bad"
+    assert text.startswith("e5m2_tensor, seed 1: the loss stopped being finite at step 130 (sft)")
+    assert "first seen at step 130: layers.1.mlp.down/dgrad.dy: 3 elements" in text
+    run = load_run(tmp_path / "e5m2_tensor-seed1" / "run.h5")
+    row = run.tensors.step.tolist().index(120)
+    column = int(np.argmin(run.tensors.get("sqnr_db")[row]))
+    name = f"{run.tensors.layer[column]}/{run.tensors.slot[column]}"
+    value = run.tensors.get("sqnr_db")[row, column]
+    assert f"At step 120, logged before it: lowest SQNR {value:.1f} dB ({name})" in text
+    assert ("bad", "No, e5m2_tensor: diverged.") in said["May I use it?"]
+
+
+def test_a_loss_that_runs_away_breaks_where_it_leaves_for_good(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, RECIPES["infir2"], 1)
+    with h5py.File(path, "a") as file:
+        file["metrics/loss"][120:] = 5.0  # steps 121 to 140, in sft
+    run = load_run(path)
+    found = breaks.find_break(run, run.stage_names)
+    assert found is not None and found.finite and found.stage == "sft"
+    assert found.step in (121, 122)  # smoothing may take a row
+    assert found.before is not None and found.before.step == 120
+    assert breaks.find_break(load_run(path), ["pretrain", "cpt"]) is None
+    with h5py.File(path, "a") as file:
+        file["metrics/loss"][119:] = np.nan  # what step 120 logged may be of the break itself
+    found = breaks.find_break(load_run(path), run.stage_names)
+    assert found is not None and not found.finite and found.step == 120
+    assert found.before is not None and found.before.step == 100
+
+
+def test_what_is_shown_to_hold_may_be_used(tmp_path: Path) -> None:
+    for seed in range(1, 7):
+        for number, recipe in enumerate(("bf16", "infir2")):
+            path = tmp_path / f"{number}-{recipe}-{seed}" / "run.h5"
+            make_example_run.write_run(path, RECIPES[recipe], seed)
+            with h5py.File(path, "a") as file:
+                file["meta"].attrs["config_text"] = f'recipe = "{recipe}"\nseed = {seed}\n'
+                make_example_run.seal_meta(file)
+                file["eval/loss"][...] = 1.0 + 1.23e-4 * number + 1e-5 * (seed - 3.5) * number
+    ((kind, text),) = told(study.load_study([tmp_path]))["May I use it?"]
+    assert kind == "good"
+    assert text == "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %)."
+
+
+def test_one_seed_and_nothing_broken(tmp_path: Path) -> None:
+    said = told(example(tmp_path, "bf16", "infir2", "te_current", seeds=(1,)))
+    ((kind, text),) = said["May I use it?"]
+    assert kind == "caution" and text.startswith("Not known: one seed of infir2, te_current")
+    assert said["Why did that arm break?"][0] == (
+        "good",
+        "No arm broke: every loss stayed finite and did not run away.",
+    )
+    costs = [text for _, text in said["What did it cost?"]]
+    assert costs[0] == "Bits of scale per element: 0.0001 te_current; 0.25 infir2."
+    assert costs[1].startswith("Tokens per second in cpt: bf16 2926, infir2 2926")  # 1024 / 0.35
+    assert "a GPU's speed is not in it" in costs[1]
+
+
+# --- ranges of formats and histograms against them ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("e4m3fn/1x128/pow2", (-9, -6, 8)),  # 448 = 1.75 x 2^8
+        ("e5m2/tensor/fp32", (-16, -14, 15)),  # 57344 = 1.75 x 2^15
+        ("e4m3_240/tensor", (-9, -6, 7)),  # 240 = 1.875 x 2^7
+        ("e4m3fnuz/row", (-10, -7, 7)),
+        ("e2m1/1x16", (-1, 0, 2)),  # 6 = 1.5 x 2^2
+        ("e3m4/1x32", (-6, -2, 4)),
+        ("e4m3fnb11", (-13, -10, 4)),
+        ("bf16", None),
+        ("int8/row", None),
+    ],
+)
+def test_ranges_of_formats(label: str, expected: tuple[int, int, int] | None) -> None:
+    found = format_range(label)
+    assert (found and (found.lowest, found.normal, found.top)) == expected
+
+
+def test_a_histogram_is_in_units_of_the_scale(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    make_example_run.write_run(path, RECIPES["infir2"], 1)
+    with h5py.File(path, "a") as file:
+        bins = np.zeros(file["tensors/exponent_histogram"].shape)
+        bins[:, :, 43] = 1.0  # everything in [2^3, 2^4)
+        file["tensors/exponent_histogram"][...] = bins
+        file["tensors/scale_max"][...] = 2.0**-5
+        file["tensors/scale_min"][...] = 2.0**-7
+    (group,) = study.load_study([path]).groups
+    found = slot_histogram(group, "dgrad.dy")
+    assert found is not None and found.octaves == 2.0
+    assert found.fractions.max() == 1.0
+    assert found.exponents[found.fractions.argmax()] == 8.0  # 3 + 5
+
+
+# --- the numbers of a figure ----------------------------------------------------------------------
+
+
+def test_everything_drawn_is_read_back() -> None:
+    figure = Figure()
+    with matplotlib.rc_context():
+        left, right = figure.subplots(1, 2)
+    left.set_title("here", loc="left")
+    left.plot([1.0, 2.0], [5.0, 6.0], label="line")
+    left.axhline(3.0)
+    left.errorbar([4.0], [1.0], xerr=[[0.5], [0.25]], label="whiskers")
+    left.fill_between([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [4.0, 3.0, 6.0], label="band")
+    right.barh([0], [2.0], left=[1.0], label="bar", xerr=0.5)
+    right.imshow(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    right.set_yticks([0, 1], ["first", "second"])
+    rows = drawn_rows(figure)
+    shown = [(r.panel, r.series, r.kind, r.x, r.y, r.low, r.high, r.value) for r in rows]
+    assert [item for item in shown if item[0] == 1] == [
+        (1, "whiskers", "point", 4.0, 1.0, 3.5, 4.25, ""),
+        (1, "line", "point", 1.0, 5.0, "", "", ""),
+        (1, "line", "point", 2.0, 6.0, "", "", ""),
+        (1, "band", "band", 1.0, 2.0, 0.0, 4.0, ""),
+        (1, "band", "band", 2.0, 2.0, 1.0, 3.0, ""),
+        (1, "band", "band", 3.0, 4.0, 2.0, 6.0, ""),
+    ]
+    assert [item for item in shown if item[0] == 2] == [
+        (2, "bar", "bar", 3.0, "first", 1.0, 3.0, ""),
+        (2, "", "cell", 0.0, "first", "", "", 1.0),
+        (2, "", "cell", 1.0, "first", "", "", 2.0),
+        (2, "", "cell", 0.0, "second", "", "", 3.0),
+        (2, "", "cell", 1.0, "second", "", "", 4.0),
+    ]
+    assert {r.title for r in rows if r.panel == 1} == {"here"}
+    name_rows(right, ["alpha", "beta"])
+    assert {r.y for r in drawn_rows(figure) if r.kind == "cell"} == {"alpha", "beta"}
+
+
+def test_hidden_panels_and_colour_bars_are_no_panels() -> None:
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    figure.colorbar(left.imshow(np.eye(2)), ax=left)
+    right.plot([1.0], [1.0])
+    right.set_visible(False)
+    assert {row.kind for row in drawn_rows(figure)} == {"cell"}
+    assert len(drawn_rows(figure)) == 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_numbers_of_a_band_of_any_length(count: int) -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    x = np.arange(1.0, count + 1.0)
+    axes.fill_between(x, x, 3.0 * x)
+    assert [(r.x, r.low, r.high) for r in drawn_rows(figure)] == [(v, v, 3 * v) for v in x]

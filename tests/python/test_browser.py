@@ -1,0 +1,132 @@
+"""The report as a browser shows it: nothing blank, nothing cut off at 1200 pixels or on paper,
+nothing asked of a network."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import make_example_run
+import matplotlib.image
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fp8lab_analysis import report
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+WIDTH = 1200
+SCREEN = 900  # pixels of a laptop's window
+NEEDED = f"no browser is installed ({' or '.join(BROWSERS)})"
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=NEEDED)
+
+# Appended to a copy of the page; its findings are read from the document that it leaves.
+PROBE = """
+<script>
+window.addEventListener("load", () => {
+  const box = (item) => { const b = item.getBoundingClientRect();
+    return [b.left, b.top + scrollY, b.width, b.height]; };
+  const all = (what) => [...document.querySelectorAll(what)];
+  const found = {
+    width: document.documentElement.scrollWidth, height: document.documentElement.scrollHeight,
+    figures: Object.fromEntries(all("figure").map((f) => [f.id, box(f.querySelector("svg"))])),
+    answers: all("#answers").map(box),
+    wide: all(".scroll").filter((s) => s.scrollWidth > s.clientWidth).map((s) => s.textContent),
+  };
+  const note = document.createElement("pre");
+  note.id = "probe"; note.textContent = JSON.stringify(found);
+  document.body.append(note);
+});
+</script>
+"""
+
+
+def browse(page: Path, folder: Path, *options: str) -> str:
+    """What a browser without network prints of a page."""
+    assert BROWSER is not None
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += ["--no-first-run", f"--user-data-dir={folder / 'profile'}"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", *options, page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def probe(page: Path, folder: Path) -> dict[str, Any]:
+    """Sizes of the page and of what is on it."""
+    copy = folder / "probed.html"
+    copy.write_text(page.read_text().replace("</body>", PROBE + "</body>"))
+    text = browse(copy, folder, f"--window-size={WIDTH},{SCREEN}", "--dump-dom")
+    found = re.search(r'<pre id="probe">(.*?)</pre>', text, re.DOTALL)
+    assert found, "the page did not load"
+    return dict(
+        json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    )
+
+
+def colours(image: npt.NDArray[Any]) -> int:
+    """Different colours of an image, in steps of a sixteenth."""
+    coarse = (np.asarray(image)[..., :3] * 15.99).astype(np.uint8)
+    return len(np.unique(coarse.reshape(-1, 3), axis=0))
+
+
+@pytest.fixture(scope="module", name="page")
+def _page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    make_example_run.make_example(folder / "study")
+    assert report.main([str(folder / "study"), "--out", str(folder / "report")]) == 0
+    return folder / "report" / "index.html"
+
+
+def test_no_panel_is_blank_and_nothing_is_cut_off(page: Path, tmp_path: Path) -> None:
+    found = probe(page, tmp_path)
+    assert found["width"] <= WIDTH, "the page scrolls sideways"
+    assert found["wide"] == []
+    picture = tmp_path / "page.png"
+    size = f"--window-size={WIDTH},{found['height']}"
+    browse(page, tmp_path, size, f"--screenshot={picture}")
+    image = matplotlib.image.imread(picture)
+    assert image.shape[:2] == (found["height"], WIDTH)
+    assert len(found["figures"]) > 5
+    for name, (left, top, width, height) in found["figures"].items():
+        assert width > 600 and height > 100, name
+        assert left >= 0 and left + width <= WIDTH, name
+        shown = image[round(top) : round(top + height), round(left) : round(left + width)]
+        assert colours(shown) > 12, f"{name} is blank"
+    for path in sorted((page.parent / "figures").glob("*.png")):
+        saved = matplotlib.image.imread(path)
+        assert min(saved.shape[:2]) > 100 and colours(saved) > 12, path.name
+
+
+def test_a_blank_figure_and_a_wide_table_are_noticed(page: Path, tmp_path: Path) -> None:
+    text = page.read_text()
+    blank = re.sub(r"(<svg[^>]*>).*?</svg>", r"\1</svg>", text, count=1, flags=re.DOTALL)
+    wide = blank.replace("<table>", '<table style="width: 3000px">', 1)
+    broken = tmp_path / "broken.html"
+    broken.write_text(wide)
+    found = probe(broken, tmp_path)
+    assert len(found["wide"]) == 1
+    picture = tmp_path / "page.png"
+    browse(broken, tmp_path, f"--window-size={WIDTH},{SCREEN}", f"--screenshot={picture}")
+    left, top, width, height = next(iter(found["figures"].values()))
+    shown = matplotlib.image.imread(picture)[round(top) :, round(left) : round(left + width)]
+    assert colours(shown[: round(height)]) == 1
+
+
+def test_the_answers_are_on_the_first_screen(page: Path, tmp_path: Path) -> None:
+    ((_, top, _, height),) = probe(page, tmp_path)["answers"]
+    assert top + height <= SCREEN
+
+
+def test_the_page_prints(page: Path, tmp_path: Path) -> None:
+    paper = tmp_path / "page.pdf"
+    browse(page, tmp_path, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
+    content = paper.read_bytes()
+    assert content.startswith(b"%PDF")
+    pages = len(re.findall(rb"/Type\s*/Page\b", content))
+    assert 5 <= pages <= 30
