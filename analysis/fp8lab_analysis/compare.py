@@ -4,6 +4,7 @@ a run a statistic takes is decided here, what the statistic is in stats.py; oper
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -105,6 +106,7 @@ class GroupSummary:
     area: stats.Spread
     gap_stage: str  # stage that the final gap belongs to
     verdict: Verdict
+    verdicts_after: dict[str, Verdict | None]  # by stage, on held-out losses; None: not evaluated
     judged_on: str  # the losses behind the verdict: "held-out" or "training"
     seed_gaps: list[float]  # relative, behind the verdict
     equal_quality: list[EqualQuality]  # at the baseline's final held-out loss, and at the margin
@@ -345,18 +347,35 @@ class _Compared:
         return [float(gap) for gap in gaps]
 
 
+def _held_out_pairs(study: Study, group: Group, stage: str) -> list[tuple[float, float]] | None:
+    """One pair a seed; None where a seed was not evaluated."""
+    pairs = [held_out_pair(run, study.pairings.of(run), stage) for run in group.runs]
+    found = [pair for pair in pairs if pair is not None]
+    return found if len(found) == len(pairs) else None
+
+
 def _compare_group(study: Study, group: Group) -> _Compared:
     floors = _seed_floors(study, study.baseline_group(group))
     runs = [compare_run(study, run, floors) for run in group.runs]
     stage = _gap_stage(study, runs)
-    partners = [study.pairings.of(run) for run in group.runs]
-    held_out = [held_out_pair(run, partner, stage) for run, partner in zip(group.runs, partners)]
-    pairs = [pair for pair in held_out if pair is not None]
-    judged_on = "held-out"
-    if len(pairs) < len(held_out):
-        pairs = [training_pair(run, partner, stage) for run, partner in zip(group.runs, partners)]
-        judged_on = "training"
-    return _Compared(group, runs, stage, judged_on, pairs)
+    pairs = _held_out_pairs(study, group, stage)
+    if pairs is not None:
+        return _Compared(group, runs, stage, "held-out", pairs)
+    pairs = [training_pair(run, study.pairings.of(run), stage) for run in group.runs]
+    return _Compared(group, runs, stage, "training", pairs)
+
+
+def _verdicts_after(study: Study, groups: Sequence[_Compared], stage: str) -> list[Verdict | None]:
+    """The verdict on each group by the held-out loss after `stage`: all groups are one family, as
+    in the verdict on the study. None where a seed has no such loss."""
+    pairs = [_held_out_pairs(study, item.group, stage) for item in groups]
+    judged = [
+        dataclasses.replace(item, gap_stage=stage, judged_on="held-out", pairs=found)
+        for item, found in zip(groups, pairs)
+        if found is not None
+    ]
+    verdicts = iter(judge(_evidence(study, judged), study.design))
+    return [None if found is None else next(verdicts) for found in pairs]
 
 
 def _broken(compared: _Compared) -> list[bool]:
@@ -394,7 +413,9 @@ def _evidence(study: Study, groups: Sequence[_Compared]) -> list[Evidence]:
     return result
 
 
-def _summarise_group(study: Study, compared: _Compared, verdict: Verdict) -> GroupSummary:
+def _summarise_group(
+    study: Study, compared: _Compared, verdict: Verdict, verdicts_after: dict[str, Verdict | None]
+) -> GroupSummary:
     """All numbers of one recipe and variant."""
     group, runs, gap_stage = compared.group, compared.runs, compared.gap_stage
     ends = [item.stages[gap_stage] for item in runs if gap_stage in item.stages]
@@ -427,6 +448,7 @@ def _summarise_group(study: Study, compared: _Compared, verdict: Verdict) -> Gro
         area=stats.spread_over_seeds(areas),
         gap_stage=gap_stage,
         verdict=verdict,
+        verdicts_after=verdicts_after,
         judged_on=compared.judged_on,
         seed_gaps=compared.gaps,
         equal_quality=[
@@ -457,7 +479,11 @@ def summarise(study: Study) -> list[GroupSummary]:
     """One summary per group, in the study's order. All are judged together."""
     groups = [_compare_group(study, group) for group in study.groups]
     verdicts = judge(_evidence(study, groups), study.design)
-    return [_summarise_group(study, *item) for item in zip(groups, verdicts)]
+    after = {stage: _verdicts_after(study, groups, stage) for stage in study.stages}
+    return [
+        _summarise_group(study, group, verdict, {stage: after[stage][row] for stage in after})
+        for row, (group, verdict) in enumerate(zip(groups, verdicts))
+    ]
 
 
 def measured_stage(study: Study) -> str:

@@ -29,6 +29,7 @@ from fp8lab_analysis.operands import OperandSummary, TensorSummary, tensor_summa
 from fp8lab_analysis.runs import Event, Run
 from fp8lab_analysis.speed import EqualQuality
 from fp8lab_analysis.study import Study
+from fp8lab_analysis.verdicts import Verdict
 
 WORST_TENSORS = 6  # per group in the HTML table
 
@@ -273,13 +274,26 @@ class _Evaluation:
     stage: str
     held_out: stats.Spread
     gap: stats.Spread
+    verdict: Verdict | None
     match: MatchSummary | None
+
+    def percent(self, of: Callable[[Verdict], float]) -> float | None:
+        """A number of the verdict, where one was tested."""
+        tested = self.verdict is not None and math.isfinite(self.verdict.gap.mean)
+        return 100.0 * of(self.verdict) if tested and self.verdict is not None else None
 
 
 def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
     """One row per recipe and evaluated stage."""
     rows = [
-        _Evaluation(s.group.label, stage, s.held_out[stage], s.held_out_gap[stage], match)
+        _Evaluation(
+            s.group.label,
+            stage,
+            s.held_out[stage],
+            s.held_out_gap[stage],
+            s.verdicts_after[stage],
+            match,
+        )
         for s in summaries
         for stage in study.stages
         for match in [s.matches.get(stage)]
@@ -292,6 +306,9 @@ def evaluation_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
         (Column("held-out sd over seeds", "nats/token", "{:.4f}"), lambda r: r.held_out.sd),
         (Column("held-out gap", "nats/token", "{:+.4f}"), lambda r: r.gap.mean),
         (Column("held-out gap sd", "nats/token", "{:.4f}"), lambda r: r.gap.sd),
+        (Column("relative gap", "%", "{:+.3f}"), lambda r: r.percent(lambda v: v.gap.mean)),
+        (Column("half width", "%", "{:.3f}"), lambda r: r.percent(lambda v: v.half_width)),
+        (Column("verdict after the stage"), lambda r: r.verdict.kind.value if r.verdict else None),
         (Column("answers right", "", "{:.0f}"), lambda r: r.match.correct if r.match else None),
         (Column("problems asked", "", "{}"), lambda r: r.match.asked if r.match else None),
         (Column("exact match", "%", "{:.1f}"), lambda r: _match_percentages(r.match)[0]),
