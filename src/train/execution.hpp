@@ -53,6 +53,7 @@ class Execution {
   /// Makes the model of the stage that position() is in. Returns what happened to it.
   std::vector<EventRecord> begin_stage();
   bool is_stage_done() const { return position_.stage_step == stage().steps; }
+  bool is_last_step_done() const { return position_.step == total_steps(); }
   /// Takes the next step of the stage; the weights are hashed where the configuration says so.
   StepTaken step();
   void end_stage();
