@@ -106,8 +106,8 @@ Walk Search::walk(std::size_t side, std::int64_t last) {
   const ReplaySource& source = sources_[side];
   Replay replay(source, start_, say_);
   Walk walk;
+  say(fmt::format("executing {} again up to step {}", source.name, last));
   for (std::int64_t step = replay.position().step + 1; step <= last; ++step) {
-    say(fmt::format("executing step {} of {} of {} again", step, last, source.name));
     if (replay.is_complete()) {
       throw Error(fmt::format("{}: has no step {}: its configuration ends after {}", source.name,
                               step, replay.position().step));

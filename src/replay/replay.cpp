@@ -72,12 +72,17 @@ TensorView Replay::state(std::size_t index) {
   return found;
 }
 
-void replay_all(const ReplaySource& source, const std::function<void(const StepTaken&)>& visit) {
+std::vector<StepTaken> replay_all(
+    const ReplaySource& source,
+    const std::function<void(std::int64_t step, std::int64_t total)>& progress) {
   Replay replay(source, {});
+  std::vector<StepTaken> steps;
   while (!replay.is_complete()) {
     replay.prepare();
-    visit(replay.step());
+    steps.push_back(replay.step());
+    if (progress) progress(steps.back().record.step, replay.total_steps());
   }
+  return steps;
 }
 
 }  // namespace fp8lab

@@ -36,6 +36,7 @@ class Replay {
   Replay(const ReplaySource& source, const StartPoint& start, const Execution::Say& say = {});
 
   const RunPosition& position() const { return execution_.position(); }
+  std::int64_t total_steps() const { return execution_.total_steps(); }
   /// True when there is no further step.
   bool is_complete() const;
   /// Begins the stage of the next step, where that is a new one.
@@ -66,7 +67,9 @@ class Replay {
   bool is_at_work_ = false;  ///< in a stage
 };
 
-/// Executes the whole run and hands each step to `visit`.
-void replay_all(const ReplaySource& source, const std::function<void(const StepTaken&)>& visit);
+/// Executes the whole run; `progress` is told after every step.
+std::vector<StepTaken> replay_all(
+    const ReplaySource& source,
+    const std::function<void(std::int64_t step, std::int64_t total)>& progress = {});
 
 }  // namespace fp8lab

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 namespace fp8lab {
 
@@ -28,6 +29,23 @@ StepDifference first_difference(const std::vector<StepRecord>& expected,
     }
   }
   return {};
+}
+
+StepDifference first_difference(const std::vector<StepTaken>& expected,
+                                const std::vector<StepTaken>& actual) {
+  const auto same_statistics = [](const StepTaken& a, const StepTaken& b) {
+    return a.statistics.size() == b.statistics.size() &&
+           std::memcmp(a.statistics.data(), b.statistics.data(),
+                       a.statistics.size() * sizeof(OperandStatistics)) == 0;
+  };
+  const std::size_t both = std::min(expected.size(), actual.size());
+  for (std::size_t i = 0; i < both; ++i) {
+    std::string what = difference(expected[i].record, actual[i].record);
+    if (what.empty() && !same_statistics(expected[i], actual[i])) what = "operand statistics";
+    if (!what.empty()) return {expected[i].record.step, what};
+  }
+  if (expected.size() == actual.size()) return {};
+  return {static_cast<std::int64_t>(both) + 1, "number of steps"};
 }
 
 const StepRecord* find_step(const std::vector<StepRecord>& records, std::int64_t step) {

@@ -26,8 +26,8 @@ Verification verify_run(const RecordedRun& run, const ReplaySource& source,
                             file, recorded, found.last - first, first));
   }
   Replay replay(source, found.start, say);
+  if (say) say(fmt::format("executing {} again up to step {}", file, found.last));
   for (std::int64_t step = found.start.position.step + 1; step <= found.last; ++step) {
-    if (say) say(fmt::format("executing step {} of {} again", step, found.last));
     replay.prepare();
     found.actual = replay.step().record;
     ++found.executed;
