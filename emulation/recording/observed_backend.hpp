@@ -3,8 +3,11 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <variant>
+#include <vector>
 
+#include "emulation/recording/outputs.hpp"
 #include "emulation/recording/stand_in.hpp"
 
 namespace fp8lab {
@@ -20,6 +23,9 @@ struct Upload {
 using AnyOperation = std::variant<FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
                                       FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION) const Upload*>;
 #undef FP8LAB_OPERATION
+
+/// All that an operation or an upload writes.
+std::vector<OperationOutput> outputs_of(const AnyOperation& op);
 
 /// May use the backend's memory: nothing else runs meanwhile.
 class OperationObserver {

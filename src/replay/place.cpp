@@ -91,15 +91,6 @@ std::string_view name_of(Phase phase) {
   return "?";
 }
 
-std::vector<OperationOutput> outputs_of(const AnyOperation& op) {
-  return std::visit(
-      Overloads{[](const Upload* upload) {
-                  return std::vector<OperationOutput>{{"destination", upload->destination}};
-                },
-                [](const auto* other) { return outputs_of(*other); }},
-      op);
-}
-
 std::string kind_of(const AnyOperation& op) {
   return std::visit(Overloads{[](const ops::ProduceQuantize* both) {
                                 return std::visit(

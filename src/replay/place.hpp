@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "emulation/recording/outputs.hpp"
 #include "src/model/linear.hpp"
 #include "src/model/parameters.hpp"
 
@@ -32,8 +31,6 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-/// All outputs of an operation or of an upload.
-std::vector<OperationOutput> outputs_of(const AnyOperation& op);
 /// "gemm", "adamw", "upload", ...; of what is quantized as it is made with the name of the maker.
 std::string kind_of(const AnyOperation& op);
 

@@ -40,7 +40,7 @@ def test_help_and_version() -> None:
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
     commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate"]
-    commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor"]
+    commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 

@@ -17,7 +17,7 @@ from model_files import CONFIG, random_tensors, write_folder
 from program import refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-COMMANDS += ["quantize", "bench", "eval", "generate", "doctor"]
+COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {

@@ -7,9 +7,7 @@
 #include <utility>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "emulation/recording/outputs.hpp"
 #include "src/backend/factory.hpp"
-#include "src/replay/place.hpp"
 
 namespace fp8lab::test {
 
