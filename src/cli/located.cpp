@@ -43,9 +43,8 @@ std::string element_line(const LocatedDifference& found, const std::string& a,
                          const std::string& b) {
   const ElementDifference& at = *found.element;
   std::string line = fmt::format("  element ({}, {})", at.row, at.col);
-  DType dtype = DType::f32;
+  const DType dtype = at.dtype;
   if (found.a) {
-    dtype = found.a->dtype;
     line += fmt::format(" of {} x {} {}", found.a->rows, found.a->cols, name_of(dtype));
   }
   if (found.tile) {
@@ -150,9 +149,9 @@ nlohmann::ordered_json to_json(const LocatedDifference& found) {
     json["a"] = found.a ? to_json(*found.a) : ordered_json();
     json["b"] = found.b ? to_json(*found.b) : ordered_json();
   }
-  const DType dtype = found.a ? found.a->dtype : DType::f32;
   if (found.element) {
     const ElementDifference& at = *found.element;
+    const DType dtype = at.dtype;
     json["element"] = {{"row", at.row},
                        {"col", at.col},
                        {"bits_a", hex(at.bits_a, dtype)},
@@ -168,7 +167,7 @@ nlohmann::ordered_json to_json(const LocatedDifference& found) {
                     {"rows", found.tile->rows},
                     {"cols", found.tile->cols}};
   }
-  if (found.gemm) json["gemm"] = to_json(*found.gemm, dtype);
+  if (found.gemm) json["gemm"] = to_json(*found.gemm, found.a->dtype);
   return json;
 }
 

@@ -16,10 +16,37 @@ namespace {
 
 using Where = LocatedDifference::Where;
 
+/// All tensors of a state. Which working copies, delayed scales and factors there are follows from
+/// the recipe: where two sides do not have the same ones, the operations tell.
+struct StateHash {
+  std::uint64_t always = 0;  ///< weights, moments, scalars
+  std::uint64_t recipes = 0, recipes_names = 0;
+
+  bool operator==(const StateHash& other) const {
+    return always == other.always &&
+           (recipes_names != other.recipes_names || recipes == other.recipes);
+  }
+};
+
+bool is_of_recipe(const std::string& name) {
+  return name.starts_with("working/") || name.starts_with("delayed/") ||
+         name.starts_with("smoothing/");
+}
+
+StateHash hash_of(const std::vector<std::string>& names, const std::vector<std::uint64_t>& hashes) {
+  Xxh3Stream always, recipes, recipes_names;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const bool of_recipe = is_of_recipe(names[i]);
+    (of_recipe ? recipes : always).update(&hashes[i], sizeof hashes[i]);
+    if (of_recipe) recipes_names.update(names[i] + "\n");
+  }
+  return {always.digest(), recipes.digest(), recipes_names.digest()};
+}
+
 /// One side, executed up to a step.
 struct Walk {
   std::vector<StepRecord> steps;
-  std::vector<std::uint64_t> states;      ///< before each of them, in one hash
+  std::vector<StateHash> states;          ///< before each of them
   std::vector<std::uint64_t> last_state;  ///< before the last, tensor by tensor
   std::vector<std::string> state_names;
   std::vector<TracedOutput> trace;  ///< of the last
@@ -59,6 +86,7 @@ std::optional<ElementDifference> first_element(const HostMatrix& a, const HostMa
   for (std::int64_t i = 0; i < found.of; ++i) {
     const std::uint64_t x = bits_of(a.view, i), y = bits_of(b.view, i);
     if (x == y || found.count++ > 0) continue;
+    found.dtype = a.view.dtype;
     found.row = i / a.view.cols;
     found.col = i % a.view.cols;
     found.bits_a = x;
@@ -114,13 +142,13 @@ Walk Search::walk(std::size_t side, std::int64_t last) {
     }
     replay.prepare();
     std::vector<std::uint64_t> state = replay.state_hashes();
-    walk.states.push_back(xxh3(state.data(), state.size() * sizeof state[0]));
+    walk.state_names = replay.state_names();
+    walk.states.push_back(hash_of(walk.state_names, state));
     if (step < last) {
       walk.steps.push_back(replay.step().record);
       continue;
     }
     walk.last_state = std::move(state);
-    walk.state_names = replay.state_names();
     walk.before_last.checkpoint = folder_ / (side == 0 ? "a.safetensors" : "b.safetensors");
     replay.save(walk.before_last.checkpoint);
     walk.before_last.position = replay.position();
@@ -175,16 +203,22 @@ void Search::look_at_operation(const Walk& a, const Walk& b, LocatedDifference& 
 void Search::look_at_state(const Walk& a, const Walk& b, LocatedDifference& found) const {
   found.where = Where::state;
   found.step = a.steps.back().step;
-  const auto [x, y] = std::mismatch(a.last_state.begin(), a.last_state.end(), b.last_state.begin(),
-                                    b.last_state.end());
-  if (x == a.last_state.end() || y == b.last_state.end()) return;
-  const auto index = static_cast<std::size_t>(x - a.last_state.begin());
-  found.state = a.state_names[index];
+  std::array<std::size_t, 2> index{};
+  for (std::size_t i = 0; i < a.state_names.size() && found.state.empty(); ++i) {
+    const auto other = std::find(b.state_names.begin(), b.state_names.end(), a.state_names[i]);
+    if (other == b.state_names.end()) continue;
+    index = {i, static_cast<std::size_t>(other - b.state_names.begin())};
+    if (a.last_state[i] != b.last_state[index[1]]) found.state = a.state_names[i];
+  }
+  if (found.state.empty()) {
+    found.state = "the parameters are not the same ones";
+    return;
+  }
   std::array<HostMatrix, 2> values;
   for (std::size_t side = 0; side < 2; ++side) {
     Replay replay(sources_[side], (side == 0 ? a : b).before_last);
     replay.prepare();
-    values[side] = download(replay.backend(), replay.state(index));
+    values[side] = download(replay.backend(), replay.state(index[side]));
   }
   const TensorView &left = values[0].view, &right = values[1].view;
   if (left.dtype != right.dtype || left.rows != right.rows || left.cols != right.cols) return;

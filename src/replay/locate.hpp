@@ -15,6 +15,7 @@ namespace fp8lab {
 
 /// The first element, row after row, that two matrices of one shape hold with different bits.
 struct ElementDifference {
+  DType dtype = DType::f32;
   std::int64_t row = 0, col = 0;
   std::uint64_t bits_a = 0, bits_b = 0;
   double value_a = 0, value_b = 0;  ///< codes: decoded, without their scale

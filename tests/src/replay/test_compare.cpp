@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "src/model/decoder.hpp"
 #include "src/replay/compare_runs.hpp"
 #include "src/replay/verify_run.hpp"
 #include "src/train/trainer.hpp"
@@ -190,6 +191,85 @@ void find_faults(const RunConfig& config, int wanted, std::uint64_t seed) {
 }
 
 }  // namespace
+
+TEST_CASE("every operation of a step has its place") {
+  const bool gpt2 = GENERATE(false, true);
+  const RunConfig config = tiny_run("infir2", gpt2 ? kGpt2 : "");
+  const ScratchDirectory scratch;
+  const auto cpu = healthy();
+  const auto trace = traces_of(train(config, *cpu, scratch / "run"))[1];
+  const Declaration declaration = declaration_of(config.model);
+  const auto count = [&](const auto& wanted) {
+    return std::count_if(trace.begin(), trace.end(), wanted);
+  };
+  constexpr std::int64_t kTokens = 32;
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    const bool quantized = linear.name != "lm_head";
+    for (const GemmRole role : kGemmRoles) {
+      const Phase phase = role == GemmRole::fprop ? Phase::forward : Phase::backward;
+      const std::int64_t rows = role == GemmRole::wgrad ? linear.out : kTokens;
+      const std::int64_t cols = role == GemmRole::fprop ? linear.out : linear.in;
+      for (const std::int64_t micro_batch : {0, 1}) {
+        INFO(linear.name << " " << gemm_role_name(role) << " " << micro_batch);
+        const Place place{micro_batch, phase, linear.name, gemm_role_name(role)};
+        CHECK(count([&](const TracedOutput& output) {
+                return output.place == place && output.name == "d" && output.rows == rows &&
+                       output.cols == cols;
+              }) == 1);
+      }
+    }
+    for (const Slot slot : kSlots) {
+      const auto [rows, k] = operand_shape(slot, kTokens, linear.in, linear.out);
+      for (const std::int64_t micro_batch : {0, 1}) {
+        INFO(linear.name << " " << slot_name(slot) << " " << micro_batch);
+        const Phase phase = is_weight(slot)                ? Phase::weights
+                            : tensor_of(slot) == Tensor::x ? Phase::forward
+                                                           : Phase::backward;
+        const bool made = quantized && (!is_weight(slot) || micro_batch == 0);
+        CHECK(count([&](const TracedOutput& output) {
+                const Place& at = output.place;
+                // dx of a norm and its quantization are one operation of the layer that reads it.
+                const bool here = at.layer == linear.name && at.micro_batch == micro_batch;
+                return here && output.name == "codes" && output.part == slot_name(slot) &&
+                       (at.phase == phase || slot == Slot::wgrad_x) && output.rows == rows &&
+                       output.cols == k;
+              }) == (made ? 1 : 0));
+      }
+    }
+  }
+  std::vector<std::string> updated, attention, uploads;
+  for (const TracedOutput& output : trace) {
+    if (output.kind == "adamw" && output.name == "master") {
+      CHECK(output.place.phase == Phase::update);
+      updated.push_back(output.place.layer);
+    }
+    if (output.name == "out" && output.kind == "attention_forward") {
+      attention.push_back("forward " + output.place.layer);
+    }
+    if (output.name == "dq") attention.push_back("backward " + output.place.layer);
+    if (output.kind == "upload") uploads.push_back(output.name);
+    if (output.kind == "add" && output.place.phase == Phase::backward) {
+      CHECK(output.place.layer.starts_with("layers."));
+    }
+  }
+  std::vector<std::string> parameters;
+  for (const ParameterDeclaration& parameter : declaration.parameters()) {
+    parameters.push_back(parameter.name);
+  }
+  CHECK(updated == parameters);
+  const std::vector<std::string> each = {"forward layers.0.attention", "forward layers.1.attention",
+                                         "backward layers.1.attention",
+                                         "backward layers.0.attention"};
+  std::vector<std::string> both = each;
+  both.insert(both.end(), each.begin(), each.end());
+  CHECK(attention == both);
+  const std::vector<std::string> batch = {"tokens", "targets", "target weights", "positions",
+                                          "document starts"};
+  std::vector<std::string> expected = {"step scalars", "step number"};
+  expected.insert(expected.end(), batch.begin(), batch.end());
+  expected.insert(expected.end(), batch.begin(), batch.end());
+  CHECK(uploads == expected);
+}
 
 TEST_CASE("a transient fault is named to its step") {
   const RunConfig config = tiny_run("infir2");
