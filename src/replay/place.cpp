@@ -40,6 +40,17 @@ const RandomKey* key_of(const AnyOperation& op) {
       op);
 }
 
+/// Whether `operand` is the tensor's second orientation. Its own key does not tell: where both are
+/// made in one pass, it is that of the pass.
+bool is_second(const AnyOperation& op, const QuantizedOperand& operand) {
+  return std::visit(
+      Overloads{[&](const ops::QuantizeBoth* both) { return &operand == &both->second; },
+                [&](const ops::ProduceQuantize* both) { return &operand == both->second; },
+                [](const ops::Quantize* one) { return one->key.orientation != 0; },
+                [](const auto*) { return false; }},
+      op);
+}
+
 /// The parameter, state or gradient that tells whose operation it is.
 const void* subject_of(const AnyOperation& op) {
   return std::visit(
@@ -183,8 +194,8 @@ std::string PlaceTracker::part_of(const AnyOperation& op, const OperationOutput&
   if (output.operand == nullptr) {
     return output.name == "delayed state" ? tensor_name(tensor) : std::string();
   }
-  return slot_name(output.operand->key.orientation == 0 ? first_orientation(tensor)
-                                                        : second_orientation(tensor));
+  return slot_name(is_second(op, *output.operand) ? second_orientation(tensor)
+                                                  : first_orientation(tensor));
 }
 
 std::string_view PlaceTracker::uploaded(const AnyOperation& op) const {
