@@ -80,8 +80,10 @@ void CompareReport::add(const FileComparison& files) {
   const StepRecord* const x = find_step(a_.data.metrics, files.first.step);
   const StepRecord* const y = find_step(b_.data.metrics, files.first.step);
   if (x != nullptr && y != nullptr) {
-    fmt::print(": loss {} and {}, weights {} and {}", x->loss, y->loss, hex16(x->weight_hash),
-               hex16(y->weight_hash));
+    fmt::print(": loss {} and {}", x->loss, y->loss);
+    if (x->weight_hash != 0 && y->weight_hash != 0) {
+      fmt::print(", weights {} and {}", hex16(x->weight_hash), hex16(y->weight_hash));
+    }
     json_["record_a"] = to_json(*x);
     json_["record_b"] = to_json(*y);
   }

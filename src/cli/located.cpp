@@ -135,6 +135,9 @@ std::string describe(const LocatedDifference& found, const std::string& a, const
     case Where::operation: text += place_words(*found.a) + "\n"; break;
   }
   if (found.element) text += element_line(found, a, b);
+  if (found.where == Where::state && !found.element) {
+    text += "  its type or shape is not the same\n";
+  }
   if (found.gemm) text += gemm_line(found, a, b);
   return text;
 }
