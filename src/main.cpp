@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
       {"validate", "compare codecs and tensor-core models with hardware recordings", cli::validate},
       {"gemm", "what the hardware returns for two matrices", cli::gemm},
       {"quantize", "quantize a matrix or a model and measure the error", cli::quantize},
+      {"whatif", "which tensor breaks under which recipe, at one step of a run", cli::whatif},
+      {"attribute", "which source of error a gradient has, at one step of a run", cli::attribute},
       {"bench", "speed of the emulator on this machine", cli::bench},
   };
   return cli::run(commands, {argv + 1, argv + argc});

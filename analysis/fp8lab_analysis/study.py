@@ -7,6 +7,7 @@ planted outliers or another learning rate. Who is compared with whom: pairing.py
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ STUDY_SCHEMA = "fp8lab-study-2"
 FIRST_SCHEMA = "fp8lab-study-1"  # no flag of baselines; its statistics are not read
 STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
 DESIGN = ("margin", "alpha", "power", "looks", "arms_begun", "stated")  # attributes of /design
-SHARED_FOLDERS = ("shared", "_shared")  # leading stages that all arms start from; not an arm
+SHARED = re.compile(r"_?shared(-.*)?")  # folders of leading stages, from which arms start
 PLANTED = "planted outliers"
 BASELINE_RECIPE = "bf16"  # of run files without a study file
 
@@ -283,7 +284,7 @@ def _find_source(path: Path, opening: Opening) -> _Source:
         if (path / "run.h5").exists():
             return _Source(run_files=[path / "run.h5"])
         found = [
-            item for item in sorted(path.glob("*/run.h5")) if item.parent.name not in SHARED_FOLDERS
+            item for item in sorted(path.glob("*/run.h5")) if not SHARED.fullmatch(item.parent.name)
         ]
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None

@@ -45,7 +45,7 @@ void print_plan(const StudyPlan& plan) {
     fmt::print("{:>3} {} recipe={} seed={} configuration={} recipes={}{}\n", index, config.name,
                config.recipe, config.seed, config.hash, recipe_hashes(config), end);
   };
-  if (plan.shared) print("-", *plan.shared, "");
+  for (const RunConfig& shared : plan.shared) print("-", shared, "");
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {
     const PlannedArm& arm = plan.arms[i];
     print(std::to_string(i), arm.config,

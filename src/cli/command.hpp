@@ -43,6 +43,8 @@ int report(const std::vector<std::string>& arguments);
 int validate(const std::vector<std::string>& arguments);
 int gemm(const std::vector<std::string>& arguments);
 int quantize(const std::vector<std::string>& arguments);
+int attribute(const std::vector<std::string>& arguments);
+int whatif(const std::vector<std::string>& arguments);
 int bench(const std::vector<std::string>& arguments);
 
 /// One of several things that a command does, chosen by its first word.

@@ -286,6 +286,13 @@ std::string canonical_text(const RunConfig& config);
 struct StudyArm {
   std::string name;  ///< folder name, unique, for example "infir2-seed1"
   std::vector<Assignment> assignments;
+  std::string shared_run;  ///< the run of the shared stages that it starts from; empty: none
+};
+
+/// A run of the shared stages.
+struct SharedRun {
+  std::string name;  ///< folder name: "shared", with `shared_axes` for example "shared-seed1"
+  std::vector<Assignment> assignments;
 };
 
 /// A grid of runs over one base configuration.
@@ -294,9 +301,10 @@ struct StudyConfig {
   std::string title;                       ///< one line for the report
   std::filesystem::path base;              ///< run configuration file, relative to the study file
   std::vector<Assignment> assignments;     ///< applied to every arm first
-  std::vector<std::string> shared_stages;  ///< leading stages run once and shared by all arms
-  std::vector<Assignment> shared_assignments;        ///< recipe of the shared run, ...
-  std::string baseline = "bf16";                     ///< recipe that the others are compared with
+  std::vector<std::string> shared_stages;  ///< leading stages that arms start from, run before them
+  std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
+  std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
+  std::string baseline = "bf16";           ///< recipe that the others are compared with
   std::map<std::string, std::string> stage_recipes;  ///< by stage, of the base configuration
   std::vector<StudyArm> arms;                        ///< the expanded grid, in order
   std::optional<StudyDesign> design;                 ///< of [design]; nothing: none is stated

@@ -185,14 +185,47 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
   }
 }
 
+constexpr std::string_view kModelBase = "model.base";
+
+// Another model under the keys that the file itself gives. It must come before the present base is
+// replaced by its keys, since those could no longer be told from the file's own.
+void assign_model_base(toml::table& document, const std::vector<Assignment>& assignments) {
+  const Assignment* base = nullptr;
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key == kModelBase) base = &assignment;
+  }
+  if (base == nullptr) return;
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key == "model") {
+      throw Error(
+          fmt::format("{}: beside {}, which replaces the whole model; accepted: one of them",
+                      origin_of(*base), origin_of(assignment)));
+    }
+  }
+  toml::table value = parse_value(*base);
+  toml::node* model = document.get("model");
+  const bool has_keys = model != nullptr && model->is_table();
+  move_into(has_keys ? *model->as_table() : document, toml::key(has_keys ? "base" : "model"),
+            *value.get("value"));
+}
+
+void refuse_base(const Assignment& assignment) {
+  if (!assignment.key.ends_with(".base")) return;
+  throw Error(fmt::format("{}: a base cannot be exchanged, but for {}; accepted: its single keys",
+                          origin_of(assignment), kModelBase));
+}
+
 }  // namespace
 
 toml::table build_run_document(const std::string& text, const std::string& origin,
                                const std::vector<Assignment>& assignments) {
   toml::table document = parse_toml(text, origin);
+  assign_model_base(document, assignments);
   resolve_initial_model(document, assignments);
   resolve_references(document, origin);
   for (const Assignment& assignment : assignments) {
+    if (assignment.key == kModelBase) continue;
+    refuse_base(assignment);
     const std::vector<std::string> parts = split_key(assignment);
     if (parts[0] == "stages" && parts.size() > 1) {
       assign_to_stages(document, parts, assignment);

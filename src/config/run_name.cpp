@@ -10,7 +10,9 @@ bool is_run_name(std::string_view name) {
 }
 
 bool is_kept_for_study(std::string_view name) {
-  return name == "shared" || name == "report" || name == "study.h5";
+  const bool shared =
+      name.starts_with(kSharedRun) && (name == kSharedRun || name[kSharedRun.size()] == '-');
+  return shared || name == "report" || name == "study.h5";
 }
 
 }  // namespace fp8lab

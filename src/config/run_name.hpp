@@ -14,6 +14,9 @@ inline constexpr std::string_view kRunNameRule =
 /// takes it.
 bool is_run_name(std::string_view name);
 
+/// The run of a study's shared stages; with a hyphen and more where there are several.
+inline constexpr std::string_view kSharedRun = "shared";
+
 /// True for names in a study's folder that are not those of arms.
 bool is_kept_for_study(std::string_view name);
 

@@ -62,14 +62,14 @@ std::vector<Assignment> read_set(TomlReader& reader) {
 }
 
 // A value as part of a folder name: "infir2", "seed1", "peak0.001".
-std::string short_name(const std::string& key, const toml::node& node, const std::string& text) {
-  std::string word = text;
-  if (node.is_string()) {
-    word = *node.value<std::string>();
+std::string short_name(const Assignment& assignment) {
+  std::string word = assignment.value;
+  if (word.starts_with('"')) {
+    word = word.substr(1, word.size() - 2);
     const bool is_file = word.find('/') != std::string::npos || word.ends_with(".toml");
     if (is_file) word = std::filesystem::path(word).stem().string();
   } else {
-    word = key.substr(key.rfind('.') + 1) + text;
+    word = assignment.key.substr(assignment.key.rfind('.') + 1) + word;
   }
   std::string name;
   for (const char c : word) {
@@ -139,10 +139,9 @@ std::vector<StudyArm> expand_grid(const std::vector<Axis>& axes) {
     std::vector<StudyArm> product;
     for (const StudyArm& arm : arms) {
       for (const toml::node& value : *axis.values) {
-        const std::string text = value_text(value, axis.table, "values");
         StudyArm next = arm;
-        next.assignments.push_back({axis.key, text});
-        next.name += (next.name.empty() ? "" : "-") + short_name(axis.key, value, text);
+        next.assignments.push_back({axis.key, value_text(value, axis.table, "values")});
+        next.name += (next.name.empty() ? "" : "-") + short_name(next.assignments.back());
         if (&axis == &axes.back() || next.name.size() > kLongestName) {
           check_arm_name(axis.table, next.name, false);
         }
@@ -178,6 +177,46 @@ void read_arms(TomlReader& document, StudyConfig& study) {
   }
 }
 
+// The run of the shared stages that `arm` starts from: `set` and the values that the arm gives to
+// the axes of [shared].
+SharedRun shared_run_of(const TomlReader& document, const StudyConfig& study,
+                        const std::vector<Assignment>& set, const StudyArm& arm) {
+  SharedRun run{std::string(kSharedRun), set};
+  for (const std::string& axis : study.shared_axes) {
+    const auto given = std::find_if(arm.assignments.rbegin(), arm.assignments.rend(),
+                                    [&](const Assignment& a) { return a.key == axis; });
+    if (given == arm.assignments.rend()) {
+      document.fail("shared.axes", fmt::format("the arm '{}' does not set '{}'; accepted: keys "
+                                               "that every arm sets",
+                                               arm.name, axis));
+    }
+    run.assignments.push_back(*given);
+    run.name += "-" + short_name(*given);
+  }
+  return run;
+}
+
+void read_shared(TomlReader& document, StudyConfig& study) {
+  study.shared_stages = document.texts("shared_stages");
+  std::vector<Assignment> set;
+  if (std::optional<TomlReader> shared = document.table("shared")) {
+    if (study.shared_stages.empty()) {
+      document.fail("shared", "accepted: only beside shared_stages");
+    }
+    set = read_set(*shared);
+    study.shared_axes = shared->texts("axes");
+    shared->finish();
+  }
+  if (study.shared_stages.empty()) return;
+  for (StudyArm& arm : study.arms) {
+    SharedRun run = shared_run_of(document, study, set, arm);
+    arm.shared_run = run.name;
+    const bool known = std::any_of(study.shared_runs.begin(), study.shared_runs.end(),
+                                   [&](const SharedRun& other) { return other.name == run.name; });
+    if (!known) study.shared_runs.push_back(std::move(run));
+  }
+}
+
 const Table<StudyDesign>& design_table() {
   using S = StudyDesign;
   using fields::integer, fields::number;
@@ -205,9 +244,15 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
 
 // Every run of the study must be valid before the first one starts. Returns what identifies them.
 std::string check_runs(const TomlReader& document, StudyConfig& study) {
-  const RunConfig base = configure(study, "shared stages", study.shared_assignments);
-  for (const StageConfig& stage : base.stages) study.stage_recipes[stage.name] = stage.recipe;
-  std::string identity = canonical_text(base);
+  std::string identity;
+  const auto take = [&](const RunConfig& config) {
+    for (const StageConfig& stage : config.stages) study.stage_recipes[stage.name] = stage.recipe;
+    identity += canonical_text(config);
+  };
+  if (study.shared_runs.empty()) take(configure(study, "base", {}));
+  for (const SharedRun& run : study.shared_runs) {
+    take(configure(study, "run '" + run.name + "'", run.assignments));
+  }
   bool has_baseline = false;
   for (const StudyArm& arm : study.arms) {
     const RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
@@ -259,11 +304,6 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   if (!is_file(study.base)) {
     document.fail("base", fmt::format("{} does not exist", study.base.string()));
   }
-  study.shared_stages = document.texts("shared_stages");
-  if (std::optional<TomlReader> shared = document.table("shared")) {
-    study.shared_assignments = read_set(*shared);
-    shared->finish();
-  }
   study.assignments = read_set(document);
   study.assignments.insert(study.assignments.end(), assignments.begin(), assignments.end());
   study.baseline = document.text("baseline", study.baseline);
@@ -273,6 +313,7 @@ StudyConfig load_study_config(const std::filesystem::path& file,
     study.design = design;
   }
   read_arms(document, study);
+  read_shared(document, study);
   document.finish();
   for (const Assignment& assignment : assignments) {
     study.text += fmt::format("\n# --set {}", toml_quoted(assignment.key + "=" + assignment.value));

@@ -104,6 +104,16 @@ void keep_in_header(const Hdf5Handle& layout, const Hdf5Status& status) {
   status.check(H5Pset_attr_phase_change(layout.get(), kMost, 0), "H5Pset_attr_phase_change");
 }
 
+/// Metadata up to the size of a page of the kernel lies within one. A kill ends a write at such a
+/// boundary, and half a block of metadata fails its checksum: the file could not be opened again.
+void keep_in_pages(const Hdf5Handle& layout, const Hdf5Status& status) {
+  constexpr hsize_t kPageBytes = 4096;
+  status.check(H5Pset_file_space_strategy(layout.get(), H5F_FSPACE_STRATEGY_PAGE, false, 1),
+               "H5Pset_file_space_strategy");
+  status.check(H5Pset_file_space_page_size(layout.get(), kPageBytes),
+               "H5Pset_file_space_page_size");
+}
+
 /// Chunks of about 512 bytes unless the spec says otherwise: a partly filled chunk is compressed
 /// anew at every flush, and a SWMR writer cannot reuse the place of the old one. (2000 steps, each
 /// flushed: 3 MB; with 4 KiB 16 MB.)
@@ -223,6 +233,7 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path,
   const Hdf5Handle access = access_properties(status);
   const Hdf5Handle layout = status.own(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "H5Pcreate");
   keep_in_header(layout, status);
+  keep_in_pages(layout, status);
   Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, layout.get(), access.get()),
                                H5Fclose, "H5Fcreate");
   return Hdf5File(std::move(file), status);

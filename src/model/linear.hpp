@@ -75,6 +75,9 @@ class Linear {
   std::int64_t operand_rows(Slot slot) const { return operand(slot).rows; }
   std::int64_t operand_k(Slot slot) const { return operand(slot).k; }
 
+  /// The weights that `slot`, fprop.w or dgrad.w, is made from.
+  TensorView weight_source(Slot slot) const;
+
   /// An OperandStatistics of each slot's operand on the last logged step, u8.
   const TensorView& statistics() const { return statistics_; }
   /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
@@ -136,7 +139,6 @@ class Linear {
   bool is_smoothed(GemmRole role) const;
   /// Takes the factors of a smoothed GEMM from the unquantized tensors of its operands.
   void smooth(GemmRole role, const TensorView& a, const TensorView& b);
-  TensorView weight_source(Slot slot) const;
   /// The tensor that `slot` is quantized from (OrientationSource).
   TensorView source_of(Slot slot, const TensorView& original);
 

@@ -78,7 +78,7 @@ double value_of(std::uint64_t bits, DType dtype, const std::optional<QuantSpec>&
   return value;
 }
 
-std::optional<ElementDifference> first_element(const HostMatrix& a, const HostMatrix& b,
+std::optional<ElementDifference> first_element(const HostCopy& a, const HostCopy& b,
                                                const std::optional<QuantSpec>& quantizer_a,
                                                const std::optional<QuantSpec>& quantizer_b) {
   ElementDifference found;
@@ -214,7 +214,7 @@ void Search::look_at_state(const Walk& a, const Walk& b, LocatedDifference& foun
     found.state = "the parameters are not the same ones";
     return;
   }
-  std::array<HostMatrix, 2> values;
+  std::array<HostCopy, 2> values;
   for (std::size_t side = 0; side < 2; ++side) {
     Replay replay(sources_[side], (side == 0 ? a : b).before_last);
     replay.prepare();

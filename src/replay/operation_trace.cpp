@@ -24,8 +24,8 @@ bool is_alone(const AnyOperation& op) {
 }
 
 /// `operand` with its codes and scales in host memory.
-QuantizedOperand on_host(const QuantizedOperand& operand, const HostMatrix& codes,
-                         const HostMatrix& scales) {
+QuantizedOperand on_host(const QuantizedOperand& operand, const HostCopy& codes,
+                         const HostCopy& scales) {
   QuantizedOperand copy = operand;
   copy.codes = codes.view;
   copy.scales = scales.view;
@@ -64,8 +64,8 @@ std::vector<TracedOutput> TraceObserver::take() {
   return std::exchange(outputs_, {});
 }
 
-HostMatrix download(Backend& backend, const TensorView& view) {
-  HostMatrix matrix;
+HostCopy download(Backend& backend, const TensorView& view) {
+  HostCopy matrix;
   if (view.empty()) return matrix;
   matrix.bytes.resize(static_cast<std::size_t>(view.size()) * size_of(view.dtype));
   backend.download(matrix.bytes.data(), view);

@@ -48,24 +48,24 @@ class TraceObserver final : public OperationObserver {
 };
 
 /// A matrix on the host.
-struct HostMatrix {
+struct HostCopy {
   TensorView view;  ///< of `bytes`; empty when there is none
   std::vector<std::byte> bytes;
 };
-HostMatrix download(Backend& backend, const TensorView& view);
+HostCopy download(Backend& backend, const TensorView& view);
 
 /// A GEMM with everything that it reads, on the host.
 struct CapturedGemm {
   GemmSpec spec;
   QuantizedOperand a, b;  ///< whose codes and scales are those below
-  HostMatrix a_codes, a_scales, b_codes, b_scales, bias;
-  HostMatrix before;     ///< what d held, where it is added to
+  HostCopy a_codes, a_scales, b_codes, b_scales, bias;
+  HostCopy before;       ///< what d held, where it is added to
   bool is_alone = true;  ///< d is as the GEMM left it: no transform was undone, nothing added
 };
 
 /// One operation of a step as it was executed.
 struct CapturedOperation {
-  std::vector<HostMatrix> outputs;
+  std::vector<HostCopy> outputs;
   std::vector<std::optional<QuantSpec>> quantizers;  ///< of the operand that an output is part of
   std::optional<CapturedGemm> gemm;
 };
@@ -84,7 +84,7 @@ class CaptureObserver final : public OperationObserver {
  private:
   Backend& backend_;
   std::int64_t wanted_, operation_ = 0;
-  HostMatrix before_;
+  HostCopy before_;
   CapturedOperation captured_;
 };
 

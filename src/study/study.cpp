@@ -124,37 +124,57 @@ std::string describe(const ChildResult& child, const StudyOptions& options) {
                      child.log.string());
 }
 
-/// Trains the shared stages unless they are done; another process that does so is waited for.
-/// Returns false when they did not end well.
-bool run_shared(const StudyPlan& plan, const StudyOptions& options, RunCheck& check,
-                StudyResult& result) {
-  const auto lock_path = lock_of_run(options.directory, kSharedRun);
-  make_directories(lock_path.parent_path());
-  std::optional<FileLock> lock = wait_for_lock(lock_path, kSharedRun, options);
-  if (!lock) {
-    ++result.interrupted;
-    return false;
+/// True for a shared run that one of `arms` starts from.
+bool is_needed(const RunConfig& shared, const std::vector<const PlannedArm*>& arms) {
+  return std::any_of(arms.begin(), arms.end(),
+                     [&](const PlannedArm* arm) { return arm->shared_run == shared.name; });
+}
+
+/// Trains the shared runs that `arms` start from, unless they are done; one that another process
+/// trains is waited for.
+void run_shared(const StudyPlan& plan, const std::vector<const PlannedArm*>& arms,
+                const StudyOptions& options, RunCheck& check, StudyResult& result) {
+  std::vector<ChildTask> tasks;
+  for (const RunConfig& config : plan.shared) {
+    if (!is_needed(config, arms)) continue;
+    const auto lock_path = lock_of_run(options.directory, config.name);
+    make_directories(lock_path.parent_path());
+    std::optional<FileLock> lock = wait_for_lock(lock_path, config.name, options);
+    if (!lock) break;  // stopped
+    check_runs_are_those_of(plan, options.directory, check);
+    if (is_complete(options.directory, config.name)) continue;
+    tasks.push_back(make_task(config, options, options.jobs));
+    tasks.back().lock = std::make_shared<FileLock>(std::move(*lock));
+    options.say(config.name + ": starts");
   }
-  check_runs_are_those_of(plan, options.directory, check);
-  if (is_complete(options.directory, kSharedRun)) return true;
-  ChildTask task = make_task(*plan.shared, options, 1);
+  if (tasks.empty()) return;
   check.release_backends();
-  task.lock = std::make_shared<FileLock>(std::move(*lock));
-  options.say("shared: starts");
-  const auto results = run_children({task}, 1, *options.stop, [&](const ChildResult& child) {
-    options.say(fmt::format("shared: {}", describe(child, options)));
+  auto results = run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
+    options.say(fmt::format("{}: {}", child.name, describe(child, options)));
   });
-  if (results.size() != 1 || results[0].exit_code != 0) {
-    count(results, options, result);
-    return false;
-  }
+  std::erase_if(results, [](const ChildResult& child) { return child.exit_code == 0; });
+  count(results, options, result);
+  tasks.clear();
   check_runs_are_those_of(plan, options.directory, check);
-  return true;
+}
+
+/// Those whose shared run is complete; of the others it says so.
+std::vector<const PlannedArm*> with_their_start(const std::vector<const PlannedArm*>& arms,
+                                                const StudyOptions& options) {
+  std::vector<const PlannedArm*> ready;
+  for (const PlannedArm* arm : arms) {
+    if (arm->shared_run.empty() || is_complete(options.directory, arm->shared_run)) {
+      ready.push_back(arm);
+    } else {
+      options.say(fmt::format("{}: not begun, {} is not complete", arm->name, arm->shared_run));
+    }
+  }
+  return ready;
 }
 
 /// The arm as it is trained.
-RunConfig with_start(const RunConfig& arm, const StudyPlan& plan, const StudyOptions& options) {
-  if (!plan.shared) return arm;
+RunConfig with_start(const PlannedArm& arm, const StudyOptions& options) {
+  if (arm.shared_run.empty()) return arm.config;
   RunConfig config = start_from_shared(arm, options.directory);
   if (is_present(config.init_from)) return config;
   const auto folder = config.init_from.parent_path().string();
@@ -185,8 +205,9 @@ std::vector<const PlannedArm*> arms_to_run(const StudyPlan& plan, const StudyOpt
       throw Error(fmt::format("run '{}': {}", config.name, error.what()));
     }
   };
-  const bool shared = plan.shared && !arms.empty() && !is_complete(options.directory, kSharedRun);
-  if (shared) check(*plan.shared);
+  for (const RunConfig& config : plan.shared) {
+    if (is_needed(config, arms) && !is_complete(options.directory, config.name)) check(config);
+  }
   for (const PlannedArm* arm : arms) check(arm->config);
   return arms;
 }
@@ -237,21 +258,20 @@ void check_index(const StudyPlan& plan, const StudyOptions& options) {
 
 StudyPlan plan_study(const StudyConfig& study) {
   StudyPlan plan;
-  const bool has_shared = !study.shared_stages.empty();
-  if (has_shared) {
-    RunConfig config = configure(study, study.shared_assignments);
-    config.name = kSharedRun;
+  for (const SharedRun& shared : study.shared_runs) {
+    RunConfig config = configure(study, shared.assignments);
+    config.name = shared.name;
     keep_stages(study, true, config);
-    plan.shared = resolved(config);
+    plan.shared.push_back(resolved(config));
   }
   for (const StudyArm& arm : study.arms) {
     RunConfig config = configure(study, arm.assignments);
     config.name = arm.name;
-    if (has_shared) {
+    if (!arm.shared_run.empty()) {
       keep_stages(study, false, config);
       config.init_from.clear();  // the shared run starts from it, the arms from the shared run
     }
-    plan.arms.push_back({arm.name, resolved(config), false, "", arm.assignments});
+    plan.arms.push_back({arm.name, resolved(config), false, "", arm.shared_run, arm.assignments});
   }
   pair_with_baselines(study, plan.arms);
   return plan;
@@ -270,11 +290,12 @@ StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
   // A margin counts only when it was stated before there were results.
   if (study.design) rewrite_study_file(study, plan, options, check);
   StudyResult result;
-  const std::vector<const PlannedArm*> arms = arms_to_run(plan, options, check, result);
+  std::vector<const PlannedArm*> arms = arms_to_run(plan, options, check, result);
   if (!options.index) wait_for_left_runs(arms, options);
-  if (plan.shared && !arms.empty() && !run_shared(plan, options, check, result)) return result;
+  run_shared(plan, arms, options, check, result);
+  arms = with_their_start(arms, options);
   std::vector<RunConfig> configs;
-  for (const PlannedArm* arm : arms) configs.push_back(with_start(arm->config, plan, options));
+  for (const PlannedArm* arm : arms) configs.push_back(with_start(*arm, options));
   std::vector<ChildTask> tasks;
   for (const RunConfig& config : configs) {
     tasks.push_back(make_task(config, options, options.jobs));

@@ -32,16 +32,14 @@ struct PlannedArm {
   RunConfig config;
   bool is_baseline = false;
   std::string baseline_arm;  ///< to compare with; empty: none, and for a baseline
+  std::string shared_run;    ///< to start from; empty: none
   std::vector<Assignment> axes;
 };
 
 struct StudyPlan {
-  std::vector<PlannedArm> arms;     ///< in order, without the shared stages
-  std::optional<RunConfig> shared;  ///< the run of the shared stages, where the study has some
+  std::vector<PlannedArm> arms;   ///< in order, without the shared stages
+  std::vector<RunConfig> shared;  ///< runs of the shared stages; none where the study has none
 };
-
-/// The folder of the shared run.
-inline constexpr const char* kSharedRun = "shared";
 
 /// Also decides which arms are baselines and which arm is compared with which.
 StudyPlan plan_study(const StudyConfig& study);
@@ -51,12 +49,13 @@ struct StudyResult {
 };
 
 /// Runs what is not complete yet, `jobs` at a time, and rewrites study.h5 after it. The shared
-/// stages run first, once, in DIRECTORY/shared. An arm that fails does not stop the others.
+/// stages run first, in DIRECTORY/shared or one folder for each value of the shared axes. A run
+/// that fails stops no other, but for the arms that start from it.
 ///
 /// One process runs a whole study, or any number of them one arm each (`index`), of which one
-/// trains the shared stages while the others wait for it. Throws Error, before anything starts,
-/// naming the process that works on the same already; and when a run in the directory was made
-/// under settings other than those asked for, naming run and difference.
+/// trains the shared stages that they start from while the others wait for it. Throws Error, before
+/// anything starts, naming the process that works on the same already; and when a run in the
+/// directory was made under settings other than those asked for, naming run and difference.
 StudyResult run_study(const StudyConfig& study, const StudyOptions& options);
 
 }  // namespace fp8lab

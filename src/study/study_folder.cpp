@@ -7,6 +7,7 @@
 #include <chrono>
 #include <ctime>
 #include <iterator>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -65,8 +66,8 @@ std::string difference_from(const RunMeta& stored, const RunConfig& config,
   return keys + (keys.empty() || contents.empty() ? "" : "; ") + contents;
 }
 
-fs::path shared_checkpoint(const fs::path& directory) {
-  return directory / kSharedRun / "checkpoint.safetensors";
+fs::path shared_checkpoint(const fs::path& directory, const std::string& shared_run) {
+  return directory / shared_run / "checkpoint.safetensors";
 }
 
 /// The same for an arm of a study without shared stages.
@@ -79,10 +80,11 @@ std::string difference_alone(const RunMeta& stored, const RunConfig& arm, RunChe
   return {};
 }
 
-/// The same for an arm that starts from the shared run, as far as there is one that is complete.
-/// Without its checkpoint, what it wrote about its last weights stands for them.
-std::string difference_after(const RunMeta& stored, const RunConfig& arm, const fs::path& directory,
-                             const std::optional<RunStatus>& shared, RunCheck& check) {
+/// The same for an arm that starts from a shared run, as far as that is complete. Without its
+/// checkpoint, what it wrote about its last weights stands for them.
+std::string difference_after(const RunMeta& stored, const PlannedArm& arm,
+                             const fs::path& directory, const std::optional<RunStatus>& shared,
+                             RunCheck& check) {
   const RunConfig config = start_from_shared(arm, directory);
   const bool done = shared && shared->complete;
   if (done && is_present(config.init_from)) {
@@ -99,8 +101,7 @@ std::string difference_after(const RunMeta& stored, const RunConfig& arm, const 
 }
 
 /// A checkpoint in the shared run's place must be the one that this run wrote.
-void check_shared_checkpoint(const RunStatus& shared, const fs::path& directory) {
-  const fs::path file = shared_checkpoint(directory);
+void check_shared_checkpoint(const RunStatus& shared, const fs::path& file) {
   if (!shared.complete || !is_present(file)) return;
   const CheckpointSummary checkpoint = read_checkpoint(file);
   if (checkpoint.identity == hash_of(shared.meta.identity) && !shared.checkpoints.empty() &&
@@ -157,27 +158,29 @@ bool is_complete(const fs::path& directory, const std::string& name) {
   return is_present(file) && read_run_status(file).complete;
 }
 
-RunConfig start_from_shared(const RunConfig& arm, const fs::path& directory) {
-  RunConfig config = arm;
-  config.init_from = shared_checkpoint(directory);
+RunConfig start_from_shared(const PlannedArm& arm, const fs::path& directory) {
+  RunConfig config = arm.config;
+  config.init_from = shared_checkpoint(directory, arm.shared_run);
   return parse_run_config(to_toml(config), fmt::format("run '{}'", config.name), {});
 }
 
 void check_runs_are_those_of(const StudyPlan& plan, const fs::path& directory, RunCheck& check) {
   std::vector<Mismatch> mismatches;
-  std::optional<RunStatus> shared;
-  if (plan.shared) shared = read_stored(directory, kSharedRun);
-  if (shared) {
-    const std::string text = difference_alone(shared->meta, *plan.shared, check);
-    if (!text.empty()) mismatches.push_back({kSharedRun, text});
-    if (text.empty()) check_shared_checkpoint(*shared, directory);
+  std::map<std::string, std::optional<RunStatus>> shared;
+  for (const RunConfig& config : plan.shared) {
+    const auto& stored = shared[config.name] = read_stored(directory, config.name);
+    if (!stored) continue;
+    const std::string text = difference_alone(stored->meta, config, check);
+    if (!text.empty()) mismatches.push_back({config.name, text});
+    if (text.empty()) check_shared_checkpoint(*stored, shared_checkpoint(directory, config.name));
   }
   for (const PlannedArm& arm : plan.arms) {
     const std::optional<RunStatus> stored = read_stored(directory, arm.name);
     if (!stored) continue;
     const std::string text =
-        plan.shared ? difference_after(stored->meta, arm.config, directory, shared, check)
-                    : difference_alone(stored->meta, arm.config, check);
+        arm.shared_run.empty()
+            ? difference_alone(stored->meta, arm.config, check)
+            : difference_after(stored->meta, arm, directory, shared[arm.shared_run], check);
     if (!text.empty()) mismatches.push_back({arm.name, text});
   }
   if (!mismatches.empty()) refuse(directory, mismatches);

@@ -18,8 +18,8 @@ namespace fp8lab {
 /// True when DIRECTORY/NAME holds a run that is done.
 bool is_complete(const std::filesystem::path& directory, const std::string& name);
 
-/// The arm with the checkpoint of the shared run as its start.
-RunConfig start_from_shared(const RunConfig& arm, const std::filesystem::path& directory);
+/// The arm with the checkpoint of its shared run as its start.
+RunConfig start_from_shared(const PlannedArm& arm, const std::filesystem::path& directory);
 
 /// Throws Error naming the runs in `directory` that are not those of the plan, and what differs:
 /// configuration, contents of recipes and data, initial weights.
@@ -30,7 +30,7 @@ void check_runs_are_those_of(const StudyPlan& plan, const std::filesystem::path&
 StudyTable describe_study(const StudyConfig& study, const StudyPlan& plan,
                           const std::filesystem::path& directory);
 
-/// Lock on one arm, or on the shared run.
+/// Lock on one arm, or on a shared run.
 std::filesystem::path lock_of_run(const std::filesystem::path& directory, const std::string& name);
 
 /// Who holds the lock, for a message.

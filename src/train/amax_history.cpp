@@ -4,8 +4,14 @@
 
 namespace fp8lab {
 
-std::string amax_history_name(const Linear& linear, Tensor tensor) {
-  return linear.name() + "/" + tensor_name(tensor);
+std::string amax_history_name(const std::string& layer, Tensor tensor) {
+  return layer + "/" + tensor_name(tensor);
+}
+
+bool continues(const AmaxHistories& histories, const std::string& name, const QuantSpec& spec) {
+  const auto found = histories.find(name);
+  return found != histories.end() && found->second.fits(spec) &&
+         static_cast<std::int64_t>(found->second.state.size()) == DelayedState::length(spec);
 }
 
 std::uint64_t hash_of(const AmaxHistories& histories) {
@@ -29,7 +35,7 @@ AmaxHistories amax_histories(Backend& backend,
                           std::vector<float>(static_cast<std::size_t>(view.size())),
                           linear->history_steps()[tensor]};
       backend.download(history.state.data(), view);
-      histories[amax_history_name(*linear, tensor)] = std::move(history);
+      histories[amax_history_name(linear->name(), tensor)] = std::move(history);
     }
   }
   return histories;
@@ -42,15 +48,14 @@ std::vector<std::string> continue_histories(Backend& backend, const AmaxHistorie
     for (const Tensor tensor : kTensors) {
       const TensorView& view = linear->delayed_states()[tensor];
       if (view.empty()) continue;
-      const std::string name = amax_history_name(*linear, tensor);
-      const auto found = histories.find(name);
-      if (found == histories.end() || !found->second.fits(delayed_spec(linear->recipe(), tensor)) ||
-          static_cast<std::int64_t>(found->second.state.size()) != view.size()) {
+      const std::string name = amax_history_name(linear->name(), tensor);
+      if (!continues(histories, name, delayed_spec(linear->recipe(), tensor))) {
         missing.push_back(name);
         continue;
       }
-      backend.upload(view, found->second.state.data());
-      linear->continue_history(tensor, found->second.steps);
+      const AmaxHistory& history = histories.at(name);
+      backend.upload(view, history.state.data());
+      linear->continue_history(tensor, history.steps);
     }
   }
   return missing;

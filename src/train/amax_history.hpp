@@ -31,7 +31,10 @@ struct AmaxHistory {
 using AmaxHistories = std::map<std::string, AmaxHistory>;
 
 /// The name of a layer's tensor in AmaxHistories.
-std::string amax_history_name(const Linear& linear, Tensor tensor);
+std::string amax_history_name(const std::string& layer, Tensor tensor);
+
+/// True where `histories` have one called `name` that a tensor quantized by `spec` can continue.
+bool continues(const AmaxHistories& histories, const std::string& name, const QuantSpec& spec);
 
 /// Identity of all of them.
 std::uint64_t hash_of(const AmaxHistories& histories);

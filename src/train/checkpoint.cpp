@@ -151,8 +151,9 @@ std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linea
   for (const auto& linear : linears) {
     for (const Tensor tensor : kTensors) {
       if (linear->delayed_states()[tensor].empty()) continue;
-      text += fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(*linear, tensor),
-                          linear->history_steps()[tensor]);
+      text +=
+          fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(linear->name(), tensor),
+                      linear->history_steps()[tensor]);
     }
   }
   return text;
@@ -296,7 +297,7 @@ void for_each_state(const CheckpointScope& scope,
   for (const auto& linear : scope.linears) {
     for (const Tensor tensor : kTensors) {
       const TensorView& state = linear->delayed_states()[tensor];
-      if (!state.empty()) visit(kDelayed + amax_history_name(*linear, tensor), state);
+      if (!state.empty()) visit(kDelayed + amax_history_name(linear->name(), tensor), state);
     }
   }
   for_each_factor(scope.linears, visit);
@@ -415,7 +416,7 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
       parse_history_steps(file.file().metadata(), file.file().path());
   for (const auto& linear : scope.linears) {
     for (const Tensor tensor : kTensors) {
-      const auto found = steps.find(amax_history_name(*linear, tensor));
+      const auto found = steps.find(amax_history_name(linear->name(), tensor));
       if (found != steps.end()) linear->continue_history(tensor, found->second);
     }
   }

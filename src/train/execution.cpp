@@ -20,6 +20,11 @@ constexpr std::uint32_t kDataStream = 0x5eed;
 
 }  // namespace
 
+Mixture training_stream(const DataSources& data, const RunConfig& config,
+                        const StageConfig& stage) {
+  return {data, config.seed, kDataStream + static_cast<std::uint32_t>(stage.kind)};
+}
+
 Execution::Execution(const RunConfig& config, Backend& backend,
                      const std::filesystem::path& init_from, Say say)
     : config_(config),
@@ -85,8 +90,7 @@ void Execution::open_data() {
     DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
     std::optional<DataSources> eval;
     if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
-    const std::uint32_t stream = kDataStream + static_cast<std::uint32_t>(stage.kind);
-    Mixture mixture(train, config_.seed, stream);
+    Mixture mixture = training_stream(train, config_, stage);
     check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
   }

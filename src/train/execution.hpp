@@ -20,6 +20,9 @@
 
 namespace fp8lab {
 
+/// The training data of a stage as its steps read them, from the beginning.
+Mixture training_stream(const DataSources& data, const RunConfig& config, const StageConfig& stage);
+
 /// What a step leaves for those who record or compare it.
 struct StepTaken {
   StepRecord record;  ///< `seconds` is the caller's

@@ -46,9 +46,9 @@ RunStatus RunDirectory::status_of(const Identity& identity, const RunConfig& con
                           keys.empty() ? "" : " (" + keys + ")"));
 }
 
-std::optional<RunPosition> RunDirectory::find_checkpoint(const RunStatus& status,
-                                                         const Identity& identity,
-                                                         const RunConfig& config) const {
+std::optional<CheckpointSummary> RunDirectory::find_checkpoint(const RunStatus& status,
+                                                               const Identity& identity,
+                                                               const RunConfig& config) const {
   const std::string file = checkpoint_file().string();
   const auto& recorded = status.checkpoints;
   if (!is_present(file)) {
@@ -64,7 +64,6 @@ std::optional<RunPosition> RunDirectory::find_checkpoint(const RunStatus& status
                             run_file().string()));
   }
   check_position(checkpoint.position, config, file);
-  // A kill between the two files leaves one that is not recorded yet.
   const std::int64_t step = checkpoint.position.step;
   const bool is_recorded = !recorded.empty() && step <= recorded.back().step;
   if (is_recorded && (step < recorded.back().step || checkpoint.hash != recorded.back().hash)) {
@@ -73,7 +72,7 @@ std::optional<RunPosition> RunDirectory::find_checkpoint(const RunStatus& status
                     "that back",
                     file, step, run_file().string(), recorded.back().step));
   }
-  return checkpoint.position;
+  return checkpoint;
 }
 
 }  // namespace fp8lab

@@ -29,11 +29,13 @@ class RunDirectory {
   /// The status of the run here. Throws Error naming what differs unless it is a run of `identity`.
   RunStatus status_of(const Identity& identity, const RunConfig& config) const;
 
-  /// Where that run goes on: the position of the checkpoint, or nothing when it was killed before
-  /// the first one. Throws Error when the checkpoint is missing though `status` records one, older
-  /// than that, damaged, or of another run.
-  std::optional<RunPosition> find_checkpoint(const RunStatus& status, const Identity& identity,
-                                             const RunConfig& config) const;
+  /// Where that run goes on: the checkpoint, or nothing when it was killed before the first one. A
+  /// kill between the two files leaves a checkpoint that `status` does not record yet. Throws Error
+  /// when the checkpoint is missing though `status` records one, older than that, damaged, or of
+  /// another run.
+  std::optional<CheckpointSummary> find_checkpoint(const RunStatus& status,
+                                                   const Identity& identity,
+                                                   const RunConfig& config) const;
 
  private:
   std::filesystem::path directory_;

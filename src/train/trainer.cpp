@@ -130,12 +130,17 @@ bool Trainer::open_log() {
   const Identity& identity = execution_->identity();
   const RunStatus status = directory_.status_of(identity, config_);
   if (status.complete) return false;
-  const std::optional<RunPosition> position = directory_.find_checkpoint(status, identity, config_);
-  if (position) execution_->go_on_from(directory_.checkpoint_file(), *position);
+  const std::optional<CheckpointSummary> checkpoint =
+      directory_.find_checkpoint(status, identity, config_);
+  if (checkpoint) execution_->go_on_from(directory_.checkpoint_file(), checkpoint->position);
   last_evaluation_ = status.last_eval_step;
   log_ = RunLog::resume(directory_.run_file(), execution_->position().step,
                         config_.logging.every_steps, std::move(lock));
   record_changes(status.meta);
+  // One that a kill kept from being recorded.
+  if (checkpoint &&
+      (status.checkpoints.empty() || status.checkpoints.back().step < checkpoint->position.step))
+    log_->append(CheckpointRecord{checkpoint->position.step, checkpoint->hash});
   return true;
 }
 

@@ -18,6 +18,7 @@ from program import refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
 COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
+COMMANDS += ["whatif", "attribute"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {

@@ -256,6 +256,60 @@ def test_a_lost_shared_checkpoint_is_named(tmp_path: Path) -> None:
     study.done()
 
 
+SEEDS = '[[axis]]\nkey = "seed"\nvalues = [1, 2]\n'
+SHARED_SEEDS = SHARED + '[shared]\naxes = ["seed"]\nset = { recipe = "bf16" }\n'
+
+
+def test_each_seed_starts_from_its_own_shared_run(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED_SEEDS + SEEDS)
+    assert "shared-seed2" in study.listed()
+    study.done()
+    starts = {
+        (seed, recipe): meta(study.out / f"seed{seed}-{recipe}", "initial_weights_hash")
+        for seed in (1, 2)
+        for recipe in ARMS
+    }
+    for seed in (1, 2):
+        assert starts[seed, "bf16"] == starts[seed, "fp32"]
+        assert int(starts[seed, "bf16"], 16) == hashes(study.out / f"shared-seed{seed}")[-1]
+        assert meta(study.out / f"shared-seed{seed}", "recipe_name") == "bf16"
+    assert starts[1, "bf16"] != starts[2, "bf16"]
+    assert len(load_study([study.out]).runs) == 4
+    # A shared run that has other weights now is noticed by its own arms.
+    shutil.rmtree(study.out / "shared-seed2")
+    shutil.copytree(study.out / "shared-seed1", study.out / "shared-seed2")
+    assert "'shared-seed2'" in study.refused()
+
+
+def test_a_killed_shared_run_keeps_its_own_arms_only(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED_SEEDS + SEEDS)
+    study.base.write_text(BASE.format(steps=2).replace("\nsteps = 2", "\nsteps = 4000", 1))
+    process, child = start_and_wait_for_child(study, "--jobs", 1)
+    os.kill(child, signal.SIGKILL)
+    out, error = process.communicate(timeout=120)
+    assert process.returncode == 1, (out, error)
+    assert "shared-seed1: killed by signal 9" in out and "seed1-bf16: not begun" in out
+    assert study.complete() == {
+        f"seed{seed}-{recipe}": seed == 2 for seed in (1, 2) for recipe in ARMS
+    }
+    study.done()
+    assert all(study.complete().values())
+
+
+def test_a_checkpoint_that_a_kill_left_unrecorded_is_recorded_later(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done()
+    shutil.rmtree(study.out / "fp32")
+    shared = study.out / "shared" / "run.h5"
+    with h5py.File(shared, "r+", libver="latest") as run:  # as killed between its two files
+        recorded = list(run["/checkpoints/hash"][:])
+        for name in ("/checkpoints/step", "/checkpoints/hash", "/complete"):
+            run[name].resize(0, axis=0)
+    assert "shared: complete after" in study.done()
+    with h5py.File(shared, "r") as run:
+        assert list(run["/checkpoints/hash"][:]) == recorded
+
+
 def test_a_new_arm_joins_what_is_done(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED)
     study.done()
@@ -572,7 +626,7 @@ def test_a_study_of_a_million_million_arms_is_refused_at_once(tmp_path: Path) ->
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("name", ["study.h5", "report", "shared", "a" * 300])
+@pytest.mark.parametrize("name", ["study.h5", "report", "shared", "shared-2", "a" * 300])
 def test_arm_names_that_are_no_folders_are_refused(tmp_path: Path, name: str) -> None:
     study = Study(tmp_path)
     study.file.write_text(study.file.read_text() + f'[[arm]]\nname = "{name}"\n')

@@ -57,6 +57,8 @@ ALLOWED: dict[str, set[str]] = {
     "src/evaluation": {*MODEL, "src/model", "src/objectives"},
     # Plans are made by running the step against a recording.
     "src/train": {*TRAIN, "emulation/recording"},
+    # Errors of products are those against the truth path.
+    "src/diagnosis": {*TRAIN, "emulation/recording", "emulation/reference", "src/train"},
     "src/study": {*TRAIN, "src/train"},
     # The factory and the tools that compare backends are the only ones that name a backend.
     "src/backend": {*TOOLS, "src/io", "src/config"},

@@ -163,6 +163,16 @@ TEST_CASE("assignments") {
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.hidden_size == 384);
   CHECK(with({{"model", "small"}, {"model.num_hidden_layers", "3"}}).model.num_hidden_layers == 3);
   CHECK(with({{"model.num_hidden_layers", "3"}, {"model", "small"}}).model.num_hidden_layers == 4);
+  // Another base keeps the keys that the file gives beside it, wherever it stands.
+  const std::string wide = "model = { base = \"tiny\", vocab_size = 4096 }\n" +
+                           std::string(kRun).substr(std::string(kRun).find("[[stages]]"));
+  const auto based = [&](const std::vector<Assignment>& assignments) {
+    return parse_run_config(wide, "c.toml", assignments).model;
+  };
+  CHECK(based({{"model.base", "small"}}).hidden_size == 384);
+  CHECK(based({{"model.base", "small"}}).vocab_size == 4096);
+  CHECK(based({{"model.hidden_size", "320"}, {"model.base", "small"}}).hidden_size == 320);
+  CHECK(with({{"model.base", "small"}}).model.hidden_size == 384);
   // Text that would add a key of its own is a string, not TOML.
   CHECK(with({{"init_from", "a\nseed = 5"}}).seed == 1);
   CHECK(with({{"seed", "2"}}).hash != with({}).hash);
@@ -306,6 +316,8 @@ TEST_CASE("bad assignments name the assignment") {
       {{"seed", "one"}, {"assignment 'seed=one'", "the string 'one'", "an integer"}},
       {{"recipe.name", "x"}, {"assignment 'recipe.name=x'", "'recipe' is no table"}},
       {{"model", "huge"}, {"assignment 'model=huge'", "unknown model 'huge'"}},
+      {{"model.base", "huge"}, {"assignment 'model.base=huge'", "unknown model 'huge'"}},
+      {{"stages.one.base", "cpt"}, {"'stages.one.base=cpt'", "cannot be exchanged", "model.base"}},
       {{"stages.one.steps", "5000000000000"}, {"assignment 'stages.one.steps", "from 1 to"}},
   };
   for (const Row& row : rows) {
@@ -332,6 +344,26 @@ class StudyFolder {
   ScratchDirectory folder_;
 };
 
+TEST_CASE("a shared run for each value of the shared axes") {
+  const StudyFolder folder;
+  const StudyConfig study = folder.load(
+      "base = \"base.toml\"\nshared_stages = [\"one\"]\n"
+      "[shared]\naxes = [\"seed\"]\nset = { recipe = \"bf16\" }\n"
+      "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
+      "[[axis]]\nkey = \"seed\"\nvalues = [4, 2]\n"
+      "[[arm]]\nname = \"odd\"\n[arm.set]\nseed = 2\nrecipe = \"mxfp8\"\n");
+  std::vector<std::string> runs, starts;
+  for (const SharedRun& run : study.shared_runs) runs.push_back(run.name);
+  for (const StudyArm& arm : study.arms) starts.push_back(arm.shared_run);
+  CHECK(runs == std::vector<std::string>{"shared-seed4", "shared-seed2"});
+  CHECK(starts == std::vector<std::string>{"shared-seed4", "shared-seed2", "shared-seed4",
+                                           "shared-seed2", "shared-seed2"});
+  const std::vector<Assignment>& set = study.shared_runs[1].assignments;
+  REQUIRE(set.size() == 2);
+  CHECK(set[0].key == "recipe");
+  CHECK(set[1].value == "2");
+}
+
 TEST_CASE("a study expands to the product of its axes, then its arms") {
   const StudyFolder folder;
   const StudyConfig study = folder.load(
@@ -345,8 +377,11 @@ TEST_CASE("a study expands to the product of its axes, then its arms") {
   CHECK(study.name == "s");
   CHECK(study.baseline == "bf16");
   CHECK(study.shared_stages == std::vector<std::string>{"one"});
-  REQUIRE(study.shared_assignments.size() == 1);
-  CHECK(study.shared_assignments[0].key == "recipe");
+  REQUIRE(study.shared_runs.size() == 1);
+  CHECK(study.shared_runs[0].name == "shared");
+  REQUIRE(study.shared_runs[0].assignments.size() == 1);
+  CHECK(study.shared_runs[0].assignments[0].key == "recipe");
+  for (const StudyArm& arm : study.arms) CHECK(arm.shared_run == "shared");
   std::vector<std::string> names;
   for (const StudyArm& arm : study.arms) names.push_back(arm.name);
   CHECK(names == std::vector<std::string>{"bf16-seed1-peak0.001", "bf16-seed2-peak0.001",
@@ -435,7 +470,11 @@ TEST_CASE("bad studies are refused") {
       {base + "baseline = \"fp32\"\n" + axis, {"'baseline'", "no arm runs the recipe 'fp32'"}},
       {base + "shared_stages = [\"two\"]\n" + axis, {"'shared_stages'", "'two'", "leading"}},
       {base + "shared_stages = [\"one\", \"two\"]\n" + axis, {"no stage for the arms"}},
-      {base + "[shared]\nset = { seed = \"x\" }\n" + axis, {"shared stages", "an integer"}},
+      {base + "shared_stages = [\"one\"]\n[shared]\nset = { seed = \"x\" }\n" + axis,
+       {"run 'shared'", "an integer"}},
+      {base + "[shared]\naxes = [\"recipe\"]\n" + axis, {"'shared'", "beside shared_stages"}},
+      {base + "shared_stages = [\"one\"]\n[shared]\naxes = [\"seed\"]\n" + axis,
+       {"'shared.axes'", "does not set 'seed'", "every arm sets"}},
       {base + "[set]\nseed = 2020-01-01\n" + axis, {"'set'", "strings, numbers"}},
   };
   for (const Row& row : rows) {

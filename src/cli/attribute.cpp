@@ -1,0 +1,150 @@
+// fp8lab attribute: which source of error a gradient has, at one step of a run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/backend/factory.hpp"
+#include "src/cli/checkpoint_source.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/diagnosis/attribution.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kCommand = "attribute";
+
+Options attribute_options() {
+  Options options(
+      "fp8lab attribute RUN|CHECKPOINT [--recipe NAME]\n"
+      "The gradient of one micro-batch of the run's present stage, from its checkpoint, under a\n"
+      "recipe and in double precision: how far apart they are, and how much of that is due to "
+      "each\n"
+      "source of error, slot, GEMM and layer. On the CPU; some fifty steps of that size");
+  options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
+  options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
+  add_step_options(options);
+  options.add("json", value<std::string>(), "also write every number to this file");
+  return options;
+}
+
+/// What the shares of a group leave of the whole; nothing where a part has none.
+struct Remainder {
+  std::optional<double> alone = 1.0;
+  double without = 1.0;
+};
+
+Remainder remainder_of(const Attribution& attribution, const PartGroup& group) {
+  Remainder left;
+  for (const Part& part : group.parts) {
+    const std::optional<double> share = attribution.share_alone(part);
+    left.alone = left.alone && share ? std::optional(*left.alone - *share) : std::nullopt;
+    left.without -= attribution.share_without(part);
+  }
+  return left;
+}
+
+std::string error_text(const std::optional<double>& error) {
+  return error ? fmt::format("{:.3g}", *error) : "-";
+}
+
+std::string percent(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
+}
+
+void print_group(const Attribution& attribution, const PartGroup& group) {
+  std::size_t width = 9;  // "remainder"
+  for (const Part& part : group.parts) width = std::max(width, part.name.size());
+  const auto row = [&](const std::string& name, const std::string& alone,
+                       const std::string& share_alone, const std::string& without,
+                       const std::string& share_without) {
+    fmt::print("{:<{}}  {:>9} {:>8}  {:>9} {:>8}\n", name, width, alone, share_alone, without,
+               share_without);
+  };
+  fmt::print("\n");
+  row(group.name, "alone", "share", "without", "share");
+  std::vector<Part> parts = group.parts;
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.without < b.without; });
+  for (const Part& part : parts) {
+    row(part.name, error_text(part.alone), percent(attribution.share_alone(part)),
+        error_text(part.without), percent(attribution.share_without(part)));
+  }
+  const Remainder left = remainder_of(attribution, group);
+  if (left.alone) row("remainder", "", percent(left.alone), "", percent(left.without));
+}
+
+ordered_json number_or_null(const std::optional<double>& value) {
+  return value ? finite_json(*value) : ordered_json();
+}
+
+ordered_json to_json(const Attribution& attribution) {
+  ordered_json json = {{"error", finite_json(attribution.whole)},
+                       {"error_with_nothing", finite_json(attribution.nothing)},
+                       {"remarks", attribution.remarks}};
+  for (const PartGroup& group : attribution.groups) {
+    ordered_json entry = {{"group", group.name}};
+    for (const Part& part : group.parts) {
+      entry["parts"].push_back({{"name", part.name},
+                                {"alone", number_or_null(part.alone)},
+                                {"share_alone", number_or_null(attribution.share_alone(part))},
+                                {"without", finite_json(part.without)},
+                                {"share_without", finite_json(attribution.share_without(part))}});
+    }
+    const Remainder left = remainder_of(attribution, group);
+    if (left.alone) {
+      entry["remainder_alone"] = finite_json(*left.alone);
+      entry["remainder_without"] = finite_json(left.without);
+    }
+    json["groups"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+}  // namespace
+
+int attribute(const std::vector<std::string>& arguments) {
+  const Values values = parse_arguments(kCommand, attribute_options(), arguments, {{"run", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string name = required(values, "run", kCommand);
+  check_output_files(values, kCommand, {"json"});
+  PhaseLine phase;
+  phase.begin("opening " + name);
+  const CheckpointSource source = open_checkpoint_source(name, values, kCommand);
+  const Recipe recipe = values.count("recipe") != 0
+                            ? load_recipe(values["recipe"].as<std::string>())
+                            : source.run.recipe;
+  const int threads = threads_of(values, kCommand);
+  const auto backend = make_backend(source.run.config.backend, threads);
+  const Attribution attribution =
+      attribute_gradient(*backend, source.run, source.step, recipe, threads,
+                         [&](const std::string& part) { phase.begin(part); });
+  phase.begin("");
+  print_step(source, *backend);
+  fmt::print(
+      "gradient under recipe {}: error {:.4g} against double precision, relative; with every "
+      "source\n"
+      "switched off {:.2g}. Shares of the error in squares: of a source alone, and by what leaving "
+      "it\n"
+      "out takes away\n",
+      recipe.name, attribution.whole, attribution.nothing);
+  for (const std::string& sentence : attribution.remarks) fmt::print("{}\n", sentence);
+  for (const PartGroup& group : attribution.groups) print_group(attribution, group);
+  if (values.count("json") != 0) {
+    ordered_json json = step_json(source, *backend);
+    json["attributed_recipe"] = recipe.name;
+    json["attributed_recipe_hash"] = recipe.hash;
+    json.update(to_json(attribution));
+    write_json(values["json"].as<std::string>(), json);
+  }
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,109 @@
+#include "src/cli/checkpoint_source.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/train/identity.hpp"
+
+namespace fp8lab::cli {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+/// Whose data are read to get to a batch.
+constexpr std::int64_t kMostSteps = 100000;
+
+}  // namespace
+
+void add_step_options(Options& options) {
+  options.add("batch", value<std::int64_t>(1),
+              "whose data: those of the first micro-batch of the N-th step after the checkpoint");
+  options.add("backend", value<std::string>(), "cpu or cuda (default: the run's)");
+  options.add("threads", value<int>(0), "0: all processors");
+}
+
+CheckpointSource open_checkpoint_source(const std::string& path, const Values& values,
+                                        const std::string& command) {
+  const auto batch = values["batch"].as<std::int64_t>();
+  if (batch < 1 || batch > kMostSteps) {
+    throw Error(fmt::format("{}: --batch {}: accepted: 1 to {}", command, batch, kMostSteps));
+  }
+  ModelSource model = open_model(path);
+  if (model.checkpoint.empty()) {
+    throw Error(fmt::format("{}: {} is neither a run with a checkpoint nor a checkpoint of one",
+                            command, path));
+  }
+  if (model.run_config.empty()) {
+    throw Error(fmt::format("{}: no run.h5 lies beside {}, which says what the run trains on",
+                            command, model.checkpoint.string()));
+  }
+  if (read_checkpoint(model.checkpoint).identity != hash_of(model.identity)) {
+    throw Error(fmt::format("{}: {} is a checkpoint of another run than the run.h5 beside it",
+                            command, model.checkpoint.string()));
+  }
+  std::vector<Assignment> assignments;
+  if (values.count("backend") != 0) {
+    assignments.push_back({"backend", values["backend"].as<std::string>()});
+  }
+  const RunConfig config = parse_run_config(model.run_config, path, assignments);
+  if (config.backend == "truth") {
+    throw Error(fmt::format(
+        "{}: backend 'truth' quantizes nothing; accepted: --backend cpu or cuda", command));
+  }
+  CheckpointedRun run = open_checkpointed_run(config, model.checkpoint);
+  const StageConfig& stage = run.stage();
+  model.require_unchanged("recipe of stage " + stage.name, run.recipe.hash, "start the run anew");
+  const DataSources data = open_sources(stage.data, config.model.vocab_size, "stage " + stage.name);
+  model.require_unchanged("training data of stage " + stage.name, content_hash(data),
+                          "start the run anew");
+  StepBatch step = batch_of_step(run, data, batch - 1);
+  return {std::move(model), std::move(run), std::move(step)};
+}
+
+DataSources open_evaluation_data(const CheckpointSource& source) {
+  const StageConfig& stage = source.run.stage();
+  DataSources data =
+      open_sources(stage.eval->data, source.run.config.model.vocab_size, "stage " + stage.name);
+  source.model.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
+                                 "start the run anew");
+  return data;
+}
+
+void print_step(const CheckpointSource& source, const Backend& backend) {
+  const CheckpointedRun& run = source.run;
+  fmt::print("{}: stage {}, recipe {}, checkpoint after step {}; {} x {} tokens of step {} on {}\n",
+             source.model.name, run.stage().name, run.recipe.name, run.position.step,
+             source.step.batch.sequences, source.step.batch.sequence_length,
+             source.step.context.step, backend.device());
+}
+
+ordered_json step_json(const CheckpointSource& source, const Backend& backend) {
+  const CheckpointedRun& run = source.run;
+  return {{"run", source.model.name},
+          {"stage", run.stage().name},
+          {"recipe", run.recipe.name},
+          {"recipe_hash", run.recipe.hash},
+          {"checkpoint_step", run.position.step},
+          {"step", source.step.context.step},
+          {"sequences", source.step.batch.sequences},
+          {"sequence_length", source.step.batch.sequence_length},
+          {"backend", backend.name()},
+          {"device", backend.device()}};
+}
+
+ordered_json finite_json(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json();
+}
+
+void write_json(const std::string& path, const ordered_json& json) {
+  const std::string text = json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+  write_file_atomically(path, text + "\n");
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,376 @@
+// fp8lab whatif: which tensor breaks under which recipe, at one step of a run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/backend/factory.hpp"
+#include "src/cli/checkpoint_source.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/config/spec_words.hpp"
+#include "src/diagnosis/accumulators.hpp"
+#include "src/diagnosis/known_histories.hpp"
+#include "src/diagnosis/replay.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kCommand = "whatif";
+
+Options whatif_options() {
+  Options options(
+      "fp8lab whatif RUN|CHECKPOINT --recipe NAME ... [--accumulator NAME ...]\n"
+      "One micro-batch of the run's present stage goes forward and backward from its checkpoint, "
+      "in\n"
+      "the run's own recipe. --recipe: what every GEMM multiplied there is quantized and "
+      "multiplied\n"
+      "under each recipe: error of the operands and of the products, the worst first. No "
+      "training.\n"
+      "--accumulator: the checkpoint is evaluated as another tensor core accumulates");
+  options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
+  options.add("recipe", value<std::vector<std::string>>(), "recipe by name or file, repeatable");
+  options.add("accumulator", value<std::vector<std::string>>(),
+              "accumulator of every GEMM that it can compute, such as sm89_mma_fp8 (fp8lab info "
+              "lists them), repeatable");
+  add_step_options(options);
+  options.add("worst", value<std::int64_t>(20), "products in the first table; 0: all");
+  options.add("json", value<std::string>(), "also write every number to this file");
+  return options;
+}
+
+std::vector<std::string> words_of(const Values& values, const char* option) {
+  return values.count(option) == 0 ? std::vector<std::string>()
+                                   : values[option].as<std::vector<std::string>>();
+}
+
+std::vector<Recipe> named_recipes(const std::vector<std::string>& names) {
+  std::vector<Recipe> recipes;
+  for (const std::string& name : names) {
+    Recipe recipe = load_recipe(name);
+    for (const Recipe& other : recipes) {
+      if (other.name != recipe.name) continue;
+      throw Error(
+          fmt::format("{}: --recipe {}: two recipes are called '{}'; accepted: one of each "
+                      "name",
+                      kCommand, name, recipe.name));
+    }
+    recipes.push_back(std::move(recipe));
+  }
+  return recipes;
+}
+
+Accumulator named_accumulator(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    throw Error(
+        fmt::format("{}: --accumulator {}: accepted: a name alone, such as sm89_mma_fp8; "
+                    "schedules are those of the run's recipe",
+                    kCommand, name));
+  }
+  return parse_gemm_spec(name).accumulator;
+}
+
+/// One GEMM of one layer under one recipe.
+struct Product {
+  const RecipeReplay* replay = nullptr;
+  const LayerReplay* layer = nullptr;
+  GemmRole role{};
+
+  double error() const { return layer->errors[role]; }
+  const OperandStatistics& operand(Slot slot) const { return layer->operands[slot]; }
+};
+
+/// By falling error; equal ones by recipe, layer and GEMM as they come.
+std::vector<Product> products_of(const std::vector<RecipeReplay>& replays) {
+  std::vector<Product> products;
+  for (const RecipeReplay& replay : replays) {
+    for (const LayerReplay& layer : replay.layers) {
+      for (const GemmRole role : kGemmRoles) products.push_back({&replay, &layer, role});
+    }
+  }
+  std::stable_sort(products.begin(), products.end(),
+                   [](const Product& a, const Product& b) { return a.error() > b.error(); });
+  return products;
+}
+
+/// Length of the longest of `texts`, and of `heading`.
+std::size_t width_of(const std::string& heading, const std::vector<std::string>& texts) {
+  std::size_t width = heading.size();
+  for (const std::string& text : texts) width = std::max(width, text.size());
+  return width;
+}
+
+struct Widths {
+  std::size_t recipe, layer;
+};
+
+Widths widths_of(const std::vector<RecipeReplay>& replays) {
+  std::vector<std::string> recipes, layers;
+  for (const RecipeReplay& replay : replays) recipes.push_back(replay.recipe.name);
+  for (const LayerReplay& layer : replays.front().layers) layers.push_back(layer.layer);
+  return {width_of("recipe", recipes), width_of("layer", layers)};
+}
+
+void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most) {
+  const std::vector<Product> all = products_of(replays);
+  const std::size_t count =
+      most == 0 ? all.size() : std::min(all.size(), static_cast<std::size_t>(most));
+  const auto [recipe, layer] = widths_of(replays);
+  fmt::print(
+      "\nproducts, the worst {} of {}: error of the result against exact arithmetic on "
+      "unquantized\n"
+      "operands, relative; of both operands SQNR in dB, underflow, saturation\n",
+      count, all.size());
+  fmt::print("{:<{}}  {:<{}}  GEMM   {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}\n",
+             "recipe", recipe, "layer", layer, "error", "A", "dB", "underflow", "saturated", "B",
+             "dB", "underflow", "saturated");
+  for (std::size_t i = 0; i < count; ++i) {
+    const Product& product = all[i];
+    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g}", product.replay->recipe.name, recipe,
+               product.layer->layer, layer, gemm_role_name(product.role), product.error());
+    for (const Slot slot : {a_slot(product.role), b_slot(product.role)}) {
+      const OperandStatistics& s = product.operand(slot);
+      fmt::print("  {:<8} {:>7.2f} {:>9.3g} {:>9.3g}", slot_name(slot), s.sqnr_db,
+                 s.underflow_fraction, s.saturation_fraction);
+    }
+    fmt::print("\n");
+  }
+}
+
+/// A slot under one recipe, over the layers that round there.
+struct SlotSummary {
+  std::int64_t layers = 0;
+  double mean_sqnr = 0, lowest_sqnr = 0, most_underflow = 0, most_saturation = 0;
+  std::string lowest;  ///< layer
+};
+
+SlotSummary summarize(const RecipeReplay& replay, Slot slot) {
+  SlotSummary summary;
+  double sum = 0;
+  for (const LayerReplay& layer : replay.layers) {
+    if (!layer.recipe.slot(slot).is_cast()) continue;
+    const OperandStatistics& s = layer.operands[slot];
+    sum += s.sqnr_db;
+    summary.mean_sqnr = sum / static_cast<double>(++summary.layers);
+    if (summary.lowest.empty() || s.sqnr_db < summary.lowest_sqnr) {
+      summary.lowest_sqnr = s.sqnr_db;
+      summary.lowest = layer.layer;
+    }
+    summary.most_underflow = std::max(summary.most_underflow, s.underflow_fraction);
+    summary.most_saturation = std::max(summary.most_saturation, s.saturation_fraction);
+  }
+  return summary;
+}
+
+/// A GEMM of all layers under one recipe.
+struct GemmSummary {
+  double rms_error = 0, largest_error = 0;
+  std::string largest;  ///< layer
+};
+
+GemmSummary summarize(const RecipeReplay& replay, GemmRole role) {
+  GemmSummary summary;
+  double squares = 0;
+  for (const LayerReplay& layer : replay.layers) {
+    const double error = layer.errors[role];
+    squares += error * error;
+    if (summary.largest.empty() || error > summary.largest_error) {
+      summary.largest_error = error;
+      summary.largest = layer.layer;
+    }
+  }
+  summary.rms_error = std::sqrt(squares / static_cast<double>(replay.layers.size()));
+  return summary;
+}
+
+void print_summaries(const std::vector<RecipeReplay>& replays) {
+  const auto [recipe, layer] = widths_of(replays);
+  fmt::print(
+      "\nby slot, over the layers whose operand is rounded\n{:<{}}  slot      layers  {:>8} {:>9}  "
+      "{:<{}} {:>10} {:>10}\n",
+      "recipe", recipe, "mean dB", "lowest dB", "in", layer, "underflow", "saturated");
+  for (const Slot slot : kSlots) {
+    for (const RecipeReplay& replay : replays) {
+      const SlotSummary s = summarize(replay, slot);
+      fmt::print("{:<{}}  {:<8}  {:>6}", replay.recipe.name, recipe, slot_name(slot), s.layers);
+      if (s.layers > 0) {
+        fmt::print("  {:>8.2f} {:>9.2f}  {:<{}} {:>10.3g} {:>10.3g}", s.mean_sqnr, s.lowest_sqnr,
+                   s.lowest, layer, s.most_underflow, s.most_saturation);
+      }
+      fmt::print("\n");
+    }
+  }
+  fmt::print("\nby GEMM, over all layers\n{:<{}}  GEMM   {:>9} {:>9}  in\n", "recipe", recipe,
+             "rms error", "largest");
+  for (const GemmRole role : kGemmRoles) {
+    for (const RecipeReplay& replay : replays) {
+      const GemmSummary s = summarize(replay, role);
+      fmt::print("{:<{}}  {:<5}  {:>9.3g} {:>9.3g}  {}\n", replay.recipe.name, recipe,
+                 gemm_role_name(role), s.rms_error, s.largest_error, s.largest);
+    }
+  }
+}
+
+/// What a replay does otherwise than a run of its recipe would, one sentence each.
+std::vector<std::string> remarks(const RecipeReplay& replay) {
+  std::vector<std::string> sentences;
+  std::int64_t tensors = 0, layers = 0;
+  std::string first_tensor, first_layer;
+  for (const LayerReplay& layer : replay.layers) {
+    for (const Tensor tensor : layer.without_history) {
+      if (tensors++ == 0) first_tensor = layer.layer + "/" + tensor_name(tensor);
+    }
+    if (layer.smoothed_anew && layers++ == 0) first_layer = layer.layer;
+  }
+  if (tensors > 0) {
+    sentences.push_back(history_remark(replay.recipe.name, tensors, first_tensor));
+  }
+  if (layers > 0) {
+    sentences.push_back(
+        fmt::format("recipe {}: the static smoothing factors of {} layers are those of this "
+                    "micro-batch, as the "
+                    "checkpoint has none that fit; the first is {}",
+                    replay.recipe.name, layers, first_layer));
+  }
+  return sentences;
+}
+
+void print_replays(const std::vector<RecipeReplay>& replays, std::int64_t worst) {
+  for (const RecipeReplay& replay : replays) {
+    for (const std::string& sentence : remarks(replay)) fmt::print("{}\n", sentence);
+  }
+  print_products(replays, worst);
+  print_summaries(replays);
+}
+
+ordered_json to_json(const RecipeReplay& replay) {
+  ordered_json json = {{"recipe", replay.recipe.name}, {"recipe_hash", replay.recipe.hash}};
+  json["remarks"] = remarks(replay);
+  json["layers"] = ordered_json::array();
+  for (const LayerReplay& layer : replay.layers) {
+    ordered_json entry = {{"layer", layer.layer}};
+    for (const Slot slot : kSlots) {
+      const OperandStatistics& s = layer.operands[slot];
+      entry["operands"].push_back({{"slot", slot_name(slot)},
+                                   {"quantizer", label(layer.recipe.slot(slot))},
+                                   {"sqnr_db", finite_json(s.sqnr_db)},
+                                   {"underflow_fraction", finite_json(s.underflow_fraction)},
+                                   {"saturation_fraction", finite_json(s.saturation_fraction)},
+                                   {"amax", finite_json(s.amax)},
+                                   {"rms", finite_json(s.rms)}});
+    }
+    for (const GemmRole role : kGemmRoles) {
+      entry["products"].push_back({{"gemm", gemm_role_name(role)},
+                                   {"spec", label(layer.recipe.gemm(role))},
+                                   {"relative_error", finite_json(layer.errors[role])}});
+    }
+    json["layers"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+void print_accumulators(const std::vector<AccumulatorEvaluation>& rows, std::size_t layers,
+                        const StageConfig& stage) {
+  const auto name = [](const AccumulatorEvaluation& row) {
+    return row.accumulator.empty() ? std::string("(as it is)") : row.accumulator;
+  };
+  std::vector<std::string> names;
+  for (const AccumulatorEvaluation& row : rows) names.push_back(name(row));
+  const std::size_t width = width_of("accumulator", names);
+  fmt::print(
+      "\nevaluated as other tensor cores accumulate: held-out loss of stage {}, and the logits of\n"
+      "the micro-batch against those of the run as it is\n{:<{}}  {:<10}  {:>9}  {:>10}  {:>10}  "
+      "{:>10}  {:>10}\n",
+      stage.name, "accumulator", width, "evidence", "layers", "loss", "change", "logits rms",
+      "largest");
+  for (const AccumulatorEvaluation& row : rows) {
+    const std::string loss = row.loss ? fmt::format("{:.6f}", *row.loss) : "-";
+    const std::string change =
+        row.loss ? fmt::format("{:+.2e}", *row.loss - *rows.front().loss) : "-";
+    const std::string count =
+        row.accumulator.empty() ? "-" : fmt::format("{} of {}", row.layers, layers);
+    fmt::print("{:<{}}  {:<10}  {:>9}  {:>10}  {:>10}  {:>10.3g}  {:>10.3g}\n", name(row), width,
+               row.evidence.empty() ? "-" : row.evidence, count, loss, change, row.difference_rms,
+               row.difference_largest);
+  }
+  fmt::print("logits of the run: rms {:.4g}\n", rows.front().logit_rms);
+  if (!rows.front().loss) fmt::print("stage {} has no evaluation, so no loss\n", stage.name);
+  for (const AccumulatorEvaluation& row : rows) {
+    if (row.kept_because.empty()) continue;
+    fmt::print("{}: the other layers keep their own; {}\n", row.accumulator, row.kept_because);
+  }
+}
+
+ordered_json to_json(const AccumulatorEvaluation& row) {
+  return {{"accumulator", row.accumulator},
+          {"evidence", row.evidence},
+          {"layers", row.layers},
+          {"kept_because", row.kept_because},
+          {"loss", row.loss ? finite_json(*row.loss) : ordered_json()},
+          {"logit_rms", finite_json(row.logit_rms)},
+          {"difference_rms", finite_json(row.difference_rms)},
+          {"difference_largest", finite_json(row.difference_largest)}};
+}
+
+}  // namespace
+
+int whatif(const std::vector<std::string>& arguments) {
+  const Values values = parse_arguments(kCommand, whatif_options(), arguments, {{"run", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string name = required(values, "run", kCommand);
+  const std::vector<std::string> recipe_names = words_of(values, "recipe");
+  const std::vector<std::string> accumulator_names = words_of(values, "accumulator");
+  if (recipe_names.empty() && accumulator_names.empty()) {
+    throw Error("whatif: give --recipe NAME or --accumulator NAME");
+  }
+  if (recipe_names.empty()) refuse_given(values, kCommand, {"worst"}, "is for --recipe");
+  const auto worst = values["worst"].as<std::int64_t>();
+  if (worst < 0) throw Error(fmt::format("whatif: --worst {}: accepted: numbers from 0 on", worst));
+  check_output_files(values, kCommand, {"json"});
+  const std::vector<Recipe> recipes = named_recipes(recipe_names);
+  std::vector<Accumulator> accumulators;
+  for (const std::string& word : accumulator_names) accumulators.push_back(named_accumulator(word));
+
+  PhaseLine phase;
+  phase.begin("opening " + name);
+  const CheckpointSource source = open_checkpoint_source(name, values, kCommand);
+  const CheckpointedRun& run = source.run;
+  const StageConfig& stage = run.stage();
+  std::optional<DataSources> held_out;
+  if (!accumulators.empty() && stage.eval) held_out = open_evaluation_data(source);
+  const auto backend = make_backend(run.config.backend, threads_of(values, kCommand));
+  std::vector<RecipeReplay> replays;
+  if (!recipes.empty()) {
+    replays = replay_step(*backend, run, source.step, recipes, threads_of(values, kCommand),
+                          [&](const std::string& part) { phase.begin("replaying " + part); });
+  }
+  std::vector<AccumulatorEvaluation> rows;
+  if (!accumulators.empty()) {
+    rows = evaluate_accumulators(
+        *backend, run, source.step, held_out ? &*held_out : nullptr, accumulators,
+        [&](const std::string& part) { phase.begin("evaluating " + part); });
+  }
+  phase.begin("");
+  print_step(source, *backend);
+  if (!replays.empty()) print_replays(replays, worst);
+  if (!rows.empty()) {
+    print_accumulators(rows, declaration_of(run.config.model).linears().size(), stage);
+  }
+  if (values.count("json") != 0) {
+    ordered_json json = step_json(source, *backend);
+    for (const RecipeReplay& replay : replays) json["recipes"].push_back(to_json(replay));
+    for (const AccumulatorEvaluation& row : rows) json["accumulators"].push_back(to_json(row));
+    write_json(values["json"].as<std::string>(), json);
+  }
+  return ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,63 @@
+#include "src/diagnosis/checkpoint_step.hpp"
+
+#include <fmt/core.h>
+
+#include "src/train/execution.hpp"
+#include "src/train/training_step.hpp"
+
+namespace fp8lab {
+
+CheckpointedRun open_checkpointed_run(const RunConfig& config,
+                                      const std::filesystem::path& checkpoint) {
+  CheckpointedRun run{config,
+                      checkpoint,
+                      read_checkpoint(checkpoint).position,
+                      {},
+                      read_amax_histories(checkpoint)};
+  check_position(run.position, config, checkpoint.string());
+  run.recipe = load_recipe(run.stage().recipe.empty() ? config.recipe : run.stage().recipe);
+  return run;
+}
+
+StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std::int64_t skipped) {
+  const StageConfig& stage = run.stage();
+  Mixture stream = training_stream(data, run.config, stage);
+  stream.seek(run.position.streams.back());
+  StepBatch step;
+  for (std::int64_t left = skipped; left >= 0; --left) {
+    std::int64_t tokens = 0;
+    for (std::int64_t done = 0; done < stage.batch_sequences; done += stage.micro_batch_sequences) {
+      Batch batch = stream.next(stage.micro_batch_sequences, stage.sequence_length);
+      tokens += batch.trained_tokens;
+      if (done == 0) step.batch = std::move(batch);
+    }
+    step.batch.trained_tokens = tokens;
+  }
+  step.context.seed = run.config.seed;
+  step.context.step = static_cast<std::uint32_t>(run.position.step + 1 + skipped);
+  step.context.log_statistics = true;
+  if (step.batch.trained_tokens == 0) {
+    throw Error(
+        fmt::format("no token of step {} is trained on, so there is no gradient; accepted: "
+                    "another step (--batch)",
+                    step.context.step));
+  }
+  return step;
+}
+
+CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& run)
+    : backend(memory_of),
+      memory(backend, run.config, load_recipe(run.config.recipe)),
+      transformer(
+          make_transformer(backend, memory.parameters, run.config, run.stage(), run.recipe)) {
+  load_checkpoint(run.checkpoint,
+                  {backend, memory.parameters, memory.step.scalars, transformer->linears()});
+}
+
+void CheckpointAtWork::take(const StepBatch& step) {
+  const TrainingStep training{backend, memory.parameters, *transformer, memory.step};
+  training.accumulate(step.context, {&step.batch, 1}, 0.0);
+  transformer->discard_amaxes();
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,60 @@
+// The step that a run takes next from where its checkpoint stands.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "emulation/backend.hpp"
+#include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
+#include "src/model/transformer.hpp"
+#include "src/train/amax_history.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/run_memory.hpp"
+
+namespace fp8lab {
+
+/// A run of which there is a checkpoint.
+struct CheckpointedRun {
+  RunConfig config;
+  std::filesystem::path checkpoint;
+  RunPosition position;     ///< of the checkpoint
+  Recipe recipe;            ///< of the present stage
+  AmaxHistories histories;  ///< of the checkpoint
+
+  /// The one that the checkpoint was written in.
+  const StageConfig& stage() const {
+    return config.stages[static_cast<std::size_t>(position.stage)];
+  }
+};
+
+/// Reads where `checkpoint`, of a run of `config`, stands. Throws Error for a checkpoint that is
+/// damaged or of another run's stages.
+CheckpointedRun open_checkpointed_run(const RunConfig& config,
+                                      const std::filesystem::path& checkpoint);
+
+/// The first micro-batch of a step, the one whose operands a run measures.
+struct StepBatch {
+  /// Its trained_tokens are those of the whole step: gradients are those of the mean over them.
+  Batch batch;
+  StepContext context;
+};
+
+/// The step `skipped` steps after the next one, with the data that the run reads there. Throws
+/// Error when no token of it is trained on.
+StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std::int64_t skipped);
+
+/// The run at its checkpoint, in backend memory.
+struct CheckpointAtWork {
+  CheckpointAtWork(Backend& backend, const CheckpointedRun& run);
+
+  /// Forward and backward pass of `step`. The weights stay, and so do delayed scales.
+  void take(const StepBatch& step);
+
+  Backend& backend;
+  RunMemory memory;
+  std::unique_ptr<Transformer> transformer;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,86 @@
+#include "src/diagnosis/product_error.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "emulation/reference/truth_backend.hpp"
+#include "src/model/parameters.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// Elements of a block of rows of an operand, in double precision.
+constexpr std::int64_t kBlockElements = 1 << 23;
+constexpr std::int64_t kMostRows = 1024;
+
+/// Rows [first, first + count) of a factor, each contiguous along K.
+std::vector<double> rows_of(const Factor& factor, std::int64_t first, std::int64_t count) {
+  const HostMatrix& tensor = factor.tensor;
+  const std::int64_t k = factor.k();
+  std::vector<double> rows(static_cast<std::size_t>(count * k));
+  for (std::int64_t r = 0; r < count; ++r) {
+    for (std::int64_t i = 0; i < k; ++i) {
+      const std::int64_t at =
+          factor.transpose ? i * tensor.cols + first + r : (first + r) * tensor.cols + i;
+      rows[static_cast<std::size_t>(r * k + i)] = tensor.values[static_cast<std::size_t>(at)];
+    }
+  }
+  return rows;
+}
+
+QuantizedOperand as_operand(std::vector<double>& values, std::int64_t rows, std::int64_t k) {
+  QuantizedOperand operand = QuantizedOperand::without_memory({}, rows, k);
+  operand.codes = {values.data(), DType::f64, rows, k, k};
+  return operand;
+}
+
+}  // namespace
+
+HostMatrix host_matrix(Backend& backend, const TensorView& view) {
+  HostMatrix matrix{view.rows, view.cols, {}};
+  matrix.values.resize(static_cast<std::size_t>(view.size()));
+  download_floats(backend, view, matrix.values);
+  return matrix;
+}
+
+ExactProduct::ExactProduct(int threads) : truth_(reference::make_truth_backend(threads)) {}
+
+std::vector<double> ExactProduct::multiply(std::vector<double>& a, std::int64_t rows_a,
+                                           std::vector<double>& b, std::int64_t rows_b,
+                                           std::int64_t k) {
+  const GemmSpec spec;
+  const QuantizedOperand first = as_operand(a, rows_a, k), second = as_operand(b, rows_b, k);
+  std::vector<double> d(static_cast<std::size_t>(rows_a * rows_b));
+  truth_->run(
+      ops::Gemm{spec, first, second, {}, false, {d.data(), DType::f64, rows_a, rows_b, rows_b}});
+  return d;
+}
+
+double ExactProduct::relative_error(const Factor& a, const Factor& b, const HostMatrix& d) {
+  const std::int64_t k = a.k();
+  FP8LAB_ASSERT(b.k() == k && d.rows == a.rows() && d.cols == b.rows());
+  const std::int64_t block = std::clamp<std::int64_t>(kBlockElements / k, 1, kMostRows);
+  double errors = 0, squares = 0;
+  for (std::int64_t m = 0; m < d.rows; m += block) {
+    const std::int64_t rows = std::min(block, d.rows - m);
+    std::vector<double> left = rows_of(a, m, rows);
+    for (std::int64_t n = 0; n < d.cols; n += block) {
+      const std::int64_t cols = std::min(block, d.cols - n);
+      std::vector<double> right = rows_of(b, n, cols);
+      const std::vector<double> exact = multiply(left, rows, right, cols, k);
+      for (std::int64_t i = 0; i < rows * cols; ++i) {
+        const double value = exact[static_cast<std::size_t>(i)];
+        const std::int64_t at = (m + i / cols) * d.cols + n + i % cols;
+        const double error = d.values[static_cast<std::size_t>(at)] - value;
+        errors += error * error;
+        squares += value * value;
+      }
+    }
+  }
+  if (errors == 0) return 0;
+  const double ratio = std::sqrt(errors / squares);
+  return std::isfinite(ratio) ? ratio : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,202 @@
+"""fp8lab whatif and attribute: one step of a run under other recipes, and its error by source.
+
+Run by ctest, which passes the program's path in FP8LAB_PROGRAM.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import refused, succeeded
+
+RUN = """
+name = "r"
+model = "tiny"
+recipe = "recipe.toml"
+[logging]
+statistics_every_steps = 0
+[[stages]]
+name = "s"
+steps = 2
+batch_sequences = 2
+micro_batch_sequences = 1
+sequence_length = 128
+learning_rate.warmup_steps = 0
+data.kind = "text"
+data.path = "train.txt"
+[stages.eval]
+sequences = 1
+data.kind = "text"
+data.path = "held_out.txt"
+"""
+RECIPE = """
+name = "mine"
+[slots.default]
+format = "e4m3fn"
+tile = "tensor"
+[gemm]
+accumulator = "sm90_wgmma_fp8"
+[gemm.wgrad]
+output = "fp32"
+[keep_high_precision]
+modules = ["lm_head"]
+"""
+
+
+@pytest.fixture(name="folder", scope="module")
+def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whatif")
+    (folder / "run.toml").write_text(RUN)
+    (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "train.txt").write_text(
+        "\n\n".join(f"{i} and {i + 1} make {i + i + 1}." for i in range(200))
+    )
+    (folder / "held_out.txt").write_text("\n\n".join(f"What is {i}?" for i in range(40)))
+    succeeded("train", "--config", "run.toml", "--out", "run", cwd=folder)
+    return folder
+
+
+@pytest.fixture(name="copy")
+def fixture_copy(folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def whatif(folder: Path, *words: object) -> tuple[str, dict[str, Any]]:
+    text = succeeded("whatif", "run", *words, "--json", "o.json", cwd=folder)
+    return text, json.loads((folder / "o.json").read_text())
+
+
+def test_weights_are_measured_as_quantize_measures_them(folder: Path) -> None:
+    text, found = whatif(folder, "--recipe", "te_current", "--recipe", "infir2")
+    assert "stage s, recipe mine, checkpoint after step 2; 1 x 128 tokens of step 3" in text
+    assert [one["recipe"] for one in found["recipes"]] == ["te_current", "infir2"]
+    for one in found["recipes"]:
+        measured = json.loads(
+            succeeded("quantize", "run", "--recipe", one["recipe"], "--json", cwd=folder)
+        )
+        of = {weight["tensor"]: weight["quantizers"][0] for weight in measured["weights"]}
+        for index in (0, 1):
+            expected = of[f"model.layers.{index}.mlp.down_proj.weight"]
+            layer = next(e for e in one["layers"] if e["layer"] == f"layers.{index}.mlp.down")
+            operand = next(e for e in layer["operands"] if e["slot"] == "fprop.w")
+            for key in ("quantizer", "sqnr_db", "underflow_fraction", "saturation_fraction"):
+                assert operand[key] == expected[key], (index, key)
+
+
+def test_the_worst_product_comes_first(folder: Path) -> None:
+    text, found = whatif(folder, "--recipe", "mxfp8", "--recipe", "nvfp4", "--worst", "3")
+    products = [
+        (product["relative_error"], one["recipe"], layer["layer"], product["gemm"])
+        for one in found["recipes"]
+        for layer in one["layers"]
+        for product in layer["products"]
+    ]
+    products.sort(key=lambda product: -product[0])
+    table = text[text.index("recipe  layer") :].splitlines()[1:4]
+    assert [tuple(line.split()[:3]) for line in table] == [p[1:] for p in products[:3]]
+    assert all(product[1] == "nvfp4" for product in products[:3])
+    assert "the worst 3 of 54" in text
+
+
+def test_a_checkpoint_beside_its_run_file_is_the_run(folder: Path) -> None:
+    by_run = whatif(folder, "--recipe", "te_delayed")
+    text = succeeded("whatif", "run/checkpoint.safetensors", "--recipe", "te_delayed", cwd=folder)
+    assert text.splitlines()[1:] == by_run[0].splitlines()[1:]
+    assert "24 tensors have no amax history in this checkpoint that fits" in text
+    assert by_run[1]["recipes"][0]["remarks"]
+    other = succeeded("whatif", "run", "--recipe", "te_delayed", "--batch", 2, cwd=folder)
+    assert "tokens of step 4" in other and other.splitlines()[4:] != text.splitlines()[4:]
+
+
+def test_accumulators_beside_the_loss_of_the_run(folder: Path) -> None:
+    names = ["sm89_mma_fp8", "sm90_wgmma_fp8", "sm100_f8f6f4"]
+    words = [word for name in names for word in ("--accumulator", name)]
+    text, found = whatif(folder, *words)
+    rows = found["accumulators"]
+    evaluated = json.loads(succeeded("eval", "run", "--json", cwd=folder))
+    assert [row["accumulator"] for row in rows] == ["", *names]
+    assert rows[0]["loss"] == rows[2]["loss"] == evaluated["loss"]
+    assert rows[2]["difference_rms"] == 0 < rows[1]["difference_rms"]
+    assert [row["evidence"] for row in rows[1:]] == ["published", "measured", "published"]
+    assert "recipes" not in found and "8 of 9" in text
+
+
+def test_what_is_missing_is_named(copy: Path) -> None:
+    recipe = ("--recipe", "infir2")
+
+    def message(*words: object) -> str:
+        before = sorted(path.name for path in copy.iterdir())
+        text = refused("whatif", *words, cwd=copy)
+        assert sorted(path.name for path in copy.iterdir()) == before
+        return text
+
+    for words, expected in {
+        (): "--run is missing",
+        ("run",): "give --recipe NAME or --accumulator NAME",
+        ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
+        ("run", *recipe, *recipe): "two recipes are called 'infir2'",
+        ("run", "--accumulator", "sm89_mma_fp9"): "did you mean 'sm89_mma_fp8'?",
+        ("run", "--accumulator", "sm89_mma_fp8/fast"): "accepted: a name alone",
+        ("run", "--accumulator", "sm100_mxf4nvf4"): "no linear layer of recipe mine can use it",
+        ("run", "--accumulator", "sm90_bf16", "--worst", 3): "--worst is for --recipe",
+        ("run", *recipe, "--worst", -1): "--worst -1: accepted",
+        ("run", *recipe, "--batch", 0): "--batch 0: accepted: 1 to 100000",
+        ("run", *recipe, "--backend", "truth"): "quantizes nothing",
+        ("run", *recipe, "--json", "none/o.json"): "none",
+        ("none", *recipe): "none",
+    }.items():
+        assert expected in message(*words), words
+    rotated = '[slots.x]\ntransform = "hadamard:48"\n[slots.w]\ntransform = "hadamard:48"\n'
+    rotated += '[slots.dy]\ntransform = "hadamard:48"\n'
+    (copy / "mine.toml").write_text(RECIPE + rotated)
+    assert "hadamard:48" in message("run", "--recipe", "mine.toml")
+    (copy / "held_out.txt").write_text("Something else.\n\n" * 30)
+    text = message("run", "--accumulator", "sm90_bf16")
+    assert "the evaluation data of stage s was" in text
+    shutil.copytree(copy / "run", copy / "alone")
+    (copy / "alone/run.h5").unlink()
+    assert "no run.h5 lies beside" in message("alone", *recipe)
+    assert "cannot open" in message("alone/none.safetensors", *recipe)
+    (copy / "train.txt").write_text("Something else.\n\n" * 30)
+    assert "the training data of stage s was" in message("run", *recipe)
+    (copy / "recipe.toml").write_text(RECIPE.replace("e4m3fn", "e5m2"))
+    assert "the recipe of stage s was" in message("run", *recipe)
+    succeeded("train", "--config", "run.toml", "--out", "second", "--set", "seed=2", cwd=copy)
+    shutil.copy(copy / "second/checkpoint.safetensors", copy / "run/checkpoint.safetensors")
+    assert "a checkpoint of another run" in message("run", *recipe)
+
+
+def test_a_gradient_is_attributed(folder: Path) -> None:
+    text = succeeded("attribute", "run", "--json", "a.json", cwd=folder)
+    found = json.loads((folder / "a.json").read_text())
+    assert found["recipe"] == found["attributed_recipe"] == "mine"
+    assert 0.01 < found["error"] < 0.3 and found["error_with_nothing"] < 1e-6
+    groups = {group["group"]: group for group in found["groups"]}
+    assert list(groups) == ["source", "scale", "slot", "GEMM", "layer"]
+    assert len(groups["layer"]["parts"]) == 9
+    for group in groups.values():
+        table = text[text.index(f"\n{group['group']} ") :].strip().splitlines()
+        parts = sorted(group["parts"], key=lambda part: part["without"])
+        assert table[1].startswith(parts[0]["name"])
+        rest = 1 - sum(part["share_without"] for part in parts)
+        assert group.get("remainder_without", rest) == pytest.approx(rest)
+    assert all(part["alone"] is None for part in groups["scale"]["parts"])
+    assert max(groups["source"]["parts"], key=lambda part: part["alone"])["name"] == "element cast"
+    other = succeeded("attribute", "run", "--recipe", "te_delayed", cwd=folder)
+    assert "under recipe te_delayed" in other and "24 tensors have no amax history" in other
+
+
+def test_what_attribute_cannot_do_is_refused(copy: Path) -> None:
+    for words, expected in {
+        (): "--run is missing",
+        ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
+        ("run", "--batch", 100001): "--batch 100001: accepted: 1 to 100000",
+        ("run", "--backend", "truth"): "quantizes nothing",
+        ("run", "--json", "none/o.json"): "none",
+        ("run", "more"): "too many arguments",
+    }.items():
+        assert expected in refused("attribute", *words, cwd=copy), words

@@ -1,0 +1,270 @@
+// The operands of one step under other recipes.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "src/diagnosis/operand_capture.hpp"
+#include "src/diagnosis/product_error.hpp"
+#include "src/diagnosis/replay.hpp"
+#include "src/model/operand.hpp"
+#include "tests/src/diagnosis/diagnosed_run.hpp"
+
+using namespace fp8lab;
+using fp8lab::test::DiagnosedRun;
+
+namespace {
+
+/// Gradients of 4 bits in tiles of 32, with `exceptions`.
+Recipe int4_gradients(const std::string& exceptions) {
+  return parse_recipe(
+      "name = \"int4_gradients\"\n[slots.default]\nformat = \"e4m3fn\"\ntile = \"1x32\"\n"
+      "[slots.dy]\nformat = \"int4\"\n[gemm]\naccumulator = \"ideal_fp32\"\n"
+      "schedule = \"promote:32\"\noutput = \"bf16\"\n[gemm.wgrad]\noutput = \"fp32\"\n" +
+          exceptions,
+      "int4_gradients.toml");
+}
+
+std::vector<RecipeReplay> replayed(DiagnosedRun& run, const std::vector<Recipe>& recipes) {
+  const CheckpointedRun at = run.at_checkpoint();
+  return replay_step(run.backend(), at, run.next_step(), recipes, 2, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("a run's own recipe gives the statistics that the run logs") {
+  // Scales of a history, random bits and signs, a clamp that looks at the other tensor, and codes
+  // that are all the run keeps of x.
+  const char* recipe = GENERATE("infir2", "te_delayed", "nvfp4", "fp4_occ", "deepseek_v3");
+  INFO(recipe);
+  DiagnosedRun run(recipe);
+  const std::vector<RecipeReplay> replays = replayed(run, {load_recipe(recipe)});
+  REQUIRE(replays.size() == 1);
+  const std::vector<double> sqnr = run.logged("sqnr_db"), amax = run.logged("amax");
+  const std::vector<double> underflow = run.logged("underflow_fraction");
+  const std::vector<double> saturation = run.logged("saturation_fraction");
+  const std::vector<double> scale = run.logged("scale_max");
+  std::size_t at = 0;
+  for (const LayerReplay& layer : replays[0].layers) {
+    CHECK(layer.without_history.empty());
+    for (const Slot slot : kSlots) {
+      INFO(layer.layer << " " << slot_name(slot));
+      const OperandStatistics& s = layer.operands[slot];
+      CHECK(s.sqnr_db == sqnr.at(at));
+      CHECK(s.amax == amax.at(at));
+      CHECK(s.underflow_fraction == underflow.at(at));
+      CHECK(s.saturation_fraction == saturation.at(at));
+      CHECK(s.scale_max == scale.at(at));
+      ++at;
+    }
+  }
+  CHECK(at == sqnr.size());
+}
+
+TEST_CASE("a recipe that stores other activations sees them in its own type") {
+  DiagnosedRun run("fp32");
+  const std::vector<RecipeReplay> replays =
+      replayed(run, {load_recipe("fp32"), load_recipe("bf16"), load_recipe("infir2")});
+  const std::vector<double> amax = run.logged("amax");
+  for (std::size_t i = 0; i < replays[0].layers.size(); ++i) {
+    const LayerReplay &fp32 = replays[0].layers[i], &bf16 = replays[1].layers[i];
+    for (const Slot slot : kSlots) {
+      INFO(fp32.layer << " " << slot_name(slot));
+      CHECK(fp32.operands[slot].amax == amax[6 * i + static_cast<std::size_t>(slot)]);
+      CHECK(fp32.operands[slot].sqnr_db == 200.0);
+      CHECK(bf16.operands[slot].sqnr_db == 200.0);
+      // Rounded to bf16 before: by at most 2^-8.
+      CHECK(bf16.operands[slot].amax != fp32.operands[slot].amax);
+      CHECK(bf16.operands[slot].amax == Approx(fp32.operands[slot].amax).epsilon(0x1p-8));
+    }
+    CHECK(fp32.errors[GemmRole::fprop] < 1e-6);
+    CHECK(bf16.errors[GemmRole::fprop] > 1e-4);
+  }
+  CHECK(replays[2].layers[0].operands[Slot::fprop_x].sqnr_db < 40.0);
+
+  DiagnosedRun mixed("bf16", {{"stages.s.recipe", "fp32"}});
+  const std::vector<RecipeReplay> own = replayed(mixed, {load_recipe("fp32")});
+  const std::vector<double> logged = mixed.logged("amax");
+  for (std::size_t i = 0; i < own[0].layers.size(); ++i) {
+    for (const Slot slot : kSlots) {
+      CHECK(own[0].layers[i].operands[slot].amax == logged[6 * i + static_cast<std::size_t>(slot)]);
+    }
+  }
+}
+
+TEST_CASE("static smoothing goes on from the factors of the checkpoint") {
+  ScratchDirectory folder;
+  const std::filesystem::path file = folder / "smooth.toml";
+  std::ofstream(file) << "name = \"smooth\"\n[slots.default]\nformat = \"int8\"\ntile = \"row\"\n"
+                         "[slots.fprop.x]\ntransform = \"smooth:0.5:static\"\n"
+                         "[slots.fprop.w]\ntransform = \"smooth:0.5:static\"\n"
+                         "[gemm]\naccumulator = \"ideal_exact\"\n[gemm.wgrad]\noutput = \"fp32\"\n";
+  DiagnosedRun run(file.string());
+  const std::vector<RecipeReplay> own = replayed(run, {load_recipe(file.string())});
+  const std::vector<double> sqnr = run.logged("sqnr_db");
+  for (std::size_t i = 0; i < own[0].layers.size(); ++i) {
+    CHECK_FALSE(own[0].layers[i].smoothed_anew);
+    CHECK(own[0].layers[i].operands[Slot::fprop_x].sqnr_db == sqnr[6 * i]);
+    CHECK(own[0].layers[i].operands[Slot::fprop_w].sqnr_db == sqnr[6 * i + 1]);
+  }
+  DiagnosedRun plain("bf16");
+  const std::vector<RecipeReplay> other = replayed(plain, {load_recipe(file.string())});
+  CHECK(other[0].layers[0].smoothed_anew);
+}
+
+TEST_CASE("a replayed operand is what quantizing the captured tensor gives") {
+  DiagnosedRun run("bf16");
+  const CheckpointedRun at = run.at_checkpoint();
+  const StepBatch step = run.next_step();
+  const Recipe recipe = load_recipe("te_current");
+  const std::vector<RecipeReplay> replays =
+      replay_step(run.backend(), at, step, {recipe}, 2, nullptr);
+
+  const auto cpu = make_backend("cpu", 2);
+  OperandCapture capture(*cpu);
+  CheckpointAtWork work(capture, at);
+  std::size_t seen = 0;
+  capture.watch(
+      work.transformer->linears(), work.transformer->shape().tokens(), DType::bf16,
+      [&](const CapturedLinear& captured) {
+        const LayerReplay& replay = replays[0].layers[captured.index];
+        INFO(replay.layer);
+        REQUIRE(captured.linear.name() == replay.layer);
+        for (const Slot slot : {Slot::fprop_x, Slot::wgrad_x, Slot::dgrad_dy, Slot::wgrad_dy}) {
+          const bool transpose = is_second_orientation(slot);
+          const TensorView& source = tensor_of(slot) == Tensor::x ? captured.x : captured.dy;
+          const QuantizedOperand operand =
+              quantize_values(*cpu, source, transpose, replay.recipe.slot(slot), 0, "captured");
+          const TensorView record = cpu->allocate(DType::u8, 1, sizeof(OperandStatistics));
+          cpu->run(ops::MeasureOperand{source, transpose, operand, record});
+          OperandStatistics s;
+          cpu->download(&s, record);
+          CHECK(s.sqnr_db == replay.operands[slot].sqnr_db);
+          CHECK(s.underflow_fraction == replay.operands[slot].underflow_fraction);
+          CHECK(s.hash == replay.operands[slot].hash);
+        }
+        ++seen;
+      });
+  work.take(step);
+  CHECK(seen == work.transformer->linears().size());
+}
+
+TEST_CASE("a history that does not fit is replaced by the tensor's own amax") {
+  DiagnosedRun run("infir2");
+  Recipe current = load_recipe("te_delayed");
+  for (QuantSpec& spec : current.linear.slots) spec.scale_source = ScaleSource::current;
+  const std::vector<RecipeReplay> replays = replayed(run, {load_recipe("te_delayed"), current});
+  const LayerReplay &delayed = replays[0].layers[0], &own_amax = replays[1].layers[0];
+  CHECK(delayed.without_history == std::vector<Tensor>{Tensor::x, Tensor::w, Tensor::dy});
+  CHECK(own_amax.without_history.empty());
+  for (const Slot slot : kSlots) {
+    CHECK(delayed.recipe.slot(slot).scale_source == ScaleSource::current);
+    CHECK(delayed.operands[slot].sqnr_db == own_amax.operands[slot].sqnr_db);
+  }
+  CHECK(replays[0].layers.back().without_history.empty());  // lm_head is not quantized
+}
+
+TEST_CASE("a coarse tile planted in one layer comes out worst") {
+  DiagnosedRun run("bf16");
+  const Recipe fine = int4_gradients("");
+  const Recipe planted = int4_gradients(
+      "[[override]]\nmatch = \"layers.1.attention.o\"\nslots.dy.tile = \"tensor\"\n");
+  const std::vector<RecipeReplay> replays = replayed(run, {fine, planted});
+  double others = 0;
+  for (std::size_t i = 0; i < replays[0].layers.size(); ++i) {
+    const LayerReplay &before = replays[0].layers[i], &after = replays[1].layers[i];
+    if (after.layer == "layers.1.attention.o") {
+      CHECK(after.errors[GemmRole::dgrad] > 1.5 * before.errors[GemmRole::dgrad]);
+      CHECK(after.errors[GemmRole::wgrad] > 1.5 * before.errors[GemmRole::wgrad]);
+      CHECK(after.errors[GemmRole::fprop] == before.errors[GemmRole::fprop]);
+      continue;
+    }
+    CHECK(after.errors == before.errors);  // layers are replayed on the same operands
+    for (const double error : after.errors) others = std::max(others, error);
+  }
+  for (const LayerReplay& layer : replays[1].layers) {
+    if (layer.layer != "layers.1.attention.o") continue;
+    CHECK(layer.errors[GemmRole::dgrad] > others);
+  }
+}
+
+TEST_CASE("errors of products come from operands, accumulators and outputs") {
+  DiagnosedRun run("bf16");
+  Recipe exact = load_recipe("fp32"), rounded = exact;
+  for (GemmSpec& gemm : exact.linear.gemms) gemm.accumulator = Accumulator::ideal_exact;
+  exact.high_precision = exact.linear;
+  rounded.linear = exact.linear;
+  rounded.linear.gemm(GemmRole::fprop).output = DType::bf16;
+  rounded.linear.gemm(GemmRole::dgrad).output = DType::bf16;
+  rounded.high_precision = rounded.linear;
+  const std::vector<RecipeReplay> replays = replayed(run, {exact, rounded, load_recipe("infir2")});
+  for (std::size_t i = 0; i < replays[0].layers.size(); ++i) {
+    for (const GemmRole role : kGemmRoles) {
+      INFO(replays[0].layers[i].layer << " " << gemm_role_name(role));
+      // One rounding of each element to FP32: at most 2^-24 of it, and to bf16: 2^-8.
+      CHECK(replays[0].layers[i].errors[role] > 0);
+      CHECK(replays[0].layers[i].errors[role] <= 0x1p-24);
+      if (role == GemmRole::wgrad) continue;
+      CHECK(replays[1].layers[i].errors[role] > 0x1p-11);
+      CHECK(replays[1].layers[i].errors[role] <= 0x1p-8);
+    }
+  }
+  // E4M3 keeps 4 significant bits: at most 2^-4 of an operand.
+  const LayerReplay& quantized = replays[2].layers[0];
+  CHECK(quantized.errors[GemmRole::fprop] > 0.005);
+  CHECK(quantized.errors[GemmRole::fprop] < 0.13);
+}
+
+TEST_CASE("relative errors of products by hand") {
+  ExactProduct exact(1);
+  const HostMatrix a{2, 3, {1, 2, 3, 4, 5, 6}}, b{2, 3, {1, 0, -1, 2, 1, 0}};
+  // A B^T = (-2 4; -2 13), the squares of which sum to 193.
+  const HostMatrix d{2, 2, {-2, 4, -2, 12}};
+  CHECK(exact.relative_error({a}, {b}, d) == Approx(1.0 / std::sqrt(193.0)));
+  // A^T B (3, 3) = (9 4 -1; 12 5 -2; 15 6 -3).
+  const HostMatrix e{3, 3, {9, 4, -1, 12, 5, -2, 15, 6, -3}};
+  CHECK(exact.relative_error({a, true}, {b, true}, e) == 0.0);
+  HostMatrix f = e;
+  f.values[2] += 1;
+  CHECK(exact.relative_error({a, true}, {b, true}, f) == Approx(1.0 / std::sqrt(541.0)));
+  f.values[2] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(std::isinf(exact.relative_error({a, true}, {b, true}, f)));
+  const HostMatrix zero{2, 3, std::vector<float>(6)};
+  CHECK(exact.relative_error({a}, {zero}, {2, 2, std::vector<float>(4)}) == 0.0);
+  CHECK(std::isinf(exact.relative_error({a}, {zero}, d)));
+
+  // More rows than a block has, and blocks that end within the matrix.
+  HostMatrix tall{1500, 2, {}}, wide{2, 1100, {}};
+  for (int i = 0; i < 3000; ++i) tall.values.push_back(static_cast<float>(i % 7 - 3));
+  for (int i = 0; i < 2200; ++i) wide.values.push_back(static_cast<float>(i % 5 - 2));
+  HostMatrix product{1500, 1100, {}};
+  double squares = 0;
+  for (std::size_t m = 0; m < 1500; ++m) {
+    for (std::size_t n = 0; n < 1100; ++n) {
+      const float value =
+          tall.values[2 * m] * wide.values[n] + tall.values[2 * m + 1] * wide.values[1100 + n];
+      product.values.push_back(value);
+      squares += double{value} * double{value};
+    }
+  }
+  CHECK(exact.relative_error({tall}, {wide, true}, product) == 0.0);
+  product.values[1400 * 1100 + 1090] += 3.0f;
+  CHECK(exact.relative_error({tall}, {wide, true}, product) == Approx(3.0 / std::sqrt(squares)));
+}
+
+TEST_CASE("what cannot be replayed is refused") {
+  DiagnosedRun run("bf16");
+  const auto truth = make_backend("truth", 1);
+  CHECK_THROWS_WITH(replay_step(*truth, run.at_checkpoint(), run.next_step(),
+                                {load_recipe("infir2")}, 1, nullptr),
+                    Catch::Contains("no operand statistics"));
+  Recipe odd = load_recipe("infir2");
+  for (QuantSpec& spec : odd.linear.slots) spec.transform = *transform_from_name("hadamard:48");
+  CHECK_THROWS_WITH(
+      replay_step(run.backend(), run.at_checkpoint(), run.next_step(), {odd}, 1, nullptr),
+      Catch::Contains("recipe infir2"));
+  RunConfig shorter = run.config();
+  shorter.stages[0].steps = 1;
+  CHECK_THROWS_WITH(open_checkpointed_run(shorter, run.at_checkpoint().checkpoint),
+                    Catch::Contains("stage_step"));
+}
