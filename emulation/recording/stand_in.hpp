@@ -40,6 +40,7 @@ class PassThrough : public StandIn {
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override {
     return original_.allocate(dtype, rows, cols);
   }
+  void reserve(std::size_t bytes) override { original_.reserve(bytes); }
   std::size_t memory_mark() const override { return original_.memory_mark(); }
   void release_to(std::size_t mark) override { original_.release_to(mark); }
   std::size_t memory_bytes() const override { return original_.memory_bytes(); }

@@ -1,5 +1,6 @@
 #include "emulation/reference/gemm_reference.hpp"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -82,6 +83,21 @@ void multiply_codes(const GemmPlan& plan, const QuantizedOperand& a, const Quant
   }
 }
 
+template <class Code>
+std::vector<float> sum_prefixes(const GemmPlan& plan, const QuantizedOperand& a,
+                                const QuantizedOperand& b, std::int64_t every) {
+  const CarriedOperand<Code> x = carry_operand<Code>(a, plan.format_a);
+  const CarriedOperand<Code> y = carry_operand<Code>(b, plan.format_b);
+  const numerics::ElementGemm element = element_gemm(plan);
+  std::vector<float> sums;
+  for (std::int64_t k = 0; k < plan.k;) {
+    k = std::min(k + every, plan.k);
+    sums.push_back(numerics::accumulate_element(element, x.codes.data(), y.codes.data(), k,
+                                                x.scales.data(), y.scales.data()));
+  }
+  return sums;
+}
+
 template <class Finish>
 void multiply(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
               const Finish& finish) {
@@ -123,6 +139,17 @@ void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const Qu
   multiply(plan, a, b, [&](std::int64_t m, std::int64_t n, float acc, float, float) {
     accumulators.row<float>(m)[n] = acc;
   });
+}
+
+std::vector<float> partial_sums(const GemmSpec& spec, const QuantizedOperand& a,
+                                const QuantizedOperand& b, std::int64_t every) {
+  FP8LAB_ASSERT(a.rows == 1 && b.rows == 1 && every > 0);
+  const MultipliedOperand x(spec.accumulator, a), y(spec.accumulator, b);
+  const GemmPlan plan = plan_gemm(spec, x.get().spec, y.get().spec, a.k);
+  const int bits = plan.format_a.bits();
+  if (bits <= 8) return sum_prefixes<std::uint8_t>(plan, x.get(), y.get(), every);
+  if (bits <= 16) return sum_prefixes<std::uint16_t>(plan, x.get(), y.get(), every);
+  return sum_prefixes<std::uint32_t>(plan, x.get(), y.get(), every);
 }
 
 }  // namespace fp8lab::reference

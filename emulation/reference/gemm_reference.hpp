@@ -1,6 +1,9 @@
 // The slow, element-by-element GEMM that defines what every other GEMM must return.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "emulation/numerics/schedule.hpp"
 #include "emulation/ops/gemm_plan.hpp"
 #include "emulation/ops/operand.hpp"
@@ -15,5 +18,10 @@ void gemm(const ops::Gemm& op);
 /// passed check_gemm_operands.
 void gemm_accumulators(const GemmPlan& plan, const QuantizedOperand& a, const QuantizedOperand& b,
                        const TensorView& accumulators);
+
+/// Of one row of A and one of B: the accumulator of their element, before any epilogue, when only
+/// the first `every`, 2 * `every`, ... elements of K are added, and at last all of them.
+std::vector<float> partial_sums(const GemmSpec& spec, const QuantizedOperand& a,
+                                const QuantizedOperand& b, std::int64_t every);
 
 }  // namespace fp8lab::reference

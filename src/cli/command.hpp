@@ -32,6 +32,8 @@ int info(const std::vector<std::string>& arguments);
 int recipes(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int data(const std::vector<std::string>& arguments);
+int compare(const std::vector<std::string>& arguments);
+int verify(const std::vector<std::string>& arguments);
 int doctor(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,10 +14,13 @@
 
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/located.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
+#include "src/replay/locate.hpp"
+#include "src/replay/step_difference.hpp"
 #include "src/validate/steps.hpp"
 
 namespace fp8lab::cli {
@@ -28,56 +33,66 @@ class StepReport {
  public:
   bool good() const { return good_; }
 
-  /// Prints the outcome of one comparison.
-  void add(const std::string& name, const StepTrace& expected, const StepTrace& actual);
+  /// Prints the outcome of one comparison of so many steps.
+  void add(const std::string& name, std::size_t steps, const std::string& weights,
+           const StepDifference& difference);
+  /// Prints which operation a difference comes from.
+  void add_located(const LocatedDifference& located, const std::string& expected,
+                   const std::string& tested);
   /// Prints that a record is of another configuration.
   void add_other_configuration(const std::string& file, const GoldenSteps& golden,
                                const RunConfig& config);
-  void write(const Values& values, const Backend& tested) const;
+  void write(const Values& values, const std::string& device) const;
 
  private:
-  void add_row(const std::string& name, std::size_t steps, std::int64_t differs_at,
-               const std::string& what);
+  void add_row(const std::string& name, std::size_t steps, const StepDifference& difference);
 
   bool good_ = true;
   ordered_json rows_ = ordered_json::array();
 };
 
-void StepReport::add_row(const std::string& name, std::size_t steps, std::int64_t differs_at,
-                         const std::string& what) {
-  ordered_json row = {{"name", name}, {"steps", steps}, {"good", what.empty()}};
-  if (!what.empty()) {
+void StepReport::add_row(const std::string& name, std::size_t steps,
+                         const StepDifference& difference) {
+  const bool good = difference.what.empty();
+  ordered_json row = {{"name", name}, {"steps", steps}, {"good", good}};
+  if (!good) {
     good_ = false;
-    row["difference"] = what;
-    if (differs_at > 0) row["first_step"] = differs_at;
+    row["difference"] = difference.what;
+    if (difference.step > 0) row["first_step"] = difference.step;
   }
   rows_.push_back(std::move(row));
 }
 
-void StepReport::add(const std::string& name, const StepTrace& expected, const StepTrace& actual) {
-  const StepDifference difference = compare_traces(expected, actual);
-  add_row(name, actual.weights.size(), difference.step + 1, difference.what);
+void StepReport::add(const std::string& name, std::size_t steps, const std::string& weights,
+                     const StepDifference& difference) {
+  add_row(name, steps, difference);
   if (difference.step < 0) {
     fmt::print(
         "{}: {} steps, same loss, gradient norm and weights at every one; final weights {}\n", name,
-        actual.weights.size(), actual.weights.empty() ? "none" : hex16(actual.weights.back()));
+        steps, weights);
     return;
   }
-  fmt::print("{}: {} differs first at step {} of {}\n", name, difference.what, difference.step + 1,
-             expected.weights.size());
+  fmt::print("{}: {} differs first at step {} of {}\n", name, difference.what, difference.step,
+             steps);
+}
+
+void StepReport::add_located(const LocatedDifference& located, const std::string& expected,
+                             const std::string& tested) {
+  rows_.back()["located"] = to_json(located);
+  fmt::print("{}", describe(located, expected, tested));
 }
 
 void StepReport::add_other_configuration(const std::string& file, const GoldenSteps& golden,
                                          const RunConfig& config) {
   fmt::print("{}: recorded with configuration {}, now it is {}\n", file, golden.config_hash,
              config.hash);
-  add_row(file, 0, 0, "configuration");
+  add_row(file, 0, {-1, "configuration"});
 }
 
-void StepReport::write(const Values& values, const Backend& tested) const {
+void StepReport::write(const Values& values, const std::string& device) const {
   if (values.count("json") == 0) return;
   const ordered_json json = {
-      {"what", "step"}, {"device", tested.device()}, {"good", good_}, {"runs", rows_}};
+      {"what", "step"}, {"device", device}, {"good", good_}, {"runs", rows_}};
   write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
 }
 
@@ -89,7 +104,24 @@ RunConfig step_config(const std::string& preset, const std::string& recipe,
   return load_preset(preset, assignments);
 }
 
-int replay_steps(const Values& values, Backend& tested) {
+using MakeBackend = std::function<std::unique_ptr<Backend>()>;
+
+std::vector<StepRecord> records_of(const std::vector<StepTaken>& steps) {
+  std::vector<StepRecord> records;
+  for (const StepTaken& step : steps) records.push_back(step.record);
+  return records;
+}
+
+std::string final_weights(const std::vector<StepRecord>& steps) {
+  return steps.empty() ? "none" : hex16(steps.back().weight_hash);
+}
+
+ReplaySource source_of(const RunConfig& config, const std::string& name, const MakeBackend& make) {
+  return {name, config, {}, {}, make};
+}
+
+int replay_steps(const Values& values, const MakeBackend& make) {
+  const std::string device = make()->device();
   StepReport report;
   for (const std::string& file : values["directory"].as<std::vector<std::string>>()) {
     const GoldenSteps golden = read_golden_steps(file);
@@ -98,10 +130,16 @@ int replay_steps(const Values& values, Backend& tested) {
       report.add_other_configuration(file, golden, config);
       continue;
     }
-    const StepTrace trace = trace_steps(config, tested, {});
-    report.add(fmt::format("{} ({})", file, golden.device), golden.trace, trace);
+    const std::vector<StepRecord> steps = records_of(replay_all(source_of(config, file, make)));
+    StepDifference difference = first_difference(golden.steps, steps);
+    if (difference.step < 0 && steps.size() != golden.steps.size()) {
+      difference = {static_cast<std::int64_t>(std::min(steps.size(), golden.steps.size())) + 1,
+                    "number of steps"};
+    }
+    report.add(fmt::format("{} ({})", file, golden.device), steps.size(), final_weights(steps),
+               difference);
   }
-  report.write(values, tested);
+  report.write(values, device);
   return report.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
@@ -114,8 +152,10 @@ void record_steps(const Values& values, const GoldenSteps& golden) {
 }
 
 /// Runs the recipes on the backend under test and on the emulator.
-int compare_steps(const Values& values, Backend& tested) {
-  const std::unique_ptr<Backend> expected = make_backend("cpu", values["threads"].as<int>());
+int compare_steps(const Values& values, const MakeBackend& make) {
+  const int threads = values["threads"].as<int>();
+  const MakeBackend make_expected = [threads] { return make_backend("cpu", threads); };
+  const std::string device = make()->device(), expected_device = make_expected()->device();
   const std::string preset = values["preset"].as<std::string>();
   std::vector<std::string> recipes{"bf16"}, settings;
   if (values.count("recipe") != 0) recipes = values["recipe"].as<std::vector<std::string>>();
@@ -127,21 +167,29 @@ int compare_steps(const Values& values, Backend& tested) {
   StepReport report;
   for (const std::string& recipe : recipes) {
     const RunConfig config = step_config(preset, recipe, settings);
-    const auto trace = [&](Backend& backend) {
-      return trace_steps(config, backend, [&](std::int64_t step, std::int64_t total) {
-        progress.update(fmt::format("{} {} {}/{}", recipe, backend.name(), step, total));
+    const ReplaySource tested = source_of(config, values["backend"].as<std::string>(), make);
+    const ReplaySource expected = source_of(config, "cpu", make_expected);
+    const auto execute = [&](const ReplaySource& source) {
+      return replay_all(source, [&](std::int64_t step, std::int64_t total) {
+        progress.update(fmt::format("{} {} {}/{}", recipe, source.name, step, total));
       });
     };
-    const StepTrace actual = trace(tested);
-    const StepTrace wanted = trace(*expected);
+    const std::vector<StepTaken> actual = execute(tested);
+    const StepDifference difference = first_difference(execute(expected), actual);
     progress.clear();
-    report.add(recipe, wanted, actual);
-    if (values.count("record") != 0)
-      record_steps(values, {preset, recipe, settings, tested.device(), config.hash, actual});
+    const std::vector<StepRecord> records = records_of(actual);
+    report.add(recipe, records.size(), final_weights(records), difference);
+    if (difference.step > 0) {
+      report.add_located(locate_difference(expected, tested, {}, difference.step).difference, "cpu",
+                         "tested");
+    }
+    if (values.count("record") != 0) {
+      record_steps(values, {preset, recipe, settings, device, config.hash, records});
+    }
   }
-  fmt::print("{} against {}: {}\n", tested.device(), expected->device(),
+  fmt::print("{} against {}: {}\n", device, expected_device,
              report.good() ? "the same bits" : "different bits");
-  report.write(values, tested);
+  report.write(values, device);
   return report.good() ? ExitCode::kSuccess : ExitCode::kMismatch;
 }
 
@@ -153,10 +201,11 @@ int validate_steps(const Values& values) {
     refuse_given(values, "validate step", {"preset", "recipe", "set", "record"},
                  "is for steps computed anew; records say theirs");
   }
-  const std::unique_ptr<Backend> tested =
-      make_backend(values["backend"].as<std::string>(), values["threads"].as<int>(), "own",
-                   values.count("no-graphs") == 0);
-  return replay ? replay_steps(values, *tested) : compare_steps(values, *tested);
+  const std::string backend = values["backend"].as<std::string>();
+  const int threads = values["threads"].as<int>();
+  const bool graphs = values.count("no-graphs") == 0;
+  const MakeBackend make = [=] { return make_backend(backend, threads, "own", graphs); };
+  return replay ? replay_steps(values, make) : compare_steps(values, make);
 }
 
 }  // namespace fp8lab::cli

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "src/train/trainer.hpp"
+#include "src/train/execution.hpp"
 #include "src/train/training_step.hpp"
 
 namespace fp8lab {

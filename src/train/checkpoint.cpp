@@ -145,24 +145,6 @@ void for_each_factor(const std::vector<std::unique_ptr<Linear>>& linears, Visit 
 
 constexpr const char* kDelayed = "delayed/";
 
-/// Calls visit(name, view) for every tensor of a checkpoint, in file order.
-template <class Visit>
-void for_each_tensor(const CheckpointScope& scope, Visit visit) {
-  for (const Parameter& parameter : scope.parameters.all()) {
-    visit("weight/" + parameter.name(), parameter.master());
-    visit("first_moment/" + parameter.name(), parameter.tensors.first_moment);
-    visit("second_moment/" + parameter.name(), parameter.tensors.second_moment);
-  }
-  visit("scalars", scope.scalars);
-  for (const auto& linear : scope.linears) {
-    for (const Tensor tensor : kTensors) {
-      const TensorView& state = linear->delayed_states()[tensor];
-      if (!state.empty()) visit(kDelayed + amax_history_name(linear->name(), tensor), state);
-    }
-  }
-  for_each_factor(scope.linears, visit);
-}
-
 /// "LAYER/x=STEPS" for each delayed scale, with commas between them.
 std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
   std::string text;
@@ -304,6 +286,23 @@ void refresh_working_copies(Backend& backend, const Parameters& parameters) {
 
 }  // namespace
 
+void for_each_state(const CheckpointScope& scope,
+                    const std::function<void(const std::string&, const TensorView&)>& visit) {
+  for (const Parameter& parameter : scope.parameters.all()) {
+    visit("weight/" + parameter.name(), parameter.master());
+    visit("first_moment/" + parameter.name(), parameter.tensors.first_moment);
+    visit("second_moment/" + parameter.name(), parameter.tensors.second_moment);
+  }
+  visit("scalars", scope.scalars);
+  for (const auto& linear : scope.linears) {
+    for (const Tensor tensor : kTensors) {
+      const TensorView& state = linear->delayed_states()[tensor];
+      if (!state.empty()) visit(kDelayed + amax_history_name(linear->name(), tensor), state);
+    }
+  }
+  for_each_factor(scope.linears, visit);
+}
+
 std::uint64_t save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
                               const RunPosition& position, const std::string& identity,
                               const Recipe& recipe) {
@@ -321,7 +320,7 @@ std::uint64_t save_checkpoint(const std::filesystem::path& path, const Checkpoin
       {"history_steps", history_steps_text(scope.linears)}};
   std::vector<TensorHeader> headers;
   std::vector<TensorView> views;
-  for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
+  for_each_state(scope, [&](const std::string& name, const TensorView& view) {
     headers.push_back({name, stored_type(view.dtype), {view.rows, view.cols}});
     views.push_back(view);
   });
@@ -410,7 +409,7 @@ void check_position(const RunPosition& position, const RunConfig& config,
 
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope) {
   const CheckpointFile file(path);
-  for_each_tensor(scope, [&](const std::string& name, const TensorView& view) {
+  for_each_state(scope, [&](const std::string& name, const TensorView& view) {
     restore(scope.backend, file, name, view);
   });
   const std::map<std::string, std::int64_t> steps =

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,6 +36,11 @@ struct CheckpointScope {
   const TensorView& scalars;
   const std::vector<std::unique_ptr<Linear>>& linears;
 };
+
+/// Calls visit(name, tensor) for everything in `scope`: two runs in which all of it is the same, at
+/// the same position, go on alike.
+void for_each_state(const CheckpointScope& scope,
+                    const std::function<void(const std::string&, const TensorView&)>& visit);
 
 /// Writes everything in `scope` and `position`, atomically. `identity` is that of the run
 /// (identity.hpp); `recipe` is the recipe under which the quantizers work. Every tensor and the

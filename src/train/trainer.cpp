@@ -5,23 +5,17 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <utility>
 
 #include "src/data/manifest.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
-#include "src/train/memory_plan.hpp"
-#include "src/train/run_check.hpp"
-#include "src/train/schedule.hpp"
-#include "src/train/training_step.hpp"
 
 namespace fp8lab {
 namespace {
 
-constexpr std::uint32_t kDataStream = 0x5eed;
 constexpr std::size_t kSampleLength = 4096;
 
 double now() {
@@ -30,15 +24,8 @@ double now() {
 
 }  // namespace
 
-Mixture training_stream(const DataSources& data, const RunConfig& config,
-                        const StageConfig& stage) {
-  return {data, config.seed, kDataStream + static_cast<std::uint32_t>(stage.kind)};
-}
-
 struct Trainer::Stage {
-  std::int64_t index = 0;
   const StageConfig* config = nullptr;
-  std::unique_ptr<Transformer> transformer;
   std::unique_ptr<Evaluator> evaluator;
   double began = 0;  ///< when its first step of this process began
   std::int64_t began_step = 0;
@@ -48,104 +35,44 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
     : config_(config),
       backend_(backend),
       options_(std::move(options)),
-      directory_(options_.directory),
-      recipe_(load_recipe(config.recipe)) {
+      directory_(options_.directory) {
   directory_.check(options_.resume);
-  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
-    const StageConfig& stage = config_.stages[i];
-    stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
-    validate_stage(config_, stage, stage_recipes_.back(), backend_);
-    total_steps_ += stage.steps;
-  }
-  say("opening the data");
-  open_data();
-  say("initializing weights");
-  reserve_memory();
-  memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
-  load_initial_weights();
-  say("");
+  execution_ = std::make_unique<Execution>(config_, backend_, options_.init_from, options_.phase);
 }
 
 Trainer::~Trainer() = default;
-
-void Trainer::reserve_memory() {
-  std::int64_t most = 0;
-  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
-    const DataSources* const held_out = data_[i].eval ? &*data_[i].eval : nullptr;
-    const MemoryPlan plan =
-        plan_memory(config_, config_.stages[i], stage_recipes_[i], backend_, held_out);
-    most = std::max(most, plan.total());
-  }
-  backend_.reserve(static_cast<std::size_t>(most));
-}
-
-void Trainer::load_initial_weights() {
-  memory_->parameters.initialize(config_.seed);
-  const std::filesystem::path& initial =
-      options_.init_from.empty() ? config_.init_from : options_.init_from;
-  if (!initial.empty()) {
-    say("loading weights of " + initial.string());
-    load_weights(initial, memory_->parameters);
-    if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
-  }
-  say("hashing weights and data");
-  std::vector<StageContents> contents;
-  for (const StageData& data : data_) {
-    contents.push_back({&data.train, data.eval ? &*data.eval : nullptr});
-  }
-  identity_ = make_identity(config_, contents, hex16(memory_->parameters.hash()));
-  if (!histories_.empty()) {
-    identity_.emplace_back(kInitialHistories, hex16(hash_of(histories_)));
-  }
-}
-
-void Trainer::open_data() {
-  for (const StageConfig& stage : config_.stages) {
-    const std::string where = "stage " + stage.name;
-    DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
-    std::optional<DataSources> eval;
-    if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
-    Mixture mixture = training_stream(train, config_, stage);
-    check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
-    data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
-  }
-  std::vector<StageSources> stages;
-  for (std::size_t i = 0; i < data_.size(); ++i) {
-    stages.push_back({"stage " + config_.stages[i].name, &data_[i].train});
-    if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
-  }
-  check_one_tokenizer(stages);
-}
 
 void Trainer::say(const std::string& phase) const {
   if (options_.phase) options_.phase(phase);
 }
 
-double Trainer::elapsed() const { return position_.seconds + now() - start_seconds_; }
+double Trainer::elapsed() const { return execution_->position().seconds + now() - start_seconds_; }
 
 RunMeta Trainer::make_meta() {
   RunMeta meta;
   meta.run_name = config_.name;
-  meta.recipe_name = recipe_.name;
-  meta.recipe_text = recipe_.text;
-  meta.recipe_resolved = describe(recipe_);
-  meta.recipe_hash = recipe_.hash;
+  const Recipe& recipe = execution_->recipe();
+  meta.recipe_name = recipe.name;
+  meta.recipe_text = recipe.text;
+  meta.recipe_resolved = describe(recipe);
+  meta.recipe_hash = recipe.hash;
   meta.config_text = config_.text;
   meta.config_hash = config_.hash;
   Xxh3Stream data;
   std::vector<ManifestEntry> entries;
-  for (std::size_t i = 0; i < data_.size(); ++i) {
-    for (const auto& corpus : data_[i].train.corpora) {
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    const Execution::StageData& opened = execution_->data()[i];
+    for (const auto& corpus : opened.train.corpora) {
       const std::uint64_t hash = corpus->hash();
       data.update(&hash, sizeof hash);
     }
-    entries.push_back({config_.stages[i].name, "train", &data_[i].train});
-    if (data_[i].eval) entries.push_back({config_.stages[i].name, "eval", &*data_[i].eval});
+    entries.push_back({config_.stages[i].name, "train", &opened.train});
+    if (opened.eval) entries.push_back({config_.stages[i].name, "eval", &*opened.eval});
   }
   meta.data_hash = hex16(data.digest());
   meta.extra["data_manifest"] = data_manifest(entries);
-  meta.identity = identity_;
-  for (const auto& [name, hash] : identity_) {
+  meta.identity = execution_->identity();
+  for (const auto& [name, hash] : meta.identity) {
     if (name == kInitialWeights) meta.initial_weights_hash = hash;
   }
   meta.code_version = options_.code_version;
@@ -154,7 +81,7 @@ RunMeta Trainer::make_meta() {
   meta.math_profile = "exact";
   meta.simd_target = options_.simd_target;
   meta.seed = config_.seed;
-  meta.parameter_count = memory_->parameters.declaration().weights();
+  meta.parameter_count = execution_->parameters().declaration().weights();
   meta.optimizer_states =
       fmt::format("m={} v={} master={} gradient={}", name_of(config_.optimizer.first_moment),
                   name_of(config_.optimizer.second_moment), name_of(config_.optimizer.weights),
@@ -162,7 +89,8 @@ RunMeta Trainer::make_meta() {
   std::string stage_recipes;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     meta.stage_names.push_back(config_.stages[i].name);
-    stage_recipes += (i == 0 ? "" : ",") + config_.stages[i].name + "=" + stage_recipes_[i].name;
+    stage_recipes +=
+        (i == 0 ? "" : ",") + config_.stages[i].name + "=" + execution_->stage_recipes()[i].name;
   }
   meta.extra["stage_recipes"] = stage_recipes;
   meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
@@ -181,8 +109,8 @@ std::vector<TensorName> Trainer::tensor_names() const {
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   const Declaration declaration = declaration_of(config_.model);
   for (const LinearDeclaration& layer : declaration.linears()) {
-    const LinearRecipe& recipe =
-        recipe_.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
+    const LinearRecipe& recipe = execution_->recipe().for_layer(
+        layer.name, static_cast<int>(config_.model.num_hidden_layers));
     for (const Slot slot : kSlots) {
       const QuantSpec& spec = recipe.slot(slot);
       const auto [rows, k] = operand_shape(slot, tokens, layer.in, layer.out);
@@ -199,18 +127,20 @@ bool Trainer::open_log() {
     log_ = RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock));
     return true;
   }
-  const RunStatus status = directory_.status_of(identity_, config_);
+  const Identity& identity = execution_->identity();
+  const RunStatus status = directory_.status_of(identity, config_);
   if (status.complete) return false;
   const std::optional<CheckpointSummary> checkpoint =
-      directory_.find_checkpoint(status, identity_, config_);
-  if (checkpoint) position_ = checkpoint->position;
+      directory_.find_checkpoint(status, identity, config_);
+  if (checkpoint) execution_->go_on_from(directory_.checkpoint_file(), checkpoint->position);
   last_evaluation_ = status.last_eval_step;
-  log_ = RunLog::resume(directory_.run_file(), position_.step, config_.logging.every_steps,
-                        std::move(lock));
+  log_ = RunLog::resume(directory_.run_file(), execution_->position().step,
+                        config_.logging.every_steps, std::move(lock));
   record_changes(status.meta);
   // One that a kill kept from being recorded.
-  if (checkpoint && (status.checkpoints.empty() || status.checkpoints.back().step < position_.step))
-    log_->append(CheckpointRecord{position_.step, checkpoint->hash});
+  if (checkpoint &&
+      (status.checkpoints.empty() || status.checkpoints.back().step < checkpoint->position.step))
+    log_->append(CheckpointRecord{checkpoint->position.step, checkpoint->hash});
   return true;
 }
 
@@ -225,96 +155,28 @@ void Trainer::record_changes(const RunMeta& before) {
   for (const auto& [kind, member] : kParts) {
     if (before.*member == now.*member) continue;
     log_->append(EventRecord{
-        position_.step, kind,
+        execution_->position().step, kind,
         fmt::format("began with '{}', continues with '{}'", before.*member, now.*member)});
   }
 }
 
-StreamPosition Trainer::first_position(std::int64_t stage) const {
-  const auto at = static_cast<std::size_t>(stage);
-  const StageConfig& own = config_.stages[at];
-  for (std::size_t i = at; i-- > 0 && !own.restart_data;) {
-    const StageConfig& earlier = config_.stages[i];
-    if (earlier.kind == own.kind && earlier.data == own.data) return position_.streams[i];
+Trainer::Stage Trainer::begin_stage() {
+  Stage stage;
+  for (const EventRecord& event : execution_->begin_stage()) log_->append(event);
+  stage.config = &execution_->stage();
+  const auto index = static_cast<std::size_t>(execution_->position().stage);
+  if (stage.config->eval.has_value()) {
+    stage.evaluator = std::make_unique<Evaluator>(backend_, execution_->parameters(),
+                                                  execution_->transformer(), *stage.config->eval,
+                                                  *execution_->data()[index].eval, options_.stop);
   }
-  return data_[at].stream.position();
-}
-
-void Trainer::continue_amax_histories(Stage& stage) {
-  if (stage.config->reset_amax_history) return;
-  const std::vector<std::string> missing =
-      continue_histories(backend_, histories_, stage.transformer->linears());
-  if (missing.empty() || histories_.empty()) return;
-  log_->append(EventRecord{position_.step + 1, "amax_history_reset",
-                           fmt::format("{} tensors start without an amax history: the one before "
-                                       "belongs to another quantizer; the first is {}",
-                                       missing.size(), missing.front())});
-}
-
-std::unique_ptr<Trainer::Stage> Trainer::begin_stage(std::int64_t index) {
-  auto stage = std::make_unique<Stage>();
-  const auto i = static_cast<std::size_t>(index);
-  stage->index = index;
-  stage->config = &config_.stages[i];
-  const StageConfig& config = *stage->config;
-  stage->transformer =
-      make_transformer(backend_, memory_->parameters, config_, config, stage_recipes_[i]);
-  if (config.eval.has_value()) {
-    stage->evaluator =
-        std::make_unique<Evaluator>(backend_, memory_->parameters, *stage->transformer,
-                                    *config.eval, *data_[i].eval, options_.stop);
-  }
-  const bool resumed = position_.streams.size() == i + 1;
-  if (resumed) {
-    load_checkpoint(
-        directory_.checkpoint_file(),
-        {backend_, memory_->parameters, memory_->step.scalars, stage->transformer->linears()});
-    data_[i].stream.seek(position_.streams[i]);
-  } else {
-    position_.streams.push_back(first_position(index));
-    data_[i].stream.seek(position_.streams[i]);
-    continue_amax_histories(*stage);
-    if (config.reset_optimizer) {
-      memory_->parameters.reset_optimizer();
-      backend_.fill_zero(memory_->step.scalars);
-    }
-    if (config.planted_outliers.channels > 0) {
-      plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
-      log_->append(EventRecord{position_.step + 1, "outliers_planted",
-                               fmt::format("{} channels, gain {}", config.planted_outliers.channels,
-                                           config.planted_outliers.gain)});
-    }
-  }
-  stage->began = now();
-  stage->began_step = position_.step;
+  stage.began = now();
+  stage.began_step = execution_->position().step;
   return stage;
 }
 
-void Trainer::train_step(Stage& stage) {
-  const StageConfig& config = *stage.config;
-  Mixture& stream = data_[static_cast<std::size_t>(stage.index)].stream;
-  std::vector<Batch> batches;
-  for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
-    batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));
-  }
-  const std::int64_t every = config_.logging.statistics_every_steps;
-  StepContext context;
-  context.seed = config_.seed;
-  context.step = static_cast<std::uint32_t>(position_.step + 1);
-  context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
-  const TrainingStep step{backend_, memory_->parameters, *stage.transformer, memory_->step};
-  const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
-  const std::int64_t tokens = step.accumulate(context, batches, rate);
-  const std::vector<std::uint8_t> without_history = stage.transformer->without_history();
-  step.update(config_.optimizer.adamw, tokens);
-  const StepResults results = step.results(config_.logging.hash_every_step, context.log_statistics);
-  record_step(stage, tokens, results);
-  if (!context.log_statistics) return;
-  log_->append_tensors(position_.step, results.statistics, without_history);
-}
-
 void Trainer::record_nonfinite(const StepRecord& record) {
-  for (const Parameter& parameter : memory_->parameters.all()) {
+  for (const Parameter& parameter : execution_->parameters().all()) {
     const TensorView& gradient = parameter.gradient();
     if (gradient.dtype == DType::f64) continue;
     std::vector<float> values(static_cast<std::size_t>(gradient.size()));
@@ -339,31 +201,23 @@ void Trainer::record_nonfinite(const StepRecord& record) {
       fmt::format("loss {} or gradient norm {} is not finite", record.loss, record.grad_norm)});
 }
 
-void Trainer::record_step(Stage& stage, std::int64_t tokens, const StepResults& results) {
-  ++position_.step;
-  ++position_.stage_step;
-  position_.tokens += tokens;
-  const auto index = static_cast<std::size_t>(stage.index);
-  position_.streams[index] = data_[index].stream.position();
-  StepRecord record;
-  record.step = position_.step;
-  record.stage = static_cast<std::int32_t>(stage.index);
-  record.tokens = position_.tokens;
-  record.loss = record.grad_norm = std::numeric_limits<double>::quiet_NaN();
-  if (tokens > 0) {
-    record.loss = results.mean_loss();
-    record.grad_norm = results.scalar(StepScalar::kGradNorm);
-  } else {
+void Trainer::train_step(const Stage& stage) {
+  StepTaken taken = execution_->step();
+  StepRecord& record = taken.record;
+  if (taken.trained_tokens == 0) {
     log_->append(EventRecord{record.step, "no_targets",
                              "no token of this step is trained on; the weights stay"});
   }
-  record.learning_rate = results.scalar(StepScalar::kLearningRate);
   record.seconds = elapsed();
-  record.weight_hash = results.weight_hash;
-  const bool last = position_.stage_step == stage.config->steps;
-  const bool finite =
-      tokens == 0 || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
-  if (position_.step % config_.logging.every_steps == 0 || last || !finite) log_->append(record);
+  record_step(stage, record, taken.trained_tokens > 0);
+  if (taken.statistics.empty()) return;
+  log_->append_tensors(record.step, taken.statistics, taken.without_history);
+}
+
+void Trainer::record_step(const Stage& stage, const StepRecord& record, bool trained) {
+  const bool finite = !trained || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
+  const bool due = record.step % config_.logging.every_steps == 0;
+  if (due || execution_->is_stage_done() || !finite) log_->append(record);
   if (!finite) {
     record_nonfinite(record);
     log_->flush();
@@ -375,33 +229,34 @@ void Trainer::record_step(Stage& stage, std::int64_t tokens, const StepResults& 
   }
   if (options_.progress) {
     const double spent = now() - stage.began;
-    const auto steps = static_cast<double>(position_.step - stage.began_step);
+    const std::int64_t total = execution_->total_steps();
+    const auto steps = static_cast<double>(record.step - stage.began_step);
     const auto batch_tokens =
         static_cast<double>(stage.config->batch_sequences * stage.config->sequence_length);
-    options_.progress({position_.step, total_steps_, stage.config->name, record.loss,
-                       record.grad_norm, record.learning_rate, batch_tokens * steps / spent,
-                       spent / steps * static_cast<double>(total_steps_ - position_.step)});
+    options_.progress({record.step, total, stage.config->name, record.loss, record.grad_norm,
+                       record.learning_rate, batch_tokens * steps / spent,
+                       spent / steps * static_cast<double>(total - record.step)});
   }
 }
 
 bool Trainer::evaluation_is_due(const Stage& stage) const {
-  if (stage.evaluator == nullptr || position_.stage_step == 0) return false;
-  return position_.stage_step == stage.config->steps ||
-         position_.stage_step % stage.config->eval->every_steps == 0;
+  const std::int64_t done = execution_->position().stage_step;
+  if (stage.evaluator == nullptr || done == 0) return false;
+  return execution_->is_stage_done() || done % stage.config->eval->every_steps == 0;
 }
 
 bool Trainer::evaluate(Stage& stage) {
-  const bool last = position_.stage_step == stage.config->steps;
+  const RunPosition& position = execution_->position();
   StepContext context;
   context.seed = config_.seed;
-  context.step = static_cast<std::uint32_t>(position_.step);
+  context.step = static_cast<std::uint32_t>(position.step);
   EvalRecord record;
-  record.step = position_.step;
-  record.stage = static_cast<std::int32_t>(stage.index);
+  record.step = position.step;
+  record.stage = static_cast<std::int32_t>(position.stage);
   Evaluation evaluation;
-  say(fmt::format("evaluating after step {}", position_.step));
+  say(fmt::format("evaluating after step {}", position.step));
   try {
-    evaluation = stage.evaluator->evaluate(context, last);
+    evaluation = stage.evaluator->evaluate(context, execution_->is_stage_done());
   } catch (const EvaluationStopped&) {
     say("");
     return false;
@@ -421,16 +276,12 @@ bool Trainer::evaluate(Stage& stage) {
   return true;
 }
 
-void Trainer::checkpoint(Stage& stage) {
-  RunPosition position = position_;
-  position.seconds = elapsed();
+void Trainer::checkpoint() {
   say("writing a checkpoint");
+  const double seconds = elapsed();
   log_->flush();
-  const std::uint64_t hash = save_checkpoint(
-      directory_.checkpoint_file(),
-      {backend_, memory_->parameters, memory_->step.scalars, stage.transformer->linears()},
-      position, hash_of(identity_), stage_recipes_[static_cast<std::size_t>(stage.index)]);
-  log_->append(CheckpointRecord{position.step, hash});
+  const std::uint64_t hash = execution_->save(directory_.checkpoint_file(), seconds);
+  log_->append(CheckpointRecord{execution_->position().step, hash});
   log_->flush();
   say("");
 }
@@ -439,29 +290,25 @@ RunOutcome Trainer::run() {
   start_seconds_ = now();
   say("opening the run file");
   if (!open_log()) return RunOutcome::complete;
-  const std::size_t mark = backend_.memory_mark();
-  for (auto index = position_.stage; index < static_cast<std::int64_t>(config_.stages.size());
-       ++index) {
-    say("preparing stage " + config_.stages[static_cast<std::size_t>(index)].name);
-    const std::unique_ptr<Stage> stage = begin_stage(index);
+  while (!execution_->is_complete()) {
+    say("preparing stage " + execution_->stage().name);
+    Stage stage = begin_stage();
     say("");
-    const bool missing = evaluation_is_due(*stage) && last_evaluation_ < position_.step;
-    if (missing && !evaluate(*stage)) return RunOutcome::interrupted;
+    const bool missing = evaluation_is_due(stage) && last_evaluation_ < execution_->position().step;
+    if (missing && !evaluate(stage)) return RunOutcome::interrupted;
     const std::int64_t every = config_.logging.checkpoint_every_steps;
-    while (position_.stage_step < stage->config->steps) {
-      train_step(*stage);
-      if (evaluation_is_due(*stage)) evaluate(*stage);
+    while (!execution_->is_stage_done()) {
+      train_step(stage);
+      if (evaluation_is_due(stage)) evaluate(stage);
       const bool stop = options_.stop != nullptr && options_.stop->load();
-      const bool last = position_.stage_step == stage->config->steps;
-      if (stop || last || (every > 0 && position_.stage_step % every == 0)) checkpoint(*stage);
+      const bool due = every > 0 && execution_->position().stage_step % every == 0;
+      if (stop || due || execution_->is_stage_done()) checkpoint();
       if (stop) return RunOutcome::interrupted;
     }
-    histories_ = amax_histories(backend_, stage->transformer->linears());
-    position_.stage_step = 0;
-    ++position_.stage;
-    backend_.release_to(mark);
+    stage.evaluator.reset();
+    execution_->end_stage();
   }
-  log_->complete(memory_->parameters.hash());
+  log_->complete(execution_->parameters().hash());
   return RunOutcome::complete;
 }
 

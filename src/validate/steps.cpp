@@ -1,97 +1,16 @@
 #include "src/validate/steps.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <charconv>
-#include <cstdlib>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "emulation/base/error.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
-#include "src/io/run_reader.hpp"
-#include "src/train/trainer.hpp"
 
 namespace fp8lab {
-namespace {
-
-namespace fs = std::filesystem;
-
-/// A new folder that goes away with its content.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "fp8lab-steps-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw RuntimeFailure("cannot make a temporary folder like " + pattern);
-    }
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-constexpr const char* kStatistics[] = {"amax", "sqnr_db", "underflow_fraction", "scale_max"};
-
-template <class T>
-StepDifference first_difference(const std::vector<T>& expected, const std::vector<T>& actual,
-                                const char* what) {
-  const auto [want, got] =
-      std::mismatch(expected.begin(), expected.end(), actual.begin(), actual.end());
-  if (want == expected.end() && got == actual.end()) return {};
-  return {want - expected.begin(), what};
-}
-
-}  // namespace
-
-StepTrace trace_steps(const RunConfig& config, Backend& backend,
-                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  const TemporaryFolder folder;
-  TrainerOptions options;
-  options.directory = folder.path();
-  options.progress = [&](const Progress& now) {
-    if (progress) progress(now.step, now.total_steps);
-  };
-  Trainer(config, backend, options).run();
-  const fs::path file = folder.path() / "run.h5";
-  StepTrace trace;
-  for (const StepRecord& record : read_run(file).metrics) {
-    trace.weights.push_back(record.weight_hash);
-    trace.loss.push_back(record.loss);
-    trace.grad_norm.push_back(record.grad_norm);
-  }
-  for (const char* name : kStatistics) {
-    const std::vector<double> values = read_statistic(file, name);
-    trace.statistics.insert(trace.statistics.end(), values.begin(), values.end());
-  }
-  return trace;
-}
-
-StepDifference compare_traces(const StepTrace& expected, const StepTrace& actual) {
-  StepDifference earliest;
-  for (const StepDifference& found :
-       {first_difference(expected.loss, actual.loss, "loss"),
-        first_difference(expected.grad_norm, actual.grad_norm, "gradient norm"),
-        first_difference(expected.weights, actual.weights, "weights")}) {
-    if (found.step >= 0 && (earliest.step < 0 || found.step < earliest.step)) earliest = found;
-  }
-  if (earliest.step < 0 && !expected.statistics.empty() &&
-      expected.statistics != actual.statistics) {
-    return {static_cast<std::int64_t>(expected.loss.size()), "operand statistics"};
-  }
-  return earliest;
-}
-
 namespace {
 
 /// What hex16 wrote. Throws Error.
@@ -114,10 +33,14 @@ std::string to_json(const GoldenSteps& golden) {
   json["set"] = golden.settings;
   json["device"] = golden.device;
   json["config_hash"] = golden.config_hash;
-  json["loss"] = golden.trace.loss;
-  json["grad_norm"] = golden.trace.grad_norm;
-  json["weights"] = nlohmann::json::array();
-  for (const std::uint64_t hash : golden.trace.weights) json["weights"].push_back(hex16(hash));
+  for (const char* name : {"loss", "grad_norm", "weights"}) {
+    json[name] = nlohmann::json::array();
+  }
+  for (const StepRecord& step : golden.steps) {
+    json["loss"].push_back(step.loss);
+    json["grad_norm"].push_back(step.grad_norm);
+    json["weights"].push_back(hex16(step.weight_hash));
+  }
   return json.dump(1) + "\n";
 }
 
@@ -130,14 +53,18 @@ GoldenSteps read_golden_steps(const std::filesystem::path& file) {
     golden.settings = json.at("set").get<std::vector<std::string>>();
     golden.device = json.at("device").get<std::string>();
     golden.config_hash = json.at("config_hash").get<std::string>();
-    golden.trace.loss = json.at("loss").get<std::vector<double>>();
-    golden.trace.grad_norm = json.at("grad_norm").get<std::vector<double>>();
-    for (const std::string& hash : json.at("weights").get<std::vector<std::string>>()) {
-      golden.trace.weights.push_back(from_hex16(hash));
-    }
-    if (golden.trace.loss.size() != golden.trace.weights.size() ||
-        golden.trace.grad_norm.size() != golden.trace.weights.size()) {
+    const auto loss = json.at("loss").get<std::vector<double>>();
+    const auto grad_norm = json.at("grad_norm").get<std::vector<double>>();
+    const auto weights = json.at("weights").get<std::vector<std::string>>();
+    if (loss.size() != weights.size() || grad_norm.size() != weights.size()) {
       throw Error("loss, grad_norm and weights differ in length");
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      StepRecord& step = golden.steps.emplace_back();
+      step.step = static_cast<std::int64_t>(i) + 1;
+      step.loss = loss[i];
+      step.grad_norm = grad_norm[i];
+      step.weight_hash = from_hex16(weights[i]);
     }
     return golden;
   } catch (const std::exception& problem) {

@@ -40,7 +40,8 @@ def test_help_and_version() -> None:
         assert "validate" in succeeded(*arguments)
     assert succeeded("--version").startswith("fp8lab ")
     commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate"]
-    commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor", "whatif", "attribute"]
+    commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
+    commands += ["whatif", "attribute"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 

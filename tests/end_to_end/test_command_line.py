@@ -17,7 +17,8 @@ from model_files import CONFIG, random_tensors, write_folder
 from program import refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
-COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "whatif", "attribute"]
+COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
+COMMANDS += ["whatif", "attribute"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {

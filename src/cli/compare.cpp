@@ -1,0 +1,166 @@
+// fp8lab compare: the first wrong bit of two runs.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "src/cli/command.hpp"
+#include "src/cli/located.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/cli/replay_options.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/hash.hpp"
+#include "src/replay/compare_runs.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using Where = LocatedDifference::Where;
+
+Options compare_options() {
+  Options options(
+      "fp8lab compare A B\n"
+      "A and B are folders of runs, or their run.h5. First from the files: what the runs are made "
+      "of, and\nthe first step that has another loss, gradient norm or hash of the weights. Then "
+      "both are executed\nagain up to that step, from the latest checkpoint before it that serves "
+      "both, else from the beginning,\nand the first operation that writes another bit is named. "
+      "Status 3: the runs differ");
+  options.add("runs", value<std::vector<std::string>>(), "A B");
+  options.add("backend-a", value<std::string>(), "executes A again (default: as recorded)");
+  options.add("backend-b", value<std::string>(), "executes B again (default: as recorded)");
+  options.add("files-only", "execute nothing");
+  add_replay_options(options);
+  return options;
+}
+
+ordered_json to_json(const StepRecord& record) {
+  return {{"loss", record.loss},
+          {"grad_norm", record.grad_norm},
+          {"weights", hex16(record.weight_hash)}};
+}
+
+/// What is known so far, printed and gathered for --json.
+class CompareReport {
+ public:
+  CompareReport(const RecordedRun& a, const RecordedRun& b) : a_(a), b_(b) {
+    json_ = {{"what", "compare"}, {"a", a.file.string()}, {"b", b.file.string()}};
+  }
+
+  void add(const FileComparison& files);
+  void add(const StartPoint& start, const ExecutedAgain& again, const FileComparison& files);
+  const ordered_json& json() const { return json_; }
+
+ private:
+  /// What executing again says of one side; false where it holds other bits.
+  bool add_side(const char* name, const RecordedRun& run, const std::vector<StepRecord>& executed);
+
+  const RecordedRun &a_, &b_;
+  ordered_json json_;
+};
+
+void CompareReport::add(const FileComparison& files) {
+  for (const std::string& line : files.made_of) fmt::print("differs in {}\n", line);
+  if (files.made_of.empty()) fmt::print("both are made of the same\n");
+  json_["made_of"] = files.made_of;
+  json_["steps"] = files.steps;
+  json_["good"] = files.first.step < 0;
+  if (files.first.step < 0) {
+    fmt::print("{} steps that both have: same bits (A ends after step {}, B after {})\n",
+               files.steps, a_.last_step(), b_.last_step());
+    return;
+  }
+  fmt::print("files: {} differs first at step {}", files.first.what, files.first.step);
+  json_["first_step"] = files.first.step;
+  json_["difference"] = files.first.what;
+  const StepRecord* const x = find_step(a_.data.metrics, files.first.step);
+  const StepRecord* const y = find_step(b_.data.metrics, files.first.step);
+  if (x != nullptr && y != nullptr) {
+    fmt::print(": loss {} and {}", x->loss, y->loss);
+    if (x->weight_hash != 0 && y->weight_hash != 0) {
+      fmt::print(", weights {} and {}", hex16(x->weight_hash), hex16(y->weight_hash));
+    }
+    json_["record_a"] = to_json(*x);
+    json_["record_b"] = to_json(*y);
+  }
+  fmt::print("\n");
+}
+
+bool CompareReport::add_side(const char* name, const RecordedRun& run,
+                             const std::vector<StepRecord>& executed) {
+  const Reproduction found = compare_with_file(run, executed);
+  const bool good = found.difference.step < 0;
+  fmt::print("{} {}: {}\n", name, run.file.string(),
+             good ? fmt::format("executed again, {} steps, same bits as its file", found.steps)
+                  : fmt::format("not reproducible here: its file has another {} at step {}",
+                                found.difference.what, found.difference.step));
+  ordered_json& json = json_[fmt::format("reproduced_{}", name[0] == 'A' ? "a" : "b")];
+  json = {{"good", good}, {"steps", found.steps}};
+  if (!good) {
+    json["first_step"] = found.difference.step;
+    json["difference"] = found.difference.what;
+  }
+  return good;
+}
+
+void CompareReport::add(const StartPoint& start, const ExecutedAgain& again,
+                        const FileComparison& files) {
+  fmt::print("executed again from {}\n",
+             start.checkpoint.empty()
+                 ? "the beginning"
+                 : fmt::format("{}, step {}", start.checkpoint.string(), start.position.step));
+  json_["start_step"] = start.position.step;
+  json_["located"] = cli::to_json(again.difference);
+  fmt::print("{}", describe(again.difference, "A", "B"));
+  const bool a = add_side("A", a_, again.a), b = add_side("B", b_, again.b);
+  const bool transient = again.difference.where == Where::nowhere;
+  json_["transient"] = transient;
+  if (!transient) return;
+  const char* const whose = a == b ? "one of the two, or both," : a ? "B" : "A";
+  fmt::print(
+      "transient: both agree when they are executed again; {} had a fault at step {}, the "
+      "first whose loss or weights show it\n",
+      whose, files.first.step);
+}
+
+}  // namespace
+
+int compare(const std::vector<std::string>& arguments) {
+  const Values values = parse_arguments("compare", compare_options(), arguments, {{"runs", -1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const auto paths = values.count("runs") != 0 ? values["runs"].as<std::vector<std::string>>()
+                                               : std::vector<std::string>();
+  if (paths.size() != 2) {
+    throw Error(fmt::format("compare: {} runs given; accepted: two", paths.size()));
+  }
+  if (values.count("files-only") != 0) {
+    refuse_given(values, "compare", {"backend-a", "backend-b", "init-from", "threads", "no-graphs"},
+                 "is for what is executed again, not with --files-only");
+  }
+  check_output_files(values, "compare", {"json"});
+  const RecordedRun a = open_recorded_run(paths[0]), b = open_recorded_run(paths[1]);
+  const FileComparison files = compare_files(a, b);
+  CompareReport report(a, b);
+  report.add(files);
+  const bool differs = files.first.step >= 0;
+  if (differs && values.count("files-only") == 0) {
+    const StartPoint start = common_start(a, b, files.first.step);
+    PhaseLine phase;
+    const ExecutedAgain again =
+        locate_difference(chosen_source(a, values, "backend-a", "compare"),
+                          chosen_source(b, values, "backend-b", "compare"), start, files.first.step,
+                          [&](const std::string& what) { phase.begin(what); });
+    phase.begin("");
+    report.add(start, again, files);
+  }
+  if (values.count("json") != 0) {
+    write_file_atomically(values["json"].as<std::string>(), report.json().dump(2) + "\n");
+  }
+  return differs ? ExitCode::kMismatch : ExitCode::kSuccess;
+}
+
+}  // namespace fp8lab::cli

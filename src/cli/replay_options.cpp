@@ -1,0 +1,36 @@
+#include "src/cli/replay_options.hpp"
+
+#include <filesystem>
+#include <memory>
+
+#include "src/backend/factory.hpp"
+#include "src/cli/command.hpp"
+#include "src/train/memory_plan.hpp"
+
+namespace fp8lab::cli {
+
+void add_replay_options(Options& options) {
+  options.add("init-from", value<std::string>(),
+              "weights that started the run, where they lie elsewhere now or were named by train "
+              "--init-from");
+  options.add("threads", value<int>(0), "0: all processors");
+  options.add("no-graphs", "backend cuda: launch kernels one by one; the same bits");
+  options.add("json", value<std::string>(), "also write the result to this file");
+}
+
+ReplaySource chosen_source(const RecordedRun& run, const Values& values, const std::string& option,
+                           const std::string& command) {
+  const int threads = threads_of(values, command);
+  const bool graphs = values.count("no-graphs") == 0;
+  const std::string backend = values.count(option) != 0 ? values[option].as<std::string>() : "";
+  const std::filesystem::path init_from =
+      values.count("init-from") != 0 ? values["init-from"].as<std::string>() : "";
+  const RunConfig& config = run.config;
+  return replay_source(run, backend, init_from, [=](const std::string& name) {
+    std::unique_ptr<Backend> made = make_backend(name, threads, "own", graphs);
+    require_memory_of(config, *made);
+    return made;
+  });
+}
+
+}  // namespace fp8lab::cli

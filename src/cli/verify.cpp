@@ -1,0 +1,105 @@
+// fp8lab verify: steps of somebody's run, executed again.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
+#include "src/cli/replay_options.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/hash.hpp"
+#include "src/replay/verify_run.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+Options verify_options() {
+  Options options(fmt::format(
+      "fp8lab verify RUN\n"
+      "RUN is the folder of a run, or its run.h5. Its configuration, recipes, data and initial "
+      "weights must be\nwhat they were; then steps are executed again, and the bits of loss, "
+      "gradient norm and hash of the\nweights compared with the file: from the checkpoint beside "
+      "it, if the run went on after that, else\nfrom the beginning, at most {} steps. Status 3: a "
+      "step has other bits",
+      kVerifiedSteps));
+  options.add("run", value<std::string>(), "RUN");
+  options.add("steps", value<std::int64_t>(), "how many steps");
+  options.add("from", value<std::int64_t>(),
+              "the step after which they begin; those between the start and it are executed and "
+              "compared as well");
+  options.add("backend", value<std::string>(), "executes them (default: as recorded)");
+  add_replay_options(options);
+  return options;
+}
+
+/// A number from `least` on, or nothing.
+std::optional<std::int64_t> counted(const Values& values, const std::string& option,
+                                    std::int64_t least) {
+  if (values.count(option) == 0) return std::nullopt;
+  const auto number = values[option].as<std::int64_t>();
+  if (number < least) {
+    throw Error(
+        fmt::format("verify: --{} {}: accepted: numbers from {} on", option, number, least));
+  }
+  return number;
+}
+
+nlohmann::ordered_json to_json(const RecordedRun& run, const Verification& found) {
+  const bool good = found.difference.step < 0;
+  nlohmann::ordered_json json = {{"what", "verify"},
+                                 {"run", run.file.string()},
+                                 {"good", good},
+                                 {"start_step", found.start.position.step},
+                                 {"executed", found.executed},
+                                 {"compared", found.compared},
+                                 {"hashed", found.hashed}};
+  if (good) return json;
+  json["first_step"] = found.difference.step;
+  json["difference"] = found.difference.what;
+  const auto record = [](const StepRecord& step) -> nlohmann::ordered_json {
+    return {
+        {"loss", step.loss}, {"grad_norm", step.grad_norm}, {"weights", hex16(step.weight_hash)}};
+  };
+  json["recorded"] = record(found.expected);
+  json["executed_again"] = record(found.actual);
+  return json;
+}
+
+}  // namespace
+
+int verify(const std::vector<std::string>& arguments) {
+  const Values values = parse_arguments("verify", verify_options(), arguments, {{"run", 1}});
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  check_output_files(values, "verify", {"json"});
+  const std::optional<std::int64_t> from = counted(values, "from", 0),
+                                    steps = counted(values, "steps", 1);
+  const RecordedRun run = open_recorded_run(required(values, "run", "verify"));
+  const ReplaySource source = chosen_source(run, values, "backend", "verify");
+  PhaseLine phase;
+  const Verification found =
+      verify_run(run, source, from, steps, [&](const std::string& what) { phase.begin(what); });
+  phase.begin("");
+  if (values.count("json") != 0) {
+    write_file_atomically(values["json"].as<std::string>(), to_json(run, found).dump(2) + "\n");
+  }
+  const std::int64_t first = found.start.position.step;
+  if (found.difference.step < 0) {
+    fmt::print("{}: verified on {}: steps {} to {}, {} steps, same bits{}\n", run.file.string(),
+               source.config.backend, first + 1, found.last, found.compared,
+               found.hashed == 0 ? "; the file has no hashes of the weights" : "");
+    return ExitCode::kSuccess;
+  }
+  fmt::print(
+      "{}: on {} {} differs first at step {}: loss {} in the file and {} here, weights {} "
+      "and {}\n",
+      run.file.string(), source.config.backend, found.difference.what, found.difference.step,
+      found.expected.loss, found.actual.loss, hex16(found.expected.weight_hash),
+      hex16(found.actual.weight_hash));
+  return ExitCode::kMismatch;
+}
+
+}  // namespace fp8lab::cli

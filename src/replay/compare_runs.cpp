@@ -1,0 +1,77 @@
+#include "src/replay/compare_runs.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "src/config/config_difference.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// The parts of two identities that differ: "training data of stage cpt: 0123456789abcdef -> ...".
+void add_identity(const RunMeta& a, const RunMeta& b, std::vector<std::string>& differences) {
+  const auto hash_in = [](const Identity& identity, const std::string& name) -> std::string {
+    for (const auto& [known, hash] : identity) {
+      if (known == name) return hash;
+    }
+    return "(none)";
+  };
+  const auto add = [&](const std::string& name) {
+    const std::string x = hash_in(a.identity, name), y = hash_in(b.identity, name);
+    if (x != y) differences.push_back(fmt::format("{}: {} -> {}", name, x, y));
+  };
+  for (const auto& [name, hash] : a.identity) {
+    if (name != "configuration") add(name);  // the keys say more
+  }
+  for (const auto& [name, hash] : b.identity) {
+    if (hash_in(a.identity, name) == "(none)") add(name);
+  }
+}
+
+}  // namespace
+
+FileComparison compare_files(const RecordedRun& a, const RecordedRun& b) {
+  const RunMeta &x = a.data.meta, &y = b.data.meta;
+  FileComparison found;
+  if (x.config_text != y.config_text) {
+    found.made_of = run_differences(x.config_text, y.config_text);
+  }
+  add_identity(x, y, found.made_of);
+  constexpr std::array<std::pair<const char*, std::string RunMeta::*>, 4> kParts = {
+      {{"build", &RunMeta::code_version},
+       {"backend", &RunMeta::backend},
+       {"device", &RunMeta::device},
+       {"instruction set", &RunMeta::simd_target}}};
+  for (const auto& [name, member] : kParts) {
+    if (x.*member == y.*member) continue;
+    found.made_of.push_back(fmt::format("{}: {} -> {}", name, x.*member, y.*member));
+  }
+  for (const StepRecord& record : a.data.metrics) {
+    found.steps += find_step(b.data.metrics, record.step) != nullptr ? 1 : 0;
+  }
+  found.first = first_difference(a.data.metrics, b.data.metrics);
+  const bool both = a.data.complete && b.data.complete && a.last_step() == b.last_step();
+  if (found.first.step < 0 && both && a.data.final_weight_hash != b.data.final_weight_hash) {
+    found.first = {a.last_step(), "final weights"};
+  }
+  return found;
+}
+
+StartPoint common_start(const RecordedRun& a, const RecordedRun& b, std::int64_t step) {
+  if (!difference(a.data.meta.identity, b.data.meta.identity).empty()) return {};
+  const StartPoint x = latest_start(a, step - 1), y = latest_start(b, step - 1);
+  return x.position.step >= y.position.step ? x : y;
+}
+
+Reproduction compare_with_file(const RecordedRun& run, const std::vector<StepRecord>& executed) {
+  Reproduction found;
+  for (const StepRecord& record : executed) {
+    found.steps += find_step(run.data.metrics, record.step) != nullptr ? 1 : 0;
+  }
+  found.difference = first_difference(run.data.metrics, executed);
+  return found;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,210 @@
+#include "src/replay/place.hpp"
+
+#include <array>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace fp8lab {
+namespace {
+
+template <class... Calls>
+struct Overloads : Calls... {
+  using Calls::operator()...;
+};
+
+/// "layers.3" of "layers.3.mlp.down"; empty for what is in no layer.
+std::string block_of(const std::string& name) {
+  constexpr std::string_view kLayers = "layers.";
+  if (!name.starts_with(kLayers)) return {};
+  return name.substr(0, name.find('.', kLayers.size()));
+}
+
+constexpr std::uint32_t kMicroBatchBits = 20;  // Linear::key_of
+
+std::size_t linear_of(const RandomKey& key) {
+  return (key.tensor & ((1u << kMicroBatchBits) - 1)) / kTensors.size();
+}
+Tensor tensor_of(const RandomKey& key) {
+  return kTensors[(key.tensor & ((1u << kMicroBatchBits) - 1)) % kTensors.size()];
+}
+
+/// The key of an operation that quantizes; null for others.
+const RandomKey* key_of(const AnyOperation& op) {
+  return std::visit(
+      Overloads{[](const ops::Quantize* quantize) { return &quantize->key; },
+                [](const ops::QuantizeBoth* quantize) { return &quantize->key; },
+                [](const ops::ProduceQuantize* quantize) { return &quantize->key; },
+                [](const ops::Dequantize* back) { return &std::as_const(back->operand).key; },
+                [](const auto*) -> const RandomKey* { return nullptr; }},
+      op);
+}
+
+/// Whether `operand` is the tensor's second orientation. Its own key does not tell: where both are
+/// made in one pass, it is that of the pass.
+bool is_second(const AnyOperation& op, const QuantizedOperand& operand) {
+  return std::visit(
+      Overloads{[&](const ops::QuantizeBoth* both) { return &operand == &both->second; },
+                [&](const ops::ProduceQuantize* both) { return &operand == both->second; },
+                [](const ops::Quantize* one) { return one->key.orientation != 0; },
+                [](const auto*) { return false; }},
+      op);
+}
+
+/// The parameter, state or gradient that tells whose operation it is.
+const void* subject_of(const AnyOperation& op) {
+  return std::visit(
+      Overloads{[](const ops::EmbeddingForward* e) -> const void* { return e->table.data; },
+                [](const ops::EmbeddingBackward* e) -> const void* { return e->dtable.data; },
+                [](const ops::RmsNormForward* n) -> const void* { return n->weight.data; },
+                [](const ops::RmsNormBackward* n) -> const void* { return n->weight.data; },
+                [](const ops::LayerNormForward* n) -> const void* { return n->weight.data; },
+                [](const ops::LayerNormBackward* n) -> const void* { return n->weight.data; },
+                [](const ops::BiasBackward* b) -> const void* { return b->dbias.data; },
+                [](const ops::AccumulateSquareSum* a) -> const void* { return a->gradient.data; },
+                [](const ops::AdamW* a) -> const void* { return a->tensors.master.data; },
+                [](const ops::HashTensor* h) -> const void* { return h->tensor.data; },
+                [](const ops::UpdateDelayedScale* u) -> const void* { return u->state.data; },
+                [](const ops::MeasureOperand* m) -> const void* { return m->record.data; },
+                [](const ops::SmoothingFactors* s) -> const void* { return s->factors.data; },
+                [](const auto*) -> const void* { return nullptr; }},
+      op);
+}
+
+/// What modules without parameters are called within their layer.
+const char* module_of(const AnyOperation& op) {
+  return std::visit(
+      Overloads{[](const ops::Rope*) { return ".attention"; },
+                [](const ops::AttentionForward*) { return ".attention"; },
+                [](const ops::AttentionBackward*) { return ".attention"; },
+                [](const ops::SwigluForward*) { return ".mlp"; },
+                [](const ops::SwigluBackward*) { return ".mlp"; },
+                [](const ops::GeluForward*) { return ".mlp"; },
+                [](const ops::GeluBackward*) { return ".mlp"; }, [](const auto*) { return ""; }},
+      op);
+}
+
+template <class... Ops>
+bool is_one_of(const AnyOperation& op) {
+  return (std::holds_alternative<const Ops*>(op) || ...);
+}
+
+}  // namespace
+
+std::string_view name_of(Phase phase) {
+  switch (phase) {
+    case Phase::load: return "load";
+    case Phase::weights: return "weights";
+    case Phase::forward: return "forward";
+    case Phase::backward: return "backward";
+    case Phase::update: return "update";
+  }
+  return "?";
+}
+
+std::string kind_of(const AnyOperation& op) {
+  return std::visit(Overloads{[](const ops::ProduceQuantize* both) {
+                                return std::visit(
+                                           [](const auto& made) { return std::string(made.kName); },
+                                           both->producer) +
+                                       " and quantize";
+                              },
+                              [](const auto* other) { return std::string(other->kName); }},
+                    op);
+}
+
+PlaceTracker::PlaceTracker(const Parameters& parameters,
+                           const std::vector<std::unique_ptr<Linear>>& linears) {
+  for (const Parameter& parameter : parameters.all()) {
+    for (const TensorView* view :
+         {&parameter.master(), &parameter.working(), &parameter.gradient()}) {
+      if (!view->empty()) parameters_[view->data] = parameter.name();
+    }
+  }
+  const auto& declared = parameters.declaration().linears();
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const Parameter& weight = parameters[declared[i].weight];
+    linears_.push_back(linears[i]->name());
+    weights_[weight.master().data] = weights_[weight.working().data] = i;
+    gradients_[weight.gradient().data] = i;
+    for (std::int64_t slot = 0; slot < linears[i]->statistics().rows; ++slot) {
+      states_[linears[i]->statistics().row_range(slot, 1).data] = linears[i]->name();
+    }
+    for (const TensorView& state : linears[i]->delayed_states()) {
+      if (!state.empty()) states_[state.data] = linears[i]->name();
+    }
+    for (const TensorView& factors : linears[i]->smoothing_factors()) {
+      if (!factors.empty()) states_[factors.data] = linears[i]->name();
+    }
+  }
+}
+
+std::string PlaceTracker::layer_of(const AnyOperation& op) const {
+  if (const RandomKey* key = key_of(op)) return linears_.at(linear_of(*key));
+  const void* const subject = subject_of(op);
+  if (const auto found = parameters_.find(subject); found != parameters_.end()) {
+    return found->second;
+  }
+  if (const auto found = states_.find(subject); found != states_.end()) return found->second;
+  return {};
+}
+
+Place PlaceTracker::next(const AnyOperation& op) {
+  if (is_one_of<Upload>(op)) {
+    if (place_.phase == Phase::backward) ++place_.micro_batch;
+    if (place_.phase != Phase::load) uploads_ = 0;
+    place_.phase = Phase::load;
+    const Upload& upload = *std::get<const Upload*>(op);
+    // Step scalars and the number of the step come before the tokens of the first micro-batch.
+    const bool is_batch = upload.destination.dtype == DType::i32 && upload.destination.cols > 1;
+    if (is_batch || uploads_ > 0) ++uploads_;
+  } else if (is_one_of<ops::AccumulateSquareSum, ops::BeginUpdate, ops::UpdateDelayedScale>(op)) {
+    place_.phase = Phase::update;
+  } else if (place_.phase == Phase::load && place_.micro_batch == 0) {
+    place_.phase = Phase::weights;
+  }
+  if (is_one_of<ops::EmbeddingForward>(op)) place_.phase = Phase::forward;
+  Place place = place_;
+  if (is_one_of<ops::CrossEntropy>(op)) place_.phase = Phase::backward;
+  if (const auto* const* product = std::get_if<const ops::Product*>(&op)) {
+    const ops::Product& p = **product;
+    if (const auto to = gradients_.find(p.gemm.d.data); to != gradients_.end()) {
+      place.layer = linears_[to->second];
+      place.gemm = gemm_role_name(GemmRole::wgrad);
+    } else if (const auto by = weights_.find(p.b_source.data); by != weights_.end()) {
+      place.layer = linears_[by->second];
+      place.gemm = gemm_role_name(p.transpose_b ? GemmRole::dgrad : GemmRole::fprop);
+    }
+  } else {
+    place.layer = layer_of(op);
+  }
+  const bool belongs_to_none = is_one_of<Upload, ops::CrossEntropy, ops::BeginUpdate>(op);
+  if (!place.layer.empty()) {
+    last_ = place.layer;
+  } else if (const std::string block = block_of(last_); !belongs_to_none && !block.empty()) {
+    place.layer = block + module_of(op);
+  }
+  return place;
+}
+
+std::string PlaceTracker::part_of(const AnyOperation& op, const OperationOutput& output) const {
+  const RandomKey* const key = key_of(op);
+  if (key == nullptr) return {};
+  const Tensor tensor = tensor_of(*key);
+  if (output.operand == nullptr) {
+    return output.name == "delayed state" ? tensor_name(tensor) : std::string();
+  }
+  return slot_name(is_second(op, *output.operand) ? second_orientation(tensor)
+                                                  : first_orientation(tensor));
+}
+
+std::string_view PlaceTracker::uploaded(const AnyOperation& op) const {
+  if (!is_one_of<Upload>(op)) return {};
+  constexpr std::array<std::string_view, 5> kBatch = {"tokens", "targets", "target weights",
+                                                      "positions", "document starts"};
+  const TensorView& view = std::get<const Upload*>(op)->destination;
+  if (uploads_ == 0) return view.dtype == DType::i32 ? "step number" : "step scalars";
+  return kBatch[static_cast<std::size_t>(uploads_ - 1) % kBatch.size()];
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,218 @@
+#include "src/train/execution.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "src/io/hash.hpp"
+#include "src/train/identity.hpp"
+#include "src/train/memory_plan.hpp"
+#include "src/train/run_check.hpp"
+#include "src/train/schedule.hpp"
+#include "src/train/training_step.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kDataStream = 0x5eed;
+
+}  // namespace
+
+Mixture training_stream(const DataSources& data, const RunConfig& config,
+                        const StageConfig& stage) {
+  return {data, config.seed, kDataStream + static_cast<std::uint32_t>(stage.kind)};
+}
+
+Execution::Execution(const RunConfig& config, Backend& backend,
+                     const std::filesystem::path& init_from, Say say)
+    : config_(config),
+      backend_(backend),
+      say_(std::move(say)),
+      recipe_(load_recipe(config.recipe)) {
+  for (const StageConfig& stage : config_.stages) {
+    stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
+    validate_stage(config_, stage, stage_recipes_.back(), backend_);
+  }
+  this->say("opening the data");
+  open_data();
+  this->say("initializing weights");
+  reserve_memory();
+  memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
+  load_initial_weights(init_from);
+  this->say("");
+}
+
+void Execution::say(const std::string& phase) const {
+  if (say_) say_(phase);
+}
+
+std::int64_t Execution::total_steps() const {
+  std::int64_t total = 0;
+  for (const StageConfig& stage : config_.stages) total += stage.steps;
+  return total;
+}
+
+void Execution::reserve_memory() {
+  std::int64_t most = 0;
+  for (std::size_t i = 0; i < config_.stages.size(); ++i) {
+    const DataSources* const held_out = data_[i].eval ? &*data_[i].eval : nullptr;
+    const MemoryPlan plan =
+        plan_memory(config_, config_.stages[i], stage_recipes_[i], backend_, held_out);
+    most = std::max(most, plan.total());
+  }
+  backend_.reserve(static_cast<std::size_t>(most));
+}
+
+void Execution::load_initial_weights(const std::filesystem::path& init_from) {
+  memory_->parameters.initialize(config_.seed);
+  const std::filesystem::path& initial = init_from.empty() ? config_.init_from : init_from;
+  if (!initial.empty()) {
+    say("loading weights of " + initial.string());
+    load_weights(initial, memory_->parameters);
+    if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
+  }
+  say("hashing weights and data");
+  std::vector<StageContents> contents;
+  for (const StageData& data : data_) {
+    contents.push_back({&data.train, data.eval ? &*data.eval : nullptr});
+  }
+  identity_ = make_identity(config_, contents, hex16(memory_->parameters.hash()));
+  if (!histories_.empty()) {
+    identity_.emplace_back(kInitialHistories, hex16(hash_of(histories_)));
+  }
+}
+
+void Execution::open_data() {
+  for (const StageConfig& stage : config_.stages) {
+    const std::string where = "stage " + stage.name;
+    DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
+    std::optional<DataSources> eval;
+    if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
+    Mixture mixture = training_stream(train, config_, stage);
+    check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
+    data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
+  }
+  std::vector<StageSources> stages;
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    stages.push_back({"stage " + config_.stages[i].name, &data_[i].train});
+    if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
+  }
+  check_one_tokenizer(stages);
+}
+
+void Execution::go_on_from(const std::filesystem::path& checkpoint, const RunPosition& position) {
+  FP8LAB_ASSERT(transformer_ == nullptr);
+  checkpoint_ = checkpoint;
+  position_ = position;
+}
+
+StreamPosition Execution::first_position() const {
+  const auto at = static_cast<std::size_t>(position_.stage);
+  const StageConfig& own = config_.stages[at];
+  for (std::size_t i = at; i-- > 0 && !own.restart_data;) {
+    const StageConfig& earlier = config_.stages[i];
+    if (earlier.kind == own.kind && earlier.data == own.data) return position_.streams[i];
+  }
+  return data_[at].stream.position();
+}
+
+void Execution::continue_amax_histories(std::vector<EventRecord>& events) {
+  if (stage().reset_amax_history) return;
+  const std::vector<std::string> missing =
+      continue_histories(backend_, histories_, transformer_->linears());
+  if (missing.empty() || histories_.empty()) return;
+  events.push_back({position_.step + 1, "amax_history_reset",
+                    fmt::format("{} tensors start without an amax history: the one before "
+                                "belongs to another quantizer; the first is {}",
+                                missing.size(), missing.front())});
+}
+
+CheckpointScope Execution::scope() {
+  return {backend_, memory_->parameters, memory_->step.scalars, transformer_->linears()};
+}
+
+std::vector<EventRecord> Execution::begin_stage() {
+  const auto i = static_cast<std::size_t>(position_.stage);
+  const StageConfig& config = stage();
+  std::vector<EventRecord> events;
+  mark_ = backend_.memory_mark();
+  transformer_ =
+      make_transformer(backend_, memory_->parameters, config_, config, stage_recipes_[i]);
+  const bool resumed = position_.streams.size() == i + 1;
+  if (!resumed) position_.streams.push_back(first_position());
+  data_[i].stream.seek(position_.streams[i]);
+  if (resumed) {
+    load_checkpoint(checkpoint_, scope());
+    return events;
+  }
+  continue_amax_histories(events);
+  if (config.reset_optimizer) {
+    memory_->parameters.reset_optimizer();
+    backend_.fill_zero(memory_->step.scalars);
+  }
+  if (config.planted_outliers.channels > 0) {
+    plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
+    events.push_back({position_.step + 1, "outliers_planted",
+                      fmt::format("{} channels, gain {}", config.planted_outliers.channels,
+                                  config.planted_outliers.gain)});
+  }
+  return events;
+}
+
+StepTaken Execution::step() {
+  const StageConfig& config = stage();
+  const auto index = static_cast<std::size_t>(position_.stage);
+  Mixture& stream = data_[index].stream;
+  std::vector<Batch> batches;
+  for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
+    batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));
+  }
+  const std::int64_t every = config_.logging.statistics_every_steps;
+  StepContext context;
+  context.seed = config_.seed;
+  context.step = static_cast<std::uint32_t>(position_.step + 1);
+  context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
+  const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step};
+  const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
+  StepTaken taken;
+  taken.trained_tokens = step.accumulate(context, batches, rate);
+  if (context.log_statistics) taken.without_history = transformer_->without_history();
+  step.update(config_.optimizer.adamw, taken.trained_tokens);
+  StepResults results = step.results(config_.logging.hash_every_step, context.log_statistics);
+  taken.statistics = std::move(results.statistics);
+
+  ++position_.step;
+  ++position_.stage_step;
+  position_.tokens += taken.trained_tokens;
+  position_.streams[index] = stream.position();
+  StepRecord& record = taken.record;
+  record.step = position_.step;
+  record.stage = static_cast<std::int32_t>(position_.stage);
+  record.tokens = position_.tokens;
+  const bool trained = taken.trained_tokens > 0;
+  constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+  record.loss = trained ? results.mean_loss() : kNothing;
+  record.grad_norm = trained ? results.scalar(StepScalar::kGradNorm) : kNothing;
+  record.learning_rate = results.scalar(StepScalar::kLearningRate);
+  record.weight_hash = results.weight_hash;
+  return taken;
+}
+
+void Execution::end_stage() {
+  histories_ = amax_histories(backend_, transformer_->linears());
+  position_.stage_step = 0;
+  ++position_.stage;
+  transformer_.reset();
+  backend_.release_to(mark_);
+}
+
+std::uint64_t Execution::save(const std::filesystem::path& checkpoint, double seconds) {
+  RunPosition position = position_;
+  position.seconds = seconds;
+  return save_checkpoint(checkpoint, scope(), position, hash_of(identity_),
+                         stage_recipes_[static_cast<std::size_t>(position_.stage)]);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,108 @@
+// The steps of a run, one after another: all that makes its bits, and nothing that writes them
+// down.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/config/config.hpp"
+#include "src/data/mixture.hpp"
+#include "src/io/run_log.hpp"
+#include "src/model/transformer.hpp"
+#include "src/train/amax_history.hpp"
+#include "src/train/checkpoint.hpp"
+#include "src/train/run_memory.hpp"
+
+namespace fp8lab {
+
+/// The training data of a stage as its steps read them, from the beginning.
+Mixture training_stream(const DataSources& data, const RunConfig& config, const StageConfig& stage);
+
+/// What a step leaves for those who record or compare it.
+struct StepTaken {
+  StepRecord record;  ///< `seconds` is the caller's
+  std::int64_t trained_tokens = 0;
+  std::vector<OperandStatistics> statistics;  ///< of each slot of each layer, where they are due
+  std::vector<std::uint8_t> without_history;  ///< with them: delayed scales that knew no amax yet
+};
+
+class Execution {
+ public:
+  /// The opened data of one stage, for the length of the run.
+  struct StageData {
+    DataSources train;
+    std::optional<DataSources> eval;
+    Mixture stream;
+  };
+  using Say = std::function<void(const std::string& phase)>;
+
+  /// Before the first step. The weights are those of `init_from`; where it is empty, those of
+  /// config.init_from, or random. `say` is told what may take long now; "": nothing.
+  Execution(const RunConfig& config, Backend& backend, const std::filesystem::path& init_from,
+            Say say);
+
+  /// Goes on from `checkpoint`, which is at `position`. Before the first stage is begun.
+  void go_on_from(const std::filesystem::path& checkpoint, const RunPosition& position);
+
+  /// True after the last stage.
+  bool is_complete() const {
+    return position_.stage == static_cast<std::int64_t>(config_.stages.size());
+  }
+  /// Makes the model of the stage that position() is in. Returns what happened to it.
+  std::vector<EventRecord> begin_stage();
+  bool is_stage_done() const { return position_.stage_step == stage().steps; }
+  bool is_last_step_done() const { return position_.step == total_steps(); }
+  /// Takes the next step of the stage; the weights are hashed where the configuration says so.
+  StepTaken step();
+  void end_stage();
+  /// Writes a checkpoint of the stage at work; returns the hash of its content. `seconds` is the
+  /// time since the start of the run.
+  std::uint64_t save(const std::filesystem::path& checkpoint, double seconds);
+
+  const RunPosition& position() const { return position_; }
+  const StageConfig& stage() const {
+    return config_.stages[static_cast<std::size_t>(position_.stage)];
+  }
+  Transformer& transformer() { return *transformer_; }  ///< of the stage at work
+  const Parameters& parameters() const { return memory_->parameters; }
+  /// What a checkpoint of the stage at work covers.
+  CheckpointScope scope();
+
+  const Identity& identity() const { return identity_; }
+  const Recipe& recipe() const { return recipe_; }
+  const std::vector<Recipe>& stage_recipes() const { return stage_recipes_; }
+  const std::vector<StageData>& data() const { return data_; }
+  std::int64_t total_steps() const;
+
+ private:
+  void open_data();
+  /// Memory of the largest stage, in one piece.
+  void reserve_memory();
+  void load_initial_weights(const std::filesystem::path& init_from);
+  /// Where the data of the stage begin: where the last stage of its kind that read the same ones
+  /// stopped, unless it restarts them.
+  StreamPosition first_position() const;
+  void continue_amax_histories(std::vector<EventRecord>& events);
+  void say(const std::string& phase) const;
+
+  RunConfig config_;
+  Backend& backend_;
+  Say say_;
+  Recipe recipe_;
+  std::vector<Recipe> stage_recipes_;
+  std::vector<StageData> data_;
+  std::unique_ptr<RunMemory> memory_;
+  std::unique_ptr<Transformer> transformer_;
+  std::size_t mark_ = 0;  ///< of the backend's memory, before the stage's
+  std::filesystem::path checkpoint_;
+  RunPosition position_;
+  AmaxHistories histories_;  ///< of the stage before the present one, or of the initial checkpoint
+  Identity identity_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,138 @@
+"""Two runs compared, and steps of a run verified, by the program itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from program import refused, run, succeeded
+
+CONFIG = """
+name = "tiny"
+recipe = "{recipe}"
+[model]
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 1
+num_attention_heads = 1
+num_key_value_heads = 1
+head_dim = 64
+vocab_size = 272
+[logging]
+checkpoint_every_steps = 2
+[[stages]]
+name = "first"
+kind = "pretrain"
+steps = 2
+batch_sequences = 2
+sequence_length = 64
+data = {{kind = "jsonl", path = ["data.jsonl"]}}
+learning_rate = {{kind = "constant", peak = 1e-3, warmup_steps = 0}}
+[[stages]]
+name = "second"
+kind = "cpt"
+steps = 2
+batch_sequences = 2
+sequence_length = 64
+data = {{kind = "arithmetic", problems = 100}}
+learning_rate = {{kind = "constant", peak = 1e-3, warmup_steps = 0}}
+planted_outliers = {{channels = 2, gain = 4.0}}
+"""
+
+
+@pytest.fixture(name="folder", scope="module")
+def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two equal runs, one of another recipe, one of another rate in the second stage."""
+    folder = tmp_path_factory.mktemp("runs")
+    lines = [json.dumps({"text": f"the number after {i} is {i + 1}"}) for i in range(200)]
+    (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "run.toml").write_text(CONFIG.format(recipe="infir2"))
+    rate = "stages.second.learning_rate.peak=2e-3"
+    changes = {"a": [], "b": [], "recipe": ["--recipe", "infir2_fp32scale"], "rate": ["--set", rate]}
+    for name, more in changes.items():
+        succeeded("train", "--config", "run.toml", "--out", name, *more, cwd=folder)
+    return folder
+
+
+def test_equal_runs(folder: Path) -> None:
+    text = succeeded("compare", "a", "b/run.h5", cwd=folder)
+    assert "both are made of the same" in text
+    assert "4 steps that both have: same bits" in text
+    assert "4 steps, same bits" in succeeded("verify", "a", cwd=folder)
+    text = succeeded("verify", "a", "--from", 1, "--steps", 2, "--json", "v.json", cwd=folder)
+    assert "steps 1 to 3" in text
+    result = json.loads((folder / "v.json").read_text())
+    assert result["good"] and result["executed"] == 3 and result["hashed"] == 3
+
+
+def test_another_recipe(folder: Path) -> None:
+    result = run("compare", "a", "recipe", "--json", "c.json", cwd=folder)
+    assert result.returncode == 3, result.stderr
+    assert 'recipe: "infir2" -> "infir2_fp32scale"' in result.stdout
+    found = json.loads((folder / "c.json").read_text())
+    assert found["first_step"] == 1 and not found["good"] and not found["transient"]
+    assert found["located"]["where"] == "operation"
+    assert found["located"]["output"]["operand"] == "fprop.w"
+    assert found["reproduced_a"]["good"] and found["reproduced_b"]["good"]
+
+
+def test_another_rate_in_a_later_stage(folder: Path) -> None:
+    files = run("compare", "a", "rate", "--files-only", cwd=folder)
+    assert files.returncode == 3 and "executed" not in files.stdout
+    assert "weights differs first at step 3" in files.stdout
+    result = run("compare", "a", "rate", cwd=folder)
+    assert result.returncode == 3, result.stderr
+    assert "stages.second.learning_rate.peak: 0.001 -> 0.002" in result.stdout
+    assert "first difference: step 3, micro-batch 0, load, upload: step scalars" in result.stdout
+
+
+def damaged(folder: Path, name: str, row: int) -> None:
+    """A copy of run a whose file has another hash of the weights, as a transient fault leaves it."""
+    shutil.copytree(folder / "a", folder / name)
+    with h5py.File(folder / name / "run.h5", "r+", libver="latest") as file:
+        file["hashes/weights"][row] ^= np.uint64(1)
+
+
+def test_transient_fault(folder: Path) -> None:
+    damaged(folder, "transient", 2)
+    result = run("compare", "a", "transient", "--json", "t.json", cwd=folder)
+    assert result.returncode == 3, result.stderr
+    assert "transient: both agree when they are executed again; B had a fault at step 3" in (
+        result.stdout
+    )
+    found = json.loads((folder / "t.json").read_text())
+    assert found["transient"] and found["located"]["where"] == "nowhere"
+    assert found["reproduced_a"]["good"] and not found["reproduced_b"]["good"]
+    result = run("verify", "transient", "--json", "v.json", cwd=folder)
+    assert result.returncode == 3, result.stderr
+    assert "weights differs first at step 3" in result.stdout
+    assert json.loads((folder / "v.json").read_text())["first_step"] == 3
+    assert "2 steps, same bits" in succeeded("verify", "transient", "--steps", 2, cwd=folder)
+
+
+def test_what_is_missing(folder: Path) -> None:
+    assert "two" in refused("compare", "a", cwd=folder)
+    assert "no run file" in refused("compare", "a", "nothing", cwd=folder)
+    assert "no run file" in refused("verify", "nothing", cwd=folder)
+    assert "--run is missing" in refused("verify", cwd=folder)
+    assert "ends after step 4" in refused("verify", "a", "--from", 4, cwd=folder)
+    assert "more than it has" in refused("verify", "a", "--steps", 5, cwd=folder)
+    assert "from 1 on" in refused("verify", "a", "--steps", 0, cwd=folder)
+    assert "from 0 on" in refused("verify", "a", "--from=-1", cwd=folder)
+    assert "--threads" in refused("compare", "a", "b", "--files-only", "--threads", 1, cwd=folder)
+    assert "no folder" in refused("compare", "a", "b", "--json", "no/j", cwd=folder)
+    assert "unknown backend" in refused("verify", "a", "--backend", "gpu", cwd=folder)
+
+
+def test_changed_data(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "moved")
+    lines = (tmp_path / "moved" / "data.jsonl").read_text()
+    (tmp_path / "moved" / "data.jsonl").write_text(lines.replace("after 7 ", "after 8 "))
+    message = refused("verify", "a", cwd=tmp_path / "moved")
+    assert "training data of stage first" in message
+    (tmp_path / "moved" / "data.jsonl").unlink()
+    assert "data.jsonl" in refused("verify", "a", cwd=tmp_path / "moved")
