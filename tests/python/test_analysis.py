@@ -291,6 +291,26 @@ def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> 
     assert not summaries_of(example)["bf16"].operands["fprop.x"].quantized
 
 
+def test_each_evaluated_stage_is_judged(tmp_path: Path) -> None:
+    factors = [1.0, 1.001, 1.03]  # pretrain, cpt, sft
+    for seed in (1, 2, 3, 4):
+        for recipe in ("bf16", "infir2"):
+            path = write_run(tmp_path / f"{recipe}-{seed}", recipe, seed)
+            with h5py.File(path, "a") as file:
+                for row, stage in enumerate(file["eval/stage"][:]):
+                    worse = factors[int(stage)] + 0.0001 * seed if recipe == "infir2" else 1.0
+                    file["eval/loss"][row] = (2.0 + 0.1 * seed) * worse
+    found = summaries_of(tmp_path)["infir2"]
+    kinds = {stage: item.kind.value for stage, item in found.verdicts_after.items() if item}
+    assert kinds == {"pretrain": "equivalent", "cpt": "equivalent", "sft": "worse"}
+    after = found.verdicts_after["cpt"]
+    assert after is not None and after.gap.mean == pytest.approx(0.00125)
+    assert found.verdicts_after["sft"] == found.verdict
+    with h5py.File(tmp_path / "infir2-3" / "run.h5", "a") as file:
+        truncate(file, "eval", 0)
+    assert summaries_of(tmp_path)["infir2"].verdicts_after["cpt"] is None
+
+
 def test_a_seed_that_broke_is_not_left_out_of_a_mean(tmp_path: Path) -> None:
     for recipe in ("bf16", "infir2", "te_current"):
         for seed in (1, 2):
