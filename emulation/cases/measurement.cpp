@@ -16,9 +16,9 @@ void compare_with(CaseDraw& draw, const QuantSpec& spec, bool transpose, HostTen
                   HostTensor quantized, const std::string& what) {
   const MatrixShape s{source.rows, source.cols}, of_operand = s.transposed_if(transpose);
   const std::int64_t rows = of_operand.rows, k = of_operand.cols;
-  draw.add(fmt::format("operand_statistics {}", label(spec)),
-           fmt::format("{} {}{}{}", name_of(source.dtype), describe(s), orientation_name(transpose),
-                       what),
+  const std::string tensor = fmt::format("{} {}{}{}", name_of(source.dtype), describe(s),
+                                         orientation_name(transpose), what);
+  draw.add(fmt::format("operand_statistics {}", label(spec)), tensor,
            {std::move(source), std::move(quantized), codes_of(draw, spec, rows, k),
             scales_of(draw, spec, rows, k), state_of(draw, spec), record_of(draw)},
            [spec, rows, k, transpose](Backend& b, const Views& t) {
