@@ -25,11 +25,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import mistune
 import nbformat
-from nbclient import NotebookClient
+from nbclient.client import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src", "emulation", "kernels", "experiments", "analysis", "tests", "notebooks")
@@ -277,7 +278,7 @@ def help_pages(program: Path) -> Iterator[Page]:
         yield Page("Commands", f"fp8lab help {name}", help_body(title, text))
 
 
-def executed(path: Path) -> nbformat.NotebookNode:
+def executed(path: Path) -> Any:
     """A notebook with its outputs; a cell before the first makes figures images."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell("%matplotlib inline"))
@@ -287,7 +288,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def output_html(output: nbformat.NotebookNode) -> str:
+def output_html(output: Any) -> str:
     """What a cell showed: an image or text."""
     if output.output_type == "stream":
         return f'<pre class="output">{html.escape(output.text)}</pre>'
