@@ -174,7 +174,7 @@ def test_images_and_notebooks_are_in_it(page: Reader) -> None:
 @pytest.mark.skipif(BROWSER is None, reason=NEEDED)
 @pytest.mark.parametrize("width", [1200, 500])
 def test_search_in_a_browser(manual: Path, tmp_path: Path, width: int) -> None:
-    queries = ["how to read a verdict", "stochastic rounding", "xyzzyplugh"]
+    queries = ["how to read a verdict", "stochastic rounding", "rounding xyzzyplugh"]
     probe = PROBE.replace("WORDS", json.dumps(queries))
     copy = tmp_path / "probed.html"
     text = manual.read_text(encoding="utf-8")
@@ -193,6 +193,6 @@ def test_search_in_a_browser(manual: Path, tmp_path: Path, width: int) -> None:
     answers = found["answers"]
     assert answers["how to read a verdict"][0][0] == "#analysis--how-to-read-a-verdict"
     assert len(answers["stochastic rounding"]) > 1
-    assert answers["xyzzyplugh"] == [["", "nothing found"]]
+    assert answers["rounding xyzzyplugh"] == [["", "nothing found"]]
     assert found["blank"] == 0
     assert found["width"] <= found["window"]
