@@ -77,8 +77,10 @@ const Table<LearningRateSchedule>& learning_rate_table() {
       number("peak", &S::peak, 0.0, 10.0, "rate after the warm-up"),
       number("final", &S::final, 0.0, 10.0, "rate at the last step"),
       integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear growth")
+          .or_share()
           .by_default("10, or all steps of a shorter stage"),
       integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the closing cosine")
+          .or_share()
           .when(is_wsd, "kind = \"wsd\""),
   }};
   return table;
@@ -271,7 +273,8 @@ const Table<StageConfig>& stage_table() {
        shared(OptionalTable<S, EvalConfig>("eval", &S::eval, eval_table,
                                            "evaluations on held-out data; none without the table",
                                            usual_eval))},
-      check_stage};
+      check_stage,
+      &S::steps};
   return table;
 }
 
@@ -375,7 +378,8 @@ const Table<EvalConfig>& eval_table() {
   static const Table<S> table{
       {
           integer("every_steps", &S::every_steps, 1, kLargeCount,
-                  "steps between held-out losses, also taken at the end of the stage"),
+                  "steps between held-out losses, also taken at the end of the stage")
+              .or_share(),
           integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
           integer("exact_match", &S::exact_match, 0, kLargeCount,
                   "problems answered greedily at the end of the stage; 0: none"),

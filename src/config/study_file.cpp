@@ -35,7 +35,7 @@ std::string value_text(const toml::node& node, const TomlReader& reader, std::st
   }
   if (node.is_string()) return toml_quoted(*node.value<std::string>());
   if (node.is_integer()) return std::to_string(*node.value<std::int64_t>());
-  if (node.is_floating_point()) return fmt::format("{}", *node.value<double>());
+  if (node.is_floating_point()) return toml_number(*node.value<double>());
   if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
   reader.fail(key, "accepted: strings, numbers, true, false and lists of them");
 }
@@ -69,6 +69,7 @@ std::string short_name(const Assignment& assignment) {
     const bool is_file = word.find('/') != std::string::npos || word.ends_with(".toml");
     if (is_file) word = std::filesystem::path(word).stem().string();
   } else {
+    if (word.ends_with(".0")) word.resize(word.size() - 2);
     word = assignment.key.substr(assignment.key.rfind('.') + 1) + word;
   }
   std::string name;

@@ -134,12 +134,15 @@ struct Table {
   std::vector<std::shared_ptr<const InnerTable<S>>> inner = {};
   /// Throws for what no single key shows; called when everything has been read.
   std::function<void(const TomlReader&, const S&)> check = {};
+  /// The steps that shares in the inner tables are of.
+  std::int64_t S::*steps = nullptr;
 };
 
 /// Reads a table into `object`, which holds what absent keys mean. Throws Error for unknown keys.
 template <class S>
 void read_table(TomlReader& reader, const Table<S>& table, S& object) {
   read_fields(reader, table.fields, object);
+  if (table.steps != nullptr) reader.share_steps(object.*table.steps);
   for (const auto& inner : table.inner) inner->read(reader, object);
   reader.finish();
   settle_fields(reader, table.fields, object);

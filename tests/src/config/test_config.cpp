@@ -116,6 +116,31 @@ TEST_CASE("the resolved text reparses identically") {
   }
 }
 
+TEST_CASE("steps of a stage may be given as fractions of it") {
+  const std::vector<Assignment> fractions = {{"stages.one.steps", "740"},
+                                             {"stages.one.learning_rate.warmup_steps", "0.05"},
+                                             {"stages.one.learning_rate.decay_steps", "0.25"},
+                                             {"stages.one.eval.every_steps", "1.0"}};
+  const std::vector<Assignment> steps = {{"stages.one.steps", "740"},
+                                         {"stages.one.learning_rate.warmup_steps", "37"},
+                                         {"stages.one.learning_rate.decay_steps", "185"},
+                                         {"stages.one.eval.every_steps", "740"}};
+  check_same(parse_run_config(kRun, "c.toml", fractions), parse_run_config(kRun, "c.toml", steps));
+  const auto warmup = [](const std::string& value, const std::string& stage_steps) {
+    return parse_run_config(kRun, "c.toml",
+                            {{"stages.one.learning_rate.warmup_steps", value},
+                             {"stages.one.steps", stage_steps}})
+        .stages[0]
+        .learning_rate.warmup_steps;
+  };
+  CHECK(warmup("0.05", "750") == 38);
+  CHECK(warmup("0.05", "749") == 37);
+  CHECK(warmup("1e-9", "750") == 1);
+  CHECK(warmup("0.0", "750") == 0);
+  CHECK(warmup("1.0", "750") == 750);
+  CHECK(warmup("1", "750") == 1);
+}
+
 TEST_CASE("a stage reads one source or a mixture of several") {
   const std::string text =
       "[[stages]]\nbase = \"cpt\"\n[[stages.data.sources]]\nkind = \"tokens\"\n"
@@ -319,6 +344,14 @@ TEST_CASE("bad assignments name the assignment") {
       {{"model.base", "huge"}, {"assignment 'model.base=huge'", "unknown model 'huge'"}},
       {{"stages.one.base", "cpt"}, {"'stages.one.base=cpt'", "cannot be exchanged", "model.base"}},
       {{"stages.one.steps", "5000000000000"}, {"assignment 'stages.one.steps", "from 1 to"}},
+      {{"stages.one.steps", "0.5"}, {"is the number 0.5", "accepted: an integer from 1 to"}},
+      {{"stages.one.learning_rate.warmup_steps", "1.5"},
+       {"assignment 'stages.one.learning_rate.warmup_steps=1.5'", "is the number 1.5",
+        "accepted: an integer from 0 to", "or a fraction of the stage's steps from 0.0 to 1.0"}},
+      {{"stages.one.learning_rate.warmup_steps", "-0.1"}, {"is the number -0.1"}},
+      {{"stages.one.learning_rate.warmup_steps", "nan"}, {"is the number nan"}},
+      {{"stages.one.eval.every_steps", "0.0"}, {"is the number 0", "an integer from 1 to"}},
+      {{"logging.every_steps", "0.5"}, {"is the number 0.5"}},
   };
   for (const Row& row : rows) {
     const std::string message = refusal(kRun, {row.assignment});
@@ -395,6 +428,24 @@ TEST_CASE("a study expands to the product of its axes, then its arms") {
   CHECK(config.logging.every_steps == 2);
   CHECK(config.stages[0].steps == 25);
   CHECK(config.stages[1].learning_rate.peak == 1e-3);
+}
+
+TEST_CASE("a study gives fractions as well, and whole numbers with a point keep it") {
+  const StudyFolder folder;
+  const StudyConfig study = folder.load(
+      "base = \"base.toml\"\nbaseline = \"infir2\"\n[set]\n\"stages.one.steps\" = 40\n"
+      "[[axis]]\nkey = \"stages.one.learning_rate.warmup_steps\"\nvalues = [0.5, 1.0, 2]\n"
+      "[[axis]]\nkey = \"optimizer.weight_decay\"\nvalues = [2.0]\n");
+  std::vector<std::string> names;
+  std::vector<std::int64_t> steps;
+  for (const StudyArm& arm : study.arms) {
+    names.push_back(arm.name);
+    std::vector<Assignment> all = study.assignments;
+    all.insert(all.end(), arm.assignments.begin(), arm.assignments.end());
+    steps.push_back(load_run_config(study.base, all).stages[0].learning_rate.warmup_steps);
+  }
+  CHECK(steps == std::vector<std::int64_t>{20, 40, 2});
+  CHECK(names[0] == "warmup_steps0.5-weight_decay2");
 }
 
 TEST_CASE("assignments beside a study come after its own and are part of what it is") {
