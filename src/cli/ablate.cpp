@@ -10,6 +10,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
+#include "src/cli/run_choice.hpp"
 #include "src/config/config.hpp"
 #include "src/study/study.hpp"
 #include "src/train/stop_signal.hpp"
@@ -22,6 +23,7 @@ Options ablate_options() {
   options.add("study", value<std::string>(), "study file (TOML)");
   options.add("out", value<std::string>(), "study directory (default: runs/NAME)");
   options.add("set", value<std::vector<std::string>>(), "KEY=VALUE for every arm, repeatable");
+  add_scale(options);
   options.add("jobs", value<int>(0), "arms at once; 0: one per processor");
   options.add("threads", value<int>(0), "threads of each arm; 0: processors / jobs");
   options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
@@ -78,7 +80,8 @@ int ablate(const std::vector<std::string>& arguments) {
       assignments.push_back(parse_assignment(text));
     }
   }
-  const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments);
+  const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments,
+                                              chosen_scale(values, "ablate"));
   if (values.count("list") != 0) {
     print_plan(plan_study(study));
     return 0;

@@ -45,9 +45,11 @@ const Table<LoggingConfig>& logging_table() {
   static const Table<S> table{{
       integer("every_steps", &S::every_steps, 1, kLargeCount, "steps between rows of /metrics"),
       integer("statistics_every_steps", &S::statistics_every_steps, 0, kLargeCount,
-              "steps between rows of /tensors; 0: none"),
+              "steps between rows of /tensors; 0: none")
+          .counting_steps(),
       integer("checkpoint_every_steps", &S::checkpoint_every_steps, 0, kLargeCount,
-              "steps between checkpoints; 0: only at the end of a stage"),
+              "steps between checkpoints; 0: only at the end of a stage")
+          .counting_steps(),
       boolean("hash_every_step", &S::hash_every_step, "the hash of all weights after every step"),
       choice("nonfinite", &S::nonfinite, kNonfinitePolicyNames,
              "what a loss or gradient norm that is not finite does"),
@@ -239,7 +241,7 @@ Fields<StageConfig> stage_fields() {
           .required(),
       choice("kind", &S::kind, kStageKindNames,
              "sft trains on the answers to prompts, the others on running text"),
-      integer("steps", &S::steps, 1, kLargeCount, "steps of the optimizer"),
+      integer("steps", &S::steps, 1, kLargeCount, "steps of the optimizer").counting_steps(),
       integer("batch_sequences", &S::batch_sequences, 1, kLargeCount,
               "sequences of one step of the optimizer"),
       integer("micro_batch_sequences", &S::micro_batch_sequences, 1, kLargeCount,

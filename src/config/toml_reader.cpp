@@ -135,6 +135,14 @@ std::string join_names(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+void assign_integer(toml::table& table, const std::string& key, std::int64_t value,
+                    const std::string& from) {
+  toml::table made =
+      toml::parse(fmt::format("value = {}", value), fmt::format("{}'{}'", kAssignmentOrigin, from));
+  table.erase(key);
+  table.insert(key, std::move(*made.get_as<std::int64_t>("value")));
+}
+
 std::int64_t steps_times(std::int64_t steps, double factor) {
   return std::max<std::int64_t>(1, std::llround(static_cast<double>(steps) * factor));
 }

@@ -40,6 +40,10 @@ std::string join_names(const std::vector<std::string>& names);
 /// The value of a node; nothing for tables, dates and lists that hold some.
 std::optional<FieldValue> value_of(const toml::node& node);
 
+/// Sets a key of `table`; messages about it name the assignment `from`, "scale=0.1".
+void assign_integer(toml::table& table, const std::string& key, std::int64_t value,
+                    const std::string& from);
+
 /// `steps` times `factor`, rounded to the nearest, at least 1.
 std::int64_t steps_times(std::int64_t steps, double factor);
 

@@ -199,6 +199,21 @@ def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     assert listed["bf16"][0] not in study.listed("--set", "seed=4")
 
 
+def test_a_scale_is_part_of_what_the_runs_are(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done("--scale", 2)
+    for name, stage in {"shared": "cpt", "bf16": "sft"}.items():
+        assert meta(study.out / name, "config_text").count(f'name = "{stage}"') == 1
+        assert "steps = 4\n" in meta(study.out / name, "config_text")
+    assert "complete already" in study.done("--scale", 2)
+    assert "stages.cpt.steps: 4 -> 2" in study.refused()
+    assert "accepted: a number above 0, at most 1000" in study.refused("--scale", 0)
+    listed = study.listed("--scale", 2)
+    study.file.write_text("scale = 2\n" + study.file.read_text())
+    assert study.listed() == listed
+    assert "complete already" in study.done()
+
+
 @pytest.mark.parametrize("head", ["", SHARED])
 def test_runs_under_other_settings_are_refused(tmp_path: Path, head: str) -> None:
     study = Study(tmp_path, head)
