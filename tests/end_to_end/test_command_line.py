@@ -85,8 +85,7 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
     gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--spec", "sm90_bf16", "--out", "d.npy"]
     train = ["train", "--preset", "quickstart"]
     for words, expected in {
-        (*study, "--jobs", 2): "--jobs is for running the arms",
-        (*study, "--out", "o"): "--out is for running the arms",
+        (*study, "--index", 2): "--index is for running the arms",
         (*generate, "--top-k", 4): "--top-k has no effect at --temperature 0",
         (*generate, "--top-p", 0.5): "--top-p has no effect at --temperature 0",
         (*evaluate, "--temperature", 0.5): "--temperature is for samples and rollouts",
