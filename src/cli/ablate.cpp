@@ -118,6 +118,7 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
       fmt::print("plan: {}: unknown: {}\n", run->name, error.what());
     }
   }
+  if (unknown == runs.size()) return;
   fmt::print("plan: time of all these about {:.3g} s, {} at once, without evaluations{}\n",
              seconds / jobs, jobs,
              unknown == 0 ? "" : fmt::format(" and without the {} unknown", unknown));
