@@ -52,6 +52,8 @@ struct Field {
   bool may_be_idle = false;          ///< may be written where it does not matter
   bool default_may_be_said = false;  ///< its default may be written where it does not matter
   bool stands_alone = false;         ///< label() writes the value without the word
+  bool counts_steps = false;         ///< a run that is made shorter or longer has less or more
+  bool may_be_share = false;         ///< a number with a point is a share of the steps around it
 
   bool matters(const S& object) const { return !condition || condition(object); }
 
@@ -68,6 +70,13 @@ struct Field {
   Field ignored_otherwise() && { return (may_be_idle = true), std::move(*this); }
   Field default_always() && { return (default_may_be_said = true), std::move(*this); }
   Field alone() && { return (stands_alone = true), std::move(*this); }
+  Field counting_steps() && { return (counts_steps = true), std::move(*this); }
+  /// The same, and files may give a share of the stage's steps instead.
+  Field or_share() && {
+    counts_steps = may_be_share = true;
+    accepted += ", or a fraction of the stage's steps from 0.0 to 1.0";
+    return std::move(*this);
+  }
 };
 
 template <class S>

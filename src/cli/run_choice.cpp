@@ -1,5 +1,6 @@
 #include "src/cli/run_choice.hpp"
 
+#include <optional>
 #include <vector>
 
 #include "emulation/base/error.hpp"
@@ -12,6 +13,18 @@ void add_run_choice(Options& options) {
   options.add("preset", value<std::string>(), "built-in configuration by name");
   options.add("recipe", value<std::string>(), "recipe of the run, by name or file");
   options.add("set", value<std::vector<std::string>>(), "KEY=VALUE, repeatable");
+}
+
+void add_scale(Options& options) {
+  options.add("scale", value<double>(),
+              "0.1: a tenth of the steps of every stage and of the intervals that count steps");
+}
+
+std::optional<double> chosen_scale(const Values& values, const std::string& command) {
+  if (values.count("scale") == 0) return std::nullopt;
+  const double scale = values["scale"].as<double>();
+  check_scale(scale, command + ": --scale");
+  return scale;
 }
 
 RunConfig chosen_run(const Values& values, const std::string& command) {
@@ -27,9 +40,10 @@ RunConfig chosen_run(const Values& values, const std::string& command) {
   for (const char* key : {"recipe", "backend"}) {
     if (given(values, key)) assignments.push_back({key, values[key].as<std::string>()});
   }
+  const double scale = chosen_scale(values, command).value_or(1.0);
   return values.count("config") != 0
-             ? load_run_config(values["config"].as<std::string>(), assignments)
-             : load_preset(values["preset"].as<std::string>(), assignments);
+             ? load_run_config(values["config"].as<std::string>(), assignments, scale)
+             : load_preset(values["preset"].as<std::string>(), assignments, scale);
 }
 
 }  // namespace fp8lab::cli

@@ -1,6 +1,7 @@
 // The options with which a command names a run: a configuration or a preset, and changes to it.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "src/cli/options.hpp"
@@ -11,7 +12,14 @@ namespace fp8lab::cli {
 /// --config, --preset, --recipe and --set. (--backend is the command's own.)
 void add_run_choice(Options& options);
 
-/// The run that they name. Throws Error unless exactly one of --config and --preset is given.
+/// --scale, of commands that train.
+void add_scale(Options& options);
+
+/// Its value, if it is given.
+std::optional<double> chosen_scale(const Values& values, const std::string& command);
+
+/// The run that they name, at its --scale where the command has that. Throws Error unless exactly
+/// one of --config and --preset is given.
 RunConfig chosen_run(const Values& values, const std::string& command);
 
 }  // namespace fp8lab::cli

@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 Options train_options() {
   Options options("fp8lab train --config FILE | --preset NAME");
   add_run_choice(options);
+  add_scale(options);
   options.add("backend", value<std::string>(), "cpu, truth or cuda");
   options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
   options.add("init-from", value<std::string>(),

@@ -262,17 +262,25 @@ struct Assignment {
   std::string value;
 };
 
-/// Reads `file` and applies `assignments` in order. Relative data paths are resolved against the
-/// working directory. Unknown keys, wrong types and impossible values throw Error with file:line.
+inline constexpr double kLargestScale = 1000;
+
+/// Throws Error, "WHERE SCALE: ...", unless the scale of a run is above 0 and at most the largest.
+void check_scale(double scale, const std::string& where);
+
+/// Reads `file` and applies `assignments` in order. Then everything that counts steps of training
+/// is multiplied by `scale`: rounded to the nearest, at least 1; fractions are of the scaled steps.
+/// Relative data paths are resolved against the working directory. Unknown keys, wrong types and
+/// impossible values throw Error with file:line.
 RunConfig load_run_config(const std::filesystem::path& file,
-                          const std::vector<Assignment>& assignments);
+                          const std::vector<Assignment>& assignments, double scale = 1.0);
 
 /// load_run_config of a preset that comes with the program. Throws Error listing their names.
-RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments);
+RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments,
+                      double scale = 1.0);
 
 /// The same from text; `origin` stands for the file name in messages.
 RunConfig parse_run_config(const std::string& text, const std::string& origin,
-                           const std::vector<Assignment>& assignments);
+                           const std::vector<Assignment>& assignments, double scale = 1.0);
 
 /// The complete configuration as TOML, every key that matters explicit; parse_run_config reads it
 /// back unchanged. load_run_config and parse_run_config store it in RunConfig::text.
@@ -301,6 +309,7 @@ struct StudyConfig {
   std::string title;                       ///< one line for the report
   std::filesystem::path base;              ///< run configuration file, relative to the study file
   std::vector<Assignment> assignments;     ///< applied to every arm first
+  double scale = 1.0;                      ///< of the steps of every run
   std::vector<std::string> shared_stages;  ///< leading stages that arms start from, run before them
   std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
   std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
@@ -316,10 +325,16 @@ struct StudyConfig {
 /// another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
-/// Reads `file`; `assignments` (--set) come after its own [set]. Every run of the study is checked.
-/// Throws Error with file:line.
+/// The configuration of one run of the study, with all its stages. Throws Error that names the
+/// study and `what`, for example "arm 'bf16'".
+RunConfig configure(const StudyConfig& study, const std::string& what,
+                    const std::vector<Assignment>& assignments);
+
+/// Reads `file`; `assignments` (--set) come after its own [set], and `scale` stands for its own.
+/// Every run of the study is checked. Throws Error with file:line.
 StudyConfig load_study_config(const std::filesystem::path& file,
-                              const std::vector<Assignment>& assignments = {});
+                              const std::vector<Assignment>& assignments = {},
+                              std::optional<double> scale = std::nullopt);
 
 /// A model by name (built in), by the path of its TOML file, or the one that a Hugging Face folder
 /// describes. Throws Error listing the known names.

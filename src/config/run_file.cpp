@@ -1,4 +1,6 @@
 // Run files: TOML to RunConfig and back.
+#include <fmt/format.h>
+
 #include <string>
 #include <vector>
 
@@ -22,14 +24,26 @@ std::string text_of(const RunConfig& config, Keys keys) {
   return table_text(run_table(), config, {}, "", "", true, keys);
 }
 
-}  // namespace
-
-RunConfig parse_run_config(const std::string& text, const std::string& origin,
-                           const std::vector<Assignment>& assignments) {
-  const toml::table root = build_run_document(text, origin, assignments);
+RunConfig read_run(const toml::table& root, const std::string& origin) {
   TomlReader document(root, "", origin);
   RunConfig config;
   read_table(document, run_table(), config);
+  return config;
+}
+
+}  // namespace
+
+void check_scale(double scale, const std::string& where) {
+  if (scale > 0.0 && scale <= kLargestScale) return;
+  throw Error(
+      fmt::format("{} {}: accepted: a number above 0, at most {}", where, scale, kLargestScale));
+}
+
+RunConfig parse_run_config(const std::string& text, const std::string& origin,
+                           const std::vector<Assignment>& assignments, double scale) {
+  toml::table root = build_run_document(text, origin, assignments);
+  if (scale != 1.0) scale_steps(run_table(), root, read_run(root, origin), scale);
+  RunConfig config = read_run(root, origin);
   config.text = to_toml(config);
   config.hash = hex16(xxh3(kMeaning + text_of(config, Keys::hashed)));
   return config;
@@ -42,8 +56,8 @@ std::string canonical_text(const RunConfig& config) {
 }
 
 RunConfig load_run_config(const std::filesystem::path& file,
-                          const std::vector<Assignment>& assignments) {
-  return parse_run_config(read_file(file), file.string(), assignments);
+                          const std::vector<Assignment>& assignments, double scale) {
+  return parse_run_config(read_file(file), file.string(), assignments, scale);
 }
 
 ModelConfig load_model(const std::string& name_or_path) {
@@ -54,8 +68,9 @@ ModelConfig load_model(const std::string& name_or_path) {
   return read_model_table(document);
 }
 
-RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments) {
-  return load_run_config(find_experiment("presets", name, ""), assignments);
+RunConfig load_preset(const std::string& name, const std::vector<Assignment>& assignments,
+                      double scale) {
+  return load_run_config(find_experiment("presets", name, ""), assignments, scale);
 }
 
 }  // namespace fp8lab

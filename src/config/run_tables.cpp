@@ -45,9 +45,11 @@ const Table<LoggingConfig>& logging_table() {
   static const Table<S> table{{
       integer("every_steps", &S::every_steps, 1, kLargeCount, "steps between rows of /metrics"),
       integer("statistics_every_steps", &S::statistics_every_steps, 0, kLargeCount,
-              "steps between rows of /tensors; 0: none"),
+              "steps between rows of /tensors; 0: none")
+          .counting_steps(),
       integer("checkpoint_every_steps", &S::checkpoint_every_steps, 0, kLargeCount,
-              "steps between checkpoints; 0: only at the end of a stage"),
+              "steps between checkpoints; 0: only at the end of a stage")
+          .counting_steps(),
       boolean("hash_every_step", &S::hash_every_step, "the hash of all weights after every step"),
       choice("nonfinite", &S::nonfinite, kNonfinitePolicyNames,
              "what a loss or gradient norm that is not finite does"),
@@ -77,8 +79,10 @@ const Table<LearningRateSchedule>& learning_rate_table() {
       number("peak", &S::peak, 0.0, 10.0, "rate after the warm-up"),
       number("final", &S::final, 0.0, 10.0, "rate at the last step"),
       integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear growth")
+          .or_share()
           .by_default("10, or all steps of a shorter stage"),
       integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the closing cosine")
+          .or_share()
           .when(is_wsd, "kind = \"wsd\""),
   }};
   return table;
@@ -237,7 +241,7 @@ Fields<StageConfig> stage_fields() {
           .required(),
       choice("kind", &S::kind, kStageKindNames,
              "sft trains on the answers to prompts, the others on running text"),
-      integer("steps", &S::steps, 1, kLargeCount, "steps of the optimizer"),
+      integer("steps", &S::steps, 1, kLargeCount, "steps of the optimizer").counting_steps(),
       integer("batch_sequences", &S::batch_sequences, 1, kLargeCount,
               "sequences of one step of the optimizer"),
       integer("micro_batch_sequences", &S::micro_batch_sequences, 1, kLargeCount,
@@ -271,7 +275,8 @@ const Table<StageConfig>& stage_table() {
        shared(OptionalTable<S, EvalConfig>("eval", &S::eval, eval_table,
                                            "evaluations on held-out data; none without the table",
                                            usual_eval))},
-      check_stage};
+      check_stage,
+      &S::steps};
   return table;
 }
 
@@ -375,7 +380,8 @@ const Table<EvalConfig>& eval_table() {
   static const Table<S> table{
       {
           integer("every_steps", &S::every_steps, 1, kLargeCount,
-                  "steps between held-out losses, also taken at the end of the stage"),
+                  "steps between held-out losses, also taken at the end of the stage")
+              .or_share(),
           integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
           integer("exact_match", &S::exact_match, 0, kLargeCount,
                   "problems answered greedily at the end of the stage; 0: none"),

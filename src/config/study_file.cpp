@@ -35,7 +35,7 @@ std::string value_text(const toml::node& node, const TomlReader& reader, std::st
   }
   if (node.is_string()) return toml_quoted(*node.value<std::string>());
   if (node.is_integer()) return std::to_string(*node.value<std::int64_t>());
-  if (node.is_floating_point()) return fmt::format("{}", *node.value<double>());
+  if (node.is_floating_point()) return toml_number(*node.value<double>());
   if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
   reader.fail(key, "accepted: strings, numbers, true, false and lists of them");
 }
@@ -69,6 +69,7 @@ std::string short_name(const Assignment& assignment) {
     const bool is_file = word.find('/') != std::string::npos || word.ends_with(".toml");
     if (is_file) word = std::filesystem::path(word).stem().string();
   } else {
+    if (word.ends_with(".0")) word.resize(word.size() - 2);
     word = assignment.key.substr(assignment.key.rfind('.') + 1) + word;
   }
   std::string name;
@@ -231,15 +232,19 @@ const Table<StudyDesign>& design_table() {
   return table;
 }
 
-RunConfig configure(const StudyConfig& study, const std::string& what,
-                    const std::vector<Assignment>& assignments) {
-  std::vector<Assignment> all = study.assignments;
-  all.insert(all.end(), assignments.begin(), assignments.end());
-  try {
-    return load_run_config(study.base, all);
-  } catch (const Error& error) {
-    throw Error(fmt::format("study '{}', {}: {}", study.name, what, error.what()));
-  }
+const Field<StudyConfig>& scale_field() {
+  static const Field<StudyConfig> field = [] {
+    auto row = fields::number("scale", &StudyConfig::scale, 0.0, kLargestScale, "of all steps");
+    row.accepted = fmt::format("a number above 0, at most {}", kLargestScale);
+    row.set = [set = row.set](StudyConfig& study, const FieldValue& value) {
+      StudyConfig trial;
+      const bool fits = set(trial, value) && trial.scale > 0.0;
+      if (fits) study.scale = trial.scale;
+      return fits;
+    };
+    return row;
+  }();
+  return field;
 }
 
 // Every run of the study must be valid before the first one starts. Returns what identifies them.
@@ -286,8 +291,20 @@ bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
          std::none_of(arm.stages.begin(), arm.stages.end(), runs_another);
 }
 
+RunConfig configure(const StudyConfig& study, const std::string& what,
+                    const std::vector<Assignment>& assignments) {
+  std::vector<Assignment> all = study.assignments;
+  all.insert(all.end(), assignments.begin(), assignments.end());
+  try {
+    return load_run_config(study.base, all, study.scale);
+  } catch (const Error& error) {
+    throw Error(fmt::format("study '{}', {}: {}", study.name, what, error.what()));
+  }
+}
+
 StudyConfig load_study_config(const std::filesystem::path& file,
-                              const std::vector<Assignment>& assignments) {
+                              const std::vector<Assignment>& assignments,
+                              std::optional<double> scale) {
   const std::string origin = file.string();
   StudyConfig study;
   study.text = read_file(origin);
@@ -306,6 +323,8 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   }
   study.assignments = read_set(document);
   study.assignments.insert(study.assignments.end(), assignments.begin(), assignments.end());
+  document.read(scale_field(), study);
+  if (scale) study.scale = *scale;
   study.baseline = document.text("baseline", study.baseline);
   if (std::optional<TomlReader> table = document.table("design")) {
     StudyDesign design;
@@ -318,6 +337,7 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   for (const Assignment& assignment : assignments) {
     study.text += fmt::format("\n# --set {}", toml_quoted(assignment.key + "=" + assignment.value));
   }
+  if (scale) study.text += fmt::format("\n# --scale {}", *scale);
   const std::string identity = study.text + check_runs(document, study);
   study.hash = hex16(xxh3(identity.data(), identity.size()));
   return study;

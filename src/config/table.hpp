@@ -117,6 +117,8 @@ class InnerTable {
   explicit InnerTable(std::string name) : word(std::move(name)) {}
   virtual ~InnerTable() = default;
   virtual void read(TomlReader& outer, S& object) const = 0;
+  /// As scale_steps of the table that it is in.
+  virtual void scale(toml::table&, const S&, double) const {}
   /// Keys that stand in the outer table.
   virtual std::string lines(const S&, const S&, Keys) const { return {}; }
   /// The tables, each with its heading.
@@ -134,16 +136,34 @@ struct Table {
   std::vector<std::shared_ptr<const InnerTable<S>>> inner = {};
   /// Throws for what no single key shows; called when everything has been read.
   std::function<void(const TomlReader&, const S&)> check = {};
+  /// The steps that shares in the inner tables are of.
+  std::int64_t S::*steps = nullptr;
 };
 
 /// Reads a table into `object`, which holds what absent keys mean. Throws Error for unknown keys.
 template <class S>
 void read_table(TomlReader& reader, const Table<S>& table, S& object) {
   read_fields(reader, table.fields, object);
+  if (table.steps != nullptr) reader.share_steps(object.*table.steps);
   for (const auto& inner : table.inner) inner->read(reader, object);
   reader.finish();
   settle_fields(reader, table.fields, object);
   if (table.check) table.check(reader, object);
+}
+
+/// Writes every key that counts steps, times `factor`, into the document from which `object` was
+/// read. Fractions stay: they are of steps that are scaled. So does 0, which means never.
+template <class S>
+void scale_steps(const Table<S>& table, toml::table& document, const S& object, double factor) {
+  for (const Field<S>& field : table.fields) {
+    if (!field.counts_steps || !field.matters(object)) continue;
+    const toml::node* const written = document.get(field.word);
+    const auto steps = std::get<std::int64_t>(field.get(object));
+    if (steps == 0 || (written != nullptr && written->is_floating_point())) continue;
+    assign_integer(document, field.word, steps_times(steps, factor),
+                   fmt::format("scale={}", factor));
+  }
+  for (const auto& inner : table.inner) inner->scale(document, object, factor);
 }
 
 /// `heading` is "[stages.eval]", or empty for a document. Without `always` a table without keys is
@@ -204,6 +224,14 @@ class MemberTable : public InnerTable<S> {
     }
     object.*member_ = std::move(inner);
   }
+  void scale(toml::table& outer, const S& object, double factor) const override {
+    if (toml::table* const written = outer[this->word].as_table()) {
+      return scale_steps(rows_(), *written, object.*member_, factor);
+    }
+    toml::table table;
+    scale_steps(rows_(), table, object.*member_, factor);
+    if (!table.empty()) outer.insert(this->word, std::move(table));
+  }
   std::string tables(const S& object, const S& defaults, const std::string& path,
                      Keys keys) const override {
     if (condition_ && !condition_(object)) return {};
@@ -245,6 +273,10 @@ class OptionalTable : public InnerTable<S> {
     read_table(*reader, rows_(), inner);
     object.*member_ = std::move(inner);
   }
+  void scale(toml::table& outer, const S& object, double factor) const override {
+    if (!(object.*member_)) return;
+    scale_steps(rows_(), *outer[this->word].as_table(), *(object.*member_), factor);
+  }
   std::string tables(const S& object, const S&, const std::string& path, Keys keys) const override {
     if (!(object.*member_)) return {};
     const std::string name = below(path, this->word);
@@ -279,6 +311,12 @@ class TableList : public InnerTable<S> {
     list.clear();
     for (TomlReader& reader : outer.tables(this->word)) {
       read_table(reader, rows_(), list.emplace_back());
+    }
+  }
+  void scale(toml::table& outer, const S& object, double factor) const override {
+    std::size_t index = 0;
+    for (const T& element : object.*member_) {
+      scale_steps(rows_(), *outer[this->word][index++].as_table(), element, factor);
     }
   }
   std::string tables(const S& object, const S&, const std::string& path, Keys keys) const override {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "emulation/base/error.hpp"
@@ -134,6 +135,18 @@ std::string join_names(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+void assign_integer(toml::table& table, const std::string& key, std::int64_t value,
+                    const std::string& from) {
+  toml::table made =
+      toml::parse(fmt::format("value = {}", value), fmt::format("{}'{}'", kAssignmentOrigin, from));
+  table.erase(key);
+  table.insert(key, std::move(*made.get_as<std::int64_t>("value")));
+}
+
+std::int64_t steps_times(std::int64_t steps, double factor) {
+  return std::max<std::int64_t>(1, std::llround(static_cast<double>(steps) * factor));
+}
+
 TomlReader::TomlReader(const toml::table& table, std::string path, std::string origin)
     : table_(&table), path_(std::move(path)), origin_(std::move(origin)) {}
 
@@ -176,7 +189,9 @@ std::optional<TomlReader> TomlReader::table(std::string_view key) {
   const toml::node* value = node(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_table()) wrong_type(key, "a table");
-  return TomlReader(*value->as_table(), path_of(key), origin_);
+  TomlReader inner(*value->as_table(), path_of(key), origin_);
+  inner.shared_steps_ = shared_steps_;
+  return inner;
 }
 
 std::vector<TomlReader> TomlReader::tables(std::string_view key) {
@@ -190,6 +205,12 @@ std::vector<TomlReader> TomlReader::tables(std::string_view key) {
     result.emplace_back(*element.as_table(), path_of(key), origin_);
   }
   return result;
+}
+
+FieldValue TomlReader::without_share(const FieldValue& value) const {
+  const double* const share = std::get_if<double>(&value);
+  if (share == nullptr || !shared_steps_ || !(*share >= 0.0 && *share <= 1.0)) return value;
+  return *share == 0.0 ? std::int64_t{0} : steps_times(*shared_steps_, *share);
 }
 
 void TomlReader::finish() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +40,13 @@ std::string join_names(const std::vector<std::string>& names);
 /// The value of a node; nothing for tables, dates and lists that hold some.
 std::optional<FieldValue> value_of(const toml::node& node);
 
+/// Sets a key of `table`; messages about it name the assignment `from`, "scale=0.1".
+void assign_integer(toml::table& table, const std::string& key, std::int64_t value,
+                    const std::string& from);
+
+/// `steps` times `factor`, rounded to the nearest, at least 1.
+std::int64_t steps_times(std::int64_t steps, double factor);
+
 /// One table of a document. The getters return the fallback when the key is absent, throw Error
 /// when its value does not fit, and remember the key; finish() then rejects every key that no
 /// getter asked for. The table must outlive the reader.
@@ -52,6 +60,8 @@ class TomlReader {
   std::optional<TomlReader> table(std::string_view key);
   /// An array of tables, [[key]].
   std::vector<TomlReader> tables(std::string_view key);
+  /// What shares are of, here and in the tables read from here on.
+  void share_steps(std::int64_t steps) { shared_steps_ = steps; }
   /// The raw value, or null; counts as asked for.
   const toml::node* node(std::string_view key);
 
@@ -61,7 +71,7 @@ class TomlReader {
     const toml::node* const written = node(field.word);
     if (written == nullptr) return;
     const std::optional<FieldValue> value = value_of(*written);
-    if (value && field.set(object, *value)) return;
+    if (value && field.set(object, field.may_be_share ? without_share(*value) : *value)) return;
     refuse_value(field.word, field.is_text, field.accepted, field.names);
   }
 
@@ -85,6 +95,8 @@ class TomlReader {
   const toml::table& raw() const { return *table_; }
 
  private:
+  /// A number from 0 to 1 as steps: the nearest, and of more than nothing at least one.
+  FieldValue without_share(const FieldValue& value) const;
   void known(std::string_view key);
   [[noreturn]] void wrong_type(std::string_view key, const std::string& accepted) const;
 
@@ -92,6 +104,7 @@ class TomlReader {
   std::string path_;
   std::string origin_;
   std::vector<std::string> known_;
+  std::optional<std::int64_t> shared_steps_;
 };
 
 }  // namespace fp8lab

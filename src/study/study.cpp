@@ -19,12 +19,6 @@
 namespace fp8lab {
 namespace {
 
-RunConfig configure(const StudyConfig& study, const std::vector<Assignment>& assignments) {
-  std::vector<Assignment> all = study.assignments;
-  all.insert(all.end(), assignments.begin(), assignments.end());
-  return load_run_config(study.base, all);
-}
-
 bool is_shared(const StudyConfig& study, const StageConfig& stage) {
   return std::find(study.shared_stages.begin(), study.shared_stages.end(), stage.name) !=
          study.shared_stages.end();
@@ -259,13 +253,13 @@ void check_index(const StudyPlan& plan, const StudyOptions& options) {
 StudyPlan plan_study(const StudyConfig& study) {
   StudyPlan plan;
   for (const SharedRun& shared : study.shared_runs) {
-    RunConfig config = configure(study, shared.assignments);
+    RunConfig config = configure(study, "run '" + shared.name + "'", shared.assignments);
     config.name = shared.name;
     keep_stages(study, true, config);
     plan.shared.push_back(resolved(config));
   }
   for (const StudyArm& arm : study.arms) {
-    RunConfig config = configure(study, arm.assignments);
+    RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
     config.name = arm.name;
     if (!arm.shared_run.empty()) {
       keep_stages(study, false, config);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "src/model/decoder.hpp"
@@ -44,7 +45,30 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+using Phase = std::function<void(const std::string&)>;
+
+Recipe recipe_of(const RunConfig& config, const StageConfig& stage) {
+  return load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
+}
+
+TimePlan timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+               Backend& backend, const Phase& phase) {
+  phase(fmt::format("timing the operations of stage {}", stage.name));
+  return plan_time(config, stage, recipe, backend);
+}
+
 }  // namespace
+
+RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phase) {
+  RunNeeds needs;
+  for (const StageConfig& stage : config.stages) {
+    const Recipe recipe = recipe_of(config, stage);
+    needs.bytes = std::max(needs.bytes, plan_memory(config, stage, recipe, backend).total());
+    needs.seconds +=
+        timed(config, stage, recipe, backend, phase).total() * static_cast<double>(stage.steps);
+  }
+  return needs;
+}
 
 std::vector<std::string> stage_warnings(const RunConfig& config, const StageConfig& stage,
                                         const Recipe& recipe) {
@@ -71,15 +95,14 @@ std::vector<std::string> stage_warnings(const RunConfig& config, const StageConf
   return lines;
 }
 
-std::string describe_plan(const RunConfig& config, Backend& backend,
-                          const std::function<void(const std::string&)>& phase) {
+std::string describe_plan(const RunConfig& config, Backend& backend, const Phase& phase) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());
   double total = 0;
   for (const StageConfig& stage : config.stages) {
-    const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
+    const Recipe recipe = recipe_of(config, stage);
     text += fmt::format("\nstage {}: {} steps of {} x {} tokens, recipe {} ({})\n", stage.name,
                         stage.steps, stage.batch_sequences, stage.sequence_length, recipe.name,
                         recipe.hash);
@@ -94,8 +117,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend,
         "caches {:.1f}\n",
         mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
         mib(memory.caches));
-    phase(fmt::format("timing the operations of stage {}", stage.name));
-    const TimePlan time = plan_time(config, stage, recipe, backend);
+    const TimePlan time = timed(config, stage, recipe, backend, phase);
     total += time.total() * static_cast<double>(stage.steps);
     text += fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.total(),
                         describe(time));

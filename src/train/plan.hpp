@@ -1,6 +1,7 @@
 // What a run will do and need, told before it starts.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,5 +20,15 @@ std::vector<std::string> stage_warnings(const RunConfig& config, const StageConf
 /// from operations timed on `backend`; `phase` is told what takes time.
 std::string describe_plan(const RunConfig& config, Backend& backend,
                           const std::function<void(const std::string&)>& phase);
+
+/// What a run needs where it needs most, and how long it takes without evaluations.
+struct RunNeeds {
+  std::int64_t bytes = 0;
+  double seconds = 0;
+};
+
+/// The numbers of describe_plan. Throws Error as that does.
+RunNeeds plan_needs(const RunConfig& config, Backend& backend,
+                    const std::function<void(const std::string&)>& phase);
 
 }  // namespace fp8lab

@@ -85,8 +85,7 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
     gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--spec", "sm90_bf16", "--out", "d.npy"]
     train = ["train", "--preset", "quickstart"]
     for words, expected in {
-        (*study, "--jobs", 2): "--jobs is for running the arms",
-        (*study, "--out", "o"): "--out is for running the arms",
+        (*study, "--index", 2): "--index is for running the arms",
         (*generate, "--top-k", 4): "--top-k has no effect at --temperature 0",
         (*generate, "--top-p", 0.5): "--top-p has no effect at --temperature 0",
         (*evaluate, "--temperature", 0.5): "--temperature is for samples and rollouts",
@@ -103,6 +102,9 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
         ("data", "inspect", "x", "--document-begin", 1, "--document-end", 2): "--document-end",
         ("data", "inspect", "x", "--document-end", -7): "--document-end -7",
         (*train, "--simd", "portable", "--backend", "truth"): "--simd is for backend cpu",
+        (*train, "--scale", 0): "train: --scale 0: accepted: a number above 0, at most 1000",
+        (*train, "--scale", "nan"): "--scale nan: accepted: a number above 0",
+        ("bench", *train, "--scale", 2): "unrecognised option '--scale'",
         (*train, "--no-graphs"): "--no-graphs is for backend 'cuda', found 'cpu'",
         (*train, "--math", "exact"): "unrecognised option '--math'",
         (*gemm, "--beta", 2): "--beta needs --c",

@@ -199,6 +199,53 @@ def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     assert listed["bf16"][0] not in study.listed("--set", "seed=4")
 
 
+def test_list_ends_with_what_the_runs_need(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED, steps=200)
+    need = re.compile(r"^plan: (\S+): memory ([\d.]+) MiB, time about (\S+) s$", re.M)
+    total = re.compile(r"^plan: time of all these about (\S+) s, (\d) at once", re.M)
+    text = study.listed("--threads", 1)
+    assert "plan: 3 runs\n" in text and not study.out.exists()
+    needs = {name: (float(memory), float(time)) for name, memory, time in need.findall(text)}
+    assert set(needs) == {"shared", *ARMS}
+    assert all(memory > 1 and time > 0 for memory, time in needs.values())
+    assert needs["shared"][1] < needs["bf16"][1] / 10, "2 steps of 32 tokens, 200 of 128"
+    sum_of_all = sum(time for _, time in needs.values())
+    assert total.findall(text)[0][1] == "1"
+    assert float(total.findall(text)[0][0]) == pytest.approx(sum_of_all, rel=0.02)
+    two = study.listed("--threads", 1, "--jobs", 2)
+    alone = sum(float(time) for _, _, time in need.findall(two))
+    assert total.findall(two)[0][1] == "2"
+    assert float(total.findall(two)[0][0]) == pytest.approx(alone / 2, rel=0.02)
+    study.done("--index", 0)
+    text = study.listed("--threads", 1, "--out", study.out)
+    assert f"plan: 3 runs, 2 complete in {study.out}\n" in text
+    assert [row[0] for row in need.findall(text)] == ["fp32"]
+
+
+def test_list_says_which_runs_it_cannot_plan(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    text = study.listed("--set", "backend=cuda")
+    if "unknown" not in text:
+        pytest.skip("there is a device")
+    assert text.count("unknown: ") == 2 and "time of all" not in text
+    assert "plan: bf16: unknown: " in text and "plan: fp32: unknown: " in text
+
+
+def test_a_scale_is_part_of_what_the_runs_are(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    study.done("--scale", 2)
+    for name, stage in {"shared": "cpt", "bf16": "sft"}.items():
+        assert meta(study.out / name, "config_text").count(f'name = "{stage}"') == 1
+        assert "steps = 4\n" in meta(study.out / name, "config_text")
+    assert "complete already" in study.done("--scale", 2)
+    assert "stages.cpt.steps: 4 -> 2" in study.refused()
+    assert "accepted: a number above 0, at most 1000" in study.refused("--scale", 0)
+    listed = study.listed("--scale", 2).split("plan:")[0]
+    study.file.write_text("scale = 2\n" + study.file.read_text())
+    assert study.listed().split("plan:")[0] == listed
+    assert "complete already" in study.done()
+
+
 @pytest.mark.parametrize("head", ["", SHARED])
 def test_runs_under_other_settings_are_refused(tmp_path: Path, head: str) -> None:
     study = Study(tmp_path, head)

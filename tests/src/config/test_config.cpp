@@ -1,7 +1,9 @@
 // Run and study files: what they mean, that the resolved text means the same, what is refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,6 +116,98 @@ TEST_CASE("the resolved text reparses identically") {
     const RunConfig config = load_run_config(find_experiment("presets", name, ""), {});
     check_same(config, parse_run_config(config.text, "again", {}));
   }
+}
+
+TEST_CASE("steps of a stage may be given as fractions of it") {
+  const std::vector<Assignment> fractions = {{"stages.one.steps", "740"},
+                                             {"stages.one.learning_rate.warmup_steps", "0.05"},
+                                             {"stages.one.learning_rate.decay_steps", "0.25"},
+                                             {"stages.one.eval.every_steps", "1.0"}};
+  const std::vector<Assignment> steps = {{"stages.one.steps", "740"},
+                                         {"stages.one.learning_rate.warmup_steps", "37"},
+                                         {"stages.one.learning_rate.decay_steps", "185"},
+                                         {"stages.one.eval.every_steps", "740"}};
+  check_same(parse_run_config(kRun, "c.toml", fractions), parse_run_config(kRun, "c.toml", steps));
+  const auto warmup = [](const std::string& value, const std::string& stage_steps) {
+    return parse_run_config(kRun, "c.toml",
+                            {{"stages.one.learning_rate.warmup_steps", value},
+                             {"stages.one.steps", stage_steps}})
+        .stages[0]
+        .learning_rate.warmup_steps;
+  };
+  CHECK(warmup("0.05", "750") == 38);
+  CHECK(warmup("0.05", "749") == 37);
+  CHECK(warmup("1e-9", "750") == 1);
+  CHECK(warmup("0.0", "750") == 0);
+  CHECK(warmup("1.0", "750") == 750);
+  CHECK(warmup("1", "750") == 1);
+}
+
+TEST_CASE("one number scales everything that counts steps of training") {
+  const auto scaled = [&](double scale, const std::vector<Assignment>& assignments = {}) {
+    return parse_run_config(kRun, "c.toml", assignments, scale);
+  };
+  const auto as_steps = [&](const std::string& one, const std::string& one_warmup,
+                            const std::string& two, const std::string& two_warmup,
+                            const std::string& eval, const std::string& statistics,
+                            const std::string& checkpoint) {
+    return parse_run_config(kRun, "c.toml",
+                            {{"stages.one.steps", one},
+                             {"stages.one.learning_rate.warmup_steps", one_warmup},
+                             {"stages.two.steps", two},
+                             {"stages.two.learning_rate.warmup_steps", two_warmup},
+                             {"stages.two.eval.every_steps", eval},
+                             {"logging.statistics_every_steps", statistics},
+                             {"logging.checkpoint_every_steps", checkpoint}});
+  };
+  const RunConfig plain = scaled(1);
+  const std::int64_t two = plain.stages[1].steps;
+  const std::int64_t warmup = plain.stages[1].learning_rate.warmup_steps;
+  const std::int64_t eval = plain.stages[1].eval->every_steps;
+  CHECK(plain.text == parse_run_config(kRun, "c.toml", {}).text);
+  check_same(scaled(3), as_steps("90", "30", std::to_string(3 * two), std::to_string(3 * warmup),
+                                 std::to_string(3 * eval), "60", "300"));
+  check_same(scaled(0.1), as_steps("3", "1", std::to_string((two + 5) / 10), "1",
+                                   std::to_string((eval + 5) / 10), "2", "10"));
+  CHECK(scaled(0.1).hash != plain.hash);
+  CHECK(scaled(0.001).stages[0].steps == 1);
+  CHECK(scaled(0.25).stages[0].steps == 8);
+  // A stage shorter than the default warm-up keeps a warm-up that fits when it is made longer.
+  CHECK(scaled(10, {{"stages.one.steps", "5"}}).stages[0].learning_rate.warmup_steps == 50);
+  // What says "never" still does; what is no count of steps stays.
+  const RunConfig never =
+      scaled(0.5, {{"logging.checkpoint_every_steps", "0"}, {"logging.every_steps", "4"}});
+  CHECK(never.logging.checkpoint_every_steps == 0);
+  CHECK(never.logging.every_steps == 4);
+  CHECK(never.stages[0].batch_sequences == plain.stages[0].batch_sequences);
+  // Fractions are of the scaled steps: 0.05 of 75 are 4, of 750 times 0.1 as well; 38 times 100
+  // were 3800, not 3750.
+  const std::vector<Assignment> share = {{"stages.one.steps", "750"},
+                                         {"stages.one.learning_rate.warmup_steps", "0.05"}};
+  CHECK(scaled(0.1, share).stages[0].learning_rate.warmup_steps == 4);
+  CHECK(scaled(100, share).stages[0].learning_rate.warmup_steps == 3750);
+}
+
+TEST_CASE("what a scale makes impossible names it") {
+  const auto message = [](const std::vector<Assignment>& assignments, double scale) {
+    try {
+      parse_run_config(kRun, "c.toml", assignments, scale);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const std::string large = message({{"stages.one.steps", "1099511627776"}}, 2);
+  INFO(large);
+  CHECK(large != "accepted");
+  const std::string short_stage = message({{"stages.one.learning_rate.decay_steps", "10"}}, 0.01);
+  INFO(short_stage);
+  CHECK(short_stage.find("assignment 'scale=0.01'") != std::string::npos);
+  CHECK(short_stage.find("do not fit into steps = 1") != std::string::npos);
+  for (const double bad : {0.0, -1.0, 1000.5, std::nan("")}) {
+    CHECK_THROWS_AS(check_scale(bad, "--scale"), Error);
+  }
+  CHECK_NOTHROW(check_scale(1000, "--scale"));
 }
 
 TEST_CASE("a stage reads one source or a mixture of several") {
@@ -319,6 +413,14 @@ TEST_CASE("bad assignments name the assignment") {
       {{"model.base", "huge"}, {"assignment 'model.base=huge'", "unknown model 'huge'"}},
       {{"stages.one.base", "cpt"}, {"'stages.one.base=cpt'", "cannot be exchanged", "model.base"}},
       {{"stages.one.steps", "5000000000000"}, {"assignment 'stages.one.steps", "from 1 to"}},
+      {{"stages.one.steps", "0.5"}, {"is the number 0.5", "accepted: an integer from 1 to"}},
+      {{"stages.one.learning_rate.warmup_steps", "1.5"},
+       {"assignment 'stages.one.learning_rate.warmup_steps=1.5'", "is the number 1.5",
+        "accepted: an integer from 0 to", "or a fraction of the stage's steps from 0.0 to 1.0"}},
+      {{"stages.one.learning_rate.warmup_steps", "-0.1"}, {"is the number -0.1"}},
+      {{"stages.one.learning_rate.warmup_steps", "nan"}, {"is the number nan"}},
+      {{"stages.one.eval.every_steps", "0.0"}, {"is the number 0", "an integer from 1 to"}},
+      {{"logging.every_steps", "0.5"}, {"is the number 0.5"}},
   };
   for (const Row& row : rows) {
     const std::string message = refusal(kRun, {row.assignment});
@@ -335,9 +437,10 @@ class StudyFolder {
  public:
   StudyFolder() { std::ofstream(folder_ / "base.toml") << kRun; }
 
-  StudyConfig load(const std::string& text, const std::vector<Assignment>& assignments = {}) const {
+  StudyConfig load(const std::string& text, const std::vector<Assignment>& assignments = {},
+                   std::optional<double> scale = std::nullopt) const {
     std::ofstream(folder_ / "s.toml") << text;
-    return load_study_config(folder_ / "s.toml", assignments);
+    return load_study_config(folder_ / "s.toml", assignments, scale);
   }
 
  private:
@@ -397,6 +500,24 @@ TEST_CASE("a study expands to the product of its axes, then its arms") {
   CHECK(config.stages[1].learning_rate.peak == 1e-3);
 }
 
+TEST_CASE("a study gives fractions as well, and whole numbers with a point keep it") {
+  const StudyFolder folder;
+  const StudyConfig study = folder.load(
+      "base = \"base.toml\"\nbaseline = \"infir2\"\n[set]\n\"stages.one.steps\" = 40\n"
+      "[[axis]]\nkey = \"stages.one.learning_rate.warmup_steps\"\nvalues = [0.5, 1.0, 2]\n"
+      "[[axis]]\nkey = \"optimizer.weight_decay\"\nvalues = [2.0]\n");
+  std::vector<std::string> names;
+  std::vector<std::int64_t> steps;
+  for (const StudyArm& arm : study.arms) {
+    names.push_back(arm.name);
+    std::vector<Assignment> all = study.assignments;
+    all.insert(all.end(), arm.assignments.begin(), arm.assignments.end());
+    steps.push_back(load_run_config(study.base, all).stages[0].learning_rate.warmup_steps);
+  }
+  CHECK(steps == std::vector<std::int64_t>{20, 40, 2});
+  CHECK(names[0] == "warmup_steps0.5-weight_decay2");
+}
+
 TEST_CASE("assignments beside a study come after its own and are part of what it is") {
   const StudyFolder folder;
   const std::string text =
@@ -407,6 +528,40 @@ TEST_CASE("assignments beside a study come after its own and are part of what it
   CHECK(other.hash != plain.hash);
   CHECK(other.text == plain.text + "\n# --set \"seed=5\"");
   CHECK_THROWS_AS(folder.load(text, {{"sead", "5"}}), Error);
+}
+
+TEST_CASE("a study has a scale, in its file or beside it, for all its runs") {
+  const StudyFolder folder;
+  const std::string rest =
+      "base = \"base.toml\"\nshared_stages = [\"one\"]\n"
+      "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n";
+  const StudyConfig plain = folder.load(rest);
+  const StudyConfig tenth = folder.load("scale = 0.1\n" + rest);
+  const StudyConfig twice = folder.load("scale = 0.1\n" + rest, {}, 2.0);
+  const auto steps = [](const StudyConfig& study) {
+    const SharedRun& shared = study.shared_runs.front();
+    const RunConfig config = configure(study, "run 'shared'", shared.assignments);
+    const RunConfig arm = configure(study, "arm 'infir2'", study.arms[1].assignments);
+    CHECK(arm.stages == config.stages);
+    return config.stages[0].steps;
+  };
+  CHECK(steps(plain) == 30);
+  CHECK(steps(tenth) == 3);
+  CHECK(steps(twice) == 60);
+  CHECK(twice.hash != tenth.hash);
+  CHECK(twice.text == "scale = 0.1\n" + rest + "\n# --scale 2");
+  for (const std::string bad : {"0", "-0.5", "1001", "\"half\"", "nan"}) {
+    INFO(bad);
+    try {
+      folder.load("scale = " + bad + "\n" + rest);
+      FAIL("accepted");
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      INFO(message);
+      CHECK(message.find("s.toml:1:1: 'scale' is ") != std::string::npos);
+      CHECK(message.find("accepted: a number above 0, at most 1000") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("names that no file can have are names of missing files") {
