@@ -15,7 +15,7 @@ from matplotlib.ticker import MultipleLocator
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.drawn import name_columns
 from fp8lab_analysis.formats import format_range
-from fp8lab_analysis.operand_plots import SLOT_MEANING
+from fp8lab_analysis.operand_plots import slot_title
 from fp8lab_analysis.operands import SlotHistogram, quantized_mask, slot_histogram, tensor_summaries
 from fp8lab_analysis.runs import SLOTS
 from fp8lab_analysis.style import (
@@ -44,19 +44,6 @@ def _layers(summaries: Sequence[GroupSummary]) -> list[str]:
     )
 
 
-def _slot_title(axes: Axes, slot: str) -> None:
-    axes.set_title(f"{slot}\n")
-    axes.annotate(
-        SLOT_MEANING[slot],
-        (0.0, 1.0),
-        xycoords="axes fraction",
-        xytext=(0, 4),
-        textcoords="offset points",
-        fontsize=6.8,
-        color=MUTED,
-    )
-
-
 def layers_figure(context: PlotContext) -> Figure | None:
     """SQNR and underflow of every slot over the layers, a line a recipe."""
     chosen = quantized_summaries(context)
@@ -80,7 +67,7 @@ def layers_figure(context: PlotContext) -> Figure | None:
                 )
     named = max(1, -(-len(layers) // 16))
     for column, slot in enumerate(SLOTS):
-        _slot_title(axes[0][column], slot)
+        slot_title(axes[0][column], slot)
         for line in range(2):
             name_columns(axes[line][column], layers)
         axes[1][column].set_xticks(
@@ -118,7 +105,7 @@ def histogram_figure(context: PlotContext) -> Figure | None:
             item = axes[line][column]
             item.grid(False)
             if line == 0:
-                _slot_title(item, SLOTS[column])
+                slot_title(item, SLOTS[column])
             if histogram is None:
                 item.text(
                     0.5,

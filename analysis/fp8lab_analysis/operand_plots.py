@@ -43,6 +43,20 @@ SLOT_MEANING = {
 # --- SQNR -----------------------------------------------------------------------------------------
 
 
+def slot_title(axes: Axes, slot: str) -> None:
+    """The slot above a panel, and below it what the slot holds."""
+    axes.set_title(f"{slot}\n")
+    axes.annotate(
+        SLOT_MEANING[slot],
+        (0.0, 1.0),
+        xycoords="axes fraction",
+        xytext=(0, 4),
+        textcoords="offset points",
+        fontsize=6.8,
+        color=MUTED,
+    )
+
+
 def _tensor_order(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """(slot, layer) of every quantized tensor, by slot and then in model order."""
     seen: dict[tuple[str, str], None] = {}
@@ -174,16 +188,7 @@ def slot_panels(
             else:
                 colour_labels(item, context, chosen)
             if line == 0:
-                item.set_title(f"{slot}\n")
-                item.annotate(
-                    SLOT_MEANING[slot],
-                    (0.0, 1.0),
-                    xycoords="axes fraction",
-                    xytext=(0, 4),
-                    textcoords="offset points",
-                    fontsize=6.8,
-                    color=MUTED,
-                )
+                slot_title(item, slot)
     return figure, axes
 
 
