@@ -30,7 +30,7 @@ struct TopChannels {
   Channel entries[kCount];
 
   FP8LAB_HD constexpr void clear() {
-    for (int i = 0; i < kCount; ++i) entries[i] = {0, kNone};
+    for (Channel& entry : entries) entry = {0, kNone};
   }
   FP8LAB_HD constexpr void insert(const Channel& channel) {
     if (!ranks_before(channel, entries[kCount - 1])) return;

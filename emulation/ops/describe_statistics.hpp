@@ -101,7 +101,7 @@ FP8LAB_HD inline void describe_scales(const StatisticsParts& parts, OperandStati
 /// Finite nonzero elements.
 FP8LAB_HD inline std::int64_t exponents_counted(const StatisticsCounts& counts) {
   std::int64_t all = 0;
-  for (int i = 0; i < kExponentBins; ++i) all += counts.exponents[i];
+  for (const std::int64_t count : counts.exponents) all += count;
   return all;
 }
 

@@ -118,6 +118,7 @@ double shortest_double(float value);
 
 /// A row without a value yet.
 template <class S, class T>
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the moves into a dependent type are not seen
 Field<S> row(std::string word, T S::*member, std::string accepted, std::string help) {
   Field<S> field;
   field.word = std::move(word);
@@ -180,8 +181,9 @@ Field<S> spelled(std::string word, T S::*member, From from, To to, std::string a
     const std::string* const text = std::get_if<std::string>(&value);
     if (text == nullptr) return false;
     std::optional<T> given = from(std::string_view(*text));
-    if (given) object.*member = *std::move(given);
-    return given.has_value();
+    if (!given) return false;
+    object.*member = *std::move(given);
+    return true;
   };
   return field;
 }

@@ -89,8 +89,9 @@ Field<SourceConfig> families_field() {
   };
   field.set = [](S& source, const FieldValue& value) {
     std::optional<std::vector<std::string>> families = texts_of(value, false);
-    if (families) source.families = *std::move(families);
-    return families.has_value();
+    if (!families) return false;
+    source.families = *std::move(families);
+    return true;
   };
   return field;
 }

@@ -340,7 +340,7 @@ class TableList : public InnerTable<S> {
 };
 
 template <class T>
-std::shared_ptr<const T> shared(T&& table) {
+std::shared_ptr<const T> shared(T table) {
   return std::make_shared<const T>(std::move(table));
 }
 

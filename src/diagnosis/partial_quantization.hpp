@@ -53,7 +53,7 @@ class PartialQuantization final : public PassThrough {
   void pass(const ops::Product& op) { pass_parts(op); }
   template <class Op>
   void pass_parts(const Op& op) {
-    op.for_each_part([this](const auto& part) { this->pass(part); });
+    op.for_each_part([&](const auto& part) { this->pass(part); });
   }
   /// A' of an operand: what pass(Quantize) left, or its own values.
   std::vector<double> partial_values(const QuantizedOperand& operand) const;
