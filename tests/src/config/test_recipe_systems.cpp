@@ -7,6 +7,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
 #include "tests/scratch_directory.hpp"
 
 namespace fp8lab {
@@ -127,6 +128,13 @@ TEST_CASE("every recipe resolves to its recorded table") {
   std::string tables;
   for (const std::string& name : builtin_recipe_names()) tables += describe(load_recipe(name));
   CHECK(tables == read_file(std::string(FP8LAB_GOLDEN_DIR) + "/recipes.txt"));
+}
+
+TEST_CASE("fifty steps of every recipe are recorded") {
+  for (const std::string& name : builtin_recipe_names()) {
+    INFO(name);
+    CHECK(is_file(std::string(FP8LAB_GOLDEN_DIR) + "/recipes/" + name + ".json"));
+  }
 }
 
 TEST_CASE("every recipe says whose it is and where that is written") {
