@@ -9,6 +9,7 @@
 #include "emulation/spec/gemm_spec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 #include "emulation/spec/slot.hpp"
+#include "emulation/spec/tensor_core.hpp"
 
 namespace fp8lab {
 
@@ -38,7 +39,9 @@ struct RecipeOverride {
 struct Recipe {
   std::string name;
   std::string summary;
-  std::string text;             ///< the TOML source
+  std::string system;           ///< the published system whose numerics these are, or an arm of
+  std::string source;           ///< where they are written down
+  std::string text;             ///< the TOML source, complete without other files
   std::string hash;             ///< 16 hex digits: XXH3-64 of the canonical resolved form
   LinearRecipe linear;          ///< every linear layer that no override or exception names
   LinearRecipe high_precision;  ///< layers kept in high precision (bf16, or fp32 for recipe fp32)
@@ -82,6 +85,10 @@ void validate_shape(const LinearRecipe& recipe, GemmRole role, std::int64_t toke
 /// Predictable trouble, one sentence each, for a layer y(tokens, out) = x(tokens, in) W^T.
 std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t tokens, std::int64_t in,
                                   std::int64_t out);
+
+/// How we know that the recipe's GEMMs return what the hardware would: the weakest evidence for an
+/// accumulator of any layer. One without a name is what it says.
+Evidence evidence(const Recipe& recipe);
 
 /// The per-operand table that `recipes show` prints and a run stores.
 std::string describe(const Recipe& recipe);

@@ -218,9 +218,24 @@ std::vector<std::string> warnings(const LinearRecipe& recipe, std::int64_t token
   return found;
 }
 
+Evidence evidence(const Recipe& recipe) {
+  Evidence weakest = Evidence::measured;
+  const auto add = [&](const LinearRecipe& linear) {
+    for (const GemmSpec& gemm : linear.gemms) {
+      const TensorCoreProfile* const profile = profile_of(gemm.accumulator);
+      weakest = std::max(weakest, profile != nullptr ? profile->evidence : Evidence::definition);
+    }
+  };
+  add(recipe.linear);
+  if (!recipe.keep_high_precision.empty()) add(recipe.high_precision);
+  for (const RecipeOverride& exception : recipe.overrides) add(exception.recipe);
+  return weakest;
+}
+
 std::string describe(const Recipe& recipe) {
   std::string text = fmt::format("recipe {} ({})\n", recipe.name, recipe.hash);
   if (!recipe.summary.empty()) text += recipe.summary + "\n";
+  if (!recipe.source.empty()) text += "source: " + recipe.source + "\n";
   text += fmt::format("activations {}\n", word_for(kStorageNames, recipe.activation_dtype));
   text += describe(recipe.linear);
   if (!recipe.keep_high_precision.empty()) {

@@ -12,7 +12,7 @@
 
 namespace fp8lab {
 
-/// How we know that a profile is right.
+/// How we know that a profile is right, from the strongest to the weakest.
 enum class Evidence : std::uint8_t {
   measured,    ///< compared bit for bit with the instruction on our own hardware
   published,   ///< a rule of the literature, not checked on hardware by us

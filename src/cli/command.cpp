@@ -52,6 +52,8 @@ const Command& find_command(const std::vector<Command>& commands, const std::str
                           command_names(commands)));
 }
 
+constexpr const char* kOutputFailure = "standard output cannot be written";
+
 // What went wrong, on one line of bounded length whatever the message holds.
 int complain(std::string message, int status) {
   constexpr std::size_t kHead = 1500, kTail = 400;
@@ -189,7 +191,7 @@ int run(const std::vector<Command>& commands, const std::vector<std::string>& ar
     checked_threads(omp_get_max_threads(), "OMP_NUM_THREADS");
     const int status = dispatch(commands, arguments);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-      throw RuntimeFailure("standard output cannot be written");
+      throw RuntimeFailure(kOutputFailure);
     }
     return status;
   } catch (const Error& error) {
@@ -198,6 +200,10 @@ int run(const std::vector<Command>& commands, const std::vector<std::string>& ar
     return complain(
         fmt::format("{}: {}", error.path1().string(), error.code().message()),
         is_failure_of_machine(error.code()) ? ExitCode::kRuntimeFailure : ExitCode::kBadInput);
+  } catch (const std::system_error& error) {
+    // What fmt::print throws once its buffer is full.
+    const bool is_output = std::ferror(stdout) != 0;
+    return complain(is_output ? kOutputFailure : error.what(), ExitCode::kRuntimeFailure);
   } catch (const std::bad_alloc&) {
     return complain("out of memory", ExitCode::kRuntimeFailure);
   } catch (const std::exception& error) {

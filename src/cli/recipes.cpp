@@ -1,8 +1,11 @@
 // fp8lab recipes: the recipes that come with the program, and checks of one's own.
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe.hpp"
@@ -56,6 +59,9 @@ Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
   Json json;
   json["name"] = recipe.name;
   json["summary"] = recipe.summary;
+  json["system"] = recipe.system;
+  json["source"] = recipe.source;
+  json["evidence"] = evidence_name(evidence(recipe));
   json["hash"] = recipe.hash;
   json["activations"] = word_for(kStorageNames, recipe.activation_dtype);
   json["linear"] = to_json(recipe.linear);
@@ -69,18 +75,43 @@ Json to_json(const Recipe& recipe, const std::vector<std::string>& found) {
   return json;
 }
 
-int list(const Values& values) {
-  const bool json = values.count("json") != 0;
-  Json rows = Json::array();
+/// All recipes, those of a system together, both in the order of their names.
+std::map<std::string, std::vector<Recipe>> recipes_by_system() {
+  std::map<std::string, std::vector<Recipe>> systems;
   for (const std::string& name : builtin_recipe_names()) {
-    const Recipe recipe = load_recipe(name);
-    if (json) {
-      rows.push_back({{"name", name}, {"summary", recipe.summary}, {"hash", recipe.hash}});
-    } else {
-      fmt::print("{:<18} {}\n", name, recipe.summary);
+    Recipe recipe = load_recipe(name);
+    systems[recipe.system].push_back(std::move(recipe));
+  }
+  return systems;
+}
+
+int list(const Values& values) {
+  const auto systems = recipes_by_system();
+  Json rows = Json::array();
+  for (const auto& [system, recipes] : systems) {
+    for (const Recipe& recipe : recipes) {
+      rows.push_back({{"name", recipe.name},
+                      {"system", system},
+                      {"summary", recipe.summary},
+                      {"source", recipe.source},
+                      {"evidence", evidence_name(evidence(recipe))},
+                      {"hash", recipe.hash}});
     }
   }
-  if (json) fmt::print("{}\n", rows.dump(2));
+  if (values.count("json") != 0) {
+    fmt::print("{}\n", rows.dump(2));
+    return ExitCode::kSuccess;
+  }
+  fmt::print(
+      "Recipes by system. Evidence is for what the GEMMs return: measured on our hardware, "
+      "published, or\nthe definition itself. `recipes show NAME` has the source.\n");
+  for (const auto& [system, recipes] : systems) {
+    fmt::print("\n{}\n", system);
+    for (const Recipe& recipe : recipes) {
+      fmt::print("  {:<24} {:<11} {}\n", recipe.name, evidence_name(evidence(recipe)),
+                 recipe.summary);
+    }
+  }
   return ExitCode::kSuccess;
 }
 

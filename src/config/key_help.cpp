@@ -67,6 +67,8 @@ std::vector<KeyHelp> run_keys() {
 std::vector<KeyHelp> recipe_keys() {
   std::vector<KeyHelp> keys;
   list_fields(recipe_fields(), "", keys);
+  keys.push_back({"base", "a recipe's name or file", "", "",
+                  "recipe whose keys hold where this file says nothing; lists are replaced whole"});
   list_heading("slots.OPERAND",
                "how an operand is quantized. OPERAND is default, x, w, dy or one alone, such as "
                "wgrad.x; the most specific table that has a key wins",

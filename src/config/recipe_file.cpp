@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
+#include "src/config/overlay.hpp"
 #include "src/config/recipe_draft.hpp"
 #include "src/config/recipe_fields.hpp"
 #include "src/config/table.hpp"
@@ -158,6 +161,43 @@ std::vector<std::string> read_kept_modules(TomlReader& document) {
   return modules;
 }
 
+constexpr int kMostBases = 8;
+
+// A path is relative to the file that has it.
+std::string beside(const std::string& origin, const std::string& name_or_path) {
+  const bool is_path =
+      name_or_path.ends_with(".toml") || name_or_path.find('/') != std::string::npos;
+  if (!is_path) return name_or_path;
+  const std::filesystem::path folder = std::filesystem::path(origin).parent_path();
+  return (folder / name_or_path).lexically_normal().string();
+}
+
+// The keys of the recipe named by `base`, with those of `document` in their place. Name and summary
+// are the document's own. `depth` bases have led here.
+void resolve_base(toml::table& document, const std::string& origin, int depth) {
+  const toml::node* const base = document.get("base");
+  if (base == nullptr) return;
+  TomlReader reader(document, "", origin);
+  const std::string name = reader.text("base", "");
+  if (depth == kMostBases) {
+    reader.refuse("base", fmt::format("the base of {} others", kMostBases), "fewer");
+  }
+  const std::string file =
+      find_experiment("recipes", beside(origin, name), reader.where("base")).string();
+  toml::table merged = parse_toml(read_file(file), file);
+  resolve_base(merged, file, depth + 1);
+  for (const std::string_view own : {"name", "summary"}) merged.erase(own);
+  document.erase("base");
+  overlay(merged, document);
+  document = std::move(merged);
+}
+
+std::string text_of(const toml::table& document) {
+  std::ostringstream text;
+  text << document << "\n";
+  return text.str();
+}
+
 bool is_recipe_name(std::string_view name) {
   return !name.empty() &&
          name.find_first_not_of(
@@ -173,7 +213,9 @@ const Fields<Recipe>& recipe_fields() {
       fields::text("name", &S::name, "letters, digits, '_', '-' and '.'",
                    "as runs and tables say it", is_recipe_name)
           .required(),
-      fields::text("summary", &S::summary, "a string", "one line, with the source"),
+      fields::text("summary", &S::summary, "a string", "one line"),
+      fields::text("system", &S::system, "a string", "the published system, for recipes list"),
+      fields::text("source", &S::source, "a string", "where the numerics are written down"),
       fields::choice("activations", &S::activation_dtype, kStorageNames,
                      "storage of activations and their gradients"),
   };
@@ -181,10 +223,12 @@ const Fields<Recipe>& recipe_fields() {
 }
 
 Recipe parse_recipe(const std::string& text, const std::string& origin) {
-  const toml::table root = parse_toml(text, origin);
+  toml::table root = parse_toml(text, origin);
+  const bool has_base = root.contains("base");
+  resolve_base(root, origin, 0);
   TomlReader document(root, "", origin);
   Recipe recipe;
-  recipe.text = text;
+  recipe.text = has_base ? text_of(root) : text;
   read_fields(document, recipe_fields(), recipe);
   settle_fields(document, recipe_fields(), recipe);
   recipe.high_precision = high_precision_recipe(recipe.activation_dtype);

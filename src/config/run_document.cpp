@@ -13,42 +13,13 @@
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/nearest_name.hpp"
+#include "src/config/overlay.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
 
 namespace fp8lab {
 namespace {
-
-// Moves `node` into `table`; copies would lose the file and line it came from, and a key that stays
-// would keep those of the value it had.
-void move_into(toml::table& table, const toml::key& key, toml::node& node) {
-  table.erase(key.str());
-  node.visit([&](auto& value) { table.insert(key, std::move(value)); });
-}
-
-// The parts of a mixture stand in place of the one source that a [data] table describes.
-void make_room_for(std::string_view key, toml::table& table) {
-  if (key != "sources") return;
-  std::vector<std::string> others;
-  for (auto&& [present, value] : table) {
-    if (present.str() != "form") others.emplace_back(present.str());
-  }
-  for (const std::string& other : others) table.erase(other);
-}
-
-// Keys of `over` replace those of `base`; tables in both are joined.
-void overlay(toml::table& base, toml::table& over) {
-  if (over.contains("sources")) make_room_for("sources", base);
-  for (auto&& [key, value] : over) {
-    toml::node* present = base.get(key.str());
-    if (present != nullptr && present->is_table() && value.is_table()) {
-      overlay(*present->as_table(), *value.as_table());
-    } else {
-      move_into(base, key, value);
-    }
-  }
-}
 
 toml::table read_experiment(const std::string& folder, const std::string& name,
                             const std::string& where) {

@@ -100,10 +100,14 @@ def test_info() -> None:
 def test_recipes() -> None:
     listed = json.loads(succeeded("recipes", "list", "--json"))
     names = [row["name"] for row in listed]
-    assert names == sorted(names) and {"bf16", "infir2", "te_delayed"} <= set(names)
+    assert {"bf16", "infir2", "te_delayed"} <= set(names)
+    by_system = [(row["system"], row["name"]) for row in listed]
+    assert by_system == sorted(by_system)
     table = succeeded("recipes", "list")
+    assert "\nDeepSeek-V3\n  deepseek_v3  " in table and "infir2                   measured" in table
     for row in listed:
-        assert row["name"] in table
+        assert row["name"] in table and row["summary"] in table
+        assert row["system"] and row["source"] and row["evidence"] in table
         shown = json.loads(succeeded("recipes", "show", row["name"], "--json"))
         assert shown["hash"] == row["hash"]
     text = succeeded("recipes", "show", "infir2", "--in", "200")

@@ -1,0 +1,200 @@
+// What defines each published system's recipe, and that it would be noticed if it were not so.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <string>
+
+#include "emulation/spec/recipe.hpp"
+#include "emulation/spec/recipe_names.hpp"
+#include "src/config/config.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/file_kind.hpp"
+#include "tests/scratch_directory.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// The label of the place that `where` names: an operand ("wgrad.x") or a GEMM ("wgrad").
+std::string label_at(const Recipe& recipe, const std::string& where) {
+  for (const Slot slot : kSlots) {
+    if (slot_name(slot) == where) return label(recipe.linear.slot(slot));
+  }
+  for (const GemmRole role : kGemmRoles) {
+    if (gemm_role_name(role) == where) return label(recipe.linear.gemm(role));
+  }
+  throw Error("no operand or GEMM is called " + where);
+}
+
+/// A recipe like `base`, with the keys of `keys` in the place of its own.
+Recipe changed(const std::string& base, const std::string& keys) {
+  return parse_recipe("base = \"" + base + "\"\nname = \"changed\"\n" + keys, "changed.toml");
+}
+
+struct Feature {
+  const char* recipe;
+  const char* where;
+  const char* expected;
+  const char* change;  ///< keys that take the feature away
+};
+
+// Sources: the recipes' own comments and `source` keys.
+const Feature kFeatures[] = {
+    {"infir2", "wgrad.x", "e4m3fn/1x128/pow2/enc_floor", "[slots.x]\ntile = \"128x128\"\n"},
+    {"infir2", "dgrad.w", "e4m3fn/128x128/pow2/enc_floor", "[slots.w]\ntile = \"1x128\"\n"},
+    {"infir2_fp32scale", "fprop.x", "e4m3fn/1x128/fp32/encode_limit:bf16",
+     "[slots.default]\nencode_limit = \"fp32\"\n"},
+    {"deepseek_v3", "fprop.x", "e4m3fn/1x128/fp32/dec_div_recip",
+     "[slots.default]\namax_epsilon = 1e-4\n"},
+    {"deepseek_v3_floor", "wgrad.dy", "e4m3fn/1x128/fp32/dec_div_recip/amax_epsilon:0.0001",
+     "[slots.default]\namax_epsilon = 0.0\n"},
+    {"deepseek_v3_dy_block", "dgrad.dy", "e4m3fn/128x128/fp32/dec_div_recip",
+     "[slots.dy]\ntile = \"1x128\"\n"},
+    {"jet_rl", "fprop.x", "e4m3fn/1x128/fp32/encode_limit:bf16", "[slots.x]\ntile = \"row\"\n"},
+    {"te_current", "wgrad.dy", "e5m2/tensor/fp32", "[slots.dy]\nformat = \"e4m3fn\"\n"},
+    {"te_current_fast", "wgrad", "sm90_wgmma_fp8/fast/f32", "[gemm]\nschedule = \"promote:128\"\n"},
+    {"te_delayed", "fprop.x", "e4m3fn/tensor/fp32/delayed",
+     "[slots.default]\namax_algorithm = \"most_recent\"\n"},
+    {"fp8_lm", "fprop.x", "e4m3fn/tensor/pow2/enc_floor/delayed/history:16/warmup_steps:16",
+     "[slots.default]\nwarmup_steps = 0\n"},
+    {"fp8_lm", "dgrad.w", "e4m3fn/tensor/pow2/enc_floor",
+     "[slots.w]\nscale_source = \"delayed\"\n"},
+    {"mxfp8", "fprop.w", "e4m3fn/1x32/e8m0/rceil", "[slots.default]\nscale_rounding = \"even\"\n"},
+    {"mxfp8_floor", "fprop.w", "e4m3fn/1x32/e8m0/ocp_floor",
+     "[slots.default]\nscale_rounding = \"rceil\"\n"},
+    {"torchao_tensorwise", "fprop.x", "e4m3fn/tensor/fp32/amax_epsilon:1e-12",
+     "[slots.default]\namax_epsilon = 0.0\n"},
+    {"torchao_tensorwise", "fprop", "sm90_wgmma_fp8/fast/bf16",
+     "[gemm.fprop]\nschedule = \"promote:128\"\n"},
+    {"torchao_rowwise", "wgrad.x", "e4m3fn/row/pow2/enc_floor/amax_epsilon:1e-12",
+     "[slots.x]\ntile = \"tensor\"\n"},
+    {"torchao_rowwise_gw_hp", "wgrad.dy", "bf16", "[slots.wgrad.dy]\nformat = \"e4m3fn\"\n"},
+    {"torchao_rowwise_gw_hp", "dgrad.w", "e4m3fn/tensor/pow2/enc_floor/amax_epsilon:1e-12",
+     "[slots.dgrad.w]\ntile = \"row\"\n"},
+    {"nvfp4", "wgrad.dy", "e2m1/1x16/nv_two_level/stochastic/hadamard:16:+++-+------+-+--",
+     "[slots.dy]\nrounding = \"nearest\"\n"},
+    {"nvfp4_nearest", "wgrad.dy", "e2m1/1x16/nv_two_level/hadamard:16:+++-+------+-+--",
+     "[slots.dy]\nrounding = \"stochastic\"\n"},
+    {"nvfp4_no_rht", "wgrad.x", "e2m1/1x16/nv_two_level",
+     "[slots.wgrad.x]\ntransform = \"hadamard:16\"\n"
+     "[slots.wgrad.dy]\ntransform = \"hadamard:16\"\n"},
+    {"nvfp4_1d", "dgrad.w", "e2m1/1x16/nv_two_level", "[slots.w]\ntile = \"16x16\"\n"},
+    {"nvfp4_bf16_forward", "fprop.x", "bf16",
+     "[slots.fprop]\nx.format = \"e2m1\"\nw.format = \"e2m1\"\n"
+     "[gemm.fprop]\nschedule = \"promote:16\"\n"},
+    {"nvfp4_bf16_forward", "dgrad.dy", "e2m1/1x16/nv_two_level/stochastic",
+     "[slots.dgrad.dy]\nformat = \"bf16\"\n"},
+    {"mxfp4", "dgrad.dy", "e2m1/1x32/e8m0/ocp_floor/stochastic",
+     "[slots.default]\nscale_rounding = \"rceil\"\n"},
+    {"fp4_occ", "fprop.x", "e2m1/row/fp32/clamp:0.99:compensated",
+     "[slots.fprop.x]\ntransform = \"clamp:0.99\"\n"},
+    {"fp4_direct", "fprop.x", "e2m1/row/fp32",
+     "[slots.fprop.x]\ntransform = \"clamp:0.99:compensated\"\n"},
+    {"halo0_fp8", "fprop.x", "e4m3fn/tensor/fp32/dec_div",
+     "[slots.fprop]\nx.transform = \"hadamard:full\"\nw.transform = \"hadamard:full\"\n"},
+    {"halo1_int8", "fprop.w", "int8/tensor/fp32/dec_div/hadamard:full",
+     "[slots.default]\nformat = \"e4m3fn\"\n"},
+    {"halo2_fp6", "dgrad.dy", "e3m2/tensor/fp32/dec_div/left:hadamard:full",
+     "[slots.dgrad]\ndy.transform = \"none\"\nw.transform = \"none\"\n"},
+    {"halo0_int8", "dgrad", "ideal_exact/fast/bf16", "[gemm]\nschedule = \"promote:128\"\n"},
+    {"switchback_int8", "dgrad.dy", "int8/row/fp32/dec_div", "[slots.dy]\ntile = \"tensor\"\n"},
+    {"switchback_int8", "wgrad.x", "bf16", "[slots.wgrad.x]\nformat = \"int8\"\n"},
+    {"coat", "fprop.x", "e4m3fn/tensor/fp32/dec_div/amax_epsilon:1e-10/epsilon_mode:add",
+     "[slots.default]\nepsilon_mode = \"floor\"\n"},
+    {"mask_e8m3", "wgrad.x", "e8m3/toward_zero", "[slots.default]\nformat = \"e8m4\"\n"},
+    {"mask_e6m7", "fprop.w", "e6m7/toward_zero", "[slots.default]\nrounding = \"nearest\"\n"},
+    {"static_fp8", "wgrad.dy", "e5m2", "[slots.dy]\nscale_source = \"current\"\n"},
+    {"unit_scaling", "fprop.x", "e4m3fb8/stochastic", "[slots.default]\nformat = \"e4m3fn\"\n"},
+    {"unit_scaling", "dgrad.dy", "e5m2fb16/stochastic",
+     "[slots.default]\nrounding = \"nearest\"\n"},
+    {"lns8", "fprop.x", "lns8/tensor/fp32", "[slots.default]\nformat = \"lns8g16\"\n"},
+    {"ptq_e4m3", "fprop.w", "e4m3fn/row/fp32", "[slots.fprop.w]\ntile = \"tensor\"\n"},
+    {"ptq_e3m4", "fprop.x", "e3m4/tensor/fp32", "[slots.fprop.x]\ntile = \"row\"\n"},
+    {"ptq_int8", "fprop", "ideal_exact/fast/bf16", "[gemm.fprop]\naccumulator = \"ideal_fp32\"\n"},
+    {"ptq_e5m2", "fprop.x", "e5m2", "[slots.fprop.x]\nscale_source = \"current\"\n"},
+    {"gaudi2", "fprop.x", "e4m3_240/row/fp32", "[slots.fprop.x]\nformat = \"e4m3fn\"\n"},
+    {"gaudi2_pow2", "fprop.w", "e4m3_240/row/pow2/enc_floor",
+     "[slots.fprop.w]\nscale_rounding = \"ceil\"\n"},
+};
+
+TEST_CASE("each system's recipe has what defines the system, and a change of it shows") {
+  for (const Feature& feature : kFeatures) {
+    INFO(feature.recipe << " " << feature.where);
+    CHECK(label_at(load_recipe(feature.recipe), feature.where) == feature.expected);
+    CHECK(label_at(changed(feature.recipe, feature.change), feature.where) != feature.expected);
+  }
+}
+
+// Renewed by `fp8lab recipes show NAME` of every recipe, in the order of their names.
+TEST_CASE("every recipe resolves to its recorded table") {
+  std::string tables;
+  for (const std::string& name : builtin_recipe_names()) tables += describe(load_recipe(name));
+  CHECK(tables == read_file(std::string(FP8LAB_GOLDEN_DIR) + "/recipes.txt"));
+}
+
+TEST_CASE("fifty steps of every recipe are recorded") {
+  for (const std::string& name : builtin_recipe_names()) {
+    INFO(name);
+    CHECK(is_file(std::string(FP8LAB_GOLDEN_DIR) + "/recipes/" + name + ".json"));
+  }
+}
+
+TEST_CASE("every recipe says whose it is and where that is written") {
+  for (const std::string& name : builtin_recipe_names()) {
+    INFO(name);
+    const Recipe recipe = load_recipe(name);
+    CHECK_FALSE(recipe.system.empty());
+    CHECK_FALSE(recipe.source.empty());
+  }
+}
+
+TEST_CASE("evidence for a recipe is the weakest of its accumulators") {
+  CHECK(evidence(load_recipe("infir2")) == Evidence::measured);
+  CHECK(evidence(load_recipe("halo0_int8")) == Evidence::definition);
+  const char* one_layer =
+      "[[override]]\nmatch = \"layers.0\"\ngemm.accumulator = \"sm100_f8f6f4\"\n";
+  CHECK(evidence(changed("te_current_fast", one_layer)) == Evidence::published);
+}
+
+TEST_CASE("a recipe may say only what differs from another") {
+  const Recipe base = load_recipe("infir2");
+  const Recipe same = changed("infir2", "");
+  CHECK(same.hash == base.hash);
+  CHECK(same.name == "changed");
+  CHECK(same.summary.empty());
+  CHECK(same.system == base.system);
+  // Its text is complete: nothing else is needed to read it back.
+  const Recipe wider = changed("infir2", "[slots.dy]\ntile = \"row\"\n");
+  CHECK(wider.text.find("base") == std::string::npos);
+  CHECK(parse_recipe(wider.text, "again").hash == wider.hash);
+  CHECK(label(wider.linear.slot(Slot::dgrad_dy)) == "e4m3fn/row/pow2/enc_floor");
+  CHECK(label(wider.linear.slot(Slot::fprop_x)) == label(base.linear.slot(Slot::fprop_x)));
+}
+
+TEST_CASE("bases that do not work are refused where they stand") {
+  using Catch::Contains;
+  CHECK_THROWS_WITH(parse_recipe("name = \"a\"\nbase = \"infir3\"\n", "a.toml"),
+                    Contains("a.toml:2:") && Contains("infir2"));
+  CHECK_THROWS_WITH(parse_recipe("base = 3\nname = \"a\"\n", "a.toml"),
+                    Contains("a.toml:1:") && Contains("'base'") && Contains("a string"));
+  CHECK_THROWS_WITH(parse_recipe("base = \"infir2\"\n", "a.toml"), Contains("'name'"));
+  // A mistake in a file is told with its own line, also where another stands on it.
+  CHECK_THROWS_WITH(changed("infir2", "[slots.dy]\ntil = \"row\"\n"),
+                    Contains("changed.toml:4:") && Contains("'slots.dy.til'"));
+}
+
+TEST_CASE("a base may be a file, found from where it is named, and never its own base") {
+  const ScratchDirectory folder;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder / name) << text;
+    return (folder / name).string();
+  };
+  write("inner.toml", "base = \"infir2\"\nname = \"inner\"\n[slots.w]\ntile = \"row\"\n");
+  const Recipe outer = load_recipe(
+      write("outer.toml", "base = \"./inner.toml\"\nname = \"o\"\n[slots.x]\ntile = \"row\"\n"));
+  CHECK(label(outer.linear.slot(Slot::fprop_w)) == "e4m3fn/row/pow2/enc_floor");
+  CHECK(label(outer.linear.slot(Slot::fprop_x)) == "e4m3fn/row/pow2/enc_floor");
+  const std::string circle = write("circle.toml", "base = \"circle.toml\"\nname = \"c\"\n");
+  CHECK_THROWS_WITH(load_recipe(circle), Catch::Contains("circle.toml:1:1: 'base'"));
+}
+
+}  // namespace
+}  // namespace fp8lab
