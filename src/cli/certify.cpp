@@ -55,7 +55,7 @@ Options certify_options() {
       "sequences under each sampling; prompts repeat (default: the largest batch, or as many as "
       "--prompt and --prompts give)");
   options.add("tokens", value<std::int64_t>(64), "most new tokens of each sequence");
-  add_sampling_options(options, 1.0);
+  add_sampling_options(options, 1.0, "above 0; the likeliest tokens are taken as well");
   options.add("batch", value<std::string>("1,8,64"), "sequences decoded together, each in turn");
   options.add("chunk", value<std::string>("16,64"),
               "most tokens of a prompt read in one forward pass, each in turn, in the largest "

@@ -33,7 +33,7 @@ Options generate_options() {
   add_prompt_options(options);
   options.add("samples", value<std::uint32_t>(1), "completions of each prompt");
   options.add("max-new-tokens", value<std::int64_t>(64), "of each completion");
-  add_sampling_options(options, 0.0);
+  add_sampling_options(options, 0.0, "0: always the likeliest token");
   options.add("together", value<std::int64_t>(64), "sequences decoded together");
   options.add("prefill-chunk", value<std::int64_t>(0),
               "most tokens of a prompt read in one forward pass; 0: as many as fit");

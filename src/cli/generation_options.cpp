@@ -61,9 +61,10 @@ void add_prompt_options(Options& options) {
               "token that ends a completion (default: the vocabulary's)");
 }
 
-void add_sampling_options(Options& options, double temperature) {
+void add_sampling_options(Options& options, double temperature,
+                          const std::string& about_temperature) {
   options.add("min-new-tokens", value<std::int64_t>(0), "before them no completion ends");
-  options.add("temperature", value<double>(temperature), "0: always the likeliest token");
+  options.add("temperature", value<double>(temperature), about_temperature);
   options.add("top-k", value<std::int64_t>(0), "0: all tokens");
   options.add("top-p", value<double>(1.0), "");
   options.add("seed", value<std::uint64_t>(1), "of the draws");

@@ -17,8 +17,10 @@ namespace fp8lab::cli {
 /// Adds --prompt, --prompts, --vocabulary and --end.
 void add_prompt_options(Options& options);
 
-/// Adds --min-new-tokens, --temperature, --top-k, --top-p and --seed.
-void add_sampling_options(Options& options, double temperature);
+/// Adds --min-new-tokens, --temperature, --top-k, --top-p and --seed. `temperature` is the default,
+/// `about_temperature` its help.
+void add_sampling_options(Options& options, double temperature,
+                          const std::string& about_temperature);
 
 /// The value of an option. Throws Error when it is not within [least, most].
 template <class T>

@@ -106,7 +106,8 @@ def test_a_mixed_pair_has_gaps_and_says_why(folder: Path) -> None:
         first = row["first_difference"]
         assert first["full"] != first["decoded"] and first["position"] == 0
     assert all(row["different"] == 0 for row in found["whole"])
-    assert certificate(*words, "--threads", 1, cwd=folder)[1] == found
+    again = certificate(*words, "--threads", 1, cwd=folder)[1]
+    assert {**again, "device": found["device"]} == found
 
 
 def test_a_scale_of_the_tensor_promises_nothing(folder: Path) -> None:
