@@ -123,6 +123,15 @@ def test_delayed_scales_are_those_of_the_checkpoint(folder: Path) -> None:
     train = ("train", "--config", "run.toml", "--recipe", "te_delayed", "--out", "delayed")
     assert run(*train, cwd=folder).returncode == 0
     assert certificate("delayed", *SMALL, cwd=folder)[1]["exact"]
+    # In its warm-up a history is not used yet: the scale is that of the tensor.
+    recipe = (Path(__file__).parents[2] / "experiments/recipes/te_delayed.toml").read_text()
+    recipe = recipe.replace("history = 1024", "history = 1024\nwarmup_steps = 100")
+    (folder / "warming.toml").write_text(recipe.replace('"te_delayed"', '"warming"'))
+    train = ("train", "--config", "run.toml", "--recipe", "warming.toml", "--out", "warming")
+    assert run(*train, cwd=folder).returncode == 0
+    found = certificate("warming", *SMALL, cwd=folder)[1]
+    assert "in its warm-up" in found["expected"]["reasons"][0]
+    assert found["holds"] and not found["exact"]
     words = ("certify", "run", "--rollout-recipe", "te_delayed", *SMALL)
     assert "amax history" in refused(*words, cwd=folder)
 
