@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
       {"train", "run one configuration through its stages", cli::train},
       {"eval", "losses, answers, choices and rollouts of a model", cli::eval},
       {"generate", "complete prompts, in the numerics of a recipe", cli::generate},
+      {"certify", "whether generation has the bits of training", cli::certify},
       {"data", "what token files hold", cli::data},
       {"ablate", "run every arm of a study; continues where it stopped", cli::ablate},
       {"compare", "the first step, operation and bit where two runs differ", cli::compare},

@@ -37,6 +37,7 @@ int verify(const std::vector<std::string>& arguments);
 int doctor(const std::vector<std::string>& arguments);
 int ablate(const std::vector<std::string>& arguments);
 int eval(const std::vector<std::string>& arguments);
+int certify(const std::vector<std::string>& arguments);
 int generate(const std::vector<std::string>& arguments);
 int export_command(const std::vector<std::string>& arguments);
 int report(const std::vector<std::string>& arguments);

@@ -11,6 +11,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/evaluation_data.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/cli/model_source.hpp"
 #include "src/cli/progress.hpp"
@@ -82,24 +83,12 @@ class OptionAssignments {
   std::vector<Assignment> assignments_;
 };
 
-void assign_data(const std::vector<std::string>& paths, OptionAssignments& out) {
-  const std::filesystem::path first = paths.front();
-  const std::string kind = first.extension() == ".jsonl" ? "jsonl"
-                           : first.extension() == ".txt" ? "text"
-                                                         : "tokens";
-  std::vector<std::string> quoted;
-  for (const std::string& path : paths) quoted.push_back(toml_quoted(path));
-  const char* form = kind == "text" ? ", form = \"running_text\"" : "";
-  out.assign("data",
-             fmt::format("{{kind = \"{}\", path = [{}]{}}}", kind, fmt::join(quoted, ", "), form));
-}
-
 /// `own` is what the run evaluates by itself.
 std::vector<Assignment> eval_assignments(const Values& values, const std::string& stage,
                                          const std::optional<EvalConfig>& own) {
   OptionAssignments out(values, "stages." + stage + ".eval.");
   if (values.count("data") != 0) {
-    assign_data(values["data"].as<std::vector<std::string>>(), out);
+    out.assign("data", data_table_of(values["data"].as<std::vector<std::string>>()));
   }
   out.add<std::string>("form", "data.form");
   out.add<std::int64_t>("held-out-sequences", "sequences");

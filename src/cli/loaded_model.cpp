@@ -65,7 +65,9 @@ RunConfig model_run(const ModelSource& source, const Values& values,
 const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); }
 
 LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const Values& values)
-    : backend_(make_backend(run.backend, threads_of(values, "model"))) {
+    : checkpoint_(source.checkpoint),
+      source_(source.name),
+      backend_(make_backend(run.backend, threads_of(values, "model"))) {
   const StageConfig& stage = last_stage(run);
   recipe_ = load_recipe(stage.recipe.empty() ? run.recipe : stage.recipe);
   if (values.count("recipe") == 0) {
@@ -78,19 +80,23 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const 
                                              recipe_.activation_dtype, Purpose::inference);
   load_parameters(*source.tensors, source.name, *parameters_);
   phase.begin("allocating activations");
-  transformer_ = std::make_unique<Transformer>(
-      *backend_, *parameters_, run.model, recipe_,
-      BatchShape{stage.micro_batch_sequences, stage.sequence_length, run.attention},
-      Purpose::inference);
+  shape_ = {stage.micro_batch_sequences, stage.sequence_length, run.attention};
+  transformer_ = make_transformer(Purpose::inference);
   context_.seed = run.seed;
-  if (!source.checkpoint.empty()) {
-    load_quantizer_states(source.checkpoint, *backend_, transformer_->linears());
-  } else if (transformer_->has_delayed_scales()) {
+}
+
+std::unique_ptr<Transformer> LoadedModel::make_transformer(Purpose purpose) const {
+  auto transformer = std::make_unique<Transformer>(*backend_, *parameters_, parameters_->model(),
+                                                   recipe_, shape_, purpose);
+  if (!checkpoint_.empty()) {
+    load_quantizer_states(checkpoint_, *backend_, transformer->linears());
+  } else if (transformer->has_delayed_scales()) {
     throw Error(
         fmt::format("{}: recipe {} scales by an amax history, which only a checkpoint of "
                     "its run has; accepted: a recipe without delayed scaling",
-                    source.name, recipe_.name));
+                    source_, recipe_.name));
   }
+  return transformer;
 }
 
 }  // namespace fp8lab::cli

@@ -1,6 +1,7 @@
 // A model that commands run forward: its configuration, weights and numerics.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ class LoadedModel {
   /// scaling without a checkpoint that has its history.
   LoadedModel(const ModelSource& source, const RunConfig& run, const Values& values);
 
+  /// Another one with the same recipe, weights and memory of its quantizers.
+  std::unique_ptr<Transformer> make_transformer(Purpose purpose) const;
+
   Backend& backend() { return *backend_; }
   const Parameters& parameters() const { return *parameters_; }
   Transformer& transformer() { return *transformer_; }
@@ -37,8 +41,11 @@ class LoadedModel {
   StepContext context() const { return context_; }
 
  private:
+  std::filesystem::path checkpoint_;  ///< or empty
+  std::string source_;
   std::unique_ptr<Backend> backend_;
   Recipe recipe_;
+  BatchShape shape_;
   std::unique_ptr<Parameters> parameters_;
   std::unique_ptr<Transformer> transformer_;
   StepContext context_;

@@ -36,27 +36,6 @@ HeldOutLoss::Source summarise(const Corpus& corpus, const LossSum& sum) {
   return source;
 }
 
-std::unique_ptr<Transformer> make_rollout_model(Backend& backend, const Parameters& parameters,
-                                                const Transformer& trained,
-                                                const std::string& recipe_name) {
-  const Recipe recipe = load_recipe(recipe_name);
-  const DType own = backend.storage(recipe.activation_dtype);
-  const DType of_training = parameters.working_dtype();
-  if (own != of_training) {
-    throw Error(fmt::format("rollout recipe {}: its activations are {}, those of training {}",
-                            recipe.name, name_of(own), name_of(of_training)));
-  }
-  auto model = in_context(fmt::format("rollout recipe {}", recipe.name), [&] {
-    return std::make_unique<Transformer>(backend, parameters, parameters.model(), recipe,
-                                         trained.shape(), Purpose::inference);
-  });
-  if (model->has_delayed_scales()) {
-    throw Error(fmt::format("rollout recipe {}: delayed scaling needs the amax history of a run",
-                            recipe.name));
-  }
-  return model;
-}
-
 const DataSources& checked(const EvalConfig& config, const DataSources& data,
                            const ModelConfig& model) {
   check_evaluation(config, data, model);
@@ -145,7 +124,8 @@ EvaluationMemory::EvaluationMemory(Backend& backend, const Parameters& parameter
   if (config.rollout && !own) together = std::max(together, config.rollout->prompts);
   if (together > 0) generator = make_generator(transformer, together);
   if (!own) return;
-  rollout_model = make_rollout_model(backend, parameters, transformer, config.rollout->recipe);
+  rollout_model =
+      make_rollout_model(backend, parameters, transformer, load_recipe(config.rollout->recipe));
   rollout_generator = make_generator(*rollout_model, config.rollout->prompts);
 }
 

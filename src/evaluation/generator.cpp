@@ -38,15 +38,17 @@ void Generator::check(const std::vector<Prompt>& prompts) const {
       throw Error(fmt::format("prompt {} has {} tokens; accepted: 1 to {}, and room for new ones",
                               prompt.problem, length, cache_.capacity() - 1));
     }
-    for (const std::int32_t token : prompt.tokens) {
-      if (token >= 0 && token < vocabulary) continue;
-      throw Error(fmt::format("prompt {}: token {} is not in the vocabulary of {}", prompt.problem,
-                              token, vocabulary));
+    for (const auto* tokens : {&prompt.tokens, &prompt.given}) {
+      for (const std::int32_t token : *tokens) {
+        if (token >= 0 && token < vocabulary) continue;
+        throw Error(fmt::format("prompt {}: token {} is not in the vocabulary of {}",
+                                prompt.problem, token, vocabulary));
+      }
     }
   }
 }
 
-std::vector<Generator::Slot*> Generator::advance(const StepContext& context) {
+std::vector<Generator::Slot*> Generator::advance(const StepContext& context, std::int64_t chunk) {
   CachedBatch batch;
   std::vector<Slot*> complete;
   batch.query_start = {0};
@@ -57,7 +59,8 @@ std::vector<Generator::Slot*> Generator::advance(const StepContext& context) {
     batch.cached.push_back(static_cast<std::int32_t>(slot.cached));
     if (slot.prompt != nullptr) {
       --waiting;  // each of the others needs room for one token at least
-      const std::int64_t count = std::min(slot.length() - slot.cached, room - waiting);
+      std::int64_t count = std::min(slot.length() - slot.cached, room - waiting);
+      if (chunk > 0) count = std::min(count, chunk);
       for (std::int64_t i = 0; i < count; ++i, ++slot.cached) {
         batch.tokens.push_back(slot.token(slot.cached));
         batch.positions.push_back(static_cast<std::int32_t>(slot.cached));
@@ -100,6 +103,18 @@ std::vector<std::int32_t> Generator::choose(const std::vector<Slot*>& slots,
   return tokens;
 }
 
+void Generator::replace_by_given(const std::vector<Slot*>& slots,
+                                 std::vector<std::int32_t>& tokens) {
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::vector<std::int32_t>& given = slots[i]->prompt->given;
+    if (given.empty()) continue;
+    Completion& completion = *slots[i]->completion;
+    const std::int32_t token = given[completion.tokens.size()];
+    completion.chosen_otherwise += tokens[i] != token ? 1 : 0;
+    tokens[i] = token;
+  }
+}
+
 void Generator::accept(const std::vector<Slot*>& slots, const std::vector<std::int32_t>& tokens,
                        const GenerationConfig& config) {
   std::vector<float> losses(config.log_probabilities ? slots.size() : 0);
@@ -118,7 +133,8 @@ void Generator::accept(const std::vector<Slot*>& slots, const std::vector<std::i
     completion.ended = tokens[i] == config.end;
     const bool full = slot.length() == cache_.capacity();
     const auto made = static_cast<std::int64_t>(completion.tokens.size());
-    if (completion.ended || full || made == config.max_new_tokens) slot = Slot{};
+    const bool is_given = completion.tokens.size() == slot.prompt->given.size();
+    if (completion.ended || full || is_given || made == config.max_new_tokens) slot = Slot{};
   }
 }
 
@@ -140,8 +156,11 @@ std::vector<Completion> Generator::generate(const StepContext& context,
     }
     if (!busy) break;
     throw_if_raised(stop_);
-    const std::vector<Slot*> complete = advance(context);
-    if (!complete.empty()) accept(complete, choose(complete, config), config);
+    const std::vector<Slot*> complete = advance(context, config.prefill_chunk);
+    if (complete.empty()) continue;
+    std::vector<std::int32_t> tokens = choose(complete, config);
+    replace_by_given(complete, tokens);
+    accept(complete, tokens, config);
   }
   return completions;
 }

@@ -16,12 +16,17 @@ namespace fp8lab {
 struct Prompt {
   std::vector<std::int32_t> tokens;
   std::uint32_t problem = 0, sample = 0;  ///< of DrawKey
+  /// Unless empty, the completion: token after token is taken from here, whatever would be chosen.
+  std::vector<std::int32_t> given = {};
 };
 
 struct Completion {
   std::vector<std::int32_t> tokens;       ///< without the prompt, with the end token
   std::vector<double> log_probabilities;  ///< of the tokens, in nats, if they were asked for
   bool ended = false;                     ///< by the end token
+  /// How many of the tokens of a given completion would have been chosen otherwise, each after the
+  /// given ones before it.
+  std::int64_t chosen_otherwise = 0;
 };
 
 struct GenerationConfig {
@@ -30,6 +35,8 @@ struct GenerationConfig {
   std::int32_t end = -1;  ///< a completion stops after this token; -1: none
   /// Of the model itself: temperature 1, nothing left out. As ops::CrossEntropy computes them.
   bool log_probabilities = false;
+  /// Most tokens of one prompt that a forward pass reads; 0: as many as fit.
+  std::int64_t prefill_chunk = 0;
 };
 
 /// What evaluations decode together: this many sequences, of this many tokens in all.
@@ -50,7 +57,8 @@ class Generator {
 
   /// Completions in the order of the prompts. A prompt and its completion have at most `capacity`
   /// tokens. The transformer's weights must have been prepared. Throws Error for a prompt that is
-  /// empty, fills the cache or has a token outside the vocabulary, and EvaluationStopped.
+  /// empty, fills the cache or has a token outside the vocabulary, in its completion too if that is
+  /// given, and EvaluationStopped.
   std::vector<Completion> generate(const StepContext& context, const std::vector<Prompt>& prompts,
                                    const GenerationConfig& config);
 
@@ -66,10 +74,12 @@ class Generator {
   };
 
   void check(const std::vector<Prompt>& prompts) const;
-  /// One forward pass over as many waiting tokens as it takes; the slots whose last token was one
-  /// of them.
-  std::vector<Slot*> advance(const StepContext& context);
+  /// One forward pass over as many waiting tokens as it takes, at most `chunk` of a slot unless
+  /// that is 0; the slots whose last token was one of them.
+  std::vector<Slot*> advance(const StepContext& context, std::int64_t chunk);
   std::vector<std::int32_t> choose(const std::vector<Slot*>& slots, const GenerationConfig& config);
+  /// The given tokens in the places of chosen ones.
+  static void replace_by_given(const std::vector<Slot*>& slots, std::vector<std::int32_t>& tokens);
   void accept(const std::vector<Slot*>& slots, const std::vector<std::int32_t>& tokens,
               const GenerationConfig& config);
 

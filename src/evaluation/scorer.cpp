@@ -47,8 +47,8 @@ Scorer::Scorer(Backend& backend, Transformer& transformer, std::int32_t padding,
       stop_(stop) {}
 
 std::vector<Scorer::Place> Scorer::pack(const std::vector<ScoredText>& texts, std::size_t next,
-                                        Batch& batch) const {
-  const std::int64_t tile = transformer_.shape().attention.kv_tile;
+                                        Packing packing, Batch& batch) const {
+  const std::int64_t tile = packing == Packing::tiles ? transformer_.shape().attention.kv_tile : 1;
   std::vector<Place> places;
   for (std::int64_t s = 0; s < batch.sequences; ++s) {
     const std::int64_t base = s * batch.sequence_length;
@@ -68,7 +68,8 @@ std::vector<Scorer::Place> Scorer::pack(const std::vector<ScoredText>& texts, st
 }
 
 std::vector<std::vector<double>> Scorer::score(const StepContext& context,
-                                               const std::vector<ScoredText>& texts) {
+                                               const std::vector<ScoredText>& texts,
+                                               Packing packing) {
   const BatchShape& shape = transformer_.shape();
   for (const ScoredText& text : texts) {
     if (text.first >= 1 && text.first <= input_count(text) &&
@@ -85,7 +86,7 @@ std::vector<std::vector<double>> Scorer::score(const StepContext& context,
   for (std::size_t next = 0; next < texts.size();) {
     throw_if_raised(stop_);
     Batch batch(shape.sequences, shape.sequence_length, padding_);
-    const std::vector<Place> places = pack(texts, next, batch);
+    const std::vector<Place> places = pack(texts, next, packing, batch);
     transformer_.load(batch);
     transformer_.forward(context);
     objectives::cross_entropy(transformer_, scalars_, objectives::Leaves::logits);

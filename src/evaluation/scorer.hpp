@@ -17,8 +17,18 @@ struct ScoredText {
   std::int64_t first = 1;
 };
 
-/// Packs texts into micro-batches, each text from a multiple of the attention's kv tile on, so that
-/// its bits are those of a sequence of its own if every quantization is local to a token.
+/// Where texts lie in a sequence.
+enum class Packing : std::uint8_t {
+  /// From multiples of the attention's kv tile on, so that their bits are those of a sequence of
+  /// their own if every quantization is local to a token.
+  tiles,
+  /// One directly after the other, as Dataset packs prompt-response documents. The tiles of
+  /// attention start with the sequence: a text from between their multiples on is summed in other
+  /// groups than by itself.
+  documents,
+};
+
+/// Packs texts into micro-batches.
 class Scorer {
  public:
   /// `padding` fills what is left of a micro-batch. `backend`, `transformer` and the flag `stop`
@@ -30,7 +40,8 @@ class Scorer {
   /// ops::CrossEntropy computes them. The weights must have been prepared. Throws Error for a
   /// text without scored tokens or longer than a sequence, and EvaluationStopped.
   std::vector<std::vector<double>> score(const StepContext& context,
-                                         const std::vector<ScoredText>& texts);
+                                         const std::vector<ScoredText>& texts,
+                                         Packing packing = Packing::tiles);
 
  private:
   /// Where the first token of a text lies in the micro-batch.
@@ -39,7 +50,7 @@ class Scorer {
     std::int64_t token = 0;
   };
   /// Places as many of the texts from `next` on as fit, at least one.
-  std::vector<Place> pack(const std::vector<ScoredText>& texts, std::size_t next,
+  std::vector<Place> pack(const std::vector<ScoredText>& texts, std::size_t next, Packing packing,
                           Batch& batch) const;
 
   Backend& backend_;

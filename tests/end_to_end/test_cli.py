@@ -41,7 +41,7 @@ def test_help_and_version() -> None:
     assert succeeded("--version").startswith("fp8lab ")
     commands = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate"]
     commands += ["gemm", "quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
-    commands += ["whatif", "attribute"]
+    commands += ["whatif", "attribute", "certify"]
     for command in commands:
         assert "--help" in succeeded(command, "--help")
 

@@ -18,7 +18,7 @@ from program import refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
 COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
-COMMANDS += ["whatif", "attribute"]
+COMMANDS += ["whatif", "attribute", "certify"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {
@@ -90,6 +90,8 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
         (*generate, "--top-p", 0.5): "--top-p has no effect at --temperature 0",
         (*evaluate, "--temperature", 0.5): "--temperature is for samples and rollouts",
         (*evaluate, "--max-new-tokens", 5): "--max-new-tokens is for answers",
+        ("certify", "model", "--prompts", "prompts.jsonl", "--form", "running_text"):
+            "--form is for prompts of documents",
         ("report", ".", "--export", "trackio"): "--export needs --out",
         ("export", "model", "out", "--seed", 4): "--seed quantizes by --recipe",
         ("export", "model", "out", "--threads", 1): "--threads quantizes by --recipe",

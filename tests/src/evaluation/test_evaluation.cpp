@@ -176,6 +176,52 @@ TEST_CASE("completions do not depend on what is decoded beside them") {
   }
 }
 
+TEST_CASE("prompts in chunks give the same bits where tokens are quantized by themselves") {
+  const auto [recipe, is_local] = GENERATE(
+      table<std::string, bool>({{"bf16", true}, {"infir2", true}, {"e4m3_tensor", false}}));
+  Fixture fixture(recipe);
+  const std::vector<Prompt> prompts = some_prompts();
+  GenerationConfig config{sampling(0.0), 4, ByteTokenizer::kEnd, true};
+  const std::vector<Completion> whole = fixture.generate(prompts, config, 3);
+  for (const std::int64_t chunk : {1, 5}) {
+    config.prefill_chunk = chunk;
+    const std::vector<Completion> pieces = fixture.generate(prompts, config, 3);
+    bool same = tokens_of(pieces) == tokens_of(whole);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      same = same && pieces[i].log_probabilities == whole[i].log_probabilities;
+    }
+    CHECK(same == is_local);
+  }
+}
+
+TEST_CASE("a given completion is decoded, whatever would be chosen") {
+  Fixture fixture("infir2");
+  std::vector<Prompt> prompts = some_prompts();
+  const GenerationConfig config{sampling(0.0), 6, -1, true};
+  const std::vector<Completion> free = fixture.generate(prompts, config, 3);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    CHECK(free[i].chosen_otherwise == 0);
+    prompts[i].given = free[i].tokens;
+  }
+  prompts[1].given[2] = (prompts[1].given[2] + 1) % 256;
+  prompts[3].given.resize(2);
+  prompts[4].given.clear();
+  const std::vector<Completion> given = fixture.generate(prompts, config, 3);
+  Scorer scorer(*fixture.backend, *fixture.transformer, ByteTokenizer::kPadding);
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(given[i].tokens == prompts[i].given);
+    ScoredText text{prompts[i].tokens, static_cast<std::int64_t>(prompts[i].tokens.size())};
+    text.tokens.insert(text.tokens.end(), given[i].tokens.begin(), given[i].tokens.end());
+    CHECK(scorer.score(StepContext{}, {text}).front() == given[i].log_probabilities);
+  }
+  CHECK(given[0].chosen_otherwise == 0);
+  CHECK(given[1].chosen_otherwise >= 1);
+  CHECK(given[4].tokens == free[4].tokens);
+  prompts[0].given = {272};
+  REQUIRE_THROWS_WITH(fixture.generate(prompts, config, 3),
+                      Catch::Contains("token 272 is not in the vocabulary"));
+}
+
 TEST_CASE("greedy completions are those of full forward passes") {
   Fixture fixture("infir2", qwen3_model());
   const std::vector<Prompt> prompts = some_prompts();

@@ -1,0 +1,123 @@
+#include "src/cli/generation_options.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "emulation/base/error.hpp"
+#include "src/cli/loaded_model.hpp"
+#include "src/data/mixture.hpp"
+#include "src/data/prompt_text.hpp"
+#include "src/io/file_kind.hpp"
+#include "src/io/json_document.hpp"
+
+namespace fp8lab::cli {
+namespace {
+
+class PromptReader {
+ public:
+  PromptReader(const Vocabulary& vocabulary, std::int64_t vocab_size)
+      : vocabulary_(vocabulary), reader_(vocabulary, vocab_size) {}
+
+  void add(const nlohmann::json& value, const std::string& where) {
+    std::vector<std::int32_t> tokens = reader_.tokens(value, where);
+    if (value.is_string() && vocabulary_.begin() >= 0) {
+      tokens.insert(tokens.begin(), vocabulary_.begin());
+    }
+    prompts_.push_back(std::move(tokens));
+  }
+  void add_file(const std::filesystem::path& file) {
+    std::ifstream stream(file);
+    if (!stream) throw Error(fmt::format("{}: cannot be read", file.string()));
+    std::string line;
+    for (std::int64_t number = 1; std::getline(stream, line); ++number) {
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+      const std::string where = fmt::format("{}:{}", file.string(), number);
+      const nlohmann::json object = parse_json(line, where);
+      if (!object.is_object() || !object.contains("prompt")) {
+        throw Error(where + ": no object with a \"prompt\"");
+      }
+      add(object["prompt"], where + ": \"prompt\"");
+    }
+  }
+  const std::vector<std::vector<std::int32_t>>& prompts() const { return prompts_; }
+
+ private:
+  const Vocabulary& vocabulary_;
+  TextReader reader_;
+  std::vector<std::vector<std::int32_t>> prompts_;
+};
+
+}  // namespace
+
+void add_prompt_options(Options& options) {
+  options.add("prompt", value<std::vector<std::string>>(), "text, repeatable");
+  options.add("prompts", value<std::string>(), "JSON-lines of {\"prompt\": TEXT or [ID, ...]}");
+  options.add(
+      "vocabulary", value<std::string>(),
+      "\"bytes\", or a token_bytes.json (default: that of the run's data, of a folder that has "
+      "one)");
+  options.add("end", value<std::int32_t>(),
+              "token that ends a completion (default: the vocabulary's)");
+}
+
+void add_sampling_options(Options& options, double temperature,
+                          const std::string& about_temperature) {
+  options.add("min-new-tokens", value<std::int64_t>(0), "before them no completion ends");
+  options.add("temperature", value<double>(temperature), about_temperature);
+  options.add("top-k", value<std::int64_t>(0), "0: all tokens");
+  options.add("top-p", value<double>(1.0), "");
+  options.add("seed", value<std::uint64_t>(1), "of the draws");
+}
+
+SamplingConfig read_sampling(const Values& values, const std::string& command) {
+  SamplingConfig sampling;
+  sampling.temperature = checked_value(values, command, "temperature", 0.0, 1000.0);
+  sampling.top_k = checked_value<std::int64_t>(values, command, "top-k", 0, INT64_MAX);
+  sampling.top_p = checked_value(values, command, "top-p", 0x1p-20, 1.0);
+  sampling.min_new_tokens =
+      checked_value<std::int64_t>(values, command, "min-new-tokens", 0, 65536);
+  sampling.seed = values["seed"].as<std::uint64_t>();
+  if (sampling.temperature == 0.0) {
+    refuse_given(values, command, {"top-k", "top-p"},
+                 "has no effect at --temperature 0, which takes the likeliest token");
+  }
+  return sampling;
+}
+
+Vocabulary find_vocabulary(const Values& values, const ModelSource& source, const RunConfig& run,
+                           const std::string& command) {
+  if (values.count("vocabulary") != 0) {
+    const std::string name = values["vocabulary"].as<std::string>();
+    return name == "bytes" ? Vocabulary::bytes() : Vocabulary::read(name);
+  }
+  if (!source.run_config.empty()) {
+    return open_sources(last_stage(run).data, run.model.vocab_size, command).vocabulary();
+  }
+  const std::filesystem::path table = source.tokenizer / "token_bytes.json";
+  if (is_present(table)) return Vocabulary::read(table);
+  return Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
+}
+
+std::int32_t end_token(const Values& values, const Vocabulary& vocabulary) {
+  return values.count("end") != 0 ? values["end"].as<std::int32_t>() : vocabulary.end();
+}
+
+std::vector<std::vector<std::int32_t>> read_prompts(const Values& values,
+                                                    const std::string& command,
+                                                    const Vocabulary& vocabulary,
+                                                    std::int64_t vocab_size) {
+  PromptReader reader(vocabulary, vocab_size);
+  if (values.count("prompt") != 0) {
+    for (const std::string& text : values["prompt"].as<std::vector<std::string>>()) {
+      reader.add(text, command + ": --prompt");
+    }
+  }
+  if (values.count("prompts") != 0) reader.add_file(values["prompts"].as<std::string>());
+  if (reader.prompts().empty()) {
+    throw Error(fmt::format("{}: no prompt (fp8lab {} --help)", command, command));
+  }
+  return reader.prompts();
+}
+
+}  // namespace fp8lab::cli

@@ -1,0 +1,50 @@
+// Prompts and draws as options of commands.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "src/cli/model_source.hpp"
+#include "src/cli/options.hpp"
+#include "src/config/config.hpp"
+#include "src/data/vocabulary.hpp"
+
+namespace fp8lab::cli {
+
+/// Adds --prompt, --prompts, --vocabulary and --end.
+void add_prompt_options(Options& options);
+
+/// Adds --min-new-tokens, --temperature, --top-k, --top-p and --seed. `temperature` is the default,
+/// `about_temperature` its help.
+void add_sampling_options(Options& options, double temperature,
+                          const std::string& about_temperature);
+
+/// The value of an option. Throws Error when it is not within [least, most].
+template <class T>
+T checked_value(const Values& values, const std::string& command, const char* option, T least,
+                T most) {
+  const T value = values[option].as<T>();
+  if (value >= least && value <= most) return value;
+  throw Error(fmt::format("{}: --{} {}: accepted: {} to {}", command, option, value, least, most));
+}
+
+/// Throws Error for a value out of range and for what has no effect at temperature 0.
+SamplingConfig read_sampling(const Values& values, const std::string& command);
+
+/// --vocabulary, else that of the run's data, else that of a folder that has one.
+Vocabulary find_vocabulary(const Values& values, const ModelSource& source, const RunConfig& run,
+                           const std::string& command);
+
+/// --end, else the end token of the vocabulary.
+std::int32_t end_token(const Values& values, const Vocabulary& vocabulary);
+
+/// Prompts of the command line, then those of the file. Throws Error for what is no prompt.
+std::vector<std::vector<std::int32_t>> read_prompts(const Values& values,
+                                                    const std::string& command,
+                                                    const Vocabulary& vocabulary,
+                                                    std::int64_t vocab_size);
+
+}  // namespace fp8lab::cli
