@@ -35,7 +35,7 @@ def planned(
 
 def test_the_seeds_of_a_plan_are_those_that_verdicts_ask_for(tmp_path: Path) -> None:
     # A margin that no arm is within: every verdict is made at the first level of Holm's procedure.
-    design = StatedDesign(margin=1e-4, looks=2)
+    design = StatedDesign(margin=0.001, looks=2)
     make_example_run.make_example(tmp_path / "pilot", RECIPES, range(1, 7), design)
     summaries = summarise(load_study([tmp_path / "pilot"]))
     verdicts = {s.group.label: s.verdict for s in summaries}
@@ -46,6 +46,10 @@ def test_the_seeds_of_a_plan_are_those_that_verdicts_ask_for(tmp_path: Path) -> 
         verdict = verdicts[need.comparison.label]
         assert need.floor.sd == verdict.gap.sd and need.floor.df == 5
         assert need.seeds == verdict.seeds_needed
+        limit = inference.deviation_limit(need.floor.sd, 5, 0.8)
+        safe = inference.seeds_for_margin(0.001, limit, plan.level, 0.9)
+        assert need.seeds is not None and need.safe_seeds == safe is not None
+        assert safe > 1.5 * need.seeds
         assert need.comparison.seeds == 3
         power = inference.equivalence_power(3, 0.0, need.floor.sd, need.provable, plan.level)
         assert power == pytest.approx(0.9, abs=1e-6)
