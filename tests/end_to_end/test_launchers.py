@@ -145,6 +145,8 @@ def test_a_failed_task_is_told_with_its_reason(tmp_path: Path) -> None:
     with open(study.out / "slurm" / "2_0.out", "w", encoding="utf-8") as log:
         log.write("fp32: starts\nslurmstepd: error: *** JOB 2 ON n CANCELLED DUE TO TIME LIMIT\n")
     assert "fp32: its task 2_0 ended: slurmstepd: error: *** JOB 2" in scheduler.submitted(study)
+    (study.out / "slurm" / "3_0.out").write_text("fp32: starts\n")
+    assert "fp32: its task 3_0 ended: killed before it could" in scheduler.submitted(study)
 
 
 def test_settings_and_commands_that_do_not_serve_are_refused(tmp_path: Path) -> None:
@@ -247,17 +249,18 @@ def test_a_failed_shared_run_leaves_the_arms_of_the_others(tmp_path: Path) -> No
     assert study.complete() == {name: "seed2" not in name for name in NAMES}
 
 
-def test_the_run_of_a_dead_rank_goes_on_in_another(tmp_path: Path) -> None:
+def test_the_runs_of_dead_ranks_go_on_in_one_that_had_nothing_to_do(tmp_path: Path) -> None:
     study = Study(tmp_path, steps=400)
     ranks = start_ranks(study, 3)
-    wait_until(lambda: any(len(trainers_of(rank.pid)) > 0 for rank in ranks))
-    victim = next(rank for rank in ranks if trainers_of(rank.pid))
-    wait_until(lambda: any(study.out.glob("*/checkpoint.safetensors")))
-    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: sum(len(trainers_of(rank.pid)) for rank in ranks) == 2)
+    wait_until(lambda: len(list(study.out.glob("*/checkpoint.safetensors"))) == 2)
+    dead = [rank for rank in ranks if trainers_of(rank.pid)]
+    for rank in dead:
+        os.kill(rank.pid, signal.SIGKILL)
     outputs = ended(ranks)
-    others = [rank.returncode for rank in ranks if rank is not victim]
-    assert others == [0, 0], outputs
-    assert all(study.complete().values()) and len(begun(outputs)) == 3, outputs
+    assert [rank.returncode for rank in ranks if rank not in dead] == [0], outputs
+    assert begun(outputs) == sorted([*ARMS, *ARMS]), outputs
+    assert all(study.complete().values())
 
 
 def test_what_is_no_rank_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
