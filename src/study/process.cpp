@@ -35,7 +35,8 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags) {
 /// What a new process needs, made before the fork: after it only system calls are safe.
 struct Launch {
   std::vector<char*> words;
-  int input, log, lock, report;
+  std::vector<int> inherited;
+  int input, log, report;
   pid_t parent;
 };
 
@@ -46,7 +47,7 @@ struct Launch {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != launch.parent) ::_exit(1);
   ::setpgid(0, 0);
-  if (launch.lock >= 0) ::fcntl(launch.lock, F_SETFD, 0);
+  for (const int descriptor : launch.inherited) ::fcntl(descriptor, F_SETFD, 0);
   if (::dup2(launch.input, STDIN_FILENO) >= 0 && ::dup2(launch.log, STDOUT_FILENO) >= 0 &&
       ::dup2(launch.log, STDERR_FILENO) >= 0) {
     ::execv("/proc/self/exe", launch.words.data());
@@ -76,9 +77,8 @@ pid_t start(const ChildTask& task) {
   const FileDescriptor input = open_file("/dev/null", O_RDONLY);
   const FileDescriptor log = open_file(task.log, O_WRONLY | O_CREAT | O_APPEND);
   Pipe pipe;
-  Launch launch{
-      {},        input.get(), log.get(), task.lock ? task.lock->descriptor() : -1, pipe.input.get(),
-      ::getpid()};
+  Launch launch{{}, task.inherited, input.get(), log.get(), pipe.input.get(), ::getpid()};
+  if (task.lock) launch.inherited.push_back(task.lock->descriptor());
   for (std::string& word : words) launch.words.push_back(word.data());
   launch.words.push_back(nullptr);
   const pid_t child = ::fork();

@@ -20,6 +20,7 @@ struct ChildTask {
   /// Held by the child too, so that it covers a child that outlives this process for a moment.
   std::shared_ptr<FileLock> lock;
   std::filesystem::path lock_path;  ///< locked when the task starts, where `lock` is null
+  std::vector<int> inherited = {};  ///< further descriptors that stay open in the child
 };
 
 struct ChildResult {

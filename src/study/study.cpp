@@ -243,8 +243,8 @@ StudyResult run_alone(const StudyPlan& plan, const StudyOptions& options, RunChe
 /// of each other by locks alone:
 ///   ARM/.ablate  held by the rank that trains the run, and kept by it when that failed, so that no
 ///                other one tries the same again
-///   .working     shared by the ranks that train; who gets it alone knows that none does. Until
-///                then no rank ends: a run whose rank died goes on in another
+///   .working     shared by the ranks that train, and their children; who gets it alone knows that
+///                none does. Until then no rank ends: a run whose rank died goes on in another
 ///   .ranks       shared by the ranks that may still take a run
 class RankWork {
  public:
@@ -326,6 +326,7 @@ class RankWork {
     const RunConfig config = run.arm == nullptr ? *run.config : with_start(*run.arm, options_);
     ChildTask task = make_task(config, options_, 1);
     task.lock = taken->lock;
+    task.inherited = {working->descriptor()};
     check_.release_backends();
     options_.say(config.name + ": starts");
     const auto ended = run_children({task}, 1, *options_.stop, [&](const ChildResult& child) {

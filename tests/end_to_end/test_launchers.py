@@ -250,10 +250,9 @@ def test_a_failed_shared_run_leaves_the_arms_of_the_others(tmp_path: Path) -> No
 
 
 def test_the_runs_of_dead_ranks_go_on_in_one_that_had_nothing_to_do(tmp_path: Path) -> None:
-    study = Study(tmp_path, steps=400)
+    study = Study(tmp_path, steps=150)
     ranks = start_ranks(study, 3)
     wait_until(lambda: sum(len(trainers_of(rank.pid)) for rank in ranks) == 2)
-    wait_until(lambda: len(list(study.out.glob("*/checkpoint.safetensors"))) == 2)
     dead = [rank for rank in ranks if trainers_of(rank.pid)]
     for rank in dead:
         os.kill(rank.pid, signal.SIGKILL)
