@@ -547,7 +547,7 @@ def test_a_study_of_a_million_million_arms_is_refused_at_once(tmp_path: Path) ->
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("name", ["study.h5", "report", "shared", "shared-2", "a" * 300])
+@pytest.mark.parametrize("name", ["study.h5", "report", "slurm", "shared", "shared-2", "a" * 300])
 def test_arm_names_that_are_no_folders_are_refused(tmp_path: Path, name: str) -> None:
     study = Study(tmp_path)
     study.file.write_text(study.file.read_text() + f'[[arm]]\nname = "{name}"\n')
