@@ -103,6 +103,14 @@ def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, floa
     return float(low), float(high)
 
 
+def deviation_limit(sd: float, df: int, confidence: float) -> float:
+    """Upper `confidence` limit of the true deviation, in the unit of `sd`, which has `df` degrees of
+    freedom: sd sqrt(df / chi2), with the quantile 1 - confidence of chi-square. A sample planned
+    with it has its power with that confidence (Browne, Statistics in Medicine 14 (1995)
+    1933-1940)."""
+    return sd * math.sqrt(df / float(stats.chi2.ppf(1.0 - confidence, df)))
+
+
 def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float, float]:
     """Exact 1 - alpha interval of a rate, fractions, from beta quantiles (Clopper and Pearson,
     Biometrika 26 (1934) 404-413); (NaN, NaN) without trials."""

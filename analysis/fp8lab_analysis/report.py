@@ -4,6 +4,9 @@ beside it out.
     python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --out OUTDIR [--title TITLE]
         [--beside STUDY] [--follow SECONDS]
     python3 -m fp8lab_analysis.report DIR|RUN.h5 ... --export tensorboard|trackio --out OUTDIR
+    python3 -m fp8lab_analysis.report --plan STUDY.h5 [--study FILE] [--from DIR|RUN.h5]
+
+The last one prints how many seeds a study needs whose runs need not exist yet.
 
 Exit codes: 0 success, 1 the machine failed, 2 bad input. Whatever goes wrong is one line on
 standard error; only Python's own library is imported before that can be kept.
@@ -65,7 +68,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="fp8lab report", description="Makes a report from run files or study directories."
     )
-    parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR|RUN.h5")
+    parser.add_argument("inputs", nargs="*", type=Path, metavar="DIR|RUN.h5")
     parser.add_argument("--out", metavar="OUTDIR", help="default: DIR/report")
     parser.add_argument("--title", default="", help="default: the study's title")
     parser.add_argument(
@@ -77,7 +80,23 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--export", choices=EXPORTS, help="write files of another program instead of a report"
     )
+    parser.add_argument(
+        "--plan", metavar="STUDY.h5", type=Path, help="print the seeds that this study needs"
+    )
+    parser.add_argument("--study", metavar="FILE", help="the name of the study to plan")
+    parser.add_argument(
+        "--from", metavar="DIR|RUN.h5", type=Path, dest="earlier", help="earlier runs, for --plan"
+    )
     options = parser.parse_args(arguments)
+    if options.plan is not None:
+        for name in ("inputs", "out", "title", "beside", "follow", "export"):
+            if getattr(options, name):
+                parser.error(f"{name} is for a report, not for --plan")
+        return options
+    if not options.inputs:
+        parser.error("give a study directory or run files")
+    if options.earlier is not None or options.study is not None:
+        parser.error("--from and --study are for --plan")
     if options.beside == "":
         parser.error("--beside: empty (give a study directory or a run file)")
     if options.follow is not None and not 1.0 <= options.follow <= 86400.0:
@@ -161,6 +180,27 @@ def written(out: Path, write: Callable[[], str]) -> str:
         raise MachineFailure(f"{text}; the report is not complete") from None
 
 
+def print_plan(options: argparse.Namespace) -> None:
+    """Prints the seeds that a study needs. Throws BadInput and MachineFailure."""
+    import_needed()
+    from fp8lab_analysis.hdf5 import InputError
+    from fp8lab_analysis.plan import describe, read_plan
+
+    try:
+        plan = read_plan(options.plan)
+    except InputError as error:
+        raise BadInput(str(error)) from None
+    source, earlier = "", None
+    if options.earlier is not None:
+        source = str(options.earlier)
+        try:
+            earlier = read_study([options.earlier], "")
+        except NotBegun:
+            earlier = None
+    for line in describe(plan, options.study or str(options.plan), earlier, source):
+        _say(line)
+
+
 def make_report(options: argparse.Namespace) -> None:
     """Reads the inputs and writes what is asked for. Throws BadInput and MachineFailure."""
     if options.out is not None and not options.out:
@@ -242,7 +282,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a missing glyph is no news for who wants a report
-            make_report(options)
+            if options.plan is not None:
+                print_plan(options)
+            else:
+                make_report(options)
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

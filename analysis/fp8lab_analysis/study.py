@@ -175,7 +175,7 @@ def _no_one(path: Path) -> None:
     """Nobody wants to be told."""
 
 
-class _Arms:
+class Arms:
     """Columns of /arms, all of one length. Throws Damage."""
 
     def __init__(self, file: h5py.File) -> None:
@@ -205,7 +205,7 @@ class _Arms:
 
 
 def _declared(
-    arms: _Arms, files: Sequence[Path], schema: str, baseline_recipe: str
+    arms: Arms, files: Sequence[Path], schema: str, baseline_recipe: str
 ) -> dict[Path, Declared]:
     """What the study file says of each run file's pairing."""
     partners = arms.texts("baseline_arm")
@@ -223,7 +223,7 @@ def _declared(
     }
 
 
-def _read_design(file: h5py.File) -> Design | None:
+def read_design(file: h5py.File) -> Design | None:
     """What /design states beforehand; None for a study that states nothing. Throws Damage."""
     if "design" not in file:
         return None
@@ -266,11 +266,11 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
                 "study.h5 a report takes the run.h5 of its arms as arguments"
             )
         meta = {key: to_text(value) for key, value in file["meta"].attrs.items()}
-        arms = _Arms(file)
+        arms = Arms(file)
         files = [path.parent / item for item in arms.texts("run_file")]
         complete = dict(zip(arms.names, arms.flags("complete")))
         declared = _declared(arms, files, schema, meta.get("baseline", ""))
-        design = _read_design(file)
+        design = read_design(file)
         there = [item.exists() for item in files]
     missing = [name for name, found in zip(arms.names, there) if not found]
     notes = []

@@ -1,11 +1,11 @@
 // fp8lab ablate: all arms of a study, continuing what is not complete.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <map>
-#include <memory>
+#include <optional>
 #include <thread>
 
 #include "emulation/base/error.hpp"
@@ -13,12 +13,12 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
-#include "src/cli/progress.hpp"
+#include "src/cli/ranks.hpp"
 #include "src/cli/run_choice.hpp"
+#include "src/cli/study_listing.hpp"
 #include "src/config/config.hpp"
+#include "src/study/slurm.hpp"
 #include "src/study/study.hpp"
-#include "src/study/study_folder.hpp"
-#include "src/train/plan.hpp"
 #include "src/train/stop_signal.hpp"
 
 namespace fp8lab::cli {
@@ -30,98 +30,134 @@ Options ablate_options() {
   options.add("out", value<std::string>(), "study directory (default: runs/NAME)");
   options.add("set", value<std::vector<std::string>>(), "KEY=VALUE for every arm, repeatable");
   add_scale(options);
-  options.add("jobs", value<int>(0), "arms at once; 0: one per processor");
-  options.add("threads", value<int>(0), "threads of each arm; 0: processors / jobs");
-  options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for Slurm arrays");
-  options.add("launcher", value<std::string>("local"), "local");
-  options.add("list",
-              "print the arms with the hashes of configuration and recipes, then what the runs "
-              "that --out lacks need in memory and time; run nothing");
+  options.add("jobs", value<int>(0),
+              "arms at once; 0: one per processor, or as many as Slurm starts");
+  options.add("threads", value<int>(0),
+              "threads of each arm; 0: processors / jobs, or what Slurm gives a task");
+  options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for job arrays");
+  options.add("run", value<std::string>(),
+              "run only this one, an arm or a shared run, by its name");
+  options.add("launcher", value<std::string>("local"),
+              "local; slurm: submit a job array, one task a run, and return; mpi: be a rank that "
+              "takes runs as they become free (mpirun -n N fp8lab ablate --launcher mpi ...)");
+  options.add("slurm", value<std::vector<std::string>>(),
+              "long option of sbatch such as partition=gpu, time=4:00:00, gpus=1; repeatable");
+  options.add("list", "print the arms with the hashes of configuration and recipes; run nothing");
+  options.add("dry-run",
+              "print what the runs that --out lacks need in memory and time, from operations timed "
+              "here (up to a minute); run nothing");
   return options;
 }
 
-/// Of the recipes that the stages run under, each once.
-std::string recipe_hashes(const RunConfig& config) {
-  std::string text;
-  for (const StageConfig& stage : config.stages) {
-    const std::string hash = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe).hash;
-    if (text.find(hash) == std::string::npos) text += (text.empty() ? "" : ",") + hash;
-  }
-  return text;
-}
-
-void print_plan(const StudyPlan& plan) {
-  const auto print = [](const std::string& index, const RunConfig& config, const std::string& end) {
-    fmt::print("{:>3} {} recipe={} seed={} configuration={} recipes={}{}\n", index, config.name,
-               config.recipe, config.seed, config.hash, recipe_hashes(config), end);
+/// The words that a task of Slurm repeats: which study, with what settings, where.
+std::vector<std::string> command_of_task(const Values& values, const StudyOptions& options) {
+  const auto absolute = [](const std::filesystem::path& path) {
+    return std::filesystem::absolute(path).string();
   };
-  for (const RunConfig& shared : plan.shared) print("-", shared, "");
-  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
-    const PlannedArm& arm = plan.arms[i];
-    print(std::to_string(i), arm.config,
-          " baseline=" + (arm.baseline_arm.empty() ? "-" : arm.baseline_arm));
-  }
-}
-
-/// What runs need; those that differ in name and seed alone are planned once.
-class NeedsOfRuns {
- public:
-  explicit NeedsOfRuns(int threads) : threads_(threads) {}
-
-  /// Throws Error where the run cannot be planned here.
-  RunNeeds of(const RunConfig& config) {
-    RunConfig alike = config;
-    alike.name.clear();
-    alike.seed = RunConfig{}.seed;
-    const std::string key = to_toml(alike);
-    if (const auto known = known_.find(key); known != known_.end()) return known->second;
-    std::unique_ptr<Backend>& backend = backends_[config.backend];
-    if (backend == nullptr) backend = make_backend(config.backend, threads_);
-    const RunNeeds needs = plan_needs(config, *backend, [&](const std::string& what) {
-      phase_.begin(fmt::format("run {}: {}", config.name, what));
-    });
-    phase_.begin("");
-    return known_[key] = needs;
-  }
-
- private:
-  int threads_;
-  std::map<std::string, RunNeeds> known_;
-  std::map<std::string, std::unique_ptr<Backend>> backends_;
-  PhaseLine phase_;
-};
-
-/// Memory and time of every run that is not complete in `directory`, which may be empty for none.
-void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
-                 int threads) {
-  std::vector<const RunConfig*> runs;
-  for (const RunConfig& shared : plan.shared) runs.push_back(&shared);
-  for (const PlannedArm& arm : plan.arms) runs.push_back(&arm.config);
-  const std::size_t all = runs.size();
-  if (!directory.empty()) {
-    std::erase_if(runs, [&](const RunConfig* run) { return is_complete(directory, run->name); });
-    fmt::print("plan: {} runs, {} complete in {}\n", all, all - runs.size(), directory.string());
-  } else {
-    fmt::print("plan: {} runs\n", all);
-  }
-  NeedsOfRuns needs_of_runs(threads);
-  double seconds = 0;
-  std::size_t unknown = 0;
-  for (const RunConfig* run : runs) {
-    try {
-      const RunNeeds needs = needs_of_runs.of(*run);
-      seconds += needs.seconds;
-      fmt::print("plan: {}: memory {:.1f} MiB, time about {:.3g} s\n", run->name,
-                 static_cast<double>(needs.bytes) / 1048576.0, needs.seconds);
-    } catch (const Error& error) {
-      ++unknown;
-      fmt::print("plan: {}: unknown: {}\n", run->name, error.what());
+  std::vector<std::string> words = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                    "ablate",
+                                    "--study",
+                                    absolute(values["study"].as<std::string>()),
+                                    "--out",
+                                    absolute(options.directory)};
+  if (values.count("set") != 0) {
+    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
+      words.insert(words.end(), {"--set", text});
     }
   }
-  if (unknown == runs.size()) return;
-  fmt::print("plan: time of all these about {:.3g} s, {} at once, without evaluations{}\n",
-             seconds / jobs, jobs,
-             unknown == 0 ? "" : fmt::format(" and without the {} unknown", unknown));
+  if (values.count("scale") != 0) {
+    words.insert(words.end(), {"--scale", fmt::format("{}", values["scale"].as<double>())});
+  }
+  return words;
+}
+
+int submit(const Values& values, const StudyConfig& study, StudyOptions options) {
+  SlurmJob job;
+  job.at_once = values["jobs"].as<int>();
+  if (options.threads > 0) job.settings.push_back(fmt::format("cpus-per-task={}", options.threads));
+  if (values.count("slurm") != 0) {
+    const auto& given = values["slurm"].as<std::vector<std::string>>();
+    job.settings.insert(job.settings.end(), given.begin(), given.end());
+  }
+  for (const std::string& setting : job.settings) check_slurm_setting(setting);
+  job.command = command_of_task(values, options);
+  // The machine that submits need not have the device: what that supports is checked by the tasks.
+  options.make_backend = [&](const std::string& name) {
+    return make_backend(name == "cuda" ? "cpu" : name, options.threads);
+  };
+  const SubmittedStudy result = submit_study(study, plan_study(study), options, job);
+  fmt::print("{} complete, {} submitted, {} in the queue already\n", result.complete,
+             result.submitted, result.queued);
+  return stop_requested().load() ? ExitCode::kInterrupted : ExitCode::kSuccess;
+}
+
+/// Threads of the arm of each rank that share the processors of this machine, at most those that
+/// the process is bound to.
+int threads_beside(int ranks) {
+  const auto bound = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const auto all = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  return std::min(bound, std::max(1, all / ranks));
+}
+
+/// The run that --run or --index names; none for all.
+std::optional<std::string> chosen_run_of(const Values& values, const StudyPlan& plan) {
+  if (values.count("run") != 0) return values["run"].as<std::string>();
+  if (values.count("index") == 0) return std::nullopt;
+  const auto index = values["index"].as<std::int64_t>();
+  const auto arms = static_cast<std::int64_t>(plan.arms.size());
+  if (index >= 0 && index < arms) return plan.arms[static_cast<std::size_t>(index)].name;
+  throw Error(fmt::format("--index {}: the study has arms 0 to {}", index, arms - 1));
+}
+
+int run_here(const Values& values, const StudyConfig& study, StudyOptions options) {
+  const StudyPlan plan = plan_study(study);
+  options.only = chosen_run_of(values, plan);
+  if (values["launcher"].as<std::string>() == "mpi") {
+    const StartedRank started = rank_of_this_process();
+    options.rank = started.rank;
+    if (options.threads == 0) options.threads = threads_beside(started.on_this_machine);
+    options.say = [place = started.rank.place, say = options.say](const std::string& line) {
+      say(fmt::format("rank {}: {}", place, line));
+    };
+  }
+  options.make_backend = [&](const std::string& name) {
+    return make_backend(name, options.threads);
+  };
+  const StudyResult result = run_study(study, plan, options);
+  options.say(fmt::format("{} complete, {} failed, {} interrupted", result.complete, result.failed,
+                          result.interrupted));
+  if (result.interrupted > 0 || stop_requested().load()) return ExitCode::kInterrupted;
+  const bool speaks_for_all = !options.rank || options.rank->place == 0;
+  return result.failed > 0 && speaks_for_all ? ExitCode::kRuntimeFailure : ExitCode::kSuccess;
+}
+
+/// Throws Error for options that have no effect together.
+void check_combination(const Values& values) {
+  const auto launcher = values["launcher"].as<std::string>();
+  const std::vector<std::string> launchers = {"local", "slurm", "mpi"};
+  if (std::find(launchers.begin(), launchers.end(), launcher) == launchers.end()) {
+    throw unknown_word("ablate", "launcher", launcher, launchers);
+  }
+  const bool only_tells = values.count("list") != 0 || values.count("dry-run") != 0;
+  if (only_tells) {
+    refuse_given(values, values.count("list") != 0 ? "ablate --list" : "ablate --dry-run",
+                 {"index", "run", "launcher", "slurm"}, "is for running the arms");
+  }
+  if (values.count("list") != 0 && values.count("dry-run") == 0) {
+    refuse_given(values, "ablate --list", {"out", "jobs", "threads"},
+                 "is not read without --dry-run");
+  }
+  if (launcher != "slurm") refuse_given(values, "ablate", {"slurm"}, "is for --launcher slurm");
+  if (launcher != "local") {
+    refuse_given(values, "ablate --launcher " + launcher, {"index", "run"},
+                 "is for --launcher local");
+  }
+  if (launcher == "mpi") {
+    refuse_given(values, "ablate --launcher mpi", {"jobs"}, "is not for ranks: each runs one arm");
+  }
+  if (values.count("run") != 0) {
+    refuse_given(values, "ablate --run", {"index"}, "names a run as well");
+  }
 }
 
 }  // namespace
@@ -130,18 +166,10 @@ int ablate(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("ablate", ablate_options(), arguments);
   if (values.count("help") != 0) return 0;
   if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
-  if (values.count("list") != 0) {
-    refuse_given(values, "ablate --list", {"index", "launcher"}, "is for running the arms");
-  }
+  check_combination(values);
   const int threads = threads_of(values, "ablate");
   const int jobs = checked_threads(values["jobs"].as<int>(), "ablate: --jobs");
   checked_threads(std::int64_t{threads} * jobs, "ablate: --jobs times --threads");
-  if (values["launcher"].as<std::string>() != "local") {
-    throw Error(
-        fmt::format("ablate: launcher '{}' is not available; accepted is local, and --index "
-                    "runs one arm under any scheduler",
-                    values["launcher"].as<std::string>()));
-  }
   std::vector<Assignment> assignments;
   if (values.count("set") != 0) {
     for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
@@ -151,13 +179,14 @@ int ablate(const std::vector<std::string>& arguments) {
   const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments,
                                               chosen_scale(values, "ablate"));
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  if (values.count("list") != 0) {
+  if (values.count("list") != 0 || values.count("dry-run") != 0) {
     const StudyPlan plan = plan_study(study);
-    print_plan(plan);
+    if (values.count("list") != 0) print_runs(plan);
+    if (values.count("dry-run") == 0) return ExitCode::kSuccess;
     const int at_once = std::max(1, jobs);
     print_needs(plan, values.count("out") != 0 ? values["out"].as<std::string>() : "", at_once,
                 threads > 0 ? threads : std::max(1, processors / at_once));
-    return 0;
+    return ExitCode::kSuccess;
   }
   StudyOptions options;
   options.directory =
@@ -165,20 +194,13 @@ int ablate(const std::vector<std::string>& arguments) {
   output_folder(options.directory.string(), "ablate: --out");
   options.jobs = jobs > 0 ? jobs : processors;
   options.threads = threads;
-  if (values.count("index") != 0) options.index = values["index"].as<std::int64_t>();
   options.stop = &stop_requested();
   options.say = [](const std::string& line) {
     fmt::print("{}\n", line);
     std::fflush(stdout);
   };
-  options.make_backend = [&](const std::string& name) {
-    return make_backend(name, options.threads);
-  };
-  const StudyResult result = run_study(study, options);
-  fmt::print("{} complete, {} failed, {} interrupted\n", result.complete, result.failed,
-             result.interrupted);
-  if (result.interrupted > 0 || stop_requested().load()) return 4;
-  return result.failed > 0 ? 1 : 0;
+  const bool submits = values["launcher"].as<std::string>() == "slurm";
+  return submits ? submit(values, study, options) : run_here(values, study, options);
 }
 
 }  // namespace fp8lab::cli

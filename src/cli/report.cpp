@@ -9,19 +9,26 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
+#include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/study_log.hpp"
+#include "src/study/study.hpp"
+#include "src/study/study_folder.hpp"
 
 namespace fp8lab::cli {
 namespace {
 
 Options report_options() {
-  Options options("fp8lab report DIR | RUN.h5 ...");
+  Options options("fp8lab report DIR | RUN.h5 ...\nfp8lab report --plan STUDY.toml [--from DIR]");
   options.add("input", value<std::vector<std::string>>(), "study directory or run files");
   options.add("out", value<std::string>(), "report directory (default: DIR/report)");
   options.add("title", value<std::string>(), "title of the page");
@@ -30,6 +37,10 @@ Options report_options() {
               "seconds: read growing run files and write the page anew until all are complete");
   options.add("export", value<std::string>(),
               "tensorboard or trackio: write their files to --out instead of a page");
+  options.add("plan", value<std::string>(),
+              "study file: print how many seeds its margin needs, from the noise of earlier runs");
+  options.add("from", value<std::string>(),
+              "earlier runs for --plan, a study directory (default: runs/NAME of the study)");
   options.add("python", value<std::string>("/usr/bin/python3"),
               "interpreter that has numpy, h5py, matplotlib and jinja2");
   return options;
@@ -87,6 +98,64 @@ int run_interpreter(std::vector<std::string> words, bool until_interrupted) {
   return status;
 }
 
+/// Runs the package on `words`; throws RuntimeFailure unless it ends with status 0 to 2.
+int run_package(const std::string& interpreter, std::vector<std::string> words,
+                const std::string& what, bool until_interrupted) {
+  words.insert(words.begin(), {interpreter, "-m", "fp8lab_analysis.report"});
+  set_python_path();
+  const int status = run_interpreter(std::move(words), until_interrupted);
+  if (WIFSIGNALED(status)) {
+    throw RuntimeFailure(fmt::format("{}: ended by signal {}; {} is not complete", interpreter,
+                                     WTERMSIG(status), what));
+  }
+  const int code = WEXITSTATUS(status);
+  if (code > 2) {
+    throw RuntimeFailure(
+        fmt::format("{}: ended with status {}; {} is not complete", interpreter, code, what));
+  }
+  return code;
+}
+
+/// A folder that is removed with all that is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "fp8lab-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) {
+      throw RuntimeFailure(fmt::format("{}: cannot be made: {}", path_, text_of(errno)));
+    }
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::filesystem::path path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// The plan of the study file as study.h5, which is what the package reads.
+int print_plan(const Values& values) {
+  refuse_given(values, "report --plan", {"out", "title", "beside", "follow", "export"},
+               "is for a report");
+  refuse_given(values, "report --plan", {"input"}, "of earlier runs are given by --from");
+  const auto file = values["plan"].as<std::string>();
+  const StudyConfig study = load_study_config(file);
+  const TemporaryFolder folder;
+  const std::filesystem::path table = folder.path() / "study.h5";
+  write_study(table, describe_study(study, plan_study(study), folder.path()));
+  std::vector<std::string> words = {"--plan=" + table.string(), "--study=" + file};
+  const std::filesystem::path usual = std::filesystem::path("runs") / study.name;
+  if (values.count("from") != 0) {
+    words.push_back("--from=" + values["from"].as<std::string>());
+  } else if (is_present(usual / "study.h5")) {
+    words.push_back("--from=" + usual.string());
+  }
+  return run_package(values["python"].as<std::string>(), std::move(words), "the plan", false);
+}
+
 /// True for a page that was not there before `start`.
 bool was_written(const std::filesystem::path& page, std::filesystem::file_time_type start) {
   std::error_code missing;
@@ -100,6 +169,8 @@ bool was_written(const std::filesystem::path& page, std::filesystem::file_time_t
 int report(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("report", report_options(), arguments, {{"input", -1}});
   if (values.count("help") != 0) return 0;
+  if (values.count("plan") != 0) return print_plan(values);
+  refuse_given(values, "report", {"from"}, "is for --plan");
   if (values.count("input") == 0) throw Error("report: give a study directory or run files");
   const auto inputs = values["input"].as<std::vector<std::string>>();
   for (const std::string& input : inputs) {
@@ -113,8 +184,7 @@ int report(const std::vector<std::string>& arguments) {
   }
   const std::filesystem::path out = out_directory(values, inputs[0]);
   const auto interpreter = values["python"].as<std::string>();
-  std::vector<std::string> words = {interpreter, "-m", "fp8lab_analysis.report",
-                                    "--out=" + out.string()};
+  std::vector<std::string> words = {"--out=" + out.string()};
   for (const char* name : {"title", "beside", "export"}) {
     if (values.count(name) == 0) continue;
     words.push_back(fmt::format("--{}={}", name, values[name].as<std::string>()));
@@ -124,18 +194,9 @@ int report(const std::vector<std::string>& arguments) {
   }
   words.push_back("--");
   words.insert(words.end(), inputs.begin(), inputs.end());
-  set_python_path();
   const auto start = std::filesystem::file_time_type::clock::now();
-  const int status = run_interpreter(words, values.count("follow") != 0);
-  if (WIFSIGNALED(status)) {
-    throw RuntimeFailure(fmt::format("{}: ended by signal {}; the report is not complete",
-                                     interpreter, WTERMSIG(status)));
-  }
-  const int code = WEXITSTATUS(status);
-  if (code > 2) {
-    throw RuntimeFailure(
-        fmt::format("{}: ended with status {}; the report is not complete", interpreter, code));
-  }
+  const int code =
+      run_package(interpreter, std::move(words), "the report", values.count("follow") != 0);
   if (code == 0 && values.count("export") == 0 && !was_written(out / "index.html", start)) {
     throw Error(fmt::format("{}: made no report; accepted by --python: an interpreter of Python",
                             interpreter));

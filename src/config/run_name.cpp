@@ -12,7 +12,7 @@ bool is_run_name(std::string_view name) {
 bool is_kept_for_study(std::string_view name) {
   const bool shared =
       name.starts_with(kSharedRun) && (name == kSharedRun || name[kSharedRun.size()] == '-');
-  return shared || name == "report" || name == "study.h5";
+  return shared || name == "report" || name == "slurm" || name == "study.h5";
 }
 
 }  // namespace fp8lab

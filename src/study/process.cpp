@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,7 +35,8 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags) {
 /// What a new process needs, made before the fork: after it only system calls are safe.
 struct Launch {
   std::vector<char*> words;
-  int input, log, lock, report;
+  std::vector<int> inherited;
+  int input, log, report;
   pid_t parent;
 };
 
@@ -45,7 +47,7 @@ struct Launch {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != launch.parent) ::_exit(1);
   ::setpgid(0, 0);
-  if (launch.lock >= 0) ::fcntl(launch.lock, F_SETFD, 0);
+  for (const int descriptor : launch.inherited) ::fcntl(descriptor, F_SETFD, 0);
   if (::dup2(launch.input, STDIN_FILENO) >= 0 && ::dup2(launch.log, STDOUT_FILENO) >= 0 &&
       ::dup2(launch.log, STDERR_FILENO) >= 0) {
     ::execv("/proc/self/exe", launch.words.data());
@@ -55,28 +57,36 @@ struct Launch {
   ::_exit(127);
 }
 
+/// A pipe whose ends a new program does not inherit.
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+      throw RuntimeFailure(fmt::format("cannot make a pipe: {}", error_text(errno)));
+    }
+    output = FileDescriptor(ends[0]);
+    input = FileDescriptor(ends[1]);
+  }
+  FileDescriptor output, input;
+};
+
 pid_t start(const ChildTask& task) {
   std::vector<std::string> words = {
       std::filesystem::read_symlink("/proc/self/exe").filename().string()};
   words.insert(words.end(), task.arguments.begin(), task.arguments.end());
   const FileDescriptor input = open_file("/dev/null", O_RDONLY);
   const FileDescriptor log = open_file(task.log, O_WRONLY | O_CREAT | O_APPEND);
-  std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
-    throw RuntimeFailure(fmt::format("cannot make a pipe: {}", error_text(errno)));
-  }
-  const FileDescriptor answer(pipe[0]);
-  FileDescriptor report(pipe[1]);
-  Launch launch{{},           input.get(), log.get(), task.lock ? task.lock->descriptor() : -1,
-                report.get(), ::getpid()};
+  Pipe pipe;
+  Launch launch{{}, task.inherited, input.get(), log.get(), pipe.input.get(), ::getpid()};
+  if (task.lock) launch.inherited.push_back(task.lock->descriptor());
   for (std::string& word : words) launch.words.push_back(word.data());
   launch.words.push_back(nullptr);
   const pid_t child = ::fork();
   if (child == 0) become_child(launch);
   int error = child < 0 ? errno : 0;
-  report.close();
+  pipe.input.close();
   // The end of the pipe is closed by a successful exec.
-  const bool failed = child < 0 || ::read(answer.get(), &error, sizeof error) > 0;
+  const bool failed = child < 0 || ::read(pipe.output.get(), &error, sizeof error) > 0;
   if (!failed) return child;
   if (child > 0) ::waitpid(child, nullptr, 0);
   throw RuntimeFailure(fmt::format("cannot start {}: {}", task.name, error_text(error)));
@@ -156,7 +166,47 @@ class Children {
   std::map<pid_t, Running> running_;
 };
 
+/// All that comes out of a pipe, without white space at its end.
+std::string drained(const Pipe& pipe) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const ssize_t count = ::read(pipe.output.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  text.erase(text.find_last_not_of(" \n") + 1);
+  return text;
+}
+
 }  // namespace
+
+std::string output_of(std::vector<std::string> words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  Pipe out, error;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, out.input.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, error.input.get(), STDERR_FILENO);
+  pid_t child = 0;
+  const int failure =
+      posix_spawnp(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) {
+    throw Error(fmt::format("{}: cannot be started ({})", words[0], error_text(failure)));
+  }
+  out.input.close();
+  error.input.close();
+  const std::string said = drained(out), complaint = drained(error);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  if (status == 0) return said;
+  throw RuntimeFailure(
+      fmt::format("{} failed: {}", words[0], complaint.empty() ? said : complaint));
+}
 
 std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int jobs,
                                       const std::atomic<bool>& stop,

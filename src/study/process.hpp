@@ -1,4 +1,5 @@
-// Child processes of a study: each arm trains in its own, so that a failure stays its own.
+// Child processes of a study: each arm trains in its own, so that a failure stays its own; and
+// commands of the system.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,7 @@ struct ChildTask {
   /// Held by the child too, so that it covers a child that outlives this process for a moment.
   std::shared_ptr<FileLock> lock;
   std::filesystem::path lock_path;  ///< locked when the task starts, where `lock` is null
+  std::vector<int> inherited = {};  ///< further descriptors that stay open in the child
 };
 
 struct ChildResult {
@@ -38,5 +40,9 @@ struct ChildResult {
 std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int jobs,
                                       const std::atomic<bool>& stop,
                                       const std::function<void(const ChildResult&)>& finished);
+
+/// What a command of the system prints, found in PATH and run to its end. Throws Error when it
+/// cannot be started, RuntimeFailure with its words on standard error when it fails.
+std::string output_of(std::vector<std::string> words);
 
 }  // namespace fp8lab

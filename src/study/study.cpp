@@ -3,15 +3,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "emulation/base/error.hpp"
+#include "src/config/nearest_name.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
-#include "src/io/study_log.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"
 #include "src/train/run_check.hpp"
@@ -118,35 +120,30 @@ std::string describe(const ChildResult& child, const StudyOptions& options) {
                      child.log.string());
 }
 
-/// True for a shared run that one of `arms` starts from.
-bool is_needed(const RunConfig& shared, const std::vector<const PlannedArm*>& arms) {
-  return std::any_of(arms.begin(), arms.end(),
-                     [&](const PlannedArm* arm) { return arm->shared_run == shared.name; });
-}
-
-/// Trains the shared runs that `arms` start from, unless they are done; one that another process
+/// Trains shared runs, unless another process has done so in the meantime; one that another process
 /// trains is waited for.
-void run_shared(const StudyPlan& plan, const std::vector<const PlannedArm*>& arms,
+void run_shared(const StudyPlan& plan, const std::vector<const RunConfig*>& shared,
                 const StudyOptions& options, RunCheck& check, StudyResult& result) {
   std::vector<ChildTask> tasks;
-  for (const RunConfig& config : plan.shared) {
-    if (!is_needed(config, arms)) continue;
-    const auto lock_path = lock_of_run(options.directory, config.name);
+  for (const RunConfig* config : shared) {
+    const auto lock_path = lock_of_run(options.directory, config->name);
     make_directories(lock_path.parent_path());
-    std::optional<FileLock> lock = wait_for_lock(lock_path, config.name, options);
+    std::optional<FileLock> lock = wait_for_lock(lock_path, config->name, options);
     if (!lock) break;  // stopped
     check_runs_are_those_of(plan, options.directory, check);
-    if (is_complete(options.directory, config.name)) continue;
-    tasks.push_back(make_task(config, options, options.jobs));
+    if (is_complete(options.directory, config->name)) continue;
+    tasks.push_back(make_task(*config, options, options.jobs));
     tasks.back().lock = std::make_shared<FileLock>(std::move(*lock));
-    options.say(config.name + ": starts");
+    options.say(config->name + ": starts");
   }
   if (tasks.empty()) return;
   check.release_backends();
   auto results = run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
     options.say(fmt::format("{}: {}", child.name, describe(child, options)));
   });
-  std::erase_if(results, [](const ChildResult& child) { return child.exit_code == 0; });
+  std::erase_if(results, [&](const ChildResult& child) {
+    return child.exit_code == 0 && options.only != child.name;  // the arms are what counts
+  });
   count(results, options, result);
   tasks.clear();
   check_runs_are_those_of(plan, options.directory, check);
@@ -178,34 +175,6 @@ RunConfig with_start(const PlannedArm& arm, const StudyOptions& options) {
                   config.init_from.string(), folder));
 }
 
-/// The arms that this process is to train. What could not be trained is refused here.
-std::vector<const PlannedArm*> arms_to_run(const StudyPlan& plan, const StudyOptions& options,
-                                           RunCheck& run_check, StudyResult& result) {
-  std::vector<const PlannedArm*> arms;
-  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
-    const PlannedArm& arm = plan.arms[i];
-    if (options.index && *options.index != static_cast<std::int64_t>(i)) continue;
-    if (is_complete(options.directory, arm.name)) {
-      ++result.complete;
-      options.say(fmt::format("{}: complete already", arm.name));
-    } else {
-      arms.push_back(&arm);
-    }
-  }
-  const auto check = [&](const RunConfig& config) {
-    try {
-      run_check.check(config);
-    } catch (const Error& error) {
-      throw Error(fmt::format("run '{}': {}", config.name, error.what()));
-    }
-  };
-  for (const RunConfig& config : plan.shared) {
-    if (is_needed(config, arms) && !is_complete(options.directory, config.name)) check(config);
-  }
-  for (const PlannedArm* arm : arms) check(arm->config);
-  return arms;
-}
-
 /// A process of this study that was killed leaves runs that end a moment later.
 void wait_for_left_runs(const std::vector<const PlannedArm*>& arms, const StudyOptions& options) {
   constexpr double kSeconds = 60;
@@ -229,23 +198,191 @@ std::shared_ptr<FileLock> lock_arm(const PlannedArm& arm, const StudyOptions& op
   throw Error(fmt::format("arm '{}' is being run by {}", arm.name, owner_of(path)));
 }
 
-/// One process at a time, so that the file of the last one is the newest.
-void rewrite_study_file(const StudyConfig& study, const StudyPlan& plan,
-                        const StudyOptions& options, RunCheck& check) {
-  const auto path = options.directory / ".study.h5";
-  const std::optional<FileLock> lock = wait_for_lock(path, "study.h5", options);
-  if (!lock) {
-    options.say(fmt::format("study.h5 was not rewritten: in use by {}", owner_of(path)));
-    return;
+/// The arm of that name; null for a shared run. Throws Error for a name that is neither.
+const PlannedArm* find_arm(const StudyPlan& plan, const std::string& name) {
+  std::vector<std::string> names;
+  for (const PlannedArm& arm : plan.arms) {
+    if (arm.name == name) return &arm;
+    names.push_back(arm.name);
   }
-  check_runs_are_those_of(plan, options.directory, check);
-  write_study(options.directory / "study.h5", describe_study(study, plan, options.directory));
+  for (const RunConfig& shared : plan.shared) {
+    if (shared.name == name) return nullptr;
+    names.push_back(shared.name);
+  }
+  throw Error(fmt::format("the study has no run '{}'{}", name, did_you_mean(name, names)));
 }
 
-void check_index(const StudyPlan& plan, const StudyOptions& options) {
-  const auto arms = static_cast<std::int64_t>(plan.arms.size());
-  if (!options.index || (*options.index >= 0 && *options.index < arms)) return;
-  throw Error(fmt::format("--index {}: the study has arms 0 to {}", *options.index, arms - 1));
+/// Trains the unfinished runs, or those that `only` names, with the arms `jobs` at a time.
+StudyResult run_alone(const StudyPlan& plan, const StudyOptions& options, RunCheck& check,
+                      const std::shared_ptr<FileLock>& arm_lock) {
+  StudyResult result;
+  const UnfinishedRuns unfinished = find_unfinished_runs(plan, options, check);
+  result.complete = unfinished.complete;
+  if (!options.only) wait_for_left_runs(unfinished.arms, options);
+  run_shared(plan, unfinished.shared, options, check, result);
+  const auto arms = with_their_start(unfinished.arms, options);
+  std::vector<RunConfig> configs;
+  for (const PlannedArm* arm : arms) configs.push_back(with_start(*arm, options));
+  std::vector<ChildTask> tasks;
+  for (const RunConfig& config : configs) {
+    tasks.push_back(make_task(config, options, options.jobs));
+    tasks.back().lock = arm_lock;
+  }
+  check.release_backends();
+  std::size_t done = 0;
+  const auto results =
+      run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
+        options.say(fmt::format("{}: {} ({} of {} arms)", child.name, describe(child, options),
+                                ++done, tasks.size()));
+      });
+  count(results, options, result);
+  return result;
+}
+
+/// The part of one rank: it takes a run that nobody holds, trains it, and looks again. Ranks know
+/// of each other by locks alone:
+///   ARM/.ablate  held by the rank that trains the run, and kept by it when that failed, so that no
+///                other one tries the same again
+///   .working     shared by the ranks that train, and their children; who gets it alone knows that
+///                none does. Until then no rank ends: a run whose rank died goes on in another
+///   .ranks       shared by the ranks that may still take a run
+class RankWork {
+ public:
+  RankWork(const StudyPlan& plan, const UnfinishedRuns& unfinished, const StudyOptions& options,
+           RunCheck& check)
+      : plan_(plan), options_(options), check_(check) {
+    for (const RunConfig* config : unfinished.shared) runs_.push_back({config, nullptr});
+    shared_ = runs_.size();
+    for (const PlannedArm* arm : unfinished.arms) runs_.push_back({&arm->config, arm});
+  }
+
+  StudyResult run() {
+    StudyResult result;
+    std::optional<FileLock> present = wait_to_share(ranks_);
+    while (!options_.stop->load()) {
+      if (work(result)) continue;
+      const std::optional<FileLock> alone = FileLock::try_acquire(working_);
+      const bool more = take().has_value();
+      if (alone && !more) break;
+      if (!more) std::this_thread::sleep_for(kPause);
+    }
+    present.reset();
+    // Locks of failed runs are kept until no rank looks any more.
+    while (!options_.stop->load() && !FileLock::try_acquire(ranks_)) {
+      std::this_thread::sleep_for(kPause);
+    }
+    return result;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPause{200};
+  struct Run {
+    const RunConfig* config;
+    const PlannedArm* arm;  ///< null: a shared run
+  };
+  struct Taken {
+    Run run;
+    std::shared_ptr<FileLock> lock;
+  };
+
+  bool is_done(const std::string& name) {
+    if (done_.count(name) == 0 && is_complete(options_.directory, name)) done_.insert(name);
+    return done_.count(name) != 0;
+  }
+
+  /// A run that can begin and that nobody holds: shared ones first, and each rank from another
+  /// place on, so that they do not all reach for the same.
+  std::optional<Taken> take() {
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const Run& run =
+          runs_[i < shared_ ? turned(i, 0, shared_) : turned(i, shared_, runs_.size())];
+      const std::string& name = run.config->name;
+      if (done_.count(name) != 0) continue;
+      if (run.arm != nullptr && !run.arm->shared_run.empty() && !is_done(run.arm->shared_run)) {
+        continue;
+      }
+      const auto path = lock_of_run(options_.directory, name);
+      make_directories(path.parent_path());
+      std::optional<FileLock> lock = FileLock::try_acquire(path);
+      if (lock && !is_done(name)) return Taken{run, std::make_shared<FileLock>(std::move(*lock))};
+    }
+    return std::nullopt;
+  }
+
+  /// Place i of [begin, end), counted from where this rank begins and round again.
+  std::size_t turned(std::size_t i, std::size_t begin, std::size_t end) const {
+    const auto place = static_cast<std::size_t>(options_.rank->place);
+    const auto count = static_cast<std::size_t>(options_.rank->count);
+    const std::size_t size = end - begin;
+    return begin + (i - begin + place * size / count) % size;
+  }
+
+  /// Trains one run, if there is one to be had.
+  bool work(StudyResult& result) {
+    const std::optional<FileLock> working = wait_to_share(working_);
+    const std::optional<Taken> taken = working ? take() : std::nullopt;
+    if (!taken) return false;
+    const Run& run = taken->run;
+    const RunConfig config = run.arm == nullptr ? *run.config : with_start(*run.arm, options_);
+    ChildTask task = make_task(config, options_, 1);
+    task.lock = taken->lock;
+    task.inherited = {working->descriptor()};
+    check_.release_backends();
+    options_.say(config.name + ": starts");
+    const auto ended = run_children({task}, 1, *options_.stop, [&](const ChildResult& child) {
+      options_.say(fmt::format("{}: {}", child.name, describe(child, options_)));
+    });
+    const bool complete = !ended.empty() && ended.front().exit_code == 0;
+    if (!complete) held_.push_back(taken->lock);
+    if (!complete || run.arm != nullptr) count(ended, options_, result);
+    if (run.arm == nullptr) check_runs_are_those_of(plan_, options_.directory, check_);
+    return true;
+  }
+
+  /// Another rank may hold the lock alone for a moment, to see whether anybody shares it.
+  std::optional<FileLock> wait_to_share(const std::filesystem::path& path) const {
+    while (!options_.stop->load()) {
+      if (auto lock = FileLock::try_acquire(path, FileLock::Mode::shared)) return lock;
+      std::this_thread::sleep_for(kPause / 10);
+    }
+    return std::nullopt;
+  }
+
+  const StudyPlan& plan_;
+  const StudyOptions& options_;
+  RunCheck& check_;
+  std::vector<Run> runs_;   ///< shared ones first
+  std::size_t shared_ = 0;  ///< of them
+  std::set<std::string> done_;
+  std::vector<std::shared_ptr<FileLock>> held_;  ///< of runs that failed here
+  std::filesystem::path working_ = options_.directory / ".working";
+  std::filesystem::path ranks_ = options_.directory / ".ranks";
+};
+
+/// How far the whole study is, once no rank works on it any more.
+StudyResult result_of_all(const StudyPlan& plan, const StudyOptions& options) {
+  StudyResult result;
+  for (const PlannedArm& arm : plan.arms) {
+    const bool complete = is_complete(options.directory, arm.name);
+    ++(complete ? result.complete : options.stop->load() ? result.interrupted : result.failed);
+  }
+  return result;
+}
+
+StudyResult run_as_rank(const StudyPlan& plan, const StudyOptions& options, RunCheck& check) {
+  const UnfinishedRuns unfinished = find_unfinished_runs(plan, options, check);
+  const StudyResult own = RankWork(plan, unfinished, options, check).run();
+  if (options.rank->place > 0) return own;
+  with_their_start(unfinished.arms, options);  // says which had none
+  return result_of_all(plan, options);
+}
+
+/// The first rank ends last: its status tells of a failure, at which mpirun kills the others.
+void wait_for_other_ranks(const StudyOptions& options) {
+  constexpr double kSeconds = 30;
+  if (options.rank && options.rank->place == 0) {
+    wait_for_lock(options.directory / ".ablate", "the other ranks", options, kSeconds);
+  }
 }
 
 }  // namespace
@@ -271,39 +408,23 @@ StudyPlan plan_study(const StudyConfig& study) {
   return plan;
 }
 
-StudyResult run_study(const StudyConfig& study, const StudyOptions& options) {
-  const StudyPlan plan = plan_study(study);
-  check_index(plan, options);
+StudyResult run_study(const StudyConfig& study, const StudyPlan& plan,
+                      const StudyOptions& options) {
+  const PlannedArm* arm = options.only ? find_arm(plan, *options.only) : nullptr;
   make_directories(options.directory);
-  const FileLock lock = lock_study(plan, options);
-  std::shared_ptr<FileLock> arm_lock;
-  if (options.index)
-    arm_lock = lock_arm(plan.arms[static_cast<std::size_t>(*options.index)], options);
+  const bool whole = !options.only && !options.rank;
+  std::optional<FileLock> lock = lock_study(
+      plan, options.directory, whole ? FileLock::Mode::exclusive : FileLock::Mode::shared);
+  const std::shared_ptr<FileLock> arm_lock = arm != nullptr ? lock_arm(*arm, options) : nullptr;
   RunCheck check(options.make_backend);
   check_runs_are_those_of(plan, options.directory, check);
   // A margin counts only when it was stated before there were results.
   if (study.design) rewrite_study_file(study, plan, options, check);
-  StudyResult result;
-  std::vector<const PlannedArm*> arms = arms_to_run(plan, options, check, result);
-  if (!options.index) wait_for_left_runs(arms, options);
-  run_shared(plan, arms, options, check, result);
-  arms = with_their_start(arms, options);
-  std::vector<RunConfig> configs;
-  for (const PlannedArm* arm : arms) configs.push_back(with_start(*arm, options));
-  std::vector<ChildTask> tasks;
-  for (const RunConfig& config : configs) {
-    tasks.push_back(make_task(config, options, options.jobs));
-    tasks.back().lock = arm_lock;
-  }
-  check.release_backends();
-  std::size_t done = 0;
-  const auto results =
-      run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
-        options.say(fmt::format("{}: {} ({} of {} arms)", child.name, describe(child, options),
-                                ++done, tasks.size()));
-      });
-  count(results, options, result);
+  const StudyResult result =
+      options.rank ? run_as_rank(plan, options, check) : run_alone(plan, options, check, arm_lock);
   rewrite_study_file(study, plan, options, check);
+  lock.reset();
+  wait_for_other_ranks(options);
   return result;
 }
 

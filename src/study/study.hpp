@@ -15,11 +15,18 @@
 
 namespace fp8lab {
 
+/// One of several processes that share the runs of a study among them.
+struct StudyRank {
+  int place = 0;  ///< from 0
+  int count = 1;  ///< of them all
+};
+
 struct StudyOptions {
   std::filesystem::path directory;
   int jobs = 1;
-  int threads = 0;                    ///< of each arm; 0: processors / jobs
-  std::optional<std::int64_t> index;  ///< run this arm only (Slurm arrays, mpirun)
+  int threads = 0;                  ///< of each arm; 0: processors / jobs
+  std::optional<std::string> only;  ///< this run alone, an arm or a shared one
+  std::optional<StudyRank> rank;    ///< whatever no other rank has taken, one run at a time
   const std::atomic<bool>* stop = nullptr;
   /// For what is checked before the first run starts; called in the meantime only.
   std::function<std::unique_ptr<Backend>(const std::string& name)> make_backend;
@@ -52,10 +59,14 @@ struct StudyResult {
 /// stages run first, in DIRECTORY/shared or one folder for each value of the shared axes. A run
 /// that fails stops no other, but for the arms that start from it.
 ///
-/// One process runs a whole study, or any number of them one arm each (`index`), of which one
-/// trains the shared stages that they start from while the others wait for it. Throws Error, before
-/// anything starts, naming the process that works on the same already; and when a run in the
-/// directory was made under settings other than those asked for, naming run and difference.
-StudyResult run_study(const StudyConfig& study, const StudyOptions& options);
+/// One process runs a whole study, or any number of them one run each (`only`), of which one
+/// trains the shared stages that they start from while the others wait for it, or any number of
+/// them share it as ranks. A rank ends when none of them has anything left to do; the first one's
+/// result is that of the whole study, every other's that of its own runs.
+///
+/// Throws Error, before anything starts, naming the process that works on the same already; when a
+/// run in the directory was made under settings other than those asked for, naming run and
+/// difference; and when `only` names no run of the plan.
+StudyResult run_study(const StudyConfig& study, const StudyPlan& plan, const StudyOptions& options);
 
 }  // namespace fp8lab

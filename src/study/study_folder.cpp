@@ -138,7 +138,13 @@ std::string owner_of_an_arm(const StudyPlan& plan, const fs::path& directory) {
     if (!is_present(path.string() + ".lock")) continue;
     if (!FileLock::try_acquire(path)) return fmt::format("arm '{}': {}", arm.name, owner_of(path));
   }
-  return "ablate --index";
+  return "processes that run single arms";
+}
+
+/// True for a shared run that one of `arms` starts from.
+bool is_needed(const RunConfig& shared, const std::vector<const PlannedArm*>& arms) {
+  return std::any_of(arms.begin(), arms.end(),
+                     [&](const PlannedArm* arm) { return arm->shared_run == shared.name; });
 }
 
 /// The design as `study_h5` states it already, or stated now.
@@ -210,6 +216,51 @@ StudyTable describe_study(const StudyConfig& study, const StudyPlan& plan,
   return table;
 }
 
+UnfinishedRuns find_unfinished_runs(const StudyPlan& plan, const StudyOptions& options,
+                                    RunCheck& run_check) {
+  UnfinishedRuns found;
+  const auto is_left = [&](const std::string& name) {
+    if (!is_complete(options.directory, name)) return true;
+    ++found.complete;
+    const bool one_of_many = options.rank && options.rank->place > 0;
+    if (!one_of_many) options.say(fmt::format("{}: complete already", name));
+    return false;
+  };
+  for (const PlannedArm& arm : plan.arms) {
+    if (options.only && *options.only != arm.name) continue;
+    if (is_left(arm.name)) found.arms.push_back(&arm);
+  }
+  for (const RunConfig& config : plan.shared) {
+    if (options.only == config.name
+            ? is_left(config.name)
+            : is_needed(config, found.arms) && !is_complete(options.directory, config.name)) {
+      found.shared.push_back(&config);
+    }
+  }
+  const auto check = [&](const RunConfig& config) {
+    try {
+      run_check.check(config);
+    } catch (const Error& error) {
+      throw Error(fmt::format("run '{}': {}", config.name, error.what()));
+    }
+  };
+  for (const RunConfig* config : found.shared) check(*config);
+  for (const PlannedArm* arm : found.arms) check(arm->config);
+  return found;
+}
+
+void rewrite_study_file(const StudyConfig& study, const StudyPlan& plan,
+                        const StudyOptions& options, RunCheck& check) {
+  const auto path = options.directory / ".study.h5";
+  const std::optional<FileLock> lock = wait_for_lock(path, "study.h5", options);
+  if (!lock) {
+    options.say(fmt::format("study.h5 was not rewritten: in use by {}", owner_of(path)));
+    return;
+  }
+  check_runs_are_those_of(plan, options.directory, check);
+  write_study(options.directory / "study.h5", describe_study(study, plan, options.directory));
+}
+
 fs::path lock_of_run(const fs::path& directory, const std::string& name) {
   return directory / name / ".ablate";
 }
@@ -221,17 +272,15 @@ std::string owner_of(const fs::path& lock_path) {
   return owner.empty() ? "another process" : owner;
 }
 
-FileLock lock_study(const StudyPlan& plan, const StudyOptions& options) {
-  const fs::path path = options.directory / ".ablate";
-  const bool whole = !options.index;
-  std::optional<FileLock> lock =
-      FileLock::try_acquire(path, whole ? FileLock::Mode::exclusive : FileLock::Mode::shared);
+FileLock lock_study(const StudyPlan& plan, const fs::path& directory, FileLock::Mode mode) {
+  const fs::path path = directory / ".ablate";
+  std::optional<FileLock> lock = FileLock::try_acquire(path, mode);
   if (lock) return std::move(*lock);
   std::string owner = FileLock::owner(path);
   if (owner.empty()) {
-    owner = whole ? owner_of_an_arm(plan, options.directory) : owner_of(path);
+    owner = mode == FileLock::Mode::exclusive ? owner_of_an_arm(plan, directory) : owner_of(path);
   }
-  throw Error(fmt::format("{}: the study is being run by {}", options.directory.string(), owner));
+  throw Error(fmt::format("{}: the study is being run by {}", directory.string(), owner));
 }
 
 std::optional<FileLock> wait_for_lock(const fs::path& lock_path, const std::string& what,

@@ -86,6 +86,16 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
     train = ["train", "--preset", "quickstart"]
     for words, expected in {
         (*study, "--index", 2): "--index is for running the arms",
+        (*study, "--run", "a"): "--run is for running the arms",
+        (*study, "--launcher", "slurm"): "--launcher is for running the arms",
+        (*study, "--jobs", 2): "--jobs is not read without --dry-run",
+        (*study[:-1], "--dry-run", "--slurm", "gpus=1"): "--slurm is for running the arms",
+        (*study[:-1], "--slurm", "gpus=1"): "--slurm is for --launcher slurm",
+        (*study[:-1], "--launcher", "mpi", "--jobs", 2): "--jobs is not for ranks",
+        (*study[:-1], "--launcher", "mpi", "--run", "a"): "--run is for --launcher local",
+        ("report", ".", "--from", "runs"): "--from is for --plan",
+        ("report", "--plan", "none.toml", "--out", "o"): "--out is for a report",
+        ("report", ".", "--plan", "none.toml"): "earlier runs are given by --from",
         (*generate, "--top-k", 4): "--top-k has no effect at --temperature 0",
         (*generate, "--top-p", 0.5): "--top-p has no effect at --temperature 0",
         (*evaluate, "--temperature", 0.5): "--temperature is for samples and rollouts",

@@ -12,177 +12,30 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Callable
 
 import h5py
 import pytest
+from studies import (
+    ARMS,
+    BASE,
+    PROGRAM,
+    SHARED,
+    Study,
+    arguments_of,
+    hashes,
+    is_running,
+    meta,
+    open_run,
+    start_and_wait_for_child,
+    steps_of,
+    trainers_of,
+    wait_until,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "analysis"))
 
 from fp8lab_analysis import load_study  # noqa: E402
-
-PROGRAM = os.environ["FP8LAB_PROGRAM"]
-
-BASE = """
-name = "base"
-recipe = "bf16"
-seed = 3
-[model]
-hidden_size = 64
-intermediate_size = 128
-num_hidden_layers = 1
-num_attention_heads = 1
-num_key_value_heads = 1
-head_dim = 64
-vocab_size = 272
-[logging]
-statistics_every_steps = 0
-checkpoint_every_steps = 2
-[[stages]]
-name = "cpt"
-kind = "cpt"
-steps = 2
-batch_sequences = 1
-sequence_length = 32
-[stages.data]
-kind = "arithmetic"
-problems = 200
-[[stages]]
-name = "sft"
-kind = "sft"
-steps = {steps}
-batch_sequences = 1
-sequence_length = 128
-[stages.data]
-kind = "arithmetic"
-problems = 200
-"""
-STUDY = """
-base = "base.toml"
-{head}
-[[axis]]
-key = "recipe"
-values = ["bf16", "fp32"]
-"""
-SHARED = 'shared_stages = ["cpt"]\n'
-ARMS = ("bf16", "fp32")
-
-
-class Study:
-    """A study file, its base and its folder."""
-
-    def __init__(self, folder: Path, head: str = "", steps: int = 2) -> None:
-        self.file = folder / "s.toml"
-        self.out = folder / "out"
-        self.base = folder / "base.toml"
-        self.base.write_text(BASE.format(steps=steps))
-        self.file.write_text(STUDY.format(head=head))
-
-    def words(self, *extra: object) -> list[str]:
-        words = [PROGRAM, "ablate", "--study", self.file, "--out", self.out, "--threads", 1, *extra]
-        return [str(word) for word in words]
-
-    def run(self, *extra: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.words(*extra), capture_output=True, text=True, timeout=120, check=False
-        )
-
-    def start(self, *extra: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.words(*extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def done(self, *extra: object) -> str:
-        result = self.run(*extra)
-        assert result.returncode == 0, (result.stdout, result.stderr)
-        return result.stdout
-
-    def listed(self, *extra: object) -> str:
-        """What --list prints."""
-        words = [PROGRAM, "ablate", "--study", self.file, "--list", *extra]
-        return subprocess.run(
-            [str(word) for word in words], capture_output=True, text=True, timeout=120, check=True
-        ).stdout
-
-    def refused(self, *extra: object) -> str:
-        """The message; nothing in the folder may change."""
-        before = self.state()
-        result = self.run(*extra)
-        assert result.returncode == 2, (result.returncode, result.stdout, result.stderr)
-        assert result.stderr.count("\n") == 1, result.stderr
-        assert self.state() == before
-        return result.stderr
-
-    def state(self) -> dict[str, int]:
-        files = [path for path in self.out.rglob("*") if path.is_file()]
-        return {str(p): p.stat().st_mtime_ns for p in files if p.suffix != ".lock"}
-
-    def complete(self) -> dict[str, bool]:
-        with h5py.File(self.out / "study.h5", "r") as table:
-            names = [name.decode() for name in table["/arms/name"][:]]
-            return dict(zip(names, (bool(x) for x in table["/arms/complete"][:])))
-
-
-def open_run(folder: Path) -> h5py.File:
-    return h5py.File(folder / "run.h5", "r", libver="latest", swmr=True)
-
-
-def meta(folder: Path, name: str) -> str:
-    with open_run(folder) as run:
-        return bytes(run["/meta"].attrs[name]).decode()
-
-
-def hashes(folder: Path) -> list[int]:
-    with open_run(folder) as run:
-        return [int(value) for value in run["/hashes/weights"][:]]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
-
-
-def arguments_of(process: int) -> list[str]:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def trainers_of(process: int) -> list[int]:
-    """Children that have become `fp8lab train`."""
-    try:
-        text = Path(f"/proc/{process}/task/{process}/children").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [int(word) for word in text.split() if "train" in arguments_of(int(word))]
-
-
-def is_running(process: int) -> bool:
-    """False also for a zombie, which nobody may be there to collect."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rsplit(")", 1)[1].split()[0] != "Z"
-
-
-def steps_of(folder: Path) -> int:
-    if not (folder / "run.h5").exists():
-        return 0
-    with open_run(folder) as run:
-        return len(run["/metrics/step"])
-
-
-def start_and_wait_for_child(study: Study, *extra: object) -> tuple[subprocess.Popen[str], int]:
-    """An ablate at work, and its child, which has written a checkpoint of an arm."""
-    process = study.start(*extra)
-    wait_until(lambda: any(study.out.glob("*/checkpoint.safetensors")))
-    wait_until(lambda: len(trainers_of(process.pid)) > 0)
-    return process, trainers_of(process.pid)[0]
 
 
 def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
@@ -199,11 +52,11 @@ def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
     assert listed["bf16"][0] not in study.listed("--set", "seed=4")
 
 
-def test_list_ends_with_what_the_runs_need(tmp_path: Path) -> None:
+def test_a_dry_run_says_what_the_runs_need(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED, steps=200)
     need = re.compile(r"^plan: (\S+): memory ([\d.]+) MiB, time about (\S+) s$", re.M)
     total = re.compile(r"^plan: time of all these about (\S+) s, (\d) at once", re.M)
-    text = study.listed("--threads", 1)
+    text = study.planned("--threads", 1)
     assert "plan: 3 runs\n" in text and not study.out.exists()
     needs = {name: (float(memory), float(time)) for name, memory, time in need.findall(text)}
     assert set(needs) == {"shared", *ARMS}
@@ -212,23 +65,44 @@ def test_list_ends_with_what_the_runs_need(tmp_path: Path) -> None:
     sum_of_all = sum(time for _, time in needs.values())
     assert total.findall(text)[0][1] == "1"
     assert float(total.findall(text)[0][0]) == pytest.approx(sum_of_all, rel=0.02)
-    two = study.listed("--threads", 1, "--jobs", 2)
+    two = study.planned("--threads", 1, "--jobs", 2)
     alone = sum(float(time) for _, _, time in need.findall(two))
     assert total.findall(two)[0][1] == "2"
     assert float(total.findall(two)[0][0]) == pytest.approx(alone / 2, rel=0.02)
     study.done("--index", 0)
-    text = study.listed("--threads", 1, "--out", study.out)
+    text = study.planned("--threads", 1, "--out", study.out)
     assert f"plan: 3 runs, 2 complete in {study.out}\n" in text
     assert [row[0] for row in need.findall(text)] == ["fp32"]
 
 
-def test_list_says_which_runs_it_cannot_plan(tmp_path: Path) -> None:
+def test_a_dry_run_gives_the_reason_once_for_all_runs_that_it_cannot_plan(tmp_path: Path) -> None:
     study = Study(tmp_path)
-    text = study.listed("--set", "backend=cuda")
+    text = study.planned("--set", "backend=cuda")
     if "unknown" not in text:
         pytest.skip("there is a device")
-    assert text.count("unknown: ") == 2 and "time of all" not in text
-    assert "plan: bf16: unknown: " in text and "plan: fp32: unknown: " in text
+    assert text.count("unknown: ") == 1 and "time of all" not in text
+    assert "plan: bf16, fp32: unknown: " in text
+    values = ", ".join(str(seed) for seed in range(1, 4))
+    study.file.write_text(study.file.read_text() + f'[[axis]]\nkey = "seed"\nvalues = [{values}]\n')
+    text = study.planned("--set", "backend=cuda")
+    assert "plan: bf16-seed1, bf16-seed2, bf16-seed3 and 3 more: unknown: " in text
+    study.file.write_text(study.file.read_text() + DEVICE_ARM)
+    text = study.planned("--set", "stages.sft.steps=1")
+    assert "plan: device: unknown: " in text and "and without the 1 unknown" in text
+
+
+DEVICE_ARM = """
+[[arm]]
+name = "device"
+[arm.set]
+backend = "cuda"
+"""
+
+
+def test_a_list_times_nothing(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    assert "plan:" not in study.listed()
+    assert "--out is not read without --dry-run" in study.refused("--list")
 
 
 def test_a_scale_is_part_of_what_the_runs_are(tmp_path: Path) -> None:
@@ -240,9 +114,9 @@ def test_a_scale_is_part_of_what_the_runs_are(tmp_path: Path) -> None:
     assert "complete already" in study.done("--scale", 2)
     assert "stages.cpt.steps: 4 -> 2" in study.refused()
     assert "accepted: a number above 0, at most 1000" in study.refused("--scale", 0)
-    listed = study.listed("--scale", 2).split("plan:")[0]
+    listed = study.listed("--scale", 2)
     study.file.write_text("scale = 2\n" + study.file.read_text())
-    assert study.listed().split("plan:")[0] == listed
+    assert study.listed() == listed
     assert "complete already" in study.done()
 
 
@@ -673,7 +547,7 @@ def test_a_study_of_a_million_million_arms_is_refused_at_once(tmp_path: Path) ->
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("name", ["study.h5", "report", "shared", "shared-2", "a" * 300])
+@pytest.mark.parametrize("name", ["study.h5", "report", "slurm", "shared", "shared-2", "a" * 300])
 def test_arm_names_that_are_no_folders_are_refused(tmp_path: Path, name: str) -> None:
     study = Study(tmp_path)
     study.file.write_text(study.file.read_text() + f'[[arm]]\nname = "{name}"\n')

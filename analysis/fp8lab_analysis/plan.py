@@ -1,0 +1,239 @@
+"""How many seeds the margin of a study needs, before the study starts.
+
+A plan rests on one number that only runs can tell, the **seed floor**: the standard deviation over
+seeds of the relative gap between an arm and the baseline of its seed (inference.py). It is taken
+from earlier runs: of the same recipe where they have it, else pooled over all their arms. What
+follows from it is decided as verdicts are: the level of a comparison is the first one of Holm's
+procedure, that which an arm meets when no other one has passed, at each of the looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fp8lab_analysis import inference
+from fp8lab_analysis.cells import counted
+from fp8lab_analysis.compare import GroupSummary, summarise
+from fp8lab_analysis.hdf5 import read_dataset, reading, texts, to_text
+from fp8lab_analysis.study import Arms, Study, read_design
+from fp8lab_analysis.verdicts import Design, Kind, measured
+
+PILOT_SEEDS = 4
+SAFE = 0.8  # confidence that the floor is not above the one planned with (Browne)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An arm over its seeds, and the baselines that it is compared with."""
+
+    recipe: str
+    label: str
+    arms: list[str]  # names, one a seed
+    baselines: list[str]  # of the same seeds
+
+    @property
+    def seeds(self) -> int:
+        """Pairs that share no run."""
+        return len(set(self.baselines))
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """What a study file says before there are runs."""
+
+    comparisons: list[Comparison]
+    design: Design  # `stated` is empty where the file states none
+
+    @property
+    def level(self) -> float:
+        """The level that every comparison is planned at."""
+        return float(
+            inference.step_levels(self.design.alpha, len(self.comparisons), self.design.looks, 1)[0]
+        )
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The deviation of relative gaps over seeds, a fraction, and what it is known from."""
+
+    sd: float
+    df: int  # degrees of freedom
+    source: str
+
+    @property
+    def safe(self) -> float:
+        """The upper limit of the true deviation."""
+        return inference.deviation_limit(self.sd, self.df, SAFE)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a floor means for one comparison."""
+
+    comparison: Comparison
+    floor: Floor
+    provable: float  # margin that its seeds show with the power of the design; NaN for one seed
+    seeds: int | None  # for the margin of the design; None for more than 10000
+    safe_seeds: int | None  # the same with the upper limit of the floor
+
+
+def read_plan(path: Path) -> PlannedStudy:
+    """The plan in a study.h5 whose runs need not exist. Throws InputError."""
+    with reading(path, "study") as file:
+        arms = Arms(file)
+        recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
+        axes = {
+            to_text(item.attrs["key"]): texts(read_dataset(item), item.name)
+            for item in file["axes"].values()
+        }
+        design = read_design(file) or Design()
+    rows: dict[tuple[str, ...], list[int]] = {}
+    settings = [key for key in axes if key not in ("seed", "recipe")]
+    for row, partner in enumerate(partners):
+        if partner:
+            key = (recipes[row], *(axes[name][row] for name in settings))
+            rows.setdefault(key, []).append(row)
+    alone = [recipe for recipe, *_ in rows]
+    comparisons = []
+    for (recipe, *values), members in rows.items():
+        others = [f"{k.split('.')[-1]} = {v}" for k, v in zip(settings, values) if v]
+        varied = alone.count(recipe) > 1 and others
+        comparisons.append(
+            Comparison(
+                recipe,
+                f"{recipe} ({', '.join(others)})" if varied else recipe,
+                [arms.names[row] for row in members],
+                [partners[row] for row in members],
+            )
+        )
+    return PlannedStudy(comparisons, design)
+
+
+def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
+    """The floor of every recipe that earlier runs compare over two or more seeds, and under "" that
+    of all of them: the root of the mean of their variances, weighted by degrees of freedom. Arms
+    that diverged have none."""
+    known: dict[str, list[tuple[float, int]]] = {}
+    for summary in earlier:
+        if summary.verdict.ordered:
+            pair = (summary.verdict.gap.sd, summary.verdict.seeds - 1)
+            known.setdefault(summary.group.key.recipe, []).append(pair)
+    found = {
+        recipe: _pooled(pairs, counted(pairs[0][1] + 1, "seed"))
+        for recipe, pairs in known.items()
+        if len(pairs) == 1  # of several variants none is the one that is planned
+    }
+    everything = [pair for pairs in known.values() for pair in pairs]
+    if everything:
+        found[""] = _pooled(everything, f"all {counted(len(everything), 'arm')}")
+    return found
+
+
+def _pooled(pairs: Sequence[tuple[float, int]], source: str) -> Floor:
+    df = sum(pair[1] for pair in pairs)
+    return Floor(math.sqrt(sum(sd**2 * n for sd, n in pairs) / df), df, source)
+
+
+def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
+    """What every comparison of the plan needs; `known` holds a floor for all of them."""
+    design, level, found = plan.design, plan.level, []
+    for comparison in plan.comparisons:
+        floor = known.get(comparison.recipe, known[""])
+        count = comparison.seeds
+        shown = math.nan
+        if count > 1:
+            shown = inference.provable_margin(count, floor.sd, level, design.power)
+        seeds, safe = (
+            inference.seeds_for_margin(design.margin, sd, level, design.power)
+            for sd in (floor.sd, floor.safe)
+        )
+        found.append(Need(comparison, floor, shown, seeds, safe))
+    return found
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def describe(plan: PlannedStudy, study_file: str, earlier: Study | None, source: str) -> list[str]:
+    """The plan as lines of text; `source` names the earlier runs, empty where none were given."""
+    design = plan.design
+    if not plan.comparisons:
+        return ["no arm of this study has a baseline: there is nothing to show of its margin"]
+    stated = "" if design.stated else " (the study states no [design]; a report takes this one)"
+    lines = [
+        f"margin {design.margin_text}, error rate {100.0 * design.alpha:g} % over "
+        f"{counted(len(plan.comparisons), 'comparison')} and {counted(design.looks, 'look')}, "
+        f"power {100.0 * design.power:g} %{stated}"
+    ]
+    summaries = summarise(earlier) if earlier is not None else []
+    known = floors(summaries)
+    diverged = [s.group.label for s in summaries if s.verdict.kind is Kind.DIVERGED]
+    if diverged:
+        lines.append(f"diverged in {source}, which tells no floor: {', '.join(diverged)}")
+    if not known:
+        return lines + _without_floor(plan, study_file, source)
+    assert earlier is not None
+    lines.append(
+        "floor: deviation over seeds of the gap to the baseline of the same seed, in "
+        f"{source} (after {earlier.stages[-1]})"
+    )
+    return lines + _table(plan, needs(plan, known))
+
+
+def _number(seeds: int | None) -> str:
+    return f"> {inference.MOST_SEEDS}" if seeds is None else str(seeds)
+
+
+def _table(plan: PlannedStudy, found: Sequence[Need]) -> list[str]:
+    margin = plan.design.margin_text
+    rows = [("comparison", "floor", "known from", "seeds", "they show", f"{margin} needs", "safe")]
+    for need in found:
+        rows.append(
+            (
+                need.comparison.label,
+                measured(need.floor.sd),
+                need.floor.source,
+                str(need.comparison.seeds),
+                measured(need.provable) if need.comparison.seeds > 1 else "nothing",
+                f"{_number(need.seeds)} seeds",
+                _number(need.safe_seeds),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+    lines.append(
+        f"safe: seeds where the floor is at the upper end of what so few seeds tell of it "
+        f"({100.0 * SAFE:g} %)"
+    )
+    short = [n.comparison.label for n in found if n.seeds is None or n.seeds > n.comparison.seeds]
+    if short:
+        lines.append(f"too few seeds for {margin}: {', '.join(short)}")
+    else:
+        lines.append(f"the seeds are enough for {margin}, if the floors are as they were")
+    return lines
+
+
+def _without_floor(plan: PlannedStudy, study_file: str, source: str) -> list[str]:
+    design = plan.design
+    where = f"{source} compares no arm over two or more seeds" if source else "no earlier runs"
+    lines = [f"the floor, the noise between seeds, is unknown: {where}"]
+    for count in sorted({comparison.seeds for comparison in plan.comparisons}):
+        if count < 2:
+            lines.append("1 seed shows nothing, whatever the floor: give the study more")
+            continue
+        largest = design.margin / inference.provable_margin(count, 1.0, plan.level, design.power)
+        lines.append(
+            f"{count} seeds show {design.margin_text} where the floor is at most "
+            f"{measured(largest)}"
+        )
+    first = max(plan.comparisons, key=lambda item: item.seeds)
+    pilot = dict.fromkeys([*first.baselines[:PILOT_SEEDS], *first.arms[:PILOT_SEEDS]])
+    lines.append(
+        f"a pilot of one arm and its baseline over {PILOT_SEEDS} seeds gives it, and stays part of "
+        f"the study: fp8lab ablate --study {study_file} --run NAME for {', '.join(pilot)}"
+        + ("" if first.seeds >= PILOT_SEEDS else f", and more seeds of these, {PILOT_SEEDS} in all")
+    )
+    lines.append("then: fp8lab report --plan " + study_file + " --from ITS_FOLDER")
+    return lines

@@ -1,0 +1,18 @@
+// What a study would run, printed without running it.
+#pragma once
+
+#include <filesystem>
+
+#include "src/study/study.hpp"
+
+namespace fp8lab::cli {
+
+/// The runs with the hashes of configuration and recipes, and their pairing.
+void print_runs(const StudyPlan& plan);
+
+/// Memory and time of every run that is not complete in `directory`, which may be empty for none,
+/// from operations timed here with `threads`; and the time of all, `jobs` at once.
+void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
+                 int threads);
+
+}  // namespace fp8lab::cli
