@@ -14,6 +14,8 @@ enum class SpecialValues : std::uint8_t {
   nan_only,       ///< the all-ones code is NaN, no infinity (e4m3fn: OCP FP8; e8m0: OCP MX)
   ieee,           ///< the top exponent holds infinity and NaN (e5m2, bf16, fp16, fp32)
   unsigned_zero,  ///< the code of -0 is NaN, no infinity ("fnuz": Noune et al. 2022, AMD MI300)
+  extended,       ///< the code of -0 is NaN (without a sign: the all-ones code), the largest other
+                  ///< magnitude infinity (IEEE P3109, formats "e")
 };
 
 /// How the bits of a code stand for a number.
@@ -54,16 +56,23 @@ struct FormatSpec {
   FP8LAB_HD constexpr std::uint32_t magnitude_mask() const {
     return (1u << (exponent_bits + mantissa_bits)) - 1u;
   }
-  FP8LAB_HD constexpr bool has_infinity() const { return specials == SpecialValues::ieee; }
+  FP8LAB_HD constexpr bool has_infinity() const {
+    return specials == SpecialValues::ieee || specials == SpecialValues::extended;
+  }
   FP8LAB_HD constexpr bool has_nan() const { return specials != SpecialValues::none; }
   /// True when a negative number that rounds to zero keeps its sign.
   FP8LAB_HD constexpr bool has_negative_zero() const {
-    return has_sign && encoding != Encoding::twos_complement &&
-           specials != SpecialValues::unsigned_zero;
+    return has_sign && encoding != Encoding::twos_complement && !has_nan_at_negative_zero();
+  }
+  /// True when the code that would be -0 is the only NaN.
+  FP8LAB_HD constexpr bool has_nan_at_negative_zero() const {
+    return specials == SpecialValues::unsigned_zero ||
+           (specials == SpecialValues::extended && has_sign);
   }
   /// Largest finite magnitude code.
   FP8LAB_HD constexpr std::uint32_t max_finite_code() const {
     if (specials == SpecialValues::nan_only) return magnitude_mask() - 1u;
+    if (specials == SpecialValues::extended) return magnitude_mask() - (has_sign ? 1u : 2u);
     if (specials != SpecialValues::ieee) return magnitude_mask();
     return (((1u << exponent_bits) - 1u) << mantissa_bits) - 1u;
   }
@@ -73,14 +82,14 @@ struct FormatSpec {
   /// (numerics.md section 2); formats without NaN return the largest finite code, as the CUDA
   /// conversions do.
   FP8LAB_HD constexpr std::uint32_t nan_code() const {
-    return specials == SpecialValues::unsigned_zero ? sign_mask() : magnitude_mask();
+    return has_nan_at_negative_zero() ? sign_mask() : magnitude_mask();
   }
   /// Bits of `code` above the format's width are ignored, here and below.
   FP8LAB_HD constexpr bool is_infinity(std::uint32_t code) const {
     return has_infinity() && (code & magnitude_mask()) == infinity_code();
   }
   FP8LAB_HD constexpr bool is_nan(std::uint32_t code) const {
-    if (specials == SpecialValues::unsigned_zero) {
+    if (has_nan_at_negative_zero()) {
       return (code & (sign_mask() | magnitude_mask())) == nan_code();
     }
     return (code & magnitude_mask()) > max_finite_code() && !is_infinity(code);
@@ -100,6 +109,8 @@ struct FormatSpec {
 inline constexpr FormatSpec kE4M3{4, 3, 7, SpecialValues::nan_only};
 inline constexpr FormatSpec kE4M3Ieee{4, 3, 7, SpecialValues::ieee};  ///< Gaudi2, maximum 240
 inline constexpr FormatSpec kE5M2{5, 2, 15, SpecialValues::ieee};
+inline constexpr FormatSpec kE4M3Fnuz{4, 3, 8, SpecialValues::unsigned_zero};
+inline constexpr FormatSpec kE5M2Fnuz{5, 2, 16, SpecialValues::unsigned_zero};
 inline constexpr FormatSpec kE3M4{3, 4, 3, SpecialValues::nan_only};
 inline constexpr FormatSpec kE2M3{2, 3, 1, SpecialValues::none};
 inline constexpr FormatSpec kE3M2{3, 2, 3, SpecialValues::none};
@@ -129,24 +140,12 @@ struct NamedFormat {
 };
 
 inline constexpr NamedFormat kNamedFormats[] = {
-    {"e4m3fn", kE4M3},
-    {"e5m2", kE5M2},
-    {"e3m4", kE3M4},
-    {"e2m3", kE2M3},
-    {"e3m2", kE3M2},
-    {"e2m1", kE2M1},
-    {"e8m0", kE8M0},
-    {"bf16", kBF16},
-    {"fp16", kFP16},
-    {"fp32", kFP32},
-    {"e4m3_240", kE4M3Ieee},
-    {"int8", kInt8},
-    {"int4", kInt4},
-    {"mxint8", kMxInt8},
-    {"lns8", kLns8},
-    {"logfmt8", kLogFmt8},
-    {"e4m3fnuz", {4, 3, 8, SpecialValues::unsigned_zero}},
-    {"e5m2fnuz", {5, 2, 16, SpecialValues::unsigned_zero}},
+    {"e4m3fn", kE4M3},     {"e5m2", kE5M2},         {"e3m4", kE3M4},
+    {"e2m3", kE2M3},       {"e3m2", kE3M2},         {"e2m1", kE2M1},
+    {"e8m0", kE8M0},       {"bf16", kBF16},         {"fp16", kFP16},
+    {"fp32", kFP32},       {"e4m3_240", kE4M3Ieee}, {"int8", kInt8},
+    {"int4", kInt4},       {"mxint8", kMxInt8},     {"lns8", kLns8},
+    {"logfmt8", kLogFmt8}, {"e4m3fnuz", kE4M3Fnuz}, {"e5m2fnuz", kE5M2Fnuz},
 };
 
 /// How a value between two representable ones is rounded.

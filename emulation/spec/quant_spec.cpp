@@ -31,9 +31,11 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-/// 2^(X-1)-1, and one more where -0 is spent on NaN instead of a top code.
+/// 2^(X-1)-1, and one more where -0 is spent on NaN instead of a top code, as in all of IEEE P3109.
 int default_bias(int exponent_bits, SpecialValues specials) {
-  return (1 << (exponent_bits - 1)) - (specials == SpecialValues::unsigned_zero ? 0 : 1);
+  const bool higher =
+      specials == SpecialValues::unsigned_zero || specials == SpecialValues::extended;
+  return (1 << (exponent_bits - 1)) - (higher ? 0 : 1);
 }
 
 /// FormatSpec promises that every value is an FP32 value and that there is a finite nonzero one.
@@ -115,6 +117,28 @@ std::optional<FormatSpec> floating_format(std::string_view name) {
   return format;
 }
 
+/// What follows "binary": KpP[s|u][e|f] of IEEE P3109, K bits of which P - 1 are mantissa.
+std::optional<FormatSpec> p3109_format(std::string_view name) {
+  const auto bits = take_number(name);
+  if (!bits || *bits < 3 || *bits > 16 || !take(name, "p")) return std::nullopt;
+  const auto precision = take_number(name);
+  if (!precision || *precision < 1) return std::nullopt;
+  FormatSpec format;
+  format.has_sign = name.substr(0, 1) == "s";
+  if (!format.has_sign && name.substr(0, 1) != "u") return std::nullopt;
+  name.remove_prefix(1);
+  if (name != "e" && name != "f") return std::nullopt;
+  const SpecialValues finite =
+      format.has_sign ? SpecialValues::unsigned_zero : SpecialValues::nan_only;
+  format.specials = name == "e" ? SpecialValues::extended : finite;
+  format.mantissa_bits = static_cast<int>(*precision) - 1;
+  format.exponent_bits = static_cast<int>(*bits) - (format.has_sign ? 1 : 0) - format.mantissa_bits;
+  if (format.exponent_bits < 1 || format.exponent_bits > 8) return std::nullopt;
+  format.bias = default_bias(format.exponent_bits, SpecialValues::extended);
+  if (!representable(format)) return std::nullopt;
+  return format;
+}
+
 /// Bits that the scale of one tile takes.
 double bits_of(numerics::ScaleFormat format) {
   switch (format) {
@@ -172,6 +196,10 @@ std::string format_name(const FormatSpec& format) {
   if (format.encoding == Encoding::logarithmic) {
     return fmt::format("lns{}g{}", format.bits(), 1 << format.mantissa_bits);
   }
+  if (format.specials == SpecialValues::extended || !format.has_sign) {
+    return fmt::format("binary{}p{}{}{}", format.bits(), format.mantissa_bits + 1,
+                       format.has_sign ? "s" : "u", format.has_infinity() ? "e" : "f");
+  }
   std::string name = fmt::format("e{}m{}", format.exponent_bits, format.mantissa_bits);
   if (format.specials == SpecialValues::unsigned_zero) name += "fnuz";
   if (format.specials == SpecialValues::nan_only) name += "fn";
@@ -187,6 +215,7 @@ std::optional<FormatSpec> format_by_name(std::string_view name) {
   if (take(name, "int")) return integer_format(name);
   if (take(name, "lns")) return logarithmic_format(name);
   if (take(name, "logfmt")) return codebook_format(name);
+  if (take(name, "binary")) return p3109_format(name);
   return floating_format(name);
 }
 

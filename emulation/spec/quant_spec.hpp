@@ -104,11 +104,14 @@ struct QuantSpec {
 /// "e4m3fnb11". "ieee" stands for infinity and NaN where eXmY alone names another format
 /// ("e3m4ieee"). Unnamed integers are "intN", unnamed
 /// logarithmic formats "lnsBgG": B bits, G steps an octave; those with codebooks are "logfmtN".
+/// Formats of IEEE P3109 that are none of these are "binaryKpP" with "s" or "u" (signed, unsigned)
+/// and "e" or "f" (extended with infinities, finite), for example "binary8p4se".
 std::string format_name(const numerics::FormatSpec& format);
 
 /// Inverse of format_name: the named formats; eXmY[ieee|fnuz|fn|f][bN] with 1 <= X <= 8, Y <= 23
 /// and every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 8 and G = 1, 2, 4 .. 64, at
-/// most 2^(B-1); logfmt3 to logfmt8. Nothing for other names. Beware: "e4m3" is the IEEE-like
+/// most 2^(B-1); logfmt3 to logfmt8; binaryKpP[s|u][e|f] with 3 <= K <= 16 and at most 8 exponent
+/// bits (binary8p4sf is e4m3fnuz). Nothing for other names. Beware: "e4m3" is the IEEE-like
 /// format with maximum 240, "e4m3fn" the OCP one with maximum 448.
 std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 

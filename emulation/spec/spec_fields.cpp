@@ -91,12 +91,13 @@ Field<QuantSpec> format_field() {
   const auto read = [](std::string_view name) {
     return name == "e4m3" ? std::nullopt : format_by_name(name);
   };
-  Field<QuantSpec> field = fields::spelled(
-      "format", &QuantSpec::format, read, format_name,
-      fields::listed(names) +
-          ", or eXmY such as e5m1, intN, lnsBgG such as lns8g16, logfmtN; e4m3 alone is ambiguous: "
-          "e4m3fn (OCP, maximum 448) or e4m3_240 (IEEE-like, maximum 240)",
-      "type of the codes, or of values that are only cast");
+  Field<QuantSpec> field =
+      fields::spelled("format", &QuantSpec::format, read, format_name,
+                      fields::listed(names) +
+                          ", or eXmY such as e5m1, intN, lnsBgG such as lns8g16, logfmtN, "
+                          "binaryKpP such as binary8p4se; e4m3 alone is ambiguous: "
+                          "e4m3fn (OCP, maximum 448) or e4m3_240 (IEEE-like, maximum 240)",
+                      "type of the codes, or of values that are only cast");
   field.names = names;
   return std::move(field).by_default("that of the activations");
 }
