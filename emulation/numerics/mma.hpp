@@ -45,6 +45,10 @@ struct GroupModel {
   /// block_scales only. Above 0: this many neighbouring products are summed exactly and form one
   /// term, which counts in emax at the exponents of its two scales alone.
   int exact_products = 0;
+  /// Above 0: the products are summed first and meet the accumulator on a grid of so many bits, see
+  /// late_group. FP32 output only.
+  int late_fraction_bits = 0;
+  int partial_sums = 1;  ///< late_fraction_bits only: product i is of the sum i % partial_sums
 
   constexpr bool operator==(const GroupModel&) const = default;
 };
@@ -69,18 +73,36 @@ inline constexpr GroupModel kSm90Fp16F32{16, 25, OutputKind::f32_truncated, 23, 
 /// H200, 0 differences (section 4.3).
 inline constexpr GroupModel kSm90Fp16F16{16, 25, OutputKind::f16_nearest, 10};
 
-/// wgmma k8, tf32, FP32 accumulator. Published (MMA-Sim); the floor is the one measured for the
-/// 16-bit formats on the same unit.
+/// wgmma k8 and mma.sync, tf32, FP32 accumulator. Replayed for four products (H100, H200, B200);
+/// that eight are one group is published (MMA-Sim; Khattak and Mikaitis). The floor is the one
+/// measured for the 16-bit formats on the same unit.
 inline constexpr GroupModel kSm90Tf32F32{8, 25, OutputKind::f32_truncated, 23, -133};
 
+/// mma.sync of sm_70, f16, FP32 accumulator. Replayed: V100.
+inline constexpr GroupModel kSm70Fp16F32{4, 23, OutputKind::f32_truncated, 23};
+
+/// The same with an FP16 accumulator. Replayed: V100.
+inline constexpr GroupModel kSm70Fp16F16{4, 23, OutputKind::f16_nearest, 10};
+
+/// mma.sync of sm_80, sm_86 and sm_89, bf16 and f16, FP32 accumulator. Replayed: A100, A2, Ada,
+/// L40S; no record reaches the floor, which is published (Khattak and Mikaitis).
+inline constexpr GroupModel kSm80Bf16F32{8, 24, OutputKind::f32_truncated, 23, -132};
+
+/// The same for f16 with an FP16 accumulator. Replayed: A100, A2, Ada, L40S.
+inline constexpr GroupModel kSm80Fp16F16{8, 24, OutputKind::f16_nearest, 10};
+
+/// mma.sync of sm_80, sm_86 and sm_89, tf32, FP32 accumulator. Replayed as kSm80Bf16F32.
+inline constexpr GroupModel kSm80Tf32F32{4, 24, OutputKind::f32_truncated, 23, -132};
+
 /// mma.sync m16n8k32 on sm_89, any pair of e4m3/e5m2, FP32 accumulator: two groups in k order.
-/// Published (MMA-Sim).
+/// Published (MMA-Sim) and replayed: Ada, L40S.
 inline constexpr GroupModel kSm89MmaFp8F32{16, 13, OutputKind::f32_truncated, 13};
 
-/// The same with an FP16 accumulator. Published (MMA-Sim).
+/// The same with an FP16 accumulator. Published (MMA-Sim) and replayed: Ada.
 inline constexpr GroupModel kSm89MmaFp8F16{16, 13, OutputKind::f16_nearest, 10};
 
-/// tcgen05.mma kind::f8f6f4 without block scales, FP32 accumulator. Published (MMA-Sim).
+/// tcgen05.mma kind::f8f6f4 without block scales, FP32 accumulator. Published (MMA-Sim). Not the
+/// rule of mma.sync on sm_100, which is mma_sync_fp8.
 inline constexpr GroupModel kSm100F8f6f4F32{32, 25, OutputKind::f32_truncated, 23};
 
 /// tcgen05.mma and mma.sync kind::mxf8f6f4, one E8M0 scale per 32 elements, FP32 accumulator.
@@ -102,6 +124,17 @@ inline constexpr GroupModel kSm100Mxf4nvf4{
     .min_exponent = -126,
     .block_scales = true,
     .exact_products = 16,
+};
+
+/// v_mfma of CDNA3, any pair of e4m3fnuz/e5m2fnuz: even and odd products apart. Published
+/// (MMA-Sim: GTR-FDPA with F = 24, F2 = 31, and FP32 to nearest even).
+inline constexpr GroupModel kCdna3Fp8F32{
+    .products = 16,
+    .fraction_bits = 24,
+    .output_mantissa_bits = 23,
+    .output_rounding = Alignment::nearest_even,
+    .late_fraction_bits = 31,
+    .partial_sums = 2,
 };
 
 /// An operand as the multiplier sees it: (-1)^negative * significand * 2^(exponent -
@@ -253,14 +286,84 @@ FP8LAB_HD constexpr std::uint32_t sum_terms(const GroupModel& model, const Group
                              model.output_rounding);
 }
 
+/// floor(units * 2^-shift). Negative shifts are exact.
+FP8LAB_HD constexpr std::int64_t shift_down(std::int64_t units, int shift) {
+  if (shift <= 0) return units * (std::int64_t{1} << -shift);
+  return units >> (shift < 63 ? shift : 63);
+}
+
+inline constexpr int kMostPartialSums = 4;
+
+/// The group of a unit that adds the accumulator last (model.late_fraction_bits > 0; MMA-Sim:
+/// GTR-FDPA). In each partial sum products are cut to model.fraction_bits below its own largest
+/// exponent and added exactly. Then everything is rounded down: the partial sums to the grid of the
+/// largest of them, their sum to late_fraction_bits below E, the larger of its exponent and that of
+/// c, and c to fraction_bits below E. A c whose exponent is below E - fraction_bits - 1 is left
+/// out. Zero products and a zero c have no exponent. Accumulator and result are FP32, rounded once
+/// as model.output_rounding says; NaN is canonical.
+template <class CodeA, class CodeB>
+FP8LAB_HD constexpr std::uint32_t late_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
+                                             const CodeA* a, const CodeB* b, int n,
+                                             std::uint32_t c_bits) {
+  const Unpacked c = unpack(kFP32, c_bits);
+  GroupSpecials specials;
+  specials.nan = c.nan;
+  if (c.infinite) specials.add_infinity(c.negative);
+
+  std::int64_t sums[kMostPartialSums] = {};
+  int exponents[kMostPartialSums] = {};
+  int largest = kNoExponentFloor;
+  for (int s = 0; s < model.partial_sums; ++s) {
+    GroupTerm terms[32] = {};
+    int count = 0;
+    exponents[s] = kNoExponentFloor;
+    for (int i = s; i < n; i += model.partial_sums) {
+      const Unpacked x = unpack(fa, a[i]);
+      const Unpacked y = unpack(fb, b[i]);
+      if (specials.add_product(x, y)) continue;
+      const GroupTerm term = product_term(model, fa, fb, x, y);
+      if (term.significand == 0) continue;
+      if (term.exponent > exponents[s]) exponents[s] = term.exponent;
+      terms[count++] = term;
+    }
+    for (int i = 0; i < count; ++i) {
+      const int shift = exponents[s] - model.fraction_bits - terms[i].unit;
+      const auto units =
+          static_cast<std::int64_t>(shift_right(terms[i].significand, shift, model.alignment));
+      sums[s] += terms[i].negative ? -units : units;
+    }
+    if (exponents[s] > largest) largest = exponents[s];
+  }
+  if (specials.any()) return specials.result(kFP32);
+
+  std::int64_t sum = 0;
+  for (int s = 0; s < model.partial_sums; ++s) {
+    sum += shift_down(sums[s], largest - exponents[s]);
+  }
+  const bool with_c = c.significand != 0 && c.exponent >= largest - model.fraction_bits - 1;
+  const int top = with_c && c.exponent > largest ? c.exponent : largest;
+  sum = shift_down(sum, top - model.late_fraction_bits - (largest - model.fraction_bits));
+  if (with_c) {
+    const auto units = static_cast<std::int64_t>(c.significand);
+    const int unit = c.exponent - kFP32.mantissa_bits;
+    sum += shift_down(shift_down(c.negative ? -units : units, top - model.fraction_bits - unit),
+                      model.fraction_bits - model.late_fraction_bits);
+  }
+  const bool negative = sum < 0;
+  const auto magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
+  return f32_truncated(negative, magnitude, top - model.late_fraction_bits,
+                       model.output_mantissa_bits, model.output_rounding);
+}
+
 /// The fused group over n <= 32 products a[i] * b[i] and the accumulator c: accumulator bits in and
 /// out (FP32, or FP16 for OutputKind::f16_nearest). Codes are any unsigned type of at most 32 bits;
 /// products beyond n are zero. Special values, alignment, truncation and the single rounding follow
-/// numerics.md section 3 with the parameters of `model`; integer arithmetic only.
+/// numerics.md section 3 with the parameters of `model`, or late_group; integer arithmetic only.
 template <class CodeA, class CodeB>
 FP8LAB_HD constexpr std::uint32_t fused_group(const GroupModel& model, FormatSpec fa, FormatSpec fb,
                                               const CodeA* a, const CodeB* b, int n,
                                               std::uint32_t c_bits) {
+  if (model.late_fraction_bits > 0) return late_group(model, fa, fb, a, b, n, c_bits);
   const FormatSpec fc = accumulator_format(model.output);
   const Unpacked c = unpack(fc, c_bits);
   GroupSpecials specials;

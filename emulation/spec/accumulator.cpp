@@ -35,8 +35,13 @@ int Accumulator::products() const {
   return 1;
 }
 
+std::optional<numerics::FormatSpec> Accumulator::second_operand() const {
+  if (!takes_e5m2) return std::nullopt;
+  return operand.has_nan_at_negative_zero() ? numerics::kE5M2Fnuz : numerics::kE5M2;
+}
+
 std::optional<numerics::FormatSpec> Accumulator::carrier(const numerics::FormatSpec& format) const {
-  if (takes_e5m2 && format == numerics::kE5M2) return format;
+  if (second_operand() == format) return format;
   if (numerics::holds_values(operand, format)) return operand;
   return std::nullopt;
 }
@@ -78,7 +83,14 @@ std::string describe(const Accumulator& accumulator) {
   }
   std::string text =
       fmt::format("groups of {}, {} fraction bits, ", group.products, group.fraction_bits);
-  text += to_f16 ? "fp16 nearest" : fmt::format("fp32 cut to {} bits", group.output_mantissa_bits);
+  if (group.partial_sums > 1) text += fmt::format("{} sums, ", group.partial_sums);
+  if (group.late_fraction_bits > 0) {
+    text += fmt::format("c added last with {}, ", group.late_fraction_bits);
+  }
+  text += to_f16 ? "fp16 nearest"
+                 : fmt::format("fp32 {} {} bits",
+                               group.output_rounding == Alignment::truncate ? "cut to" : "nearest",
+                               group.output_mantissa_bits);
   if (group.min_exponent != numerics::kNoExponentFloor) {
     text += fmt::format(", floor {}", group.min_exponent);
   }
@@ -92,7 +104,8 @@ std::string describe(const Accumulator& accumulator) {
 }
 
 std::string operand_names(const Accumulator& accumulator) {
-  return format_name(accumulator.operand) + (accumulator.takes_e5m2 ? " e5m2" : "");
+  const std::optional<numerics::FormatSpec> second = accumulator.second_operand();
+  return format_name(accumulator.operand) + (second ? " " + format_name(*second) : "");
 }
 
 namespace {
@@ -169,12 +182,21 @@ constexpr Parameter kParameters[] = {
      [](Accumulator& a, std::string_view key, std::string_view value) {
        a.group.min_exponent = value == "none" ? numerics::kNoExponentFloor : number(key, value);
      }},
+    {"late_fraction_bits",
+     [](const Accumulator& a) { return std::to_string(a.group.late_fraction_bits); },
+     [](Accumulator& a, std::string_view key, std::string_view value) {
+       a.group.late_fraction_bits = number(key, value);
+     }},
+    {"partial_sums", [](const Accumulator& a) { return std::to_string(a.group.partial_sums); },
+     [](Accumulator& a, std::string_view key, std::string_view value) {
+       a.group.partial_sums = number(key, value);
+     }},
     {"operand", [](const Accumulator& a) { return format_name(a.operand); },
      [](Accumulator& a, std::string_view key, std::string_view value) {
        const std::optional<numerics::FormatSpec> format = format_by_name(value);
        if (!format) throw AccumulatorError(fmt::format("{} = '{}': no format", key, value));
        a.operand = *format;
-       a.takes_e5m2 = *format == numerics::kE4M3;
+       a.takes_e5m2 = *format == numerics::kE4M3 || *format == numerics::kE4M3Fnuz;
      }},
 };
 
@@ -236,11 +258,42 @@ std::optional<Accumulator> accumulator_by_name(std::string_view name) {
   return custom_accumulator(values);
 }
 
+namespace {
+
+std::string outside(std::string_view key, int value, int low, int high) {
+  return fmt::format("{} = {}; accepted: {} to {}", key, value, low, high);
+}
+
+/// Why no group adds its accumulator last with these parameters, or an empty string.
+std::string late_refusal(const numerics::GroupModel& group) {
+  if (group.partial_sums < 1 || group.partial_sums > numerics::kMostPartialSums) {
+    return outside("partial_sums", group.partial_sums, 1, numerics::kMostPartialSums);
+  }
+  if (group.late_fraction_bits == 0) {
+    if (group.partial_sums == 1) return {};
+    return fmt::format("partial_sums = {}; accepted: 1, or late_fraction_bits above 0",
+                       group.partial_sums);
+  }
+  if (group.late_fraction_bits < group.fraction_bits ||
+      group.late_fraction_bits > kMostFractionBits) {
+    return outside("late_fraction_bits", group.late_fraction_bits, group.fraction_bits,
+                   kMostFractionBits) +
+           ", or 0";
+  }
+  if (group.output == OutputKind::f16_nearest) {
+    return "output = fp16; accepted: fp32, or late_fraction_bits = 0";
+  }
+  if (group.min_exponent != numerics::kNoExponentFloor) {
+    return fmt::format("min_exponent = {}; accepted: none, or late_fraction_bits = 0",
+                       group.min_exponent);
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string accumulator_refusal(const Accumulator& accumulator) {
   const numerics::GroupModel& group = accumulator.group;
-  const auto outside = [](std::string_view key, int value, int low, int high) {
-    return fmt::format("{} = {}; accepted: {} to {}", key, value, low, high);
-  };
   if (group.products < 1 || group.products > kMostProducts) {
     return outside("products", group.products, 1, kMostProducts);
   }
@@ -256,6 +309,7 @@ std::string accumulator_refusal(const Accumulator& accumulator) {
   if (floor && (group.min_exponent < -300 || group.min_exponent > 127)) {
     return outside("min_exponent", group.min_exponent, -300, 127) + ", or none";
   }
+  if (std::string late = late_refusal(group); !late.empty()) return late;
   const numerics::FormatSpec& operand = accumulator.operand;
   if (!operand.has_sign || operand.encoding != numerics::Encoding::floating ||
       operand.mantissa_bits > 10) {

@@ -30,8 +30,8 @@ struct Accumulator {
   /// Of ChainUnit::fused_group; of the accumulator only its format for mma_sync_fp8.
   numerics::GroupModel group{};
   numerics::FormatSpec operand = numerics::kE4M3;  ///< others are carried into it exactly
-  bool takes_e5m2 = false;                         ///< besides `operand`, in any pairing
-  std::array<BlockScale, 2> block_scales{};        ///< alternatives, for group.block_scales
+  bool takes_e5m2 = false;  ///< besides `operand`, in any pairing: see second_operand
+  std::array<BlockScale, 2> block_scales{};  ///< alternatives, for group.block_scales
 
   constexpr bool operator==(const Accumulator&) const = default;
 
@@ -39,6 +39,8 @@ struct Accumulator {
   int products() const;
   /// True when operands are codes of at most 8 bits.
   bool takes_codes() const { return operand.bits() <= 8; }
+  /// Where takes_e5m2: kE5M2, or kE5M2Fnuz beside an operand whose -0 is NaN.
+  std::optional<numerics::FormatSpec> second_operand() const;
   /// The format that carries every value of `format` into the multiplier; nothing when none does.
   std::optional<numerics::FormatSpec> carrier(const numerics::FormatSpec& format) const;
   /// The multiplier's own format (bf16 for the ideal sums), unscaled unless the instruction takes
@@ -56,11 +58,18 @@ struct Accumulator {
   static const Accumulator sm90_f16;
   static const Accumulator sm90_f16_f16acc;
   static const Accumulator sm90_tf32;
+  static const Accumulator sm70_f16;
+  static const Accumulator sm70_f16_f16acc;
+  static const Accumulator sm80_bf16;
+  static const Accumulator sm80_f16;
+  static const Accumulator sm80_f16_f16acc;
+  static const Accumulator sm80_tf32;
   static const Accumulator sm89_mma_fp8;
   static const Accumulator sm89_mma_fp8_f16;
   static const Accumulator sm100_f8f6f4;
   static const Accumulator sm100_mxf8f6f4;
   static const Accumulator sm100_mxf4nvf4;
+  static const Accumulator cdna3_fp8;
   static const Accumulator ideal_fp32;
   static const Accumulator ideal_exact;
 };
@@ -94,6 +103,24 @@ inline constexpr Accumulator Accumulator::sm90_f16_f16acc{
 /// Groups of 8, 25 fraction bits, FP32 truncated.
 inline constexpr Accumulator Accumulator::sm90_tf32{
     numerics::ChainUnit::fused_group, numerics::kSm90Tf32F32, numerics::kTF32, false, {}};
+/// Groups of 4, 23 fraction bits, FP32 truncated.
+inline constexpr Accumulator Accumulator::sm70_f16{
+    numerics::ChainUnit::fused_group, numerics::kSm70Fp16F32, numerics::kFP16, false, {}};
+/// The same with an FP16 accumulator.
+inline constexpr Accumulator Accumulator::sm70_f16_f16acc{
+    numerics::ChainUnit::fused_group, numerics::kSm70Fp16F16, numerics::kFP16, false, {}};
+/// Groups of 8, 24 fraction bits, FP32 truncated.
+inline constexpr Accumulator Accumulator::sm80_bf16{
+    numerics::ChainUnit::fused_group, numerics::kSm80Bf16F32, numerics::kBF16, false, {}};
+/// The same for FP16 operands.
+inline constexpr Accumulator Accumulator::sm80_f16{
+    numerics::ChainUnit::fused_group, numerics::kSm80Bf16F32, numerics::kFP16, false, {}};
+/// The same with an FP16 accumulator.
+inline constexpr Accumulator Accumulator::sm80_f16_f16acc{
+    numerics::ChainUnit::fused_group, numerics::kSm80Fp16F16, numerics::kFP16, false, {}};
+/// Groups of 4, 24 fraction bits, FP32 truncated.
+inline constexpr Accumulator Accumulator::sm80_tf32{
+    numerics::ChainUnit::fused_group, numerics::kSm80Tf32F32, numerics::kTF32, false, {}};
 /// Groups of 16, 13 fraction bits, FP32 cut to 13 mantissa bits.
 inline constexpr Accumulator Accumulator::sm89_mma_fp8{
     numerics::ChainUnit::fused_group, numerics::kSm89MmaFp8F32, numerics::kE4M3, true, {}};
@@ -115,6 +142,10 @@ inline constexpr Accumulator Accumulator::sm100_mxf4nvf4{numerics::ChainUnit::fu
                                                          numerics::kE2M1,
                                                          false,
                                                          {{detail::kMx32, detail::kNv16}}};
+/// Groups of 16, even and odd products apart, 24 fraction bits, the accumulator added last with 31,
+/// FP32 to nearest even.
+inline constexpr Accumulator Accumulator::cdna3_fp8{
+    numerics::ChainUnit::fused_group, numerics::kCdna3Fp8F32, numerics::kE4M3Fnuz, true, {}};
 /// FP32 fused multiply-add, k ascending, round to nearest even.
 inline constexpr Accumulator Accumulator::ideal_fp32{
     numerics::ChainUnit::ideal_fp32, {}, numerics::kFP32, false, {}};
@@ -124,7 +155,7 @@ inline constexpr Accumulator Accumulator::ideal_fp32{
 inline constexpr Accumulator Accumulator::ideal_exact{
     numerics::ChainUnit::ideal_exact, {}, numerics::kFP32, false, {}};
 
-/// "sm90_wgmma_fp8", ... for a named one, else its parameters, for example
+/// "sm90_wgmma_fp8", ... for a named one (profile_of), else its parameters, for example
 /// "custom(products=32,fraction_bits=14,output_mantissa_bits=23)"; others follow where they are not
 /// those of sm90_wgmma_fp8.
 std::string accumulator_name(const Accumulator& accumulator);
@@ -140,8 +171,9 @@ class AccumulatorError : public Error {
 };
 
 /// One parameter as a recipe writes it: products, fraction_bits, output_mantissa_bits, output (fp32
-/// or fp16), output_rounding and alignment (truncate or nearest), min_exponent (an integer or none)
-/// and operand (a format).
+/// or fp16), output_rounding and alignment (truncate or nearest), min_exponent (an integer or
+/// none), late_fraction_bits (0: the accumulator is a term of the group), partial_sums and operand
+/// (a format).
 struct AccumulatorParameter {
   std::string key, value;
 };

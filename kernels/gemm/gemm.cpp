@@ -97,7 +97,8 @@ std::string device_gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const 
            "along K; accepted: scales of the tensor or of rows, another accumulator, or backend "
            "cpu";
   }
-  if (carried && !unit.group.block_scales) return {};
+  const bool late = unit.group.late_fraction_bits > 0;
+  if (carried && !unit.group.block_scales && !late) return {};
   return "GEMM accumulator: " + accumulator_name(unit) + " is emulated by backend cpu only";
 }
 

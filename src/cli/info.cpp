@@ -69,6 +69,10 @@ nlohmann::ordered_json parameters(const TensorCoreProfile& profile) {
   if (group.min_exponent != numerics::kNoExponentFloor) {
     facts["exponent_floor"] = group.min_exponent;
   }
+  if (group.late_fraction_bits > 0) {
+    facts["late_fraction_bits"] = group.late_fraction_bits;
+    facts["partial_sums"] = group.partial_sums;
+  }
   if (group.exact_products > 0) facts["exact_products"] = group.exact_products;
   for (const BlockScale& scale : profile.accumulator.block_scales) {
     if (scale.width == 0) continue;
@@ -88,6 +92,8 @@ nlohmann::ordered_json profiles() {
                     {"evidence", evidence_name(profile.evidence)},
                     {"source", profile.source},
                     {"checked", profile.checked}});
+    const std::string name = accumulator_name(profile.accumulator);
+    if (name != profile.name) rows.back()["same_as"] = name;
   }
   return rows;
 }
@@ -95,8 +101,10 @@ nlohmann::ordered_json profiles() {
 void print_profiles() {
   fmt::print("\naccumulators of recipes and gemm --spec, their arithmetic and its evidence:\n");
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
-    fmt::print("{:<22} {}: {}\n{:<22} {}: {}; {}\n", profile.name,
-               operand_names(profile.accumulator), describe(profile.accumulator), "",
+    const std::string name = accumulator_name(profile.accumulator);
+    fmt::print("{:<22} {}: {}{}\n{:<22} {}: {}; {}\n", profile.name,
+               operand_names(profile.accumulator), describe(profile.accumulator),
+               name == profile.name ? "" : "; the record of " + name, "",
                evidence_name(profile.evidence), profile.source, profile.checked);
   }
 }

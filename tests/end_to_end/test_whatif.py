@@ -121,7 +121,7 @@ def test_accumulators_beside_the_loss_of_the_run(folder: Path) -> None:
     assert [row["accumulator"] for row in rows] == ["", *names]
     assert rows[0]["loss"] == rows[2]["loss"] == evaluated["loss"]
     assert rows[2]["difference_rms"] == 0 < rows[1]["difference_rms"]
-    assert [row["evidence"] for row in rows[1:]] == ["published", "measured", "published"]
+    assert [row["evidence"] for row in rows[1:]] == ["replayed", "measured", "published"]
     assert "recipes" not in found and "8 of 9" in text
 
 

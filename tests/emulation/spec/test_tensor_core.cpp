@@ -91,19 +91,42 @@ TEST_CASE("an accumulator without a name is its parameters") {
     drawn.group.alignment = random() % 2 == 0 ? Alignment::truncate : Alignment::nearest_even;
     drawn.group.output_rounding = random() % 2 == 0 ? Alignment::truncate : Alignment::nearest_even;
     if (random() % 2 == 0) drawn.group.min_exponent = -static_cast<int>(random() % 301);
-    const FormatSpec operands[] = {kE4M3, kE5M2, kBF16, kFP16, kTF32, kE2M1};
+    if (!half && random() % 3 == 0) {
+      drawn.group.min_exponent = kNoExponentFloor;
+      drawn.group.late_fraction_bits =
+          std::max(1, drawn.group.fraction_bits) +
+          static_cast<int>(random() % static_cast<unsigned>(49 - drawn.group.fraction_bits));
+      drawn.group.late_fraction_bits = std::min(drawn.group.late_fraction_bits, 48);
+      drawn.group.partial_sums = 1 + static_cast<int>(random() % 4);
+    }
+    const FormatSpec operands[] = {kE4M3, kE5M2, kBF16, kFP16, kTF32, kE2M1, kE4M3Fnuz};
     drawn.operand = operands[random() % std::size(operands)];
-    drawn.takes_e5m2 = drawn.operand == kE4M3;
+    drawn.takes_e5m2 = drawn.operand == kE4M3 || drawn.operand == kE4M3Fnuz;
     INFO(accumulator_name(drawn));
     CHECK(accumulator_refusal(drawn) == "");
     CHECK(accumulator_by_name(accumulator_name(drawn)) == drawn);
   }
-  for (const char* wrong :
-       {"custom(products=0)", "custom(products=33)", "custom(fraction_bits=49)",
-        "custom(fraction_bits=x)", "custom(output_mantissa_bits=24)", "custom(min_exponent=-301)",
-        "custom(products)", "custom(bits=3)", "custom(output=bf16)", "custom(operand=e8m0)",
-        "custom(operand=int8)", "custom(operand=fp32)",
-        "custom(output_mantissa_bits=9,output=fp16,output_mantissa_bits=9)"}) {
+  for (const char* wrong : {"custom(products=0)",
+                            "custom(products=33)",
+                            "custom(fraction_bits=49)",
+                            "custom(fraction_bits=x)",
+                            "custom(output_mantissa_bits=24)",
+                            "custom(min_exponent=-301)",
+                            "custom(products)",
+                            "custom(bits=3)",
+                            "custom(output=bf16)",
+                            "custom(operand=e8m0)",
+                            "custom(operand=int8)",
+                            "custom(operand=fp32)",
+                            "custom(partial_sums=2)",
+                            "custom(partial_sums=0)",
+                            "custom(partial_sums=5,late_fraction_bits=20)",
+                            "custom(late_fraction_bits=12)",
+                            "custom(late_fraction_bits=49)",
+                            "custom(late_fraction_bits=-1)",
+                            "custom(late_fraction_bits=20,output=fp16)",
+                            "custom(late_fraction_bits=20,min_exponent=-126)",
+                            "custom(output_mantissa_bits=9,output=fp16,output_mantissa_bits=9)"}) {
     INFO(wrong);
     CHECK_THROWS_AS(accumulator_by_name(wrong), AccumulatorError);
   }
@@ -112,12 +135,15 @@ TEST_CASE("an accumulator without a name is its parameters") {
 
 TEST_CASE("every accumulator has one profile that names its evidence") {
   std::set<std::string> names;
+  std::set<std::string> canonical;
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     INFO(profile.name);
     CHECK(names.insert(std::string(profile.name)).second);
-    CHECK(profile_of(profile.accumulator) == &profile);
     CHECK(accumulator_by_name(profile.name) == profile.accumulator);
-    CHECK(accumulator_name(profile.accumulator) == profile.name);
+    // A record of several chips has the name of the first.
+    const bool first = profile_of(profile.accumulator) == &profile;
+    CHECK(first == canonical.insert(accumulator_name(profile.accumulator)).second);
+    if (first) CHECK(accumulator_name(profile.accumulator) == profile.name);
     CHECK(!profile.source.empty());
     CHECK(!profile.checked.empty());
     const bool measured = profile.evidence == Evidence::measured;
@@ -131,7 +157,11 @@ TEST_CASE("every accumulator has one profile that names its evidence") {
     const QuantSpec own = profile.accumulator.default_operand();
     CHECK_FALSE(refuse_gemm(spec, own, own, "a", "b").has_value());
   }
-  CHECK(names.size() == 15);
+  CHECK(names.size() == 33);
+  CHECK(canonical.size() == 22);
+  CHECK(accumulator_name(*accumulator_by_name("sm100_mma_sync_fp8")) == "sm90_mma_sync_fp8");
+  CHECK(accumulator_name(*accumulator_by_name("sm89_bf16")) == "sm80_bf16");
+  CHECK(profile_of(Accumulator::sm90_bf16)->evidence == Evidence::measured);
 }
 
 TEST_CASE("sm90_wgmma_fp8_f16 aligns with 13 bits and rounds to nearest even") {
@@ -206,6 +236,70 @@ TEST_CASE("sm90_tf32 sums 8 products at a time") {
   CHECK(chain_of(Accumulator::sm90_tf32, a, b) == 1.0f);
   CHECK(chain_of(Accumulator::sm90_tf32, {0x1p-70f}, {0x1p-70f}) == 0x1p-140f);
   CHECK(chain_of(Accumulator::sm90_tf32, {0x1p-80f}, {0x1p-79f}) == 0.0f);
+}
+
+namespace {
+
+/// Sums of 1 and products of 2^-exponent, which are cut below 2^-fraction_bits.
+void check_fraction_bits(const Accumulator& accumulator, int fraction_bits) {
+  const auto part = [](int exponent) { return std::ldexp(1.0f, -exponent); };
+  const int low = fraction_bits / 2, high = fraction_bits - low;
+  if (accumulator.group.output == OutputKind::f16_nearest) {
+    // 1 + 2^-11 is a tie, which goes to 1 unless anything is left above it.
+    const auto sum = [&](int first, int second) {
+      return chain_of(accumulator, {1, part(5), part(first)}, {1, part(6), part(second)});
+    };
+    CHECK(sum(low, high) == 1.0f + 0x1p-10f);
+    CHECK(sum(low, high + 1) == 1.0f);
+    return;
+  }
+  // 2 - 2^-F is 2 - 2^-23 or below after truncation; 2^-(F + 1) is cut before that.
+  const auto sum = [&](int first, int second) {
+    return chain_of(accumulator, {1, 1, -part(first)}, {1, 1, part(second)});
+  };
+  CHECK(sum(low, high) < 2.0f);
+  CHECK(sum(low, high + 1) == 2.0f);
+}
+
+/// Two products of which the first is 2^-150 (1 + 2^-bits), the second 2^-150 (1 - 2^-bits).
+float tiny_sum(const Accumulator& accumulator, int bits) {
+  const float more = std::ldexp(1.0f, -bits), less = std::ldexp(1.0f, 1 - bits);
+  return chain_of(accumulator, {(1 + more) * 0x1p-75f, (2 - less) * 0x1p-76f},
+                  {0x1p-75f, 0x1p-75f});
+}
+
+}  // namespace
+
+TEST_CASE("sm_70 sums 4 products with 23 fraction bits, sm_80 8 with 24, Hopper 16 with 25") {
+  for (const Accumulator& accumulator : {Accumulator::sm70_f16, Accumulator::sm70_f16_f16acc}) {
+    check_fraction_bits(accumulator, 23);
+    CHECK(accumulator.products() == 4);
+  }
+  for (const Accumulator& accumulator :
+       {Accumulator::sm80_bf16, Accumulator::sm80_f16, Accumulator::sm80_f16_f16acc}) {
+    check_fraction_bits(accumulator, 24);
+    CHECK(accumulator.products() == 8);
+  }
+  check_fraction_bits(Accumulator::sm80_tf32, 24);
+  CHECK(Accumulator::sm80_tf32.products() == 4);
+  for (const Accumulator& accumulator : {Accumulator::sm90_bf16, Accumulator::sm90_f16,
+                                         Accumulator::sm90_f16_f16acc, Accumulator::sm90_tf32}) {
+    check_fraction_bits(accumulator, 25);
+  }
+  // FP32 is cut, not rounded: 1 + 2^-24 + 2^-24 is on the grid, 1 + 3 x 2^-24 is not.
+  const std::vector<float> b = {1, 0x1p-12f, 0x1p-12f, 0x1p-12f};
+  CHECK(chain_of(Accumulator::sm80_f16, b, b) == 1.0f + 0x1p-23f);
+  CHECK(chain_of(Accumulator::sm70_f16, b, b) == 1.0f);
+}
+
+TEST_CASE("the floor of the common exponent is -132 on sm_80, -133 on Hopper and Blackwell") {
+  // The grid of a tiny group is 2^(-132 - 24) and 2^(-133 - 25); the exact sum is 2^-149.
+  for (const Accumulator& accumulator : {Accumulator::sm80_bf16, Accumulator::sm80_tf32}) {
+    CHECK(tiny_sum(accumulator, 6) == 0x1p-149f);
+    CHECK(tiny_sum(accumulator, 7) == 0.0f);
+  }
+  CHECK(tiny_sum(Accumulator::sm90_tf32, 8) == 0x1p-149f);
+  CHECK(tiny_sum(Accumulator::sm90_tf32, 9) == 0.0f);
 }
 
 TEST_CASE("sm100_f8f6f4 keeps 25 bits and rounds to FP32 toward zero") {
@@ -295,7 +389,8 @@ Codes any_codes(std::mt19937& generator, const FormatSpec& format, int count) {
   while (codes.size() < static_cast<std::size_t>(count)) {
     const auto code =
         static_cast<std::uint32_t>(generator()) & (format.sign_mask() | format.magnitude_mask());
-    if ((code & format.magnitude_mask()) <= format.max_finite_code()) codes.push_back(code);
+    const bool finite = !format.is_nan(code) && !format.is_infinity(code);
+    if (finite) codes.push_back(code);
   }
   return codes;
 }
@@ -346,10 +441,17 @@ TEST_CASE("the order inside a group changes nothing") {
             std::min<std::size_t>(static_cast<std::size_t>(width), 96 - begin));
         std::iota(order.begin(), order.end(), begin);
         std::shuffle(order.begin(), order.end(), generator);
+        const auto sums = static_cast<std::size_t>(profile.accumulator.group.partial_sums);
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
+          return (x - begin) % sums < (y - begin) % sums;
+        });
         for (std::size_t i = 0; i < order.size(); ++i) {
-          drawn.a[begin + i] = original.a[order[i]];
-          drawn.b[begin + i] = original.b[order[i]];
-          moved += order[i] != begin + i;
+          // The members of the first sum come first, then those of the next.
+          const std::size_t member = i * sums;
+          const std::size_t to = begin + member % order.size() + member / order.size();
+          drawn.a[to] = original.a[order[i]];
+          drawn.b[to] = original.b[order[i]];
+          moved += order[i] != to;
         }
       }
       CHECK(float_bits(sum_of(profile, drawn)) == float_bits(before));
@@ -362,6 +464,7 @@ TEST_CASE("a tensor core cuts magnitudes: negated operands give the negated sum"
   std::mt19937 generator(5);
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     INFO(profile.name);
+    if (profile.accumulator.group.late_fraction_bits > 0) continue;  // rounds down
     const bool truncates = profile.accumulator.group.output == OutputKind::f32_truncated &&
                            profile.accumulator.unit == ChainUnit::fused_group;
     for (int round = 0; round < 100; ++round) {

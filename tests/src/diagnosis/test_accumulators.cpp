@@ -36,7 +36,7 @@ TEST_CASE("a run's own accumulator changes nothing, another one does") {
   CHECK(same.loss == own.loss);
   CHECK(same.difference_rms == 0);
   CHECK(same.difference_largest == 0);
-  CHECK(ada.evidence == "published");
+  CHECK(ada.evidence == "replayed");
   CHECK(ada.layers == 8);
   CHECK(ada.difference_rms > 0);
   CHECK(ada.difference_largest >= ada.difference_rms);
