@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -105,15 +106,17 @@ std::string add_codes(Pack& pack, const std::string& name, const FormatSpec& for
   };
   if (format.bits() <= 8) return put(DType::u8, narrowed<std::uint8_t>(codes));
   if (format.bits() <= 16) return put(DType::bf16, narrowed<std::uint16_t>(codes));
-  std::vector<float> values;
-  for (const std::uint32_t bits : codes) values.push_back(numerics::bits_float(bits));
+  std::vector<float> values;  // tf32 as the upper bits of fp32
+  for (const std::uint32_t code : codes) {
+    values.push_back(numerics::bits_float(code << (32 - format.bits())));
+  }
   return put(DType::f32, values);
 }
 
 // --- descriptions -------------------------------------------------------------------------------
 
 ordered_json describe(const FormatSpec& format) {
-  constexpr const char* kSpecials[] = {"none", "nan_only", "ieee", "unsigned_zero"};
+  constexpr const char* kSpecials[] = {"none", "nan_only", "ieee", "unsigned_zero", "extended"};
   constexpr const char* kEncodings[] = {"floating", "twos_complement", "logarithmic",
                                         "tile_logarithm"};
   return {{"bits", format.bits()},
@@ -309,8 +312,28 @@ void export_quantizations(Pack& pack, const Implementation& expected, CaseGenera
 
 // --- dot products and GEMMs ---------------------------------------------------------------------
 
-void export_dots(Pack& pack, const Implementation& expected, CaseGenerator& cases) {
-  for (const Instruction& instruction : kInstructions) {
+/// What a group keeps, and how it rounds.
+ordered_json describe(const numerics::GroupModel& group) {
+  ordered_json json{
+      {"fraction_bits", group.fraction_bits},
+      {"mantissa_bits", group.output_mantissa_bits},
+      {"output_rounding", group.output == numerics::OutputKind::f16_nearest ||
+                                  group.output_rounding != numerics::Alignment::truncate
+                              ? "nearest"
+                              : "toward_zero"}};
+  if (group.min_exponent != numerics::kNoExponentFloor) {
+    json["exponent_floor"] = group.min_exponent;
+  }
+  if (group.late_fraction_bits > 0) {
+    json["late_fraction_bits"] = group.late_fraction_bits;
+    json["partial_sums"] = group.partial_sums;
+  }
+  return json;
+}
+
+void export_dots(Pack& pack, std::span<const Instruction> instructions,
+                 const Implementation& expected, CaseGenerator& cases) {
+  for (const Instruction& instruction : instructions) {
     std::vector<std::uint32_t> a, b, c, d;
     const std::vector<ExpectedGroup> groups = draw_groups(instruction, expected, cases);
     for (const ExpectedGroup& one : groups) {
@@ -323,17 +346,18 @@ void export_dots(Pack& pack, const Implementation& expected, CaseGenerator& case
     const FormatSpec sum = numerics::accumulator_format(instruction.group.output);
     ordered_json& section = pack.section("dot");
     const std::string name = fmt::format("dot/{}_", section.size());
-    section.push_back({{"instruction", instruction.name},
+    ordered_json entry{{"instruction", instruction.name},
                        {"mma_sync_fp8", instruction.mma_sync_fp8},
-                       {"products", static_cast<std::int64_t>(a.size()) / rows},
-                       {"fraction_bits", instruction.group.fraction_bits},
-                       {"format_a", format_name(instruction.format_a)},
-                       {"format_b", format_name(instruction.format_b)},
-                       {"format_c", format_name(sum)},
-                       {"a", add_codes(pack, name + "a", instruction.format_a, a, rows, false)},
-                       {"b", add_codes(pack, name + "b", instruction.format_b, b, rows, false)},
-                       {"c", add_codes(pack, name + "c", sum, c, 1, false)},
-                       {"d", add_codes(pack, name + "d", sum, d, 1, true)}});
+                       {"products", static_cast<std::int64_t>(a.size()) / rows}};
+    entry.update(describe(instruction.group));
+    entry.update({{"format_a", format_name(instruction.format_a)},
+                  {"format_b", format_name(instruction.format_b)},
+                  {"format_c", format_name(sum)},
+                  {"a", add_codes(pack, name + "a", instruction.format_a, a, rows, false)},
+                  {"b", add_codes(pack, name + "b", instruction.format_b, b, rows, false)},
+                  {"c", add_codes(pack, name + "c", sum, c, 1, false)},
+                  {"d", add_codes(pack, name + "d", sum, d, 1, true)}});
+    section.push_back(entry);
   }
 }
 
@@ -383,15 +407,17 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
   export_encoding(pack, expected, cases);
   export_scales(pack, expected, cases);
   export_quantizations(pack, expected, cases);
-  export_dots(pack, expected, cases);
+  export_dots(pack, kInstructions, expected, cases);
   export_gemms(pack, expected, cases);
+  export_dots(pack, kOtherInstructions, expected, cases);
   ordered_json manifest{{"schema", kConformanceSchema},
                         {"version", code_version},
                         {"seed", seed},
                         {"hash", "sha256"}};
   manifest["conventions"] = {
       "Arrays are .npy, row-major, little-endian.",
-      "uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits.",
+      "uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits; "
+      "e8m10 (tf32) as float32.",
       "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
       "NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "

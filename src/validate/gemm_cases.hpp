@@ -30,6 +30,20 @@ inline constexpr Instruction kInstructions[] = {
     {"f16 to f16", numerics::kSm90Fp16F16, false, numerics::kFP16, numerics::kFP16},
 };
 
+/// Those of other chips, by the names of their profiles (tensor_core.hpp): replayed or published.
+inline constexpr Instruction kOtherInstructions[] = {
+    {"sm70_f16", numerics::kSm70Fp16F32, false, numerics::kFP16, numerics::kFP16},
+    {"sm70_f16_f16acc", numerics::kSm70Fp16F16, false, numerics::kFP16, numerics::kFP16},
+    {"sm80_bf16", numerics::kSm80Bf16F32, false, numerics::kBF16, numerics::kBF16},
+    {"sm80_f16", numerics::kSm80Bf16F32, false, numerics::kFP16, numerics::kFP16},
+    {"sm80_f16_f16acc", numerics::kSm80Fp16F16, false, numerics::kFP16, numerics::kFP16},
+    {"sm80_tf32", numerics::kSm80Tf32F32, false, numerics::kTF32, numerics::kTF32},
+    {"sm89_mma_fp8", numerics::kSm89MmaFp8F32, false, numerics::kE4M3, numerics::kE5M2},
+    {"sm89_mma_fp8_f16", numerics::kSm89MmaFp8F16, false, numerics::kE4M3, numerics::kE4M3},
+    {"sm90_tf32", numerics::kSm90Tf32F32, false, numerics::kTF32, numerics::kTF32},
+    {"cdna3_fp8", numerics::kCdna3Fp8F32, false, numerics::kE4M3Fnuz, numerics::kE5M2Fnuz},
+};
+
 /// One instruction with its result.
 struct ExpectedGroup {
   const Instruction* instruction = nullptr;
