@@ -23,6 +23,7 @@
 #include "src/validate/kernels.hpp"
 #include "src/validate/mutants.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
+#include "src/validate/third_party.hpp"
 #if defined(FP8LAB_HAVE_CUDA)
 #include "kernels/probes/codec_sweep.hpp"
 #include "src/validate/conv_hashes.hpp"
@@ -41,16 +42,18 @@ struct Row {
 
 Options validate_options() {
   Options options(
-      "fp8lab validate codec | golden DIR | mutants [DIR] | kernels | step [FILE...] | export DIR");
+      "fp8lab validate codec | golden DIR | thirdparty DIR | mutants [DIR] | kernels |\n"
+      "    step [FILE...] | export DIR");
   options.add(
       "what", value<std::string>(),
-      "codec: conversions of all 2^32 floats; golden: recorded hardware results; mutants: whether "
-      "the checks notice arithmetic that is wrong in one step; kernels: every operation of a "
+      "codec: conversions of all 2^32 floats; golden: recorded hardware results; thirdparty: "
+      "those that others recorded, files CHIP_FORMAT.npz; mutants: whether the checks notice "
+      "arithmetic that is wrong in one step; kernels: every operation of a "
       "backend against the CPU emulator; step: whole training steps likewise, or against recorded "
       "ones; export: vectors with hashes for other implementations");
   options.add(
       "directory", value<std::vector<std::string>>(),
-      "folder of the golden files, or the new one; step: files of recorded steps to replay");
+      "folder of the recorded files, or the new one; step: files of recorded steps to replay");
   options.add("exhaustive", "codec: every float into every format of at most 16 bits (minutes)");
   options.add("backend", value<std::string>("cpu"),
               "codec, kernels, step: the one under test, cpu or cuda");
@@ -79,10 +82,10 @@ std::string directory_of(const Values& values) {
   return given.front();
 }
 
-std::string golden_directory(const Values& values) {
+std::string recorded_directory(const Values& values, const std::string& what) {
   const std::string directory = directory_of(values);
-  if (directory.empty()) throw Error("validate golden: the folder of the golden files is missing");
-  return directory;
+  if (!directory.empty()) return directory;
+  throw Error(fmt::format("validate {0}: the folder of the {0} files is missing", what));
 }
 
 std::vector<Row> check_codecs(const Values& values) {
@@ -152,7 +155,8 @@ std::vector<Row> check_golden(const Values& values, std::vector<GoldenMismatch>&
   };
   options.first_mismatch = [&](const GoldenMismatch& mismatch) { differences.push_back(mismatch); };
   std::vector<Row> rows;
-  for (const GoldenReport& report : validate_golden(golden_directory(values), options)) {
+  for (const GoldenReport& report :
+       validate_golden(recorded_directory(values, "golden"), options)) {
     rows.push_back({report.file, report.cases, report.mismatches, report.unchecked});
   }
   return rows;
@@ -387,6 +391,18 @@ int golden(const Values& values) {
   return report_rows(values, "golden", rows, differences);
 }
 
+int third_party(const Values& values) {
+  std::vector<GoldenMismatch> differences;
+  std::vector<Row> rows;
+  for (const ThirdPartyReport& report : validate_third_party(
+           recorded_directory(values, "thirdparty"),
+           [&](const GoldenMismatch& mismatch) { differences.push_back(mismatch); })) {
+    rows.push_back({fmt::format("{} ({})", report.counts.file, report.rule), report.counts.cases,
+                    report.counts.mismatches, report.counts.unchecked});
+  }
+  return report_rows(values, "thirdparty", rows, differences);
+}
+
 }  // namespace
 
 int validate(const std::vector<std::string>& arguments) {
@@ -399,6 +415,7 @@ int validate(const std::vector<std::string>& arguments) {
       "validate", values, "what",
       {{"codec", "", {"exhaustive", "backend", "json"}, codec},
        {"golden", "directory", {"threads", "json"}, golden},
+       {"thirdparty", "directory", {"json"}, third_party},
        {"mutants", "directory", {"backend", "threads", "seed", "json"}, check_mutants},
        {"kernels",
         "",

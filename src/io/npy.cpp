@@ -163,12 +163,13 @@ DType dtype_of(const std::string& descr, const std::string& origin) {
   for (const DType dtype : {DType::u8, DType::i32, DType::bf16, DType::f32, DType::f64}) {
     if (descr == descr_of(dtype)) return dtype;
   }
+  if (descr == "<u4") return DType::i32;
   if (descr.ends_with('O')) {
     throw Error(origin + ": .npy arrays of Python objects are not accepted (they are pickles)");
   }
   throw Error(
       fmt::format("{}: .npy type '{}' is not accepted; accepted are '<f4', '<f8', '|u1', "
-                  "'<i4' and '<u2' (bits of bf16)",
+                  "'<i4', '<u4' (bits of i32) and '<u2' (bits of bf16)",
                   origin, descr));
 }
 

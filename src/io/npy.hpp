@@ -12,8 +12,8 @@
 
 namespace fp8lab {
 
-/// A matrix in row-major order. NumPy types: '<f4' f32, '<f8' f64, '|u1' u8, '<i4' i32, and '<u2'
-/// for the bits of bf16, which NumPy does not know.
+/// A matrix in row-major order. NumPy types: '<f4' f32, '<f8' f64, '|u1' u8, '<i4' i32, '<u4' read
+/// as the bits of i32, and '<u2' for the bits of bf16, which NumPy does not know.
 struct NpyArray {
   DType dtype = DType::f32;
   std::int64_t rows = 0;  ///< 1 when `dimensions` is 1

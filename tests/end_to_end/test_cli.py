@@ -81,10 +81,10 @@ def test_info() -> None:
     text = succeeded("info")
     assert "hdf5" in text
     profiles = {row["name"]: row for row in facts["profiles"]}
-    assert len(profiles) == 15
+    assert len(profiles) == 33
     for name, row in profiles.items():
         assert name in text and row["arithmetic"] in text and row["source"] in text
-        assert row["evidence"] in {"measured", "published", "definition"}
+        assert row["evidence"] in {"measured", "replayed", "published", "definition"}
     assert profiles["sm90_wgmma_fp8"]["parameters"] == {
         "products": 32,
         "fraction_bits": 13,
@@ -92,6 +92,11 @@ def test_info() -> None:
         "mantissa_bits": 13,
     }
     assert profiles["sm100_mxf4nvf4"]["evidence"] == "published"
+    assert profiles["sm100_mma_sync_fp8"]["evidence"] == "replayed"
+    assert "same_as" not in profiles["sm90_bf16"]
+    assert profiles["sm100_bf16"]["same_as"] == "sm90_bf16"
+    assert profiles["cdna3_fp8"]["operands"] == "e4m3fnuz e5m2fnuz"
+    assert profiles["cdna3_fp8"]["parameters"]["late_fraction_bits"] == 31
     assert {"format": "e4m3", "width": 16} in profiles["sm100_mxf4nvf4"]["parameters"][
         "block_scales"
     ]
@@ -481,6 +486,52 @@ def test_validate_golden(tmp_path: Path) -> None:
     unknown = run("validate", "golden", damaged)
     assert unknown.returncode == 3 and " 0 unchecked" not in unknown.stdout.splitlines()[-1]
     assert refused("validate", "golden", tmp_path / "none")
+
+
+def write_products(folder: Path, name: str, first: int = 0x40400000) -> None:
+    """Two dot products as others recorded them: 1 x 2 + 1, and NaN."""
+    one, two = 0x3C00, 0x4000
+    np.savez_compressed(
+        folder / name,
+        a=np.array([[one, 0, 0, 0], [0, one, 0, 0]], np.uint16),
+        b=np.array([[two, 0, 0, 0], [0, two, 0, 0]], np.uint16),
+        c_fp32=np.array([0x3F800000, 0x7FC00000], np.uint32),
+        d_fp32=np.array([first, 0xFFC00000], np.uint32),
+        d_fp16=np.array([0x4200, 0x7E00], np.uint16),
+    )
+
+
+def test_validate_thirdparty(tmp_path: Path) -> None:
+    folder, report = tmp_path / "records", tmp_path / "report.json"
+    folder.mkdir()
+    for chip in ("A100", "V100", "B200"):
+        write_products(folder, f"{chip}_fp16.npz")
+    checked = run("validate", "thirdparty", folder, "--json", report)
+    assert checked.returncode == 0, checked.stderr
+    lines = checked.stdout.splitlines()
+    assert lines[0] == (
+        "A100_fp16.npz (sm80_f16, sm80_f16_f16acc): 4 cases, 0 mismatches, 0 unchecked"
+    )
+    assert len(lines) == 4 and lines[-1] == "12 cases, 0 mismatches, 0 unchecked"
+    result = json.loads(report.read_text())
+    assert result["what"] == "thirdparty" and result["cases"] == 12 and len(result["files"]) == 3
+    write_products(folder, "V100_fp16.npz", first=0x40400001)
+    changed = run("validate", "thirdparty", folder)
+    assert changed.returncode == 3
+    assert "12 cases, 1 mismatches, 0 unchecked" == changed.stdout.splitlines()[-1]
+    assert "first mismatch in V100_fp16.npz: d_fp32, row 0: expected 0x40400001" in changed.stdout
+    write_products(folder, "V100_fp16.npz")
+    write_products(folder, "MI300_fp16.npz")
+    unknown = run("validate", "thirdparty", folder)
+    assert unknown.returncode == 3
+    assert "no profile for chip 'MI300' and format 'fp16'" in unknown.stdout
+    assert "12 cases, 0 mismatches, 4 unchecked" == unknown.stdout.splitlines()[-1]
+    damaged = (folder / "A100_fp16.npz").read_bytes()
+    (folder / "A100_fp16.npz").write_bytes(damaged[:-1])
+    assert "A100_fp16.npz" in refused("validate", "thirdparty", folder)
+    assert "folder of the thirdparty files" in refused("validate", "thirdparty")
+    assert "none" in refused("validate", "thirdparty", tmp_path / "none")
+    assert "no recorded products" in refused("validate", "thirdparty", tmp_path)
 
 
 def test_ablate_refusals(tmp_path: Path) -> None:

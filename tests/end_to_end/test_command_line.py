@@ -37,6 +37,7 @@ VALUES = {
 READ = {
     "validate codec": "exhaustive backend json",
     "validate golden": "threads json",
+    "validate thirdparty": "json",
     "validate mutants": "backend threads seed json",
     "validate kernels": "backend threads seed outputs rounds repeats only json",
     "validate step": "backend threads preset recipe set no-graphs record json",

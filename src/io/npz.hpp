@@ -1,0 +1,36 @@
+// NumPy's .npz archives: ZIP files of .npy arrays, stored or deflated, read strictly.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "src/io/npy.hpp"
+
+namespace fp8lab {
+
+/// The arrays of an archive by their names without ".npy", in the order of its directory.
+class NpzArchive {
+ public:
+  explicit NpzArchive(std::vector<std::pair<std::string, NpyArray>> arrays)
+      : arrays_(std::move(arrays)) {}
+
+  const std::vector<std::pair<std::string, NpyArray>>& arrays() const { return arrays_; }
+  /// Null where there is none of this name.
+  const NpyArray* find(std::string_view name) const;
+
+ private:
+  std::vector<std::pair<std::string, NpyArray>> arrays_;
+};
+
+/// Decodes the bytes of an archive (PKWARE APPNOTE 6.3, methods 0 and 8, one disk, without
+/// encryption, below 4 GiB); `origin` stands for it in messages. Throws Error for anything else: a
+/// truncated archive, members that overlap its end, wrong sizes or CRC-32, names twice, members
+/// that parse_npy refuses.
+NpzArchive parse_npz(std::string_view bytes, const std::string& origin);
+
+NpzArchive read_npz(const std::filesystem::path& path);
+
+}  // namespace fp8lab
