@@ -10,6 +10,9 @@ from dataclasses import dataclass
 _ALIASES = {"e4m3_240": "e4m3ieee", "e3m4": "e3m4fn"}
 _ALIASES.update({name: f"{name}f" for name in ("e2m1", "e2m3", "e3m2")})
 _NAME = re.compile(r"e(\d)m(\d+)(ieee|fnuz|fn|f)?(?:b(-?\d+))?")
+# IEEE P3109: bits, precision, sign, and codes at the top that are no finite numbers.
+_P3109 = re.compile(r"binary(\d+)p(\d+)(se|sf|ue|uf)")
+_TAKEN = {"se": 1, "sf": 0, "ue": 2, "uf": 1}
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,12 @@ def format_range(label: str) -> FormatRange | None:
     """Range of the format that a quantizer label begins with; None for integers, logarithmic
     formats and whatever passes values through."""
     name = re.split(r"[/ ]", label.strip())[0].lower()
+    if (standard := _P3109.fullmatch(name)) is not None:
+        mantissa_bits, kind = int(standard[2]) - 1, standard[3]
+        exponent_bits = int(standard[1]) - mantissa_bits - (kind[0] == "s")
+        bias = 2 ** (exponent_bits - 1)
+        largest = 2 ** (exponent_bits + mantissa_bits) - 1 - _TAKEN[kind]
+        return FormatRange(1 - bias - mantissa_bits, 1 - bias, (largest >> mantissa_bits) - bias)
     found = _NAME.fullmatch(_ALIASES.get(name, name))
     if found is None:
         return None

@@ -48,6 +48,21 @@ TEST_CASE("cuda refuses BF16 GEMMs with scales inside the sum") {
       cuda::device_gemm_refusal(promoted(Accumulator::sm90_wgmma_fp8, 128), group, group).empty());
 }
 
+TEST_CASE("cuda refuses the accumulator of CDNA3, and FP16 and TF32 operands") {
+  const auto refusal = [](const Accumulator& accumulator) {
+    GemmSpec spec;
+    spec.accumulator = accumulator;
+    const QuantSpec own = accumulator.default_operand();
+    return cuda::device_gemm_refusal(spec, own, own);
+  };
+  CHECK_THAT(refusal(Accumulator::cdna3_fp8),
+             Catch::Contains("cdna3_fp8 is emulated by backend cpu only"));
+  CHECK_THAT(refusal(Accumulator::sm70_f16), Catch::Contains("backend cpu only"));
+  CHECK_THAT(refusal(Accumulator::sm80_tf32), Catch::Contains("backend cpu only"));
+  CHECK(refusal(Accumulator::sm80_bf16).empty());
+  CHECK(refusal(Accumulator::sm89_mma_fp8).empty());
+}
+
 TEST_CASE("cuda refuses expanded tiles, and no other transform") {
   QuantSpec spec = spec_of(numerics::kE4M3, {});
   spec.transform = *transform_from_name("expand");

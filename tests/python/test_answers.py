@@ -103,6 +103,9 @@ def test_one_seed_and_nothing_broken(tmp_path: Path) -> None:
         ("e5m2/tensor/fp32", (-16, -14, 15)),  # 57344 = 1.75 x 2^15
         ("e4m3_240/tensor", (-9, -6, 7)),  # 240 = 1.875 x 2^7
         ("e4m3fnuz/row", (-10, -7, 7)),
+        ("binary8p4se/row", (-10, -7, 7)),
+        ("binary8p1se", (-63, -63, 62)),
+        ("binary8p1uf", (-127, -127, 126)),
         ("e2m1/1x16", (-1, 0, 2)),  # 6 = 1.5 x 2^2
         ("e3m4/1x32", (-6, -2, 4)),
         ("e4m3fnb11", (-13, -10, 4)),
