@@ -162,6 +162,12 @@ TEST_CASE("every accumulator has one profile that names its evidence") {
   CHECK(accumulator_name(*accumulator_by_name("sm100_mma_sync_fp8")) == "sm90_mma_sync_fp8");
   CHECK(accumulator_name(*accumulator_by_name("sm89_bf16")) == "sm80_bf16");
   CHECK(profile_of(Accumulator::sm90_bf16)->evidence == Evidence::measured);
+  CHECK(operand_names(Accumulator::sm89_mma_fp8) == "e4m3fn e5m2");
+  CHECK(operand_names(Accumulator::cdna3_fp8) == "e4m3fnuz e5m2fnuz");
+  CHECK(Accumulator::cdna3_fp8.carrier(kE5M2Fnuz) == kE5M2Fnuz);
+  CHECK_FALSE(Accumulator::cdna3_fp8.carrier(kE5M2).has_value());
+  CHECK(describe(Accumulator::cdna3_fp8) ==
+        "groups of 16, 24 fraction bits, 2 sums, c added last with 31, fp32 nearest 23 bits");
 }
 
 TEST_CASE("sm90_wgmma_fp8_f16 aligns with 13 bits and rounds to nearest even") {
