@@ -36,10 +36,10 @@ struct GemmBenchOptions {
 };
 
 /// Measures FP8 (tensor scales with promote:128, and 1x128 by 128x128 scales) and BF16 GEMMs,
-/// packing and epilogue included, on Gaussian data; on the first shape also every accumulator with
-/// its own operands and the schedule fast, for the reference a corner of 16 x 16 outputs. The peers
-/// are Eigen, compiled for the processor's own instruction set, and OpenBLAS when the shared
-/// library is installed; they run in turn with the emulation in the same process, one thread each.
+/// packing and epilogue included, on Gaussian data; on the first shape also every accumulator that
+/// has a vector kernel, with its own operands and the schedule fast. The peers are Eigen, compiled
+/// for the processor's own instruction set, and OpenBLAS when the shared library is installed; they
+/// run in turn with the emulation in the same process, one thread each.
 std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options);
 
 /// Another emulator's speed on one core of a Xeon with AVX-512 and AMX, as recorded beside the
