@@ -250,9 +250,11 @@ FP8LAB_HD constexpr bool holds_values(FormatSpec to, FormatSpec from) {
   if (from.has_nan() && !to.has_nan()) return false;
   if (from.has_sign && !to.has_sign) return false;
   if (from.has_negative_zero() && !to.has_negative_zero()) return false;
-  const bool powers = from.encoding == Encoding::logarithmic;  // of BF16's significands
-  const int fraction_bits = powers ? 7 : from.fraction_bits();
-  const int lowest_bit = from.min_exponent() - (powers ? 7 : from.mantissa_bits);
+  // Powers have the significands of BF16, or of FP32.
+  const bool powers = from.encoding == Encoding::logarithmic;
+  const int power_bits = from.mantissa_bits <= kMaxLogarithmBits ? 7 : 23;
+  const int fraction_bits = powers ? power_bits : from.fraction_bits();
+  const int lowest_bit = from.min_exponent() - (powers ? power_bits : from.mantissa_bits);
   const bool integer = from.encoding == Encoding::twos_complement;
   const float largest = integer ? -decode(from, from.sign_mask()) : max_finite(from);
   return fraction_bits <= to.fraction_bits() &&

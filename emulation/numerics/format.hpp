@@ -32,7 +32,8 @@ enum class Encoding : std::uint8_t {
 /// Fixed point is the case without exponent bits, in which every number is subnormal: steps of
 /// 2^(1 - bias - mantissa_bits). In a logarithmic format the exponent and mantissa fields together
 /// are the fixed-point logarithm, and its values are the powers rounded to nearest BF16, so that
-/// one table serves every backend (recipes.md section 3.4); there are no subnormals.
+/// one table serves every backend (recipes.md section 3.4), or with steps finer than 1/64 of an
+/// octave to nearest FP32; there are no subnormals.
 struct FormatSpec {
   int exponent_bits = 8;
   int mantissa_bits = 23;

@@ -17,6 +17,8 @@ void BeginUpdate::check() const {
 
 void AdamW::check() const {
   const Checks checks("adamw");
+  checks.require(spec.rule == UpdateRule::adamw && spec.moments == MomentUse::rounded,
+                 "is the rule adamw with rounded moments alone");
   const std::int64_t rows = tensors.master.rows;
   const std::int64_t cols = tensors.master.cols;
   checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});

@@ -5,16 +5,9 @@
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/step_scalars.hpp"
+#include "emulation/ops/update.hpp"
 
 namespace fp8lab {
-
-struct AdamWSpec {
-  float beta1 = 0.9f;
-  float beta2 = 0.95f;
-  float epsilon = 1e-8f;
-  float weight_decay = 0.1f;
-  float clip_norm = 1.0f;  ///< 0: no clipping
-};
 
 struct AdamWTensors {
   TensorView master;         ///< the weights that are updated: f32 or bf16 (f64 on the truth path)
@@ -47,7 +40,7 @@ struct BeginUpdate {
   static constexpr std::string_view kName = "begin_update";
   static constexpr WorkClass kClass = WorkClass::optimizer;
 
-  const AdamWSpec& spec;
+  const UpdateSpec& spec;
   TensorView scalars;
 
   void check() const;
@@ -55,20 +48,21 @@ struct BeginUpdate {
   double work() const { return elements(scalars); }
 };
 
-/// Once per call: decay = 1 - ((lr * weight_decay) * decay_mask);  rate = lr / (1 - power1);
-/// root = sqrt(1 - power2). Per element:
+/// Once per call, with lr = the step's learning rate * rate_factor (update_factors): decay = 1 -
+/// ((lr * weight_decay) * decay_mask);  rate = lr / (1 - power1);  root = sqrt(1 - power2). Per
+/// element:
 ///   p = p * decay;  g = gradient * clip;
 ///   m = round((beta1 * m) + ((1 - beta1) * g));
 ///   v = round((beta2 * v) + (((1 - beta2) * g) * g));
 ///   p = p - (rate * (m / ((sqrt(v) / root) + epsilon))).
 /// round(.) is to the moment's storage type, and p uses the rounded moments. master = p, rounded to
 /// its storage type, to nearest even; working = to_bf16(p) where present. All tensors have the same
-/// shape and are contiguous.
+/// shape and are contiguous. The spec has the rule adamw and rounded moments.
 struct AdamW {
   static constexpr std::string_view kName = "adamw";
   static constexpr WorkClass kClass = WorkClass::optimizer;
 
-  const AdamWSpec& spec;
+  const UpdateSpec& spec;
   TensorView scalars;
   float decay_mask = 1.0f;
   AdamWTensors tensors;

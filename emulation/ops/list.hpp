@@ -29,7 +29,9 @@
 #include "emulation/ops/rope.hpp"
 #include "emulation/ops/rotate_back.hpp"
 #include "emulation/ops/smoothing.hpp"
+#include "emulation/ops/stored_state.hpp"
 #include "emulation/ops/swiglu.hpp"
+#include "emulation/ops/update.hpp"
 
 /// Calls X(Name) for every operation that each backend implements.
 #define FP8LAB_FOR_EACH_OPERATION(X) \
@@ -63,6 +65,10 @@
   X(AccumulateSquareSum)             \
   X(BeginUpdate)                     \
   X(AdamW)                           \
+  X(StoreState)                      \
+  X(LoadState)                       \
+  X(AdvanceMoments)                  \
+  X(UpdateWeights)                   \
   X(HashTensor)
 
 /// Calls X(Name) for every operation that is composed of those above, its for_each_part(). A

@@ -75,6 +75,16 @@ Outputs outputs_of(const ops::AdamW& op) {
                   {"master", op.tensors.master},
                   {"working", op.tensors.working}});
 }
+Outputs outputs_of(const ops::StoreState& op) {
+  return present({{"scales", op.state.scales}, {"codes", op.state.codes}});
+}
+Outputs outputs_of(const ops::LoadState& op) { return {{"destination", op.destination}}; }
+Outputs outputs_of(const ops::AdvanceMoments& op) {
+  return present({{"first_moment", op.first_moment}, {"second_moment", op.second_moment}});
+}
+Outputs outputs_of(const ops::UpdateWeights& op) {
+  return present({{"master", op.master}, {"working", op.working}});
+}
 Outputs outputs_of(const ops::HashTensor& op) { return {{"sum", op.sum}}; }
 
 Outputs outputs_of(const ops::QuantizeBoth& op) {

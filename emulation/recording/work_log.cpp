@@ -72,4 +72,17 @@ std::string variant_of(const ops::AdamW& op) {
                      op.tensors.working.empty() ? "" : " with a working copy");
 }
 
+std::string variant_of(const ops::StoreState& op) { return state_label(op.state.spec); }
+
+std::string variant_of(const ops::LoadState& op) { return state_label(op.state.spec); }
+
+std::string variant_of(const ops::AdvanceMoments& op) {
+  return fmt::format("{} {}", name_of(op.spec.rule), name_of(op.gradient.dtype));
+}
+
+std::string variant_of(const ops::UpdateWeights& op) {
+  return fmt::format("{} {} {}{}", name_of(op.spec.rule), name_of(op.master.dtype),
+                     name_of(op.gradient.dtype), op.working.empty() ? "" : " with a working copy");
+}
+
 }  // namespace fp8lab

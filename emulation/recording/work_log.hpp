@@ -42,6 +42,10 @@ std::string variant_of(const ops::MeasureOperand& op);
 std::string variant_of(const ops::RmsNormForward& op);
 std::string variant_of(const ops::RmsNormBackward& op);
 std::string variant_of(const ops::AdamW& op);
+std::string variant_of(const ops::StoreState& op);
+std::string variant_of(const ops::LoadState& op);
+std::string variant_of(const ops::AdvanceMoments& op);
+std::string variant_of(const ops::UpdateWeights& op);
 
 /// The key of an operation in a WorkLog.
 template <class Op>

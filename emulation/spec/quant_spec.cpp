@@ -65,14 +65,17 @@ std::optional<FormatSpec> integer_format(std::string_view name) {
 /// What follows "lns": BgG, the width and the steps of an octave.
 std::optional<FormatSpec> logarithmic_format(std::string_view name) {
   const auto bits = take_number(name);
-  if (!bits || *bits < 3 || *bits > 8 || !take(name, "g")) return std::nullopt;
+  if (!bits || *bits < 3 || *bits > 16 || !take(name, "g")) return std::nullopt;
   const auto steps = take_number(name);
   if (!steps || !name.empty()) return std::nullopt;
   FormatSpec format = numerics::kLns8;
-  for (int log = 0; log <= numerics::kMaxLogarithmBits; ++log) {
+  for (int log = 0; log <= numerics::kMaxFineLogarithmBits; ++log) {
     format.mantissa_bits = log;
     format.exponent_bits = static_cast<int>(*bits) - 1 - log;
-    if (*steps == 1 << log && format.exponent_bits >= 0) return format;
+    // Values of FP32, those of codes of at most 8 bits of BF16.
+    const bool fits = format.exponent_bits >= 0 && format.exponent_bits <= 7 &&
+                      (*bits > 8 || log <= numerics::kMaxLogarithmBits);
+    if (*steps == 1 << log && fits) return format;
   }
   return std::nullopt;
 }

@@ -109,10 +109,11 @@ struct QuantSpec {
 std::string format_name(const numerics::FormatSpec& format);
 
 /// Inverse of format_name: the named formats; eXmY[ieee|fnuz|fn|f][bN] with 1 <= X <= 8, Y <= 23
-/// and every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 8 and G = 1, 2, 4 .. 64, at
-/// most 2^(B-1); logfmt3 to logfmt8; binaryKpP[s|u][e|f] with 3 <= K <= 16 and at most 8 exponent
-/// bits (binary8p4sf is e4m3fnuz). Nothing for other names. Beware: "e4m3" is the IEEE-like
-/// format with maximum 240, "e4m3fn" the OCP one with maximum 448.
+/// and every value an FP32 value; int3 to int8; lnsBgG with 3 <= B <= 16 and G = 1, 2, 4 .. 2048,
+/// at most 2^(B-1), at least 2^(B-8), and at most 64 for B <= 8; logfmt3 to logfmt8;
+/// binaryKpP[s|u][e|f] with 3 <= K <= 16 and at most 8 exponent bits (binary8p4sf is e4m3fnuz).
+/// Nothing for other names. Beware: "e4m3" is the IEEE-like format with maximum 240, "e4m3fn" the
+/// OCP one with maximum 448.
 std::optional<numerics::FormatSpec> format_by_name(std::string_view name);
 
 /// Tile as recipes write it: "tensor", "row" or "1x128".

@@ -72,31 +72,13 @@ __device__ float next_power(float power, float beta) {
 }
 
 /// One thread: four numbers.
-__global__ void update_scalars(AdamWSpec spec, float* s) {
+__global__ void update_scalars(UpdateSpec spec, float* s) {
   const float norm = __fsqrt_rn(s[StepScalar::kGradNormSquared]);
   const float ratio = spec.clip_norm / (norm + 1e-6f);
   s[StepScalar::kGradNorm] = numerics::canonical_nan(norm);
   s[StepScalar::kClipFactor] = spec.clip_norm > 0.0f && ratio < 1.0f ? ratio : 1.0f;
   s[StepScalar::kBeta1Power] = next_power(s[StepScalar::kBeta1Power], spec.beta1);
   s[StepScalar::kBeta2Power] = next_power(s[StepScalar::kBeta2Power], spec.beta2);
-}
-
-/// What is the same for all elements. The scalars lie in device memory, so every thread derives the
-/// factors itself, once for all of its groups.
-struct Factors {
-  float decay, clip, one_minus_beta1, one_minus_beta2, rate, root;
-};
-
-__device__ Factors factors_of(const AdamWSpec& spec, const float* scalars, float decay_mask) {
-  const float learning_rate = scalars[StepScalar::kLearningRate];
-  Factors factors;
-  factors.decay = 1.0f - ((learning_rate * spec.weight_decay) * decay_mask);
-  factors.clip = scalars[StepScalar::kClipFactor];
-  factors.one_minus_beta1 = 1.0f - spec.beta1;
-  factors.one_minus_beta2 = 1.0f - spec.beta2;
-  factors.rate = learning_rate / (1.0f - scalars[StepScalar::kBeta1Power]);
-  factors.root = __fsqrt_rn(1.0f - scalars[StepScalar::kBeta2Power]);
-  return factors;
 }
 
 template <class P, class G, class M, class V>
@@ -109,7 +91,7 @@ struct State {
 };
 
 template <class P, class G, class M, class V>
-__device__ void update_group(const AdamWSpec& spec, const Factors& f,
+__device__ void update_group(const UpdateSpec& spec, const UpdateFactors& f,
                              const State<P, G, M, V>& state, std::int64_t first, int count) {
   float p[kGroup], g[kGroup], m[kGroup], v[kGroup];
   state.master.load_group(0, first, count, p);
@@ -124,7 +106,7 @@ __device__ void update_group(const AdamWSpec& spec, const Factors& f,
     m[i] = widen(narrow<M>(m[i]));  // the update uses the moments as they are stored
     v[i] = widen(narrow<V>(v[i]));
     const float denominator = (__fsqrt_rn(v[i]) / f.root) + spec.epsilon;
-    p[i] = decayed - (f.rate * (m[i] / denominator));
+    p[i] = decayed - (f.first_rate * (m[i] / denominator));
   }
   state.first_moment.store_group(0, first, count, m);
   state.second_moment.store_group(0, first, count, v);
@@ -133,9 +115,11 @@ __device__ void update_group(const AdamWSpec& spec, const Factors& f,
 }
 
 template <class P, class G, class M, class V>
-__global__ void update(AdamWSpec spec, const float* scalars, float decay_mask, std::int64_t n,
+__global__ void update(UpdateSpec spec, const float* scalars, float decay_mask, std::int64_t n,
                        State<P, G, M, V> state) {
-  const Factors factors = factors_of(spec, scalars, decay_mask);
+  // The scalars lie in device memory, so every thread derives the factors itself, once for all of
+  // its groups.
+  const UpdateFactors factors = update_factors(spec, scalars, decay_mask);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kGroup;
   for (std::int64_t first =
            (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kGroup;

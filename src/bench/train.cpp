@@ -83,7 +83,7 @@ void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe&
       StepTiming timing{name, {}};
       for (int i = 0; i < repeats + kWarmUps; ++i) {
         const double seconds = seconds_of([&] {
-          work.take(batches, config.optimizer.adamw, statistics);
+          work.take(batches, config.optimizer.update, statistics);
           work.step().results(hash, statistics);
         });
         if (i >= kWarmUps) timing.seconds.push_back(seconds);

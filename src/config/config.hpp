@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "emulation/base/tensor_view.hpp"
-#include "emulation/ops/adamw.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "emulation/spec/state_rules.hpp"
+#include "emulation/spec/update_spec.hpp"
 #include "src/io/study_design.hpp"
 
 namespace fp8lab {
@@ -207,22 +208,33 @@ struct StageConfig {
   bool operator==(const StageConfig&) const = default;
 };
 
-/// Storage of optimizer state.
+/// Rates of the parameters whose name matches; of several groups the first.
+struct OptimizerGroup {
+  std::string match;           ///< as layer_pattern_matches reads it, "layers.*.mlp", "embedding"
+  float learning_rate = 1.0f;  ///< factor of the stage's learning rate
+  float weight_decay = -1.0f;  ///< below 0: as without the group
+  bool operator==(const OptimizerGroup&) const = default;
+};
+
+/// The update rule, and what the optimizer's states are stored as (spec/state_rules.hpp).
 struct OptimizerConfig {
-  AdamWSpec adamw;
-  DType weights = DType::f32;    ///< that are updated; bf16: there is no FP32 master
-  DType gradients = DType::f32;  ///< of the weights of linear layers; bf16: one micro-batch a step
-  DType first_moment = DType::f32;
-  DType second_moment = DType::f32;
+  UpdateSpec update;
+  QuantSpec weights = plain_state(DType::f32);  ///< that are updated; bf16: there is no FP32 master
+  /// Of a whole step. bf16: of the weights of linear layers, in steps of one micro-batch.
+  QuantSpec gradients = plain_state(DType::f32);
+  QuantSpec first_moment = plain_state(DType::f32);
+  QuantSpec second_moment = plain_state(DType::f32);
+  std::vector<OptimizerGroup> groups;
 };
 
 /// What to do when the loss or the gradient norm is not finite.
 enum class NonfinitePolicy : std::uint8_t { stop, keep_going };
 
 struct LoggingConfig {
-  std::int64_t every_steps = 1;               ///< /metrics rows
-  std::int64_t statistics_every_steps = 20;   ///< /tensors rows; 0: never
-  std::int64_t checkpoint_every_steps = 100;  ///< 0: only at the end of a stage
+  std::int64_t every_steps = 1;                ///< /metrics rows
+  std::int64_t statistics_every_steps = 20;    ///< /tensors rows; 0: never
+  std::int64_t update_errors_every_steps = 0;  ///< /scores rows of UpdateErrors; 0: never
+  std::int64_t checkpoint_every_steps = 100;   ///< 0: only at the end of a stage
   bool hash_every_step = true;
   NonfinitePolicy nonfinite = NonfinitePolicy::stop;
   double print_every_seconds = 1.0;  ///< lines of progress outside a terminal

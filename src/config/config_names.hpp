@@ -54,6 +54,18 @@ inline constexpr std::array<Named<ScheduleKind>, 4> kScheduleKindNames = {{
     {"constant", ScheduleKind::constant},
 }};
 
+inline constexpr std::array<Named<UpdateRule>, 4> kUpdateRuleNames = {{
+    {name_of(UpdateRule::adamw), UpdateRule::adamw},
+    {name_of(UpdateRule::lion), UpdateRule::lion},
+    {name_of(UpdateRule::sgd), UpdateRule::sgd},
+    {name_of(UpdateRule::madam), UpdateRule::madam},
+}};
+
+inline constexpr std::array<Named<MomentUse>, 2> kMomentUseNames = {{
+    {"rounded", MomentUse::rounded},
+    {"unrounded", MomentUse::unrounded},
+}};
+
 inline constexpr std::array<Named<NonfinitePolicy>, 2> kNonfinitePolicyNames = {{
     {"stop", NonfinitePolicy::stop},
     {"keep_going", NonfinitePolicy::keep_going},

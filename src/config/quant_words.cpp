@@ -11,6 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
+#include "emulation/spec/state_rules.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/config/recipe_draft.hpp"
@@ -76,11 +77,13 @@ const std::string& accepted_words() {
   return words;
 }
 
+enum class Of : std::uint8_t { operand, state };
+
 /// A quantizer while its words are read. Every word is about one key of a recipe's slot table.
 class QuantWords {
  public:
-  explicit QuantWords(const std::string& text)
-      : text_(text), said_(fmt::format("quantizer '{}'", text)) {}
+  QuantWords(const std::string& text, Of of)
+      : text_(text), of_(of), said_(fmt::format("quantizer '{}'", text)) {}
   QuantSpec read();
 
  private:
@@ -97,6 +100,7 @@ class QuantWords {
   void check_effects() const;
 
   const std::string& text_;
+  Of of_;
   QuantSpec spec_;
   bool is_ocp_ = false;
   SettledOnce said_;  ///< by key
@@ -188,7 +192,7 @@ void QuantWords::resolve() {
   if (spec_.scale_source == ScaleSource::none && asks_for_scale()) {
     spec_.scale_source = ScaleSource::current;
   }
-  if (!spec_.is_quantized() && spec_.has_scale()) {
+  if (of_ == Of::operand && !spec_.is_quantized() && spec_.has_scale()) {
     fail(format_name(spec_.format) + " has more than 8 bits and takes no scale");
   }
   const bool single =
@@ -204,10 +208,10 @@ void QuantWords::resolve() {
 }
 
 void QuantWords::check_effects() const {
-  const QuantSpec meant = effective(spec_);
+  const QuantSpec said = as_operand(spec_), meant = effective(said);
   for (const auto& [key, word] : said_.words()) {
     const Row& field = *find_field(quant_fields(), key);
-    if (may_say(field, meant, spec_)) continue;
+    if (may_say(field, meant, said)) continue;
     fail(fmt::format("'{}' has no effect; accepted with {}", word, as_words(field.needs)));
   }
 }
@@ -221,7 +225,9 @@ QuantSpec QuantWords::read() {
   for (std::size_t i = 1; i < words.size(); ++i) read_word(words[i]);
   resolve();
   check_effects();
-  return effective(spec_);
+  QuantSpec meant = effective(as_operand(spec_));
+  meant.format = spec_.format;
+  return meant;
 }
 
 QuantSpec quantizer_of(const RecipeSlot& choice, const std::string& text) {
@@ -262,7 +268,9 @@ QuantSpec parse_quant_spec(const std::string& text) {
   if (const std::optional<RecipeSlot> choice = recipe_slot_from_text(text)) {
     return quantizer_of(*choice, text);
   }
-  return QuantWords(text).read();
+  return QuantWords(text, Of::operand).read();
 }
+
+QuantSpec parse_state_spec(const std::string& text) { return QuantWords(text, Of::state).read(); }
 
 }  // namespace fp8lab

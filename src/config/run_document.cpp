@@ -46,14 +46,22 @@ void resolve_base(toml::table& table, const std::string& folder, const std::stri
   table = std::move(merged);
 }
 
-void resolve_references(toml::table& document, const std::string& origin) {
-  if (toml::node* model = document.get("model"); model != nullptr && model->is_string()) {
+/// `key = "NAME"`, or `base = "NAME"` in the table of that key.
+void resolve_table(toml::table& document, const char* key, const std::string& folder,
+                   const std::string& origin) {
+  toml::node* const node = document.get(key);
+  if (node != nullptr && node->is_string()) {
     toml::table table =
-        read_experiment("models", *model->value<std::string>(), source_location(*model, origin));
-    document.insert_or_assign("model", std::move(table));
-  } else if (model != nullptr && model->is_table()) {
-    resolve_base(*model->as_table(), "models", origin);
+        read_experiment(folder, *node->value<std::string>(), source_location(*node, origin));
+    document.insert_or_assign(key, std::move(table));
+  } else if (node != nullptr && node->is_table()) {
+    resolve_base(*node->as_table(), folder, origin);
   }
+}
+
+void resolve_references(toml::table& document, const std::string& origin) {
+  resolve_table(document, "model", "models", origin);
+  resolve_table(document, "optimizer", "optimizers", origin);
   toml::node* stages = document.get("stages");
   if (stages == nullptr || !stages->is_array()) return;
   for (toml::node& stage : *stages->as_array()) {

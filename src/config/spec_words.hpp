@@ -33,6 +33,11 @@ namespace fp8lab {
 /// without effect, and for a slot that is made from the codes of another.
 QuantSpec parse_quant_spec(const std::string& words);
 
+/// A state of the optimizer (spec/state_rules.hpp) in such words; formats of more than 8 bits may
+/// have a scale, "fp16/tensor/pow2". parse_state_spec(state_label(spec)) is spec, where
+/// refuse_state does not refuse it.
+QuantSpec parse_state_spec(const std::string& words);
+
 /// An operand of a recipe.
 struct RecipeSlot {
   std::string recipe;  ///< name or file

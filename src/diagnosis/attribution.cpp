@@ -221,7 +221,7 @@ class GradientError {
 
   OptimizerConfig exact_types() const {
     OptimizerConfig optimizer = run_.config.optimizer;
-    optimizer.weights = optimizer.gradients = DType::f32;
+    optimizer.weights = optimizer.gradients = plain_state(DType::f32);
     return optimizer;
   }
 

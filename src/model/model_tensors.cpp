@@ -170,9 +170,9 @@ class OrientedTensors : public ModelTensors {
   std::vector<bool> is_turned_;
 };
 
-class ParameterTensors : public ModelTensors {
+class TensorsOfParameters : public ModelTensors {
  public:
-  explicit ParameterTensors(const Parameters& parameters) : parameters_(parameters) {
+  explicit TensorsOfParameters(const Parameters& parameters) : parameters_(parameters) {
     for (const Parameter& parameter : parameters.all()) {
       for (WeightPart& part : weight_parts(parameter.declaration, parameters.model())) {
         headers_.push_back({std::move(part.name), StoredType::f32, std::move(part.shape)});
@@ -278,7 +278,7 @@ std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors) {
 }
 
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters) {
-  return std::make_unique<ParameterTensors>(parameters);
+  return std::make_unique<TensorsOfParameters>(parameters);
 }
 
 std::unique_ptr<ModelTensors> fit_to_model(std::unique_ptr<ModelTensors> tensors,

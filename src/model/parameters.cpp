@@ -5,6 +5,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
+#include "emulation/spec/recipe.hpp"
 #include "src/data/random.hpp"
 #include "src/model/decoder.hpp"
 
@@ -85,13 +86,33 @@ void download_floats(Backend& backend, const TensorView& view, std::span<float> 
   }
 }
 
+namespace {
+
+/// Without what the backend, which stores all in its own type, does not round.
+OptimizerConfig storage_on(const Backend& backend, OptimizerConfig optimizer) {
+  if (backend.storage(DType::f32) == DType::f32) return optimizer;
+  for (QuantSpec* spec : {&optimizer.weights, &optimizer.gradients, &optimizer.first_moment,
+                          &optimizer.second_moment}) {
+    *spec = plain_state(DType::f32);
+  }
+  return optimizer;
+}
+
+/// Type of a state that is kept as values.
+DType value_type(const QuantSpec& spec) {
+  return spec == plain_state(DType::bf16) ? DType::bf16 : DType::f32;
+}
+
+}  // namespace
+
 Parameters::Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
                        DType working, Purpose purpose)
     : backend_(backend),
       model_(model),
+      optimizer_(storage_on(backend, optimizer)),
       declaration_(declaration_of(model)),
       working_(backend.storage(working)) {
-  const DType master = backend_.storage(optimizer.weights);
+  const DType master = backend_.storage(value_type(optimizer_.weights));
   if (master == DType::bf16 && working_ != master) {
     throw Error(
         "optimizer.weights = \"bf16\": the recipe's activations are fp32, and its weights "
@@ -100,20 +121,146 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
   const std::vector<bool> is_written = written_once(declaration_);
   for (const ParameterDeclaration& declaration : declaration_.parameters()) {
     const auto allocate = [&](DType dtype) {
-      return backend_.allocate(dtype, declaration.rows, declaration.cols);
+      return backend_.allocate(backend_.storage(dtype), declaration.rows, declaration.cols);
     };
-    AdamWTensors tensors;
+    Parameter parameter;
+    parameter.declaration = declaration;
+    parameter.index = static_cast<std::uint32_t>(parameters_.size());
+    ParameterTensors& tensors = parameter.tensors;
     tensors.master = allocate(master);
     if (working_ != master) tensors.working = allocate(working_);
     if (purpose == Purpose::training) {
       const bool by_gemm = is_written[parameters_.size()];
-      tensors.gradient = allocate(backend_.storage(by_gemm ? optimizer.gradients : DType::f32));
-      tensors.first_moment = allocate(backend_.storage(optimizer.first_moment));
-      tensors.second_moment = allocate(backend_.storage(optimizer.second_moment));
+      tensors.gradient = allocate(by_gemm ? value_type(optimizer_.gradients) : DType::f32);
+      allocate_moments(parameter);
     }
-    parameters_.push_back({declaration, tensors});
+    parameters_.push_back(std::move(parameter));
+  }
+  if (purpose == Purpose::training) {
+    assign_groups();
+    allocate_scratch();
   }
   hash_ = backend_.allocate(DType::u8, 1, sizeof(std::uint64_t));
+}
+
+void Parameters::assign_groups() {
+  const auto layers = static_cast<int>(model_.num_hidden_layers);
+  for (const OptimizerGroup& group : optimizer_.groups) {
+    bool matches = false;
+    for (Parameter& parameter : parameters_) {
+      if (!layer_pattern_matches(group.match, parameter.name(), layers)) continue;
+      matches = true;
+      if (parameter.group.match.empty()) parameter.group = group;
+    }
+    if (!matches) {
+      throw Error("optimizer.group: match = \"" + group.match +
+                  "\" is the name of no parameter of "
+                  "the model; accepted: for example \"" +
+                  parameters_.front().name() + "\"");
+    }
+  }
+}
+
+void Parameters::allocate_moments(Parameter& parameter) {
+  const ParameterDeclaration& shape = parameter.declaration;
+  const auto allocate = [&](const QuantSpec& spec) {
+    StoredState state{spec, {}, {}};
+    if (is_plain_state(spec)) {
+      state.codes = backend_.allocate(backend_.storage(value_type(spec)), shape.rows, shape.cols);
+      return state;
+    }
+    state.codes = backend_.allocate(DType::u8, shape.rows, shape.cols * state_code_bytes(spec));
+    if (const std::int64_t tiles = stored_tiles(spec, shape.size()); tiles > 0) {
+      state.scales = backend_.allocate(DType::f32, spec.tile_numbers(), tiles);
+    }
+    return state;
+  };
+  const UpdateSpec& rule = optimizer_.update;
+  if (rule.has_first_moment()) parameter.tensors.first_moment = allocate(optimizer_.first_moment);
+  if (rule.has_second_moment()) {
+    parameter.tensors.second_moment = allocate(optimizer_.second_moment);
+  }
+  if (rule.rule == UpdateRule::madam) {
+    parameter.tensors.weight_bound = backend_.allocate(backend_.storage(DType::f32), 1, 1);
+  }
+}
+
+bool Parameters::is_in_place(const StoredState& state) const {
+  return state.empty() ||
+         (is_plain_state(state.spec) && state.codes.dtype == backend_.storage(DType::f32));
+}
+
+void Parameters::allocate_scratch() {
+  std::int64_t largest = 0, codes = 0, numbers = 0;
+  bool first = false, second = false;
+  for (const Parameter& parameter : parameters_) {
+    const std::int64_t n = parameter.declaration.size();
+    largest = std::max(largest, n);
+    first = first || !is_in_place(parameter.tensors.first_moment);
+    second = second || !is_in_place(parameter.tensors.second_moment);
+    for (const QuantSpec* spec : {&optimizer_.weights, &optimizer_.gradients}) {
+      if (is_plain_state(*spec)) continue;
+      codes = std::max(codes, n * state_code_bytes(*spec));
+      numbers = std::max(numbers, stored_tiles(*spec, n) * spec->tile_numbers());
+    }
+  }
+  // AdamW reads and rounds BF16 moments itself.
+  const UpdateSpec& rule = optimizer_.update;
+  const bool by_adamw = rule.rule == UpdateRule::adamw && rule.moments == MomentUse::rounded &&
+                        is_plain_state(optimizer_.first_moment) &&
+                        is_plain_state(optimizer_.second_moment) &&
+                        is_plain_state(optimizer_.weights);
+  const DType real = backend_.storage(DType::f32);
+  if (first && !by_adamw) loaded_first_ = backend_.allocate(real, 1, largest);
+  if (second && !by_adamw) loaded_second_ = backend_.allocate(real, 1, largest);
+  if (codes > 0) rounded_codes_ = backend_.allocate(DType::u8, 1, codes);
+  if (numbers > 0) rounded_scales_ = backend_.allocate(DType::f32, 1, numbers);
+}
+
+RandomKey Parameters::key_of(const Parameter& parameter, StateRole role, RandomKey key) {
+  constexpr std::uint32_t kRoles = 4, kOrientationOfStates = 3;
+  key.tensor = kRoles * parameter.index + static_cast<std::uint32_t>(role);
+  key.orientation = kOrientationOfStates;  // operands have 0 to 2
+  return key;
+}
+
+void Parameters::round(const Parameter& parameter, StateRole role, const TensorView& tensor,
+                       const QuantSpec& storage, const RandomKey& key) const {
+  if (is_plain_state(storage)) return;
+  const std::int64_t n = tensor.size(), tiles = stored_tiles(storage, n);
+  StoredState state{storage, rounded_codes_.columns(0, n * state_code_bytes(storage)), {}};
+  if (tiles > 0) {
+    state.scales = {rounded_scales_.data, DType::f32, storage.tile_numbers(), tiles, tiles};
+  }
+  backend_.run(ops::StoreState{tensor.flat(), key_of(parameter, role, key), state});
+  backend_.run(ops::LoadState{state, tensor.flat()});
+}
+
+void Parameters::round_weights(std::uint64_t seed) {
+  if (is_plain_state(optimizer_.weights)) return;
+  RandomKey key;
+  key.seed = seed;
+  for (const Parameter& parameter : parameters_) {
+    round(parameter, StateRole::weights, parameter.master(), optimizer_.weights, key);
+    const TensorView& working = parameter.tensors.working;
+    if (!working.empty()) backend_.run(ops::Copy{parameter.master(), working});
+  }
+}
+
+TensorView Parameters::load(StateRole role, const StoredState& state) const {
+  if (is_in_place(state)) return state.empty() ? TensorView{} : state.codes.flat();
+  const TensorView& memory = role == StateRole::first_moment ? loaded_first_ : loaded_second_;
+  const TensorView values = memory.columns(0, state.elements());
+  backend_.run(ops::LoadState{state, values});
+  return values;
+}
+
+void Parameters::store(const Parameter& parameter, StateRole role, const StoredState& state,
+                       const RandomKey& key) const {
+  if (is_in_place(state)) return;
+  const TensorView& memory = role == StateRole::first_moment ? loaded_first_ : loaded_second_;
+  backend_.run(
+      ops::StoreState{memory.columns(0, state.elements()), key_of(parameter, role, key), state});
 }
 
 void Parameters::initialize(std::uint64_t seed) {
@@ -159,9 +306,25 @@ void Parameters::zero_gradients() {
 
 void Parameters::reset_optimizer() {
   for (const Parameter& parameter : parameters_) {
-    backend_.fill_zero(parameter.tensors.first_moment);
-    backend_.fill_zero(parameter.tensors.second_moment);
+    const ParameterTensors& tensors = parameter.tensors;
+    for (const StoredState* state : {&tensors.first_moment, &tensors.second_moment}) {
+      if (!state->empty()) backend_.fill_zero(state->codes);
+      if (!state->scales.empty()) backend_.fill_zero(state->scales);
+    }
+    if (!tensors.weight_bound.empty()) set_weight_bound(parameter);
   }
+}
+
+void Parameters::set_weight_bound(const Parameter& parameter) const {
+  double squares = 0;
+  const std::vector<float> weights = download(parameter);
+  for (const float weight : weights) squares += static_cast<double>(weight) * weight;
+  const double mean = squares / static_cast<double>(weights.size());
+  const double bound = static_cast<double>(optimizer_.update.weight_bound) * std::sqrt(mean);
+  const auto single = static_cast<float>(bound);
+  const TensorView& view = parameter.tensors.weight_bound;
+  const void* const value = view.dtype == DType::f64 ? static_cast<const void*>(&bound) : &single;
+  backend_.upload(view, value);
 }
 
 std::vector<float> Parameters::download(const Parameter& parameter) const {

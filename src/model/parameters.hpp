@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/backend.hpp"
+#include "emulation/ops/stored_state.hpp"
 #include "src/config/config.hpp"
 #include "src/model/declaration.hpp"
 
@@ -22,10 +23,24 @@ void download_floats(Backend& backend, const TensorView& view, std::span<float> 
 /// type.
 double read_scalar(Backend& backend, const TensorView& scalars, std::int64_t index);
 
+/// What is kept of a parameter.
+struct ParameterTensors {
+  TensorView master;   ///< the weights that are updated: f32 or bf16 (f64 on the truth path)
+  TensorView working;  ///< bf16 copy of an f32 master, or empty
+  TensorView gradient;
+  StoredState first_moment, second_moment;  ///< empty where the rule has none
+  TensorView weight_bound;  ///< (1, 1): largest magnitude of a weight (madam); else empty
+};
+
+/// Which state of a parameter is rounded: part of the random keys of its rounding.
+enum class StateRole : std::uint32_t { gradient, first_moment, second_moment, weights };
+
 /// One weight tensor in backend memory.
 struct Parameter {
   ParameterDeclaration declaration;
-  AdamWTensors tensors;
+  ParameterTensors tensors;
+  std::uint32_t index = 0;  ///< in the order of declaration
+  OptimizerGroup group{};   ///< the first that matches its name, else one that changes nothing
 
   const std::string& name() const { return declaration.name; }
   const TensorView& master() const { return tensors.master; }
@@ -42,7 +57,9 @@ class Parameters {
   /// Allocates zeros. `working` is bf16 for BF16 activations; a working copy of the master weights
   /// is kept where they are of another type. Gradients are of the type that the optimizer wants
   /// where one GEMM writes them, else f32. For inference there are neither gradients nor moments.
-  /// Throws Error for a BF16 master whose working copy would be FP32.
+  /// Weights and gradients that are stored in another form are kept as the f32 numbers that this
+  /// form holds, moments as codes. The truth path stores everything in f64. Throws Error for a BF16
+  /// master whose working copy would be FP32, and for a group that matches no parameter.
   Parameters(Backend& backend, const ModelConfig& model, const OptimizerConfig& optimizer,
              DType working, Purpose purpose = Purpose::training);
 
@@ -62,7 +79,23 @@ class Parameters {
   const TensorView& enqueue_hash() const;
   /// Those that a backward pass adds to; it writes those of the weights of linear layers.
   void zero_gradients();
+  /// Moments of zero; bounds of weights by the present ones.
   void reset_optimizer();
+
+  /// What weights and gradients are rounded to; plain where nothing is to be done.
+  const QuantSpec& weight_storage() const { return optimizer_.weights; }
+  const QuantSpec& gradient_storage() const { return optimizer_.gradients; }
+  /// Rounds a whole f32 tensor of `parameter` to what `storage` holds.
+  void round(const Parameter& parameter, StateRole role, const TensorView& tensor,
+             const QuantSpec& storage, const RandomKey& key) const;
+  /// Rounds all master weights to their storage, as before the first step of a run.
+  void round_weights(std::uint64_t seed);
+  /// The moment in the backend's real type, as one row: in place where it is stored so, else in
+  /// memory that the next parameter shares. Empty for a state that there is not.
+  TensorView load(StateRole role, const StoredState& state) const;
+  /// Stores what load() has given, and what has become of it since.
+  void store(const Parameter& parameter, StateRole role, const StoredState& state,
+             const RandomKey& key) const;
 
   const ModelConfig& model() const { return model_; }
 
@@ -75,12 +108,24 @@ class Parameters {
   void upload(const Parameter& parameter, std::int64_t first, std::span<const float> values);
 
  private:
+  /// `key` with the numbers of this tensor.
+  static RandomKey key_of(const Parameter& parameter, StateRole role, RandomKey key);
+  void allocate_moments(Parameter& parameter);
+  void assign_groups();
+  /// Memory that parameters share while they are updated.
+  void allocate_scratch();
+  bool is_in_place(const StoredState& state) const;
+  void set_weight_bound(const Parameter& parameter) const;
+
   Backend& backend_;
   ModelConfig model_;
+  OptimizerConfig optimizer_;
   Declaration declaration_;
   DType working_;
   std::vector<Parameter> parameters_;
   TensorView hash_;
+  /// Moments in the backend's real type, and codes and scales of what is rounded in place.
+  TensorView loaded_first_, loaded_second_, rounded_codes_, rounded_scales_;
 };
 
 /// Multiplies `gain` onto the same `channels` of every norm in front of a layer's linear layer and

@@ -63,10 +63,23 @@ const void* subject_of(const AnyOperation& op) {
                 [](const ops::BiasBackward* b) -> const void* { return b->dbias.data; },
                 [](const ops::AccumulateSquareSum* a) -> const void* { return a->gradient.data; },
                 [](const ops::AdamW* a) -> const void* { return a->tensors.master.data; },
+                [](const ops::StoreState* s) -> const void* { return s->state.codes.data; },
+                [](const ops::LoadState* l) -> const void* { return l->state.codes.data; },
+                [](const ops::AdvanceMoments* a) -> const void* { return a->gradient.data; },
+                [](const ops::UpdateWeights* u) -> const void* { return u->master.data; },
                 [](const ops::HashTensor* h) -> const void* { return h->tensor.data; },
                 [](const ops::UpdateDelayedScale* u) -> const void* { return u->state.data; },
                 [](const ops::MeasureOperand* m) -> const void* { return m->record.data; },
                 [](const ops::SmoothingFactors* s) -> const void* { return s->factors.data; },
+                [](const auto*) -> const void* { return nullptr; }},
+      op);
+}
+
+/// Where that of an operation on a state is memory that many share: what is stored, or loaded.
+const void* other_subject_of(const AnyOperation& op) {
+  return std::visit(
+      Overloads{[](const ops::StoreState* s) -> const void* { return s->source.data; },
+                [](const ops::LoadState* l) -> const void* { return l->destination.data; },
                 [](const auto*) -> const void* { return nullptr; }},
       op);
 }
@@ -117,7 +130,8 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
                            const std::vector<std::unique_ptr<Linear>>& linears) {
   for (const Parameter& parameter : parameters.all()) {
     for (const TensorView* view :
-         {&parameter.master(), &parameter.working(), &parameter.gradient()}) {
+         {&parameter.master(), &parameter.working(), &parameter.gradient(),
+          &parameter.tensors.first_moment.codes, &parameter.tensors.second_moment.codes}) {
       if (!view->empty()) parameters_[view->data] = parameter.name();
     }
   }
@@ -142,8 +156,8 @@ PlaceTracker::PlaceTracker(const Parameters& parameters,
 std::string PlaceTracker::layer_of(const AnyOperation& op) const {
   if (const RandomKey* key = key_of(op)) return linears_.at(linear_of(*key));
   const void* const subject = subject_of(op);
-  if (const auto found = parameters_.find(subject); found != parameters_.end()) {
-    return found->second;
+  for (const void* const of : {subject, other_subject_of(op)}) {
+    if (const auto found = parameters_.find(of); found != parameters_.end()) return found->second;
   }
   if (const auto found = states_.find(subject); found != states_.end()) return found->second;
   return {};
@@ -158,7 +172,8 @@ Place PlaceTracker::next(const AnyOperation& op) {
     // Step scalars and the number of the step come before the tokens of the first micro-batch.
     const bool is_batch = upload.destination.dtype == DType::i32 && upload.destination.cols > 1;
     if (is_batch || uploads_ > 0) ++uploads_;
-  } else if (is_one_of<ops::AccumulateSquareSum, ops::BeginUpdate, ops::UpdateDelayedScale>(op)) {
+  } else if (is_one_of<ops::StoreState, ops::AccumulateSquareSum, ops::BeginUpdate,
+                       ops::UpdateDelayedScale>(op)) {
     place_.phase = Phase::update;
   } else if (place_.phase == Phase::load && place_.micro_batch == 0) {
     place_.phase = Phase::weights;

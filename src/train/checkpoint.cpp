@@ -290,8 +290,15 @@ void for_each_state(const CheckpointScope& scope,
                     const std::function<void(const std::string&, const TensorView&)>& visit) {
   for (const Parameter& parameter : scope.parameters.all()) {
     visit("weight/" + parameter.name(), parameter.master());
-    visit("first_moment/" + parameter.name(), parameter.tensors.first_moment);
-    visit("second_moment/" + parameter.name(), parameter.tensors.second_moment);
+    const ParameterTensors& tensors = parameter.tensors;
+    for (const auto& [role, state] : {std::pair{"first_moment/", &tensors.first_moment},
+                                      std::pair{"second_moment/", &tensors.second_moment}}) {
+      if (!state->empty()) visit(role + parameter.name(), state->codes);
+      if (!state->scales.empty()) visit(role + parameter.name() + "/scales", state->scales);
+    }
+    if (!tensors.weight_bound.empty()) {
+      visit("weight_bound/" + parameter.name(), tensors.weight_bound);
+    }
   }
   visit("scalars", scope.scalars);
   for (const auto& linear : scope.linears) {

@@ -73,6 +73,7 @@ void Execution::load_initial_weights(const std::filesystem::path& init_from) {
     load_weights(initial, memory_->parameters);
     if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
   }
+  memory_->parameters.round_weights(config_.seed);
   say("hashing weights and data");
   std::vector<StageContents> contents;
   for (const StageData& data : data_) {
@@ -148,15 +149,17 @@ std::vector<EventRecord> Execution::begin_stage() {
     return events;
   }
   continue_amax_histories(events);
-  if (config.reset_optimizer) {
-    memory_->parameters.reset_optimizer();
-    backend_.fill_zero(memory_->step.scalars);
-  }
   if (config.planted_outliers.channels > 0) {
     plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
+    memory_->parameters.round_weights(config_.seed);
     events.push_back({position_.step + 1, "outliers_planted",
                       fmt::format("{} channels, gain {}", config.planted_outliers.channels,
                                   config.planted_outliers.gain)});
+  }
+  // The bounds of weights, which are of the first stage at the latest, are those after planting.
+  if (config.reset_optimizer || position_.stage == 0) {
+    memory_->parameters.reset_optimizer();
+    backend_.fill_zero(memory_->step.scalars);
   }
   return events;
 }
@@ -169,17 +172,21 @@ StepTaken Execution::step() {
   for (std::int64_t done = 0; done < config.batch_sequences; done += config.micro_batch_sequences) {
     batches.push_back(stream.next(config.micro_batch_sequences, config.sequence_length));
   }
-  const std::int64_t every = config_.logging.statistics_every_steps;
+  const auto is_due = [&](std::int64_t every) {
+    return every > 0 && (position_.stage_step + 1) % every == 1 % every;
+  };
   StepContext context;
   context.seed = config_.seed;
   context.step = static_cast<std::uint32_t>(position_.step + 1);
-  context.log_statistics = every > 0 && (position_.stage_step + 1) % every == 1 % every;
+  context.log_statistics = is_due(config_.logging.statistics_every_steps);
   const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   StepTaken taken;
   taken.trained_tokens = step.accumulate(context, batches, rate);
   if (context.log_statistics) taken.without_history = transformer_->without_history();
-  step.update(config_.optimizer.adamw, taken.trained_tokens);
+  if (is_due(config_.logging.update_errors_every_steps)) taken.update_errors.emplace(backend_);
+  step.update(config_.optimizer.update, config_.seed, taken.trained_tokens,
+              taken.update_errors ? &*taken.update_errors : nullptr);
   StepResults results = step.results(config_.logging.hash_every_step, context.log_statistics);
   taken.statistics = std::move(results.statistics);
 

@@ -17,6 +17,7 @@
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/run_memory.hpp"
+#include "src/train/update_errors.hpp"
 
 namespace fp8lab {
 
@@ -29,6 +30,7 @@ struct StepTaken {
   std::int64_t trained_tokens = 0;
   std::vector<OperandStatistics> statistics;  ///< of each slot of each layer, where they are due
   std::vector<std::uint8_t> without_history;  ///< with them: delayed scales that knew no amax yet
+  std::optional<UpdateErrors> update_errors;  ///< where they are due
 };
 
 class Execution {

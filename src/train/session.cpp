@@ -150,9 +150,13 @@ double ModelSession::gradients(const Batch& batch) {
 
 ModelSession::Step ModelSession::step(const Batch& batch, double learning_rate) {
   require_targets(batch);
+  if (steps_ == 0) {
+    parameters_.round_weights(config_.seed);
+    parameters_.reset_optimizer();
+  }
   const TrainingStep step = training_step(transformer_for(batch));
   const std::int64_t tokens = step.accumulate(context(), {&batch, 1}, learning_rate);
-  step.update(config_.optimizer.adamw, tokens);
+  step.update(config_.optimizer.update, config_.seed, tokens);
   ++steps_;
   const StepResults results = step.results();
   return {results.mean_loss(), results.scalar(StepScalar::kGradNorm)};

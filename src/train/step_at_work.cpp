@@ -20,10 +20,11 @@ StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageC
   }
 }
 
-void StepAtWork::take(std::span<const Batch> batches, const AdamWSpec& optimizer, bool statistics) {
+void StepAtWork::take(std::span<const Batch> batches, const UpdateSpec& optimizer,
+                      bool statistics) {
   StepContext context;
   context.log_statistics = statistics;
-  step().update(optimizer, step().accumulate(context, batches, 1e-3));
+  step().update(optimizer, context.seed, step().accumulate(context, batches, 1e-3));
 }
 
 Batch random_batch(const StageConfig& stage, std::int64_t vocab_size) {

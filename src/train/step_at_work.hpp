@@ -15,7 +15,7 @@ struct StepAtWork {
              const Recipe& recipe);
 
   /// Enqueues one whole step; operands are measured where `statistics` says so.
-  void take(std::span<const Batch> batches, const AdamWSpec& optimizer, bool statistics = false);
+  void take(std::span<const Batch> batches, const UpdateSpec& optimizer, bool statistics = false);
   TrainingStep step() { return {backend, memory.parameters, *transformer, memory.step}; }
 
   Backend& backend;

@@ -105,7 +105,7 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
   const std::vector<Batch> batches(2, unread_batch(stage));
   const auto log_of = [&](std::size_t count) {
     recording.clear_log();
-    step.take(std::span(batches).first(count), config.optimizer.adamw);
+    step.take(std::span(batches).first(count), config.optimizer.update);
     return recording.log();
   };
   const WorkLog one = log_of(1);
@@ -130,10 +130,10 @@ WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recip
     StepAtWork step(timing, config, stage, recipe);
     fill_with_noise(step.memory.parameters);
     const std::vector<Batch> batches(1, random_batch(stage, config.model.vocab_size));
-    step.take(batches, config.optimizer.adamw);
+    step.take(batches, config.optimizer.update);
     for (int i = 0; i < kRepeats; ++i) {
       timing.clear_log();
-      step.take(batches, config.optimizer.adamw);
+      step.take(batches, config.optimizer.update);
       if (log.empty()) log = timing.log();
       for (auto& [key, kind] : log) {
         kind.seconds = std::min(kind.seconds, timing.log().at(key).seconds);

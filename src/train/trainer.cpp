@@ -22,6 +22,11 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::string name_of_state(const QuantSpec& spec) {
+  if (spec == plain_state(DType::f32)) return std::string(name_of(DType::f32));
+  return state_label(spec);
+}
+
 }  // namespace
 
 struct Trainer::Stage {
@@ -82,10 +87,10 @@ RunMeta Trainer::make_meta() {
   meta.simd_target = options_.simd_target;
   meta.seed = config_.seed;
   meta.parameter_count = execution_->parameters().declaration().weights();
-  meta.optimizer_states =
-      fmt::format("m={} v={} master={} gradient={}", name_of(config_.optimizer.first_moment),
-                  name_of(config_.optimizer.second_moment), name_of(config_.optimizer.weights),
-                  name_of(config_.optimizer.gradients));
+  meta.optimizer_states = fmt::format(
+      "m={} v={} master={} gradient={}", name_of_state(config_.optimizer.first_moment),
+      name_of_state(config_.optimizer.second_moment), name_of_state(config_.optimizer.weights),
+      name_of_state(config_.optimizer.gradients));
   std::string stage_recipes;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     meta.stage_names.push_back(config_.stages[i].name);
@@ -210,8 +215,22 @@ void Trainer::train_step(const Stage& stage) {
   }
   record.seconds = elapsed();
   record_step(stage, record, taken.trained_tokens > 0);
+  if (taken.update_errors) record_update_errors(record, *taken.update_errors);
   if (taken.statistics.empty()) return;
   log_->append_tensors(record.step, taken.statistics, taken.without_history);
+}
+
+void Trainer::record_update_errors(const StepRecord& record, const UpdateErrors& errors) {
+  const auto add = [&](const char* name, double value, std::int64_t count) {
+    log_->append(ScoreRecord{record.step, record.stage, name, value, count});
+  };
+  add("update/lost", errors.lost(), errors.with_gradient());
+  if (!errors.has_moments()) return;
+  const UpdateSpec& rule = config_.optimizer.update;
+  const std::int64_t count = errors.elements();
+  if (rule.has_first_moment()) add("update/first_moment_error", errors.first_moment(), count);
+  if (rule.has_second_moment()) add("update/second_moment_error", errors.second_moment(), count);
+  if (rule.rule == UpdateRule::adamw) add("update/direction_error", errors.direction(), count);
 }
 
 void Trainer::record_step(const Stage& stage, const StepRecord& record, bool trained) {

@@ -63,6 +63,7 @@ class Trainer {
   std::vector<TensorName> tensor_names() const;
   Stage begin_stage();
   void train_step(const Stage& stage);
+  void record_update_errors(const StepRecord& record, const UpdateErrors& errors);
   void record_step(const Stage& stage, const StepRecord& record, bool trained);
   void record_nonfinite(const StepRecord& record);
   bool evaluation_is_due(const Stage& stage) const;

@@ -67,25 +67,100 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
   return tokens;
 }
 
-void TrainingStep::update(const AdamWSpec& spec, std::int64_t trained_tokens) const {
+void TrainingStep::update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
+                          UpdateErrors* errors) const {
   if (trained_tokens > 0) {
-    const std::string settings = fmt::format("{} {} {} {} {}", spec.beta1, spec.beta2, spec.epsilon,
-                                             spec.weight_decay, spec.clip_norm);
-    repeat(kUpdate, settings, [&] { update_weights(spec); });
+    const std::string settings = fmt::format(
+        "{} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1, spec.beta2, spec.epsilon,
+        spec.weight_decay, spec.clip_norm, spec.moments == MomentUse::rounded, spec.gradient_bound,
+        spec.rate_factor, seed);
+    RandomKey key;
+    key.seed = seed;
+    key.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
+    // What is measured waits in between, and so is no part that repeats.
+    repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings,
+           [&] { update_weights(spec, key, errors); });
   }
   transformer.update_delayed_scales();
   transformer.end_step();
 }
 
-void TrainingStep::update_weights(const AdamWSpec& spec) const {
+void TrainingStep::update_weights(const UpdateSpec& spec, const RandomKey& key,
+                                  UpdateErrors* errors) const {
   for (const Parameter& parameter : parameters.all()) {
+    parameters.round(parameter, StateRole::gradient, parameter.gradient(),
+                     parameters.gradient_storage(), key);
     backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
   }
   backend.run(ops::BeginUpdate{spec, block.scalars});
   for (const Parameter& parameter : parameters.all()) {
-    backend.run(ops::AdamW{spec, block.scalars, parameter.declaration.weight_decay ? 1.0f : 0.0f,
-                           parameter.tensors});
+    if (errors != nullptr) errors->before(parameter);
+    update_parameter(parameter, spec, key, errors);
+    if (errors != nullptr) errors->after(parameter);
   }
+}
+
+void TrainingStep::update_parameter(const Parameter& parameter, const UpdateSpec& spec,
+                                    const RandomKey& key, UpdateErrors* errors) const {
+  const ParameterTensors& t = parameter.tensors;
+  UpdateSpec own = spec;
+  float decay_mask = parameter.declaration.weight_decay ? 1.0f : 0.0f;
+  own.rate_factor *= parameter.group.learning_rate;
+  if (parameter.group.weight_decay >= 0.0f) {
+    own.weight_decay = parameter.group.weight_decay;
+    decay_mask = 1.0f;
+  }
+  const bool is_plain = is_plain_state(parameters.weight_storage());
+  const bool is_rounded = own.moments == MomentUse::rounded;
+  if (own.rule == UpdateRule::adamw && is_rounded && is_plain &&
+      is_plain_state(t.first_moment.spec) && is_plain_state(t.second_moment.spec)) {
+    backend.run(
+        ops::AdamW{own,
+                   block.scalars,
+                   decay_mask,
+                   {t.master, t.working, t.gradient, t.first_moment.codes, t.second_moment.codes}});
+    return;
+  }
+  constexpr StateRole kFirst = StateRole::first_moment, kSecond = StateRole::second_moment;
+  TensorView m, v;  // in FP32
+  const auto advance = [&] {
+    backend.run(ops::AdvanceMoments{own, block.scalars, t.gradient, m, v});
+    if (errors != nullptr) errors->computed(m, v);
+  };
+  const auto load = [&] {
+    m = parameters.load(kFirst, t.first_moment);
+    v = parameters.load(kSecond, t.second_moment);
+  };
+  const auto store = [&] {
+    parameters.store(parameter, kFirst, t.first_moment, key);
+    parameters.store(parameter, kSecond, t.second_moment, key);
+    if (errors == nullptr) return;
+    load();
+    errors->stored(m, v, own.epsilon);
+  };
+  const auto update = [&] {
+    backend.run(ops::UpdateWeights{own, block.scalars, decay_mask, t.master,
+                                   is_plain ? t.working : TensorView{}, t.gradient, m, v,
+                                   t.weight_bound});
+  };
+  load();
+  if (own.rule == UpdateRule::lion) {  // by the moment of the step before
+    update();
+    advance();
+    store();
+  } else if (is_rounded) {
+    advance();
+    store();
+    load();
+    update();
+  } else {
+    advance();
+    update();
+    store();
+  }
+  if (is_plain) return;
+  parameters.round(parameter, StateRole::weights, t.master, parameters.weight_storage(), key);
+  if (!t.working.empty()) backend.run(ops::Copy{t.master, t.working});
 }
 
 void TrainingStep::repeat(std::optional<std::size_t> part, const std::string& settings,

@@ -15,6 +15,7 @@
 #include "src/data/dataset.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/update_errors.hpp"
 
 namespace fp8lab {
 
@@ -58,16 +59,20 @@ struct TrainingStep {
   std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
                           double learning_rate) const;
 
-  /// Gradient norm over all parameters, clipping, AdamW; then delayed scales take the amaxes of the
-  /// step. Without trained tokens there is no gradient, and the weights stay: moments and weight
-  /// decay alone would move them.
-  void update(const AdamWSpec& spec, std::int64_t trained_tokens) const;
+  /// Gradient norm over all parameters, clipping, the update; then delayed scales take the amaxes
+  /// of the step. Without trained tokens there is no gradient, and the weights stay: moments and
+  /// weight decay alone would move them. `seed` is that of stochastically rounded states. `errors`,
+  /// where there is one, measures the update, which then waits for downloads.
+  void update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
+              UpdateErrors* errors = nullptr) const;
 
   /// Waits, once, for the end of what has been enqueued.
   StepResults results(bool weight_hash = false, bool statistics = false) const;
 
  private:
-  void update_weights(const AdamWSpec& spec) const;
+  void update_weights(const UpdateSpec& spec, const RandomKey& key, UpdateErrors* errors) const;
+  void update_parameter(const Parameter& parameter, const UpdateSpec& spec, const RandomKey& key,
+                        UpdateErrors* errors) const;
   /// Enqueues a part of the step, which the transformer's backend may have kept (without `part`:
   /// has not) from an earlier step with these settings.
   void repeat(std::optional<std::size_t> part, const std::string& settings,

@@ -204,6 +204,69 @@ def test_training_without_an_fp32_master(tmp_path: Path, recipe: str) -> None:
         assert result.returncode == 0, result.stderr
 
 
+# States of every kind: codes with scales and codebooks, 16 bits, rounded weights and gradients.
+STATES = {
+    "coat": ["optimizer=coat", "optimizer.gradients=e5m2/tensor/pow2"],
+    "fp8_lm_o2": ["optimizer=fp8_lm_o2", "optimizer.weights=fp16/tensor/pow2/stochastic"],
+    "lns_madam": ["optimizer=lns_madam", "optimizer.second_moment=e5m2/1x64/stochastic"],
+    "lion": ["optimizer.kind=lion", "optimizer.first_moment=e5m6/1x128"],
+    "sgd": ["optimizer.kind=sgd", "optimizer.first_moment=bf16"],
+}
+
+
+@pytest.mark.parametrize("optimizer", STATES)
+def test_stored_states_resume_to_the_same_bits(tmp_path: Path, optimizer: str) -> None:
+    config = write_config(tmp_path, "te_delayed", cpt=4, sft=4)
+    states = [word for state in STATES[optimizer] for word in ("--set", state)]
+    states += ["--set", "logging.update_errors_every_steps=3"]
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    result = train(config, whole, *states, "--threads", "2")
+    assert result.returncode == 0, result.stderr
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", str(config), "--out", str(halves), *states],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert kill_after(process, halves, 1, 0.0), "the run must really have been killed"
+    result = train(config, halves, *states, "--resume", "--threads", "1")
+    assert result.returncode == 0, result.stderr
+    assert step_hashes(halves) == step_hashes(whole)
+    assert len(set(step_hashes(whole))) == 8, "every step changes the weights"
+    scores = []
+    for out in (whole, halves):
+        with open_run(out) as run:
+            names = [name.decode() for name in run["/scores/name"][:]]
+            columns = [run[f"/scores/{key}"][:].tolist() for key in ("step", "value", "count")]
+            scores.append([row for row in zip(names, *columns) if row[0].startswith("update/")])
+    assert scores[0] == scores[1]
+    assert {row[1] for row in scores[0]} == {1, 4, 5, 8}, "steps 1 and 4 of each stage"
+    assert all(0 <= row[2] < 1 for row in scores[0] if row[0] == "update/lost")
+    # Its weights start another run, and are what `eval` reads.
+    start = ["--init-from", str(whole / "checkpoint.safetensors")]
+    result = train(config, tmp_path / "next", *states, *start)
+    assert result.returncode == 0, result.stderr
+
+
+def test_moments_take_the_bytes_of_their_formats(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "bf16", cpt=1, sft=1)
+    sizes = {}
+    for name, states in {"fp32": [], "coat": ["--set", "optimizer=coat"]}.items():
+        assert train(config, tmp_path / name, *states).returncode == 0
+        checkpoint = (tmp_path / name / "checkpoint.safetensors").read_bytes()
+        header = json.loads(checkpoint[8 : 8 + int.from_bytes(checkpoint[:8], "little")])
+        sizes[name] = {
+            kind: sum(
+                tensor["data_offsets"][1] - tensor["data_offsets"][0]
+                for tensor_name, tensor in header.items()
+                if tensor_name.startswith(kind)
+            )
+            for kind in ("weight/", "first_moment/", "second_moment/")
+        }
+    assert sizes["coat"]["weight/"] == sizes["fp32"]["weight/"] == sizes["fp32"]["first_moment/"]
+    for kind in ("first_moment/", "second_moment/"):  # 8 bits, and three numbers for 128 elements
+        assert 0.27 < sizes["coat"][kind] / sizes["fp32"][kind] < 0.29
+
+
 def test_bf16_gradients_are_not_accumulated(tmp_path: Path) -> None:
     config = write_config(tmp_path, "infir2")
     result = train(config, tmp_path / "run", "--set", "optimizer.gradients=bf16")

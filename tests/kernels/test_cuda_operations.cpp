@@ -363,7 +363,7 @@ TEST_CASE("cuda optimizer") {
     Twin working(DType::bf16, s.rows, s.cols, Fill::any_bits, seed + 4, place);
     Twin scalars(DType::f32, 1, StepScalar::kCount, Fill::ordinary, seed + 5);
     for (std::int64_t i = 0; i < StepScalar::kCount; ++i) scalars.set(0, i, i == 0 ? 1e-3 : 0.0);
-    AdamWSpec spec;
+    UpdateSpec spec;
     for (int step = 0; step < 4; ++step) {
       spec.clip_norm = step == 2 ? 0.0f : 1.0f;
       compare(

@@ -17,18 +17,18 @@ float next_power(float power, float beta) {
   return next > kSmallestNormal ? next : kSmallestNormal;
 }
 
-AdamWFactors factors_of(const AdamWSpec& spec, const float* scalars, float decay_mask,
+AdamWFactors factors_of(const UpdateSpec& spec, const float* scalars, float decay_mask,
                         const AdamWTensors& tensors) {
-  const float learning_rate = scalars[StepScalar::kLearningRate];
+  const UpdateFactors of_step = update_factors(spec, scalars, decay_mask);
   AdamWFactors factors{};
-  factors.decay = 1.0f - ((learning_rate * spec.weight_decay) * decay_mask);
-  factors.clip = scalars[StepScalar::kClipFactor];
+  factors.decay = of_step.decay;
+  factors.clip = of_step.clip;
   factors.beta1 = spec.beta1;
-  factors.one_minus_beta1 = 1.0f - spec.beta1;
+  factors.one_minus_beta1 = of_step.one_minus_beta1;
   factors.beta2 = spec.beta2;
-  factors.one_minus_beta2 = 1.0f - spec.beta2;
-  factors.rate = learning_rate / (1.0f - scalars[StepScalar::kBeta1Power]);
-  factors.root = __builtin_sqrtf(1.0f - scalars[StepScalar::kBeta2Power]);
+  factors.one_minus_beta2 = of_step.one_minus_beta2;
+  factors.rate = of_step.first_rate;
+  factors.root = of_step.root;
   factors.epsilon = spec.epsilon;
   factors.bf16_first_moment = tensors.first_moment.dtype == DType::bf16;
   factors.bf16_second_moment = tensors.second_moment.dtype == DType::bf16;

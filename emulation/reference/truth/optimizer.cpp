@@ -13,6 +13,29 @@ void multiply_power(double& power, float beta) {
   power = (power == 0 ? 1.0 : power) * static_cast<double>(beta);
 }
 
+double rate_of(const UpdateSpec& spec, const TensorView& scalars) {
+  return element(scalars, StepScalar::kLearningRate) * static_cast<double>(spec.rate_factor);
+}
+
+Eigen::ArrayXXd clipped(const TensorView& gradient, const TensorView& scalars) {
+  return matrix(gradient.flat()).array() * element(scalars, StepScalar::kClipFactor);
+}
+
+/// w * 2^(-rate * n) away from zero or towards it, by the integer n next to g / sqrt(v).
+void multiply_weights(const ops::UpdateWeights& op, const Eigen::ArrayXXd& gradient, double rate) {
+  const double correction = 1 - element(op.scalars, StepScalar::kBeta2Power);
+  const auto limit = static_cast<double>(op.spec.gradient_bound);
+  const double largest = element(op.weight_bound, 0);
+  auto weights = matrix(op.master.flat()).array();
+  const auto second = matrix(op.second_moment.flat()).array();
+  for (Eigen::Index i = 0; i < weights.size(); ++i) {
+    const double normed = gradient(i) / std::sqrt(second(0, i) / correction);
+    const double n = std::isnan(normed) ? 0.0 : std::nearbyint(std::clamp(normed, -limit, limit));
+    const double step = weights(0, i) > 0 ? -rate * n : rate * n;
+    weights(0, i) = std::clamp(weights(0, i) * std::exp2(step), -largest, largest);
+  }
+}
+
 }  // namespace
 
 void run(const ops::AccumulateSquareSum& op) {
@@ -30,7 +53,7 @@ void run(const ops::BeginUpdate& op) {
 }
 
 void run(const ops::AdamW& op) {
-  const double rate = element(op.scalars, StepScalar::kLearningRate);
+  const double rate = rate_of(op.spec, op.scalars);
   const double beta1 = static_cast<double>(op.spec.beta1),
                beta2 = static_cast<double>(op.spec.beta2);
   const Eigen::ArrayXXd gradient =
@@ -46,6 +69,51 @@ void run(const ops::AdamW& op) {
       1 - rate * static_cast<double>(op.spec.weight_decay) * static_cast<double>(op.decay_mask);
   master -= rate / correction1 * first /
             ((second / correction2).sqrt() + static_cast<double>(op.spec.epsilon));
+}
+
+// States are kept as they are computed.
+void run(const ops::StoreState& op) { matrix(op.state.codes.flat()) = matrix(op.source); }
+
+void run(const ops::LoadState& op) { matrix(op.destination) = matrix(op.state.codes.flat()); }
+
+void run(const ops::AdvanceMoments& op) {
+  const double beta1 = static_cast<double>(op.spec.beta1),
+               beta2 = static_cast<double>(op.spec.beta2);
+  const Eigen::ArrayXXd gradient = clipped(op.gradient, op.scalars);
+  if (op.spec.has_first_moment()) {
+    auto first = matrix(op.first_moment.flat()).array();
+    switch (op.spec.rule) {
+      case UpdateRule::sgd: first = beta1 * first + gradient; break;
+      case UpdateRule::lion: first = beta2 * first + (1 - beta2) * gradient; break;
+      default: first = beta1 * first + (1 - beta1) * gradient;
+    }
+  }
+  if (op.spec.has_second_moment()) {
+    auto second = matrix(op.second_moment.flat()).array();
+    second = beta2 * second + (1 - beta2) * gradient.square();
+  }
+}
+
+void run(const ops::UpdateWeights& op) {
+  const double rate = rate_of(op.spec, op.scalars);
+  const Eigen::ArrayXXd gradient = clipped(op.gradient, op.scalars);
+  if (op.spec.rule == UpdateRule::madam) return multiply_weights(op, gradient, rate);
+  auto master = matrix(op.master.flat()).array();
+  const auto first = matrix(op.first_moment.flat()).array();
+  master *=
+      1 - rate * static_cast<double>(op.spec.weight_decay) * static_cast<double>(op.decay_mask);
+  if (op.spec.rule == UpdateRule::sgd) {
+    master -= rate * first;
+  } else if (op.spec.rule == UpdateRule::lion) {
+    const auto beta1 = static_cast<double>(op.spec.beta1);
+    master -= rate * (beta1 * first + (1 - beta1) * gradient).sign();
+  } else {
+    const double correction1 = 1 - element(op.scalars, StepScalar::kBeta1Power);
+    const double correction2 = 1 - element(op.scalars, StepScalar::kBeta2Power);
+    master -= rate / correction1 * first /
+              ((matrix(op.second_moment.flat()).array() / correction2).sqrt() +
+               static_cast<double>(op.spec.epsilon));
+  }
 }
 
 }  // namespace fp8lab::truth

@@ -47,7 +47,7 @@ def _tokens(values: ArrayLike, name: str) -> NDArray[np.int32]:
 
 
 class Model:
-    """A decoder of the Llama, Qwen2 or Qwen3 family with weights, AdamW state and numerics.
+    """A decoder of the Llama, Qwen2 or Qwen3 family with weights, optimizer state and numerics.
 
     `source` is a folder that transformers saved (config.json and safetensors), whose weights are
     loaded; or the name or TOML file of one of fp8lab's models, which starts from random weights of
@@ -103,7 +103,7 @@ class Model:
         return self._model.parameters()
 
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Sets all weights from float32, float16 or bfloat16 arrays; AdamW's state stays."""
+        """Sets all weights from float32, float16 or bfloat16 arrays, not the state of the optimizer."""
         self._model.set_parameters(dict(weights))
 
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
@@ -169,7 +169,7 @@ class Model:
     def step(
         self, tokens: ArrayLike, targets: ArrayLike | None = None, *, learning_rate: float
     ) -> Step:
-        """One step of AdamW with clipping."""
+        """One step of the optimizer, AdamW unless `kind` names another, with clipping."""
         return Step(*self._model.step(*self._batch(tokens, targets), learning_rate))
 
     def save(

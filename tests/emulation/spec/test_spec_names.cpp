@@ -24,6 +24,13 @@ TEST_CASE("format names are inverse to each other") {
   CHECK(format_by_name("e5m2ieee") == numerics::kE5M2);
   CHECK(format_by_name("int8") == numerics::kInt8);
   CHECK(format_by_name("lns8g8") == numerics::kLns8);
+  for (const char* name : {"lns10g32", "lns16g2048", "lns9g2", "lns16g256"}) {
+    REQUIRE(format_by_name(name));
+    CHECK(format_name(*format_by_name(name)) == name);
+  }
+  for (const char* name : {"lns17g2048", "lns16g4096", "lns16g128"}) {  // the last of 256 octaves
+    CHECK_FALSE(format_by_name(name));
+  }
   CHECK(format_by_name("e5m6")->bias == 15);
   CHECK(format_by_name("e3m2fnuz")->bias == 4);
   CHECK(format_by_name("e3m2fnuz") == format_by_name("e3m2fnuzb4"));
@@ -35,7 +42,7 @@ TEST_CASE("other format names are refused") {
        {"",           "e",        "e4",       "m3",     "e0m3",    "e9m3",
         "e4m24",      "e4m3x",    "e4m3fnb",  "e5m0",   "e8m23b3", "e1m0f0",
         "e4m3ieeefn", "int",      "int2",     "int9",   "int8b",   "lns",
-        "lns8g",      "lns8g3",   "lns8g128", "lns9g8", "lns4g16", "logfmt",
+        "lns8g",      "lns8g3",   "lns8g128", "lns2g1", "lns4g16", "logfmt",
         "logfmt2",    "logfmt10", "e 4m3",    "e-4m3",  "fp8",     "e99999999999999999999m1",
         "e2m1b255"}) {
     INFO(name);

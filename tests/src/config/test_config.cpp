@@ -45,8 +45,8 @@ void check_same(const RunConfig& a, const RunConfig& b) {
   CHECK(a.seed == b.seed);
   CHECK(a.init_from == b.init_from);
   CHECK(a.model == b.model);
-  CHECK(a.optimizer.adamw.beta2 == b.optimizer.adamw.beta2);
-  CHECK(a.optimizer.adamw.epsilon == b.optimizer.adamw.epsilon);
+  CHECK(a.optimizer.update.beta2 == b.optimizer.update.beta2);
+  CHECK(a.optimizer.update.epsilon == b.optimizer.update.epsilon);
   CHECK(a.optimizer.weights == b.optimizer.weights);
   CHECK(a.optimizer.gradients == b.optimizer.gradients);
   CHECK(a.optimizer.first_moment == b.optimizer.first_moment);

@@ -434,7 +434,7 @@ TEST_CASE("other weights, another rate and other operations are told apart") {
   CHECK(order.a->kind != order.b->kind);
 
   RunConfig moments = tiny_run("bf16");
-  moments.optimizer.adamw.beta2 = 0.9f;
+  moments.optimizer.update.beta2 = 0.9f;
   const LocatedDifference update = located(moments);
   CHECK(update.where == LocatedDifference::Where::operation);
   CHECK(update.a->place.phase == Phase::update);

@@ -32,7 +32,7 @@ StageConfig small_stage() {
 RunConfig run_of(const ModelConfig& model) {
   RunConfig config;
   config.model = model;
-  config.optimizer.second_moment = DType::bf16;
+  config.optimizer.second_moment = plain_state(DType::bf16);
   return config;
 }
 
@@ -64,7 +64,7 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
   }
   const std::vector<Batch> batches = {first_batch(stage)};
   const TrainingStep step{*backend, run.parameters, *transformer, run.step};
-  step.update(config.optimizer.adamw, step.accumulate(StepContext{}, batches, 1e-3));
+  step.update(config.optimizer.update, 1, step.accumulate(StepContext{}, batches, 1e-3));
   if (evaluator) evaluator->evaluate(StepContext{}, true);
   CHECK(held() == plan.total());
   CHECK((plan.caches > 0) == stage.eval.has_value());
@@ -148,7 +148,8 @@ TEST_CASE("planned memory is to the byte what a stage allocates") {
   config.model = fp8lab::test::gpt2_model();  // positions in a table, a mean for each token
   config.model.max_position_embeddings = 4096;
   check_memory(config, stage, load_recipe("infir2"));
-  config.optimizer.weights = config.optimizer.gradients = DType::bf16;  // no FP32 master
+  config.optimizer.weights = config.optimizer.gradients =
+      plain_state(DType::bf16);  // no FP32 master
   check_memory(config, stage, load_recipe("infir2"));
   check_memory(config, stage, load_recipe("bf16"));
   config.optimizer = {};

@@ -91,7 +91,7 @@ TEST_CASE("one micro-batch, and the warm-up of a history, count as they should")
 TEST_CASE("a step that cannot accumulate is recorded and timed with its one micro-batch") {
   Case c;
   c.stage.batch_sequences = 2;
-  c.config.optimizer.weights = c.config.optimizer.gradients = DType::bf16;
+  c.config.optimizer.weights = c.config.optimizer.gradients = plain_state(DType::bf16);
   const Recipe recipe = load_recipe("infir2");
   const WorkLog log = record_step(c.config, c.stage, recipe, *c.backend);
   CHECK(named(log, "embedding_forward").calls == 1);

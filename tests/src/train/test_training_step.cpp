@@ -125,13 +125,13 @@ TEST_CASE("what a step gives to be repeated is the same every time") {
   Transformer transformer(backend, parameters, model, recipe, BatchShape{2, 32, {}});
   const StepBlock block(backend);
   const TrainingStep step{backend, parameters, transformer, block};
-  AdamWSpec spec;
+  UpdateSpec spec;
   const auto take = [&](std::uint32_t number, bool logged) {
     const std::vector<Batch> batches = {dataset.next(2, 32), dataset.next(2, 32)};
     StepContext context;
     context.step = number;
     context.log_statistics = logged;
-    step.update(spec, step.accumulate(context, batches, 1e-3));
+    step.update(spec, 1, step.accumulate(context, batches, 1e-3));
   };
   for (std::uint32_t number = 1; number <= 9; ++number) take(number, number % 3 == 1);
   // Two micro-batches and the update; a logged micro-batch comes first for the first time.

@@ -30,7 +30,7 @@ TEST_CASE("square sums of large and small gradients") {
 }
 
 TEST_CASE("begin_update clips by the norm and counts beta powers from fresh zeros") {
-  AdamWSpec spec;
+  UpdateSpec spec;
   Matrix scalars(DType::f32, 1, StepScalar::kCount);
   scalars.set(StepScalar::kGradNormSquared, 16.0);
   cpu::run(ops::BeginUpdate{spec, scalars.view()});
@@ -57,7 +57,7 @@ TEST_CASE("adamw follows PyTorch's order over several steps") {
   const DType first_type = GENERATE(DType::f32, DType::bf16);
   const DType second_type = GENERATE(DType::f32, DType::bf16);
   const std::int64_t rows = 3, cols = 700;
-  AdamWSpec spec;
+  UpdateSpec spec;
   Matrix master = Matrix::random(DType::f32, rows, cols, 2);
   Matrix working(DType::bf16, rows, cols), first(first_type, rows, cols);
   Matrix second(second_type, rows, cols), scalars(DType::f32, 1, StepScalar::kCount);
@@ -111,7 +111,7 @@ TEST_CASE("adamw follows PyTorch's order over several steps") {
 
 TEST_CASE("bf16 weights and gradients are those of an fp32 update, rounded once") {
   const std::int64_t rows = 3, cols = 1500;
-  const AdamWSpec spec;
+  const UpdateSpec spec;
   const auto rounded = [](const Matrix& values) {
     Matrix result(DType::bf16, values.rows(), values.cols());
     for (std::int64_t i = 0; i < values.rows() * values.cols(); ++i) result.set(i, values.at(i));
@@ -154,7 +154,7 @@ TEST_CASE("bf16 weights and gradients are those of an fp32 update, rounded once"
 TEST_CASE("a master in bf16 has no working copy") {
   Matrix weights(DType::bf16, 2, 8), copy(DType::bf16, 2, 8), state(DType::f32, 2, 8);
   Matrix scalars(DType::f32, 1, StepScalar::kCount);
-  const AdamWSpec spec;
+  const UpdateSpec spec;
   const ops::AdamW op{spec,
                       scalars.view(),
                       1.0f,

@@ -1,0 +1,51 @@
+#include "emulation/spec/state_rules.hpp"
+
+#include "emulation/spec/quant_rules.hpp"
+
+namespace fp8lab {
+
+std::int64_t stored_tiles(const QuantSpec& spec, std::int64_t n) {
+  if (spec.scale_source != ScaleSource::current || n == 0) return 0;
+  return (n + state_tile(spec, n) - 1) / state_tile(spec, n);
+}
+
+QuantSpec as_operand(const QuantSpec& spec) {
+  QuantSpec operand = spec;
+  if (spec.has_scale() && !spec.is_quantized()) operand.format = numerics::kE5M2;
+  return operand;
+}
+
+std::string state_label(const QuantSpec& spec) {
+  const QuantSpec operand = as_operand(spec);
+  return format_name(spec.format) + label(operand).substr(format_name(operand.format).size());
+}
+
+std::optional<std::string> refuse_state(const QuantSpec& spec) {
+  if (is_plain_state(spec)) return {};
+  const std::string name = format_name(spec.format);
+  if (!spec.format.has_sign) return name + " has no sign; accepted: signed formats";
+  if (spec.format.bits() > 16) {
+    return name + " has more than 16 bits; accepted: fp32, or a format of at most 16 bits";
+  }
+  if (spec.format.encoding == numerics::Encoding::tile_logarithm) {
+    return name + " has a codebook of each tile; accepted: formats whose codes have fixed values";
+  }
+  if (spec.scale_source == ScaleSource::delayed) {
+    return "a state is scaled by its own amax; accepted: no delayed scale";
+  }
+  if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
+    return "two-level scales are for operands; accepted: a scale format of one level";
+  }
+  if (spec.tile.rows > 1 || spec.tile.is_row()) {
+    return "tile " + tile_name(spec.tile) +
+           "; a state is one row of all elements; accepted: tensor, or 1xC such as 1x128";
+  }
+  if (spec.transform && !spec.transform.is_expansion()) {
+    return "transform " + transform_name(spec.transform) + "; accepted: expand, or none";
+  }
+  // What holds for operands as well: codebooks, static scales.
+  if (const auto refusal = refuse_quantizer(as_operand(spec))) return refusal->reason;
+  return {};
+}
+
+}  // namespace fp8lab

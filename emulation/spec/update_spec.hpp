@@ -1,0 +1,55 @@
+// How weights are updated from their gradients: the rule and its numbers.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "emulation/numerics/host_device.hpp"
+
+namespace fp8lab {
+
+/// The arithmetic of each, element by element, is written down in ops/update.hpp.
+enum class UpdateRule : std::uint8_t {
+  adamw,  ///< Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2
+  lion,   ///< Chen et al. 2023 (arXiv:2302.06675), algorithm 2
+  sgd,    ///< heavy ball, with decoupled weight decay
+  madam,  ///< LNS-Madam as released (Zhao et al. 2021, arXiv:2106.13914; recipes.md section 3.4)
+};
+
+constexpr std::string_view name_of(UpdateRule rule) {
+  switch (rule) {
+    case UpdateRule::adamw: return "adamw";
+    case UpdateRule::lion: return "lion";
+    case UpdateRule::sgd: return "sgd";
+    case UpdateRule::madam: return "madam";
+  }
+  return "?";
+}
+
+/// Which moments change the weights.
+enum class MomentUse : std::uint8_t {
+  rounded,    ///< as they are stored after the step
+  unrounded,  ///< as they are computed; they are rounded to their storage afterwards (MS-AMP)
+};
+
+struct UpdateSpec {
+  UpdateRule rule = UpdateRule::adamw;
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.1f;
+  float clip_norm = 1.0f;  ///< 0: no clipping
+  MomentUse moments = MomentUse::rounded;
+  float gradient_bound = 10.0f;  ///< madam: of a gradient over its root mean square
+  float weight_bound = 3.0f;     ///< madam: of a weight, in root mean squares of its first tensor
+  float rate_factor = 1.0f;      ///< of the step's learning rate
+
+  bool operator==(const UpdateSpec&) const = default;
+
+  FP8LAB_HD constexpr bool has_first_moment() const { return rule != UpdateRule::madam; }
+  FP8LAB_HD constexpr bool has_second_moment() const {
+    return rule == UpdateRule::adamw || rule == UpdateRule::madam;
+  }
+};
+
+}  // namespace fp8lab
