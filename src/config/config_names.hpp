@@ -54,6 +54,12 @@ inline constexpr std::array<Named<ScheduleKind>, 4> kScheduleKindNames = {{
     {"constant", ScheduleKind::constant},
 }};
 
+inline constexpr std::array<Named<StressKind>, 3> kStressKindNames = {{
+    {"outlier_channels", StressKind::outlier_channels},
+    {"aligned_swiglu", StressKind::aligned_swiglu},
+    {"spike", StressKind::spike},
+}};
+
 inline constexpr std::array<Named<NonfinitePolicy>, 2> kNonfinitePolicyNames = {{
     {"stop", NonfinitePolicy::stop},
     {"keep_going", NonfinitePolicy::keep_going},

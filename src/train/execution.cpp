@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/io/hash.hpp"
+#include "src/model/stress.hpp"
 #include "src/train/identity.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/run_check.hpp"
@@ -152,12 +153,6 @@ std::vector<EventRecord> Execution::begin_stage() {
     memory_->parameters.reset_optimizer();
     backend_.fill_zero(memory_->step.scalars);
   }
-  if (config.planted_outliers.channels > 0) {
-    plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
-    events.push_back({position_.step + 1, "outliers_planted",
-                      fmt::format("{} channels, gain {}", config.planted_outliers.channels,
-                                  config.planted_outliers.gain)});
-  }
   return events;
 }
 
@@ -177,7 +172,12 @@ StepTaken Execution::step() {
   const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   StepTaken taken;
+  StressedStep stressed(backend_, memory_->parameters, config, position_.stage_step, config_.seed);
+  for (const std::string& what : stressed.events()) {
+    taken.events.push_back({position_.step + 1, "stress", what});
+  }
   taken.trained_tokens = step.accumulate(context, batches, rate);
+  stressed.end();
   if (context.log_statistics) taken.without_history = transformer_->without_history();
   step.update(config_.optimizer.adamw, taken.trained_tokens);
   StepResults results = step.results(config_.logging.hash_every_step, context.log_statistics);

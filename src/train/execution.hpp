@@ -29,6 +29,7 @@ struct StepTaken {
   std::int64_t trained_tokens = 0;
   std::vector<OperandStatistics> statistics;  ///< of each slot of each layer, where they are due
   std::vector<std::uint8_t> without_history;  ///< with them: delayed scales that knew no amax yet
+  std::vector<EventRecord> events;            ///< its stresses
 };
 
 class Execution {

@@ -119,14 +119,20 @@ TEST_CASE("each configuration has its own hash, whatever way it is written") {
   for (const std::vector<Assignment>& same : std::vector<std::vector<Assignment>>{
            {{"seed", "1"}, {"logging.every_steps", "1"}},
            {{"model.head_dim", "64"}, {"stages.one.micro_batch_sequences", "4"}},
-           {{"stages.one.planted_outliers.gain", "4096"}},
+           {{"stages.one.stress", "[]"}},
+           {{"stages.one.planted_outliers.channels", "0"}},  // as runs stored it that had none
            {{"name", "other"}, {"backend", "truth"}, {"recipe", "infir2"}},
            {{"init_from", "somewhere"}, {"stages.one.recipe", "infir2"}},
            {{"stages.two.eval.multiple_choice", "q.jsonl"}}}) {
     INFO(same.front().key);
     CHECK(with(same).hash == hash);
   }
-  CHECK(with({{"stages.one.planted_outliers", "{channels = 1, gain = 4096}"}}).hash != hash);
+  const auto stressed = [](const std::string& keys) {
+    return with({{"stages.one.stress", "[{" + keys + "}]"}}).hash;
+  };
+  CHECK(stressed("kind = \"spike\"") != hash);
+  CHECK(stressed("kind = \"spike\", at_step = 0, factor = 64") == stressed("kind = \"spike\""));
+  CHECK(stressed("kind = \"spike\", at_step = 1") != stressed("kind = \"spike\""));
 }
 
 // A struct of two releases: the second has a key more.
