@@ -99,7 +99,7 @@ def test_a_spike_changes_no_bit_without_a_history_of_amaxes(folder: Path, recipe
 
 def test_delayed_scaling_saturates_at_a_spike_and_underflows_after_it(folder: Path) -> None:
     plain = trained(folder, "te_delayed-plain", "te_delayed")
-    spiked = trained(folder, "te_delayed-spike", "te_delayed", SPIKE.replace("}", ", factor=4096}"))
+    spiked = trained(folder, "te_delayed-spike", "te_delayed", SPIKE.replace("}", ", factor=65536}"))
     same = column(plain, "hashes/weights") == column(spiked, "hashes/weights")
     assert same.tolist() == [True] * SPIKE_STEP + [False] * (STEPS - SPIKE_STEP)
     for layer in ("layers.0.attention.qkv", "layers.0.mlp.gate_up"):
@@ -140,7 +140,6 @@ def test_stressed_runs_are_executed_again(folder: Path) -> None:
     assert [step for step, _ in events(folder / "a")] == [2, 3, 4, 5, 5, 6, 6, 7]
     assert "8 steps that both have: same bits" in succeeded("compare", "a", "b", cwd=folder)
     assert "8 steps, same bits" in succeeded("verify", "a", "--from", 0, "--steps", 8, cwd=folder)
-    assert "2 steps, same bits" in succeeded("verify", "a", "--from", 4, "--steps", 2, cwd=folder)
 
 
 def test_another_stress_is_named(folder: Path) -> None:

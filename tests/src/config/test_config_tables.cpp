@@ -44,7 +44,10 @@ TEST_CASE("every key says what it is for, what it may be and what it is when abs
 TEST_CASE("the keys that are listed are those that --set takes") {
   int keys = 0;
   for (const KeyHelp& key : run_keys()) {
-    if (key.is_table || key.path.find("sources") != std::string::npos) continue;
+    // Keys of tables in a list within a stage are not addressed singly.
+    const bool is_in_list = key.path.find("sources") != std::string::npos ||
+                            key.path.find("stress") != std::string::npos;
+    if (key.is_table || is_in_list) continue;
     const std::string stages = "stages.";
     const std::string path =
         key.path.starts_with(stages) ? "stages.two." + key.path.substr(stages.size()) : key.path;
