@@ -126,7 +126,7 @@ TEST_CASE("outlier channels leave the function as it is, to the bit") {
       GENERATE(test::small_model(), test::qwen3_model(), test::biased_model(), test::gpt2_model());
   ModelAtWork work = at_work("cpu", model), plain = at_work("cpu", model);
   REQUIRE_FALSE(stressed(work, outliers(2, 4096)).empty());
-  CHECK(weights(work) != weights(plain));
+  CHECK((weights(work) != weights(plain)));
   CHECK(work.loss() == plain.loss());
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a gain that grows is a power of two in every step and arrives") {
                                  "outlier_channels: 2 channels, gain 4",
                                  "outlier_channels: 2 channels, gain 8"});
   stressed(at_once, outliers(2, 8));
-  CHECK(weights(slowly) == weights(at_once));
+  CHECK((weights(slowly) == weights(at_once)));
 }
 
 TEST_CASE("an aligned SwiGLU has a gate that is a multiple of its other half") {
@@ -176,7 +176,7 @@ TEST_CASE("an aligned SwiGLU has a gate that is a multiple of its other half") {
   };
   CHECK(check("layers.1.mlp.gate_up.weight", h) == check("layers.1.mlp.gate_up.bias", 1));
   const auto untouched = work.parameters.download(named(work, "layers.0.mlp.gate_up.weight"));
-  CHECK(untouched == plain.parameters.download(named(plain, "layers.0.mlp.gate_up.weight")));
+  CHECK((untouched == plain.parameters.download(named(plain, "layers.0.mlp.gate_up.weight"))));
   CHECK(work.loss() != plain.loss());
 }
 
@@ -191,10 +191,10 @@ TEST_CASE("without quantization a spike changes no bit of loss, gradients and we
   CHECK(spiked.events() == std::vector<std::string>{"spike: factor 64"});
   CHECK(work.read(named(work, "layers.0.mlp.norm.weight").master()).front() == 64);
   CHECK(work.loss_and_gradients() == plain.loss_and_gradients());
-  CHECK(gradients(work) != gradients(plain));
+  CHECK((gradients(work) != gradients(plain)));
   spiked.end();
-  CHECK(gradients(work) == gradients(plain));
-  CHECK(weights(work) == weights(plain));
+  CHECK((gradients(work) == gradients(plain)));
+  CHECK((weights(work) == weights(plain)));
   CHECK(work.parameters.hash() == plain.parameters.hash());
   CHECK(work.loss_and_gradients() == plain.loss_and_gradients());  // the working copies
 }
