@@ -87,6 +87,16 @@ ModelAtWork at_work(const std::string& backend, const ModelConfig& model,
   return {backend, model, load_recipe(recipe)};
 }
 
+/// Biases begin at zero, which no factor changes.
+void fill_biases(ModelAtWork& work) {
+  for (const Parameter& parameter : work.parameters.all()) {
+    if (!parameter.name().ends_with(".bias")) continue;
+    std::vector<float> bias(static_cast<std::size_t>(parameter.master().size()));
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = 0.01f * static_cast<float>(i % 7 + 1);
+    work.parameters.upload(parameter, bias);
+  }
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -125,6 +135,8 @@ TEST_CASE("outlier channels leave the function as it is, to the bit") {
   const ModelConfig model =
       GENERATE(test::small_model(), test::qwen3_model(), test::biased_model(), test::gpt2_model());
   ModelAtWork work = at_work("cpu", model), plain = at_work("cpu", model);
+  fill_biases(work);
+  fill_biases(plain);
   REQUIRE_FALSE(stressed(work, outliers(2, 4096)).empty());
   CHECK((weights(work) != weights(plain)));
   CHECK(work.loss() == plain.loss());
@@ -187,6 +199,8 @@ TEST_CASE("without quantization a spike changes no bit of loss, gradients and we
   const char* recipe = GENERATE("bf16", "fp32");
   INFO(backend << " " << recipe);
   ModelAtWork work = at_work(backend, model, recipe), plain = at_work(backend, model, recipe);
+  fill_biases(work);
+  fill_biases(plain);
   StressedStep spiked(*work.backend, work.parameters, stage_with(spike(64)), 0, kSeed);
   CHECK(spiked.events() == std::vector<std::string>{"spike: factor 64"});
   CHECK(work.read(named(work, "layers.0.mlp.norm.weight").master()).front() == 64);
