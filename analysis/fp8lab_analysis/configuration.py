@@ -11,6 +11,7 @@ from fp8lab_analysis.runs import Run
 # Keys that change no bit of a run. Where it starts is not a key but the hash of its first weights.
 _NEUTRAL = ("name", "init_from", "text", "hash")
 _NEUTRAL_TABLES = ("logging",)
+_NO_STRESS = "planted_outliers.channels"  # of run files before [[stages.stress]]; 0: none
 _SAME_BITS = ("cpu", "cuda")  # backends; the truth path has bits of its own
 
 
@@ -40,6 +41,7 @@ def configuration(run: Run) -> dict[str, str]:
         if key not in _NEUTRAL
         and key.split(".")[0] not in _NEUTRAL_TABLES
         and not (key == "backend" and value in _SAME_BITS)
+        and not (key.endswith(_NO_STRESS) and value == "0")
     }
 
 
@@ -48,14 +50,12 @@ def is_recipe_key(key: str) -> bool:
     return key.split(".")[-1] == "recipe"
 
 
-def is_planting_key(key: str) -> bool:
-    """True for a key of a stage's planted outliers."""
-    return "planted_outliers" in key.split(".")
+def is_stress_key(key: str) -> bool:
+    """True for a key of a stage's stresses."""
+    return "stress" in key.split(".")
 
 
-def has_planted_outliers(config: Mapping[str, str]) -> bool:
-    """True when some stage of the configuration plants outlier channels."""
-    return any(
-        key.endswith("planted_outliers.channels") and value not in ("", "0")
-        for key, value in config.items()
-    )
+def stress_kinds(config: Mapping[str, str]) -> tuple[str, ...]:
+    """The kinds of stress in a configuration, each once, in order."""
+    kinds = (v for k, v in config.items() if is_stress_key(k) and k.endswith(".kind"))
+    return tuple(dict.fromkeys(kinds))

@@ -1,14 +1,14 @@
 """Collects runs into a study: which runs are seeds of one recipe, and which is whose baseline.
 
 Runs of one (recipe, variant) form a group; a variant names whatever else sets arms apart, such as
-planted outliers or another learning rate. Who is compared with whom: pairing.py.
+stresses or another learning rate. Who is compared with whom: pairing.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fp8lab_analysis.configuration import (
-    configuration,
-    has_planted_outliers,
-    is_planting_key,
-    is_recipe_key,
-)
+from fp8lab_analysis.configuration import configuration, is_recipe_key, is_stress_key, stress_kinds
 from fp8lab_analysis.hdf5 import (
     Damage,
     InputError,
@@ -42,7 +37,6 @@ FIRST_SCHEMA = "fp8lab-study-1"  # no flag of baselines; its statistics are not 
 STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
 DESIGN = ("margin", "alpha", "power", "looks", "arms_begun", "stated")  # attributes of /design
 SHARED = re.compile(r"_?shared(-.*)?")  # folders of leading stages, from which arms start
-PLANTED = "planted outliers"
 BASELINE_RECIPE = "bf16"  # of run files without a study file
 
 
@@ -117,33 +111,41 @@ class Study:
 
 
 def variant_labels(runs: Sequence[Run]) -> list[str]:
-    """One label per run for what sets it apart besides recipe and seed; mostly empty."""
+    """One label per run for what sets it apart besides recipe and seed; mostly empty. Runs under
+    stresses carry their kinds, and are set apart from each other only: they do not make the others
+    explain the difference."""
     configs = [configuration(run) for run in runs]
-    # Runs that carry a label of their own do not make the others explain the difference.
-    unlabelled = [
-        config for run, config in zip(runs, configs) if config and not run.meta.get("extra.variant")
-    ]
-    keys = sorted({key for config in unlabelled for key in config})
-    varying = [
-        key
-        for key in keys
-        if key not in ("seed", "recipe")
-        and not is_planting_key(key)
-        and len({config.get(key, "") for config in unlabelled}) > 1
-    ]
+    kinds = [stress_kinds(config) for config in configs]
+    varying = {
+        those: _varying_keys(
+            [
+                config
+                for run, config, own in zip(runs, configs, kinds)
+                if own == those and config and not run.meta.get("extra.variant")
+            ]
+        )
+        for those in set(kinds)
+    }
     labels = []
-    for run, config in zip(runs, configs):
+    for run, config, own in zip(runs, configs, kinds):
         if run.meta.get("extra.variant"):
             labels.append(run.meta["extra.variant"])
             continue
-        parts = [PLANTED] if has_planted_outliers(config) else []
-        for key in varying:
+        parts = [kind.replace("_", " ") for kind in own]
+        for key in varying[own]:
             value = config.get(key, "")
             if is_recipe_key(key) and value in ("", run.recipe):
                 continue
-            parts.append(f"{'.'.join(key.split('.')[-2:])} = {value or 'unset'}")
+            words = key.split(".")[-1:] if is_stress_key(key) else key.split(".")[-2:]
+            parts.append(f"{'.'.join(words)} = {value or 'unset'}")
         labels.append(_shortened(parts))
     return labels
+
+
+def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Keys other than seed and recipe that the configurations do not agree on."""
+    keys = sorted({key for config in configs for key in config} - {"seed", "recipe"})
+    return [key for key in keys if len({config.get(key, "") for config in configs}) > 1]
 
 
 def _shortened(parts: Sequence[str]) -> str:
@@ -330,7 +332,7 @@ def _stage_order(runs: Sequence[Run]) -> list[str]:
 
 
 def group_runs(runs: Sequence[Run], pairings: Pairings) -> list[Group]:
-    """Groups by (recipe, variant); baselines first, then planted arms after plain ones. A seed
+    """Groups by (recipe, variant); baselines first, then stressed arms after plain ones. A seed
     counts once: a second run of it (a copy, another backend) is a group of its own, for the two
     know nothing of the noise between seeds."""
     members: dict[GroupKey, list[Run]] = {}

@@ -137,13 +137,23 @@ struct LearningRateSchedule {
   bool operator==(const LearningRateSchedule&) const = default;
 };
 
-/// Outlier channels planted before a stage without changing the function: gain g on `channels` of
-/// every RMSNorm in front of a linear layer, 1/g on the matching weight columns (recipes.md
-/// §10.11).
-struct PlantedOutliers {
-  std::int64_t channels = 0;
-  double gain = 1.0;  ///< a power of two, so that the surgery is exact
-  bool operator==(const PlantedOutliers&) const = default;
+enum class StressKind : std::uint8_t {
+  outlier_channels,  ///< channels become large, the function stays (recipes.md section 10.11)
+  aligned_swiglu,  ///< channels whose gate is a multiple of their other half; the function changes
+  spike,           ///< large activations for one step, which only quantizers see
+};
+
+/// What a stage does to a model to try its numerics, the same under every recipe
+/// (src/model/stress.hpp).
+struct StressConfig {
+  StressKind kind = StressKind::outlier_channels;
+  std::int64_t at_step = 0;  ///< steps of the stage before it
+  std::int64_t channels = 1;
+  double gain = 1.0;            ///< outlier_channels: a power of two
+  std::int64_t over_steps = 0;  ///< outlier_channels: steps in which the gain is reached; 0: one
+  double factor = 1.0;          ///< aligned_swiglu, spike: a power of two
+  std::string layers = "layers.*";  ///< aligned_swiglu: pattern of layers, as in recipes
+  bool operator==(const StressConfig&) const = default;
 };
 
 /// How the next token is drawn (src/evaluation/sampling.hpp).
@@ -198,7 +208,7 @@ struct StageConfig {
   std::int64_t sequence_length = 256;
   LearningRateSchedule learning_rate;
   std::optional<EvalConfig> eval;
-  PlantedOutliers planted_outliers;
+  std::vector<StressConfig> stress;
   std::string recipe;           ///< name or file; empty: the run's recipe
   bool reset_optimizer = true;  ///< moments start from zero with the stage
   /// Delayed scaling starts without a history, as in a new run.

@@ -17,18 +17,19 @@ namespace {
 
 using Children = std::vector<std::pair<std::string, const toml::node*>>;
 
+bool is_list_of_tables(const toml::node& node) {
+  return node.is_array() && !node.as_array()->empty() &&
+         node.as_array()->is_homogeneous<toml::table>();
+}
+
 std::string text_of(const toml::node* node) {
   if (node == nullptr) return "(none)";
   if (node->is_table()) return "(table)";
+  if (is_list_of_tables(*node)) return "(tables)";
   if (const std::optional<FieldValue> value = value_of(*node)) return toml_text(*value);
   std::ostringstream text;
   node->visit([&](const auto& value) { text << value; });
   return text.str();
-}
-
-bool is_list_of_tables(const toml::node& node) {
-  return node.is_array() && !node.as_array()->empty() &&
-         node.as_array()->is_homogeneous<toml::table>();
 }
 
 /// The keys of a table as they were written; toml++ keeps them by the alphabet.

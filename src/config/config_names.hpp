@@ -66,6 +66,12 @@ inline constexpr std::array<Named<MomentUse>, 2> kMomentUseNames = {{
     {"unrounded", MomentUse::unrounded},
 }};
 
+inline constexpr std::array<Named<StressKind>, 3> kStressKindNames = {{
+    {"outlier_channels", StressKind::outlier_channels},
+    {"aligned_swiglu", StressKind::aligned_swiglu},
+    {"spike", StressKind::spike},
+}};
+
 inline constexpr std::array<Named<NonfinitePolicy>, 2> kNonfinitePolicyNames = {{
     {"stop", NonfinitePolicy::stop},
     {"keep_going", NonfinitePolicy::keep_going},

@@ -1,7 +1,6 @@
 #include "src/config/run_tables.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "src/config/config_names.hpp"
@@ -169,31 +168,6 @@ const Table<LearningRateSchedule>& learning_rate_table() {
   return table;
 }
 
-Field<PlantedOutliers> gain_field() {
-  Field<PlantedOutliers> field = number("gain", &PlantedOutliers::gain, 0x1p-60, 0x1p60,
-                                        "factor of the channels, whose weights are divided by it");
-  field.accepted = "a power of two such as 4096, so that planting rounds nothing";
-  field.set = [plain = field.set](PlantedOutliers& planted, const FieldValue& value) {
-    PlantedOutliers trial = planted;
-    int exponent = 0;
-    const bool fits = plain(trial, value) && std::frexp(trial.gain, &exponent) == 0.5;
-    if (fits) planted = trial;
-    return fits;
-  };
-  const auto plants = [](const PlantedOutliers& planted) { return planted.channels > 0; };
-  return std::move(field).when(plants, "channels above 0").ignored_otherwise();
-}
-
-const Table<PlantedOutliers>& planted_outliers_table() {
-  using S = PlantedOutliers;
-  static const Table<S> table{{
-      integer("channels", &S::channels, 0, kLargeCount,
-              "channels of every normalised activation; at most model.hidden_size"),
-      gain_field(),
-  }};
-  return table;
-}
-
 Field<PassAtKConfig> k_field() {
   Field<PassAtKConfig> field =
       row("k", &PassAtKConfig::k, "a list of integers from 1 to samples",
@@ -314,6 +288,29 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
   }
 }
 
+/// The key of outlier channels before there were other stresses. Runs that had none stored that,
+/// and are still read.
+class FormerOutliers : public InnerTable<StageConfig> {
+ public:
+  FormerOutliers() : InnerTable("planted_outliers") {}
+
+  void read(TomlReader& outer, StageConfig&) const override {
+    if (!outer.has(word)) return;
+    const bool has_none = outer.raw()[word]["channels"].value_or(std::int64_t{-1}) == 0;
+    if (!has_none) {
+      outer.fail(word,
+                 "is a stress now; accepted: [[stages.stress]] with kind = "
+                 "\"outlier_channels\"");
+    }
+    outer.node(word);
+  }
+  std::string tables(const StageConfig&, const StageConfig&, const std::string&,
+                     Keys) const override {
+    return {};
+  }
+  void list(const std::string&, std::vector<KeyHelp>&) const override {}
+};
+
 Fields<StageConfig> stage_fields() {
   using S = StageConfig;
   return {
@@ -349,8 +346,9 @@ const Table<StageConfig>& stage_table() {
       {shared(MemberTable("learning_rate", &S::learning_rate, learning_rate_table,
                           "over the steps of the stage")
                   .starts(usual_learning_rate)),
-       shared(MemberTable("planted_outliers", &S::planted_outliers, planted_outliers_table,
-                          "channels made large before the stage without changing the function")),
+       shared(TableList("stress", &S::stress, stress_table,
+                        "what tries the numerics of the stage, the same under every recipe")),
+       shared(FormerOutliers()),
        shared(MemberTable("data", &S::data, data_table, "what the stage trains on")
                   .starts(usual_data)),
        shared(OptionalTable<S, EvalConfig>("eval", &S::eval, eval_table,
@@ -362,11 +360,7 @@ const Table<StageConfig>& stage_table() {
 }
 
 void check_in_model(const TomlReader& reader, const StageConfig& stage, const ModelConfig& model) {
-  if (stage.planted_outliers.channels > model.hidden_size) {
-    inner_reader(reader, "planted_outliers")
-        ->refuse("channels", fmt::format("the integer {}", stage.planted_outliers.channels),
-                 integers(0, model.hidden_size));
-  }
+  check_stresses(reader, stage, model);
   if (stage.sequence_length > model.max_position_embeddings) {
     reader.fail("sequence_length",
                 fmt::format("{} exceeds model.max_position_embeddings = {}", stage.sequence_length,

@@ -13,11 +13,16 @@ const Table<RunConfig>& run_table();
 const Table<ModelConfig>& model_table();
 const Table<DataConfig>& data_table();
 const Table<EvalConfig>& eval_table();
+const Table<StressConfig>& stress_table();
 
 inline constexpr std::int64_t kLargeCount = std::int64_t{1} << 40;
 
 /// Throws Error naming the key `recipe` of `reader` when there is no such recipe; empty names none.
 void check_recipe_name(const TomlReader& reader, const std::string& recipe);
+
+/// Throws Error naming the key of a [[stages.stress]] of `reader` that does not fit the stage or
+/// the model.
+void check_stresses(const TomlReader& reader, const StageConfig& stage, const ModelConfig& model);
 
 /// The table `word` within that of `reader`, if it is written.
 std::optional<TomlReader> inner_reader(const TomlReader& reader, std::string_view word);

@@ -33,11 +33,19 @@ std::string value_text(const toml::node& node, const TomlReader& reader, std::st
     }
     return text + "]";
   }
+  if (const toml::table* table = node.as_table()) {
+    std::string text;
+    for (const auto& [word, value] : *table) {
+      text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", word.str(),
+                          value_text(value, reader, key));
+    }
+    return "{" + text + "}";
+  }
   if (node.is_string()) return toml_quoted(*node.value<std::string>());
   if (node.is_integer()) return std::to_string(*node.value<std::int64_t>());
   if (node.is_floating_point()) return toml_number(*node.value<double>());
   if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
-  reader.fail(key, "accepted: strings, numbers, true, false and lists of them");
+  reader.fail(key, "accepted: strings, numbers, true, false, and lists and tables of them");
 }
 
 // Flattens [set] tables: nested keys become dotted ones.

@@ -203,6 +203,7 @@ std::vector<TomlReader> TomlReader::tables(std::string_view key) {
   for (const toml::node& element : *value->as_array()) {
     if (!element.is_table()) wrong_type(key, accepted);
     result.emplace_back(*element.as_table(), path_of(key), origin_);
+    result.back().shared_steps_ = shared_steps_;
   }
   return result;
 }

@@ -87,7 +87,7 @@ struct TensorName {
   double scale_bits_per_element = 0;
 };
 
-/// /events: "nan", "spike", "resume", "outliers_planted", ...
+/// /events: "nan", "resume", "stress", ...
 struct EventRecord {
   std::int64_t step = 0;
   std::string kind;

@@ -13,7 +13,6 @@ namespace fp8lab {
 namespace {
 
 constexpr std::uint32_t kInitializationStream = 0x1217;
-constexpr std::uint32_t kOutlierStream = 0x0071;
 
 /// Standard normal numbers by Box and Muller in double precision, from functions of ours only, so
 /// that every machine draws the same weights.
@@ -358,35 +357,6 @@ void Parameters::upload(const Parameter& parameter, std::int64_t first,
   }
   const TensorView& working = parameter.tensors.working;
   if (!working.empty()) backend_.run(ops::Copy{master, range(working, first, values.size())});
-}
-
-void plant_outliers(Parameters& parameters, const PlantedOutliers& outliers, std::uint64_t seed) {
-  RandomSequence random(seed, kOutlierStream);
-  std::vector<std::int64_t> channels;
-  while (static_cast<std::int64_t>(channels.size()) < outliers.channels) {
-    const std::int64_t channel = random.between(0, parameters.model().hidden_size - 1);
-    if (std::find(channels.begin(), channels.end(), channel) == channels.end()) {
-      channels.push_back(channel);
-    }
-  }
-  const auto gain = static_cast<float>(outliers.gain);
-  const Declaration& declaration = parameters.declaration();
-  for (const NormedLinear& pair : declaration.normed_linears()) {
-    for (const ParameterId id : pair.norm) {
-      std::vector<float> vector = parameters.download(parameters[id]);
-      for (const std::int64_t channel : channels) vector[static_cast<std::size_t>(channel)] *= gain;
-      parameters.upload(parameters[id], vector);
-    }
-    const Parameter& linear =
-        parameters[declaration.linears()[static_cast<std::size_t>(pair.linear)].weight];
-    std::vector<float> weight = parameters.download(linear);
-    for (const std::int64_t channel : channels) {
-      for (std::int64_t row = 0; row < linear.master().rows; ++row) {
-        weight[static_cast<std::size_t>(row * linear.master().cols + channel)] /= gain;
-      }
-    }
-    parameters.upload(linear, weight);
-  }
 }
 
 }  // namespace fp8lab

@@ -128,9 +128,4 @@ class Parameters {
   TensorView loaded_first_, loaded_second_, rounded_codes_, rounded_scales_;
 };
 
-/// Multiplies `gain` onto the same `channels` of every norm in front of a layer's linear layer and
-/// divides the matching input columns of that layer: the function stays, outlier channels appear.
-/// The channels are drawn from `seed`. Exact when gain is a power of two.
-void plant_outliers(Parameters& parameters, const PlantedOutliers& outliers, std::uint64_t seed);
-
 }  // namespace fp8lab

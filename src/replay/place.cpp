@@ -106,6 +106,7 @@ bool is_one_of(const AnyOperation& op) {
 
 std::string_view name_of(Phase phase) {
   switch (phase) {
+    case Phase::stress: return "stress";
     case Phase::load: return "load";
     case Phase::weights: return "weights";
     case Phase::forward: return "forward";
@@ -163,7 +164,20 @@ std::string PlaceTracker::layer_of(const AnyOperation& op) const {
   return {};
 }
 
+const std::string* PlaceTracker::stressed(const AnyOperation& op) const {
+  const void* const written =
+      std::visit(Overloads{[](const Upload* u) -> const void* { return u->destination.data; },
+                           [](const ops::Copy* c) -> const void* { return c->destination.data; },
+                           [](const auto*) -> const void* { return nullptr; }},
+                 op);
+  const auto found = parameters_.find(written);
+  return found == parameters_.end() ? nullptr : &found->second;
+}
+
 Place PlaceTracker::next(const AnyOperation& op) {
+  if (const std::string* const parameter = stressed(op)) {
+    return {place_.micro_batch, Phase::stress, *parameter, {}};
+  }
   if (is_one_of<Upload>(op)) {
     if (place_.phase == Phase::backward) ++place_.micro_batch;
     if (place_.phase != Phase::load) uploads_ = 0;
@@ -214,7 +228,7 @@ std::string PlaceTracker::part_of(const AnyOperation& op, const OperationOutput&
 }
 
 std::string_view PlaceTracker::uploaded(const AnyOperation& op) const {
-  if (!is_one_of<Upload>(op)) return {};
+  if (!is_one_of<Upload>(op) || stressed(op) != nullptr) return {};
   constexpr std::array<std::string_view, 5> kBatch = {"tokens", "targets", "target weights",
                                                       "positions", "document starts"};
   const TensorView& view = std::get<const Upload*>(op)->destination;

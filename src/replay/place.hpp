@@ -15,6 +15,7 @@
 namespace fp8lab {
 
 enum class Phase : std::uint8_t {
+  stress,   ///< weights change before the passes, and what is for one step is undone after them
   load,     ///< tokens, targets and scalars go to the backend
   weights,  ///< weights are quantized for the step
   forward,  ///< with the loss and its gradient
@@ -50,6 +51,8 @@ class PlaceTracker {
 
  private:
   std::string layer_of(const AnyOperation& op) const;
+  /// The weight or gradient that an upload or a copy changes; null for all else.
+  const std::string* stressed(const AnyOperation& op) const;
 
   std::map<const void*, std::string> parameters_;  ///< by master, working copy and gradient
   std::map<const void*, std::size_t> weights_;     ///< linear layers by their weights

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/io/hash.hpp"
+#include "src/model/stress.hpp"
 #include "src/train/identity.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/run_check.hpp"
@@ -149,14 +150,7 @@ std::vector<EventRecord> Execution::begin_stage() {
     return events;
   }
   continue_amax_histories(events);
-  if (config.planted_outliers.channels > 0) {
-    plant_outliers(memory_->parameters, config.planted_outliers, config_.seed);
-    memory_->parameters.round_weights(config_.seed);
-    events.push_back({position_.step + 1, "outliers_planted",
-                      fmt::format("{} channels, gain {}", config.planted_outliers.channels,
-                                  config.planted_outliers.gain)});
-  }
-  // The bounds of weights, which are of the first stage at the latest, are those after planting.
+  // The bounds of weights are of the first stage at the latest.
   if (config.reset_optimizer || position_.stage == 0) {
     memory_->parameters.reset_optimizer();
     backend_.fill_zero(memory_->step.scalars);
@@ -182,7 +176,13 @@ StepTaken Execution::step() {
   const TrainingStep step{backend_, memory_->parameters, *transformer_, memory_->step};
   const double rate = learning_rate(config.learning_rate, position_.stage_step + 1, config.steps);
   StepTaken taken;
+  StressedStep stressed(backend_, memory_->parameters, config, position_.stage_step, config_.seed);
+  for (const std::string& what : stressed.events()) {
+    taken.events.push_back({position_.step + 1, "stress", what});
+  }
+  if (stressed.has_planted()) memory_->parameters.round_weights(config_.seed);
   taken.trained_tokens = step.accumulate(context, batches, rate);
+  stressed.end();
   if (context.log_statistics) taken.without_history = transformer_->without_history();
   if (is_due(config_.logging.update_errors_every_steps)) taken.update_errors.emplace(backend_);
   step.update(config_.optimizer.update, config_.seed, taken.trained_tokens,

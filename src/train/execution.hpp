@@ -31,6 +31,7 @@ struct StepTaken {
   std::vector<OperandStatistics> statistics;  ///< of each slot of each layer, where they are due
   std::vector<std::uint8_t> without_history;  ///< with them: delayed scales that knew no amax yet
   std::optional<UpdateErrors> update_errors;  ///< where they are due
+  std::vector<EventRecord> events;            ///< its stresses
 };
 
 class Execution {

@@ -100,9 +100,6 @@ RunMeta Trainer::make_meta() {
   meta.extra["stage_recipes"] = stage_recipes;
   meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
   meta.extra["attention_q_tile"] = std::to_string(config_.attention.q_tile);
-  for (const StageConfig& stage : config_.stages) {
-    if (stage.planted_outliers.channels > 0) meta.extra["variant"] = "planted outliers";
-  }
   for (const auto& [key, value] : options_.extra_meta) meta.extra[key] = value;
   return meta;
 }
@@ -209,6 +206,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
 void Trainer::train_step(const Stage& stage) {
   StepTaken taken = execution_->step();
   StepRecord& record = taken.record;
+  for (const EventRecord& event : taken.events) log_->append(event);
   if (taken.trained_tokens == 0) {
     log_->append(EventRecord{record.step, "no_targets",
                              "no token of this step is trained on; the weights stay"});

@@ -40,7 +40,7 @@ batch_sequences = 2
 sequence_length = 64
 data = {{kind = "arithmetic", problems = 100}}
 learning_rate = {{kind = "constant", peak = 1e-3, warmup_steps = 0}}
-planted_outliers = {{channels = 2, gain = 4.0}}
+stress = [{{kind = "outlier_channels", channels = 2, gain = 4.0}}]
 """
 
 

@@ -371,9 +371,12 @@ def fprop_x_quality(out: Path, layer: str) -> float:
         return float(run["/tensors/sqnr_db"][:, column].mean())
 
 
+OUTLIERS = 'stages.cpt.stress=[{kind="outlier_channels", gain=64.0}]'
+
+
 def test_hadamard_transforms_train_and_recover_planted_outliers(tmp_path: Path) -> None:
     losses, quality = {}, {}
-    planted = ["--set", "stages.cpt.planted_outliers={channels=1, gain=64.0}"]
+    planted = ["--set", OUTLIERS]
     for name, transform in (
         ("plain", ""),
         ("rotated", 'transform = "hadamard:full"'),
@@ -438,7 +441,7 @@ accumulator = "sm90_bf16"
 
 def test_clamped_and_compensated_fp4_activations_train(tmp_path: Path) -> None:
     losses, quality = {}, {}
-    planted = ["--set", "stages.cpt.planted_outliers={channels=1, gain=64.0}"]
+    planted = ["--set", OUTLIERS]
     for name, transform in (
         ("plain", ""),
         ("clamped", 'transform = "clamp:0.99"'),

@@ -373,7 +373,7 @@ def write_checkpoints(file: h5py.File, recipe: SyntheticRecipe, seed: int, done:
 
 
 def write_events(file: h5py.File, recipe: SyntheticRecipe) -> None:
-    rows = [(STAGE_STEPS[0], "outliers_planted", "4 channels, gain 64, before stage cpt")]
+    rows = [(STAGE_STEPS[0], "stress", "outlier_channels: 4 channels, gain 64")]
     sample: npt.NDArray[np.float32] = np.zeros(0, dtype=np.float32)
     if recipe.nan_step:
         rows.append((recipe.nan_step, "nan", "layers.1.mlp.down/dgrad.dy: 3 elements not finite"))

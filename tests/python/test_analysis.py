@@ -33,9 +33,7 @@ name = "cpt"
 recipe = ""
 [stages.learning_rate]
 peak = {peak}
-[stages.planted_outliers]
-channels = {channels}
-gain = 64.0
+{stress}
 """
 
 
@@ -72,7 +70,7 @@ def write_run(
     **config: object,
 ) -> Path:
     """One run file whose configuration text is complete enough to be paired by."""
-    values: dict[str, object] = {"every": 1, "peak": 0.001, "channels": 0, **config}
+    values: dict[str, object] = {"every": 1, "peak": 0.001, "stress": "", **config}
     known = {item.name: item for item in make_example_run.RECIPES}
     path = folder / "run.h5"
     make_example_run.write_run(path, known[recipe], seed, schema)
@@ -229,18 +227,53 @@ def test_loose_runs_are_compared_with_a_baseline_of_a_study(example: Path, tmp_p
     assert "infir2-seed2" not in pairs_of(study.load_study([tmp_path]))
 
 
-def test_planted_outliers_are_a_variant_that_takes_a_baseline_of_its_own(tmp_path: Path) -> None:
+def stress(kind: str, **keys: object) -> str:
+    """A stress of the stage of CONFIG."""
+    lines = [f"{key} = {value}" for key, value in keys.items()]
+    return "\n".join(["[[stages.stress]]", f'kind = "{kind}"', *lines])
+
+
+def test_stresses_are_a_variant_that_takes_a_baseline_of_its_own(tmp_path: Path) -> None:
+    outliers = stress("outlier_channels", channels=4, gain=64.0)
     write_run(tmp_path / "bf16", "bf16")
     write_run(tmp_path / "infir2", "infir2")
-    write_run(tmp_path / "infir2-planted", "infir2", channels=4)
+    write_run(tmp_path / "infir2-stress", "infir2", stress=outliers)
     found = study.load_study([tmp_path])
     assert pairs_of(found) == {"infir2": "bf16"}
-    write_run(tmp_path / "bf16-planted", "bf16", channels=4)
-    assert pairs_of(study.load_study([tmp_path]))["infir2-planted"] == "bf16-planted"
+    write_run(tmp_path / "bf16-stress", "bf16", stress=outliers)
+    assert pairs_of(study.load_study([tmp_path]))["infir2-stress"] == "bf16-stress"
     styles = style.assign_styles(found.groups)
-    plain, marked = (styles[study.GroupKey("infir2", v)] for v in ("", study.PLANTED))
+    plain, marked = (styles[study.GroupKey("infir2", v)] for v in ("", "outlier channels"))
     assert plain.colour == marked.colour and plain.line != marked.line
     assert plain.filled and not marked.filled
+
+
+def test_stressed_arms_are_set_apart_from_each_other_only(tmp_path: Path) -> None:
+    write_run(tmp_path / "bf16", "bf16")
+    write_run(tmp_path / "one", "infir2", stress=stress("spike", factor=64), peak=0.002)
+    assert study.variant_labels(study.load_study([tmp_path]).runs) == ["", "spike"]
+    write_run(tmp_path / "two", "infir2", stress=stress("spike", factor=256), peak=0.002)
+    write_run(
+        tmp_path / "three",
+        "infir2",
+        stress=stress("spike") + "\n" + stress("aligned_swiglu"),
+    )
+    labels = {group.label for group in study.load_study([tmp_path]).groups}
+    assert labels == {
+        "bf16",
+        "infir2 (spike, factor = 64)",
+        "infir2 (spike, factor = 256)",
+        "infir2 (spike, aligned swiglu)",
+    }
+
+
+def test_run_files_from_before_stresses_are_paired(tmp_path: Path) -> None:
+    none = "[stages.planted_outliers]\nchannels = 0"
+    write_run(tmp_path / "bf16", "bf16", stress=none)
+    write_run(tmp_path / "infir2", "infir2")
+    found = study.load_study([tmp_path])
+    assert pairs_of(found) == {"infir2": "bf16"}
+    assert study.variant_labels(found.runs) == ["", ""]
 
 
 def test_colours_follow_the_recipe_name_and_differ_within_a_report() -> None:

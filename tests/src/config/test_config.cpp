@@ -103,8 +103,10 @@ TEST_CASE("the resolved text reparses identically") {
        {"stages.*.data.range", "[0.125, 0.3]"},
        {"stages.*.eval.data.path", "data/test.jsonl"},
        {"stages.one.eval.every_steps", "7"},
-       {"stages.two.planted_outliers.gain", "4096"},
-       {"stages.two.planted_outliers.channels", "4"},
+       {"stages.one.stress",
+        "[{kind = \"spike\", at_step = 3}, {kind = \"aligned_swiglu\", layers = \"layers.last\"}]"},
+       {"stages.two.stress",
+        "[{kind = \"outlier_channels\", gain = 4096, channels = 4, over_steps = 5}]"},
        {"stages.two.recipe", "te_current"}},
   };
   for (const std::vector<Assignment>& assignments : cases) {
@@ -278,6 +280,10 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
     std::vector<std::string> parts;
   };
   const std::string stage = "[[stages]]\nname = \"s\"\nsteps = 30\n";
+  const std::string stress = stage + "[[stages.stress]]\n";
+  const std::string outliers = stress + "kind = \"outlier_channels\"\n";
+  const std::string spike = stress + "kind = \"spike\"\n";
+  const std::string aligned = stress + "kind = \"aligned_swiglu\"\n";
   const std::string scaling = stage + "[model.rope_scaling]\n";
   const std::string yarn = scaling + "rope_type = \"yarn\"\nfactor = 4\n";
   const Row rows[] = {
@@ -292,7 +298,7 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
       {stage + "[stages.data]\nfile = \"x\"\n", {"'stages.data.file'", "path"}},
       {stage + "[stages.eval]\nsteps = 1\n", {"'stages.eval.steps'", "every_steps"}},
       {stage + "[stages.learning_rate]\nmax = 1\n", {"'stages.learning_rate.max'", "peak"}},
-      {stage + "[stages.planted_outliers]\nn = 1\n", {"'stages.planted_outliers.n'", "channels"}},
+      {stage + "[[stages.stress]]\nkind = \"spike\"\nn = 1\n", {"'stages.stress.n'", "factor"}},
       {"seed = -1\n" + stage, {"c.toml:1:1", "the integer -1", "at least 0"}},
       {"seed = 1.5\n" + stage, {"the number 1.5", "an integer"}},
       {"seed = 2020-01-01\n" + stage, {"a date or time", "an integer"}},
@@ -337,9 +343,27 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
       {stage + "[stages.learning_rate]\nwarmup_steps = 20\ndecay_steps = 11\n",
        {"c.toml:5:1", "do not fit into steps = 30"}},
       {stage + "[stages.learning_rate]\nkind = \"cosine\"\ndecay_steps = 11\n", {"kind = \"wsd\""}},
-      {stage + "[stages.planted_outliers]\nchannels = 4\ngain = 3000.0\n",
-       {"is the number 3000", "a power of two"}},
-      {stage + "[stages.planted_outliers]\nchannels = 257\n", {"from 0 to 256"}},
+      {stage + "[stages.planted_outliers]\nchannels = 4\n",
+       {"c.toml:4:", "'stages.planted_outliers'", "[[stages.stress]]", "outlier_channels"}},
+      {stage + "[stages.stress]\nkind = \"spike\"\n", {"a list of tables, [[stages.stress]]"}},
+      {stress, {"'stages.stress.kind' is missing", "outlier_channels, aligned_swiglu, spike"}},
+      {stress + "kind = \"spikes\"\n", {"'spikes'", "did you mean 'spike'?"}},
+      {outliers, {"'stages.stress.gain' is missing", "a power of two"}},
+      {outliers + "gain = 3000.0\n", {"is the number 3000", "a power of two"}},
+      {outliers + "gain = 2\nchannels = 0\n", {"'stages.stress.channels'", "from 1 to"}},
+      {outliers + "gain = 2\nchannels = 257\n", {"from 1 to 256"}},
+      {outliers + "gain = 2\nfactor = 2\n", {"'stages.stress.factor'", "or \"spike\""}},
+      {outliers + "gain = 2\nat_step = 20\nover_steps = 11\n",
+       {"c.toml:7:1", "at_step = 20 and over_steps = 11", "steps = 30"}},
+      {spike + "at_step = 30\n", {"'stages.stress.at_step'", "steps = 30"}},
+      {spike + "at_step = -1\n", {"'stages.stress.at_step'", "a fraction"}},
+      {spike + "factor = 48\n", {"'stages.stress.factor'", "a power of two"}},
+      {spike + "channels = 1\n", {"'stages.stress.channels'", "aligned_swiglu"}},
+      {spike + "over_steps = 2\n", {"'stages.stress.over_steps'", "outlier_channels"}},
+      {aligned + "channels = 513\n", {"from 1 to 512"}},
+      {aligned + "layers = \"layers.7\"\n", {"'layers.7'", "no feed-forward", "of 2 layers"}},
+      {aligned + "layers = \"layers.*.attention.qkv\"\n", {"no feed-forward"}},
+      {"[model]\nfeed_forward = \"gelu_tanh\"\n" + aligned, {"'stages.stress.kind'", "swiglu"}},
       {stage + "[stages.data]\nkind = \"jsonl\"\n", {"'stages.data.path' is missing", "a file"}},
       {stage + "[stages.data]\npath = \"x\"\n", {"'stages.data.path'", "reads no file"}},
       {stage + "[stages.data]\nkind = \"jsonl\"\npath = \"x\"\nproblems = 3\n",

@@ -52,6 +52,7 @@ TEST_CASE("keys, tables and stages that only one has, and another order") {
   CHECK(differences("[[s]]\nv = 1\n[[s]]\nv = 2\n", "[[s]]\nv = 1\n[[s]]\nv = 3\n") ==
         Lines{"s.2.v: 2 -> 3"});
   CHECK(differences("a = [1, 2]\n", "a = [1, 3]\n") == Lines{"a: [1, 2] -> [1, 3]"});
+  CHECK(differences("", one) == Lines{"s: (none) -> (tables)"});
   CHECK(differences("a = 1\n", "a = 1.0\n") == Lines{"a: 1 -> 1.0"});
   CHECK_THROWS_AS(differences("a = ", "a = 1"), Error);
 }

@@ -82,7 +82,7 @@ inline void write_example(fp8lab::RunLog& log) {
   append_steps(log, 1, 10);
   log.append(fp8lab::EvalRecord{10, 0, 3.25, -1.0, 0});
   append_tensors(log, 10);
-  log.append(fp8lab::EventRecord{5, "outliers_planted", "4 channels, gain 64"});
+  log.append(fp8lab::EventRecord{5, "stress", "outlier_channels: 4 channels, gain 64"});
   log.append_sample(7, "layers.0.attention.qkv/fprop.x", {1.0f, -0.0f, 3.5f});
   log.append(fp8lab::CheckpointRecord{10, 0x1111111111111111ull});
   log.flush();

@@ -43,13 +43,13 @@ TEST_CASE("an arm is compared with the baseline of its seed and settings") {
       "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
       "[[axis]]\nkey = \"seed\"\nvalues = [1, 2]\n" +
       arm("lr", "recipe = \"infir2\"\nstages.sft.learning_rate.peak = 0.003\n") +
-      arm("planted", "recipe = \"infir2\"\nstages.cpt.planted_outliers = { channels = 1 }\n"));
+      arm("stressed", "recipe = \"infir2\"\nstages.cpt.stress = [{ kind = \"spike\" }]\n"));
   CHECK(pairs == std::map<std::string, std::string>{{"bf16-seed1", "itself"},
                                                     {"bf16-seed2", "itself"},
                                                     {"infir2-seed1", "bf16-seed1"},
                                                     {"infir2-seed2", "bf16-seed2"},
                                                     {"lr", ""},
-                                                    {"planted", ""}});
+                                                    {"stressed", ""}});
 }
 
 TEST_CASE("what changes no bit of a run parts no pair, the truth path does") {
