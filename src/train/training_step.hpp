@@ -57,17 +57,28 @@ struct TrainingStep {
   /// number of trained tokens.
   std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
                           double learning_rate) const;
+  /// The same once more, after begin_update(), which has left `results`; with operands measured in
+  /// every micro-batch. All tensors have the same bits afterwards, but the records of measurements.
+  void accumulate_again(const StepContext& context, std::span<const Batch> batches,
+                        const StepResults& results) const;
 
-  /// Gradient norm over all parameters, clipping, AdamW; then delayed scales take the amaxes of the
-  /// step. Without trained tokens there is no gradient, and the weights stay: moments and weight
-  /// decay alone would move them.
+  /// Gradient norm over all parameters and what depends on it, in block.scalars. Without trained
+  /// tokens there is no gradient.
+  void begin_update(const AdamWSpec& spec, std::int64_t trained_tokens) const;
+  /// Clipping, AdamW; then delayed scales take the amaxes of the step. Without trained tokens the
+  /// weights stay: moments and weight decay alone would move them.
+  void end_update(const AdamWSpec& spec, std::int64_t trained_tokens) const;
+  /// The two, one after the other.
   void update(const AdamWSpec& spec, std::int64_t trained_tokens) const;
 
   /// Waits, once, for the end of what has been enqueued.
   StepResults results(bool weight_hash = false, bool statistics = false) const;
 
  private:
-  void update_weights(const AdamWSpec& spec) const;
+  /// In which micro-batches operands are measured.
+  enum class Measured : std::uint8_t { first, every };
+
+  void take_batches(StepContext context, std::span<const Batch> batches, Measured measured) const;
   /// Enqueues a part of the step, which the transformer's backend may have kept (without `part`:
   /// has not) from an earlier step with these settings.
   void repeat(std::optional<std::size_t> part, const std::string& settings,
