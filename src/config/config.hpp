@@ -228,6 +228,19 @@ struct LoggingConfig {
   double print_every_seconds = 1.0;  ///< lines of progress outside a terminal
 };
 
+/// Online detectors of training that is about to break (src/train/early_warning.hpp), and from what
+/// level on each of them warns.
+struct WarningsConfig {
+  bool enabled = true;
+  double outlier_channels = 8.0;  ///< deviations
+  double swiglu_alignment = 0.7;  ///< magnitude of a cosine
+  double kurtosis = 8.0;          ///< deviations
+  double scale_drift = 8.0;       ///< deviations
+  double amax_lag = 2.0;          ///< ratio
+  double gradient_norm = 8.0;     ///< deviations
+  bool operator==(const WarningsConfig&) const = default;
+};
+
 struct AttentionConfig {
   std::int64_t kv_tile = 64;
   std::int64_t q_tile = 64;
@@ -244,6 +257,7 @@ struct RunConfig {
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
+  WarningsConfig warnings;
   AttentionConfig attention;
   std::vector<StageConfig> stages;
 
