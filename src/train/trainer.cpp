@@ -38,6 +38,7 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
       directory_(options_.directory) {
   directory_.check(options_.resume);
   execution_ = std::make_unique<Execution>(config_, backend_, options_.init_from, options_.phase);
+  watch_ = std::make_unique<RunWatch>(config_, backend_, *execution_);
 }
 
 Trainer::~Trainer() = default;
@@ -134,6 +135,7 @@ bool Trainer::open_log() {
       directory_.find_checkpoint(status, identity, config_);
   if (checkpoint) execution_->go_on_from(directory_.checkpoint_file(), checkpoint->position);
   last_evaluation_ = status.last_eval_step;
+  watch_->go_on(directory_.run_file(), execution_->position().step);
   log_ = RunLog::resume(directory_.run_file(), execution_->position().step,
                         config_.logging.every_steps, std::move(lock));
   record_changes(status.meta);
@@ -163,6 +165,7 @@ void Trainer::record_changes(const RunMeta& before) {
 Trainer::Stage Trainer::begin_stage() {
   Stage stage;
   for (const EventRecord& event : execution_->begin_stage()) log_->append(event);
+  watch_->begin_stage();
   stage.config = &execution_->stage();
   const auto index = static_cast<std::size_t>(execution_->position().stage);
   if (stage.config->eval.has_value()) {
@@ -176,6 +179,7 @@ Trainer::Stage Trainer::begin_stage() {
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {
+  if (watch_->record_nonfinite(*log_, record)) return;
   for (const Parameter& parameter : execution_->parameters().all()) {
     const TensorView& gradient = parameter.gradient();
     if (gradient.dtype == DType::f64) continue;
@@ -202,7 +206,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
 }
 
 void Trainer::train_step(const Stage& stage) {
-  StepTaken taken = execution_->step();
+  StepTaken taken = execution_->step(watch_->inspection());
   StepRecord& record = taken.record;
   if (taken.trained_tokens == 0) {
     log_->append(EventRecord{record.step, "no_targets",
@@ -210,14 +214,19 @@ void Trainer::train_step(const Stage& stage) {
   }
   record.seconds = elapsed();
   record_step(stage, record, taken.trained_tokens > 0);
-  if (taken.statistics.empty()) return;
-  log_->append_tensors(record.step, taken.statistics, taken.without_history);
+  if (!taken.statistics.empty()) {
+    log_->append_tensors(record.step, taken.statistics, taken.without_history);
+  }
+  watch_->record(*log_, taken);
 }
 
 void Trainer::record_step(const Stage& stage, const StepRecord& record, bool trained) {
   const bool finite = !trained || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
   const bool due = record.step % config_.logging.every_steps == 0;
-  if (due || execution_->is_stage_done() || !finite) log_->append(record);
+  if (due || execution_->is_stage_done() || !finite) {
+    log_->append(record);
+    watch_->add_row(record, trained);
+  }
   if (!finite) {
     record_nonfinite(record);
     log_->flush();
