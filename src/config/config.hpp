@@ -232,12 +232,12 @@ struct LoggingConfig {
 /// level on each of them warns.
 struct WarningsConfig {
   bool enabled = true;
-  double outlier_channels = 6.0;  ///< deviations
-  double swiglu_alignment = 0.7;  ///< magnitude of a cosine
-  double kurtosis = 12.0;         ///< deviations
-  double scale_drift = 12.0;      ///< deviations
-  double amax_lag = 4.0;          ///< ratio
-  double gradient_norm = 12.0;    ///< deviations
+  double outlier_channels = 6.0;   ///< deviations
+  double swiglu_alignment = 0.85;  ///< magnitude of a cosine
+  double kurtosis = 12.0;          ///< deviations
+  double scale_drift = 12.0;       ///< deviations
+  double amax_lag = 4.0;           ///< ratio
+  double gradient_norm = 12.0;     ///< deviations
   bool operator==(const WarningsConfig&) const = default;
 };
 
