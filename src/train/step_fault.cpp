@@ -11,8 +11,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kSampleLength = 4096;
-
 bool holds_values(const TensorView& view) {
   return view.dtype == DType::bf16 || view.dtype == DType::f32 || view.dtype == DType::f64;
 }
@@ -42,13 +40,6 @@ std::optional<std::size_t> largest_finite(const std::vector<float>& values) {
   return largest;
 }
 
-std::vector<float> around(const std::vector<float>& values, std::size_t element) {
-  const std::size_t first = element < kSampleLength / 2 ? 0 : element - kSampleLength / 2;
-  const std::size_t last = std::min(values.size(), first + kSampleLength);
-  return {values.begin() + static_cast<std::ptrdiff_t>(first),
-          values.begin() + static_cast<std::ptrdiff_t>(last)};
-}
-
 /// What the codes of an operand of up to 8 bits decode to, (rows, k), before they are scaled. Empty
 /// for one whose codes have a meaning in their tile alone, or are values.
 std::vector<float> decoded(Backend& backend, const QuantizedOperand& operand) {
@@ -66,6 +57,14 @@ std::string where(const Place& place) {
 }
 
 }  // namespace
+
+std::vector<float> sample_around(const std::vector<float>& values, std::size_t element) {
+  constexpr std::size_t kSampleLength = 4096;
+  const std::size_t first = element < kSampleLength / 2 ? 0 : element - kSampleLength / 2;
+  const std::size_t last = std::min(values.size(), first + kSampleLength);
+  return {values.begin() + static_cast<std::ptrdiff_t>(first),
+          values.begin() + static_cast<std::ptrdiff_t>(last)};
+}
 
 FaultFinder::FaultFinder(Backend& backend, const Parameters& parameters,
                          const std::vector<std::unique_ptr<Linear>>& linears, FaultKind kind,
@@ -142,7 +141,7 @@ void FaultFinder::locate(BlamedOperand& blamed, const ops::MeasureOperand& op) c
     const auto col = static_cast<std::int64_t>(element) % cols;
     std::tie(blamed.row, blamed.k) = transposed ? std::pair(col, row) : std::pair(row, col);
     blamed.value = values[element];
-    blamed.sample = around(values, element);
+    blamed.sample = sample_around(values, element);
     blamed.tile = tile_of(blamed, operand);
   };
   const std::vector<float> source = values_of(backend_, op.source);

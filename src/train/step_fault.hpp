@@ -2,6 +2,7 @@
 // step is executed once more and looked at.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,6 +25,9 @@ struct StepFault {
   std::string sample_name;    ///< "layers.0.mlp.down/fprop.x"; empty: no sample
   std::vector<float> sample;  ///< of the tensor around the element that is named
 };
+
+/// The elements of a tensor that /samples keeps around one of them.
+std::vector<float> sample_around(const std::vector<float>& values, std::size_t element);
 
 /// What the search is for.
 enum class FaultKind : std::uint8_t {

@@ -16,8 +16,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kSampleLength = 4096;
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -192,11 +190,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
                       fmt::format("gradient of {} is not finite at row {}, column {}",
                                   parameter.name(), static_cast<std::int64_t>(i) / gradient.cols,
                                   static_cast<std::int64_t>(i) % gradient.cols)});
-      const std::size_t first = i < kSampleLength / 2 ? 0 : i - kSampleLength / 2;
-      const std::size_t last = std::min(values.size(), first + kSampleLength);
-      log_->append_sample(record.step, "gradient/" + parameter.name(),
-                          {values.begin() + static_cast<std::ptrdiff_t>(first),
-                           values.begin() + static_cast<std::ptrdiff_t>(last)});
+      log_->append_sample(record.step, "gradient/" + parameter.name(), sample_around(values, i));
       return;
     }
   }
