@@ -1,4 +1,6 @@
 // The operand that is to blame is found by executing a step once more, which changes no bit.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -185,6 +187,18 @@ TEST_CASE("of a finite step the operand is named whose amax has grown most") {
   const auto other = work.look(FaultKind::growth, results, usual);
   REQUIRE(other);
   CHECK(other->message.find("layers.0.attention.qkv/fprop.x") == 0);
+  // Of a transposed operand rows are channels, and k is the token.
+  usual[0] = 1e6;
+  usual[static_cast<std::size_t>(Slot::wgrad_x)] = 1e-6;
+  const auto transposed = work.look(FaultKind::growth, results, usual);
+  REQUIRE(transposed);
+  CHECK(transposed->message.find("layers.0.attention.qkv/wgrad.x (") == 0);
+  StepContext measured = work.context;
+  measured.log_statistics = true;
+  work.step.accumulate(measured, work.batches, 1e-3);
+  const StepResults again = work.step.results(false, true);
+  const double channel = again.statistics[static_cast<std::size_t>(Slot::wgrad_x)].top_channel[0];
+  contains(transposed->message, fmt::format("row {:.0f}, k ", channel));
 }
 
 TEST_CASE("without usual amaxes the operand that saturates most is named, or none") {
