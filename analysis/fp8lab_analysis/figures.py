@@ -25,6 +25,7 @@ from fp8lab_analysis import (
     pareto_plot,
     plots,
     style,
+    warning_plot,
 )
 from fp8lab_analysis.drawn import write_drawn
 from fp8lab_analysis.style import PlotContext
@@ -162,6 +163,20 @@ FIGURES = (
         "Gradient norm",
         "Before clipping. A ratio that drifts from one announces divergence earlier than the loss.",
         plots.gradient_norm_figure,
+    ),
+    FigureSpec(
+        "warnings",
+        "Detectors of training that is about to break",
+        "The score of every detector that a run watched itself with: its value by its threshold, "
+        "so that it warns from the dashed line on. Dotted vertical lines, in the colour of the "
+        "recipe, are the steps at which a loss stopped being finite, began to grow beyond "
+        "recovery, or left the band of the baseline's seeds: what crosses the line to the left of "
+        "its own one warned in time. A crossing in a run without a dotted line is a false alarm. "
+        "Values are deviations of a logarithm from the run's own window before (outlier channels, "
+        "kurtosis, scale drift, gradient norm), the largest cosine between gate and up weights "
+        "(swiglu alignment), and amax over the range of a scale from earlier steps (amax lag); "
+        "below zero they are not drawn, above 1000 at 1000.",
+        warning_plot.warning_figure,
     ),
     FigureSpec(
         "scales",

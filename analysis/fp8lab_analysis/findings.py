@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fp8lab_analysis.cells import counted, equal_quality_text, gap_text, target_text
 from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
+from fp8lab_analysis.early_warning import alarm_text, lead_text, watched
 from fp8lab_analysis.inference import deviation_interval
 from fp8lab_analysis.operand_findings import channel_findings, error_findings, tensor_findings
 from fp8lab_analysis.runs import Run
@@ -209,6 +210,25 @@ def divergence_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     return findings
 
 
+def warning_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Finding]:
+    """Leads and false alarms of the detectors of all watched runs."""
+    by_group = [(s.group.label, watched(study, s)) for s in summaries]
+    leads = [text for label, runs in by_group if (text := lead_text(label, runs))]
+    alarms = [text for label, runs in by_group if (text := alarm_text(label, runs))]
+    quiet = sum(item.trouble is None for _, runs in by_group for item in runs)
+    findings = []
+    if leads:
+        findings.append(Finding("fact", "Early warning", ". ".join(leads) + "."))
+    if alarms:
+        text = f"Warnings in runs whose loss did not go wrong: {'; '.join(alarms)}."
+        findings.append(Finding("caution", "False alarms", text))
+    elif quiet:
+        runs = "run" if quiet == 1 else "runs"
+        text = f"No detector warned in the {quiet} watched {runs} whose loss did not go wrong."
+        findings.append(Finding("good", "False alarms", text))
+    return findings
+
+
 UNJUDGED = (Kind.UNPAIRED, Kind.NOT_ORDERED)
 
 
@@ -368,6 +388,7 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *choice_findings(study, summaries),
         *verdict_findings(study, summaries),
         *divergence_findings(summaries),
+        *warning_findings(study, summaries),
         *speed_findings(study, summaries),
         *departure_findings(study, summaries),
         *gap_findings(summaries),

@@ -32,6 +32,7 @@ from fp8lab_analysis.runs import (
     SLOTS,
     STATISTICS,
     VECTOR_STATISTICS,
+    DetectorScore,
     Evaluations,
     Event,
     Flags,
@@ -50,6 +51,7 @@ METRICS = ("stage", "tokens", "loss", "grad_norm", "learning_rate", "seconds")
 EVALUATIONS = ("stage", "loss", "exact_match", "exact_match_count")
 SCORES = ("stage", "name", "value", "count")
 EVENTS = ("kind", "message")
+WARNINGS = ("detector", "score", "value", "tensor", "channel", "count")  # not in all files
 OPERANDS = ("layer", "slot", "format", "scale_bits_per_element")
 GROUPS = ("metrics", "hashes", "eval", "scores", "tensors", "events", "complete")
 MADE_UP_STAGES = 64  # stages that a file without names may have
@@ -288,6 +290,39 @@ def _read_scores(file: h5py.File, stages: int) -> list[Score]:
     ]
 
 
+def _read_warnings(file: h5py.File, tensors: TensorLog) -> list[DetectorScore]:
+    columns = read_columns(file, "warnings", ("step", *WARNINGS))
+    rows = _written_rows(columns, WARNINGS)
+    if rows == 0:
+        return []
+    places = [f"{layer}/{slot}" for layer, slot in zip(tensors.layer, tensors.slot)]
+    index = _column(columns, "tensor", rows, "iu").astype(np.int64)
+    outside = index[(index < -1) | (index >= len(places))]
+    if outside.size:
+        raise Damage(f"/warnings/tensor holds {outside[0]}, but there are {len(places)} operands")
+    table = zip(
+        _steps(columns, rows, "warnings", False),
+        texts(columns["detector"][:rows], "/warnings/detector"),
+        _floats(columns, "score", rows),
+        _floats(columns, "value", rows),
+        index,
+        _column(columns, "channel", rows, "iu"),
+        _counts(columns, "count", rows),
+    )
+    return [
+        DetectorScore(
+            int(step),
+            detector,
+            float(score),
+            float(value),
+            places[operand] if operand >= 0 else "",
+            int(channel),
+            int(count),
+        )
+        for step, detector, score, value, operand, channel, count in table
+    ]
+
+
 def _read_events(file: h5py.File) -> list[Event]:
     columns = read_columns(file, "events", ("step", *EVENTS))
     rows = _written_rows(columns, EVENTS)
@@ -347,12 +382,14 @@ def load_run(path: Path) -> Run:
         tensors = _read_tensors(file, metrics, meta.schema)
         scores = _read_scores(file, len(stages))
         events = _read_events(file)
+        warnings = _read_warnings(file, tensors)
         used = {
             "metrics": len(metrics),
             "eval": len(evaluations),
             "tensors": int(tensors.step.size),
             "scores": len(scores),
             "events": len(events),
+            "warnings": len(warnings),
         }
         return Run(
             path=path,
@@ -366,6 +403,7 @@ def load_run(path: Path) -> Run:
             tensors=tensors,
             scores=scores,
             events=events,
+            warnings=warnings,
             complete=bool(done),
             final_weight_hash=done[0] if done else 0,
             identity=meta.identity,

@@ -100,6 +100,24 @@ class TensorLog:
 
 
 @dataclass(frozen=True)
+class DetectorScore:
+    """One row of /warnings: what a detector of training that is about to break found."""
+
+    step: int
+    detector: str  # src/train/early_warning.hpp
+    score: float  # of the value by the detector's threshold: from 1 on it warns
+    value: float
+    place: str  # layer and slot; empty: the whole step
+    channel: int  # -1: none
+    count: int  # operands, channels or steps that warn
+
+    @property
+    def warns(self) -> bool:
+        """Whether the value has reached the detector's threshold."""
+        return self.score >= 1.0
+
+
+@dataclass(frozen=True)
 class Event:
     """One row of /events."""
 
@@ -123,6 +141,7 @@ class Run:
     tensors: TensorLog
     scores: list[Score] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    warnings: list[DetectorScore] = field(default_factory=list)
     complete: bool = False
     final_weight_hash: int = 0
     identity: dict[str, str] = field(default_factory=dict)  # what determines the run: its hash

@@ -25,6 +25,7 @@ from fp8lab_analysis.compare import (
     StageComparison,
     held_out_loss,
 )
+from fp8lab_analysis.early_warning import DetectorSummary, detector_summaries
 from fp8lab_analysis.operands import OperandSummary, TensorSummary, tensor_summaries
 from fp8lab_analysis.runs import Event, Run
 from fp8lab_analysis.speed import EqualQuality
@@ -334,6 +335,27 @@ def score_table(summaries: Sequence[GroupSummary]) -> Table:
     return tabulate("scores", title, rows, lambda r: r[0], fields)
 
 
+def warning_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
+    """Every detector of every group: leads, misses and false alarms."""
+    rows = [
+        (summary.group.label, found)
+        for summary in summaries
+        for found in detector_summaries(study, summary)
+    ]
+    fields: list[Field[tuple[str, DetectorSummary]]] = [
+        (Column("recipe"), lambda r: r[0]),
+        (Column("detector"), lambda r: r[1].detector),
+        (Column("runs that went wrong"), lambda r: r[1].troubled),
+        (Column("warned before"), lambda r: len(r[1].leads)),
+        (Column("mean lead", "step", "{:.0f}"), lambda r: r[1].lead.mean),
+        (Column("shortest lead", "step", "{}"), lambda r: min(r[1].leads, default="")),
+        (Column("warned late"), lambda r: r[1].late),
+        (Column("other runs"), lambda r: r[1].quiet),
+        (Column("false alarms"), lambda r: r[1].false_alarms),
+    ]
+    return tabulate("warnings", "Early warnings", rows, lambda r: r[0], fields)
+
+
 def event_table(summaries: Sequence[GroupSummary]) -> Table:
     """Every event of every run."""
     rows = [
@@ -425,6 +447,7 @@ class ReportTables:
     tensors: Table
     evaluation: Table
     scores: Table
+    warnings: Table
     events: Table
     runs: Table
     beside: Table | None = None
@@ -442,6 +465,7 @@ class ReportTables:
             self.tensors,
             self.evaluation,
             self.scores,
+            self.warnings,
             self.events,
             self.runs,
             self.beside,
@@ -472,6 +496,7 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
         ),
         evaluation=evaluation_table(study, summaries),
         scores=score_table(summaries),
+        warnings=warning_table(study, summaries),
         events=event_table(summaries),
         runs=provenance_table(summaries),
     )

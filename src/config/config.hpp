@@ -250,6 +250,19 @@ struct LoggingConfig {
   double print_every_seconds = 1.0;  ///< lines of progress outside a terminal
 };
 
+/// Online detectors of training that is about to break (src/train/early_warning.hpp), and from what
+/// level on each of them warns.
+struct WarningsConfig {
+  bool enabled = true;
+  double outlier_channels = 6.0;   ///< deviations
+  double swiglu_alignment = 0.85;  ///< magnitude of a cosine
+  double kurtosis = 12.0;          ///< deviations
+  double scale_drift = 12.0;       ///< deviations
+  double amax_lag = 4.0;           ///< ratio
+  double gradient_norm = 12.0;     ///< deviations
+  bool operator==(const WarningsConfig&) const = default;
+};
+
 struct AttentionConfig {
   std::int64_t kv_tile = 64;
   std::int64_t q_tile = 64;
@@ -266,6 +279,7 @@ struct RunConfig {
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
+  WarningsConfig warnings;
   AttentionConfig attention;
   std::vector<StageConfig> stages;
 

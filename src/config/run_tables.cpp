@@ -140,6 +140,33 @@ const Table<LoggingConfig>& logging_table() {
   return table;
 }
 
+const Table<WarningsConfig>& warnings_table() {
+  using S = WarningsConfig;
+  const auto threshold = [](std::string word, double S::*member, double largest, std::string help) {
+    const auto warns = [](const S& warnings) { return warnings.enabled; };
+    return number(std::move(word), member, 0x1p-20, largest, std::move(help))
+        .when(warns, "enabled = true");
+  };
+  static const Table<S> table{{
+      boolean(
+          "enabled", &S::enabled,
+          "detectors of training that is about to break, and the operand behind a step that did"),
+      threshold("outlier_channels", &S::outlier_channels, kNoLargestNumber,
+                "growth of the largest channel of an activation over the median one, deviations"),
+      threshold("swiglu_alignment", &S::swiglu_alignment, 1.0,
+                "cosine between the gate and up weights of a SwiGLU channel"),
+      threshold("kurtosis", &S::kurtosis, kNoLargestNumber,
+                "growth of the kurtosis of an activation, deviations"),
+      threshold("scale_drift", &S::scale_drift, kNoLargestNumber,
+                "change of an operand's largest scale in either direction, deviations"),
+      threshold("amax_lag", &S::amax_lag, kNoLargestNumber,
+                "amax over the range of a scale that is not taken from the tensor itself"),
+      threshold("gradient_norm", &S::gradient_norm, kNoLargestNumber,
+                "growth of the gradient norm, deviations"),
+  }};
+  return table;
+}
+
 const Table<AttentionConfig>& attention_table() {
   using S = AttentionConfig;
   static const Table<S> table{{
@@ -505,6 +532,8 @@ const Table<RunConfig>& run_table() {
                           "the rule and its storage; base = \"NAME\" starts from an optimizer "
                           "out of experiments/optimizers")),
        shared(MemberTable("logging", &S::logging, logging_table, "what the run file holds")),
+       shared(MemberTable("warnings", &S::warnings, warnings_table,
+                          "online detectors and the level from which on each of them warns")),
        shared(MemberTable("attention", &S::attention, attention_table,
                           "tiles that fix the order of sums")),
        shared(

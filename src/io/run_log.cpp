@@ -140,7 +140,7 @@ class Hdf5RunLog final : public RunLog {
         file_(Hdf5File::create(temporary, path_)) {
     write_meta(file_, meta);
     for (const char* group : {"/metrics", "/hashes", "/eval", "/scores", "/tensors", "/events",
-                              "/samples", "/checkpoints"}) {
+                              "/samples", "/checkpoints", "/warnings"}) {
       file_.create_group(group);
     }
     write_tensor_names(file_, tensors);
@@ -190,6 +190,12 @@ class Hdf5RunLog final : public RunLog {
   void append(const ScoreRecord& record) override {
     writer(RowGroup::scores)
         .put_row(record.step, record.stage, record.name, record.value, record.count);
+  }
+
+  void append(const WarningRecord& record) override {
+    writer(RowGroup::warnings)
+        .put_row(record.step, record.detector, record.score, record.value, record.tensor,
+                 record.channel, record.count);
   }
 
   void append(const EventRecord& record) override {

@@ -87,7 +87,18 @@ struct TensorName {
   double scale_bits_per_element = 0;
 };
 
-/// /events: "nan", "resume", "stress", ...
+/// One row of /warnings: what a detector of training that is about to break has found.
+struct WarningRecord {
+  std::int64_t step = 0;
+  std::string detector;       ///< src/train/early_warning.hpp
+  double score = 0;           ///< of `value` by the detector's threshold: from 1 on it warns
+  double value = 0;           ///< of the detector's quantity
+  std::int32_t tensor = -1;   ///< index into the logged operands; -1: of the whole step
+  std::int32_t channel = -1;  ///< of the tensor; -1: none
+  std::int64_t count = 0;     ///< operands, channels or steps that warn
+};
+
+/// /events: "nan", "spike", "early_warning", "resume", "stress", ...
 struct EventRecord {
   std::int64_t step = 0;
   std::string kind;
@@ -128,6 +139,7 @@ class RunLog {
   virtual void append(const StepRecord& record) = 0;
   virtual void append(const EvalRecord& record) = 0;
   virtual void append(const ScoreRecord& record) = 0;
+  virtual void append(const WarningRecord& record) = 0;
   virtual void append(const EventRecord& record) = 0;
   virtual void append(const CheckpointRecord& record) = 0;
   /// One row of /tensors: `statistics[i]` belongs to tensor i; `without_history[i]` is 1 where a

@@ -68,6 +68,19 @@ std::vector<ScoreRecord> read_scores(const Hdf5File& file) {
   return rows;
 }
 
+std::vector<WarningRecord> read_warnings(const Hdf5File& file) {
+  const std::vector<DatasetSpec> specs = row_datasets(RowGroup::warnings, 0);
+  auto rows = start_rows<WarningRecord>(file, RowGroup::warnings);
+  if (rows.empty()) return rows;
+  read_text_column(file, specs[1], rows, &WarningRecord::detector);
+  read_column<double>(file, specs[2], rows, &WarningRecord::score);
+  read_column<double>(file, specs[3], rows, &WarningRecord::value);
+  read_column<std::int32_t>(file, specs[4], rows, &WarningRecord::tensor);
+  read_column<std::int32_t>(file, specs[5], rows, &WarningRecord::channel);
+  read_column<std::int64_t>(file, specs[6], rows, &WarningRecord::count);
+  return rows;
+}
+
 std::vector<EventRecord> read_events(const Hdf5File& file) {
   const std::vector<DatasetSpec> specs = row_datasets(RowGroup::events, 0);
   auto rows = start_rows<EventRecord>(file, RowGroup::events);
@@ -94,6 +107,7 @@ RunData read_run(const std::filesystem::path& path) {
   run.metrics = read_metrics(file);
   run.eval = read_eval(file);
   run.scores = read_scores(file);
+  run.warnings = read_warnings(file);
   run.events = read_events(file);
   run.tensor_steps =
       read_steps(file, RowGroup::tensors, static_cast<std::int64_t>(run.tensors.size()));
@@ -126,6 +140,18 @@ std::vector<double> read_statistic(const std::filesystem::path& path, const std:
     dataset.read(values.data(), 0, rows);
   }
   return values;
+}
+
+std::vector<std::uint8_t> read_without_history(const std::filesystem::path& path) {
+  const Hdf5File file = Hdf5File::open(path);
+  read_meta(file);
+  const auto tensors = static_cast<std::int64_t>(read_tensor_names(file).size());
+  const DatasetSpec spec = row_datasets(RowGroup::tensors, tensors).back();
+  if (!file.has(spec.path)) return {};
+  const auto rows = static_cast<std::int64_t>(read_steps(file, RowGroup::tensors, tensors).size());
+  std::vector<std::uint8_t> flags(static_cast<std::size_t>(rows * tensors));
+  file.open_dataset(spec).read(flags.data(), 0, rows);
+  return flags;
 }
 
 std::vector<Sample> read_samples(const std::filesystem::path& path) {

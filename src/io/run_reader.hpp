@@ -17,6 +17,7 @@ struct RunData {
   std::vector<StepRecord> metrics;
   std::vector<EvalRecord> eval;
   std::vector<ScoreRecord> scores;
+  std::vector<WarningRecord> warnings;
   std::vector<EventRecord> events;
   std::vector<std::int64_t> tensor_steps;  ///< logged steps: rows of every statistic
   bool complete = false;
@@ -30,6 +31,10 @@ RunData read_run(const std::filesystem::path& path);
 /// RunData::tensor_steps, one column per tensor times the member's width (8 for top_channel and
 /// top_channel_amax, 64 for exponent_histogram). Throws Error for an unknown name.
 std::vector<double> read_statistic(const std::filesystem::path& path, const std::string& name);
+
+/// /tensors/without_history: one row per entry of RunData::tensor_steps, one column per tensor.
+/// Empty for a file that has none.
+std::vector<std::uint8_t> read_without_history(const std::filesystem::path& path);
 
 /// A captured tensor.
 struct Sample {

@@ -105,6 +105,18 @@ std::vector<DatasetSpec> checkpoints_datasets() {
           number("/checkpoints/hash", u64, "hash", "content of the checkpoint of that step")};
 }
 
+std::vector<DatasetSpec> warnings_datasets() {
+  return {
+      step_dataset("/warnings/step"),
+      words("/warnings/detector", 32, "name", "what looks for trouble"),
+      number("/warnings/score", f64, "1", "of the value by the threshold; from 1 on it warns"),
+      number("/warnings/value", f64, "1", "of the detector's quantity"),
+      number("/warnings/tensor", i32, "index", "logged operand, -1: of the whole step"),
+      number("/warnings/channel", i32, "channel", "of the tensor, -1: none"),
+      number("/warnings/count", i64, "1", "operands, channels or steps that warn"),
+  };
+}
+
 std::vector<DatasetSpec> samples_datasets() {
   return {step_dataset("/samples/step"), words("/samples/name", 128, "name", "tensor"),
           number("/samples/offset", i64, "element", "first element in /samples/values"),
@@ -131,10 +143,10 @@ Identity read_identity(const Hdf5File& file) {
   return identity;
 }
 
-/// What files of version 1 lack.
+/// What files of version 1 lack; /warnings is not in the first ones of version 2 either.
 bool is_later(const std::string& path) {
   return path.starts_with("/scores/") || path.starts_with("/checkpoints/") ||
-         path == kWithoutHistory;
+         path.starts_with("/warnings/") || path == kWithoutHistory;
 }
 
 }  // namespace
@@ -194,6 +206,7 @@ std::vector<DatasetSpec> row_datasets(RowGroup group, std::int64_t tensors) {
     case RowGroup::events: return events_datasets();
     case RowGroup::samples: return samples_datasets();
     case RowGroup::checkpoints: return checkpoints_datasets();
+    case RowGroup::warnings: return warnings_datasets();
   }
   return {};
 }

@@ -18,10 +18,19 @@ inline constexpr char kRunSchema[] = "fp8lab-run-";
 inline constexpr std::int64_t kNoStep = -1;
 
 /// Datasets that grow together, one row each.
-enum class RowGroup : std::uint8_t { metrics, eval, scores, tensors, events, samples, checkpoints };
-inline constexpr RowGroup kRowGroups[] = {RowGroup::metrics,    RowGroup::eval,   RowGroup::scores,
-                                          RowGroup::tensors,    RowGroup::events, RowGroup::samples,
-                                          RowGroup::checkpoints};
+enum class RowGroup : std::uint8_t {
+  metrics,
+  eval,
+  scores,
+  tensors,
+  events,
+  samples,
+  checkpoints,
+  warnings,
+};
+inline constexpr RowGroup kRowGroups[] = {
+    RowGroup::metrics, RowGroup::eval,    RowGroup::scores,      RowGroup::tensors,
+    RowGroup::events,  RowGroup::samples, RowGroup::checkpoints, RowGroup::warnings};
 
 /// The datasets of a group in the order in which run_log.cpp fills them; `step` is the first.
 /// `tensors` is the number of logged operands.
@@ -71,7 +80,7 @@ std::vector<T> read_all(const Hdf5File& file, const DatasetSpec& spec) {
 std::vector<std::string> read_all_texts(const Hdf5File& file, const DatasetSpec& spec);
 
 /// `step` of every row that all datasets of the group have: a killed writer can leave the others
-/// longer, or rows that were never written. None for groups that files of version 1 lack.
+/// longer, or rows that were never written. None for groups that files of before lack.
 std::vector<std::int64_t> read_steps(const Hdf5File& file, RowGroup group, std::int64_t tensors);
 
 /// Number of leading rows of /samples whose values lie within the `available` ones: a kill can come

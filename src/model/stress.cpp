@@ -112,7 +112,9 @@ StressedStep::StressedStep(Backend& backend, const Parameters& parameters, const
       case StressKind::spike: spike_ *= stress.factor; break;
     }
   }
-  if (spike_ != 1.0) spike();
+  if (spike_ == 1.0) return;
+  spike();
+  events_.push_back(fmt::format("spike: factor {}", spike_));
 }
 
 void StressedStep::grow_outliers(const StressConfig& stress, std::int64_t done,
@@ -200,7 +202,10 @@ void StressedStep::spike() {
     scale_weights(parameters_[declaration.linears()[static_cast<std::size_t>(pair.linear)].weight],
                   1.0 / spike_);
   }
-  events_.push_back(fmt::format("spike: factor {}", spike_));
+}
+
+void StressedStep::begin_again() {
+  if (spike_ != 1.0) spike();
 }
 
 void StressedStep::end() {

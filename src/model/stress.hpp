@@ -39,6 +39,8 @@ class StressedStep {
                std::int64_t stage_step, std::uint64_t seed);
   /// After the gradients, before the update: undoes what is for one step alone.
   void end();
+  /// After end(): does it again, for gradients that are taken once more.
+  void begin_again();
 
   /// True when weights have changed for good: their storage has not rounded them yet.
   bool has_planted() const { return has_planted_; }

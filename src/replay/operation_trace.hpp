@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "src/replay/place.hpp"
+#include "src/train/place.hpp"
 #include "src/replay/tensor_hashes.hpp"
 
 namespace fp8lab {

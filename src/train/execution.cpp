@@ -158,7 +158,21 @@ std::vector<EventRecord> Execution::begin_stage() {
   return events;
 }
 
-StepTaken Execution::step() {
+StepRecord Execution::record_of(const StepResults& results, std::int64_t trained_tokens) const {
+  constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+  const bool trained = trained_tokens > 0;
+  StepRecord record;
+  record.step = position_.step + 1;
+  record.stage = static_cast<std::int32_t>(position_.stage);
+  record.tokens = position_.tokens + trained_tokens;
+  record.loss = trained ? results.mean_loss() : kNothing;
+  record.grad_norm = trained ? results.scalar(StepScalar::kGradNorm) : kNothing;
+  record.learning_rate = results.scalar(StepScalar::kLearningRate);
+  record.weight_hash = results.weight_hash;
+  return record;
+}
+
+StepTaken Execution::step(const InspectStep& inspect) {
   const StageConfig& config = stage();
   const auto index = static_cast<std::size_t>(position_.stage);
   Mixture& stream = data_[index].stream;
@@ -185,25 +199,33 @@ StepTaken Execution::step() {
   stressed.end();
   if (context.log_statistics) taken.without_history = transformer_->without_history();
   if (is_due(config_.logging.update_errors_every_steps)) taken.update_errors.emplace(backend_);
-  step.update(config_.optimizer.update, config_.seed, taken.trained_tokens,
-              taken.update_errors ? &*taken.update_errors : nullptr);
-  StepResults results = step.results(config_.logging.hash_every_step, context.log_statistics);
-  taken.statistics = std::move(results.statistics);
+  const UpdateSpec& update = config_.optimizer.update;
+  step.begin_update(update, config_.seed, taken.trained_tokens);
+  const bool inspected = inspect && taken.trained_tokens > 0;
+  if (inspected) {
+    StepResults so_far = step.results(false, context.log_statistics);
+    taken.statistics = std::move(so_far.statistics);
+    const StepRecord record = record_of(so_far, taken.trained_tokens);
+    inspect({record, position_.stage_step + 1 == config.steps, [&] {
+               StepContext measured = context;
+               measured.log_statistics = true;
+               stressed.begin_again();
+               step.accumulate_again(measured, batches, so_far);
+               stressed.end();
+               step.round_gradients(config_.seed);
+             }});
+  }
+  step.end_update(update, config_.seed, taken.trained_tokens,
+                  taken.update_errors ? &*taken.update_errors : nullptr);
+  StepResults results =
+      step.results(config_.logging.hash_every_step, context.log_statistics && !inspected);
+  if (!inspected) taken.statistics = std::move(results.statistics);
+  taken.record = record_of(results, taken.trained_tokens);
 
   ++position_.step;
   ++position_.stage_step;
   position_.tokens += taken.trained_tokens;
   position_.streams[index] = stream.position();
-  StepRecord& record = taken.record;
-  record.step = position_.step;
-  record.stage = static_cast<std::int32_t>(position_.stage);
-  record.tokens = position_.tokens;
-  const bool trained = taken.trained_tokens > 0;
-  constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-  record.loss = trained ? results.mean_loss() : kNothing;
-  record.grad_norm = trained ? results.scalar(StepScalar::kGradNorm) : kNothing;
-  record.learning_rate = results.scalar(StepScalar::kLearningRate);
-  record.weight_hash = results.weight_hash;
   return taken;
 }
 

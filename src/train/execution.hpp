@@ -24,6 +24,17 @@ namespace fp8lab {
 /// The training data of a stage as its steps read them, from the beginning.
 Mixture training_stream(const DataSources& data, const RunConfig& config, const StageConfig& stage);
 
+/// A step of which there are the loss and the gradients, and whose weights are not updated yet.
+struct StepUnderway {
+  const StepRecord& record;  ///< without weight hash and seconds
+  bool is_last_of_stage = false;
+  /// Executes forward and backward pass once more, with every operand measured in every
+  /// micro-batch. It leaves everything as it was, bit for bit, but the records of the measurements.
+  std::function<void()> again;
+};
+/// Called in every step that trains on a token.
+using InspectStep = std::function<void(const StepUnderway&)>;
+
 /// What a step leaves for those who record or compare it.
 struct StepTaken {
   StepRecord record;  ///< `seconds` is the caller's
@@ -61,7 +72,8 @@ class Execution {
   bool is_stage_done() const { return position_.stage_step == stage().steps; }
   bool is_last_step_done() const { return position_.step == total_steps(); }
   /// Takes the next step of the stage; the weights are hashed where the configuration says so.
-  StepTaken step();
+  /// `inspect` makes no bit another.
+  StepTaken step(const InspectStep& inspect = {});
   void end_stage();
   /// Writes a checkpoint of the stage at work; returns the hash of its content. `seconds` is the
   /// time since the start of the run.
@@ -92,6 +104,8 @@ class Execution {
   StreamPosition first_position() const;
   void continue_amax_histories(std::vector<EventRecord>& events);
   void say(const std::string& phase) const;
+  /// The record of the step at work, which `results` are of.
+  StepRecord record_of(const StepResults& results, std::int64_t trained_tokens) const;
 
   RunConfig config_;
   Backend& backend_;

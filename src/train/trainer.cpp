@@ -16,8 +16,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kSampleLength = 4096;
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -43,6 +41,7 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
       directory_(options_.directory) {
   directory_.check(options_.resume);
   execution_ = std::make_unique<Execution>(config_, backend_, options_.init_from, options_.phase);
+  watch_ = std::make_unique<RunWatch>(config_, backend_, *execution_);
 }
 
 Trainer::~Trainer() = default;
@@ -136,6 +135,7 @@ bool Trainer::open_log() {
       directory_.find_checkpoint(status, identity, config_);
   if (checkpoint) execution_->go_on_from(directory_.checkpoint_file(), checkpoint->position);
   last_evaluation_ = status.last_eval_step;
+  watch_->go_on(directory_.run_file(), execution_->position().step);
   log_ = RunLog::resume(directory_.run_file(), execution_->position().step,
                         config_.logging.every_steps, std::move(lock));
   record_changes(status.meta);
@@ -165,6 +165,7 @@ void Trainer::record_changes(const RunMeta& before) {
 Trainer::Stage Trainer::begin_stage() {
   Stage stage;
   for (const EventRecord& event : execution_->begin_stage()) log_->append(event);
+  watch_->begin_stage();
   stage.config = &execution_->stage();
   const auto index = static_cast<std::size_t>(execution_->position().stage);
   if (stage.config->eval.has_value()) {
@@ -178,6 +179,7 @@ Trainer::Stage Trainer::begin_stage() {
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {
+  if (watch_->record_nonfinite(*log_, record)) return;
   for (const Parameter& parameter : execution_->parameters().all()) {
     const TensorView& gradient = parameter.gradient();
     if (gradient.dtype == DType::f64) continue;
@@ -190,11 +192,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
                       fmt::format("gradient of {} is not finite at row {}, column {}",
                                   parameter.name(), static_cast<std::int64_t>(i) / gradient.cols,
                                   static_cast<std::int64_t>(i) % gradient.cols)});
-      const std::size_t first = i < kSampleLength / 2 ? 0 : i - kSampleLength / 2;
-      const std::size_t last = std::min(values.size(), first + kSampleLength);
-      log_->append_sample(record.step, "gradient/" + parameter.name(),
-                          {values.begin() + static_cast<std::ptrdiff_t>(first),
-                           values.begin() + static_cast<std::ptrdiff_t>(last)});
+      log_->append_sample(record.step, "gradient/" + parameter.name(), sample_around(values, i));
       return;
     }
   }
@@ -204,7 +202,7 @@ void Trainer::record_nonfinite(const StepRecord& record) {
 }
 
 void Trainer::train_step(const Stage& stage) {
-  StepTaken taken = execution_->step();
+  StepTaken taken = execution_->step(watch_->inspection());
   StepRecord& record = taken.record;
   for (const EventRecord& event : taken.events) log_->append(event);
   if (taken.trained_tokens == 0) {
@@ -214,8 +212,10 @@ void Trainer::train_step(const Stage& stage) {
   record.seconds = elapsed();
   record_step(stage, record, taken.trained_tokens > 0);
   if (taken.update_errors) record_update_errors(record, *taken.update_errors);
-  if (taken.statistics.empty()) return;
-  log_->append_tensors(record.step, taken.statistics, taken.without_history);
+  if (!taken.statistics.empty()) {
+    log_->append_tensors(record.step, taken.statistics, taken.without_history);
+  }
+  watch_->record(*log_, taken);
 }
 
 void Trainer::record_update_errors(const StepRecord& record, const UpdateErrors& errors) {
@@ -234,7 +234,10 @@ void Trainer::record_update_errors(const StepRecord& record, const UpdateErrors&
 void Trainer::record_step(const Stage& stage, const StepRecord& record, bool trained) {
   const bool finite = !trained || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
   const bool due = record.step % config_.logging.every_steps == 0;
-  if (due || execution_->is_stage_done() || !finite) log_->append(record);
+  if (due || execution_->is_stage_done() || !finite) {
+    log_->append(record);
+    watch_->add_row(record, trained);
+  }
   if (!finite) {
     record_nonfinite(record);
     log_->flush();

@@ -15,6 +15,7 @@
 #include "src/io/run_log.hpp"
 #include "src/train/execution.hpp"
 #include "src/train/run_directory.hpp"
+#include "src/train/run_watch.hpp"
 
 namespace fp8lab {
 
@@ -74,10 +75,11 @@ class Trainer {
   double elapsed() const;
 
   RunConfig config_;
-  Backend& backend_;
+  ObservedBackend backend_;
   TrainerOptions options_;
   RunDirectory directory_;
   std::unique_ptr<Execution> execution_;
+  std::unique_ptr<RunWatch> watch_;
   std::unique_ptr<RunLog> log_;
   double start_seconds_ = 0;
   std::int64_t last_evaluation_ = 0;  ///< step of the last one that is recorded

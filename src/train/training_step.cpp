@@ -12,13 +12,28 @@ namespace fp8lab {
 
 namespace {
 
-/// Parts of a step that repeat from step to step: the update, and each of the first micro-batches,
-/// with and without statistics. More micro-batches would take more memory than they save time.
-constexpr std::size_t kUpdate = 0, kRepeatedMicroBatches = 8;
+/// Parts of a step that repeat from step to step: the gradient norm, the update, and each of the
+/// first micro-batches, with and without statistics. More micro-batches would take more memory than
+/// they save time.
+constexpr std::size_t kNorm = 0, kUpdate = 1, kRepeatedMicroBatches = 8;
 
 std::optional<std::size_t> part_of(const StepContext& context) {
   if (context.micro_batch >= kRepeatedMicroBatches) return std::nullopt;
-  return 1 + 2 * std::size_t{context.micro_batch} + (context.log_statistics ? 1 : 0);
+  return 2 + 2 * std::size_t{context.micro_batch} + (context.log_statistics ? 1 : 0);
+}
+
+void upload_scalars(Backend& backend, const TensorView& view, std::span<const double> values) {
+  if (view.dtype == DType::f64) return backend.upload(view, values.data());
+  std::vector<float> singles;
+  for (const double value : values) singles.push_back(static_cast<float>(value));
+  backend.upload(view, singles.data());
+}
+
+std::string settings_of(const UpdateSpec& spec, std::uint64_t seed) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1, spec.beta2,
+                     spec.epsilon, spec.weight_decay, spec.clip_norm,
+                     spec.moments == MomentUse::rounded, spec.gradient_bound, spec.rate_factor,
+                     seed);
 }
 
 }  // namespace
@@ -31,14 +46,7 @@ void begin_step(Backend& backend, const TensorView& scalars, double learning_rat
                 std::int64_t trained_tokens) {
   const double share = trained_tokens > 0 ? 1.0 / static_cast<double>(trained_tokens) : 0.0;
   const std::array<double, 4> values = {learning_rate, share, 0.0, 0.0};
-  const TensorView view = scalars.columns(StepScalar::kLearningRate, 4);
-  if (view.dtype == DType::f64) {
-    backend.upload(view, values.data());
-    return;
-  }
-  std::array<float, 4> singles{};
-  for (std::size_t i = 0; i < values.size(); ++i) singles[i] = static_cast<float>(values[i]);
-  backend.upload(view, singles.data());
+  upload_scalars(backend, scalars.columns(StepScalar::kLearningRate, 4), values);
 }
 
 std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch> batches,
@@ -46,6 +54,26 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
   std::int64_t tokens = 0;
   for (const Batch& batch : batches) tokens += batch.trained_tokens;
   begin_step(backend, block.scalars, learning_rate, tokens);
+  // The first micro-batch speaks for the step.
+  take_batches(context, batches, Measured::first);
+  return tokens;
+}
+
+void TrainingStep::accumulate_again(const StepContext& context, std::span<const Batch> batches,
+                                    const StepResults& results) const {
+  // The sums begin anew, and what the norm has left may be what is looked for.
+  std::array<double, StepScalar::kCount> scalars = results.scalars;
+  for (const auto sum : {StepScalar::kLossSum, StepScalar::kGradNormSquared, StepScalar::kGradNorm,
+                         StepScalar::kClipFactor}) {
+    scalars[static_cast<std::size_t>(sum)] = 0.0;
+  }
+  upload_scalars(backend, block.scalars, scalars);
+  take_batches(context, batches, Measured::every);
+  upload_scalars(backend, block.scalars, results.scalars);
+}
+
+void TrainingStep::take_batches(StepContext context, std::span<const Batch> batches,
+                                Measured measured) const {
   const auto number = static_cast<std::int32_t>(context.step);
   backend.upload(block.step_number, &number);
   context.step = 0;
@@ -62,37 +90,56 @@ std::int64_t TrainingStep::accumulate(StepContext context, std::span<const Batch
       transformer.backward(context);
     });
     ++context.micro_batch;
-    context.log_statistics = false;  // the first micro-batch speaks for the step
+    if (measured == Measured::first) context.log_statistics = false;
   }
-  return tokens;
 }
 
-void TrainingStep::update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
-                          UpdateErrors* errors) const {
+RandomKey TrainingStep::key_of(std::uint64_t seed) const {
+  RandomKey key;
+  key.seed = seed;
+  key.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
+  return key;
+}
+
+void TrainingStep::round_gradients(std::uint64_t seed) const {
+  const RandomKey key = key_of(seed);
+  for (const Parameter& parameter : parameters.all()) {
+    parameters.round(parameter, StateRole::gradient, parameter.gradient(),
+                     parameters.gradient_storage(), key);
+  }
+}
+
+void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
+                                std::int64_t trained_tokens) const {
+  if (trained_tokens == 0) return;
+  repeat(kNorm, settings_of(spec, seed), [&] {
+    round_gradients(seed);
+    for (const Parameter& parameter : parameters.all()) {
+      backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
+    }
+    backend.run(ops::BeginUpdate{spec, block.scalars});
+  });
+}
+
+void TrainingStep::end_update(const UpdateSpec& spec, std::uint64_t seed,
+                              std::int64_t trained_tokens, UpdateErrors* errors) const {
   if (trained_tokens > 0) {
-    const std::string settings = fmt::format(
-        "{} {} {} {} {} {} {} {} {} {}", name_of(spec.rule), spec.beta1, spec.beta2, spec.epsilon,
-        spec.weight_decay, spec.clip_norm, spec.moments == MomentUse::rounded, spec.gradient_bound,
-        spec.rate_factor, seed);
-    RandomKey key;
-    key.seed = seed;
-    key.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
     // What is measured waits in between, and so is no part that repeats.
-    repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings,
-           [&] { update_weights(spec, key, errors); });
+    repeat(errors == nullptr ? std::optional(kUpdate) : std::nullopt, settings_of(spec, seed),
+           [&] { update_weights(spec, key_of(seed), errors); });
   }
   transformer.update_delayed_scales();
   transformer.end_step();
 }
 
+void TrainingStep::update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
+                          UpdateErrors* errors) const {
+  begin_update(spec, seed, trained_tokens);
+  end_update(spec, seed, trained_tokens, errors);
+}
+
 void TrainingStep::update_weights(const UpdateSpec& spec, const RandomKey& key,
                                   UpdateErrors* errors) const {
-  for (const Parameter& parameter : parameters.all()) {
-    parameters.round(parameter, StateRole::gradient, parameter.gradient(),
-                     parameters.gradient_storage(), key);
-    backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
-  }
-  backend.run(ops::BeginUpdate{spec, block.scalars});
   for (const Parameter& parameter : parameters.all()) {
     if (errors != nullptr) errors->before(parameter);
     update_parameter(parameter, spec, key, errors);

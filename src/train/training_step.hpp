@@ -58,11 +58,23 @@ struct TrainingStep {
   /// number of trained tokens.
   std::int64_t accumulate(StepContext context, std::span<const Batch> batches,
                           double learning_rate) const;
+  /// The same once more, after begin_update(), which has left `results`; with operands measured in
+  /// every micro-batch. All tensors have the same bits afterwards, but the records of measurements.
+  void accumulate_again(const StepContext& context, std::span<const Batch> batches,
+                        const StepResults& results) const;
 
-  /// Gradient norm over all parameters, clipping, the update; then delayed scales take the amaxes
-  /// of the step. Without trained tokens there is no gradient, and the weights stay: moments and
-  /// weight decay alone would move them. `seed` is that of stochastically rounded states. `errors`,
-  /// where there is one, measures the update, which then waits for downloads.
+  /// Rounds gradients to what they are stored as; begin_update() does. `seed` is that of
+  /// stochastically rounded states.
+  void round_gradients(std::uint64_t seed) const;
+  /// Gradient norm over all parameters and what depends on it, in block.scalars. Without trained
+  /// tokens there is no gradient.
+  void begin_update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens) const;
+  /// Clipping, the update; then delayed scales take the amaxes of the step. Without trained tokens
+  /// the weights stay: moments and weight decay alone would move them. `errors`, where there is
+  /// one, measures the update, which then waits for downloads.
+  void end_update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
+                  UpdateErrors* errors = nullptr) const;
+  /// The two, one after the other.
   void update(const UpdateSpec& spec, std::uint64_t seed, std::int64_t trained_tokens,
               UpdateErrors* errors = nullptr) const;
 
@@ -70,9 +82,14 @@ struct TrainingStep {
   StepResults results(bool weight_hash = false, bool statistics = false) const;
 
  private:
+  /// In which micro-batches operands are measured.
+  enum class Measured : std::uint8_t { first, every };
+
+  void take_batches(StepContext context, std::span<const Batch> batches, Measured measured) const;
   void update_weights(const UpdateSpec& spec, const RandomKey& key, UpdateErrors* errors) const;
   void update_parameter(const Parameter& parameter, const UpdateSpec& spec, const RandomKey& key,
                         UpdateErrors* errors) const;
+  RandomKey key_of(std::uint64_t seed) const;
   /// Enqueues a part of the step, which the transformer's backend may have kept (without `part`:
   /// has not) from an earlier step with these settings.
   void repeat(std::optional<std::size_t> part, const std::string& settings,

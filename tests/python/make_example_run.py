@@ -363,6 +363,28 @@ def write_tensors(
         add(group, "without_history", marks, "flag")
 
 
+DETECTORS = ("outlier_channels", "kurtosis", "amax_lag", "gradient_norm")
+
+
+def write_warnings(file: h5py.File, recipe: SyntheticRecipe, done: int) -> None:
+    """Scores at every logged step. Of a run that breaks, the lag is above its threshold from the
+    end of the first stage on."""
+    rows = []
+    for step in range(LOG_EVERY, done + 1, LOG_EVERY):
+        for index, detector in enumerate(DETECTORS):
+            late = detector == "amax_lag" and recipe.nan_step > 0 and step >= STAGE_STEPS[0]
+            score = 1.5 if late else 0.1 * (1 + index)
+            rows.append((step, detector, score, -1 if detector == "gradient_norm" else index, late))
+    group = file.create_group("warnings")
+    add(group, "step", np.array([row[0] for row in rows], dtype=np.int64), "step")
+    add(group, "detector", text([row[1] for row in rows], 32), "name")
+    add(group, "score", np.array([row[2] for row in rows]), "1")
+    add(group, "value", np.array([8.0 * row[2] for row in rows]), "1")
+    add(group, "tensor", np.array([row[3] for row in rows], dtype=np.int32), "index")
+    add(group, "channel", np.full(len(rows), -1, dtype=np.int32), "channel")
+    add(group, "count", np.array([int(row[4]) for row in rows], dtype=np.int64), "1")
+
+
 def write_checkpoints(file: h5py.File, recipe: SyntheticRecipe, seed: int, done: int) -> None:
     """One at the end of every stage that was finished."""
     steps = [int(step) for step in np.cumsum(STAGE_STEPS) if step <= done]
@@ -403,6 +425,7 @@ def write_run(path: Path, recipe: SyntheticRecipe, seed: int, schema: str = SCHE
         write_events(file, recipe)
         if schema != FIRST_SCHEMA:
             write_checkpoints(file, recipe, seed, done)
+            write_warnings(file, recipe, done)
         final = [] if recipe.nan_step else [hash_text(f"{recipe.name}{seed}{done}")]
         add(file, "complete", np.array(final, dtype=np.uint64), "hash")
     return done

@@ -97,6 +97,17 @@ TEST_CASE("run log: every field survives a round trip") {
   CHECK(run.scores[1].stage == 1);
   CHECK(run.scores[1].name == "pass@4");
   CHECK(run.scores[1].count == 64);
+  REQUIRE(run.warnings.size() == 2);
+  CHECK(run.warnings[0].step == 10);
+  CHECK(run.warnings[0].tensor == -1);
+  CHECK(run.warnings[0].channel == -1);
+  CHECK(run.warnings[0].count == 0);
+  CHECK(run.warnings[1].detector == "amax_lag");
+  CHECK(run.warnings[1].score == 1.25);
+  CHECK(run.warnings[1].value == 5.0);
+  CHECK(run.warnings[1].tensor == 2);
+  CHECK(run.warnings[1].channel == 117);
+  CHECK(run.warnings[1].count == 3);
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10, 20});
   REQUIRE(run.events.size() == 2);
   CHECK(run.events[0].kind == "stress");
@@ -274,6 +285,7 @@ TEST_CASE("run log: after kill -9 only rows since the last flush are lost, and i
   CHECK(run.events[2].kind == "resume");
   CHECK(run.eval.size() == 1);
   CHECK(run.scores.size() == 1);
+  CHECK(run.warnings.size() == 1);
   CHECK(read_run_status(path).checkpoints.size() == 1);
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10});
   const std::vector<Sample> samples = read_samples(path);

@@ -1,4 +1,4 @@
-#include "src/replay/place.hpp"
+#include "src/train/place.hpp"
 
 #include <array>
 #include <type_traits>

@@ -1,0 +1,324 @@
+// Detectors fire on what is planted, name it, and are silent on a quiet run.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "src/train/early_warning.hpp"
+#include "src/train/loss_spikes.hpp"
+#include "tests/src/model/model_fixture.hpp"
+
+using namespace fp8lab;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// x with scales of its own, w with delayed ones, dy cast without, and x in bf16.
+std::vector<WatchedOperand> operands() {
+  return {{true, true, 0.0}, {false, true, 448.0}, {false, false, 57344.0}, {true, false, 0.0}};
+}
+
+/// What four operands look like when nothing happens, but for a little noise of `step`.
+std::vector<OperandStatistics> quiet(int step) {
+  std::vector<OperandStatistics> all(4);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double noise = 1.0 + 0.03 * static_cast<double>((step * 7 + static_cast<int>(i)) % 5);
+    all[i].amax = 100.0 * noise;
+    all[i].channel_outlier_ratio = 4.0 * noise;
+    all[i].kurtosis = 5.0 * noise;
+    all[i].scale_max = 0.25 * noise;
+    all[i].top_channel[0] = 11.0 + static_cast<double>(i);
+  }
+  all[2].scale_max = 1.0;
+  return all;
+}
+
+const std::vector<std::uint8_t> kKnown(4, 0);
+
+/// After `rows` quiet rows of 20 steps each.
+EarlyWarning quiet_run(int rows, const WarningsConfig& config = {}) {
+  EarlyWarning warnings(config);
+  warnings.begin_stage(operands());
+  for (int row = 0; row < rows; ++row) {
+    for (int step = 0; step < 20; ++step) warnings.add_gradient(1.0 + 0.1 * (step % 3));
+    const auto scores = warnings.add_statistics(quiet(row), kKnown, {{1, 5, 0.3, 0}});
+    for (const WarningScore& score : scores) {
+      INFO(name_of(score.detector) << " " << score.value);
+      CHECK_FALSE(score.warns());
+      CHECK(score.count == 0);
+    }
+  }
+  return warnings;
+}
+
+/// What `detector` says; a score of NaN when it says nothing.
+WarningScore of(const std::vector<WarningScore>& scores, Detector detector) {
+  for (const WarningScore& score : scores) {
+    if (score.detector == detector) return score;
+  }
+  return {detector, kNan, kNan};
+}
+
+/// The scores of one more row in which operand `index` is changed by `plant`.
+template <class Plant>
+std::vector<WarningScore> with_planted(std::size_t index, Plant plant) {
+  EarlyWarning warnings = quiet_run(8);
+  std::vector<OperandStatistics> statistics = quiet(8);
+  plant(statistics[index]);
+  return warnings.add_statistics(statistics, kKnown, {});
+}
+
+/// `detector` alone warns, of `operand`.
+void check_alone(const std::vector<WarningScore>& scores, Detector detector, int operand) {
+  for (const WarningScore& score : scores) {
+    INFO(name_of(score.detector) << " " << score.score);
+    CHECK(score.warns() == (score.detector == detector));
+  }
+  CHECK(of(scores, detector).operand == operand);
+  CHECK(of(scores, detector).count == 1);
+}
+
+}  // namespace
+
+TEST_CASE("deviations are those of log2 from the median, by the median absolute deviation") {
+  DriftWindow window(5);
+  CHECK(std::isnan(window.median()));
+  for (const double value : {1.0, 2.0, 8.0}) window.add(value);
+  CHECK(std::isnan(window.deviations(4.0)));  // three values are too few
+  window.add(16.0);
+  // log2: 0 1 3 4, median 2, distances 2 1 1 2, MAD 1.5.
+  CHECK(window.deviations(32.0) == Approx(3.0 / (1.4826 * 1.5)));
+  CHECK(window.deviations(0.5) == Approx(-3.0 / (1.4826 * 1.5)));
+  CHECK(window.median() == Approx(4.0));
+  for (const double value : {0.0, -1.0, kNan, std::numeric_limits<double>::infinity()}) {
+    window.add(value);
+    CHECK(std::isnan(window.deviations(value)));
+  }
+  CHECK(window.median() == Approx(4.0));
+  window.add(64.0);
+  window.add(64.0);  // the first one, 1, has left the window of five
+  CHECK(window.median() == Approx(16.0));
+}
+
+TEST_CASE("a window without spread has the least one") {
+  DriftWindow window(8);
+  for (int i = 0; i < 4; ++i) window.add(3.0);
+  CHECK(window.deviations(6.0) == Approx(1.0 / 0.25));
+}
+
+TEST_CASE("every detector of operands warns of what is planted, and of nothing else") {
+  check_alone(with_planted(0, [](OperandStatistics& x) { x.channel_outlier_ratio *= 16.0; }),
+              Detector::outlier_channels, 0);
+  check_alone(with_planted(3, [](OperandStatistics& x) { x.kurtosis *= 16.0; }), Detector::kurtosis,
+              3);
+  check_alone(with_planted(0, [](OperandStatistics& x) { x.scale_max *= 16.0; }),
+              Detector::scale_drift, 0);
+  check_alone(with_planted(1, [](OperandStatistics& w) { w.scale_max /= 16.0, w.amax /= 16.0; }),
+              Detector::scale_drift, 1);
+  check_alone(with_planted(1, [](OperandStatistics& w) { w.amax = 4.01 * 448.0 * w.scale_max; }),
+              Detector::amax_lag, 1);
+  check_alone(with_planted(2, [](OperandStatistics& dy) { dy.nonfinite_count = 1.0; }),
+              Detector::amax_lag, 2);
+}
+
+TEST_CASE("detectors look only where their quantity says something") {
+  const auto is_quiet = [](const std::vector<WarningScore>& scores) {
+    for (const WarningScore& score : scores) CHECK_FALSE(score.warns());
+  };
+  is_quiet(with_planted(1, [](OperandStatistics& w) {
+    w.kurtosis *= 100.0;
+    w.channel_outlier_ratio *= 100.0;
+  }));
+  is_quiet(with_planted(3, [](OperandStatistics& bf16) { bf16.scale_max *= 100.0; }));
+  is_quiet(with_planted(0, [](OperandStatistics& current) { current.amax *= 100.0; }));
+  // Growth is of one sign.
+  is_quiet(with_planted(0, [](OperandStatistics& x) {
+    x.kurtosis /= 100.0;
+    x.channel_outlier_ratio /= 100.0;
+  }));
+}
+
+TEST_CASE("a warning names the channel, and a lag is the ratio to the range") {
+  const auto scores = with_planted(1, [](OperandStatistics& w) {
+    w.amax = 6.0 * 448.0 * 0.25;
+    w.scale_max = 0.25;
+  });
+  CHECK(of(scores, Detector::amax_lag).value == Approx(6.0));
+  CHECK(of(scores, Detector::amax_lag).score == Approx(1.5));
+  CHECK(of(scores, Detector::amax_lag).channel == 12);
+}
+
+TEST_CASE("operands without history are left out, of the scores and of the windows") {
+  EarlyWarning warnings = quiet_run(8);
+  std::vector<OperandStatistics> statistics = quiet(8);
+  statistics[1].amax = 1e9;
+  statistics[1].scale_max = 1e9;
+  const auto scores = warnings.add_statistics(statistics, {0, 1, 0, 0}, {});
+  CHECK(of(scores, Detector::amax_lag).operand == 2);
+  CHECK(warnings.usual_amax(1) == quiet_run(8).usual_amax(1));
+}
+
+TEST_CASE(
+    "the largest gradient norm since the last logged step counts, and its spike begins once") {
+  EarlyWarning warnings = quiet_run(4);
+  CHECK_FALSE(warnings.is_gradient_spike(2.0));
+  CHECK(warnings.is_gradient_spike(32.0));
+  const auto first = warnings.add_gradient(32.0);
+  REQUIRE(first);
+  CHECK(first->warns());
+  CHECK_FALSE(warnings.is_gradient_spike(33.0));  // neighbours are one
+  warnings.add_gradient(33.0);
+  warnings.add_gradient(1.0);
+  CHECK(warnings.is_gradient_spike(33.0));
+  CHECK_FALSE(of(warnings.scores(), Detector::gradient_norm).warns());  // the last one
+  const WarningScore logged =
+      of(warnings.add_statistics(quiet(4), kKnown, {}), Detector::gradient_norm);
+  CHECK(logged.value > first->value);
+  CHECK(logged.count == 2);
+  CHECK(logged.operand == -1);
+  CHECK(
+      std::isnan(of(warnings.add_statistics(quiet(5), kKnown, {}), Detector::gradient_norm).score));
+}
+
+TEST_CASE("a stage begins with new windows, but for those of activations") {
+  EarlyWarning warnings = quiet_run(8);
+  warnings.begin_stage(operands());
+  CHECK_FALSE(warnings.judge_gradient(100.0));
+  CHECK(std::isnan(warnings.usual_amax(0)));
+  std::vector<OperandStatistics> statistics = quiet(8);
+  statistics[0].channel_outlier_ratio *= 64.0;
+  statistics[0].kurtosis *= 64.0;
+  statistics[0].scale_max *= 64.0;
+  const auto scores = warnings.add_statistics(statistics, kKnown, {});
+  CHECK(of(scores, Detector::outlier_channels).warns());
+  CHECK(of(scores, Detector::kurtosis).warns());
+  CHECK(std::isnan(of(scores, Detector::scale_drift).score));
+}
+
+TEST_CASE("each detector has its own threshold, and a score of one is at it") {
+  for (const Detector detector : kDetectors) {
+    INFO(name_of(detector));
+    CHECK(detector_of(name_of(detector)) == detector);
+    WarningsConfig config;
+    const double usual = threshold(config, detector);
+    double WarningsConfig::*const members[] = {
+        &WarningsConfig::outlier_channels, &WarningsConfig::swiglu_alignment,
+        &WarningsConfig::kurtosis,         &WarningsConfig::scale_drift,
+        &WarningsConfig::amax_lag,         &WarningsConfig::gradient_norm};
+    config.*members[static_cast<std::size_t>(detector)] *= 0.5;
+    int changed = 0;
+    for (const Detector other : kDetectors) {
+      changed += threshold(config, other) != threshold(WarningsConfig{}, other) ? 1 : 0;
+    }
+    CHECK(changed == 1);
+    CHECK(threshold(config, detector) == 0.5 * usual);
+    EarlyWarning warnings(config);
+    warnings.begin_stage(operands());
+    for (int row = 0; row < 8; ++row) {
+      warnings.add_gradient(1.0);
+      warnings.add_statistics(quiet(0), kKnown, {});
+    }
+    warnings.add_gradient(1.2);
+    std::vector<OperandStatistics> statistics = quiet(0);
+    for (OperandStatistics& operand : statistics) {
+      operand.kurtosis *= 1.2;
+      operand.channel_outlier_ratio *= 1.2;
+      operand.scale_max *= 1.2;
+    }
+    const auto scores = warnings.add_statistics(statistics, kKnown, {{1, 5, 0.3, 0}});
+    for (const WarningScore& score : scores) {
+      CHECK(score.score == Approx(score.value / threshold(config, score.detector)));
+    }
+    CHECK(scores.size() == kDetectors.size());
+  }
+  CHECK_FALSE(detector_of("loss"));
+  const WarningScore at{Detector::kurtosis, 1.0, 12.0};
+  CHECK(at.warns());
+}
+
+TEST_CASE("an operand is watched by what its recipe makes of it") {
+  const Recipe current = load_recipe("te_current"), delayed = load_recipe("te_delayed"),
+               plain = load_recipe("bf16");
+  const auto x = [](const Recipe& recipe) {
+    return watched_operand(Slot::fprop_x, recipe.linear.slot(Slot::fprop_x));
+  };
+  CHECK(x(current).is_activation);
+  CHECK(x(current).has_scales);
+  CHECK(x(current).fixed_range == 0.0);
+  CHECK(x(delayed).has_scales);
+  CHECK(x(delayed).fixed_range == 448.0);
+  CHECK_FALSE(x(plain).has_scales);
+  CHECK(x(plain).fixed_range == 0.0);
+  const Slot dy = Slot::dgrad_dy;
+  CHECK(watched_operand(dy, delayed.linear.slot(dy)).fixed_range == 57344.0);
+  CHECK_FALSE(watched_operand(dy, delayed.linear.slot(dy)).is_activation);
+  CHECK_FALSE(watched_operand(Slot::wgrad_x, plain.linear.slot(Slot::wgrad_x)).is_activation);
+  QuantSpec unscaled = delayed.linear.slot(dy);
+  unscaled.scale_source = ScaleSource::none;
+  CHECK_FALSE(watched_operand(dy, unscaled).has_scales);
+  CHECK(watched_operand(dy, unscaled).fixed_range == 57344.0);
+}
+
+TEST_CASE("alignment of gate and up is the largest cosine of their rows, by layer") {
+  fp8lab::test::ModelAtWork work("cpu", fp8lab::test::small_model(), load_recipe("bf16"));
+  const auto before = swiglu_alignments(work.parameters, 0.9);
+  REQUIRE(before.size() == 2);
+  CHECK(before[0].count + before[1].count == 0);
+  CHECK(before[0].cosine < 0.6);
+  const auto& linears = work.parameters.declaration().linears();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto layer = static_cast<std::size_t>(before[i].operand) / kSlots.size();
+    CHECK(linears[layer].name == "layers." + std::to_string(i) + ".mlp.gate_up");
+    CHECK(static_cast<std::size_t>(before[i].operand) % kSlots.size() == 1);  // fprop.w
+  }
+  // Rows 7 and 9 of up become multiples of those of gate in the second layer.
+  const auto layer = static_cast<std::size_t>(before[1].operand) / kSlots.size();
+  const Parameter& weight = work.parameters[linears[layer].weight];
+  std::vector<float> values = work.parameters.download(weight);
+  const auto width = static_cast<std::size_t>(weight.declaration.cols);
+  const auto gates = static_cast<std::size_t>(fp8lab::test::small_model().intermediate_size);
+  for (std::size_t i = 0; i < width; ++i) {
+    values[(gates + 7) * width + i] = -2.0f * values[7 * width + i];
+    values[(gates + 9) * width + i] = values[9 * width + i] + (i == 0 ? 0.05f : 0.0f);
+  }
+  work.parameters.upload(weight, values);
+  const auto after = swiglu_alignments(work.parameters, 0.9);
+  CHECK(after[0].cosine == before[0].cosine);
+  CHECK(after[1].cosine == Approx(1.0));
+  CHECK(after[1].channel == 7);
+  CHECK(after[1].count == 2);
+  CHECK(swiglu_alignments(work.parameters, 0.9999)[1].count == 1);
+
+  fp8lab::test::ModelAtWork gelu("cpu", fp8lab::test::gpt2_model(), load_recipe("bf16"));
+  CHECK(swiglu_alignments(gelu.parameters, 0.9).empty());
+}
+
+TEST_CASE("an aligned channel warns, with how many there are") {
+  EarlyWarning warnings = quiet_run(1);
+  const auto scores = warnings.add_statistics(quiet(1), kKnown, {{1, 5, 0.86, 2}, {2, 6, 0.9, 3}});
+  const WarningScore score = of(scores, Detector::swiglu_alignment);
+  CHECK(score.warns());
+  CHECK(score.value == 0.9);
+  CHECK(score.operand == 2);
+  CHECK(score.channel == 6);
+  CHECK(score.count == 5);
+}
+
+TEST_CASE("a loss spikes above its average and five deviations, once for neighbours") {
+  LossSpikes losses;
+  CHECK(std::isinf(losses.limit()));
+  for (int row = 0; row < 10; ++row) {
+    CHECK_FALSE(losses.is_start(1e9));
+    losses.add(2.0 + 0.1 * (row % 2));
+  }
+  // Ten values, five each of 2.0 and 2.1: sample deviation 0.0527, average 2.05 and a little.
+  CHECK(losses.limit() == Approx(2.05 + 5.0 * 0.052705).epsilon(1e-3));
+  CHECK_FALSE(losses.is_start(2.3));
+  CHECK(losses.is_start(2.33));
+  CHECK_FALSE(losses.is_start(kNan));
+  losses.add(9.0);
+  CHECK_FALSE(losses.is_start(1e9));
+  losses.add(2.0);
+  CHECK(losses.is_start(1e9));
+}
