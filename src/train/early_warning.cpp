@@ -160,14 +160,26 @@ WatchedOperand watched_operand(Slot slot, const QuantSpec& spec) {
   return operand;
 }
 
-std::vector<Alignment> swiglu_alignments(const Parameters& parameters, double level) {
-  std::vector<Alignment> found;
+std::vector<Alignment> swiglu_alignments(const Parameters& parameters, double level,
+                                         std::int64_t turn) {
   const auto& linears = parameters.declaration().linears();
+  std::vector<std::size_t> layers;
+  std::int64_t largest = 1;
   for (std::size_t i = 0; i < linears.size(); ++i) {
     const Parameter& weight = parameters[linears[i].weight];
-    const auto gate = rows_of(weight.declaration, "gate"), up = rows_of(weight.declaration, "up");
-    if (!gate || !up) continue;
-    found.push_back(alignment_of(parameters, weight, *gate, *up, level));
+    if (!rows_of(weight.declaration, "gate") || !rows_of(weight.declaration, "up")) continue;
+    layers.push_back(i);
+    largest = std::max(largest, weight.master().size());
+  }
+  std::vector<Alignment> found;
+  if (layers.empty()) return found;
+  const auto all = static_cast<std::int64_t>(layers.size());
+  const std::int64_t together = std::clamp<std::int64_t>(kAlignmentElements / largest, 1, all);
+  for (std::int64_t k = 0; k < together; ++k) {
+    const std::size_t i = layers[static_cast<std::size_t>((turn * together + k) % all)];
+    const Parameter& weight = parameters[linears[i].weight];
+    found.push_back(alignment_of(parameters, weight, *rows_of(weight.declaration, "gate"),
+                                 *rows_of(weight.declaration, "up"), level));
     found.back().operand =
         static_cast<std::int32_t>(i * kSlots.size() + static_cast<std::size_t>(Slot::fprop_w));
   }

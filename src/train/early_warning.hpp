@@ -118,8 +118,14 @@ struct Alignment {
   double cosine = 0;          ///< that magnitude
   std::int64_t count = 0;     ///< channels whose magnitude is `level` or more
 };
-/// Of every layer with gate and up weights, from the master weights, in a fixed order of sums.
-std::vector<Alignment> swiglu_alignments(const Parameters& parameters, double level);
+/// Elements of gate and up weights that one logged step looks at: 64 MiB in FP32, which a GPU sends
+/// to the host.
+inline constexpr std::int64_t kAlignmentElements = std::int64_t{1} << 24;
+/// Of the layers with gate and up weights, from the master weights, in a fixed order of sums. Where
+/// they hold more than kAlignmentElements together, of as many as hold no more, but at least one:
+/// `turn`, a count of logged steps, says which, so that all have their turn.
+std::vector<Alignment> swiglu_alignments(const Parameters& parameters, double level,
+                                         std::int64_t turn);
 
 class EarlyWarning {
  public:
