@@ -104,7 +104,7 @@ def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, floa
 
 
 def deviation_limit(sd: float, df: int, confidence: float) -> float:
-    """Upper `confidence` limit of the true deviation, in the unit of `sd`, which has `df` degrees of
+    """Upper `confidence` limit of the true deviation, in units of `sd`, which has `df` degrees of
     freedom: sd sqrt(df / chi2), with the quantile 1 - confidence of chi-square. A sample planned
     with it has its power with that confidence (Browne, Statistics in Medicine 14 (1995)
     1933-1940)."""

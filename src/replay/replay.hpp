@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "emulation/recording/observed_backend.hpp"
-#include "src/train/place.hpp"
 #include "src/replay/tensor_hashes.hpp"
 #include "src/train/execution.hpp"
+#include "src/train/place.hpp"
 
 namespace fp8lab {
 

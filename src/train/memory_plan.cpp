@@ -45,7 +45,8 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend) {
   if (config.logging.statistics_every_steps > 0) {
-    const QuantizedOperand operand = QuantizedOperand::without_memory(recipe.linear.slot(kSlots.front()), 1, 1);
+    const QuantizedOperand operand =
+        QuantizedOperand::without_memory(recipe.linear.slot(kSlots.front()), 1, 1);
     const Support support = backend.supports(
         ops::MeasureOperand{TensorView::without_memory(DType::f32, 1, 1), false, operand, {}});
     if (!support) {

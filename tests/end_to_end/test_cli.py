@@ -109,7 +109,9 @@ def test_recipes() -> None:
     by_system = [(row["system"], row["name"]) for row in listed]
     assert by_system == sorted(by_system)
     table = succeeded("recipes", "list")
-    assert "\nDeepSeek-V3\n  deepseek_v3  " in table and "infir2                   measured" in table
+    assert (
+        "\nDeepSeek-V3\n  deepseek_v3  " in table and "infir2                   measured" in table
+    )
     for row in listed:
         assert row["name"] in table and row["summary"] in table
         assert row["system"] and row["source"] and row["evidence"] in table

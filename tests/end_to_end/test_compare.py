@@ -52,7 +52,12 @@ def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "run.toml").write_text(CONFIG.format(recipe="infir2"))
     rate = "stages.second.learning_rate.peak=2e-3"
-    changes = {"a": [], "b": [], "recipe": ["--recipe", "infir2_fp32scale"], "rate": ["--set", rate]}
+    changes = {
+        "a": [],
+        "b": [],
+        "recipe": ["--recipe", "infir2_fp32scale"],
+        "rate": ["--set", rate],
+    }
     for name, more in changes.items():
         succeeded("train", "--config", "run.toml", "--out", name, *more, cwd=folder)
     return folder

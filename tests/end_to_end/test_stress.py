@@ -99,7 +99,9 @@ def test_a_spike_changes_no_bit_without_a_history_of_amaxes(folder: Path, recipe
 
 def test_delayed_scaling_saturates_at_a_spike_and_underflows_after_it(folder: Path) -> None:
     plain = trained(folder, "te_delayed-plain", "te_delayed")
-    spiked = trained(folder, "te_delayed-spike", "te_delayed", SPIKE.replace("}", ", factor=65536}"))
+    spiked = trained(
+        folder, "te_delayed-spike", "te_delayed", SPIKE.replace("}", ", factor=65536}")
+    )
     same = column(plain, "hashes/weights") == column(spiked, "hashes/weights")
     assert same.tolist() == [True] * SPIKE_STEP + [False] * (STEPS - SPIKE_STEP)
     for layer in ("layers.0.attention.qkv", "layers.0.mlp.gate_up"):

@@ -73,7 +73,7 @@ output = "fp32"
 [keep_high_precision]
 modules = ["lm_head", "embed", "norm", "attention.core"]
 """
-OUTLIERS = ("--set", "stages.two.stress=[{kind=\"outlier_channels\", channels=2, gain=4096.0}]")
+OUTLIERS = ("--set", 'stages.two.stress=[{kind="outlier_channels", channels=2, gain=4096.0}]')
 # Gradients that grow a little are spikes.
 TOUCHY = ("--set", "warnings.gradient_norm=1.5")
 ALONE = ("--set", "warnings.enabled=false")
@@ -202,7 +202,7 @@ def test_thresholds_are_those_of_the_configuration(config: Path, tmp_path: Path)
 
 
 def test_what_is_not_finite_is_named_with_operand_and_element(config: Path, tmp_path: Path) -> None:
-    planted = "stages.two.stress=[{kind=\"outlier_channels\", channels=2, gain=65536.0}]"
+    planted = 'stages.two.stress=[{kind="outlier_channels", channels=2, gain=65536.0}]'
     rangeless = config.parent / "rangeless.toml"
     arguments = ("--threads", "2", "--set", f"recipe={rangeless}", "--set", planted)
     result = run("train", "--config", config, "--out", tmp_path / "run", *arguments)
@@ -234,7 +234,7 @@ def test_only_the_first_of_broken_steps_is_executed_again(config: Path, tmp_path
         config,
         tmp_path / "run",
         *("--set", f"recipe={rangeless}", "--set", "logging.nonfinite=keep_going"),
-        *("--set", "stages.two.stress=[{kind=\"outlier_channels\", channels=2, gain=65536.0}]"),
+        *("--set", 'stages.two.stress=[{kind="outlier_channels", channels=2, gain=65536.0}]'),
     )
     events = kinds(found, "nan")
     assert [event.step for event in events] == list(range(25, 37))

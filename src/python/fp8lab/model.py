@@ -103,7 +103,7 @@ class Model:
         return self._model.parameters()
 
     def set_parameters(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Sets all weights from float32, float16 or bfloat16 arrays, not the state of the optimizer."""
+        """Sets all weights from float32, float16 or bfloat16 arrays, no state of the optimizer."""
         self._model.set_parameters(dict(weights))
 
     def logits(self, tokens: ArrayLike) -> NDArray[np.float32]:
