@@ -181,6 +181,10 @@ TEST_CASE("groups change the rates of the parameters that they name, the first o
   CHECK(differing(grouped(mlp + "[[optimizer.group]]\nmatch = \"layers\"\nlearning_rate = 0.0\n"),
                   still)
             .size() > 2);
+  // The first that matches counts, whatever a later one says.
+  CHECK(differing(grouped(mlp + "learning_rate = 0.0\n[[optimizer.group]]\nmatch = \"layers\"\n"),
+                  still)
+            .empty());
   // A decay of its own reaches vectors too.
   const std::string norm = "[[optimizer.group]]\nmatch = \"*.weight\"\nweight_decay = 0.5\n";
   const Weights decayed = grouped(norm);
