@@ -37,7 +37,7 @@ struct StepToTake {
   /// Up to the update.
   StepResults take() {
     const std::int64_t tokens = step.accumulate(context, batches, 1e-3);
-    step.begin_update(spec, tokens);
+    step.begin_update(spec, context.seed, tokens);
     return step.results(false, true);
   }
 
@@ -94,7 +94,7 @@ struct StepToTake {
   Transformer transformer;
   StepBlock block;
   TrainingStep step;
-  AdamWSpec spec;
+  UpdateSpec spec;
   std::vector<Batch> batches;
   StepContext context;
 };
@@ -173,7 +173,7 @@ TEST_CASE("of a finite step the operand is named whose amax has grown most") {
   }
   work.step.accumulate(work.context, work.batches, 1e-3);
   work.plant("layers.1.attention.qkv", 2, 40, 64.0f);
-  work.step.begin_update(work.spec, 1);
+  work.step.begin_update(work.spec, work.context.seed, 1);
   results = work.take();
   const auto fault = work.look(FaultKind::growth, results, usual);
   REQUIRE(fault);
