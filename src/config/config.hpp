@@ -276,6 +276,9 @@ struct RunConfig {
   /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors
   /// file; empty: random. Without a [model] the run has that of the folder's config.json.
   std::filesystem::path init_from;
+  /// Sources of error that exact arithmetic replaces, by their names (src/error_sources), "all", or
+  /// alone "all but NAME".
+  std::vector<std::string> exact;
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
