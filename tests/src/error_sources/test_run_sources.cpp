@@ -12,7 +12,6 @@
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;
-using fp8lab::test::ScratchDirectory;
 
 namespace {
 
