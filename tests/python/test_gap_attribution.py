@@ -197,10 +197,10 @@ def test_figure_and_table_hold_the_numbers(twins: dict[int, Run], tmp_path: Path
     bars = {row["y"]: row for row in rows if row["kind"] == "bar"}
     at = 100.0 * FLOOR
     for name, gap in SOURCES.items():
-        ends = sorted((at, at + 100.0 * gap))
-        assert float(bars[name]["low"]) == pytest.approx(ends[0], abs=1e-9)
-        assert float(bars[name]["high"]) == pytest.approx(ends[1], abs=1e-9)
+        # A bar goes from where the last one ended, to the left where the source does good.
+        assert float(bars[name]["low"]) == pytest.approx(at, abs=1e-9)
         at += 100.0 * gap
+        assert float(bars[name]["high"]) == pytest.approx(at, abs=1e-9)
     # The remainder ends where the gap as it is does.
     assert float(bars["remainder"]["high"]) == pytest.approx(100.0 * WHOLE, abs=1e-9)
     assert float(bars["as it is"]["x"]) == pytest.approx(100.0 * WHOLE, abs=1e-9)
