@@ -360,8 +360,8 @@ struct StudyConfig {
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with: its recipe is the baseline, and no stage has
-/// another than that or the base configuration's.
+/// True for an arm that others are compared with: its recipe is the baseline, with all its errors,
+/// and no stage has another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// The configuration of one run of the study, with all its stages. Throws Error that names the

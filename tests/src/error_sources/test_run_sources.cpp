@@ -136,7 +136,7 @@ TEST_CASE("a planted source is named by the losses") {
   SECTION("a layer") {
     const Planted run(kHealthy +
                       "[[override]]\nmatch = \"layers.0.mlp.down\"\nslots.default.format = "
-                      "\"int4\"\nslots.default.tile = \"tensor\"\n");
+                      "\"int3\"\nslots.default.tile = \"tensor\"\n");
     CHECK(run.named("layer") == "layers.0.mlp.down");
   }
   SECTION("a GEMM") {
