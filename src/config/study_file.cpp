@@ -295,7 +295,7 @@ bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
     return !stage.recipe.empty() && stage.recipe != study.baseline &&
            (base == study.stage_recipes.end() || stage.recipe != base->second);
   };
-  return arm.recipe == study.baseline &&
+  return arm.recipe == study.baseline && arm.exact.empty() &&
          std::none_of(arm.stages.begin(), arm.stages.end(), runs_another);
 }
 

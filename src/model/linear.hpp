@@ -24,6 +24,10 @@ struct StepContext {
 /// orientation, or of the second if it alone is delayed.
 const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor);
 
+/// The layer and the tensor that a random key of Linear belongs to.
+std::uint32_t linear_of(const RandomKey& key);
+Tensor tensor_of(const RandomKey& key);
+
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the
