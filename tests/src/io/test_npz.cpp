@@ -58,7 +58,7 @@ TEST_CASE("npz: damaged archives are refused with the reason") {
   const std::string stored = zip_file(kMembers, false), packed = zip_file(kMembers, true);
   const std::size_t directory = stored.find("PK\x01\x02");
   const auto changed = [](std::string bytes, std::size_t at, char value) {
-    bytes[at] = value;
+    bytes.replace(at, 1, 1, value);  // Throws std::out_of_range past the end.
     return bytes;
   };
   const std::pair<std::string, const char*> cases[] = {
