@@ -5,6 +5,7 @@
 
 #include "emulation/cases/list.hpp"
 #include "emulation/cases/operand_draw.hpp"
+#include "emulation/ops/gemm_plan.hpp"
 
 namespace fp8lab {
 namespace {
@@ -18,10 +19,12 @@ struct GemmShape {
   std::int64_t m, n, k;
 };
 
-constexpr TileShape kTensor{0, 0}, kRow{1, 0}, kGroup{1, 128}, kBlock{128, 128}, kMx{1, 32};
+constexpr TileShape kTensor{0, 0}, kRow{1, 0}, kGroup{1, 128}, kBlock{128, 128}, kMx{1, 32},
+    kNv{1, 16};
 
 QuantSpec e4m3(TileShape tile) { return quantized(numerics::kE4M3, tile); }
 QuantSpec e5m2(TileShape tile) { return quantized(numerics::kE5M2, tile); }
+QuantSpec e2m1(TileShape tile) { return quantized(numerics::kE2M1, tile); }
 
 GemmSpec fp8_gemm(int interval, int split_k = 1) {
   GemmSpec spec;
@@ -57,8 +60,39 @@ std::vector<GemmCase> fp8_cases() {
   return cases;
 }
 
+GemmSpec bf16_gemm(int interval, int split_k = 1) {
+  GemmSpec spec;
+  spec.schedule = Schedule::promote;
+  spec.promote_interval = interval;
+  spec.split_k = split_k;
+  return spec;
+}
+
+/// Codes carried to BF16, with scales inside the sum: chunks of one instruction, of several, across
+/// the stages of a kernel, and of more than one of these.
+std::vector<GemmCase> scaled_bf16_cases() {
+  std::vector<GemmCase> cases = {
+      {bf16_gemm(16), e2m1(kNv), e2m1(kNv)},
+      {bf16_gemm(16), e2m1(kNv), e2m1({16, 16})},
+      {bf16_gemm(16), e2m1({16, 16}), e2m1(kNv)},
+      {bf16_gemm(32), e2m1(kMx), e2m1({32, 32})},
+      {bf16_gemm(16, 3), e2m1(kNv), e2m1(kMx)},
+      {bf16_gemm(48), e4m3({1, 48}), e5m2({5, 96})},
+      {bf16_gemm(64), e4m3(kGroup), quantized(numerics::kInt8, {1, 64})},
+      {bf16_gemm(128, 2), quantized(numerics::kE2M3, kBlock), e4m3(kGroup)},
+      {bf16_gemm(16), e2m1(kNv), QuantSpec{}},
+      {bf16_gemm(64), QuantSpec{}, e4m3(kBlock)},
+      {bf16_gemm(16), e2m1(kNv), e2m1(kNv)},
+      {bf16_gemm(32), e2m1(kTensor), e4m3(kRow)},
+  };
+  cases[cases.size() - 2].gemm.scale_order = ScaleOrder::a_then_b;
+  cases.back().gemm.scale_order = ScaleOrder::b_then_a;
+  return cases;
+}
+
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> cases = fp8_cases();
+  for (const GemmCase& scaled : scaled_bf16_cases()) cases.push_back(scaled);
   GemmCase bf16{};
   cases.push_back(bf16);
   bf16.gemm.split_k = 3;
@@ -86,11 +120,14 @@ bool is_wgmma(const GemmSpec& spec) {
          spec.accumulator == Accumulator::sm90_bf16;
 }
 
-/// Its kernel may share tiles: chains over the whole range, or over 128 bytes of K.
+/// Its kernel may share tiles: chains over the whole range, or over 128 bytes of K, of BF16 without
+/// scales inside the sum.
 bool shares_tiles(const GemmCase& gemm_case) {
   const GemmSpec& spec = gemm_case.gemm;
-  const int stage = gemm_case.a.is_quantized() ? 128 : 64;
-  const bool chained = spec.schedule == Schedule::fast || spec.promote_interval == stage;
+  const bool bf16 = spec.accumulator == Accumulator::sm90_bf16;
+  const bool scaled = numerics::scales_promotion(scale_order(spec, gemm_case.a, gemm_case.b));
+  const bool whole_stage = spec.promote_interval == (bf16 ? 64 : 128) && !(bf16 && scaled);
+  const bool chained = spec.schedule == Schedule::fast || whole_stage;
   const bool has_kernel =
       gemm_case.a.format != numerics::kE5M2 || gemm_case.b.format != numerics::kE5M2;
   return is_wgmma(spec) && chained && has_kernel && spec.split_k == 1;
@@ -189,9 +226,14 @@ void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s) {
   constexpr StorageOrder kAlongK = StorageOrder::k_contiguous;
   constexpr StorageOrder kAlongRows = StorageOrder::rows_contiguous;
   multiply(draw, gemm_case, s, kAlongK, kAlongK);
-  if (gemm_case.a.is_quantized() || gemm_case.b.is_quantized()) return;
   const auto whole = [](std::int64_t rows) { return (rows + 7) / 8 * 8; };
   const GemmShape aligned{whole(s.m), whole(s.n), s.k};
+  const bool codes_a = gemm_case.a.is_quantized(), codes_b = gemm_case.b.is_quantized();
+  if (codes_a || codes_b) {
+    if (!codes_b) multiply(draw, gemm_case, aligned, kAlongK, kAlongRows);
+    if (!codes_a) multiply(draw, gemm_case, aligned, kAlongRows, kAlongK);
+    return;
+  }
   multiply(draw, gemm_case, aligned, kAlongK, kAlongRows);
   multiply(draw, gemm_case, aligned, kAlongRows, kAlongRows);
   if (!draw.one_in(4)) return;

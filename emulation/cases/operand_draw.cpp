@@ -43,6 +43,10 @@ void add_scale_rules(std::vector<QuantSpec>& specs) {
     specs.push_back(quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level));
     specs.back().scale.four_over_six = choice;
   }
+  specs.push_back(quantized(numerics::kE2M1, {16, 16}, ScaleFormat::nv_two_level));
+  specs.push_back(quantized(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level));
+  specs.back().rounding = Rounding::stochastic;
+  specs.push_back(quantized(numerics::kE2M1, {32, 32}, ScaleFormat::e8m0));
   for (const Rounding rounding : {Rounding::stochastic, Rounding::toward_zero}) {
     specs.push_back(quantized(numerics::kE4M3, {1, 128}, ScaleFormat::pow2));
     specs.back().rounding = rounding;

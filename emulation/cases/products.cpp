@@ -159,6 +159,15 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   // Values that are undone before they are multiplied.
   const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
   draw_product(draw, {}, logarithms, logarithms);
+  // Scales inside the sum, also beside such values.
+  GemmSpec chunks;
+  chunks.schedule = Schedule::promote;
+  chunks.promote_interval = 16;
+  const auto fp4 = [](TileShape tile) {
+    return quantized(numerics::kE2M1, tile, numerics::ScaleFormat::nv_two_level);
+  };
+  draw_product(draw, chunks, fp4({1, 16}), fp4({16, 16}));
+  draw_product(draw, chunks, logarithms, fp4({1, 16}));
 }
 
 }  // namespace fp8lab

@@ -89,14 +89,6 @@ std::string device_gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const 
   const Accumulator& unit = spec.accumulator;
   const bool carried =
       unit.takes_codes() || unit.operand == numerics::kBF16 || unit.operand == numerics::kFP32;
-  const bool scaled = spec.accumulator == Accumulator::sm90_bf16 &&
-                      scale_order(spec, multiplied_form(spec.accumulator, a),
-                                  multiplied_form(spec.accumulator, b)) != ScaleOrder::epilogue;
-  if (scaled) {
-    return "GEMM accumulator sm90_bf16: the cuda backend has no kernel with scales inside the sum "
-           "along K; accepted: scales of the tensor or of rows, another accumulator, or backend "
-           "cpu";
-  }
   const bool late = unit.group.late_fraction_bits > 0;
   if (carried && !unit.group.block_scales && !late) return {};
   return "GEMM accumulator: " + accumulator_name(unit) + " is emulated by backend cpu only";

@@ -25,6 +25,10 @@ void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& proble
 template <WgmmaTypes kTypes, WgmmaOrders kOrders>
 void launch_one_chain(Context& context, const WgmmaGemm& gemm, const Problem& problem);
 
+/// Launches a kernel for bf16 operands with scales inside the sum, by gemm.order: chains of any
+/// length.
+void launch_scaled_bf16(Context& context, const WgmmaGemm& gemm, const Problem& problem);
+
 /// Tensor map of an operand (rows, k) of `bytes` per element: boxes of 128 bytes of K by `box_rows`
 /// rows in the 128-byte swizzle.
 CUtensorMap operand_map(const void* data, int bytes, std::int64_t rows, std::int64_t k,

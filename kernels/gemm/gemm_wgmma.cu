@@ -110,7 +110,9 @@ bool has_kernel(const WgmmaGemm& gemm, const Tiling& tiling) {
     const bool whole_blocks = !b_by_rows(gemm.orders) || tiling.tile_n % kBlockRows == 0;
     return tiling.chains == Chains::one && whole_blocks && (choice || tiling.tile_n == 128);
   }
-  const bool stages = choice && gemm.chunk * (gemm.types == WgmmaTypes::bf16 ? 2 : 1) == kTileBytes;
+  const bool bf16 = gemm.types == WgmmaTypes::bf16;
+  const bool stages =
+      choice && gemm.chunk * (bf16 ? 2 : 1) == kTileBytes && !(bf16 && scaled_steps(gemm));
   switch (tiling.chains) {
     case Chains::ping_pong:
       return stages && (tiling.tile_m == 192 || multiplies_columns(gemm.order));
@@ -222,6 +224,7 @@ void order_scales(Context& context, const WgmmaGemm& gemm, const Problem& p) {
 
 void launch_bf16(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   constexpr WgmmaTypes kTypes = WgmmaTypes::bf16;
+  if (scaled_steps(gemm)) return launch_scaled_bf16(context, gemm, p);
   switch (gemm.orders) {
     case WgmmaOrders::k_k: return launch_types<kTypes>(context, gemm, p);
     case WgmmaOrders::k_rows:

@@ -517,7 +517,7 @@ template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& p) {
   using numerics::ScaleOrder;
   if (gemm.promoted) {
-    if constexpr (kTypes != WgmmaTypes::bf16) {  // bf16 has no scales
+    if constexpr (kTypes != WgmmaTypes::bf16) {  // launch_scaled_bf16
       switch (gemm.order) {
         case ScaleOrder::b_then_a:
           return launch_order<kTypes, ScaleOrder::b_then_a>(context, gemm, p);

@@ -245,6 +245,22 @@ BREAKAGES = (
         "return limits[0];",
         ("quantize/operand_statistics.cu",),
     ),
+    Breakage(
+        "scale_slot",
+        "BF16 GEMM multiplies all chunks of a stage with the scales of the first",
+        "gemm/gemm_stages.cuh",
+        "copy_chunk(first + slot, scales[slot]);",
+        "copy_chunk(first, scales[slot]);",
+        ("gemm/gemm_wgmma_bf16_scaled.cu",),
+    ),
+    Breakage(
+        "carried_tail",
+        "codes that are carried to another format lose the last one of a line",
+        "gemm/carry.cu",
+        "if (i + j < shape.length) codes.of[j] = read[j];",
+        "if (i + j + 1 < shape.length) codes.of[j] = read[j];",
+        ("gemm/carry.cu",),
+    ),
 )
 
 

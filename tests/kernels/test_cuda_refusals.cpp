@@ -29,23 +29,17 @@ GemmSpec promoted(Accumulator accumulator, int interval) {
 
 }  // namespace
 
-TEST_CASE("cuda refuses BF16 GEMMs with scales inside the sum") {
+TEST_CASE("cuda takes BF16 GEMMs with scales inside the sum") {
   const GemmSpec spec = promoted(Accumulator::sm90_bf16, 16);
-  for (const TileShape tile : {TileShape{1, 16}, TileShape{16, 16}}) {
-    const QuantSpec fp4 = spec_of(numerics::kE2M1, tile);
-    CHECK(gemm_refusal(spec, fp4, fp4).empty());
-    CHECK_THAT(cuda::device_gemm_refusal(spec, fp4, fp4),
-               Catch::Contains("no kernel with scales inside"));
-  }
+  const QuantSpec group = spec_of(numerics::kE2M1, {1, 16});
+  const QuantSpec block = spec_of(numerics::kE2M1, {16, 16});
   const QuantSpec row = spec_of(numerics::kE2M1, {1, 0});
-  const QuantSpec logarithms = spec_of(numerics::kLogFmt8, {1, 64});  // multiplied as values
-  for (const QuantSpec& operand : {QuantSpec{}, row, logarithms}) {
-    CHECK(
-        cuda::device_gemm_refusal(promoted(Accumulator::sm90_bf16, 64), operand, operand).empty());
+  for (const QuantSpec& b : {group, block, row, QuantSpec{}}) {
+    CHECK(cuda::device_gemm_refusal(spec, group, b).empty());
   }
-  const QuantSpec group = spec_of(numerics::kE4M3, {1, 128});
-  CHECK(
-      cuda::device_gemm_refusal(promoted(Accumulator::sm90_wgmma_fp8, 128), group, group).empty());
+  CHECK(cuda::device_gemm_refusal(promoted(Accumulator::sm90_bf16, 32), group, group) ==
+        gemm_refusal(promoted(Accumulator::sm90_bf16, 32), group, group));
+  CHECK(!gemm_refusal(promoted(Accumulator::sm90_bf16, 32), group, group).empty());
 }
 
 TEST_CASE("cuda refuses the accumulator of CDNA3, and FP16 and TF32 operands") {
