@@ -90,9 +90,24 @@ std::vector<GemmCase> scaled_bf16_cases() {
   return cases;
 }
 
+/// Exact sums of integers.
+std::vector<GemmCase> integer_cases() {
+  const auto int8 = [](TileShape tile) { return quantized(numerics::kInt8, tile); };
+  std::vector<GemmCase> cases = {
+      {fp8_gemm(0), int8(kTensor), int8(kTensor)},
+      {fp8_gemm(0), int8(kRow), int8(kRow)},
+      {fp8_gemm(0), int8(kTensor), quantized(numerics::kInt4, kRow)},
+      {fp8_gemm(0, 2), int8(kRow), int8(kTensor)},
+      {fp8_gemm(128), int8(kGroup), int8(kBlock)},
+  };
+  for (GemmCase& integer : cases) integer.gemm.accumulator = Accumulator::ideal_exact;
+  return cases;
+}
+
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> cases = fp8_cases();
   for (const GemmCase& scaled : scaled_bf16_cases()) cases.push_back(scaled);
+  for (const GemmCase& integer : integer_cases()) cases.push_back(integer);
   GemmCase bf16{};
   cases.push_back(bf16);
   bf16.gemm.split_k = 3;
@@ -115,9 +130,11 @@ std::vector<GemmCase> gemm_cases() {
   return cases;
 }
 
-bool is_wgmma(const GemmSpec& spec) {
+bool is_wgmma(const GemmCase& gemm_case) {
+  const GemmSpec& spec = gemm_case.gemm;
+  const bool integers = gemm_case.a.format == numerics::kInt8 && spec.schedule == Schedule::fast;
   return spec.accumulator == Accumulator::sm90_wgmma_fp8 ||
-         spec.accumulator == Accumulator::sm90_bf16;
+         spec.accumulator == Accumulator::sm90_bf16 || integers;
 }
 
 /// Its kernel may share tiles: chains over the whole range, or over 128 bytes of K, of BF16 without
@@ -130,12 +147,13 @@ bool shares_tiles(const GemmCase& gemm_case) {
   const bool chained = spec.schedule == Schedule::fast || whole_stage;
   const bool has_kernel =
       gemm_case.a.format != numerics::kE5M2 || gemm_case.b.format != numerics::kE5M2;
-  return is_wgmma(spec) && chained && has_kernel && spec.split_k == 1;
+  return is_wgmma(gemm_case) && chained && has_kernel && spec.split_k == 1;
 }
 
-GemmShape draw_shape(CaseDraw& draw, const GemmSpec& spec) {
+GemmShape draw_shape(CaseDraw& draw, const GemmCase& gemm_case) {
+  const GemmSpec& spec = gemm_case.gemm;
   GemmShape s{};
-  switch (is_wgmma(spec) ? draw.round() % 4 : draw.round() % 2) {
+  switch (is_wgmma(gemm_case) ? draw.round() % 4 : draw.round() % 2) {
     case 0: s = {draw.integer(1, 9), draw.integer(1, 20), draw.integer(1, 300)}; break;
     case 1: s = {draw.integer(20, 200), draw.integer(20, 200), draw.integer(100, 900)}; break;
     case 2: s = {draw.integer(1, 150), draw.integer(200, 500), 16 * draw.integer(60, 300)}; break;
@@ -173,11 +191,24 @@ void fill(HostTensor& tensor, const std::vector<Code>& codes) {
   std::memcpy(tensor.data.data(), codes.data(), tensor.data.size());
 }
 
+/// INT8 codes from 100 on or down to -127, of one sign: FP32 does not hold a sum of many products.
+std::vector<std::uint8_t> large_integers(CaseGenerator& generator, std::size_t count) {
+  const bool negative = generator.bits() % 2 != 0;
+  std::vector<std::uint8_t> codes(count);
+  for (std::uint8_t& code : codes) {
+    const std::uint32_t magnitude = 127u - generator.bits() % 28u;
+    code = static_cast<std::uint8_t>(negative ? 0u - magnitude : magnitude);
+  }
+  return codes;
+}
+
 HostTensor draw_codes(CaseDraw& draw, const QuantSpec& spec, const MatrixShape& s, bool specials) {
   CaseGenerator generator(draw.word());
   HostTensor tensor{spec.storage(), s.rows, s.cols, {}, false, false};
   tensor.data.resize(static_cast<std::size_t>(s.rows * s.cols) * size_of(tensor.dtype));
-  if (tensor.dtype == DType::u8) {
+  if (spec.format == numerics::kInt8 && specials) {
+    fill(tensor, large_integers(generator, tensor.data.size()));
+  } else if (tensor.dtype == DType::u8) {
     fill(tensor, generator.codes<std::uint8_t>(spec.format, s.rows, s.cols, 8, 64, specials));
   } else {
     fill(tensor, generator.codes<std::uint16_t>(spec.format, s.rows, s.cols, 8, 64, specials));
@@ -197,7 +228,7 @@ std::string order_name(const char* operand, StorageOrder order) {
 /// Stored to bf16, and added to what an f32 result holds.
 void multiply(CaseDraw& draw, const GemmCase& gemm_case, const GemmShape& s, StorageOrder order_a,
               StorageOrder order_b) {
-  const bool wild = draw.one_in(4);
+  const bool wild = draw.one_in(gemm_case.a.format == numerics::kInt8 ? 2 : 4);
   for (const bool accumulate : {false, true}) {
     GemmSpec spec = gemm_case.gemm;
     spec.output = accumulate ? DType::f32 : DType::bf16;
@@ -248,7 +279,7 @@ template <>
 void draw_cases<ops::Gemm>(CaseDraw& draw) {
   const std::vector<GemmCase> cases = gemm_cases();
   for (const GemmCase& gemm_case : cases) {
-    multiply(draw, gemm_case, draw_shape(draw, gemm_case.gemm));
+    multiply(draw, gemm_case, draw_shape(draw, gemm_case));
   }
   if (draw.round() % 4 != 3) return;
   for (const GemmCase& gemm_case : cases) {

@@ -16,7 +16,26 @@ namespace {
 
 bool on_tensor_cores(const GemmPlan& plan) {
   return plan.accumulator == Accumulator::sm90_wgmma_fp8 ||
-         plan.accumulator == Accumulator::sm90_bf16;
+         plan.accumulator == Accumulator::sm90_bf16 || plan.format_a == numerics::kInt8;
+}
+
+/// Whether the codes are integers of at most 8 bits.
+bool holds_integers(const QuantSpec& spec) {
+  const numerics::FormatSpec& format = spec.format;
+  return format.encoding == numerics::Encoding::twos_complement && format.bits() <= 8 &&
+         format.min_exponent() == format.mantissa_bits;
+}
+
+/// The plan of a GEMM on this device: exact sums of integers, which 32 bits hold, on the tensor
+/// cores' s8.
+GemmPlan device_plan(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b, std::int64_t k) {
+  constexpr std::int64_t kLongestSum = ((std::int64_t{1} << 31) - 1) / (128 * 128);
+  GemmPlan plan = plan_gemm(spec, a, b, k);
+  const bool exact = plan.accumulator == Accumulator::ideal_exact && !plan.promoted;
+  if (exact && holds_integers(a) && holds_integers(b) && plan.ranges.front().end <= kLongestSum) {
+    plan.format_a = plan.format_b = numerics::kInt8;
+  }
+  return plan;
 }
 
 ScaleGrid scale_grid(const QuantizedOperand& operand) {
@@ -28,6 +47,7 @@ ScaleGrid scale_grid(const QuantizedOperand& operand) {
 
 WgmmaTypes wgmma_types(const GemmPlan& plan) {
   if (plan.format_a == numerics::kBF16) return WgmmaTypes::bf16;
+  if (plan.format_a == numerics::kInt8) return WgmmaTypes::s8;
   const bool a = plan.format_a == numerics::kE5M2;
   const bool b = plan.format_b == numerics::kE5M2;
   return a ? (b ? WgmmaTypes::e5m2_e5m2 : WgmmaTypes::e5m2_e4m3)
@@ -105,7 +125,7 @@ void run(Context& context, const ops::Gemm& op) {
     const QuantizedOperand b = multiplied(context, op.spec.accumulator, op.b, memory + size_a);
     return run(context, ops::Gemm{op.spec, a, b, op.bias, op.accumulate, op.d});
   }
-  const GemmPlan plan = plan_gemm(op.spec, op.a.spec, op.b.spec, op.a.k);
+  const GemmPlan plan = device_plan(op.spec, op.a.spec, op.b.spec, op.a.k);
   check_gemm_operands(op.spec, plan, op.a, op.b, op.bias, op.accumulate, op.d);
   if (op.a.rows == 0 || op.b.rows == 0) return;
   const bool tensor_cores = on_tensor_cores(plan);

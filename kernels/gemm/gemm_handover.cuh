@@ -4,17 +4,22 @@
 // which the device starts first: every wait ends.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/gemm/gemm_problem.cuh"
 #include "kernels/ptx/ptx.cuh"
 
 namespace fp8lab::cuda {
 
+template <class Sum>
+using FourSums = std::conditional_t<std::is_same_v<Sum, int>, int4, float4>;
+
 /// Where a thread of a block puts the sums that it hands over, 16 bytes beside those of the next
 /// thread.
-template <int kCount>
-__device__ inline float4* handed_sums(const Problem& p, int block, int warpgroup) {
+template <class Sum, int kCount>
+__device__ inline FourSums<Sum>* handed_sums(const Problem& p, int block, int warpgroup) {
   const std::int64_t at = std::int64_t{block} * p.tiling.tile_m * p.tiling.tile_n;
-  return reinterpret_cast<float4*>(p.handed + at + warpgroup * kCount * kWarpgroup) +
+  return reinterpret_cast<FourSums<Sum>*>(p.handed + at + warpgroup * kCount * kWarpgroup) +
          threadIdx.x % kWarpgroup;
 }
 /// Each warp hands over to the same warp of the block that ends the tile, and tells it so.
@@ -22,32 +27,32 @@ __device__ inline unsigned* handed_signal(const Problem& p, int block) {
   return p.signals + block * Context::kSignals + threadIdx.x / 32;
 }
 /// Pairs are swapped for the register banks, as in scale_thread_stride.
-template <int kRowBlocks, int kSums>
+template <class Sum, int kRowBlocks, int kSums>
 __device__ void hand_over_sums(const Problem& p, int warpgroup,
-                               const float (&sums)[kRowBlocks][kSums]) {
+                               const Sum (&sums)[kRowBlocks][kSums]) {
   const int block = static_cast<int>(blockIdx.x);
-  float4* to = handed_sums<kRowBlocks * kSums>(p, block, warpgroup);
+  auto* to = handed_sums<Sum, kRowBlocks * kSums>(p, block, warpgroup);
 #pragma unroll
   for (const auto& sum : sums) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4, to += kWarpgroup) {
-      __stcg(to, make_float4(sum[i + 1], sum[i], sum[i + 3], sum[i + 2]));
+      __stcg(to, FourSums<Sum>{sum[i + 1], sum[i], sum[i + 3], sum[i + 2]});
     }
   }
   __syncwarp();
   if (threadIdx.x % 32 == 0) signal_set(handed_signal(p, block));
 }
-template <int kRowBlocks, int kSums>
-__device__ void take_over_sums(const Problem& p, int warpgroup, float (&sums)[kRowBlocks][kSums]) {
+template <class Sum, int kRowBlocks, int kSums>
+__device__ void take_over_sums(const Problem& p, int warpgroup, Sum (&sums)[kRowBlocks][kSums]) {
   const int block = static_cast<int>(blockIdx.x) - p.tiling.cluster;
   signal_await(handed_signal(p, block));
   if (threadIdx.x % 32 == 0) *handed_signal(p, block) = 0;
-  const float4* from = handed_sums<kRowBlocks * kSums>(p, block, warpgroup);
+  const auto* from = handed_sums<Sum, kRowBlocks * kSums>(p, block, warpgroup);
 #pragma unroll
   for (auto& sum : sums) {
 #pragma unroll
     for (int i = 0; i < kSums; i += 4, from += kWarpgroup) {
-      const float4 four = __ldcg(from);
+      const FourSums<Sum> four = __ldcg(from);
       sum[i + 1] = four.x;
       sum[i] = four.y;
       sum[i + 3] = four.z;

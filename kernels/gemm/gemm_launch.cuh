@@ -21,7 +21,8 @@ constexpr bool multiplies_columns(numerics::ScaleOrder order) {
 template <WgmmaTypes kTypes>
 void launch_types(Context& context, const WgmmaGemm& gemm, const Problem& problem);
 
-/// Launches a kernel of one chain over the whole range for bf16 operands in these orders.
+/// Launches a kernel of one chain over the whole range for s8 operands, or for bf16 operands in
+/// these orders.
 template <WgmmaTypes kTypes, WgmmaOrders kOrders>
 void launch_one_chain(Context& context, const WgmmaGemm& gemm, const Problem& problem);
 

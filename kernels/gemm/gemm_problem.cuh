@@ -116,7 +116,7 @@ struct Problem {
   int whole;            ///< tiles that a cluster computes whole; those behind are divided along K
   int stages, stage_k;  ///< of a tile along K; elements of K in one
   int share, longer_shares;  ///< stages of divided tiles for a cluster; how many take one more
-  float* handed;             ///< sums that a block hands over, tile_m * tile_n for each
+  float* handed;             ///< sums that a block hands over, tile_m * tile_n of 32 bits for each
   unsigned* signals;  ///< zeros, Context::signals: a warp sets its own when its sums are there
   /// Scales inside the sum along K in the order in which the kernel copies them: for each chunk,
   /// those of the rows of A, and scale_places for each tile along N.

@@ -314,6 +314,9 @@ void gemm_wgmma(Context& context, const WgmmaGemm& gemm) {
     case WgmmaTypes::e5m2_e4m3: launch_types<WgmmaTypes::e5m2_e4m3>(context, gemm, p); break;
     case WgmmaTypes::e5m2_e5m2: launch_types<WgmmaTypes::e5m2_e5m2>(context, gemm, p); break;
     case WgmmaTypes::bf16: launch_bf16(context, gemm, p); break;
+    case WgmmaTypes::s8:
+      launch_one_chain<WgmmaTypes::s8, WgmmaOrders::k_k>(context, gemm, p);
+      break;
   }
   if (p.splits > 1) {
     reduce_kernel<<<context.multiprocessors() * 4, 256, 0, context.stream()>>>(p);

@@ -11,7 +11,7 @@
 //     full[s]: bytes have arrived (producer -> consumers)
 //     empty[s]: every consumer warp, of both blocks of a cluster, has read it (-> producer)
 //        |
-//        v  wgmma m64nNk32 (k16 for bf16), D in registers
+//        v  wgmma m64nNk32 (k16 for bf16), D in registers: FP32, for s8 32-bit integers
 //   consumer warpgroups (2 or 3, 64 or 128 rows each): partial = chain over one chunk of K
 //        |
 //        v  promotion on the CUDA cores: sum = fma(partial * sB, sA, sum), by ScaleOrder
@@ -150,7 +150,7 @@ class OrderBarrier {
 template <class P>
 class Consumer {
  public:
-  using Sum = float[P::kTileN / 2];
+  using Sum = WgmmaSum<P::kTypes>[P::kTileN / 2];
 
   __device__ Consumer(const Problem& p, Shared<P>& shared, int warpgroup, int rank)
       : p_(p), shared_(shared), warpgroup_(warpgroup), rank_(rank), order_(warpgroup) {}
@@ -176,8 +176,7 @@ class Consumer {
       if (tile.hands_over) {
         hand_over_sums(p_, warpgroup_, sums);
       } else {
-        write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
-                              shared_.staging[warpgroup_]);
+        write(map_d, tile, sums, fragment, scales);
       }
       if constexpr (!kLooksAhead) scheduler.next();
     }
@@ -195,6 +194,24 @@ class Consumer {
 
   using Scales = TileScales<P::kTileN, !P::kScaled>;
   using Sums = Sum[P::kRowBlocks];
+
+  /// Integers are rounded to FP32 first.
+  __device__ void write(const CUtensorMap* map_d, const Tile& tile, const Sums& sums,
+                        const Fragment& fragment, const Scales& scales) const {
+    if constexpr (P::kTypes == WgmmaTypes::s8) {
+      float rounded[P::kRowBlocks][P::kTileN / 2];
+#pragma unroll
+      for (int block = 0; block < P::kRowBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < P::kTileN / 2; ++i) rounded[block][i] = __int2float_rn(sums[block][i]);
+      }
+      write_tile<P::kTileN>(p_, map_d, tile, rounded, fragment, scales, shared_.columns[warpgroup_],
+                            shared_.staging[warpgroup_]);
+    } else {
+      write_tile<P::kTileN>(p_, map_d, tile, sums, fragment, scales, shared_.columns[warpgroup_],
+                            shared_.staging[warpgroup_]);
+    }
+  }
 
   /// The products of a tile, added to `sums` where the tile resumes another block's. `meanwhile` is
   /// called once, if kLooksAhead while the first products are under way.
@@ -290,7 +307,7 @@ class Consumer {
   __device__ void multiply_one(const Tile& tile, Sum& sum, const Meanwhile& meanwhile) {
     int stages = stages_of(tile);
     if (stages == 0) {  // K = 0
-      for (float& value : sum) value = 0.0f;
+      for (auto& value : sum) value = 0;
       return meanwhile();
     }
     int previous = issue_next(sum, tile.resumes);

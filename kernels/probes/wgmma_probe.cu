@@ -1,5 +1,6 @@
 #include "kernels/probes/wgmma_probe.hpp"
 
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/mma.hpp"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
@@ -158,6 +159,7 @@ WgmmaProbeResult probe_wgmma_registers(const WgmmaProbe& probe) {
     case WgmmaTypes::e5m2_e4m3: launch.operator()<WgmmaTypes::e5m2_e4m3>(); break;
     case WgmmaTypes::e5m2_e5m2: launch.operator()<WgmmaTypes::e5m2_e5m2>(); break;
     case WgmmaTypes::bf16: launch.operator()<WgmmaTypes::bf16>(); break;
+    case WgmmaTypes::s8: throw Error("probe_wgmma_registers: s8, whose sums are not rounded");
   }
   check(cudaGetLastError(), "probe_wgmma_registers");
   check(cudaMemcpy(&counted, counts.data(), sizeof(counted), cudaMemcpyDeviceToHost), "cudaMemcpy");

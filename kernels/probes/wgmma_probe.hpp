@@ -29,7 +29,7 @@ struct WgmmaProbeResult {
 };
 
 /// One wgmma m64n8 for each pair of tiles in both ways, compared with the emulator's model, bit for
-/// bit, on the current device. Throws RuntimeFailure when a CUDA call fails.
+/// bit, on the current device. Throws RuntimeFailure when a CUDA call fails, and Error for s8.
 WgmmaProbeResult probe_wgmma_registers(const WgmmaProbe& probe);
 
 }  // namespace fp8lab::cuda

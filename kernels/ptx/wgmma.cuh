@@ -40,6 +40,11 @@ __device__ inline void keep(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
+template <int kCount>
+__device__ inline void keep(int (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
 /// The same for A in registers, before the instructions that read it and after the wait for them.
 template <int kSteps>
 __device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
@@ -47,11 +52,13 @@ __device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
   for (int i = 0; i < 4 * kSteps; ++i) asm volatile("" : "+r"(values[i / 4][i % 4])::"memory");
 }
 
-#define FP8LAB_R8(i)                                                                          \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define FP8LAB_R32(i) FP8LAB_R8(i), FP8LAB_R8(i + 8), FP8LAB_R8(i + 16), FP8LAB_R8(i + 24)
-#define FP8LAB_WGMMA_128(types, tail)                                                    \
+// `kind` is the constraint of an element of D, `tail` what follows the predicate.
+#define FP8LAB_R8(kind, i)                                                                    \
+  kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
+      kind(d[i + 6]), kind(d[i + 7])
+#define FP8LAB_R32(kind, i) \
+  FP8LAB_R8(kind, i), FP8LAB_R8(kind, i + 8), FP8LAB_R8(kind, i + 16), FP8LAB_R8(kind, i + 24)
+#define FP8LAB_WGMMA_128(kind, types, tail)                                              \
   asm volatile(                                                                          \
       "{\n"                                                                              \
       ".reg .pred add;\n"                                                                \
@@ -62,29 +69,29 @@ __device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"   \
-      "}, %64, %65, add, 1, 1" tail                                                      \
+      "}, %64, %65, add" tail                                                            \
       ";\n"                                                                              \
       "}\n"                                                                              \
-      : FP8LAB_R32(0), FP8LAB_R32(32)                                                    \
+      : FP8LAB_R32(kind, 0), FP8LAB_R32(kind, 32)                                        \
       : "l"(a), "l"(b), "r"(add ? 1 : 0))
-#define FP8LAB_WGMMA_160(types, tail)                                                    \
-  asm volatile(                                                                          \
-      "{\n"                                                                              \
-      ".reg .pred add;\n"                                                                \
-      "setp.ne.b32 add, %82, 0;\n"                                                       \
-      "wgmma.mma_async.sync.aligned.m64n160" types                                       \
-      " {"                                                                               \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"   \
-      "}, %80, %81, add, 1, 1" tail                                                      \
-      ";\n"                                                                              \
-      "}\n"                                                                              \
-      : FP8LAB_R32(0), FP8LAB_R32(32), FP8LAB_R8(64), FP8LAB_R8(72)                      \
+#define FP8LAB_WGMMA_160(kind, types, tail)                                                 \
+  asm volatile(                                                                             \
+      "{\n"                                                                                 \
+      ".reg .pred add;\n"                                                                   \
+      "setp.ne.b32 add, %82, 0;\n"                                                          \
+      "wgmma.mma_async.sync.aligned.m64n160" types                                          \
+      " {"                                                                                  \
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "              \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "    \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "    \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "    \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"      \
+      "}, %80, %81, add" tail                                                               \
+      ";\n"                                                                                 \
+      "}\n"                                                                                 \
+      : FP8LAB_R32(kind, 0), FP8LAB_R32(kind, 32), FP8LAB_R8(kind, 64), FP8LAB_R8(kind, 72) \
       : "l"(a), "l"(b), "r"(add ? 1 : 0))
-#define FP8LAB_WGMMA_192(types, tail)                                                    \
+#define FP8LAB_WGMMA_192(kind, types, tail)                                              \
   asm volatile(                                                                          \
       "{\n"                                                                              \
       ".reg .pred add;\n"                                                                \
@@ -97,12 +104,12 @@ __device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
       "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"   \
-      "}, %96, %97, add, 1, 1" tail                                                      \
+      "}, %96, %97, add" tail                                                            \
       ";\n"                                                                              \
       "}\n"                                                                              \
-      : FP8LAB_R32(0), FP8LAB_R32(32), FP8LAB_R32(64)                                    \
+      : FP8LAB_R32(kind, 0), FP8LAB_R32(kind, 32), FP8LAB_R32(kind, 64)                  \
       : "l"(a), "l"(b), "r"(add ? 1 : 0))
-#define FP8LAB_WGMMA_256(types, tail)                                                              \
+#define FP8LAB_WGMMA_256(kind, types, tail)                                                        \
   asm volatile(                                                                                    \
       "{\n"                                                                                        \
       ".reg .pred add;\n"                                                                          \
@@ -119,31 +126,33 @@ __device__ inline void keep(std::uint32_t (&values)[kSteps][4]) {
       "%111, "                                                                                     \
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
       "%127"                                                                                       \
-      "}, %128, %129, add, 1, 1" tail                                                              \
+      "}, %128, %129, add" tail                                                                    \
       ";\n"                                                                                        \
       "}\n"                                                                                        \
-      : FP8LAB_R32(0), FP8LAB_R32(32), FP8LAB_R32(64), FP8LAB_R32(96)                              \
+      : FP8LAB_R32(kind, 0), FP8LAB_R32(kind, 32), FP8LAB_R32(kind, 64), FP8LAB_R32(kind, 96)      \
       : "l"(a), "l"(b), "r"(add ? 1 : 0))
-#define FP8LAB_WGMMA(n)                                   \
-  if constexpr (kTypes == WgmmaTypes::e4m3_e4m3) {        \
-    FP8LAB_WGMMA_##n("k32.f32.e4m3.e4m3", "");            \
-  } else if constexpr (kTypes == WgmmaTypes::e4m3_e5m2) { \
-    FP8LAB_WGMMA_##n("k32.f32.e4m3.e5m2", "");            \
-  } else if constexpr (kTypes == WgmmaTypes::e5m2_e4m3) { \
-    FP8LAB_WGMMA_##n("k32.f32.e5m2.e4m3", "");            \
-  } else if constexpr (kTypes == WgmmaTypes::e5m2_e5m2) { \
-    FP8LAB_WGMMA_##n("k32.f32.e5m2.e5m2", "");            \
-  } else if constexpr (kOrders == WgmmaOrders::k_k) {     \
-    FP8LAB_WGMMA_##n("k16.f32.bf16.bf16", ", 0, 0");      \
-  } else if constexpr (kOrders == WgmmaOrders::k_rows) {  \
-    FP8LAB_WGMMA_##n("k16.f32.bf16.bf16", ", 0, 1");      \
-  } else {                                                \
-    FP8LAB_WGMMA_##n("k16.f32.bf16.bf16", ", 1, 1");      \
+#define FP8LAB_WGMMA(n)                                          \
+  if constexpr (kTypes == WgmmaTypes::e4m3_e4m3) {               \
+    FP8LAB_WGMMA_##n("+f", "k32.f32.e4m3.e4m3", ", 1, 1");       \
+  } else if constexpr (kTypes == WgmmaTypes::e4m3_e5m2) {        \
+    FP8LAB_WGMMA_##n("+f", "k32.f32.e4m3.e5m2", ", 1, 1");       \
+  } else if constexpr (kTypes == WgmmaTypes::e5m2_e4m3) {        \
+    FP8LAB_WGMMA_##n("+f", "k32.f32.e5m2.e4m3", ", 1, 1");       \
+  } else if constexpr (kTypes == WgmmaTypes::e5m2_e5m2) {        \
+    FP8LAB_WGMMA_##n("+f", "k32.f32.e5m2.e5m2", ", 1, 1");       \
+  } else if constexpr (kTypes == WgmmaTypes::s8) {               \
+    FP8LAB_WGMMA_##n("+r", "k32.s32.s8.s8", "");                 \
+  } else if constexpr (kOrders == WgmmaOrders::k_k) {            \
+    FP8LAB_WGMMA_##n("+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0"); \
+  } else if constexpr (kOrders == WgmmaOrders::k_rows) {         \
+    FP8LAB_WGMMA_##n("+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 1"); \
+  } else {                                                       \
+    FP8LAB_WGMMA_##n("+f", "k16.f32.bf16.bf16", ", 1, 1, 1, 1"); \
   }
 
 /// d (64, kN) = a (64, 32 bytes of K) b (kN, 32 bytes of K)^T + (add ? d : 0).
 template <WgmmaTypes kTypes, int kN, WgmmaOrders kOrders = WgmmaOrders::k_k>
-__device__ void wgmma(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
+__device__ void wgmma(WgmmaSum<kTypes> (&d)[kN / 2], std::uint64_t a, std::uint64_t b, bool add) {
   static_assert(kN == 128 || kN == 160 || kN == 192 || kN == 256);
   static_assert(kTypes == WgmmaTypes::bf16 || kOrders == WgmmaOrders::k_k);
   if constexpr (kN == 128) {

@@ -13,6 +13,7 @@ namespace fp8lab {
 namespace {
 
 using Bytes = cuda::DeviceArray<std::byte>;
+constexpr StorageOrder kAlongK = StorageOrder::k_contiguous;
 
 struct Shape {
   std::string layer;
@@ -30,14 +31,16 @@ struct Mode {
   bool as_stored = false;
 };
 
-QuantSpec e4m3(TileShape tile) {
+QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile) {
   QuantSpec spec;
-  spec.format = numerics::kE4M3;
+  spec.format = format;
   spec.tile = tile;
   spec.scale.format = numerics::ScaleFormat::fp32;
   spec.scale_source = ScaleSource::current;
   return spec;
 }
+
+QuantSpec e4m3(TileShape tile) { return quantized(numerics::kE4M3, tile); }
 
 GemmSpec fp8(Schedule schedule) {
   GemmSpec spec;
@@ -49,7 +52,14 @@ GemmSpec fp8(Schedule schedule) {
 std::vector<Mode> modes() {
   const QuantSpec tensor = e4m3({0, 0}), row = e4m3({1, 0});
   const QuantSpec vector = e4m3({1, 128}), block = e4m3({128, 128});
+  const QuantSpec group = quantized(numerics::kE2M1, {1, 16});
+  const QuantSpec small_block = quantized(numerics::kE2M1, {16, 16});
+  const QuantSpec int8 = quantized(numerics::kInt8, {1, 0});
   const GemmSpec fast = fp8(Schedule::fast), promote = fp8(Schedule::promote);
+  GemmSpec every_16, exact;
+  every_16.schedule = Schedule::promote;
+  every_16.promote_interval = 16;
+  exact.accumulator = Accumulator::ideal_exact;
   return {{"bf16", {}, {}, {}, true},
           {"bf16 as stored", {}, {}, {}, true, true},
           {"tensor fast", fast, tensor, tensor, true},
@@ -57,7 +67,10 @@ std::vector<Mode> modes() {
           {"row fast", fast, row, row, true},
           {"row promote", promote, row, row, true},
           {"1x128 by 128x128", promote, vector, block, false},
-          {"1x128 by 1x128", promote, vector, vector, true}};
+          {"1x128 by 1x128", promote, vector, vector, true},
+          {"e2m1 1x16 by 16x16", every_16, group, small_block, false},
+          {"e2m1 1x16 by 1x16", every_16, group, group, true},
+          {"int8 row", exact, int8, int8, true}};
 }
 
 StorageOrder stored_order(Slot slot) {
@@ -106,7 +119,7 @@ class Operand {
       : source_view_{nullptr, DType::bf16, rows, k, k},
         source_(bytes_of(source_view_)),
         codes_(static_cast<std::size_t>(rows * k)),
-        scales_(static_cast<std::size_t>(rows * ((k + 127) / 128)) * sizeof(float)) {
+        scales_(static_cast<std::size_t>(rows * ((k + 15) / 16)) * sizeof(float)) {
     source_view_.data = source_.data();
     device.fill(source_.data(), source_.size());
   }
@@ -148,7 +161,12 @@ class Bench {
     const QuantizedOperand a = a_.quantized(context_, mode.a, order_of(mode, shape_.order_a));
     const QuantizedOperand b = b_.quantized(context_, mode.b, order_of(mode, shape_.order_b));
     const TensorView d{d_.data(), DType::bf16, shape_.m, shape_.n, shape_.n};
-    cuda::CublasLtGemm library(library_, {mode.gemm, a, b, {}, false, d}, cuda::LibraryA::ours_b);
+    const bool refused = !cuda::cublaslt_refusal(mode.gemm, mode.a, mode.b).empty();
+    const GemmSpec gemm = refused ? GemmSpec{} : mode.gemm;
+    const QuantizedOperand their_a = refused ? a_.quantized(context_, {}, kAlongK) : a;
+    const QuantizedOperand their_b = refused ? b_.quantized(context_, {}, kAlongK) : b;
+    cuda::CublasLtGemm library(library_, {gemm, their_a, their_b, {}, false, d},
+                               cuda::LibraryA::ours_b);
     const Bytes scratch(library.scratch_bytes());
     library.prepare(context_, scratch.data(), std::nullopt);
     const auto run_library = [&] { library.run(context_); };
@@ -162,10 +180,18 @@ class Bench {
       theirs.push_back(library_seconds);
     }
     const double own_speed = speed(own), library_speed = speed(theirs);
-    return {mode.name,         shape_.layer,       shape_.pass,
-            shape_.m,          shape_.n,           shape_.k,
-            own_speed,         library_speed,      own_speed / library_speed,
-            library.split_k(), library.algorithm()};
+    return {mode.name,
+            shape_.layer,
+            shape_.pass,
+            shape_.m,
+            shape_.n,
+            shape_.k,
+            own_speed,
+            library_speed,
+            own_speed / library_speed,
+            library.split_k(),
+            library.algorithm(),
+            refused};
   }
 
  private:

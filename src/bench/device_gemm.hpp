@@ -15,9 +15,10 @@ struct DeviceGemmRow {
   std::int64_t m = 0, n = 0, k = 0;
   double own = 0;
   double library = 0;
-  double ratio = 0;       ///< own over library
-  int split_k = 1;        ///< of the library; ours is 1
-  std::string algorithm;  ///< of the library, in one line
+  double ratio = 0;           ///< own over library
+  int split_k = 1;            ///< of the library; ours is 1
+  std::string algorithm;      ///< of the library, in one line
+  bool library_bf16 = false;  ///< it refuses the mode, and multiplies the BF16 sources
 };
 
 struct DeviceGemmBench {
@@ -30,7 +31,8 @@ struct DeviceGemmBench {
 /// layers of Qwen2 with 1.5B and 7B parameters at 8192 and 16384 tokens, and two squares. Library
 /// and kernel run in turn, `repeats` times after a warm-up, between CUDA events, each after a write
 /// that empties the L2 cache. Quantization and the copy of the scales into the library's layout
-/// are not timed, and the library writes our row-major D directly. Throws Error without a device.
+/// are not timed, and the library writes our row-major D directly. Codes that a kernel carries into
+/// another format are timed with it. Throws Error without a device.
 DeviceGemmBench bench_device_gemm(int repeats);
 
 /// Geometric mean of `ratio` over the rows of a mode.

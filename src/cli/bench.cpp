@@ -165,7 +165,8 @@ nlohmann::ordered_json bench_on_device(const Values& values) {
     if (row.mode != mode) {
       mode = row.mode;
       const double mean = mean_ratio(bench, mode);
-      fmt::print("{}: geometric mean of the ratios {:.3f}\n", mode, mean);
+      fmt::print("{}: geometric mean of the ratios {:.3f}{}\n", mode, mean,
+                 row.library_bf16 ? ", to the library's BF16 GEMM" : "");
       fmt::print("  {:<20} {:<6} {:>18} {:>7} {:>8} {:>6} {:>7}\n", "layer", "pass", "M x N x K",
                  "own", "cuBLASLt", "ratio", "split_k");
       json["geometric_mean_ratio"][mode] = mean;
@@ -181,6 +182,7 @@ nlohmann::ordered_json bench_on_device(const Values& values) {
                             {"k", row.k},
                             {"own_tflops", row.own},
                             {"library_tflops", row.library},
+                            {"library_bf16", row.library_bf16},
                             {"ratio", row.ratio},
                             {"library_split_k", row.split_k},
                             {"library_algorithm", row.algorithm}});

@@ -261,6 +261,15 @@ BREAKAGES = (
         "if (i + j + 1 < shape.length) codes.of[j] = read[j];",
         ("gemm/carry.cu",),
     ),
+    Breakage(
+        "integer_sum",
+        "INT8 GEMM cuts integer sums where it has to round them to nearest even",
+        "gemm/gemm_wgmma.cuh",
+        "__int2float_rn(",
+        "__int2float_rz(",
+        ("gemm/gemm_wgmma_s8.cu",),
+        SHARED,
+    ),
 )
 
 
