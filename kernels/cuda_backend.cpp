@@ -5,6 +5,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/ops/gemm_plan.hpp"
+#include "emulation/ops/operand_checks.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
@@ -34,7 +35,7 @@ Support refusal(const Op&) {
   return {};
 }
 
-Support refusal(const ops::Quantize& op) { return device_quantization(op.operand.spec); }
+Support refusal(const ops::Quantize& op) { return supports_quantization(op.operand.spec); }
 
 Support refusal(const ops::Gemm& op) {
   return {device_gemm_refusal(op.spec, op.a.spec, op.b.spec)};

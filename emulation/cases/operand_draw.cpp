@@ -53,6 +53,15 @@ void add_scale_rules(std::vector<QuantSpec>& specs) {
   }
 }
 
+void add_expansions(std::vector<QuantSpec>& specs) {
+  for (const TileShape& tile :
+       {TileShape{1, 128}, TileShape{1, 16}, TileShape{5, 9}, TileShape{}}) {
+    specs.push_back(quantized_behind("expand", numerics::kE4M3, tile));
+  }
+  specs.push_back(quantized_behind("expand", numerics::kE4M3, {1, 32}));
+  specs.back().rounding = Rounding::stochastic;
+}
+
 void add_scale_sources(std::vector<QuantSpec>& specs) {
   specs.push_back(quantized(numerics::kE5M2, {0, 0}));
   specs.back().scale_source = ScaleSource::delayed;
@@ -88,6 +97,7 @@ std::vector<QuantSpec> every_quantizer() {
   add_tiles(specs);
   add_formats(specs);
   add_scale_rules(specs);
+  add_expansions(specs);
   add_scale_sources(specs);
   return specs;
 }

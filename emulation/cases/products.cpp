@@ -159,6 +159,11 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   // Values that are undone before they are multiplied.
   const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
   draw_product(draw, {}, logarithms, logarithms);
+  const QuantSpec expanded = quantized_behind("expand", numerics::kE4M3, {1, 64});
+  draw_product(draw, {}, expanded, expanded);
+  GemmSpec fp32;
+  fp32.accumulator = Accumulator::ideal_fp32;
+  draw_product(draw, fp32, logarithms, expanded);
   // Scales inside the sum, also beside such values.
   GemmSpec chunks;
   chunks.schedule = Schedule::promote;
@@ -167,7 +172,7 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
     return quantized(numerics::kE2M1, tile, numerics::ScaleFormat::nv_two_level);
   };
   draw_product(draw, chunks, fp4({1, 16}), fp4({16, 16}));
-  draw_product(draw, chunks, logarithms, fp4({1, 16}));
+  draw_product(draw, chunks, expanded, fp4({1, 16}));
 }
 
 }  // namespace fp8lab

@@ -3,45 +3,12 @@
 #include <algorithm>
 
 #include "emulation/numerics/philox.hpp"
-#include "emulation/numerics/range_expansion.hpp"
-#include "emulation/numerics/tile_logarithm.hpp"
+#include "emulation/numerics/tile_codebook.hpp"
 
 namespace fp8lab::reference {
 namespace {
 
 using numerics::float_bits;
-
-/// LogFMT's codebook and its place among the scales.
-struct Logarithm {
-  numerics::LogCodebook book;
-
-  Logarithm(const QuantSpec& spec, float amax, float amin)
-      : book(numerics::log_codebook(spec.format, amax, amin)) {}
-  void store(float* scales, std::int64_t wide) const {
-    scales[0] = book.scale;
-    scales[wide] = book.step;
-  }
-  std::uint32_t encode(const QuantSpec& spec, float value, std::uint32_t random) const {
-    return numerics::encode_log_codebook(spec.format, book, value, spec.rounding, random);
-  }
-};
-
-/// The same of an expanded tile.
-struct Expansion {
-  numerics::ExpandedGroup group;
-
-  Expansion(const QuantSpec&, float amax, float amin)
-      : group(numerics::expanded_group(amax, amin)) {}
-  void store(float* scales, std::int64_t wide) const {
-    scales[0] = group.scale;
-    scales[wide] = group.exponent;
-    scales[2 * wide] = group.center;
-  }
-  std::uint32_t encode(const QuantSpec& spec, float value, std::uint32_t random) const {
-    return numerics::encode(spec.format, float_bits(numerics::expand(group, value)), spec.rounding,
-                            spec.overflow, random);
-  }
-};
 
 /// One tile in the orientation of the operand: rows [row_begin, row_end), columns of K likewise.
 struct Tile {
@@ -89,7 +56,8 @@ class CodebookQuantizer {
         if (magnitude != 0) smallest = std::min(smallest, magnitude);
       }
     }
-    return Book(operand_.spec, numerics::bits_float(largest), numerics::bits_float(smallest));
+    return Book::of(operand_.spec.format, numerics::bits_float(largest),
+                    numerics::bits_float(smallest));
   }
 
   void encode(const Tile& tile, const Book& book) {
@@ -100,10 +68,11 @@ class CodebookQuantizer {
         std::uint32_t random = 0;
         if (spec.rounding == numerics::Rounding::stochastic) {
           const std::int64_t index = transpose_ ? c * source_.cols + r : r * source_.cols + c;
-          random = numerics::random_bits(key_.seed, key_.step, key_.tensor, key_.orientation,
-                                         static_cast<std::uint64_t>(index));
+          random = numerics::random_bits(key_.seed, key_.step_number(), key_.tensor,
+                                         key_.orientation, static_cast<std::uint64_t>(index));
         }
-        codes[c] = static_cast<std::uint8_t>(book.encode(spec, value_at(r, c), random));
+        codes[c] = static_cast<std::uint8_t>(
+            book.encode(spec.format, value_at(r, c), {spec.rounding, spec.overflow, random}));
       }
     }
   }
@@ -119,9 +88,9 @@ class CodebookQuantizer {
 void quantize_codebooks(const TensorView& source, bool transpose, const RandomKey& key,
                         QuantizedOperand& operand) {
   if (operand.spec.transform.is_expansion()) {
-    CodebookQuantizer<Expansion>(source, transpose, key, operand).run();
+    CodebookQuantizer<numerics::ExpandedTile>(source, transpose, key, operand).run();
   } else {
-    CodebookQuantizer<Logarithm>(source, transpose, key, operand).run();
+    CodebookQuantizer<numerics::LogarithmTile>(source, transpose, key, operand).run();
   }
 }
 

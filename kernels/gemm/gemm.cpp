@@ -8,7 +8,6 @@
 #include "kernels/gemm/carry.hpp"
 #include "kernels/gemm/gemm_scalar.hpp"
 #include "kernels/gemm/gemm_wgmma.hpp"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_values.hpp"
 
 namespace fp8lab::cuda {
@@ -103,9 +102,6 @@ QuantizedOperand multiplied(Context& context, const Accumulator& accumulator,
 std::string device_gemm_refusal(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
   const std::string reason = fp8lab::gemm_refusal(spec, a, b);
   if (!reason.empty()) return reason;
-  for (const QuantSpec& operand : {a, b}) {
-    if (Support support = device_quantization(operand); !support) return support.reason;
-  }
   const Accumulator& unit = spec.accumulator;
   const bool carried =
       unit.takes_codes() || unit.operand == numerics::kBF16 || unit.operand == numerics::kFP32;

@@ -3,9 +3,17 @@
 
 #include "emulation/backend.hpp"
 #include "emulation/numerics/codec.hpp"
-#include "emulation/numerics/tile_logarithm.hpp"
+#include "emulation/numerics/tile_codebook.hpp"
 
 namespace fp8lab::cuda {
+
+/// What tiles keep besides their scales.
+enum class Codebooks : std::uint8_t { none, logarithm, expansion };
+
+inline Codebooks codebooks_of(const QuantSpec& spec) {
+  if (spec.transform.is_expansion()) return Codebooks::expansion;
+  return spec.has_codebooks() ? Codebooks::logarithm : Codebooks::none;
+}
 
 /// Value of a stored element of an operand.
 struct Decoder {
@@ -13,7 +21,7 @@ struct Decoder {
   std::int64_t row_step, k_step;
   DType dtype;
   numerics::FormatSpec format;
-  bool codebooks;
+  Codebooks codebooks;
   const float* scales;  ///< nullptr: none
   std::int64_t scale_stride, tile_height, tile_width, tiles_across;
 
@@ -24,13 +32,15 @@ struct Decoder {
     if (dtype == DType::f32) return static_cast<const float*>(codes)[at];
     const std::uint32_t code = static_cast<const std::uint8_t*>(codes)[at];
     if (scales == nullptr) return numerics::decode(format, code);
-    const float* row_scales = scales + row / tile_height * scale_stride;
-    const std::int64_t tile = col / tile_width;
-    if (codebooks) {
-      return numerics::decode_log_codebook(
-          format, {row_scales[tile], row_scales[tiles_across + tile]}, code);
+    const float* scale = scales + row / tile_height * scale_stride + col / tile_width;
+    switch (codebooks) {
+      case Codebooks::none: break;
+      case Codebooks::logarithm:
+        return numerics::LogarithmTile::read(scale, tiles_across).decode(format, code);
+      case Codebooks::expansion:
+        return numerics::ExpandedTile::read(scale, tiles_across).decode(format, code);
     }
-    return row_scales[tile] * numerics::decode(format, code);
+    return *scale * numerics::decode(format, code);
   }
 };
 
@@ -41,7 +51,7 @@ inline Decoder decoder_of(const QuantizedOperand& operand) {
           operand.k_step(),
           operand.codes.dtype,
           operand.spec.format,
-          operand.spec.has_codebooks(),
+          codebooks_of(operand.spec),
           operand.spec.has_scale() ? static_cast<const float*>(operand.scales.data) : nullptr,
           operand.scales.row_stride,
           tile.rows == 0 ? operand.rows : tile.rows,

@@ -20,12 +20,12 @@
 // Counts, amaxes and the hash are integers, added or compared by atomics in any order. Every FP64
 // addition has the order that ops/operand_statistics.hpp defines.
 #include <algorithm>
+#include <limits>
 
 #include "kernels/runtime/operations.hpp"
 
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/quantize/channel_ranks.cuh"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/statistics_panel.cuh"
 #include "kernels/transform/transform.hpp"
 
@@ -275,7 +275,7 @@ void launch_panels(Context& context, const TensorView& source, const QuantizedOp
     launch(launch_panels<T, Stored::bf16, true>);
   } else if (codes.dtype == DType::f32) {
     launch(launch_panels<T, Stored::f32, true>);
-  } else if (compared.decoder.codebooks) {
+  } else if (compared.decoder.codebooks != Codebooks::none) {
     launch(launch_panels<T, Stored::codebooks, false>);
   } else if (e4m3 && wide) {
     launch(launch_panels<T, Stored::e4m3, true>);
@@ -288,6 +288,12 @@ void launch_panels(Context& context, const TensorView& source, const QuantizedOp
   }
 }
 
+/// The value of Compared::qmax.
+double largest_code(const QuantSpec& spec) {
+  if (spec.transform.is_expansion()) return std::numeric_limits<double>::infinity();
+  return numerics::max_finite(spec.format);
+}
+
 /// `source` is what was quantized.
 Compared comparison(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   const auto word = static_cast<std::int64_t>(sizeof(std::uint64_t) / size_of(operand.codes.dtype));
@@ -298,7 +304,7 @@ Compared comparison(const TensorView& source, bool transpose, const QuantizedOpe
           (operand.k + word - 1) / word,
           tile_grid(source, operand.spec.scale_tile(), transpose),
           decoder_of(operand),
-          numerics::max_finite(operand.spec.format),
+          largest_code(operand.spec),
           operand.spec.transform.compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
 }
 
@@ -307,7 +313,6 @@ Compared comparison(const TensorView& source, bool transpose, const QuantizedOpe
 void run(Context& context, const ops::MeasureOperand& op) {
   op.check();
   const QuantizedOperand& operand = op.operand;
-  check_supported("operand_statistics", operand);
   const TensorView source = operand.spec.transform.is_linear()
                                 ? transformed(context, op.source, op.transpose, operand)
                                 : op.source;

@@ -271,9 +271,8 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
   if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
   if (has_block_tiles(spec)) {
     const BlockOperand tiles = block_tiles(operand, transpose);
-    return quantize_blocks(context, source, divides(spec),
-                           transpose ? BlockOperand{} : tiles, transpose ? tiles : BlockOperand{},
-                           nullptr);
+    return quantize_blocks(context, source, divides(spec), transpose ? BlockOperand{} : tiles,
+                           transpose ? tiles : BlockOperand{}, nullptr);
   }
   if (!transpose && has_row_scales(spec) && source.cols <= kLongestRow) {
     return quantize_rows(context, source, operand);
@@ -284,17 +283,6 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
 }
 
 }  // namespace
-
-Support device_quantization(const QuantSpec& spec) {
-  if (Support support = fp8lab::supports_quantization(spec); !support) return support;
-  if (!spec.transform.is_expansion()) return {};
-  return {"the cuda backend has no transform expand; accepted: the others, or backend cpu"};
-}
-
-void check_supported(const char* where, const QuantizedOperand& operand) {
-  const Support support = device_quantization(operand.spec);
-  if (!support) throw Error(std::string(where) + ": " + support.reason);
-}
 
 bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
   const auto fits = [](const QuantSpec& spec) {
@@ -307,8 +295,6 @@ bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
 
 void quantize_both(Context& context, const ops::QuantizeBoth& op) {
   op.check();
-  check_supported("quantize", op.first);
-  check_supported("quantize", op.second);
   if (op.source.size() == 0) return;
   SharedFactors factors(context, op.source, op.state);
   factors.measure(op.first.spec, op.second.spec);
@@ -322,15 +308,15 @@ void quantize_both(Context& context, const ops::QuantizeBoth& op) {
 
 void run(Context& context, const ops::Quantize& op) {
   op.check();
-  check_supported("quantize", op.operand);
   op.operand.key = op.key;
   if (op.source.size() == 0) return;
-  if (!op.operand.spec.transform) {
+  const Transform& transform = op.operand.spec.transform;
+  if (!transform || transform.is_expansion()) {
     return quantize_as_is(context, op.source, op.transpose, op.key, op.state, op.operand);
   }
-  if (op.operand.spec.transform.is_clamp()) {
+  if (transform.is_clamp()) {
     check_transform(op.operand, op.operand.rows, op.operand.k);
-    write_clamp_bounds(context, op.source, op.operand.spec.transform.quantile,
+    write_clamp_bounds(context, op.source, transform.quantile,
                        op.operand.clamp_bounds.row<float>(0));
   }
   const TensorView values = transformed(context, op.source, op.transpose, op.operand);

@@ -2,7 +2,6 @@
 
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/activations.cuh"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_rows.cuh"
 #include "kernels/quantize/quantize_scales.hpp"
 
@@ -177,7 +176,6 @@ bool try_to_produce(Context& context, const Producer& producer, const ops::Produ
   if (!can_quantize(producer, op.first.spec)) return false;
   producer.check();
   ops::Quantize{producer.output(), false, op.key, op.state, op.first}.check();
-  check_supported("quantize", op.first);
   op.first.key = op.key;
   produce(context, producer, op);
   return true;

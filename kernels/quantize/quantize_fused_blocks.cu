@@ -156,8 +156,6 @@ bool produce_both(Context& context, const ops::ProduceQuantize& op,
   }
   if (op.keeps_output) source.result = rows_of<Bf16>(result);
   op.check();
-  check_supported("quantize", first);
-  check_supported("quantize", second);
   auto* const factors = static_cast<float*>(context.workspace(kAlignment));
   const auto block = [&](const QuantizedOperand& operand, bool transpose, float* factor) {
     if (has_block_tiles(operand.spec)) return block_tiles(operand, transpose);

@@ -16,7 +16,6 @@
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_tiles.cuh"
 
 namespace fp8lab::cuda {

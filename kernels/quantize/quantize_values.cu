@@ -1,10 +1,9 @@
 #include "kernels/quantize/quantize_values.hpp"
 
-#include "emulation/numerics/tile_logarithm.hpp"
+#include "emulation/numerics/tile_codebook.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/operand_decoder.cuh"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_tiles.cuh"
 #include "kernels/runtime/operations.hpp"
 #include "kernels/transform/transform.hpp"
@@ -54,7 +53,7 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
 }
 
 /// One block a tile, in the orientation of the operand (reference::quantize_codebooks).
-template <class T>
+template <class T, class Book>
 __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose,
                                 std::int64_t rows, std::int64_t k, std::int64_t height,
                                 std::int64_t width, const __grid_constant__ Cast cast,
@@ -79,12 +78,8 @@ __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool t
     if (size != 0) atomicMin(&smallest, size);
   }
   __syncthreads();
-  const numerics::LogCodebook book =
-      numerics::log_codebook(cast.format, bits_float(largest), bits_float(smallest));
-  if (threadIdx.x == 0) {
-    scales[i * scale_stride + j] = book.scale;
-    scales[i * scale_stride + across + j] = book.step;
-  }
+  const Book book = Book::of(cast.format, bits_float(largest), bits_float(smallest));
+  if (threadIdx.x == 0) book.store(scales + i * scale_stride + j, across);
   for (std::int64_t e = threadIdx.x; e < high * wide; e += blockDim.x) {
     const std::int64_t r = row0 + e / wide, c = col0 + e % wide;
     std::uint32_t random = 0;
@@ -94,7 +89,7 @@ __global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool t
                                      cast.key.orientation, static_cast<std::uint64_t>(index));
     }
     codes[r * stride + c] = static_cast<std::uint8_t>(
-        numerics::encode_log_codebook(cast.format, book, value(r, c), cast.rounding, random));
+        book.encode(cast.format, value(r, c), {cast.rounding, cast.overflow, random}));
   }
 }
 
@@ -122,13 +117,22 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
   const std::int64_t width = tile.cols == 0 ? operand.k : tile.cols;
   const std::int64_t tiles =
       operand.spec.tile_rows(operand.rows) * operand.spec.tile_cols(operand.k);
+  const std::int64_t warps = (height * width + kWarpSize - 1) / kWarpSize;
+  const auto threads = static_cast<unsigned>(std::min<std::int64_t>(warps, 32) * kWarpSize);
+  const auto launch = [&](const auto& rows, auto kernel) {
+    kernel<<<static_cast<unsigned>(tiles), threads, 0, context.stream()>>>(
+        rows, source.cols, transpose, operand.rows, operand.k, height, width,
+        cast_of(operand.spec, key), static_cast<std::uint8_t*>(operand.codes.data),
+        operand.codes.row_stride, static_cast<float*>(operand.scales.data),
+        operand.scales.row_stride);
+  };
   with_rows(
-      [&](const auto& rows) {
-        codebook_kernel<<<static_cast<unsigned>(tiles), 128, 0, context.stream()>>>(
-            rows, source.cols, transpose, operand.rows, operand.k, height, width,
-            cast_of(operand.spec, key), static_cast<std::uint8_t*>(operand.codes.data),
-            operand.codes.row_stride, static_cast<float*>(operand.scales.data),
-            operand.scales.row_stride);
+      [&]<class T>(const Rows<T>& rows) {
+        if (operand.spec.transform.is_expansion()) {
+          launch(rows, codebook_kernel<T, numerics::ExpandedTile>);
+        } else {
+          launch(rows, codebook_kernel<T, numerics::LogarithmTile>);
+        }
       },
       source);
   check_launch("quantize: codebooks");
@@ -147,7 +151,6 @@ void decode_operand(Context& context, const QuantizedOperand& operand, bool tran
 
 void run(Context& context, const ops::Dequantize& op) {
   op.check();
-  check_supported("dequantize", op.operand);
   if (op.destination.size() == 0) return;
   if (!op.operand.spec.transform.is_linear())
     return decode_operand(context, op.operand, op.transpose, op.destination);

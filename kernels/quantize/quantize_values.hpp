@@ -1,5 +1,5 @@
 // Operands that the kernels of ordinary codes do not make: values of wide formats, and codes of
-// logarithmic codebooks.
+// tiles with codebooks.
 #pragma once
 
 #include "emulation/backend.hpp"

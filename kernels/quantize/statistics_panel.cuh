@@ -66,7 +66,7 @@ struct Compared {
   std::int64_t hash_words;  ///< of one of its vectors
   TileGrid grid;
   Decoder decoder;
-  double qmax;
+  double qmax;  ///< that tiles scale; infinite where nothing saturates, in expanded tiles
   const float* compensation;  ///< bounds of a compensated clamp; nullptr: none
 
   __device__ float value(std::int64_t row, std::int64_t col) const {

@@ -93,7 +93,8 @@ class Bench {
 
 /// Readings of the source that quantization by `spec` needs at least, see bench_quantize.
 int readings(const QuantSpec& spec, bool turned) {
-  const bool late = spec.tile.is_tensor() || (spec.tile.is_row() && turned);
+  const bool late = spec.tile.is_tensor() || (spec.tile.is_row() && turned) ||
+                    spec.scale.format == numerics::ScaleFormat::nv_two_level;
   return spec.scale_source == ScaleSource::current && late ? 2 : 1;
 }
 
@@ -225,7 +226,7 @@ class BackendBench {
     operand.rows = rows;
     operand.k = k;
     operand.codes = backend_.allocate(DType::u8, rows, k);
-    operand.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.tile_cols(k));
+    operand.scales = backend_.allocate(DType::f32, spec.tile_rows(rows), spec.scale_cols(k));
     return operand;
   }
 
@@ -251,6 +252,11 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
   using numerics::ScaleFormat;
   QuantSpec delayed = spec_of(numerics::kE4M3, {}, ScaleFormat::fp32);
   delayed.scale_source = ScaleSource::delayed;
+  QuantSpec expanded;
+  expanded.format = numerics::kE4M3;
+  expanded.tile = {1, 128};
+  expanded.scale_source = ScaleSource::current;
+  expanded.transform.kind = TransformKind::expansion;
   const QuantSpec specs[] = {
       delayed,
       spec_of(numerics::kE4M3, {}, ScaleFormat::fp32),
@@ -260,6 +266,10 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
       spec_of(numerics::kE4M3, {128, 128}, ScaleFormat::fp32),
       spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0),
       spec_of(numerics::kE4M3, {1, 16}, ScaleFormat::fp32),
+      spec_of(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level),
+      spec_of(numerics::kE2M1, {16, 16}, ScaleFormat::nv_two_level),
+      spec_of(numerics::kInt8, {1, 0}, ScaleFormat::fp32),
+      expanded,
   };
   BackendBench bench(backend, rows, cols);
   std::vector<QuantizeBenchRow> results;

@@ -27,7 +27,8 @@ std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t col
 /// The same for the quantizers of `backend`, its copy and both orientations from one call; its name
 /// stands for the target. On the CPU Eigen's transposed copy of the source stands beside them. A
 /// scale of a tensor, or of a column of the source, is known only when all of the tensor has been
-/// read, which no processor's memory keeps: the codes are a second reading. Operations that
+/// read, which no processor's memory keeps, and so are two-level scales: the codes are a second
+/// reading. Operations that
 /// quantize their result (ops::ProduceQuantize) stand beside their parts called one
 /// after the other, with the same bytes counted. A repetition is several calls in a row, so that
 /// the start of a kernel does not count.

@@ -270,6 +270,30 @@ BREAKAGES = (
         ("gemm/gemm_wgmma_s8.cu",),
         SHARED,
     ),
+    Breakage(
+        "smallest_magnitude",
+        "tiles with codebooks take zeros for their smallest magnitude",
+        "quantize/quantize_values.cu",
+        "if (size != 0) atomicMin(&smallest, size);",
+        "atomicMin(&smallest, size);",
+        ("quantize/quantize_values.cu",),
+    ),
+    Breakage(
+        "expanded_center",
+        "expanded tiles are contracted without their center",
+        "quantize/operand_decoder.cuh",
+        "return numerics::ExpandedTile::read(scale, tiles_across).decode(format, code);",
+        "return numerics::ExpandedTile{{scale[0], scale[tiles_across]}}.decode(format, code);",
+        ("quantize/quantize_values.cu", "quantize/operand_statistics.cu"),
+    ),
+    Breakage(
+        "expanded_limit",
+        "statistics take expanded tiles for saturated by their scale",
+        "quantize/operand_statistics.cu",
+        "return std::numeric_limits<double>::infinity();",
+        "return 448.0;",
+        ("quantize/operand_statistics.cu",),
+    ),
 )
 
 

@@ -4,7 +4,6 @@
 #include "emulation/cpu/operations.hpp"
 #include "emulation/ops/gemm_plan.hpp"
 #include "kernels/gemm/gemm.hpp"
-#include "kernels/quantize/quantize.hpp"
 #include "kernels/runtime/operations.hpp"
 
 using namespace fp8lab;
@@ -55,17 +54,4 @@ TEST_CASE("cuda refuses the accumulator of CDNA3, and FP16 and TF32 operands") {
   CHECK_THAT(refusal(Accumulator::sm80_tf32), Catch::Contains("backend cpu only"));
   CHECK(refusal(Accumulator::sm80_bf16).empty());
   CHECK(refusal(Accumulator::sm89_mma_fp8).empty());
-}
-
-TEST_CASE("cuda refuses expanded tiles, and no other transform") {
-  QuantSpec spec = spec_of(numerics::kE4M3, {});
-  spec.transform = *transform_from_name("expand");
-  CHECK(supports_quantization(spec));
-  CHECK_THAT(cuda::device_quantization(spec).reason, Catch::Contains("no transform expand"));
-  CHECK_THAT(cuda::device_gemm_refusal({}, spec, spec), Catch::Contains("no transform expand"));
-  for (const char* name : {"none", "hadamard:16", "hadamard:full:drawn", "left:hadamard:16",
-                           "smooth:0.5", "clamp:0.99", "clamp:0.99:compensated"}) {
-    spec.transform = *transform_from_name(name);
-    CHECK(cuda::device_quantization(spec));
-  }
 }
