@@ -282,8 +282,8 @@ BREAKAGES = (
         "expanded_center",
         "expanded tiles are contracted without their center",
         "quantize/operand_decoder.cuh",
-        "return numerics::ExpandedTile::read(scale, tiles_across).decode(format, code);",
-        "return numerics::ExpandedTile{{scale[0], scale[tiles_across]}}.decode(format, code);",
+        "numerics::ExpandedTile::read(scale, tiles_across)",
+        "numerics::ExpandedTile{{scale[0], scale[tiles_across], 1.0f}}",
         ("quantize/quantize_values.cu", "quantize/operand_statistics.cu"),
     ),
     Breakage(
