@@ -52,13 +52,15 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
   }
 }
 
+constexpr int kCodebookThreads = 256;  ///< of a tile with a codebook
+
 /// One block a tile, in the orientation of the operand (reference::quantize_codebooks).
 template <class T, class Book>
-__global__ void codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose,
-                                std::int64_t rows, std::int64_t k, std::int64_t height,
-                                std::int64_t width, const __grid_constant__ Cast cast,
-                                std::uint8_t* codes, std::int64_t stride, float* scales,
-                                std::int64_t scale_stride) {
+__global__ void __launch_bounds__(kCodebookThreads)
+    codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose, std::int64_t rows,
+                    std::int64_t k, std::int64_t height, std::int64_t width,
+                    const __grid_constant__ Cast cast, std::uint8_t* codes, std::int64_t stride,
+                    float* scales, std::int64_t scale_stride) {
   __shared__ std::uint32_t largest, smallest;
   const std::int64_t across = (k + width - 1) / width;
   const std::int64_t i = blockIdx.x / across, j = blockIdx.x % across;
@@ -117,8 +119,8 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
   const std::int64_t width = tile.cols == 0 ? operand.k : tile.cols;
   const std::int64_t tiles =
       operand.spec.tile_rows(operand.rows) * operand.spec.tile_cols(operand.k);
-  const std::int64_t warps = (height * width + kWarpSize - 1) / kWarpSize;
-  const auto threads = static_cast<unsigned>(std::min<std::int64_t>(warps, 32) * kWarpSize);
+  const std::int64_t whole_warps = (height * width + 31) / 32 * 32;
+  const auto threads = static_cast<unsigned>(std::min<std::int64_t>(whole_warps, kCodebookThreads));
   const auto launch = [&](const auto& rows, auto kernel) {
     kernel<<<static_cast<unsigned>(tiles), threads, 0, context.stream()>>>(
         rows, source.cols, transpose, operand.rows, operand.k, height, width,
