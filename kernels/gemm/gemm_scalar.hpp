@@ -1,5 +1,6 @@
 // GEMM by the scalar definition of numerics/schedule.hpp, one thread an element: the accumulators
-// that no instruction of this device has (mma.sync FP8 semantics on FP8 codes, the ideal sums).
+// that no instruction of this device has (mma.sync FP8 semantics on FP8 codes, the ideal sums but
+// for those of integers that 32 bits hold).
 #pragma once
 
 #include <cstdint>
