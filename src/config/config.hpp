@@ -263,6 +263,23 @@ struct WarningsConfig {
   bool operator==(const WarningsConfig&) const = default;
 };
 
+/// Which layer of a shallower model a layer of the grown one copies.
+enum class GrowthOrder : std::uint8_t {
+  interpose,  ///< each layer is followed by its copies: 0 0 1 1
+  stack,      ///< all layers once more: 0 1 0 1
+};
+
+/// Depth growth: the run's model starts from the weights of one with fewer layers ("Recycling
+/// pretrained checkpoints: orthogonal growth of mixture-of-experts").
+struct GrowthConfig {
+  std::int64_t from_layers = 1;  ///< of init_from; those of the model are a multiple
+  GrowthOrder order = GrowthOrder::interpose;
+  /// Copies add nothing to the residual stream: what attention and feed-forward write there starts
+  /// at zero, so that the function is that of init_from.
+  bool silent_copies = false;
+  bool operator==(const GrowthConfig&) const = default;
+};
+
 struct AttentionConfig {
   std::int64_t kv_tile = 64;
   std::int64_t q_tile = 64;
@@ -279,6 +296,7 @@ struct RunConfig {
   /// Sources of error that exact arithmetic replaces, by their names (src/error_sources), "all", or
   /// alone "all but NAME".
   std::vector<std::string> exact;
+  std::optional<GrowthConfig> growth;  ///< of the weights of init_from
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;

@@ -167,6 +167,20 @@ const Table<WarningsConfig>& warnings_table() {
   return table;
 }
 
+const Table<GrowthConfig>& growth_table() {
+  using S = GrowthConfig;
+  static const Table<S> table{{
+      integer("from_layers", &S::from_layers, 1, kLargeCount,
+              "num_hidden_layers of init_from; those of the run's model are a multiple")
+          .required(),
+      choice("order", &S::order, kGrowthOrderNames,
+             "copies beside their layer (0 0 1 1), or all layers once more (0 1 0 1)"),
+      boolean("silent_copies", &S::silent_copies,
+              "what copies write into the residual stream starts at zero: the same function"),
+  }};
+  return table;
+}
+
 const Table<AttentionConfig>& attention_table() {
   using S = AttentionConfig;
   static const Table<S> table{{
@@ -406,6 +420,17 @@ void check_exact(const TomlReader& reader, const RunConfig& config) {
   }
 }
 
+/// Whether there is something to grow shows at the start: a study's arms start from a shared run.
+void check_growth(const TomlReader& reader, const RunConfig& config) {
+  if (!config.growth) return;
+  const std::int64_t layers = config.model.num_hidden_layers, from = config.growth->from_layers;
+  if (layers > from && layers % from == 0) return;
+  reader.fail("growth",
+              fmt::format("{} layers cannot grow to {}; accepted: model.num_hidden_layers "
+                          "= {} or another multiple",
+                          from, layers, 2 * from));
+}
+
 void check_run(const TomlReader& reader, const RunConfig& config) {
   if (config.stages.empty()) reader.refuse("stages", "missing", "at least one [[stages]] table");
   TomlReader document = reader;
@@ -429,6 +454,7 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   check_steps(reader, config.stages);
   check_recipe_name(reader, config.recipe);
   check_exact(reader, config);
+  check_growth(reader, config);
 }
 
 bool keeps_one(const std::string& name) { return name.starts_with("all but "); }
@@ -577,6 +603,9 @@ const Table<RunConfig>& run_table() {
       {shared(MemberTable("model", &S::model, model_table,
                           "shape, by the names of config.json; base = \"NAME\" starts from a model "
                           "out of experiments/models or a Hugging Face folder")),
+       shared(OptionalTable<S, GrowthConfig>(
+           "growth", &S::growth, growth_table,
+           "depth growth: init_from is a model of fewer layers, which the run's layers copy")),
        shared(MemberTable("optimizer", &S::optimizer, optimizer_table,
                           "the rule and its storage; base = \"NAME\" starts from an optimizer "
                           "out of experiments/optimizers")),

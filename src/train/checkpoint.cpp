@@ -14,6 +14,7 @@
 #include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/model/decoder.hpp"
+#include "src/model/growth.hpp"
 #include "src/model/weight_names.hpp"
 
 namespace fp8lab {
@@ -434,6 +435,11 @@ AmaxHistories read_amax_histories(const std::filesystem::path& path) {
   return read_histories(CheckpointFile(path));
 }
 
+AmaxHistories initial_histories(const RunConfig& config, const std::filesystem::path& initial) {
+  if (config.growth || !is_checkpoint(initial)) return {};
+  return read_amax_histories(initial);
+}
+
 void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
                            const std::vector<std::unique_ptr<Linear>>& linears) {
   const CheckpointFile file(path);
@@ -470,11 +476,19 @@ std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::pat
   return std::make_unique<CheckpointTensors>(path, model);
 }
 
-void load_weights(const std::filesystem::path& path, Parameters& parameters) {
-  const std::unique_ptr<ModelTensors> tensors =
-      is_checkpoint(path) ? open_checkpoint_tensors(path, parameters.model())
-                          : open_model_tensors(path);
-  load_parameters(*tensors, path.string(), parameters);
+std::unique_ptr<ModelTensors> open_weights(const std::filesystem::path& path,
+                                           const ModelConfig& model,
+                                           const std::optional<GrowthConfig>& growth) {
+  const ModelConfig stored = growth ? model_before(*growth, model) : model;
+  std::unique_ptr<ModelTensors> tensors =
+      is_checkpoint(path) ? open_checkpoint_tensors(path, stored)
+                          : fit_to_model(open_model_tensors(path), path.string(), stored);
+  return growth ? grown(std::move(tensors), *growth, model) : std::move(tensors);
+}
+
+void load_weights(const std::filesystem::path& path, Parameters& parameters,
+                  const std::optional<GrowthConfig>& growth) {
+  load_parameters(*open_weights(path, parameters.model(), growth), path.string(), parameters);
 }
 
 }  // namespace fp8lab

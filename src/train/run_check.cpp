@@ -59,8 +59,12 @@ void RunCheck::check(const RunConfig& config) {
 }
 
 const Identity& RunCheck::initial_state(const RunConfig& config) {
-  const std::string key =
+  std::string key =
       config.backend + "\n" + config.init_from.string() + "\n" + model_table_text(config.model);
+  if (config.growth) {
+    key += fmt::format("{} {} {}", config.growth->from_layers,
+                       static_cast<int>(config.growth->order), config.growth->silent_copies);
+  }
   if (const auto known = initial_states_.find(key); known != initial_states_.end()) {
     return known->second;
   }
@@ -69,14 +73,12 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   Identity state;
   {
     Parameters weights(memory, config.model, storage_of(config), DType::f32, Purpose::inference);
-    load_weights(config.init_from, weights);
+    load_weights(config.init_from, weights, config.growth);
     state.emplace_back(kInitialWeights, hex16(weights.hash()));
   }
   memory.release_to(mark);
-  if (is_checkpoint(config.init_from)) {
-    const AmaxHistories histories = read_amax_histories(config.init_from);
-    if (!histories.empty()) state.emplace_back(kInitialHistories, hex16(hash_of(histories)));
-  }
+  const AmaxHistories histories = initial_histories(config, config.init_from);
+  if (!histories.empty()) state.emplace_back(kInitialHistories, hex16(hash_of(histories)));
   return initial_states_.emplace(key, std::move(state)).first->second;
 }
 
