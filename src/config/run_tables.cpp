@@ -562,6 +562,9 @@ const Table<EvalConfig>& eval_table() {
                   "steps between held-out losses, also taken at the end of the stage")
               .or_share(),
           integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
+          number("sharpness", &S::sharpness, 0.0, 1.0,
+                 "how far each logit moves for the sharpness of the held-out loss, relative, such "
+                 "as 5e-4; 0: not measured"),
           integer("exact_match", &S::exact_match, 0, kLargeCount,
                   "problems answered greedily at the end of the stage; 0: none"),
           integer("max_new_tokens", &S::max_new_tokens, 1, 65536, "tokens of an answer at most"),
