@@ -84,7 +84,7 @@ struct Product {
   const LayerReplay* layer = nullptr;
   GemmRole role{};
 
-  double error() const { return layer->errors[role]; }
+  const ProductError& error() const { return layer->errors[role]; }
   const OperandStatistics& operand(Slot slot) const { return layer->operands[slot]; }
 };
 
@@ -96,8 +96,9 @@ std::vector<Product> products_of(const std::vector<RecipeReplay>& replays) {
       for (const GemmRole role : kGemmRoles) products.push_back({&replay, &layer, role});
     }
   }
-  std::stable_sort(products.begin(), products.end(),
-                   [](const Product& a, const Product& b) { return a.error() > b.error(); });
+  std::stable_sort(products.begin(), products.end(), [](const Product& a, const Product& b) {
+    return a.error().whole > b.error().whole;
+  });
   return products;
 }
 
@@ -119,6 +120,11 @@ Widths widths_of(const std::vector<RecipeReplay>& replays) {
   return {width_of("recipe", recipes), width_of("layer", layers)};
 }
 
+/// "-": not known.
+std::string part_text(double error) {
+  return std::isnan(error) ? "-" : fmt::format("{:.3g}", error);
+}
+
 void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most) {
   const std::vector<Product> all = products_of(replays);
   const std::size_t count =
@@ -127,15 +133,18 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
   fmt::print(
       "\nproducts, the worst {} of {}: error of the result against exact arithmetic on "
       "unquantized\n"
-      "operands, relative; of both operands SQNR in dB, underflow, saturation\n",
+      "operands, relative, and the part of accumulator and output; of both operands SQNR in dB,\n"
+      "underflow, saturation\n",
       count, all.size());
-  fmt::print("{:<{}}  {:<{}}  GEMM   {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}\n",
-             "recipe", recipe, "layer", layer, "error", "A", "dB", "underflow", "saturated", "B",
-             "dB", "underflow", "saturated");
+  fmt::print(
+      "{:<{}}  {:<{}}  GEMM   {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}\n",
+      "recipe", recipe, "layer", layer, "error", "of sums", "A", "dB", "underflow", "saturated",
+      "B", "dB", "underflow", "saturated");
   for (std::size_t i = 0; i < count; ++i) {
     const Product& product = all[i];
-    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g}", product.replay->recipe.name, recipe,
-               product.layer->layer, layer, gemm_role_name(product.role), product.error());
+    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g} {:>9}", product.replay->recipe.name, recipe,
+               product.layer->layer, layer, gemm_role_name(product.role), product.error().whole,
+               part_text(product.error().accumulator));
     for (const Slot slot : {a_slot(product.role), b_slot(product.role)}) {
       const OperandStatistics& s = product.operand(slot);
       fmt::print("  {:<8} {:>7.2f} {:>9.3g} {:>9.3g}", slot_name(slot), s.sqnr_db,
@@ -180,7 +189,7 @@ GemmSummary summarize(const RecipeReplay& replay, GemmRole role) {
   GemmSummary summary;
   double squares = 0;
   for (const LayerReplay& layer : replay.layers) {
-    const double error = layer.errors[role];
+    const double error = layer.errors[role].whole;
     squares += error * error;
     if (summary.largest.empty() || error > summary.largest_error) {
       summary.largest_error = error;
@@ -268,9 +277,12 @@ ordered_json to_json(const RecipeReplay& replay) {
                                    {"rms", finite_json(s.rms)}});
     }
     for (const GemmRole role : kGemmRoles) {
-      entry["products"].push_back({{"gemm", gemm_role_name(role)},
-                                   {"spec", label(layer.recipe.gemm(role))},
-                                   {"relative_error", finite_json(layer.errors[role])}});
+      entry["products"].push_back(
+          {{"gemm", gemm_role_name(role)},
+           {"spec", label(layer.recipe.gemm(role))},
+           {"relative_error", finite_json(layer.errors[role].whole)},
+           {"operand_error", finite_json(layer.errors[role].operands)},
+           {"accumulator_error", finite_json(layer.errors[role].accumulator)}});
     }
     json["layers"].push_back(std::move(entry));
   }
