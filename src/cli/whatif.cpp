@@ -18,6 +18,7 @@
 #include "src/diagnosis/accumulators.hpp"
 #include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/replay.hpp"
+#include "src/diagnosis/step_tensors.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -41,6 +42,9 @@ Options whatif_options() {
   options.add("accumulator", value<std::vector<std::string>>(),
               "accumulator of every GEMM that it can compute, such as sm89_mma_fp8 (fp8lab info "
               "lists them), repeatable");
+  options.add("tensors",
+              "mean, deviation and amax of every tensor that the step computes, in the "
+              "run's own recipe");
   add_step_options(options);
   options.add("worst", value<std::int64_t>(20), "products in the first table; 0: all");
   options.add("json", value<std::string>(), "also write every number to this file");
@@ -289,6 +293,41 @@ ordered_json to_json(const RecipeReplay& replay) {
   return json;
 }
 
+void print_tensors(const std::vector<StepTensor>& tensors) {
+  std::vector<std::string> layers, operations;
+  for (const StepTensor& tensor : tensors) {
+    layers.push_back(tensor.layer);
+    operations.push_back(tensor.operation + ": " + tensor.output);
+  }
+  const std::size_t layer = width_of("layer", layers), operation = width_of("tensor", operations);
+  fmt::print(
+      "\ntensors of the micro-batch, in the order in which they are written\n"
+      "phase     {:<{}}  {:<{}}  {:>15}  {:>10}  {:>10}  {:>10}  {:>7}\n",
+      "layer", layer, "tensor", operation, "shape", "mean", "deviation", "amax", "zeros");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const StepTensor& tensor = tensors[i];
+    fmt::print("{:<8}  {:<{}}  {:<{}}  {:>15}  {:>10.3g}  {:>10.3g}  {:>10.3g}  {:>7.3g}{}\n",
+               tensor.phase, tensor.layer, layer, operations[i], operation,
+               fmt::format("{} x {}", tensor.rows, tensor.cols), tensor.mean, tensor.deviation,
+               tensor.amax, tensor.zeros,
+               tensor.nonfinite == 0 ? "" : fmt::format("  {} not finite", tensor.nonfinite));
+  }
+}
+
+ordered_json to_json(const StepTensor& tensor) {
+  return {{"phase", tensor.phase},
+          {"layer", tensor.layer},
+          {"operation", tensor.operation},
+          {"output", tensor.output},
+          {"rows", tensor.rows},
+          {"cols", tensor.cols},
+          {"mean", finite_json(tensor.mean)},
+          {"deviation", finite_json(tensor.deviation)},
+          {"amax", finite_json(tensor.amax)},
+          {"zeros", tensor.zeros},
+          {"nonfinite", tensor.nonfinite}};
+}
+
 void print_accumulators(const std::vector<AccumulatorEvaluation>& rows, std::size_t layers,
                         const StageConfig& stage) {
   const auto name = [](const AccumulatorEvaluation& row) {
@@ -340,8 +379,9 @@ int whatif(const std::vector<std::string>& arguments) {
   const std::string name = required(values, "run", kCommand);
   const std::vector<std::string> recipe_names = words_of(values, "recipe");
   const std::vector<std::string> accumulator_names = words_of(values, "accumulator");
-  if (recipe_names.empty() && accumulator_names.empty()) {
-    throw Error("whatif: give --recipe NAME or --accumulator NAME");
+  const bool wants_tensors = values.count("tensors") != 0;
+  if (recipe_names.empty() && accumulator_names.empty() && !wants_tensors) {
+    throw Error("whatif: give --recipe NAME, --accumulator NAME or --tensors");
   }
   if (recipe_names.empty()) refuse_given(values, kCommand, {"worst"}, "is for --recipe");
   const auto worst = values["worst"].as<std::int64_t>();
@@ -370,16 +410,23 @@ int whatif(const std::vector<std::string>& arguments) {
         *backend, run, source.step, held_out ? &*held_out : nullptr, accumulators,
         [&](const std::string& part) { phase.begin("evaluating " + part); });
   }
+  std::vector<StepTensor> tensors;
+  if (wants_tensors) {
+    phase.begin("measuring tensors");
+    tensors = tensors_of_step(*backend, run, source.step);
+  }
   phase.begin("");
   print_step(source, *backend);
   if (!replays.empty()) print_replays(replays, worst);
   if (!rows.empty()) {
     print_accumulators(rows, declaration_of(run.config.model).linears().size(), stage);
   }
+  if (wants_tensors) print_tensors(tensors);
   if (values.count("json") != 0) {
     ordered_json json = step_json(source, *backend);
     for (const RecipeReplay& replay : replays) json["recipes"].push_back(to_json(replay));
     for (const AccumulatorEvaluation& row : rows) json["accumulators"].push_back(to_json(row));
+    for (const StepTensor& tensor : tensors) json["tensors"].push_back(to_json(tensor));
     write_json(values["json"].as<std::string>(), json);
   }
   return ExitCode::kSuccess;
