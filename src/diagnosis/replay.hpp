@@ -17,8 +17,9 @@ struct LayerReplay {
   /// Of the products as the recipe's GEMMs return them, against those of the unquantized operands
   /// in exact arithmetic: relative, in the Frobenius norm. A bias is no part of it.
   PerGemm<double> errors{};
-  /// Tensors whose delayed scale has no history here: they are scaled by their own amax.
-  std::vector<Tensor> without_history;
+  /// Delayed scales without a history here (history_slot): the tensors are scaled by their own
+  /// amax.
+  std::vector<Slot> without_history;
   /// Static smoothing whose factors the checkpoint lacks: they are those of this step.
   bool smoothed_anew = false;
 };
