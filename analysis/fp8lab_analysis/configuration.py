@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fp8lab_analysis.runs import Run
@@ -12,6 +12,7 @@ from fp8lab_analysis.runs import Run
 _NEUTRAL = ("name", "init_from", "text", "hash")
 _NEUTRAL_TABLES = ("logging",)
 _NO_STRESS = "planted_outliers.channels"  # of run files before [[stages.stress]]; 0: none
+EXACT = "exact"  # the key of the sources of error that exact arithmetic replaces
 _SAME_BITS = ("cpu", "cuda")  # backends; the truth path has bits of its own
 
 
@@ -43,6 +44,20 @@ def configuration(run: Run) -> dict[str, str]:
         and not (key == "backend" and value in _SAME_BITS)
         and not (key.endswith(_NO_STRESS) and value == "0")
     }
+
+
+def exact_sources(run: Run) -> tuple[str, ...]:
+    """The sources of error that the run replaces by exact arithmetic (`exact` of a run file)."""
+    try:
+        found = tomllib.loads(run.meta.get("config_text", "")).get(EXACT, [])
+    except tomllib.TOMLDecodeError:
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def exact_text(sources: Sequence[str]) -> str:
+    """The same as the variant of an arm: "exact underflow"; empty where a run replaces none."""
+    return f"exact {', '.join(sources)}" if sources else ""
 
 
 def is_recipe_key(key: str) -> bool:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from markupsafe import Markup
 
 from fp8lab_analysis import (
+    attribution_plot,
     beside_plot,
     channel_plot,
     layer_plots,
@@ -67,6 +68,20 @@ FIGURES = (
         "Filled: this study, hollow: the one it is laid beside; bars are the intervals of each "
         "study's own tests, grey its margin. Nothing is tested between the two.",
         beside_plot.beside_figure,
+        on_request=True,
+    ),
+    FigureSpec(
+        "attribution",
+        "Sources of the gap",
+        "A panel per group of sources: from the gap with every source of error exact (without such "
+        "an arm: from no gap) to the gap of the recipe as it is. A bar begins where the last one "
+        "ended and is as long as what the gap loses when that source alone becomes exact; the "
+        "line across its end is the interval of that number over seeds. The remainder is what the "
+        "bars of the panel leave of the whole. Diamonds, from the left edge of the first bar: the "
+        "gap that the source makes alone, with everything else exact, and its interval. Scales "
+        "have no remainder, for they change no value by themselves. With one seed nothing is "
+        "known of the noise, and no order follows.",
+        attribution_plot.attribution_figure,
         on_request=True,
     ),
     FigureSpec(

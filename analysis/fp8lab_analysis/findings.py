@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fp8lab_analysis.attribution import Attribution, Part, PartGroup, attribute_gaps
 from fp8lab_analysis.cells import counted, equal_quality_text, gap_text, target_text
 from fp8lab_analysis.compare import GroupSummary, MatchSummary, gap_change
 from fp8lab_analysis.early_warning import alarm_text, lead_text, watched
@@ -17,7 +18,7 @@ from fp8lab_analysis.operand_findings import channel_findings, error_findings, t
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.verdicts import Kind
+from fp8lab_analysis.verdicts import Kind, measured
 
 
 def _candidates(summaries: Sequence[GroupSummary]) -> list[GroupSummary]:
@@ -328,6 +329,54 @@ def _listed_steps(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {shown}" + (", ..." if len(steps) > 5 else "")
 
 
+def _share_text(part: Part) -> str:
+    """A source with what it takes away when it becomes exact."""
+    found = part.left_out
+    assert found is not None
+    return f"{part.name} {measured(found.spread.mean, found.half_width)}"
+
+
+def _group_text(group: PartGroup, ordered: bool) -> str:
+    """What becomes of the gap when a source of the group is exact; largest first where the noise is
+    known."""
+    parts = [part for part in group.parts if part.left_out is not None and part.left_out.known]
+    if ordered:
+        parts.sort(key=lambda p: -p.left_out.spread.mean if p.left_out else 0.0)
+    text = f"by {group.name}: {', '.join(map(_share_text, parts))}"
+    rest = group.remainder
+    if rest is not None and rest.known:
+        text += f", remainder {measured(rest.spread.mean, rest.half_width)}"
+    return text if parts else ""
+
+
+def attribution_findings(attributions: Sequence[Attribution]) -> list[Finding]:
+    """What a gap loses with one source exact, and which sources are told from none."""
+    findings = []
+    for found in attributions:
+        lists = "; ".join(
+            text for group in found.groups if (text := _group_text(group, found.ordered))
+        )
+        gap = measured(found.whole.spread.mean, found.whole.half_width)
+        text = f"{found.label}, gap {gap} of the baseline's {found.judged_on} loss"
+        if found.floor is not None and found.floor.known:
+            text += f" ({measured(found.floor.spread.mean)} with every source exact)"
+        text += f". What it loses when a source becomes exact, {lists}." if lists else "."
+        if found.ordered:
+            told = [
+                part.name
+                for group in found.groups
+                for part in group.parts
+                if part.left_out is not None and part.left_out.told_from_zero
+            ]
+            text += f" Told from none over {found.seeds} seeds: {joined(told) or 'no source'}."
+        else:
+            text += " One seed: no order follows, and none is told from the noise."
+        if found.diverged:
+            text += f" Diverged, and so without a number: {joined(found.diverged)}."
+        findings.append(Finding("fact" if found.ordered else "caution", "Sources of the gap", text))
+    return findings
+
+
 def left_out_findings(study: Study) -> list[Finding]:
     """Rows that the files hold and no average does, and what else they say of themselves."""
     findings = [
@@ -389,6 +438,7 @@ def make_findings(study: Study, summaries: Sequence[GroupSummary]) -> list[Findi
         *verdict_findings(study, summaries),
         *divergence_findings(summaries),
         *warning_findings(study, summaries),
+        *attribution_findings(attribute_gaps(study, summaries)),
         *speed_findings(study, summaries),
         *departure_findings(study, summaries),
         *gap_findings(summaries),

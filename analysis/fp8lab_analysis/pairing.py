@@ -4,10 +4,11 @@ For the runs of a study, study.h5 says it (`/arms/is_baseline`, `/arms/baseline_
 ablate` decided it, and nothing here does so again. Run files that no study file lists are paired by
 one rule:
 
-- a baseline is a run of the baseline recipe in all its stages;
+- a baseline is a run of the baseline recipe in all its stages, with all its errors;
 - any other run is compared with the first baseline of the same seed, configuration, training data
-  and initial weights. Of the configuration, the recipes do not count, nor what changes no bit of a
-  run (configuration.py). Without such a baseline it has none, and no gap.
+  and initial weights. Of the configuration, the recipes do not count, nor the sources of error that
+  a run replaces, nor what changes no bit of a run (configuration.py). Without such a baseline it
+  has none, and no gap.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fp8lab_analysis.configuration import configuration, is_recipe_key
+from fp8lab_analysis.configuration import (
+    EXACT,
+    configuration,
+    exact_sources,
+    is_recipe_key,
+)
 from fp8lab_analysis.runs import Run
 
 
@@ -49,8 +55,10 @@ class Declared:
 
 
 def _runs_everywhere(run: Run, recipe: str) -> bool:
-    """True for a run of `recipe` none of whose stages trains in another."""
+    """True for a run of `recipe`, with all its errors, none of whose stages trains in another."""
     config = configuration(run)
+    if exact_sources(run):
+        return False
     same = ("", recipe, config.get("recipe"))
     of_stages = [k for k in config if k.startswith("stages.") and is_recipe_key(k)]
     return run.recipe == recipe and all(config[k] in same for k in of_stages if ".eval." not in k)
@@ -58,7 +66,7 @@ def _runs_everywhere(run: Run, recipe: str) -> bool:
 
 def _identity(run: Run) -> tuple[object, ...]:
     """What a run and its baseline share."""
-    shared = {k: v for k, v in configuration(run).items() if not is_recipe_key(k)}
+    shared = {k: v for k, v in configuration(run).items() if not is_recipe_key(k) and k != EXACT}
     contents = (run.meta.get(key, "") for key in ("data_hash", "initial_weights_hash"))
     return (run.seed, *contents, *sorted(shared.items()))
 

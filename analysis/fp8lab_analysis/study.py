@@ -16,7 +16,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from fp8lab_analysis.configuration import configuration, is_recipe_key, is_stress_key, stress_kinds
+from fp8lab_analysis.configuration import (
+    EXACT,
+    configuration,
+    exact_sources,
+    exact_text,
+    is_recipe_key,
+    is_stress_key,
+    stress_kinds,
+)
 from fp8lab_analysis.hdf5 import (
     Damage,
     InputError,
@@ -129,7 +137,8 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
     labels = []
     for run, config, own in zip(runs, configs, kinds):
         if run.meta.get("extra.variant"):
-            labels.append(run.meta["extra.variant"])
+            named = (run.meta["extra.variant"], exact_text(exact_sources(run)))
+            labels.append(", ".join(filter(None, named)))
             continue
         parts = [kind.replace("_", " ") for kind in own]
         for key in varying[own]:
@@ -138,13 +147,14 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
                 continue
             words = key.split(".")[-1:] if is_stress_key(key) else key.split(".")[-2:]
             parts.append(f"{'.'.join(words)} = {value or 'unset'}")
-        labels.append(_shortened(parts))
+        text = _shortened(parts)
+        labels.append(", ".join(filter(None, (text, exact_text(exact_sources(run))))))
     return labels
 
 
 def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys other than seed and recipe that the configurations do not agree on."""
-    keys = sorted({key for config in configs for key in config} - {"seed", "recipe"})
+    """Keys other than seed, recipe and exact that the configurations do not agree on."""
+    keys = sorted({key for config in configs for key in config} - {"seed", "recipe", EXACT})
     return [key for key in keys if len({config.get(key, "") for config in configs}) > 1]
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from fp8lab_analysis.attribution import Attribution, attribute_gaps
 from fp8lab_analysis.beside import Beside
 from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.study import Group, GroupKey, Study
@@ -176,13 +177,15 @@ class PlotContext:
     summaries: list[GroupSummary]
     styles: dict[GroupKey, SeriesStyle] = field(default_factory=dict)
     beside: Beside | None = None  # another study
+    attributions: list[Attribution] = field(default_factory=list)
 
     @classmethod
     def of(
         cls, study: Study, summaries: list[GroupSummary], beside: Beside | None = None
     ) -> PlotContext:
         """Context with the styles of all groups of the study."""
-        return cls(study, summaries, assign_styles(study.groups), beside)
+        styles = assign_styles(study.groups)
+        return cls(study, summaries, styles, beside, attribute_gaps(study, summaries))
 
     def style(self, group: Group) -> SeriesStyle:
         """Style of one group."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fp8lab_analysis import stats
+from fp8lab_analysis.attribution import Attribution, Contribution, attribute_gaps
 from fp8lab_analysis.cells import (
     Cell,
     Column,
@@ -268,6 +269,47 @@ def tensor_table(tensors: Sequence[TensorSummary], name: str, title: str, note: 
 
 
 @dataclass(frozen=True)
+class _Source:
+    """One row of the attribution: a source, or what its group leaves."""
+
+    label: str
+    group: str
+    name: str
+    left_out: Contribution | None
+    alone: Contribution | None
+
+    def of(self, found: Contribution | None) -> tuple[float | None, float | None, float | None]:
+        """Mean, half width and p, in percent but for p."""
+        if found is None:
+            return None, None, None
+        return 100.0 * found.spread.mean, 100.0 * found.half_width, found.p
+
+
+def attribution_table(attributions: Sequence[Attribution]) -> Table:
+    """One row per recipe and source of error, and a remainder for each group."""
+    rows = []
+    for found in attributions:
+        for group in found.groups:
+            for part in group.parts:
+                rows.append(_Source(found.label, group.name, part.name, part.left_out, part.alone))
+            if group.remainder is not None or group.remainder_alone is not None:
+                rest = (group.remainder, group.remainder_alone)
+                rows.append(_Source(found.label, group.name, "remainder", *rest))
+    fields: list[Field[_Source]] = [
+        (Column("recipe"), lambda r: r.label),
+        (Column("group"), lambda r: r.group),
+        (Column("source"), lambda r: r.name),
+        (Column("left out", "%", "{:+.3f}"), lambda r: r.of(r.left_out)[0]),
+        (Column("half width", "%", "{:.3f}"), lambda r: r.of(r.left_out)[1]),
+        (Column("p", "", "{:.2g}"), lambda r: r.of(r.left_out)[2]),
+        (Column("alone", "%", "{:+.3f}"), lambda r: r.of(r.alone)[0]),
+        (Column("half width alone", "%", "{:.3f}"), lambda r: r.of(r.alone)[1]),
+        (Column("p alone", "", "{:.2g}"), lambda r: r.of(r.alone)[2]),
+    ]
+    return tabulate("attribution", "Sources of the gap", rows, lambda r: r.label, fields)
+
+
+@dataclass(frozen=True)
 class _Evaluation:
     """One evaluated stage of a group."""
 
@@ -450,6 +492,7 @@ class ReportTables:
     warnings: Table
     events: Table
     runs: Table
+    attribution: Table
     beside: Table | None = None
     beside_on_page: Table | None = None
 
@@ -468,6 +511,7 @@ class ReportTables:
             self.warnings,
             self.events,
             self.runs,
+            self.attribution,
             self.beside,
         ]
         return [table for table in tables if table is not None and table.rows]
@@ -499,4 +543,5 @@ def make_tables(study: Study, summaries: Sequence[GroupSummary]) -> ReportTables
         warnings=warning_table(study, summaries),
         events=event_table(summaries),
         runs=provenance_table(summaries),
+        attribution=attribution_table(attribute_gaps(study, summaries)),
     )

@@ -50,6 +50,7 @@ RunConfig model_run(const ModelSource& source, const Values& values,
     all.push_back({"recipe", values["recipe"].as<std::string>()});
     all.push_back({"stages.*.recipe", "\"\""});
     all.push_back({"stages.*.recipe_at", "[]"});
+    all.push_back({"exact", "[]"});
   }
   if (values.count("sequence-length") != 0) {
     all.push_back(
@@ -62,7 +63,15 @@ RunConfig model_run(const ModelSource& source, const Values& values,
   }
   all.insert(all.end(), assignments.begin(), assignments.end());
   const bool has_run = !source.run_config.empty();
-  return parse_run_config(has_run ? source.run_config : made_up_run(source), source.name, all);
+  RunConfig run =
+      parse_run_config(has_run ? source.run_config : made_up_run(source), source.name, all);
+  if (!run.exact.empty()) {
+    throw Error(
+        fmt::format("{} replaces sources of error by exact arithmetic (exact = [...]); "
+                    "accepted: numerics named by --recipe",
+                    source.name));
+  }
+  return run;
 }
 
 const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); }

@@ -302,6 +302,9 @@ struct RunConfig {
   /// Weights that start the first stage: a checkpoint, a Hugging Face folder, or a safetensors
   /// file; empty: random. Without a [model] the run has that of the folder's config.json.
   std::filesystem::path init_from;
+  /// Sources of error that exact arithmetic replaces, by their names (src/error_sources), "all", or
+  /// alone "all but NAME".
+  std::vector<std::string> exact;
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
@@ -384,8 +387,8 @@ struct StudyConfig {
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with: its recipe is the baseline, and no stage has
-/// another than that or the base configuration's.
+/// True for an arm that others are compared with: its recipe is the baseline, with all its errors,
+/// and no stage has another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// The configuration of one run of the study, with all its stages. Throws Error that names the

@@ -18,21 +18,6 @@ bool is_generated(const SourceConfig& source) { return source.kind == DataKind::
 bool has_files(const SourceConfig& source) { return !is_generated(source); }
 bool has_tokens(const SourceConfig& source) { return source.kind == DataKind::tokens; }
 
-/// The texts of a list, or of one alone.
-std::optional<std::vector<std::string>> texts_of(const FieldValue& value, bool one) {
-  const std::string* const text = std::get_if<std::string>(&value);
-  if (one && text != nullptr) return std::vector<std::string>{*text};
-  const FieldList* const list = std::get_if<FieldList>(&value);
-  if (list == nullptr) return std::nullopt;
-  std::vector<std::string> texts;
-  for (const FieldValue& element : *list) {
-    const std::string* const part = std::get_if<std::string>(&element);
-    if (part == nullptr) return std::nullopt;
-    texts.push_back(*part);
-  }
-  return texts;
-}
-
 Field<SourceConfig> range_field() {
   using S = SourceConfig;
   Field<S> field = row("range", &S::range_begin,

@@ -480,6 +480,16 @@ void check_in_model(const TomlReader& reader, const StageConfig& stage, const Mo
   check_stage_size(reader, stage, model);
 }
 
+/// Rollouts of another recipe have other sources of error.
+void check_exact(const TomlReader& reader, const RunConfig& config) {
+  if (config.exact.empty()) return;
+  for (const StageConfig& stage : config.stages) {
+    if (!stage.eval || !stage.eval->rollout || stage.eval->rollout->recipe.empty()) continue;
+    reader.fail("exact", fmt::format("beside stages.{}.eval.rollout.recipe; accepted: one of them",
+                                     stage.name));
+  }
+}
+
 void check_run(const TomlReader& reader, const RunConfig& config) {
   if (config.stages.empty()) reader.refuse("stages", "missing", "at least one [[stages]] table");
   TomlReader document = reader;
@@ -508,6 +518,30 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   }
   check_steps(reader, config.stages);
   check_recipe_name(reader, config.recipe);
+  check_exact(reader, config);
+}
+
+bool keeps_one(const std::string& name) { return name.starts_with("all but "); }
+
+Field<RunConfig> exact_field() {
+  using S = RunConfig;
+  Field<S> field = row(
+      "exact", &S::exact,
+      "a list of names such as \"underflow\", \"fprop.x\", \"dgrad\", \"layers.0.mlp.down\" and "
+      "\"all\", or of one \"all but NAME\"",
+      "sources of error that exact arithmetic replaces, those of fp8lab attribute; CPU only");
+  field.get = [](const S& run) { return FieldList(run.exact.begin(), run.exact.end()); };
+  field.set = [](S& run, const FieldValue& value) {
+    std::optional<std::vector<std::string>> names = texts_of(value, false);
+    if (!names || std::any_of(names->begin(), names->end(), [&](const std::string& name) {
+          return name.empty() || (keeps_one(name) && names->size() > 1);
+        })) {
+      return false;
+    }
+    run.exact = *std::move(names);
+    return true;
+  };
+  return field;
 }
 
 Field<RunConfig> backend_field() {
@@ -527,6 +561,20 @@ Field<RunConfig> backend_field() {
 
 void check_recipe_name(const TomlReader& reader, const std::string& recipe) {
   if (!recipe.empty()) load_recipe(find_experiment("recipes", recipe, reader.where("recipe")));
+}
+
+std::optional<std::vector<std::string>> texts_of(const FieldValue& value, bool one) {
+  const std::string* const text = std::get_if<std::string>(&value);
+  if (one && text != nullptr) return std::vector<std::string>{*text};
+  const FieldList* const list = std::get_if<FieldList>(&value);
+  if (list == nullptr) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const FieldValue& element : *list) {
+    const std::string* const part = std::get_if<std::string>(&element);
+    if (part == nullptr) return std::nullopt;
+    texts.push_back(*part);
+  }
+  return texts;
 }
 
 std::optional<TomlReader> inner_reader(const TomlReader& reader, std::string_view word) {
@@ -614,6 +662,7 @@ const Table<RunConfig>& run_table() {
                "checkpoint, Hugging Face folder or safetensors file whose weights start the run; "
                "\"\": random")
               .not_hashed(),
+          exact_field(),
       },
       {shared(MemberTable("model", &S::model, model_table,
                           "shape, by the names of config.json; base = \"NAME\" starts from a model "

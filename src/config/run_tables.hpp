@@ -24,6 +24,9 @@ void check_recipe_name(const TomlReader& reader, const std::string& recipe);
 /// the model.
 void check_stresses(const TomlReader& reader, const StageConfig& stage, const ModelConfig& model);
 
+/// The texts of a list, or with `one` also of a text alone; nothing for other values.
+std::optional<std::vector<std::string>> texts_of(const FieldValue& value, bool one);
+
 /// The table `word` within that of `reader`, if it is written.
 std::optional<TomlReader> inner_reader(const TomlReader& reader, std::string_view word);
 

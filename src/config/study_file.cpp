@@ -299,7 +299,7 @@ bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
     return std::any_of(names.begin(), names.end(),
                        [&](const std::string& name) { return name != study.baseline; });
   };
-  return arm.recipe == study.baseline &&
+  return arm.recipe == study.baseline && arm.exact.empty() &&
          std::none_of(arm.stages.begin(), arm.stages.end(), runs_another);
 }
 

@@ -9,6 +9,12 @@ namespace fp8lab {
 
 CheckpointedRun open_checkpointed_run(const RunConfig& config,
                                       const std::filesystem::path& checkpoint) {
+  if (!config.exact.empty()) {
+    throw Error(
+        fmt::format("run {} replaces sources of error by exact arithmetic (exact = [...]); "
+                    "accepted: a run of its recipe as it is",
+                    config.name));
+  }
   CheckpointedRun run{config,
                       checkpoint,
                       read_checkpoint(checkpoint).position,

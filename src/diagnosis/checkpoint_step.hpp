@@ -33,7 +33,7 @@ struct CheckpointedRun {
 };
 
 /// Reads where `checkpoint`, of a run of `config`, stands. Throws Error for a checkpoint that is
-/// damaged or of another run's stages.
+/// damaged or of another run's stages, and for a run that replaces sources of error.
 CheckpointedRun open_checkpointed_run(const RunConfig& config,
                                       const std::filesystem::path& checkpoint);
 

@@ -25,10 +25,9 @@ class NpzArchive {
   std::vector<std::pair<std::string, NpyArray>> arrays_;
 };
 
-/// Decodes the bytes of an archive (PKWARE APPNOTE 6.3, methods 0 and 8, one disk, without
-/// encryption, below 4 GiB); `origin` stands for it in messages. Throws Error for anything else: a
-/// truncated archive, members that overlap its end, wrong sizes or CRC-32, names twice, members
-/// that parse_npy refuses.
+/// Decodes the bytes of an archive, which libzip reads; `origin` stands for it in messages. Throws
+/// Error for a truncated or inconsistent archive, wrong sizes or CRC-32, encryption, names twice,
+/// members that parse_npy refuses.
 NpzArchive parse_npz(std::string_view bytes, const std::string& origin);
 
 NpzArchive read_npz(const std::filesystem::path& path);

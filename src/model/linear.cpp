@@ -5,6 +5,19 @@
 #include <utility>
 
 namespace fp8lab {
+namespace {
+
+constexpr std::uint32_t kMicroBatchBits = 20;  // of RandomKey::tensor, below the micro-batch
+constexpr auto kTensorCount = static_cast<std::uint32_t>(kTensors.size());
+
+std::uint32_t without_micro_batch(const RandomKey& key) {
+  return key.tensor & ((1u << kMicroBatchBits) - 1);
+}
+
+}  // namespace
+
+std::uint32_t linear_of(const RandomKey& key) { return without_micro_batch(key) / kTensorCount; }
+Tensor tensor_of(const RandomKey& key) { return kTensors[without_micro_batch(key) % kTensorCount]; }
 
 Slot history_slot(const LinearRecipe& recipe, Slot slot) {
   const Slot first = first_orientation(tensor_of(slot));
@@ -199,8 +212,8 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
   key.seed = context.seed;
   key.step = context.step;
   key.step_counter = context.step_counter;
-  key.tensor =
-      (context.micro_batch << 20) + index_ * 3 + static_cast<std::uint32_t>(tensor_of(slot));
+  key.tensor = (context.micro_batch << kMicroBatchBits) + index_ * kTensorCount +
+               static_cast<std::uint32_t>(tensor_of(slot));
   key.orientation = is_second_orientation(slot) ? 1 : 0;
   key.rotation = index_ * 3 + static_cast<std::uint32_t>(gemm_role(slot));
   return key;

@@ -25,6 +25,10 @@ struct StepContext {
 /// which sees the amaxes of what the slot quantizes: of one unquantized tensor, they are the same.
 Slot history_slot(const LinearRecipe& recipe, Slot slot);
 
+/// The layer and the tensor that a random key of Linear belongs to.
+std::uint32_t linear_of(const RandomKey& key);
+Tensor tensor_of(const RandomKey& key);
+
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/config/stage_recipes.hpp"
+#include "src/error_sources/run_sources.hpp"
 #include "src/io/hash.hpp"
 #include "src/model/stress.hpp"
 #include "src/train/identity.hpp"
@@ -48,7 +49,8 @@ Mixture training_stream(const DataSources& data, const RunConfig& config,
 Execution::Execution(const RunConfig& config, Backend& backend,
                      const std::filesystem::path& init_from, Say say)
     : config_(config),
-      backend_(backend),
+      own_backend_(backend_with_exact_sources(config, backend)),
+      backend_(own_backend_ ? *own_backend_ : backend),
       say_(std::move(say)),
       recipe_(load_recipe(config.recipe)) {
   for (const StageConfig& stage : config_.stages) {

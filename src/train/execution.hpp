@@ -91,6 +91,7 @@ class Execution {
     return config_.stages[static_cast<std::size_t>(position_.stage)];
   }
   Transformer& transformer() { return *transformer_; }  ///< of the stage at work
+  Backend& backend() { return backend_; }               ///< that its operations run on
   const Parameters& parameters() const { return memory_->parameters; }
   /// What a checkpoint of the stage at work covers.
   CheckpointScope scope();
@@ -125,6 +126,7 @@ class Execution {
   StepRecord record_of(const StepResults& results, std::int64_t trained_tokens) const;
 
   RunConfig config_;
+  std::unique_ptr<Backend> own_backend_;  ///< where the run replaces sources of error
   Backend& backend_;
   Say say_;
   Recipe recipe_;

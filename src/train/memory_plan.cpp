@@ -5,6 +5,7 @@
 #include "emulation/base/machine.hpp"
 #include "emulation/recording/recording_backend.hpp"
 #include "src/config/stage_recipes.hpp"
+#include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/train/run_memory.hpp"
 
@@ -55,6 +56,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
 
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend) {
+  check_exact_sources(config, backend);
   if (config.logging.statistics_every_steps > 0) {
     const QuantizedOperand operand =
         QuantizedOperand::without_memory(recipe.linear.slot(kSlots.front()), 1, 1);

@@ -20,15 +20,6 @@ std::string block_of(const std::string& name) {
   return name.substr(0, name.find('.', kLayers.size()));
 }
 
-constexpr std::uint32_t kMicroBatchBits = 20;  // Linear::key_of
-
-std::size_t linear_of(const RandomKey& key) {
-  return (key.tensor & ((1u << kMicroBatchBits) - 1)) / kTensors.size();
-}
-Tensor tensor_of(const RandomKey& key) {
-  return kTensors[(key.tensor & ((1u << kMicroBatchBits) - 1)) % kTensors.size()];
-}
-
 /// The key of an operation that quantizes; null for others.
 const RandomKey* key_of(const AnyOperation& op) {
   return std::visit(

@@ -5,6 +5,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/stage_recipes.hpp"
+#include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
@@ -69,7 +70,7 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   const std::size_t mark = memory.memory_mark();
   Identity state;
   {
-    Parameters weights(memory, config.model, config.optimizer, DType::f32, Purpose::inference);
+    Parameters weights(memory, config.model, storage_of(config), DType::f32, Purpose::inference);
     load_weights(config.init_from, weights);
     state.emplace_back(kInitialWeights, hex16(weights.hash()));
   }

@@ -1,15 +1,20 @@
 #include "src/train/run_memory.hpp"
 
+#include "src/error_sources/run_sources.hpp"
+
 namespace fp8lab {
 
 RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe)
-    : parameters(backend, config.model, config.optimizer, recipe.activation_dtype), step(backend) {}
+    : parameters(backend, config.model, storage_of(config),
+                 without_exact_sources(config, recipe).activation_dtype),
+      step(backend) {}
 
 std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
                                               const RunConfig& config, const StageConfig& stage,
                                               const Recipe& recipe) {
   const BatchShape shape{stage.micro_batch_sequences, stage.sequence_length, config.attention};
-  return std::make_unique<Transformer>(backend, parameters, config.model, recipe, shape);
+  return std::make_unique<Transformer>(backend, parameters, config.model,
+                                       without_exact_sources(config, recipe), shape);
 }
 
 }  // namespace fp8lab

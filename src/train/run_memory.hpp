@@ -12,13 +12,15 @@ namespace fp8lab {
 /// From the beginning to the end of a run.
 struct RunMemory {
   /// `recipe` is that of the run: the working copy of the weights has the type of its activations.
+  /// Without the sources of error that the run replaces, like the model below.
   RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe);
 
   Parameters parameters;
   StepBlock step;
 };
 
-/// The model at work in `stage`, under its recipe.
+/// The model at work in `stage`, under its recipe without the sources of error that the run
+/// replaces, which is exact on a backend of backend_with_exact_sources().
 std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
                                               const RunConfig& config, const StageConfig& stage,
                                               const Recipe& recipe);

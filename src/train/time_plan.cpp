@@ -9,6 +9,7 @@
 
 #include "emulation/recording/recording_backend.hpp"
 #include "emulation/recording/timing_backend.hpp"
+#include "src/error_sources/run_sources.hpp"
 #include "src/train/step_at_work.hpp"
 
 namespace fp8lab {
@@ -82,7 +83,11 @@ RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int
   RunConfig run = config;
   ModelConfig& model = run.model;
   const std::int64_t group = model.num_attention_heads / model.num_key_value_heads;
-  model.num_hidden_layers = std::min(kLayers, model.num_hidden_layers);
+  if (model.num_hidden_layers > kLayers) {
+    model.num_hidden_layers = kLayers;
+    // Names may be of layers that are gone; every source is what takes longest.
+    if (!run.exact.empty()) run.exact = {"all"};
+  }
   model.hidden_size = std::min(size, model.hidden_size);
   model.intermediate_size = std::min(size, model.intermediate_size);
   model.vocab_size = std::min(size, model.vocab_size);
@@ -124,7 +129,8 @@ WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Rec
 WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                   Backend& backend) {
   const std::size_t mark = backend.memory_mark();
-  TimingBackend timing(backend);
+  const std::unique_ptr<Backend> own = backend_with_exact_sources(config, backend);
+  TimingBackend timing(own ? *own : backend);
   WorkLog log;
   {
     StepAtWork step(timing, config, stage, recipe);

@@ -10,6 +10,7 @@
 
 #include "src/config/stage_recipes.hpp"
 #include "src/data/manifest.hpp"
+#include "src/error_sources/run_sources.hpp"
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
@@ -110,9 +111,10 @@ std::vector<TensorName> Trainer::tensor_names() const {
   const StageConfig& stage = config_.stages.front();
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   const Declaration declaration = declaration_of(config_.model);
+  const Recipe run = without_exact_sources(config_, execution_->recipe());
   for (const LinearDeclaration& layer : declaration.linears()) {
-    const LinearRecipe& recipe = execution_->recipe().for_layer(
-        layer.name, static_cast<int>(config_.model.num_hidden_layers));
+    const LinearRecipe& recipe =
+        run.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
     for (const Slot slot : kSlots) {
       const QuantSpec& spec = recipe.slot(slot);
       const auto [rows, k] = operand_shape(slot, tokens, layer.in, layer.out);
@@ -184,7 +186,7 @@ void Trainer::change_recipe(Stage& stage) {
 void Trainer::make_evaluator(Stage& stage) {
   const auto index = static_cast<std::size_t>(execution_->position().stage);
   if (stage.config->eval.has_value()) {
-    stage.evaluator = std::make_unique<Evaluator>(backend_, execution_->parameters(),
+    stage.evaluator = std::make_unique<Evaluator>(execution_->backend(), execution_->parameters(),
                                                   execution_->transformer(), *stage.config->eval,
                                                   *execution_->data()[index].eval, options_.stop);
   }

@@ -11,6 +11,18 @@ from pathlib import Path
 
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 
+# The model of runs that only have to be runs: one layer, bytes as tokens.
+SMALL_MODEL = """
+[model]
+hidden_size = 64
+intermediate_size = 128
+num_hidden_layers = 1
+num_attention_heads = 1
+num_key_value_heads = 1
+head_dim = 64
+vocab_size = 272
+"""
+
 
 def run(
     *arguments: object,

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from pathlib import Path
 from typing import Callable
 
 import h5py
+from program import PROGRAM, SMALL_MODEL
 
-PROGRAM = os.environ["FP8LAB_PROGRAM"]
-
-BASE = """
+BASE = (
+    """
 name = "base"
 recipe = "bf16"
 seed = 3
-[model]
-hidden_size = 64
-intermediate_size = 128
-num_hidden_layers = 1
-num_attention_heads = 1
-num_key_value_heads = 1
-head_dim = 64
-vocab_size = 272
-[logging]
+"""
+    + SMALL_MODEL
+    + """[logging]
 statistics_every_steps = 0
 checkpoint_every_steps = 2
 [[stages]]
@@ -46,6 +39,7 @@ sequence_length = 128
 kind = "arithmetic"
 problems = 200
 """
+)
 STUDY = """
 base = "base.toml"
 {head}

@@ -9,20 +9,15 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from program import refused, run, succeeded
+from program import SMALL_MODEL, refused, run, succeeded
 
-CONFIG = """
+CONFIG = (
+    """
 name = "tiny"
 recipe = "{recipe}"
-[model]
-hidden_size = 64
-intermediate_size = 128
-num_hidden_layers = 1
-num_attention_heads = 1
-num_key_value_heads = 1
-head_dim = 64
-vocab_size = 272
-[logging]
+"""
+    + SMALL_MODEL
+    + """[logging]
 checkpoint_every_steps = 2
 [[stages]]
 name = "first"
@@ -42,6 +37,7 @@ data = {{kind = "arithmetic", problems = 100}}
 learning_rate = {{kind = "constant", peak = 1e-3, warmup_steps = 0}}
 stress = [{{kind = "outlier_channels", channels = 2, gain = 4.0}}]
 """
+)
 
 
 @pytest.fixture(name="folder", scope="module")

@@ -10,19 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from program import PROGRAM, stopped
+from program import PROGRAM, SMALL_MODEL, stopped
 
-
-MODEL = """
-[model]
-hidden_size = 64
-intermediate_size = 128
-num_hidden_layers = 1
-num_attention_heads = 1
-num_key_value_heads = 1
-head_dim = 64
-vocab_size = 272
-"""
 
 STAGE = """
 [[stages]]
@@ -42,7 +31,7 @@ def stage(name: str, kind: str = "cpt", steps: int = 4, more: str = "", length: 
 def write_config(folder: Path, *stages: str, recipe: str = "bf16", logging: str = "") -> Path:
     path = folder / "config.toml"
     head = f'name = "tiny"\nrecipe = "{recipe}"\n'
-    path.write_text(head + MODEL + "[logging]\n" + logging + "".join(stages))
+    path.write_text(head + SMALL_MODEL + "[logging]\n" + logging + "".join(stages))
     return path
 
 

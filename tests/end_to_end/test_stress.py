@@ -8,21 +8,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from program import refused, run, stopped, succeeded
+from program import SMALL_MODEL, refused, run, stopped, succeeded
 
 STEPS = 8
-CONFIG = """
+CONFIG = (
+    """
 name = "stressed"
 recipe = "bf16"
-[model]
-hidden_size = 64
-intermediate_size = 128
-num_hidden_layers = 1
-num_attention_heads = 1
-num_key_value_heads = 1
-head_dim = 64
-vocab_size = 272
-[logging]
+"""
+    + SMALL_MODEL
+    + """[logging]
 statistics_every_steps = 1
 checkpoint_every_steps = 2
 [[stages]]
@@ -35,6 +30,7 @@ sequence_length = 64
 data = {kind = "arithmetic", problems = 100}
 learning_rate = {kind = "constant", peak = 1e-3, warmup_steps = 0}
 """
+)
 SPIKE_STEP = 4  # the fifth step is that of the spike
 SPIKE = f'stages.cpt.stress=[{{kind="spike", at_step={SPIKE_STEP}}}]'
 RAMP = 'stages.cpt.stress=[{kind="outlier_channels", channels=2, gain=4096, over_steps=6}]'

@@ -18,7 +18,7 @@ CPU = {*BACKEND, "emulation/reference", "emulation/cpu", "emulation/cpu/simd"}
 DEVICE = {*BACKEND, "kernels/runtime", "kernels/ptx", "kernels/pointwise"}
 PARTS = {"kernels/gemm", "kernels/library", "kernels/quantize", "kernels/transform"}
 MODEL = {*BACKEND, "src/io", "src/config", "src/data"}
-TRAIN = {*MODEL, "src/model", "src/objectives", "src/evaluation"}
+TRAIN = {*MODEL, "src/model", "src/error_sources", "src/objectives", "src/evaluation"}
 TOOLS = {*CPU, "emulation/cpu/gemm", "kernels", *PARTS, "kernels/runtime", "kernels/probes"}
 
 # layer: the layers that it may include besides itself
@@ -55,6 +55,8 @@ ALLOWED: dict[str, set[str]] = {
     "src/model": MODEL,
     "src/objectives": {*MODEL, "src/model"},
     "src/evaluation": {*MODEL, "src/model", "src/objectives"},
+    # What a backend rounds is decoded by the scalar model.
+    "src/error_sources": {*MODEL, "src/model", "emulation/recording", "emulation/reference"},
     # Plans are made by running the step against a recording.
     "src/train": {*TRAIN, "emulation/recording"},
     # Errors of products are those against the truth path.
@@ -134,6 +136,7 @@ def test_no_include_points_upwards() -> None:
         ("src/model/linear.cpp", '#include "emulation/cpu/cpu_backend.hpp"'),
         ("src/train/trainer.cpp", '#include "src/backend/factory.hpp"'),
         ("src/train/trainer.cpp", '#include "kernels/cuda_backend.hpp"'),
+        ("src/error_sources/switches.cpp", '#include "src/train/trainer.hpp"'),
         ("src/study/study.cpp", '#include "src/cli/command.hpp"'),
         ("src/cli/train.cpp", '#include "tests/bit_compare.hpp"'),
         ("src/data/dataset.cpp", '#include "../io/hash.hpp"'),

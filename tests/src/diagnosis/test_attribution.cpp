@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/diagnosis/attribution.hpp"
+#include "src/error_sources/switches.hpp"
 #include "tests/src/diagnosis/diagnosed_run.hpp"
 
 using namespace fp8lab;

@@ -111,7 +111,7 @@ TEST_CASE("run log: every field survives a round trip") {
   CHECK(run.tensor_steps == std::vector<std::int64_t>{10, 20});
   REQUIRE(run.events.size() == 2);
   CHECK(run.events[0].kind == "stress");
-  CHECK(run.events[0].message == "4 channels, gain 64");
+  CHECK(run.events[0].message == "outlier_channels: 4 channels, gain 64");
   CHECK(run.events[1].step == 15);
   CHECK(run.events[1].message == std::string(255, 'm'));  // cut before the two-byte character
   CHECK(run.complete);

@@ -34,6 +34,7 @@ inline std::string deflated(const std::string& bytes) {
 }
 
 inline std::string zip_file(const ZipMembers& members, bool compressed) {
+  const std::string extra("AA\0\0", 4);  // an empty extra field, as readers must skip
   std::string file, directory;
   for (const auto& [name, bytes] : members) {
     const std::string data = compressed ? deflated(bytes) : bytes;
@@ -46,7 +47,7 @@ inline std::string zip_file(const ZipMembers& members, bool compressed) {
                               little_endian(bytes.size(), 4) + little_endian(name.size(), 2);
     directory += "PK\x01\x02" + little_endian(20, 2) + facts + std::string(12, '\0') +
                  little_endian(file.size(), 4) + name;
-    file += "PK\x03\x04" + facts + little_endian(4, 2) + name + "four" + data;
+    file += "PK\x03\x04" + facts + little_endian(4, 2) + name + extra + data;
   }
   return file + directory + "PK\x05\x06" + std::string(4, '\0') + little_endian(members.size(), 2) +
          little_endian(members.size(), 2) + little_endian(directory.size(), 4) +

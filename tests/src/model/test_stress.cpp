@@ -160,6 +160,18 @@ TEST_CASE("a gain that grows is a power of two in every step and arrives") {
   CHECK((weights(slowly) == weights(at_once)));
 }
 
+TEST_CASE("weights that changed for good are told, for their storage to round them") {
+  ModelAtWork work = at_work("cpu", test::small_model());
+  const auto plants = [&](const StressConfig& stress, std::int64_t step) {
+    return StressedStep(*work.backend, work.parameters, stage_with(stress), step, kSeed)
+        .has_planted();
+  };
+  CHECK(plants(outliers(3, 64), 0));
+  CHECK_FALSE(plants(outliers(3, 64), 1));
+  CHECK(plants(aligned(2, 8, "layers.*"), 0));
+  CHECK_FALSE(plants(aligned(2, 8, "layers.9"), 0));
+}
+
 TEST_CASE("an aligned SwiGLU has a gate that is a multiple of its other half") {
   ModelConfig model = test::small_model();
   model.mlp_bias = true;
@@ -209,6 +221,14 @@ TEST_CASE("without quantization a spike changes no bit of loss, gradients and we
   spiked.end();
   CHECK((gradients(work) == gradients(plain)));
   CHECK((weights(work) == weights(plain)));
+  CHECK(work.parameters.hash() == plain.parameters.hash());
+  CHECK_FALSE(spiked.has_planted());
+  // Once more, for gradients that are taken again.
+  spiked.begin_again();
+  CHECK(work.read(named(work, "layers.0.mlp.norm.weight").master()).front() == 64);
+  CHECK(work.loss_and_gradients() == plain.loss_and_gradients());
+  spiked.end();
+  CHECK((gradients(work) == gradients(plain)));
   CHECK(work.parameters.hash() == plain.parameters.hash());
   // The working copies: scaled ones would give the same loss.
   CHECK(work.loss_and_gradients() == plain.loss_and_gradients());

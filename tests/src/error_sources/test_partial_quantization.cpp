@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "src/backend/factory.hpp"
-#include "src/diagnosis/partial_quantization.hpp"
+#include "src/error_sources/partial_quantization.hpp"
 #include "src/model/operand.hpp"
 
 using namespace fp8lab;
@@ -14,9 +14,9 @@ std::vector<float> sums(std::vector<float> values, std::int64_t rows, ElementErr
                         const Accumulator& accumulator, TensorView bias = {},
                         const QuantSpec* spec_of = nullptr) {
   const auto cpu = make_backend("cpu", 1);
-  std::vector<PerSlot<ElementErrors>> layers(2);
-  layers[1][Slot::fprop_x] = kept;
-  PartialQuantization backend(*cpu, layers, 1);
+  Switches switches = all_switches(2, true);
+  switches.layers[1].operands[Slot::fprop_x] = kept;
+  PartialQuantization backend(*cpu, switches);
   const auto k = static_cast<std::int64_t>(values.size()) / rows;
   QuantSpec spec;
   spec.format = numerics::kE4M3;

@@ -1,6 +1,7 @@
-#include "src/diagnosis/partial_quantization.hpp"
+#include "src/error_sources/partial_quantization.hpp"
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "emulation/numerics/format.hpp"
@@ -8,6 +9,7 @@
 #include "emulation/ops/operand_statistics.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
+#include "src/model/linear.hpp"
 
 namespace fp8lab {
 namespace {
@@ -25,6 +27,7 @@ std::vector<float> values_of(const QuantizedOperand& operand) {
                               {values.data(), DType::f32, operand.rows, operand.k, operand.k});
     return values;
   }
+#pragma omp parallel for schedule(static)
   for (std::int64_t r = 0; r < operand.rows; ++r) {
     for (std::int64_t i = 0; i < operand.k; ++i) {
       values[static_cast<std::size_t>(r * operand.k + i)] = element_of(operand.codes, i, r);
@@ -44,11 +47,12 @@ std::vector<float> quantized_source(const ops::Quantize& op) {
     matrix = reference::transformed(op.source, op.transpose, operand);
     source = matrix.view();
   }
-  std::vector<float> values;
-  values.reserve(static_cast<std::size_t>(operand.rows * operand.k));
+  std::vector<float> values(static_cast<std::size_t>(operand.rows * operand.k));
+#pragma omp parallel for schedule(static)
   for (std::int64_t r = 0; r < operand.rows; ++r) {
     for (std::int64_t i = 0; i < operand.k; ++i) {
-      values.push_back(op.transpose ? element_of(source, i, r) : element_of(source, r, i));
+      values[static_cast<std::size_t>(r * operand.k + i)] =
+          op.transpose ? element_of(source, i, r) : element_of(source, r, i);
     }
   }
   return values;
@@ -62,39 +66,50 @@ bool keeps(const ElementErrors& kept, float before, float after, float limit) {
   return kept.cast;
 }
 
-std::vector<double> widened(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
-}
-
 }  // namespace
 
-PartialQuantization::PartialQuantization(Backend& original,
-                                         std::vector<PerSlot<ElementErrors>> kept, int threads)
-    : PassThrough(original), kept_(std::move(kept)), exact_(threads) {
+PartialQuantization::PartialQuantization(Backend& original, Switches switches)
+    : PassThrough(original), switches_(std::move(switches)) {
   FP8LAB_ASSERT(original.is_on_host());
+}
+
+ElementErrors PartialQuantization::kept(const ops::Quantize& op) const {
+  if (!switches_.storage && !op.operand.spec.is_cast()) return {false, false, false};
+  const Tensor tensor = tensor_of(op.key);
+  const Slot slot =
+      op.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);
+  return switches_.layers.at(linear_of(op.key)).operands[slot];
 }
 
 void PartialQuantization::pass(const ops::Quantize& op) {
   original().run(op);
-  const Tensor tensor = kTensors[op.key.tensor % kTensors.size()];
-  const Slot slot =
-      op.key.orientation == 0 ? first_orientation(tensor) : second_orientation(tensor);
-  const ElementErrors& kept = kept_.at(op.key.tensor / kTensors.size())[slot];
-  if (kept.all()) return;
   const QuantizedOperand& operand = op.operand;
+  const ElementErrors kept = this->kept(op);
+  if (kept.all()) {
+    partial_.erase(&operand);
+    return;
+  }
   const bool saturates = !operand.spec.has_codebooks();
   const double qmax = numerics::max_finite(operand.spec.format);
   const std::vector<float> before = quantized_source(op);
   std::vector<float> values = values_of(operand);
+  bool differs = false;
+#pragma omp parallel for schedule(static) reduction(|| : differs)
   for (std::int64_t r = 0; r < operand.rows; ++r) {
     for (std::int64_t i = 0; i < operand.k; ++i) {
       const auto at = static_cast<std::size_t>(r * operand.k + i);
       const float limit = saturates ? saturation_limit(qmax, scale_at(operand, r, i))
                                     : std::numeric_limits<float>::max();
-      if (!keeps(kept, before[at], values[at], limit)) values[at] = before[at];
+      if (keeps(kept, before[at], values[at], limit)) continue;
+      differs = differs || values[at] != before[at];
+      values[at] = before[at];
     }
   }
-  partial_[&operand] = std::move(values);
+  if (differs) {
+    partial_[&operand] = std::move(values);
+  } else {
+    partial_.erase(&operand);
+  }
 }
 
 void PartialQuantization::pass(const ops::Dequantize& op) {
@@ -108,21 +123,41 @@ void PartialQuantization::pass(const ops::Dequantize& op) {
   original().run(ops::Copy{view, op.destination});
 }
 
-std::vector<double> PartialQuantization::partial_values(const QuantizedOperand& operand) const {
+std::vector<float> PartialQuantization::partial_values(const QuantizedOperand& operand) const {
   const auto found = partial_.find(&operand);
-  return widened(found == partial_.end() ? values_of(operand) : found->second);
+  return found == partial_.end() ? values_of(operand) : found->second;
+}
+
+std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, std::int64_t rows_a,
+                                                         std::vector<float> b, std::int64_t rows_b,
+                                                         std::int64_t k) {
+  QuantSpec values;
+  values.format = numerics::kFP32;
+  values.scale_source = ScaleSource::none;
+  GemmSpec exact;
+  exact.accumulator = Accumulator::ideal_exact;
+  exact.output = DType::f32;
+  const auto operand = [&](std::vector<float>& matrix, std::int64_t rows) {
+    QuantizedOperand result = QuantizedOperand::without_memory(values, rows, k);
+    result.codes = {matrix.data(), DType::f32, rows, k, k};
+    return result;
+  };
+  const QuantizedOperand left = operand(a, rows_a), right = operand(b, rows_b);
+  std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
+  original().run(
+      ops::Gemm{exact, left, right, {}, false, {d.data(), DType::f32, rows_a, rows_b, rows_b}});
+  return d;
 }
 
 void PartialQuantization::pass(const ops::Gemm& op) {
   if (partial_.count(&op.a) + partial_.count(&op.b) == 0) return original().run(op);
-  FP8LAB_ASSERT(!op.accumulate);
   const std::int64_t rows = op.a.rows, cols = op.b.rows, k = op.a.k;
-  std::vector<double> a = partial_values(op.a), b = partial_values(op.b);
-  std::vector<double> result = exact_.multiply(a, rows, b, cols, k);
+  const std::vector<float> partial =
+      multiply_exactly(partial_values(op.a), rows, partial_values(op.b), cols, k);
+  std::vector<double> result(partial.begin(), partial.end());
   if (op.spec.accumulator != Accumulator::ideal_exact) {
-    a = widened(values_of(op.a));
-    b = widened(values_of(op.b));
-    const std::vector<double> exact = exact_.multiply(a, rows, b, cols, k);
+    const std::vector<float> exact =
+        multiply_exactly(values_of(op.a), rows, values_of(op.b), cols, k);
     GemmSpec spec = op.spec;
     spec.output = DType::f32;
     std::vector<float> emulated(result.size());
@@ -130,10 +165,10 @@ void PartialQuantization::pass(const ops::Gemm& op) {
         ops::Gemm{spec, op.a, op.b, {}, false, {emulated.data(), DType::f32, rows, cols, cols}});
     for (std::size_t i = 0; i < result.size(); ++i) result[i] += double{emulated[i]} - exact[i];
   }
-  if (!op.bias.empty()) {
-    for (std::size_t i = 0; i < result.size(); ++i) {
-      result[i] += element_of(op.bias, 0, static_cast<std::int64_t>(i) % cols);
-    }
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    double& sum = result[static_cast<std::size_t>(i)];
+    if (!op.bias.empty()) sum += element_of(op.bias, 0, i % cols);
+    if (op.accumulate) sum += element_of(op.d, i / cols, i % cols);
   }
   original().run(ops::Copy{{result.data(), DType::f64, rows, cols, cols}, op.d});
 }

@@ -1,0 +1,88 @@
+#include "src/error_sources/run_sources.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulation/base/error.hpp"
+#include "src/config/nearest_name.hpp"
+#include "src/model/decoder.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr std::string_view kAll = "all";
+constexpr std::string_view kAllBut = "all but ";
+
+/// The source of that name. Throws Error listing the names there are.
+const ErrorSource& source_named(const std::vector<ErrorSourceGroup>& groups,
+                                const std::string& name, bool kept_alone) {
+  std::vector<std::string> names;
+  for (const ErrorSourceGroup& group : groups) {
+    for (const ErrorSource& source : group.sources) {
+      if (source.name == name && group.is_of_scales && kept_alone) {
+        throw Error(
+            fmt::format("exact: 'all but {}': by itself a scale changes no value; accepted: "
+                        "exact = [\"{}\"]",
+                        name, name));
+      }
+      if (source.name == name) return source;
+      names.push_back(source.name);
+    }
+  }
+  throw Error(
+      fmt::format("exact: the model has no source of error '{}'{}; accepted: all, all but "
+                  "one, {}",
+                  name, did_you_mean(name, names), fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+Switches switches_of(const RunConfig& config) {
+  const Declaration declaration = declaration_of(config.model);
+  const std::vector<LinearDeclaration>& linears = declaration.linears();
+  const std::vector<ErrorSourceGroup> groups = error_sources(linears);
+  Switches switches = all_switches(linears.size(), true);
+  for (const std::string& name : config.exact) {
+    if (name == kAll) {
+      switches = all_switches(linears.size(), false);
+    } else if (name.starts_with(kAllBut)) {
+      switches = all_switches(linears.size(), false);
+      source_named(groups, name.substr(kAllBut.size()), true).set(switches, true);
+    } else {
+      source_named(groups, name, false).set(switches, false);
+    }
+  }
+  return switches;
+}
+
+void check_exact_sources(const RunConfig& config, const Backend& backend) {
+  if (!has_exact_sources(config)) return;
+  switches_of(config);
+  if (backend.name() == "cpu") return;
+  throw Error(
+      fmt::format("exact: backend '{}' cannot replace a source of error by exact arithmetic; "
+                  "accepted: backend cpu",
+                  backend.name()));
+}
+
+Recipe without_exact_sources(const RunConfig& config, const Recipe& recipe) {
+  if (!has_exact_sources(config)) return recipe;
+  int replaced = 0;
+  return with_switches(recipe, config.model, switches_of(config), replaced);
+}
+
+OptimizerConfig storage_of(const RunConfig& config) {
+  const bool is_exact = has_exact_sources(config) && !switches_of(config).storage;
+  return is_exact ? exact_storage(config.optimizer) : config.optimizer;
+}
+
+std::unique_ptr<Backend> backend_with_exact_sources(const RunConfig& config, Backend& backend) {
+  if (!has_exact_sources(config)) return nullptr;
+  check_exact_sources(config, backend);
+  return std::make_unique<PartialQuantization>(backend, switches_of(config));
+}
+
+}  // namespace fp8lab
