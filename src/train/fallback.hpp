@@ -1,12 +1,11 @@
 // When a stage goes on with another recipe because of what its steps show.
 //
-// | criterion     | holds where                                                        | names |
-// |---------------|--------------------------------------------------------------------|--------------|
-// | nonfinite     | loss or gradient norm is not finite                                | gradient
-// [1] | | loss_spike    | loss > loss_spike * mean                                           | | |
-// gradient_norm | norm of all gradients > gradient_norm * mean                       | gradient [1]
-// | | saturation    | saturation_fraction > saturation, of the operand with the largest  | operand
-// |
+// | criterion     | holds where                                        | names             |
+// |---------------|----------------------------------------------------|-------------------|
+// | nonfinite     | loss or gradient norm is not finite                | gradient [1]      |
+// | loss_spike    | loss > loss_spike * mean                           |                   |
+// | gradient_norm | norm of all gradients > gradient_norm * mean       | gradient [1]      |
+// | saturation    | saturation_fraction of an operand > saturation     | the largest's     |
 //
 // The mean is that of the steps of the stage, each new one with a weight of 1 / window; it counts
 // once `window` steps are in it, and the step that is judged is not. A step without trained tokens
@@ -38,8 +37,7 @@ struct FallbackState {
 /// What a step shows.
 struct StepSigns {
   double loss = 0, gradient_norm = 0;
-  std::span<const OperandStatistics>
-      statistics;  ///< of each operand of each layer; empty: not logged
+  std::span<const OperandStatistics> statistics;    ///< of each operand; empty: not logged
   std::function<std::string(std::size_t)> operand;  ///< its name
   std::function<std::string()> gradient;            ///< the gradient that stands out, by name
 };

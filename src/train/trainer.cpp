@@ -257,7 +257,8 @@ void Trainer::record_step(const Stage& stage, const StepTaken& taken) {
   if (!finite) {
     record_nonfinite(record);
     log_->flush();
-    if (config_.logging.nonfinite == NonfinitePolicy::stop && !taken.fallback) {
+    const bool is_left_out = taken.fallback && stage.config->fallback->when.nonfinite;
+    if (config_.logging.nonfinite == NonfinitePolicy::stop && !is_left_out) {
       throw RuntimeFailure(fmt::format("step {}: loss {} and gradient norm {}; see /events of {}",
                                        record.step, record.loss, record.grad_norm,
                                        directory_.run_file().string()));
