@@ -10,6 +10,7 @@ import pytest
 from program import PROGRAM
 from test_provenance import (
     column,
+    documents,
     events,
     header_of,
     open_run,
@@ -46,7 +47,9 @@ def hashes(out: Path) -> list[int]:
 
 
 def kinds(out: Path) -> list[tuple[int, str]]:
-    return [(step, kind) for step, kind, _ in events(out) if kind != "resume"]
+    """Of events, but for those of an interruption and those of warnings."""
+    others = ("resume", "early_warning", "spike")
+    return [(step, kind) for step, kind, _ in events(out) if kind not in others]
 
 
 def message(out: Path, kind: str) -> str:
@@ -120,7 +123,7 @@ def test_a_current_first_orientation_leaves_the_history_to_the_second(tmp_path: 
     header, _ = header_of(tmp_path / "run" / "checkpoint.safetensors")
     assert "delayed/layers.0.mlp.down/wgrad.x" in header
     assert "delayed/layers.0.mlp.down/x" not in header
-    result = run("whatif", tmp_path / "run", "--recipe", "te_delayed", "--json")
+    result = run("whatif", tmp_path / "run", "--recipe", "te_delayed")
     assert result.returncode == 0, result.stderr
 
 
@@ -158,6 +161,58 @@ def test_a_recipe_by_step_is_a_stage_that_goes_on(tmp_path: Path, first: str, se
         assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.parametrize("recipe", ["te_delayed", "nvfp4"])
+def test_the_recipe_in_force_changes_nothing(tmp_path: Path, recipe: str) -> None:
+    """Neither a history nor a random key."""
+    plain = write_config(tmp_path, stage("a"), recipe=recipe)
+    trained(plain, tmp_path / "plain")
+    more = recipe_at((1, recipe), (3, recipe))
+    trained(write_config(tmp_path, stage("a", more=more), recipe=recipe), tmp_path / "changed")
+    assert hashes(tmp_path / "plain") == hashes(tmp_path / "changed")
+    assert kinds(tmp_path / "changed") == [(2, "recipe_changed"), (4, "recipe_changed")]
+
+
+def test_sources_of_error_stay_exact_after_a_change(tmp_path: Path) -> None:
+    logging = EVERY + "checkpoint_every_steps = 1\n"
+    more = recipe_at((2, "bf16"), (4, "te_delayed"))
+    config = write_config(
+        tmp_path, stage("a", steps=6, more=more), recipe="te_delayed", logging=logging
+    )
+    trained(config, tmp_path / "inexact")
+    config.write_text('exact = ["element cast", "underflow"]\n' + config.read_text())
+    trained(config, tmp_path / "whole")
+    assert hashes(tmp_path / "whole") != hashes(tmp_path / "inexact")
+    assert resumed_after_every_checkpoint(config, tmp_path / "killed") >= 4
+    assert hashes(tmp_path / "killed") == hashes(tmp_path / "whole")
+    result = run("verify", tmp_path / "whole", "--from", 0)
+    assert result.returncode == 0, result.stdout + result.stderr
+    data = ("--data", documents(tmp_path / "data.jsonl"))
+    refused(run("eval", tmp_path / "whole", *data), "exact", "--recipe")
+    result = run("eval", tmp_path / "whole", *data, "--recipe", "te_current", "--json")
+    assert json.loads(result.stdout)["recipe"] == "te_current", result.stderr
+
+
+def test_compare_finds_the_step_of_the_change(tmp_path: Path) -> None:
+    for name, more in (("a", ""), ("b", recipe_at((2, "te_current")))):
+        trained(write_config(tmp_path, stage("a", more=more), recipe="infir2"), tmp_path / name)
+    result = run("compare", tmp_path / "a", tmp_path / "b", "--json", tmp_path / "c.json")
+    assert result.returncode == 3, result.stderr
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert found["first_step"] == 3 and not found["transient"]
+    assert found["reproduced_a"]["good"] and found["reproduced_b"]["good"]
+    assert "stages.a.recipe_at" in result.stdout
+    assert "recipe of stage a after 2 steps: (none) -> " in result.stdout
+
+
+def test_generation_is_certified_against_the_recipe_at_work(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("a", more=recipe_at((2, "te_current"))), recipe="infir2")
+    trained(config, tmp_path / "run")
+    few = ("--batch", 1, "--tokens", 2, "--json", tmp_path / "c.json")
+    result = run("certify", tmp_path / "run", *few)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert json.loads((tmp_path / "c.json").read_text())["recipe"] == "te_current"
+
+
 def test_histories_that_do_not_fit_restart_with_an_event(tmp_path: Path) -> None:
     more = recipe_at((0.5, "fp8_lm"))
     trained(write_config(tmp_path, stage("a", more=more), recipe="te_delayed"), tmp_path / "run")
@@ -175,12 +230,13 @@ def test_the_recipe_at_work_is_that_of_the_run(tmp_path: Path) -> None:
         recipes = file["/meta"].attrs["extra.stage_recipes"]
     assert "recipe of stage a" in names and "recipe of stage a after 3 steps" in names
     assert recipes == b"a=te_delayed+mine@3"
-    result = run("eval", tmp_path / "run", "--json")
+    data = ("--data", documents(tmp_path / "data.jsonl"))
+    result = run("eval", tmp_path / "run", *data, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["recipe"] == "mine"
     mine.write_text(mine.read_text().replace('"fast"', '"promote:64"'))
     refused(train(config, tmp_path / "run", "--resume"), "recipe of stage a after 3 steps")
-    refused(run("eval", tmp_path / "run"), "recipe of stage a after 3 steps")
+    refused(run("eval", tmp_path / "run", *data), "recipe of stage a after 3 steps")
     plan = train(config, tmp_path / "no", "--dry-run").stdout
     assert "after 3 steps: recipe mine" in plan and plan.count("memory ") == 2
 
@@ -213,6 +269,22 @@ def test_a_spike_makes_the_stage_fall_back(tmp_path: Path) -> None:
     assert hashes(tmp_path / "never")[3] != hashes(tmp_path / "fallen")[3]
 
 
+def test_a_stress_makes_the_stage_fall_back(tmp_path: Path) -> None:
+    spike = 'stress = [{ kind = "spike", at_step = 2, factor = 65536.0 }]\n'
+    logging = EVERY + "checkpoint_every_steps = 1\n"
+    more = fallback("te_current", "saturation = 0.9")
+    config = write_config(
+        tmp_path, stage("a", steps=6, more=spike + more), recipe="te_delayed", logging=logging
+    )
+    trained(config, tmp_path / "whole")
+    assert kinds(tmp_path / "whole") == [(3, "stress"), (3, "fallback"), (4, "recipe_changed")]
+    assert resumed_after_every_checkpoint(config, tmp_path / "killed") >= 4
+    assert hashes(tmp_path / "killed") == hashes(tmp_path / "whole")
+    assert kinds(tmp_path / "killed") == kinds(tmp_path / "whole")
+    result = run("verify", tmp_path / "whole", "--from", 0)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_saturation_names_the_operand(tmp_path: Path) -> None:
     keys = '[slots.fprop.x]\nscale_source = "static"\nstatic_scale = 1e-4\n'
     recipe = recipe_file(tmp_path, "narrow", "te_current", keys)
@@ -237,8 +309,12 @@ def test_a_step_that_is_not_finite_leaves_the_weights(tmp_path: Path) -> None:
     with open_run(tmp_path / "run") as file:
         initial = file["/meta"].attrs["initial_weights_hash"].decode()
     assert f"{hashes(tmp_path / 'run')[0]:016x}" == initial
-    plain = write_config(tmp_path, stage("a"), recipe=str(recipe))
-    assert train(plain, tmp_path / "plain").returncode == 1
+    # What is broken and no reason of its own ends a run, whatever else makes it fall back.
+    for more in ("", fallback("bf16", "saturation = 0.01")):
+        config = write_config(tmp_path, stage("a", more=more), recipe=str(recipe), logging=EVERY)
+        out = tmp_path / ("stops" if more else "plain")
+        assert train(config, out).returncode == 1
+        assert column(out, "/metrics/step") == [1]
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -264,8 +340,9 @@ def test_what_no_stage_can_do_is_refused(tmp_path: Path, more: str, words: list[
     refused(train(config, tmp_path / "run", "--dry-run"), *words)
 
 
-def test_a_scaled_run_changes_at_the_scaled_step(tmp_path: Path) -> None:
-    more = recipe_at((0.5, "bf16"))
+@pytest.mark.parametrize("step", [0.5, 20])
+def test_a_scaled_run_changes_at_the_scaled_step(tmp_path: Path, step: float) -> None:
+    more = recipe_at((step, "bf16"))
     config = write_config(tmp_path, stage("a", steps=40, more=more), recipe="te_current")
     trained(config, tmp_path / "run", "--scale", 0.1)
     assert kinds(tmp_path / "run") == [(3, "recipe_changed")]
