@@ -21,8 +21,10 @@ from fp8lab_analysis.configuration import (
     configuration,
     exact_sources,
     exact_text,
+    is_change_key,
     is_recipe_key,
     is_stress_key,
+    recipe_changes,
     stress_kinds,
 )
 from fp8lab_analysis.hdf5 import (
@@ -141,8 +143,12 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
             labels.append(", ".join(filter(None, named)))
             continue
         parts = [kind.replace("_", " ") for kind in own]
+        if any(map(is_change_key, varying[own])) and (changes := recipe_changes(run)):
+            parts.append(changes)
         for key in varying[own]:
             value = config.get(key, "")
+            if is_change_key(key):
+                continue
             if is_recipe_key(key) and value in ("", run.recipe):
                 continue
             words = key.split(".")[-1:] if is_stress_key(key) else key.split(".")[-2:]

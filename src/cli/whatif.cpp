@@ -238,8 +238,8 @@ std::vector<std::string> remarks(const RecipeReplay& replay) {
   std::int64_t tensors = 0, layers = 0;
   std::string first_tensor, first_layer;
   for (const LayerReplay& layer : replay.layers) {
-    for (const Tensor tensor : layer.without_history) {
-      if (tensors++ == 0) first_tensor = layer.layer + "/" + tensor_name(tensor);
+    for (const Slot slot : layer.without_history) {
+      if (tensors++ == 0) first_tensor = amax_history_name(layer.layer, slot);
     }
     if (layer.smoothed_anew && layers++ == 0) first_layer = layer.layer;
   }

@@ -199,6 +199,30 @@ struct EvalConfig {
   bool operator==(const EvalConfig&) const = default;
 };
 
+/// Another recipe for the linear layers, within a stage.
+struct RecipeSwitch {
+  std::int64_t step = 0;  ///< steps of the stage that are taken before
+  std::string recipe;     ///< name or file
+  bool operator==(const RecipeSwitch&) const = default;
+};
+
+/// What makes a stage fall back (src/train/fallback.hpp). 0: not a criterion.
+struct FallbackCriteria {
+  double loss_spike = 0.0;     ///< the loss, over its running mean
+  double gradient_norm = 0.0;  ///< the norm of all gradients, over its running mean
+  double saturation = 0.0;     ///< share of an operand's elements, at a logged step
+  bool nonfinite = false;      ///< a loss or gradient norm; the update of that step is left out
+  std::int64_t window = 16;    ///< steps of the running means
+  bool operator==(const FallbackCriteria&) const = default;
+};
+
+/// The recipe with which a stage goes on after the step at which a criterion holds.
+struct FallbackConfig {
+  std::string recipe;  ///< name or file
+  FallbackCriteria when;
+  bool operator==(const FallbackConfig&) const = default;
+};
+
 struct StageConfig {
   std::string name;
   StageKind kind = StageKind::pretrain;
@@ -216,6 +240,8 @@ struct StageConfig {
   bool reset_amax_history = false;
   /// The data start from their beginning, though an earlier stage of the same kind read them.
   bool restart_data = false;
+  std::vector<RecipeSwitch> recipe_at;     ///< ascending
+  std::optional<FallbackConfig> fallback;  ///< once it has happened, recipe_at does nothing more
   bool operator==(const StageConfig&) const = default;
 };
 
@@ -372,9 +398,10 @@ struct StudyConfig {
   std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
   std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
   std::string baseline = "bf16";           ///< recipe that the others are compared with
-  std::map<std::string, std::string> stage_recipes;  ///< by stage, of the base configuration
-  std::vector<StudyArm> arms;                        ///< the expanded grid, in order
-  std::optional<StudyDesign> design;                 ///< of [design]; nothing: none is stated
+  /// Those that a stage names itself, by stage, of the base configuration.
+  std::map<std::string, std::vector<std::string>> stage_recipes;
+  std::vector<StudyArm> arms;         ///< the expanded grid, in order
+  std::optional<StudyDesign> design;  ///< of [design]; nothing: none is stated
   std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };

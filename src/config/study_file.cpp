@@ -11,6 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/run_name.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/config/table.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/config/toml_text.hpp"
@@ -259,7 +260,8 @@ const Field<StudyConfig>& scale_field() {
 std::string check_runs(const TomlReader& document, StudyConfig& study) {
   std::string identity;
   const auto take = [&](const RunConfig& config) {
-    for (const StageConfig& stage : config.stages) study.stage_recipes[stage.name] = stage.recipe;
+    for (const StageConfig& stage : config.stages)
+      study.stage_recipes[stage.name] = own_recipes(stage);
     identity += canonical_text(config);
   };
   if (study.shared_runs.empty()) take(configure(study, "base", {}));
@@ -291,9 +293,11 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
 
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
   const auto runs_another = [&](const StageConfig& stage) {
+    const std::vector<std::string> names = own_recipes(stage);
     const auto base = study.stage_recipes.find(stage.name);
-    return !stage.recipe.empty() && stage.recipe != study.baseline &&
-           (base == study.stage_recipes.end() || stage.recipe != base->second);
+    if (base != study.stage_recipes.end() && names == base->second) return false;
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return name != study.baseline; });
   };
   return arm.recipe == study.baseline && arm.exact.empty() &&
          std::none_of(arm.stages.begin(), arm.stages.end(), runs_another);

@@ -19,8 +19,9 @@ struct LayerReplay {
   /// in exact arithmetic. A bias is no part of it. Their parts are NaN on a backend without exact
   /// sums.
   PerGemm<ProductError> errors{};
-  /// Tensors whose delayed scale has no history here: they are scaled by their own amax.
-  std::vector<Tensor> without_history;
+  /// Delayed scales without a history here (history_slot): the tensors are scaled by their own
+  /// amax.
+  std::vector<Slot> without_history;
   /// Static smoothing whose factors the checkpoint lacks: they are those of this step.
   bool smoothed_anew = false;
 };

@@ -48,7 +48,11 @@ std::string pairing_key(const RunConfig& config) {
   neutral.name.clear();
   neutral.logging = LoggingConfig{};
   if (neutral.backend != "truth") neutral.backend = RunConfig{}.backend;
-  for (StageConfig& stage : neutral.stages) stage.recipe.clear();
+  for (StageConfig& stage : neutral.stages) {
+    stage.recipe.clear();
+    stage.recipe_at.clear();
+    stage.fallback.reset();
+  }
   return to_toml(neutral);
 }
 

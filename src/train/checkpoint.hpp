@@ -15,6 +15,7 @@
 #include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
 #include "src/train/amax_history.hpp"
+#include "src/train/fallback.hpp"
 
 namespace fp8lab {
 
@@ -26,6 +27,10 @@ struct RunPosition {
   std::int64_t tokens = 0;
   double seconds = 0;
   std::vector<StreamPosition> streams;  ///< of the stages begun so far
+  /// The recipe at work, of recipes_of the stage; a change that is due after the last step may be
+  /// made already or not.
+  std::int64_t recipe = 0;
+  FallbackState fallback;  ///< of the stage
 };
 
 /// What a checkpoint covers: weights, moments, step scalars, and what the quantizers of `linears`

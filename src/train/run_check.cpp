@@ -4,6 +4,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/model_table.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/file_kind.hpp"
@@ -46,8 +47,9 @@ void RunCheck::check(const RunConfig& config) {
   std::vector<StageSources> stages;
   for (const StageConfig& stage : config.stages) {
     const std::string where = "stage " + stage.name;
-    validate_stage(config, stage, load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe),
-                   backend(config.backend));
+    for (const StageRecipe& recipe : recipes_of(config, stage)) {
+      validate_stage(config, stage, load_recipe(recipe.name), backend(config.backend));
+    }
     const DataSources& train = sources(stage.data, config.model.vocab_size, where);
     const DataSources* const held_out =
         stage.eval ? &sources(stage.eval->data, config.model.vocab_size, where) : nullptr;

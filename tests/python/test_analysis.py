@@ -267,6 +267,37 @@ def test_stressed_arms_are_set_apart_from_each_other_only(tmp_path: Path) -> Non
     }
 
 
+def changing(at: int = 0, recipe: str = "bf16", fallback: str = "") -> str:
+    """Recipes that follow in the stage of CONFIG."""
+    text = f'[[stages.recipe_at]]\nstep = {at}\nrecipe = "{recipe}"\n' if at else ""
+    if fallback:
+        text += f'[stages.fallback]\nrecipe = "{fallback}"\nwhen = {{ nonfinite = true }}\n'
+    return text
+
+
+def test_recipes_within_a_stage_are_a_variant_with_the_baseline_of_the_others(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path / "bf16", "bf16")
+    write_run(tmp_path / "infir2", "infir2")
+    write_run(tmp_path / "after-2", "infir2", stress=changing(2))
+    write_run(tmp_path / "after-3", "infir2", stress=changing(3, fallback="te_current"))
+    write_run(tmp_path / "bf16-changed", "bf16", stress=changing(2, "infir2"))
+    found = study.load_study([tmp_path])
+    assert pairs_of(found) == {
+        name: "bf16" for name in ("infir2", "after-2", "after-3", "bf16-changed")
+    }
+    assert {group.label for group in found.groups} == {
+        "bf16",
+        "infir2",
+        "infir2 (then bf16 after 2 steps)",
+        "infir2 (then bf16 after 3 steps, fallback te_current)",
+        "bf16 (then infir2 after 2 steps)",
+    }
+    write_run(tmp_path / "bf16", "bf16", stress=changing(2, "bf16"))
+    assert "bf16" in pairs_of(study.load_study([tmp_path])).values()
+
+
 def test_run_files_from_before_stresses_are_paired(tmp_path: Path) -> None:
     none = "[stages.planted_outliers]\nchannels = 0"
     write_run(tmp_path / "bf16", "bf16", stress=none)

@@ -155,7 +155,7 @@ TEST_CASE("a history that does not fit is replaced by the tensor's own amax") {
   for (QuantSpec& spec : current.linear.slots) spec.scale_source = ScaleSource::current;
   const std::vector<RecipeReplay> replays = replayed(run, {load_recipe("te_delayed"), current});
   const LayerReplay &delayed = replays[0].layers[0], &own_amax = replays[1].layers[0];
-  CHECK(delayed.without_history == std::vector<Tensor>{Tensor::x, Tensor::w, Tensor::dy});
+  CHECK(delayed.without_history == std::vector<Slot>{Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy});
   CHECK(own_amax.without_history.empty());
   for (const Slot slot : kSlots) {
     CHECK(delayed.recipe.slot(slot).scale_source == ScaleSource::current);
