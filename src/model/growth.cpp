@@ -49,8 +49,9 @@ class GrownTensors : public ModelTensors {
     // Where the tensors of each layer begin; all layers declare the same ones in the same order.
     std::map<std::optional<std::int64_t>, std::vector<std::size_t>> of_layer;
     const ModelConfig before = model_before(growth, model);
+    const Declaration shallow = declaration_of(before);
     std::size_t index = 0;
-    for (const ParameterDeclaration& parameter : declaration_of(before).parameters()) {
+    for (const ParameterDeclaration& parameter : shallow.parameters()) {
       const std::size_t parts = weight_parts(parameter, before).size();
       for (std::size_t i = 0; i < parts; ++i) of_layer[parameter.layer].push_back(index++);
     }
