@@ -131,7 +131,7 @@ def _condition_text(found: Condition) -> str:
         parts.append(f"lowest SQNR {found.weakest.value:.1f} dB ({found.weakest.name})")
     for suspect, word in ((found.flushed, "flushed to zero"), (found.saturated, "saturated")):
         if suspect is not None and suspect.value > 0.0:
-            parts.append(f"{100.0 * suspect.value:.2g} % of {suspect.name} {word}")
+            parts.append(f"{100.0 * suspect.value:.3g} % of {suspect.name} {word}")
     if found.outlying is not None:
         ratio = f"{found.outlying.value:.3g}"
         parts.append(f"largest channel {ratio} × the median one ({found.outlying.name})")
@@ -144,8 +144,8 @@ def break_text(label: str, found: Break) -> str:
     text = f"{label}, seed {found.run.seed}: the loss {how} at step {found.step} ({found.stage})"
     if found.event is not None:
         text += f"; first seen at step {found.event.step}: {found.event.message}"
-    if found.before is not None:
-        text += f". At step {found.before.step}, logged before it: {_condition_text(found.before)}"
+    if found.before is not None and (seen := _condition_text(found.before)):
+        text += f". At step {found.before.step}, logged before it: {seen}"
     return text + "."
 
 
@@ -166,7 +166,7 @@ def why_did_it_break(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     said += [("bad", _lossy(s)) for s in summaries if s.verdict.kind is Kind.WORSE][:MOST_BREAKS]
     if len(said) == 1 and not firsts:
         flushed = [
-            f"{s.group.label} {100.0 * operand.underflow.mean:.2g} % of {operand.slot}"
+            f"{s.group.label} {100.0 * operand.underflow.mean:.3g} % of {operand.slot}"
             for s in summaries
             if (operand := s.worst_underflow) is not None
         ]

@@ -12,6 +12,8 @@ from fp8lab_analysis import stats
 from fp8lab_analysis.operands import quantized_mask
 from fp8lab_analysis.runs import Event, Floats, Run
 
+SPIKE_ROWS = 10  # of /metrics before a break: a spike in them belongs to it
+
 
 @dataclass(frozen=True)
 class Suspect:
@@ -46,7 +48,7 @@ class Break:
     step: int
     stage: str
     finite: bool  # the loss grew, but was a number
-    event: Event | None  # the first of kind nan
+    event: Event | None  # the first of kind nan, or a spike just before
     before: Condition | None  # the last logged step before it
 
 
@@ -82,8 +84,15 @@ def find_break(run: Run, stages: Sequence[str]) -> Break | None:
         row = stats.divergence_row(run.metrics.loss[rows])
         if row is None:
             continue
-        step = int(run.metrics.step[rows][row])
-        events = [event for event in run.events if event.kind == "nan"]
+        steps = run.metrics.step[rows]
+        step = int(steps[row])
+        # Smoothing may find the break a row early.
+        first, last = steps[max(0, row - SPIKE_ROWS)], steps[min(row + 1, len(steps) - 1)]
+        events = [
+            event
+            for event in run.events
+            if event.kind == "nan" or (event.kind == "spike" and first <= event.step <= last)
+        ]
         logged = np.flatnonzero(run.tensors.step < step)
         return Break(
             run=run,

@@ -22,7 +22,7 @@ def _error_text(summary: GroupSummary) -> str:
 def _underflow_text(summary: GroupSummary) -> str:
     operand = summary.worst_underflow
     assert operand is not None
-    return f"{summary.group.label} {100.0 * operand.underflow.mean:.2g} % of {operand.slot}"
+    return f"{summary.group.label} {100.0 * operand.underflow.mean:.3g} % of {operand.slot}"
 
 
 def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:

@@ -56,22 +56,25 @@ MappedFile::~MappedFile() {
 }
 
 void fetch_pages(std::span<const std::byte> bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
-  const std::uintptr_t first = address / page_size() * page_size();
+  // From the page on that the first byte is in: a mapping starts with a page.
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(bytes.data()) % page_size();
   // Advice only: where the kernel does not know it, the pages come when they are read.
 #if defined(MADV_POPULATE_READ)
   constexpr int kAdvice = MADV_POPULATE_READ;
 #else
   constexpr int kAdvice = MADV_WILLNEED;
 #endif
-  ::madvise(reinterpret_cast<void*>(first), address + bytes.size() - first, kAdvice);
+  ::madvise(const_cast<std::byte*>(bytes.data()) - before, before + bytes.size(), kAdvice);
 }
 
 void release_pages(std::span<const std::byte> bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
-  const std::uintptr_t first = (address + page_size() - 1) / page_size() * page_size();
-  const std::uintptr_t last = (address + bytes.size()) / page_size() * page_size();
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  // Pages that lie within `bytes` as a whole.
+  const std::size_t page = page_size();
+  const std::size_t begin = reinterpret_cast<std::uintptr_t>(bytes.data()) % page;
+  const std::size_t first = (page - begin) % page;
+  if (bytes.size() < first + page) return;
+  ::madvise(const_cast<std::byte*>(bytes.data()) + first, (bytes.size() - first) / page * page,
+            MADV_DONTNEED);
 }
 
 }  // namespace fp8lab

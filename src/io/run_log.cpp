@@ -71,8 +71,9 @@ class RowWriter {
     for (const Column& column : columns_) {
       if (pending_rows_ == 0) break;
       const Hdf5Dataset& dataset = column.dataset;
-      const auto chunks = static_cast<double>(dataset.rows() / dataset.rows_per_chunk() + 1);
-      bytes += kBlocks + static_cast<std::size_t>(128.0 * std::sqrt(chunks)) +
+      const std::int64_t chunks = dataset.rows() / dataset.rows_per_chunk() + 1;
+      const double root = std::sqrt(static_cast<double>(chunks));
+      bytes += kBlocks + static_cast<std::size_t>(128.0 * root) +
                2 * (column.pending.size() + dataset.chunk_bytes());
     }
     return bytes;

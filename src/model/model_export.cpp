@@ -49,7 +49,7 @@ struct PlannedTensor {
   QuantSpec spec{};  ///< of codes and scales
 };
 
-struct Plan {
+struct Plan {  // NOLINT(bugprone-exception-escape): moves of ordered_json assert
   std::vector<PlannedTensor> tensors;
   ordered_json quantization;  ///< quantization_config, or null
 };

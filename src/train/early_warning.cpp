@@ -236,9 +236,10 @@ std::vector<WarningScore> EarlyWarning::add_statistics(
     if (score) raise(largest[static_cast<std::size_t>(score->detector)], *score);
   };
   for (std::size_t i = 0; i < operands_.size(); ++i) {
-    if (without_history[i] != 0) continue;
     const OperandStatistics& now = statistics[i];
     Windows& before = windows_[i];
+    before.amax.add(now.amax);  // of the tensor before its cast, whatever its scale
+    if (without_history[i] != 0) continue;
     const auto operand = static_cast<std::int32_t>(i);
     const auto channel = static_cast<std::int32_t>(now.top_channel[0]);
     if (operands_[i].is_activation) {
@@ -256,7 +257,6 @@ std::vector<WarningScore> EarlyWarning::add_statistics(
     before.outliers.add(now.channel_outlier_ratio);
     before.kurtosis.add(now.kurtosis);
     before.scale.add(now.scale_max);
-    before.amax.add(now.amax);
   }
   for (const Alignment& alignment : alignments) {
     std::optional<WarningScore> score =

@@ -145,9 +145,9 @@ class EarlyWarning {
   bool is_gradient_spike(double norm) const;
   /// A row of /metrics. Returns its score.
   std::optional<WarningScore> add_gradient(double norm);
-  /// A logged step, after its row of /metrics. Operands without history are left out. Returns the
-  /// score of every detector that has one; that of the gradient norm is the largest since the last
-  /// logged step.
+  /// A logged step, after its row of /metrics. Of operands without history only the amax counts.
+  /// Returns the score of every detector that has one; that of the gradient norm is the largest
+  /// since the last logged step.
   std::vector<WarningScore> add_statistics(const std::vector<OperandStatistics>& statistics,
                                            const std::vector<std::uint8_t>& without_history,
                                            const std::vector<Alignment>& alignments);

@@ -49,7 +49,12 @@ Identity make_identity(const RunConfig& config, const std::vector<StageContents>
 
 std::string hash_of(const Identity& identity) {
   Xxh3Stream stream;
-  for (const auto& [name, hash] : identity) stream.update(name + "=" + hash + "\n");
+  for (const auto& [name, hash] : identity) {
+    stream.update(name);
+    stream.update("=");
+    stream.update(hash);
+    stream.update("\n");
+  }
   return hex16(stream.digest());
 }
 

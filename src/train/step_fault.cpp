@@ -122,12 +122,14 @@ void FaultFinder::look_at(const ops::MeasureOperand& op, const Place& place) {
   const double usual = usual_amax_[index];
   const double amax = blamed.statistics.amax;
   if (usual > 0.0 && amax > 0.0) blamed.growth = std::log2(amax / usual);
+  // Growth below a binade says less than saturation does.
   const auto rank = [](const BlamedOperand& operand) {
-    return std::pair(std::max(operand.growth, 0.0), operand.statistics.saturation_fraction);
+    return std::tuple(operand.growth >= 1.0 ? operand.growth : 0.0,
+                      operand.statistics.saturation_fraction, std::max(operand.growth, 0.0));
   };
   const bool counts = kind_ == FaultKind::nonfinite
                           ? !blamed_ && blamed.statistics.nonfinite_count > 0.0
-                          : rank(blamed) > (blamed_ ? rank(*blamed_) : std::pair(0.0, 0.0));
+                          : rank(blamed) > (blamed_ ? rank(*blamed_) : std::tuple(0.0, 0.0, 0.0));
   if (!counts) return;
   locate(blamed, op);
   blamed_ = std::move(blamed);
@@ -192,7 +194,7 @@ std::optional<StepFault> FaultFinder::take() const {
       fault.message += fmt::format(", {:.3g} times its usual one", std::exp2(blamed_->growth));
     }
     if (statistics.saturation_fraction > 0.0) {
-      fault.message += fmt::format(", {:.2g} % saturated", 100.0 * statistics.saturation_fraction);
+      fault.message += fmt::format(", {:.3g} % saturated", 100.0 * statistics.saturation_fraction);
     }
   }
   if (blamed_->row >= 0) {

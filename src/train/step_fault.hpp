@@ -34,8 +34,8 @@ enum class FaultKind : std::uint8_t {
   /// The first operation that writes a number that is not finite, and the first operand that holds
   /// one.
   nonfinite,
-  /// The operand whose amax is the largest against its usual one; of operands without a usual one
-  /// that which saturates most.
+  /// The operand whose amax is the largest against its usual one; where none is twice its usual
+  /// one, that which saturates most.
   growth,
 };
 

@@ -416,12 +416,12 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
                         {"hash", "sha256"}};
   manifest["conventions"] = {
       "Arrays are .npy, row-major, little-endian.",
-      "uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits; "
-      "e8m10 (tf32) as float32.",
+      ("uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits; "
+       "e8m10 (tf32) as float32."),
       "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
-      "NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "
-      "unsigned_zero the code of -0.",
+      ("NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "
+       "unsigned_zero the code of -0."),
       "Stochastic rounding adds the low bits of the random word below the kept bits."};
   for (const numerics::NamedFormat& named : numerics::kNamedFormats) {
     manifest["formats"][std::string(named.name)] = describe(named.format);

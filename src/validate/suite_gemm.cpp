@@ -19,20 +19,20 @@ using numerics::ScaleOrder;
 
 struct LibraryMode {
   const char* name;
-  ScaleOrder order;
   std::int64_t interval, scale_width_a, scale_width_b;
+  ScaleOrder order;
   EpilogueScales scales;
   bool bf16;
 };
 
 constexpr LibraryMode kModes[] = {
-    {"scalar, fast", ScaleOrder::epilogue, 0, 0, 0, EpilogueScales::scalar, false},
-    {"scalar", ScaleOrder::epilogue, 128, 0, 0, EpilogueScales::scalar, false},
-    {"outer, fast", ScaleOrder::epilogue, 0, 0, 0, EpilogueScales::outer, false},
-    {"outer", ScaleOrder::epilogue, 128, 0, 0, EpilogueScales::outer, false},
-    {"1x128 by 1x128", ScaleOrder::b_then_a, 128, 128, 128, EpilogueScales::none, false},
-    {"1x128 by 128x128", ScaleOrder::product_first, 128, 128, 128, EpilogueScales::none, false},
-    {"bf16", ScaleOrder::epilogue, 0, 0, 0, EpilogueScales::none, true},
+    {"scalar, fast", 0, 0, 0, ScaleOrder::epilogue, EpilogueScales::scalar, false},
+    {"scalar", 128, 0, 0, ScaleOrder::epilogue, EpilogueScales::scalar, false},
+    {"outer, fast", 0, 0, 0, ScaleOrder::epilogue, EpilogueScales::outer, false},
+    {"outer", 128, 0, 0, ScaleOrder::epilogue, EpilogueScales::outer, false},
+    {"1x128 by 1x128", 128, 128, 128, ScaleOrder::b_then_a, EpilogueScales::none, false},
+    {"1x128 by 128x128", 128, 128, 128, ScaleOrder::product_first, EpilogueScales::none, false},
+    {"bf16", 0, 0, 0, ScaleOrder::epilogue, EpilogueScales::none, true},
 };
 constexpr FormatSpec kOutputs[] = {numerics::kFP32, numerics::kBF16, numerics::kFP16,
                                    numerics::kE4M3};

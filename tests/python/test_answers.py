@@ -31,6 +31,17 @@ def told(found: study.Study) -> dict[str, list[tuple[str, str]]]:
     return {a.question: a.sentences for a in answers.make_answers(found, compare.summarise(found))}
 
 
+def add_event(path: Path, step: int, kind: str, message: str) -> None:
+    """One more row of /events."""
+    with h5py.File(path, "a") as file:
+        for name, value in (("step", step), ("kind", kind), ("message", message)):
+            rows = file[f"events/{name}"]
+            values = [*rows[...], np.array(value).astype(rows.dtype)]
+            dtype = rows.dtype
+            del file[f"events/{name}"]
+            file.create_dataset(f"events/{name}", data=np.array(values, dtype=dtype))
+
+
 def test_the_break_of_an_arm_is_named_with_its_operands(tmp_path: Path) -> None:
     found = example(tmp_path, "bf16", "e5m2_tensor")
     said = told(found)
@@ -58,6 +69,12 @@ def test_a_loss_that_runs_away_breaks_where_it_leaves_for_good(tmp_path: Path) -
     assert found.step in (121, 122)  # smoothing may take a row
     assert found.before is not None and found.before.step == 120
     assert breaks.find_break(load_run(path), ["pretrain", "cpt"]) is None
+    assert found.event is None
+    for step, seen in ((60, False), (121, True)):
+        add_event(path, step, "spike", "loss 5, a spike; layers.0.mlp.down/fprop.x: amax 9")
+        found = breaks.find_break(load_run(path), run.stage_names)
+        assert found is not None and (found.event is not None) == seen
+    assert "first seen at step 121: loss 5, a spike; layers.0" in answers.break_text("x", found)
     with h5py.File(path, "a") as file:
         file["metrics/loss"][119:] = np.nan  # what step 120 logged may be of the break itself
     found = breaks.find_break(load_run(path), run.stage_names)

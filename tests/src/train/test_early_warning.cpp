@@ -149,14 +149,17 @@ TEST_CASE("a warning names the channel, and a lag is the ratio to the range") {
   CHECK(of(scores, Detector::amax_lag).channel == 12);
 }
 
-TEST_CASE("operands without history are left out, of the scores and of the windows") {
+TEST_CASE("of operands without history only the amax counts, and has no score") {
   EarlyWarning warnings = quiet_run(8);
   std::vector<OperandStatistics> statistics = quiet(8);
   statistics[1].amax = 1e9;
   statistics[1].scale_max = 1e9;
   const auto scores = warnings.add_statistics(statistics, {0, 1, 0, 0}, {});
   CHECK(of(scores, Detector::amax_lag).operand == 2);
-  CHECK(warnings.usual_amax(1) == quiet_run(8).usual_amax(1));
+  EarlyWarning new_scales = quiet_run(0);
+  CHECK(std::isnan(new_scales.usual_amax(1)));
+  new_scales.add_statistics(statistics, {0, 1, 0, 0}, {});
+  CHECK(new_scales.usual_amax(1) == Approx(1e9));
 }
 
 TEST_CASE(

@@ -213,4 +213,17 @@ TEST_CASE("without usual amaxes the operand that saturates most is named, or non
   const auto fault = work.look(FaultKind::growth, saturated, work.unknown());
   REQUIRE(fault);
   contains(fault->message, "% saturated");
+  // Nor where another one has grown a little.
+  StepContext logged = work.context;
+  logged.log_statistics = true;
+  work.step.accumulate(logged, work.batches, 1e-3);
+  std::vector<double> usual = work.unknown();
+  usual[0] = 0.6 * work.step.results(false, true).statistics[0].amax;
+  const auto same = work.look(FaultKind::growth, saturated, usual);
+  REQUIRE(same);
+  CHECK(same->message == fault->message);
+  usual[0] *= 0.5;
+  const auto grown = work.look(FaultKind::growth, saturated, usual);
+  REQUIRE(grown);
+  contains(grown->message, "3.33 times its usual one");
 }
