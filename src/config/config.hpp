@@ -353,6 +353,7 @@ struct StudyConfig {
   std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
   std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
   std::string baseline = "bf16";           ///< recipe that the others are compared with
+  std::vector<Assignment> baseline_set;    ///< settings that baselines have besides; mostly none
   std::map<std::string, std::string> stage_recipes;  ///< by stage, of the base configuration
   std::vector<StudyArm> arms;                        ///< the expanded grid, in order
   std::optional<StudyDesign> design;                 ///< of [design]; nothing: none is stated
@@ -360,14 +361,18 @@ struct StudyConfig {
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with: its recipe is the baseline, with all its errors,
-/// and no stage has another than that or the base configuration's.
+/// True for an arm that others are compared with, as far as recipes go: its own is the baseline,
+/// with all its errors, and no stage has another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// The configuration of one run of the study, with all its stages. Throws Error that names the
 /// study and `what`, for example "arm 'bf16'".
 RunConfig configure(const StudyConfig& study, const std::string& what,
                     const std::vector<Assignment>& assignments);
+
+/// `configure` of an arm with the settings of baselines in place of its own: but for the recipe,
+/// that of the run which it is compared with.
+RunConfig configure_as_baseline(const StudyConfig& study, const StudyArm& arm);
 
 /// Reads `file`; `assignments` (--set) come after its own [set], and `scale` stands for its own.
 /// Every run of the study is checked. Throws Error with file:line.
