@@ -34,8 +34,8 @@ from fp8lab_analysis.stats import Spread, spread_over_seeds
 from fp8lab_analysis.study import Study
 
 CAPTION = (
-    "gap to the baseline of the same seed, with the interval of the verdict's test; grey is the "
-    "margin; then, where operands are quantized, their errors."
+    "gap to the baseline of the same seed; bars are the intervals of the verdict's tests, grey the "
+    "margin."
 )
 
 
@@ -145,14 +145,56 @@ def _verdict_block(rows: Sequence[Sequence[Cell]]) -> str:
     )
 
 
-def _score_blocks(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    if len(rows) == 1:
-        return []
-    cells = [
-        [str(arm), str(stage), str(name), _number(own, error), _number(gap, gap_error)]
-        for arm, stage, name, own, error, gap, gap_error, _ in rows[1:]
+def operand_rows(summaries: Sequence[GroupSummary]) -> list[list[Cell]]:
+    """One row an arm and slot that is quantized and was logged."""
+    rows: list[list[Cell]] = [
+        ["arm", "slot", "SQNR (dB)", "± 95 %", "underflow (%)", "± 95 %", "seeds"]
     ]
-    return [markdown_table(["arm", "stage", "score", "mean", "minus baseline"], cells)]
+    for summary in summaries:
+        for slot, found in summary.operands.items():
+            if not found.quantized:
+                continue
+            sqnr, gone = found.sqnr_db, found.underflow
+            numbers = [sqnr.mean, half_width(sqnr), 100.0 * gone.mean, 100.0 * half_width(gone)]
+            rows.append([summary.group.label, slot, *numbers, sqnr.count])
+    return rows
+
+
+def _pivot(what: str, cells: Sequence[tuple[str, str, str]]) -> list[str]:
+    """A table of cells (row, column, text); nothing without any."""
+    columns = list(dict.fromkeys(column for _, column, _ in cells))
+    texts = {(row, column): text for row, column, text in cells}
+    rows = [
+        [row, *(texts.get((row, column), MISSING) for column in columns)]
+        for row in dict.fromkeys(row for row, _, _ in cells)
+    ]
+    return [f"{what}:", markdown_table(["arm", *columns], rows)] if rows else []
+
+
+def _score_blocks(study: Study, rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """Scores of the last stage, and what they are beside the baseline. A loss of the only source is
+    that of the whole text; bits per byte are losses in another unit."""
+    last = [row for row in rows[1:] if row[1] == study.stages[-1]]
+    names = {str(row[2]) for row in last}
+    alone = {n for n in names if n.startswith("loss/")}
+    hidden = alone if len(alone) == 1 else set()
+    kept = [r for r in last if r[2] not in hidden and not str(r[2]).startswith("bits_per_byte/")]
+    means = [(str(r[0]), str(r[2]), _number(r[3], r[4])) for r in kept]
+    gaps = [
+        (str(r[0]), str(r[2]), _number(r[5], r[6]))
+        for r in kept
+        if isinstance(r[5], float) and math.isfinite(r[5])
+    ]
+    after = f"after {study.stages[-1]}, mean ± 95 %"
+    return _pivot(f"Scores {after}", means) + _pivot(f"Scores minus the baseline's {after}", gaps)
+
+
+def _operand_blocks(rows: Sequence[Sequence[Cell]]) -> list[str]:
+    sqnr = [(str(r[0]), str(r[1]), _number(r[2], r[3])) for r in rows[1:]]
+    gone = [(str(r[0]), str(r[1]), _number(r[4], r[5])) for r in rows[1:]]
+    return _pivot("SQNR of operands (dB), mean over tensors and steps", sqnr) + _pivot(
+        "Share flushed to zero (%)", gone
+    )
 
 
 def _made(study: Study) -> str:
@@ -183,19 +225,22 @@ def page_of(study: Study) -> Page:
     """The page of a study."""
     summaries = summarise(study)
     verdicts, scores = verdict_rows(study, summaries), score_rows(study, summaries)
+    operands = operand_rows(summaries)
     with matplotlib.rc_context(style.RC):
         figure = overview_plot.overview_figure(style.PlotContext.of(study, summaries))
-    tables = {"verdicts": verdicts}
-    if len(scores) > 1:
-        tables["scores"] = scores
+    tables = {"verdicts": verdicts, "scores": scores, "operands": operands}
     return Page(
         title=study.title,
         stated=leading_comment(study.meta.get("config_text", "")),
-        results=[_verdict_block(verdicts), *_score_blocks(scores)],
+        results=[
+            _verdict_block(verdicts),
+            *_score_blocks(study, scores),
+            *_operand_blocks(operands),
+        ],
         figure=figure,
         caption=CAPTION,
         made=_made(study),
-        tables=tables,
+        tables={name: rows for name, rows in tables.items() if len(rows) > 1},
     )
 
 

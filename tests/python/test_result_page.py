@@ -140,6 +140,12 @@ def test_the_page_of_a_study_says_what_was_stated_and_seen(tmp_path: Path) -> No
     with (out / "verdicts.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["arm"] for row in rows] == ["bf16", "infir2"]
+    infir2 = compare.summarise(found)[1].operands["dgrad.dy"]
+    with (out / "operands.csv").open(encoding="utf-8") as file:
+        slots = {row["slot"]: row for row in csv.DictReader(file)}
+    assert float(slots["dgrad.dy"]["SQNR (dB)"]) == pytest.approx(infir2.sqnr_db.mean, rel=1e-5)
+    gone = 100.0 * infir2.underflow.mean
+    assert float(slots["dgrad.dy"]["underflow (%)"]) == pytest.approx(gone, rel=1e-5)
     assert rows[0]["gap (%)"] == "" and float(rows[1]["gap (%)"]) != 0.0
 
 
@@ -159,6 +165,23 @@ def test_scores_are_compared_seed_by_seed(tmp_path: Path, monkeypatch: pytest.Mo
     assert math.isnan(none.mean)  # a baseline has none
     rows = study_page.score_rows(found, summaries)
     assert [row[:3] for row in rows[1:]] == [[r, "sft", "loss/a"] for r in ("bf16", "infir2")]
+
+
+def test_scores_that_say_the_same_twice_are_left_to_the_csv(tmp_path: Path) -> None:
+    found = study.load_study([example(tmp_path)])
+    last = found.stages[-1]
+
+    def text(*names: str) -> str:
+        rows: list[list[str | float | int | None]] = [["head"]]
+        rows += [["infir2", last, name, 1.5, 0.1, 0.25, 0.01, 3] for name in names]
+        return "\n".join(study_page._score_blocks(found, rows))
+
+    assert text("loss/a", "bits_per_byte/a") == ""
+    both = text("loss/a", "loss/b", "bits_per_byte/a")
+    assert "| arm | loss/a | loss/b |" in both and "bits_per_byte" not in both
+    assert both.count("| infir2 |") == 2
+    assert "| infir2 | 1.50 ± 0.10 | 1.50 ± 0.10 |" in both
+    assert "| infir2 | 0.250 ± 0.010 | 0.250 ± 0.010 |" in both
 
 
 def test_what_is_no_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
