@@ -167,7 +167,8 @@ def _shortened(parts: Sequence[Parts]) -> list[str]:
     """Of each run the first two differences and how many more there are, since a label has to fit
     beside a figure; where these do not tell the variants apart, two or three keys that do, else
     all."""
-    every = list(dict.fromkeys(key for part in parts for key in part))
+    known = dict.fromkeys(key for part in parts for key in part)
+    every = sorted(known, key=lambda key: not key.endswith("kind"))  # what it is, then how much
     apart = len({tuple(part.items()) for part in parts})
 
     def texts(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:

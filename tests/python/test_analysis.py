@@ -280,6 +280,9 @@ def test_labels_have_keys_that_tell_variants_apart() -> None:
         "a1, b1, c1, d2"
     ]
     assert labels("1", "1", "2") == ["a1", "a1", "a2"]
+    rules = [{"a": f"a{i % 2}", "b": f"b{i}", "c": "c", "kind": f"kind{i}"} for i in range(4)]
+    both = [{**rule, "d": f"d{j}"} for rule in rules for j in range(2)]
+    assert study._shortened(both)[3] == "kind1, d1, 3 more"
 
 
 def test_run_files_from_before_stresses_are_paired(tmp_path: Path) -> None:
