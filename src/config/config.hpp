@@ -379,6 +379,7 @@ struct StudyArm {
   std::string name;  ///< folder name, unique, for example "infir2-seed1"
   std::vector<Assignment> assignments;
   std::string shared_run;  ///< the run of the shared stages that it starts from; empty: none
+  bool is_alone = false;   ///< shared = false: its own stages, from its own initial weights
 };
 
 /// A run of the shared stages.
@@ -398,6 +399,7 @@ struct StudyConfig {
   std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
   std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
   std::string baseline = "bf16";           ///< recipe that the others are compared with
+  std::vector<Assignment> baseline_set;    ///< settings that baselines have besides; mostly none
   /// Those that a stage names itself, by stage, of the base configuration.
   std::map<std::string, std::vector<std::string>> stage_recipes;
   std::vector<StudyArm> arms;         ///< the expanded grid, in order
@@ -406,14 +408,18 @@ struct StudyConfig {
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with: its recipe is the baseline, with all its errors,
-/// and no stage has another than that or the base configuration's.
+/// True for an arm that others are compared with, as far as recipes go: its own is the baseline,
+/// with all its errors, and no stage has another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// The configuration of one run of the study, with all its stages. Throws Error that names the
 /// study and `what`, for example "arm 'bf16'".
 RunConfig configure(const StudyConfig& study, const std::string& what,
                     const std::vector<Assignment>& assignments);
+
+/// `configure` of an arm with the settings of baselines in place of its own: but for the recipe,
+/// that of the run which it is compared with.
+RunConfig configure_as_baseline(const StudyConfig& study, const StudyArm& arm);
 
 /// Reads `file`; `assignments` (--set) come after its own [set], and `scale` stands for its own.
 /// Every run of the study is checked. Throws Error with file:line.
