@@ -158,9 +158,9 @@ of 2), and stochastic rounding under FP32 scales.
 - **The transform did not raise SQNR with outliers**; it lowered that of x by 1.0 and 1.3 dB, of
   the weight gradient by 0.6 and 0.9 dB, and spikes of one size lose at every size from 4 to 128
   deviations, also at 24, where a gain was expected. E2M1 has its finest steps around zero, so
-  that elements of 1 beside a spike of 24 keep about half of their information, and the spike
-  itself is a number of the format; spread over the group it becomes 16 elements near the top of
-  the range, where steps are widest.
+  that beside a spike of 24, itself a number of the format, the others still have steps of 2;
+  spread over the group the spike becomes 16 elements near the top of the range, where steps are
+  widest.
 - What the transform does is on the other side: fewer elements vanish (8.6 to 6.5 % with spikes,
   10.4 to 6.3 % with outlier tokens). Whether that is what training profits from, only training
   can tell: recipes `nvfp4` and `nvfp4_no_rht`.

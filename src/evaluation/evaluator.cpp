@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/evaluation/sharpness.hpp"
@@ -21,6 +22,17 @@ std::string source_name(const Corpus& corpus) {
                              : std::filesystem::path(record.path).filename().string();
 }
 
+/// Names of all sources; those of one name are told apart by their place in the mixture.
+std::vector<std::string> source_names(const DataSources& data) {
+  std::vector<std::string> names;
+  for (const auto& corpus : data.corpora) names.push_back(source_name(*corpus));
+  const std::vector<std::string> plain = names;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (std::count(plain.begin(), plain.end(), plain[i]) > 1) names[i] += fmt::format("#{}", i + 1);
+  }
+  return names;
+}
+
 /// Losses of the tokens of one source, added up.
 struct LossSum {
   double nats = 0;
@@ -28,8 +40,8 @@ struct LossSum {
   std::vector<std::int32_t> targets;  ///< kept where they can be read as text
 };
 
-HeldOutLoss::Source summarise(const Corpus& corpus, const LossSum& sum) {
-  HeldOutLoss::Source source{source_name(corpus), sum.tokens,
+HeldOutLoss::Source summarise(std::string name, const Corpus& corpus, const LossSum& sum) {
+  HeldOutLoss::Source source{std::move(name), sum.tokens,
                              sum.nats / static_cast<double>(sum.tokens)};
   if (!corpus.vocabulary().has_text()) return source;
   const std::size_t bytes = corpus.vocabulary().decode(sum.targets).size();
@@ -245,8 +257,10 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   const double total = read_scalar(backend_, memory_.scalars, StepScalar::kLossSum);
   result.mean =
       tokens > 0 ? total / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
+  const std::vector<std::string> names = source_names(data_);
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (sums[i].tokens > 0) result.sources.push_back(summarise(*data_.corpora[i], sums[i]));
+    if (sums[i].tokens == 0) continue;
+    result.sources.push_back(summarise(names[i], *data_.corpora[i], sums[i]));
   }
   if (config_.sharpness > 0.0) result.sharpness = sharpness.phi();
   return result;

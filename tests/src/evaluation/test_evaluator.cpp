@@ -107,6 +107,9 @@ TEST_CASE("losses of the sources make up the loss of the mixture") {
   CHECK(loss.mean == Approx(nats / tokens).epsilon(1e-6));
   CHECK(loss.sources[0].loss != loss.sources[1].loss);
   CHECK(2 * loss.sources[1].tokens > 3 * loss.sources[0].tokens);
+  // Both are the generator: their place tells them apart.
+  CHECK(score(evaluation, "loss/arithmetic#1") == loss.sources[0].loss);
+  CHECK(score(evaluation, "loss/arithmetic#2") == loss.sources[1].loss);
   CHECK(!evaluation.exact_match);
   CHECK(!evaluation.rollout);
 }
