@@ -100,8 +100,8 @@ class CodebookQuantizer {
         std::uint32_t random = 0;
         if (spec.rounding == numerics::Rounding::stochastic) {
           const std::int64_t index = transpose_ ? c * source_.cols + r : r * source_.cols + c;
-          random = numerics::random_bits(key_.seed, key_.step, key_.tensor, key_.orientation,
-                                         static_cast<std::uint64_t>(index));
+          random = numerics::random_bits(key_.seed, key_.step_number(), key_.tensor,
+                                         key_.orientation, static_cast<std::uint64_t>(index));
         }
         codes[c] = static_cast<std::uint8_t>(book.encode(spec, value_at(r, c), random));
       }

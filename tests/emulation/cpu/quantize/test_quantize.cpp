@@ -287,6 +287,34 @@ TEST_CASE("stochastic rounding is reproducible, keyed and unbiased") {
   CHECK(std::abs(sum / n - static_cast<double>(value)) < bound);
 }
 
+TEST_CASE("stochastic codes of tiles with codebooks follow the number of the step") {
+  constexpr std::int64_t kRows = 8, kCols = 64;
+  Matrix source(DType::f32, kRows, kCols);
+  test::fill_wide(source, 10);
+  QuantSpec expanded = spec_of(numerics::kE4M3, {1, 32});
+  expanded.transform.kind = TransformKind::expansion;
+  for (QuantSpec spec : {spec_of(numerics::kLogFmt8, {1, 32}), expanded}) {
+    spec.rounding = Rounding::stochastic;
+    const auto codes = [&](const RandomKey& key) {
+      Operand operand(spec, kRows, kCols);
+      cpu::run(ops::Quantize{source.view(), false, key, {}, operand});
+      std::vector<std::uint32_t> all;
+      for (std::int64_t i = 0; i < kRows * kCols; ++i) {
+        all.push_back(operand.code(i / kCols, i % kCols));
+      }
+      return all;
+    };
+    const auto first = codes(kKey);
+    CHECK(first != codes({11, 23, 33, 0}));
+    const std::uint32_t rest = 12;
+    RandomKey key = kKey;
+    key.step -= rest;
+    CHECK(first != codes(key));
+    key.step_counter = &rest;
+    CHECK(first == codes(key));
+  }
+}
+
 TEST_CASE("static scale: the decode factor is given") {
   Matrix source(DType::f32, 3, 40);
   test::fill_wide(source, 10);
