@@ -302,7 +302,7 @@ def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
     return result
 
 
-def _final_scores(run: Run, stage: str) -> dict[str, Score]:
+def final_scores(run: Run, stage: str) -> dict[str, Score]:
     """The scores of the last evaluation of a stage, by name."""
     if stage not in run.stage_names:
         return {}
@@ -315,7 +315,7 @@ def _scores(study: Study, group: Group) -> list[ScoreSummary]:
     """What /eval has no column for, in the order of the first seed."""
     result = []
     for stage in study.stages:
-        finals = [_final_scores(run, stage) for run in group.runs]
+        finals = [final_scores(run, stage) for run in group.runs]
         finals = [scores for scores in finals if scores]
         for name, first in (finals[0] if finals else {}).items():
             values = [scores[name].value for scores in finals if name in scores]

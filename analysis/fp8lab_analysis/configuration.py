@@ -65,6 +65,29 @@ def is_recipe_key(key: str) -> bool:
     return key.split(".")[-1] == "recipe"
 
 
+def is_change_key(key: str) -> bool:
+    """True for a key of what changes the recipe within a stage, and when."""
+    parts = key.split(".")
+    return parts[0] == "stages" and len(parts) > 2 and parts[2] in ("recipe_at", "fallback")
+
+
+def recipe_changes(run: Run) -> str:
+    """The recipes that follow the first of a stage: "then bf16 after 492 steps", "fallback bf16",
+    with the stage's name where there are several; empty without any."""
+    try:
+        stages = tomllib.loads(run.meta.get("config_text", "")).get("stages", [])
+    except tomllib.TOMLDecodeError:
+        return ""
+    found = []
+    for stage in stages:
+        place = f" of {stage['name']}" if len(stages) > 1 else ""
+        for change in stage.get("recipe_at", []):
+            found.append(f"then {change['recipe']} after {change['step']} steps{place}")
+        if "fallback" in stage:
+            found.append(f"fallback {stage['fallback']['recipe']}{place}")
+    return ", ".join(found)
+
+
 def is_stress_key(key: str) -> bool:
     """True for a key of a stage's stresses."""
     return "stress" in key.split(".")

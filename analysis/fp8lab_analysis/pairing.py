@@ -21,6 +21,7 @@ from fp8lab_analysis.configuration import (
     EXACT,
     configuration,
     exact_sources,
+    is_change_key,
     is_recipe_key,
 )
 from fp8lab_analysis.runs import Run
@@ -66,7 +67,11 @@ def _runs_everywhere(run: Run, recipe: str) -> bool:
 
 def _identity(run: Run) -> tuple[object, ...]:
     """What a run and its baseline share."""
-    shared = {k: v for k, v in configuration(run).items() if not is_recipe_key(k) and k != EXACT}
+    shared = {
+        key: value
+        for key, value in configuration(run).items()
+        if not is_recipe_key(key) and not is_change_key(key) and key != EXACT
+    }
     contents = (run.meta.get(key, "") for key in ("data_hash", "initial_weights_hash"))
     return (run.seed, *contents, *sorted(shared.items()))
 

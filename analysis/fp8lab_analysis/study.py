@@ -7,6 +7,7 @@ stresses or another learning rate. Who is compared with whom: pairing.py.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from fp8lab_analysis.configuration import (
     configuration,
     exact_sources,
     exact_text,
+    is_change_key,
     is_recipe_key,
     is_stress_key,
+    recipe_changes,
     stress_kinds,
 )
 from fp8lab_analysis.hdf5 import (
@@ -46,6 +49,7 @@ STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
 DESIGN = ("margin", "alpha", "power", "looks", "arms_begun", "stated")  # attributes of /design
 SHARED = re.compile(r"_?shared(-.*)?")  # folders of leading stages, from which arms start
 BASELINE_RECIPE = "bf16"  # of run files without a study file
+MOST_CHOICES = 5000  # of keys that are tried as labels
 
 
 @dataclass(frozen=True)
@@ -134,22 +138,26 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
         )
         for those in set(kinds)
     }
-    labels = []
+    parts: list[Parts] = []
     for run, config, own in zip(runs, configs, kinds):
         if run.meta.get("extra.variant"):
-            named = (run.meta["extra.variant"], exact_text(exact_sources(run)))
-            labels.append(", ".join(filter(None, named)))
+            parts.append({"": run.meta["extra.variant"]})
             continue
-        parts = [kind.replace("_", " ") for kind in own]
+        parts.append({kind: kind.replace("_", " ") for kind in own})
+        if any(map(is_change_key, varying[own])) and (changes := recipe_changes(run)):
+            parts[-1]["recipe_at"] = changes
         for key in varying[own]:
             value = config.get(key, "")
+            if is_change_key(key):
+                continue
             if is_recipe_key(key) and value in ("", run.recipe):
                 continue
             words = key.split(".")[-1:] if is_stress_key(key) else key.split(".")[-2:]
-            parts.append(f"{'.'.join(words)} = {value or 'unset'}")
-        text = _shortened(parts)
-        labels.append(", ".join(filter(None, (text, exact_text(exact_sources(run))))))
-    return labels
+            parts[-1][key] = f"{'.'.join(words)} = {value or 'unset'}"
+    return [
+        ", ".join(filter(None, (text, exact_text(exact_sources(run)))))
+        for run, text in zip(runs, _shortened(parts))
+    ]
 
 
 def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
@@ -158,12 +166,31 @@ def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
     return [key for key in keys if len({config.get(key, "") for config in configs}) > 1]
 
 
-def _shortened(parts: Sequence[str]) -> str:
-    """The first differences and how many more there are: a label has to fit beside a figure."""
-    shown = list(parts[:2])
-    if len(parts) > len(shown):
-        shown.append(f"{len(parts) - len(shown)} more")
-    return ", ".join(shown)
+Parts = dict[str, str]  # what sets a run apart: text by key
+
+
+def _shortened(parts: Sequence[Parts]) -> list[str]:
+    """Of each run the first two differences and how many more there are, since a label has to fit
+    beside a figure; where these do not tell the variants apart, two or three keys that do, else
+    all."""
+    known = dict.fromkeys(key for part in parts for key in part)
+    every = sorted(known, key=lambda key: not key.endswith("kind"))  # what it is, then how much
+    apart = len({tuple(part.items()) for part in parts})
+
+    def texts(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        return [tuple(p[key] for key in those if key in p) for p, those in zip(parts, keys)]
+
+    first = [tuple(part)[:2] for part in parts]
+    few = (keys for size in (2, 3) for keys in itertools.combinations(every, size))
+    tried = itertools.islice(few, MOST_CHOICES)
+    choices = itertools.chain([first], ([keys] * len(parts) for keys in tried))
+    told = (texts(keys) for keys in choices)
+    shown = next((t for t in told if len(set(t)) == apart), texts([tuple(every)] * len(parts)))
+    labels = []
+    for part, words in zip(parts, shown):
+        more = len(part) - len(words)
+        labels.append(", ".join([*words, f"{more} more"] if more else words))
+    return labels
 
 
 @dataclass(frozen=True)

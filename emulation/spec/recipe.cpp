@@ -122,28 +122,6 @@ void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::stri
   }
 }
 
-// A tensor has one delayed history, so both of its copies must derive the same scale from it.
-void validate_shared_history(const LinearRecipe& recipe, Slot slot, const std::string& where) {
-  const QuantSpec& spec = recipe.slot(slot);
-  const Slot first = first_orientation(tensor_of(slot));
-  if (first == slot || spec.scale_source != ScaleSource::delayed) return;
-  const QuantSpec& other = recipe.slot(first);
-  const bool same = other.scale_source == ScaleSource::delayed && other.format == spec.format &&
-                    other.scale == spec.scale && other.history_length == spec.history_length &&
-                    other.amax_algorithm == spec.amax_algorithm;
-  if (!same) {
-    refuse(
-        where, "slots." + slot_name(slot) + ".scale_source",
-        "delayed scaling keeps one history a tensor; accepted: the format, scale and history of " +
-            slot_name(first) + ", or scale_source = \"current\"");
-  }
-  if (spec.transform || other.transform) {
-    refuse(where, "slots." + slot_name(spec.transform ? slot : first) + ".transform",
-           "changes the amax of the history that both orientations share; accepted: none, or "
-           "scale_source = \"current\" in one of them");
-  }
-}
-
 // Factors come from the unquantized tensors of a GEMM, when both are at hand; a weight copy made
 // from the codes of a smoothed one would be made before these.
 void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
@@ -236,7 +214,6 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     const std::string key = "slots." + slot_name(slot);
     validate_quantizer(recipe.slot(slot), where, key);
     validate_orientation(recipe, slot, where);
-    validate_shared_history(recipe, slot, where);
     validate_smoothing(recipe, slot, where);
     validate_compensation(recipe, slot, where);
     validate_left(recipe, slot, where);

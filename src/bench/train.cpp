@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "src/bench/bell_values.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/step_at_work.hpp"
 #include "src/train/time_plan.hpp"
@@ -107,7 +108,7 @@ double StepTiming::median() const {
 
 TrainBench bench_train(const RunConfig& config, Backend& backend, int repeats) {
   const StageConfig& stage = config.stages.front();
-  const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
+  const Recipe recipe = load_recipe(recipes_of(config, stage).front().name);
   TrainBench bench;
   bench.tokens = stage.batch_sequences * stage.sequence_length;
   for (const auto& [key, kind] : record_step(config, stage, recipe, backend)) {

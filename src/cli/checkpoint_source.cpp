@@ -58,7 +58,8 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   }
   CheckpointedRun run = open_checkpointed_run(config, model.checkpoint);
   const StageConfig& stage = run.stage();
-  model.require_unchanged("recipe of stage " + stage.name, run.recipe.hash, "start the run anew");
+  model.require_unchanged(recipe_part(stage, run.stage_recipe()), run.recipe.hash,
+                          "start the run anew");
   const DataSources data = open_sources(stage.data, config.model.vocab_size, "stage " + stage.name);
   model.require_unchanged("training data of stage " + stage.name, content_hash(data),
                           "start the run anew");

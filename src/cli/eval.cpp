@@ -134,6 +134,7 @@ ordered_json to_json(const Evaluation& evaluation) {
                                {"perplexity", std::exp(source.loss)}});
     if (source.bits_per_byte >= 0) json["sources"].back()["bits_per_byte"] = source.bits_per_byte;
   }
+  if (const auto& phi = evaluation.held_out.sharpness) json["sharpness"] = *phi;
   if (const auto& match = evaluation.exact_match) {
     json["exact_match"] = {{"asked", match->asked}, {"right", match->right}};
   }

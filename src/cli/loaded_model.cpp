@@ -10,7 +10,9 @@
 #include "src/cli/command.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/model_table.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/train/checkpoint.hpp"
+#include "src/train/identity.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -47,6 +49,7 @@ RunConfig model_run(const ModelSource& source, const Values& values,
   if (values.count("recipe") != 0) {
     all.push_back({"recipe", values["recipe"].as<std::string>()});
     all.push_back({"stages.*.recipe", "\"\""});
+    all.push_back({"stages.*.recipe_at", "[]"});
     all.push_back({"exact", "[]"});
   }
   if (values.count("sequence-length") != 0) {
@@ -73,15 +76,35 @@ RunConfig model_run(const ModelSource& source, const Values& values,
 
 const StageConfig& last_stage(const RunConfig& run) { return run.stages.back(); }
 
+namespace {
+
+/// The recipe at work in the checkpoint if that is of the last stage, else the one that the stage
+/// is planned to end with.
+StageRecipe last_recipe(const ModelSource& source, const RunConfig& run) {
+  const StageConfig& stage = last_stage(run);
+  std::size_t index = recipe_of_step(stage, stage.steps, false);
+  if (!source.checkpoint.empty() && !source.run_config.empty()) {
+    const RunPosition position = read_checkpoint(source.checkpoint).position;
+    check_position(position, run, source.checkpoint.string());
+    const bool is_last = position.stage + 1 == static_cast<std::int64_t>(run.stages.size());
+    if (is_last) index = static_cast<std::size_t>(position.recipe);
+  }
+  return recipes_of(run, stage)[index];
+}
+
+}  // namespace
+
 LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const Values& values)
     : checkpoint_(source.checkpoint),
       source_(source.name),
       backend_(make_backend(run.backend, threads_of(values, "model"))) {
   const StageConfig& stage = last_stage(run);
-  recipe_ = load_recipe(stage.recipe.empty() ? run.recipe : stage.recipe);
-  if (values.count("recipe") == 0) {
-    source.require_unchanged("recipe of stage " + stage.name, recipe_.hash,
-                             "name a recipe with --recipe");
+  if (values.count("recipe") != 0) {
+    recipe_ = load_recipe(run.recipe);
+  } else {
+    const StageRecipe last = last_recipe(source, run);
+    recipe_ = load_recipe(last.name);
+    source.require_unchanged(recipe_part(stage, last), recipe_.hash, "name a recipe with --recipe");
   }
   PhaseLine phase;
   phase.begin("loading weights of " + source.name);

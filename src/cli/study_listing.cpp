@@ -15,6 +15,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/study/study_folder.hpp"
 #include "src/train/plan.hpp"
 
@@ -25,8 +26,10 @@ namespace {
 std::string recipe_hashes(const RunConfig& config) {
   std::string text;
   for (const StageConfig& stage : config.stages) {
-    const std::string hash = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe).hash;
-    if (text.find(hash) == std::string::npos) text += (text.empty() ? "" : ",") + hash;
+    for (const StageRecipe& recipe : recipes_of(config, stage)) {
+      const std::string hash = load_recipe(recipe.name).hash;
+      if (text.find(hash) == std::string::npos) text += (text.empty() ? "" : ",") + hash;
+    }
   }
   return text;
 }

@@ -18,6 +18,7 @@
 #include "src/diagnosis/accumulators.hpp"
 #include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/replay.hpp"
+#include "src/diagnosis/step_tensors.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -41,6 +42,9 @@ Options whatif_options() {
   options.add("accumulator", value<std::vector<std::string>>(),
               "accumulator of every GEMM that it can compute, such as sm89_mma_fp8 (fp8lab info "
               "lists them), repeatable");
+  options.add("tensors",
+              "mean, deviation and amax of every tensor that the step computes, in the "
+              "run's own recipe");
   add_step_options(options);
   options.add("worst", value<std::int64_t>(20), "products in the first table; 0: all");
   options.add("json", value<std::string>(), "also write every number to this file");
@@ -84,7 +88,7 @@ struct Product {
   const LayerReplay* layer = nullptr;
   GemmRole role{};
 
-  double error() const { return layer->errors[role]; }
+  const ProductError& error() const { return layer->errors[role]; }
   const OperandStatistics& operand(Slot slot) const { return layer->operands[slot]; }
 };
 
@@ -96,8 +100,9 @@ std::vector<Product> products_of(const std::vector<RecipeReplay>& replays) {
       for (const GemmRole role : kGemmRoles) products.push_back({&replay, &layer, role});
     }
   }
-  std::stable_sort(products.begin(), products.end(),
-                   [](const Product& a, const Product& b) { return a.error() > b.error(); });
+  std::stable_sort(products.begin(), products.end(), [](const Product& a, const Product& b) {
+    return a.error().whole > b.error().whole;
+  });
   return products;
 }
 
@@ -119,6 +124,11 @@ Widths widths_of(const std::vector<RecipeReplay>& replays) {
   return {width_of("recipe", recipes), width_of("layer", layers)};
 }
 
+/// "-": not known.
+std::string part_text(double error) {
+  return std::isnan(error) ? "-" : fmt::format("{:.3g}", error);
+}
+
 void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most) {
   const std::vector<Product> all = products_of(replays);
   const std::size_t count =
@@ -127,15 +137,18 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
   fmt::print(
       "\nproducts, the worst {} of {}: error of the result against exact arithmetic on "
       "unquantized\n"
-      "operands, relative; of both operands SQNR in dB, underflow, saturation\n",
+      "operands, relative, and the part of accumulator and output; of both operands SQNR in dB,\n"
+      "underflow, saturation\n",
       count, all.size());
-  fmt::print("{:<{}}  {:<{}}  GEMM   {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}\n",
-             "recipe", recipe, "layer", layer, "error", "A", "dB", "underflow", "saturated", "B",
-             "dB", "underflow", "saturated");
+  fmt::print(
+      "{:<{}}  {:<{}}  GEMM   {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}\n",
+      "recipe", recipe, "layer", layer, "error", "of sums", "A", "dB", "underflow", "saturated",
+      "B", "dB", "underflow", "saturated");
   for (std::size_t i = 0; i < count; ++i) {
     const Product& product = all[i];
-    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g}", product.replay->recipe.name, recipe,
-               product.layer->layer, layer, gemm_role_name(product.role), product.error());
+    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g} {:>9}", product.replay->recipe.name, recipe,
+               product.layer->layer, layer, gemm_role_name(product.role), product.error().whole,
+               part_text(product.error().accumulator));
     for (const Slot slot : {a_slot(product.role), b_slot(product.role)}) {
       const OperandStatistics& s = product.operand(slot);
       fmt::print("  {:<8} {:>7.2f} {:>9.3g} {:>9.3g}", slot_name(slot), s.sqnr_db,
@@ -180,7 +193,7 @@ GemmSummary summarize(const RecipeReplay& replay, GemmRole role) {
   GemmSummary summary;
   double squares = 0;
   for (const LayerReplay& layer : replay.layers) {
-    const double error = layer.errors[role];
+    const double error = layer.errors[role].whole;
     squares += error * error;
     if (summary.largest.empty() || error > summary.largest_error) {
       summary.largest_error = error;
@@ -225,8 +238,8 @@ std::vector<std::string> remarks(const RecipeReplay& replay) {
   std::int64_t tensors = 0, layers = 0;
   std::string first_tensor, first_layer;
   for (const LayerReplay& layer : replay.layers) {
-    for (const Tensor tensor : layer.without_history) {
-      if (tensors++ == 0) first_tensor = layer.layer + "/" + tensor_name(tensor);
+    for (const Slot slot : layer.without_history) {
+      if (tensors++ == 0) first_tensor = amax_history_name(layer.layer, slot);
     }
     if (layer.smoothed_anew && layers++ == 0) first_layer = layer.layer;
   }
@@ -268,13 +281,51 @@ ordered_json to_json(const RecipeReplay& replay) {
                                    {"rms", finite_json(s.rms)}});
     }
     for (const GemmRole role : kGemmRoles) {
-      entry["products"].push_back({{"gemm", gemm_role_name(role)},
-                                   {"spec", label(layer.recipe.gemm(role))},
-                                   {"relative_error", finite_json(layer.errors[role])}});
+      entry["products"].push_back(
+          {{"gemm", gemm_role_name(role)},
+           {"spec", label(layer.recipe.gemm(role))},
+           {"relative_error", finite_json(layer.errors[role].whole)},
+           {"operand_error", finite_json(layer.errors[role].operands)},
+           {"accumulator_error", finite_json(layer.errors[role].accumulator)}});
     }
     json["layers"].push_back(std::move(entry));
   }
   return json;
+}
+
+void print_tensors(const std::vector<StepTensor>& tensors) {
+  std::vector<std::string> layers, operations;
+  for (const StepTensor& tensor : tensors) {
+    layers.push_back(tensor.layer);
+    operations.push_back(tensor.operation + ": " + tensor.output);
+  }
+  const std::size_t layer = width_of("layer", layers), operation = width_of("tensor", operations);
+  fmt::print(
+      "\ntensors of the micro-batch, in the order in which they are written\n"
+      "phase     {:<{}}  {:<{}}  {:>15}  {:>10}  {:>10}  {:>10}  {:>7}\n",
+      "layer", layer, "tensor", operation, "shape", "mean", "deviation", "amax", "zeros");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const StepTensor& tensor = tensors[i];
+    fmt::print("{:<8}  {:<{}}  {:<{}}  {:>15}  {:>10.3g}  {:>10.3g}  {:>10.3g}  {:>7.3g}{}\n",
+               tensor.phase, tensor.layer, layer, operations[i], operation,
+               fmt::format("{} x {}", tensor.rows, tensor.cols), tensor.mean, tensor.deviation,
+               tensor.amax, tensor.zeros,
+               tensor.nonfinite == 0 ? "" : fmt::format("  {} not finite", tensor.nonfinite));
+  }
+}
+
+ordered_json to_json(const StepTensor& tensor) {
+  return {{"phase", tensor.phase},
+          {"layer", tensor.layer},
+          {"operation", tensor.operation},
+          {"output", tensor.output},
+          {"rows", tensor.rows},
+          {"cols", tensor.cols},
+          {"mean", finite_json(tensor.mean)},
+          {"deviation", finite_json(tensor.deviation)},
+          {"amax", finite_json(tensor.amax)},
+          {"zeros", tensor.zeros},
+          {"nonfinite", tensor.nonfinite}};
 }
 
 void print_accumulators(const std::vector<AccumulatorEvaluation>& rows, std::size_t layers,
@@ -328,8 +379,9 @@ int whatif(const std::vector<std::string>& arguments) {
   const std::string name = required(values, "run", kCommand);
   const std::vector<std::string> recipe_names = words_of(values, "recipe");
   const std::vector<std::string> accumulator_names = words_of(values, "accumulator");
-  if (recipe_names.empty() && accumulator_names.empty()) {
-    throw Error("whatif: give --recipe NAME or --accumulator NAME");
+  const bool wants_tensors = values.count("tensors") != 0;
+  if (recipe_names.empty() && accumulator_names.empty() && !wants_tensors) {
+    throw Error("whatif: give --recipe NAME, --accumulator NAME or --tensors");
   }
   if (recipe_names.empty()) refuse_given(values, kCommand, {"worst"}, "is for --recipe");
   const auto worst = values["worst"].as<std::int64_t>();
@@ -358,16 +410,23 @@ int whatif(const std::vector<std::string>& arguments) {
         *backend, run, source.step, held_out ? &*held_out : nullptr, accumulators,
         [&](const std::string& part) { phase.begin("evaluating " + part); });
   }
+  std::vector<StepTensor> tensors;
+  if (wants_tensors) {
+    phase.begin("measuring tensors");
+    tensors = tensors_of_step(*backend, run, source.step);
+  }
   phase.begin("");
   print_step(source, *backend);
   if (!replays.empty()) print_replays(replays, worst);
   if (!rows.empty()) {
     print_accumulators(rows, declaration_of(run.config.model).linears().size(), stage);
   }
+  if (wants_tensors) print_tensors(tensors);
   if (values.count("json") != 0) {
     ordered_json json = step_json(source, *backend);
     for (const RecipeReplay& replay : replays) json["recipes"].push_back(to_json(replay));
     for (const AccumulatorEvaluation& row : rows) json["accumulators"].push_back(to_json(row));
+    for (const StepTensor& tensor : tensors) json["tensors"].push_back(to_json(tensor));
     write_json(values["json"].as<std::string>(), json);
   }
   return ExitCode::kSuccess;

@@ -189,6 +189,7 @@ struct EvalConfig {
   DataConfig data;
   std::int64_t every_steps = 50;  ///< also at the end of the stage
   std::int64_t sequences = 16;    ///< held-out loss on this many packed sequences
+  double sharpness = 0.0;         ///< epsilon of src/evaluation/sharpness.hpp; 0: not measured
   std::int64_t exact_match = 0;   ///< greedy answers compared, end of the stage; 0: none
   std::int64_t max_new_tokens = 64;
   // Taken at the end of the stage, where they are asked for.
@@ -196,6 +197,30 @@ struct EvalConfig {
   std::optional<PassAtKConfig> pass_at_k;
   std::optional<RolloutConfig> rollout;
   bool operator==(const EvalConfig&) const = default;
+};
+
+/// Another recipe for the linear layers, within a stage.
+struct RecipeSwitch {
+  std::int64_t step = 0;  ///< steps of the stage that are taken before
+  std::string recipe;     ///< name or file
+  bool operator==(const RecipeSwitch&) const = default;
+};
+
+/// What makes a stage fall back (src/train/fallback.hpp). 0: not a criterion.
+struct FallbackCriteria {
+  double loss_spike = 0.0;     ///< the loss, over its running mean
+  double gradient_norm = 0.0;  ///< the norm of all gradients, over its running mean
+  double saturation = 0.0;     ///< share of an operand's elements, at a logged step
+  bool nonfinite = false;      ///< a loss or gradient norm; the update of that step is left out
+  std::int64_t window = 16;    ///< steps of the running means
+  bool operator==(const FallbackCriteria&) const = default;
+};
+
+/// The recipe with which a stage goes on after the step at which a criterion holds.
+struct FallbackConfig {
+  std::string recipe;  ///< name or file
+  FallbackCriteria when;
+  bool operator==(const FallbackConfig&) const = default;
 };
 
 struct StageConfig {
@@ -215,6 +240,8 @@ struct StageConfig {
   bool reset_amax_history = false;
   /// The data start from their beginning, though an earlier stage of the same kind read them.
   bool restart_data = false;
+  std::vector<RecipeSwitch> recipe_at;     ///< ascending
+  std::optional<FallbackConfig> fallback;  ///< once it has happened, recipe_at does nothing more
   bool operator==(const StageConfig&) const = default;
 };
 
@@ -263,6 +290,23 @@ struct WarningsConfig {
   bool operator==(const WarningsConfig&) const = default;
 };
 
+/// Which layer of a shallower model a layer of the grown one copies.
+enum class GrowthOrder : std::uint8_t {
+  interpose,  ///< each layer is followed by its copies: 0 0 1 1
+  stack,      ///< all layers once more: 0 1 0 1
+};
+
+/// Depth growth: the run's model starts from the weights of one with fewer layers ("Recycling
+/// pretrained checkpoints: orthogonal growth of mixture-of-experts").
+struct GrowthConfig {
+  std::int64_t from_layers = 1;  ///< of init_from; those of the model are a multiple
+  GrowthOrder order = GrowthOrder::interpose;
+  /// Copies add nothing to the residual stream: what attention and feed-forward write there starts
+  /// at zero, so that the function is that of init_from.
+  bool silent_copies = false;
+  bool operator==(const GrowthConfig&) const = default;
+};
+
 struct AttentionConfig {
   std::int64_t kv_tile = 64;
   std::int64_t q_tile = 64;
@@ -279,6 +323,7 @@ struct RunConfig {
   /// Sources of error that exact arithmetic replaces, by their names (src/error_sources), "all", or
   /// alone "all but NAME".
   std::vector<std::string> exact;
+  std::optional<GrowthConfig> growth;  ///< of the weights of init_from
   ModelConfig model;
   OptimizerConfig optimizer;
   LoggingConfig logging;
@@ -334,6 +379,7 @@ struct StudyArm {
   std::string name;  ///< folder name, unique, for example "infir2-seed1"
   std::vector<Assignment> assignments;
   std::string shared_run;  ///< the run of the shared stages that it starts from; empty: none
+  bool is_alone = false;   ///< shared = false: its own stages, from its own initial weights
 };
 
 /// A run of the shared stages.
@@ -353,21 +399,27 @@ struct StudyConfig {
   std::vector<std::string> shared_axes;    ///< keys with a shared run for each value that arms have
   std::vector<SharedRun> shared_runs;      ///< in the order of the arms that need them
   std::string baseline = "bf16";           ///< recipe that the others are compared with
-  std::map<std::string, std::string> stage_recipes;  ///< by stage, of the base configuration
-  std::vector<StudyArm> arms;                        ///< the expanded grid, in order
-  std::optional<StudyDesign> design;                 ///< of [design]; nothing: none is stated
+  std::vector<Assignment> baseline_set;    ///< settings that baselines have besides; mostly none
+  /// Those that a stage names itself, by stage, of the base configuration.
+  std::map<std::string, std::vector<std::string>> stage_recipes;
+  std::vector<StudyArm> arms;         ///< the expanded grid, in order
+  std::optional<StudyDesign> design;  ///< of [design]; nothing: none is stated
   std::string text;  ///< TOML of the study; assignments from elsewhere follow as comments
   std::string hash;  ///< of `text` and of every run's resolved configuration
 };
 
-/// True for an arm that others are compared with: its recipe is the baseline, with all its errors,
-/// and no stage has another than that or the base configuration's.
+/// True for an arm that others are compared with, as far as recipes go: its own is the baseline,
+/// with all its errors, and no stage has another than that or the base configuration's.
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm);
 
 /// The configuration of one run of the study, with all its stages. Throws Error that names the
 /// study and `what`, for example "arm 'bf16'".
 RunConfig configure(const StudyConfig& study, const std::string& what,
                     const std::vector<Assignment>& assignments);
+
+/// `configure` of an arm with the settings of baselines in place of its own: but for the recipe,
+/// that of the run which it is compared with.
+RunConfig configure_as_baseline(const StudyConfig& study, const StudyArm& arm);
 
 /// Reads `file`; `assignments` (--set) come after its own [set], and `scale` stands for its own.
 /// Every run of the study is checked. Throws Error with file:line.

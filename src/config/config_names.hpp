@@ -72,6 +72,11 @@ inline constexpr std::array<Named<StressKind>, 3> kStressKindNames = {{
     {"spike", StressKind::spike},
 }};
 
+inline constexpr std::array<Named<GrowthOrder>, 2> kGrowthOrderNames = {{
+    {"interpose", GrowthOrder::interpose},
+    {"stack", GrowthOrder::stack},
+}};
+
 inline constexpr std::array<Named<NonfinitePolicy>, 2> kNonfinitePolicyNames = {{
     {"stop", NonfinitePolicy::stop},
     {"keep_going", NonfinitePolicy::keep_going},

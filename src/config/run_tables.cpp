@@ -167,6 +167,20 @@ const Table<WarningsConfig>& warnings_table() {
   return table;
 }
 
+const Table<GrowthConfig>& growth_table() {
+  using S = GrowthConfig;
+  static const Table<S> table{{
+      integer("from_layers", &S::from_layers, 1, kLargeCount,
+              "num_hidden_layers of init_from; those of the run's model are a multiple")
+          .required(),
+      choice("order", &S::order, kGrowthOrderNames,
+             "copies beside their layer (0 0 1 1), or all layers once more (0 1 0 1)"),
+      boolean("silent_copies", &S::silent_copies,
+              "what copies write into the residual stream starts at zero: the same function"),
+  }};
+  return table;
+}
+
 const Table<AttentionConfig>& attention_table() {
   using S = AttentionConfig;
   static const Table<S> table{{
@@ -294,6 +308,84 @@ DataConfig usual_data(const StageConfig& stage) {
   return data;
 }
 
+const Table<RecipeSwitch>& recipe_switch_table() {
+  using S = RecipeSwitch;
+  static const Table<S> table{
+      {
+          integer("step", &S::step, 1, kLargeCount, "steps of the stage that are taken before")
+              .or_share()
+              .required(),
+          text("recipe", &S::recipe, "a recipe's name or file", "numerics of the steps from there",
+               is_not_empty)
+              .required()
+              .not_hashed(),
+      },
+      {},
+      [](const TomlReader& reader, const S& change) { check_recipe_name(reader, change.recipe); }};
+  return table;
+}
+
+void check_recipe_at(const TomlReader& reader, const StageConfig& stage) {
+  TomlReader copy = reader;
+  std::size_t index = 0;
+  std::int64_t last = 0;
+  for (const TomlReader& table : copy.tables("recipe_at")) {
+    const std::int64_t step = stage.recipe_at[index++].step;
+    if (step <= last || step >= stage.steps) {
+      table.refuse("step", fmt::format("{} steps", step),
+                   integers(last + 1, stage.steps - 1) + ", after those before it");
+    }
+    last = step;
+  }
+}
+
+const Table<FallbackCriteria>& fallback_criteria_table() {
+  using S = FallbackCriteria;
+  const auto has_mean = [](const S& when) { return when.loss_spike > 0 || when.gradient_norm > 0; };
+  static const Table<S> table{
+      {
+          number("loss_spike", &S::loss_spike, 0.0, kNoLargestNumber,
+                 "the loss is above so many times its running mean; 0: does not count"),
+          number("gradient_norm", &S::gradient_norm, 0.0, kNoLargestNumber,
+                 "the norm of all gradients is above so many times its running mean; 0: does not "
+                 "count"),
+          number("saturation", &S::saturation, 0.0, 1.0,
+                 "at a logged step, more than this share of an operand's elements lies beyond the "
+                 "range of its tile; 0: does not count"),
+          boolean("nonfinite", &S::nonfinite,
+                  "loss or gradient norm is not finite; the step does not update the weights"),
+          integer("window", &S::window, 1, kLargeCount,
+                  "steps of the running means, and steps of the stage before they count")
+              .when(has_mean, "loss_spike or gradient_norm"),
+      },
+  };
+  return table;
+}
+
+const Table<FallbackConfig>& fallback_table() {
+  using S = FallbackConfig;
+  static const Table<S> table{
+      {
+          text("recipe", &S::recipe, "a recipe's name or file",
+               "numerics of the steps after the one at which a criterion holds", is_not_empty)
+              .required()
+              .not_hashed(),
+      },
+      {shared(MemberTable("when", &S::when, fallback_criteria_table,
+                          "the criteria; one of them is enough")
+                  .always())},
+      [](const TomlReader& reader, const S& fallback) {
+        check_recipe_name(reader, fallback.recipe);
+        const FallbackCriteria& when = fallback.when;
+        if (when.loss_spike > 0 || when.gradient_norm > 0 || when.saturation > 0 || when.nonfinite)
+          return;
+        reader.fail("when",
+                    "nothing makes the stage fall back; accepted: at least one of "
+                    "loss_spike, gradient_norm, saturation, nonfinite");
+      }};
+  return table;
+}
+
 void check_stage(const TomlReader& reader, const StageConfig& stage) {
   const LearningRateSchedule& rate = stage.learning_rate;
   if (rate.warmup_steps + rate.decay_steps > stage.steps) {
@@ -308,6 +400,7 @@ void check_stage(const TomlReader& reader, const StageConfig& stage) {
     eval->fail("data", "missing; a stage that reads files names its held-out documents");
   }
   check_recipe_name(reader, stage.recipe);
+  check_recipe_at(reader, stage);
   if (stage.batch_sequences % stage.micro_batch_sequences != 0) {
     reader.fail("micro_batch_sequences",
                 fmt::format("{} does not divide batch_sequences = {}", stage.micro_batch_sequences,
@@ -380,7 +473,12 @@ const Table<StageConfig>& stage_table() {
                   .starts(usual_data)),
        shared(OptionalTable<S, EvalConfig>("eval", &S::eval, eval_table,
                                            "evaluations on held-out data; none without the table",
-                                           usual_eval))},
+                                           usual_eval)),
+       shared(TableList("recipe_at", &S::recipe_at, recipe_switch_table,
+                        "other recipes within the stage, one after the other")),
+       shared(OptionalTable<S, FallbackConfig>(
+           "fallback", &S::fallback, fallback_table,
+           "another recipe for the rest of the stage, from the step on after which it is needed"))},
       check_stage,
       &S::steps};
   return table;
@@ -406,6 +504,17 @@ void check_exact(const TomlReader& reader, const RunConfig& config) {
   }
 }
 
+/// Whether there is something to grow shows at the start: a study's arms start from a shared run.
+void check_growth(const TomlReader& reader, const RunConfig& config) {
+  if (!config.growth) return;
+  const std::int64_t layers = config.model.num_hidden_layers, from = config.growth->from_layers;
+  if (layers > from && layers % from == 0) return;
+  reader.fail("growth",
+              fmt::format("{} layers cannot grow to {}; accepted: model.num_hidden_layers "
+                          "= {} or another multiple",
+                          from, layers, 2 * from));
+}
+
 void check_run(const TomlReader& reader, const RunConfig& config) {
   if (config.stages.empty()) reader.refuse("stages", "missing", "at least one [[stages]] table");
   TomlReader document = reader;
@@ -422,6 +531,12 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
                              stage.micro_batch_sequences,
                              stage.batch_sequences / stage.micro_batch_sequences));
     }
+    if (stage.fallback && stage.fallback->when.saturation > 0 &&
+        config.logging.statistics_every_steps == 0) {
+      table.fail("fallback",
+                 "saturation is that of logged steps; accepted: "
+                 "logging.statistics_every_steps above 0");
+    }
     if (!names.insert(stage.name).second) {
       table.fail("name", fmt::format("two stages are called '{}'", stage.name));
     }
@@ -429,6 +544,7 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   check_steps(reader, config.stages);
   check_recipe_name(reader, config.recipe);
   check_exact(reader, config);
+  check_growth(reader, config);
 }
 
 bool keeps_one(const std::string& name) { return name.starts_with("all but "); }
@@ -536,6 +652,9 @@ const Table<EvalConfig>& eval_table() {
                   "steps between held-out losses, also taken at the end of the stage")
               .or_share(),
           integer("sequences", &S::sequences, 1, kLargeCount, "sequences of the held-out loss"),
+          number("sharpness", &S::sharpness, 0.0, 1.0,
+                 "how far each logit moves for the sharpness of the held-out loss, relative, such "
+                 "as 5e-4; 0: not measured"),
           integer("exact_match", &S::exact_match, 0, kLargeCount,
                   "problems answered greedily at the end of the stage; 0: none"),
           integer("max_new_tokens", &S::max_new_tokens, 1, 65536, "tokens of an answer at most"),
@@ -577,6 +696,9 @@ const Table<RunConfig>& run_table() {
       {shared(MemberTable("model", &S::model, model_table,
                           "shape, by the names of config.json; base = \"NAME\" starts from a model "
                           "out of experiments/models or a Hugging Face folder")),
+       shared(OptionalTable<S, GrowthConfig>(
+           "growth", &S::growth, growth_table,
+           "depth growth: init_from is a model of fewer layers, which the run's layers copy")),
        shared(MemberTable("optimizer", &S::optimizer, optimizer_table,
                           "the rule and its storage; base = \"NAME\" starts from an optimizer "
                           "out of experiments/optimizers")),

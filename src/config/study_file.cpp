@@ -11,6 +11,7 @@
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
 #include "src/config/run_name.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/config/table.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/config/toml_text.hpp"
@@ -69,13 +70,15 @@ std::vector<Assignment> read_set(TomlReader& reader) {
   return assignments;
 }
 
-// A value as part of a folder name: "infir2", "seed1", "peak0.001".
+// A value as part of a folder name: "infir2", "seed1", "peak0.001", "e5m2_tensor_pow2".
 std::string short_name(const Assignment& assignment) {
   std::string word = assignment.value;
   if (word.starts_with('"')) {
     word = word.substr(1, word.size() - 2);
-    const bool is_file = word.find('/') != std::string::npos || word.ends_with(".toml");
-    if (is_file) word = std::filesystem::path(word).stem().string();
+    const bool is_quantizer = assignment.key.starts_with("optimizer.");
+    const bool is_file = word.find('/') != std::string::npos && !is_quantizer;
+    if (is_file || word.ends_with(".toml")) word = std::filesystem::path(word).stem().string();
+    std::replace(word.begin(), word.end(), '/', '_');
   } else {
     if (word.ends_with(".0")) word.resize(word.size() - 2);
     word = assignment.key.substr(assignment.key.rfind('.') + 1) + word;
@@ -172,6 +175,10 @@ void read_arms(TomlReader& document, StudyConfig& study) {
     arm.name = table.text("name", "");
     check_arm_name(table, arm.name, true);
     arm.assignments = read_set(table);
+    if (const toml::node* const shared = table.node("shared")) {
+      if (!shared->is_boolean()) table.refuse_value("shared", false, "true or false", {});
+      arm.is_alone = !shared->value_or(true);
+    }
     table.finish();
     study.arms.push_back(std::move(arm));
   }
@@ -216,14 +223,38 @@ void read_shared(TomlReader& document, StudyConfig& study) {
     study.shared_axes = shared->texts("axes");
     shared->finish();
   }
-  if (study.shared_stages.empty()) return;
   for (StudyArm& arm : study.arms) {
+    if (study.shared_stages.empty() && arm.is_alone) {
+      document.fail("arm", fmt::format("'{}' has shared = false; accepted: only beside "
+                                       "shared_stages",
+                                       arm.name));
+    }
+    if (study.shared_stages.empty() || arm.is_alone) continue;
     SharedRun run = shared_run_of(document, study, set, arm);
     arm.shared_run = run.name;
     const bool known = std::any_of(study.shared_runs.begin(), study.shared_runs.end(),
                                    [&](const SharedRun& other) { return other.name == run.name; });
     if (!known) study.shared_runs.push_back(std::move(run));
   }
+}
+
+// baseline = "RECIPE", or a table of recipe and set.
+void read_baseline(TomlReader& document, StudyConfig& study) {
+  const toml::node* const written = document.node("baseline");
+  if (written == nullptr || !written->is_table()) {
+    study.baseline = document.text("baseline", study.baseline);
+    return;
+  }
+  TomlReader table = *document.table("baseline");
+  study.baseline = table.text("recipe", study.baseline);
+  study.baseline_set = read_set(table);
+  for (const Assignment& assignment : study.baseline_set) {
+    if (assignment.key != "recipe" && !assignment.key.ends_with(".recipe")) continue;
+    table.fail("set", fmt::format("'{}': recipes part no pair; accepted: baseline.recipe for that "
+                                  "of baselines, and other keys here",
+                                  assignment.key));
+  }
+  table.finish();
 }
 
 const Table<StudyDesign>& design_table() {
@@ -259,7 +290,8 @@ const Field<StudyConfig>& scale_field() {
 std::string check_runs(const TomlReader& document, StudyConfig& study) {
   std::string identity;
   const auto take = [&](const RunConfig& config) {
-    for (const StageConfig& stage : config.stages) study.stage_recipes[stage.name] = stage.recipe;
+    for (const StageConfig& stage : config.stages)
+      study.stage_recipes[stage.name] = own_recipes(stage);
     identity += canonical_text(config);
   };
   if (study.shared_runs.empty()) take(configure(study, "base", {}));
@@ -269,7 +301,9 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
   bool has_baseline = false;
   for (const StudyArm& arm : study.arms) {
     const RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
-    has_baseline = has_baseline || runs_baseline(study, config);
+    has_baseline = has_baseline ||
+                   (runs_baseline(study, config) &&
+                    canonical_text(config) == canonical_text(configure_as_baseline(study, arm)));
     identity += arm.name + "\n" + canonical_text(config);
     for (std::size_t i = 0; i < study.shared_stages.size(); ++i) {
       if (i < config.stages.size() && config.stages[i].name == study.shared_stages[i]) continue;
@@ -282,7 +316,8 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
     }
   }
   if (!has_baseline) {
-    document.fail("baseline", fmt::format("no arm runs the recipe '{}'", study.baseline));
+    document.fail("baseline", fmt::format("no arm runs the recipe '{}'{}", study.baseline,
+                                          study.baseline_set.empty() ? "" : " with its set"));
   }
   return identity;
 }
@@ -291,9 +326,11 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
 
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
   const auto runs_another = [&](const StageConfig& stage) {
+    const std::vector<std::string> names = own_recipes(stage);
     const auto base = study.stage_recipes.find(stage.name);
-    return !stage.recipe.empty() && stage.recipe != study.baseline &&
-           (base == study.stage_recipes.end() || stage.recipe != base->second);
+    if (base != study.stage_recipes.end() && names == base->second) return false;
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return name != study.baseline; });
   };
   return arm.recipe == study.baseline && arm.exact.empty() &&
          std::none_of(arm.stages.begin(), arm.stages.end(), runs_another);
@@ -308,6 +345,12 @@ RunConfig configure(const StudyConfig& study, const std::string& what,
   } catch (const Error& error) {
     throw Error(fmt::format("study '{}', {}: {}", study.name, what, error.what()));
   }
+}
+
+RunConfig configure_as_baseline(const StudyConfig& study, const StudyArm& arm) {
+  std::vector<Assignment> assignments = arm.assignments;
+  assignments.insert(assignments.end(), study.baseline_set.begin(), study.baseline_set.end());
+  return configure(study, "arm '" + arm.name + "' with the set of baselines", assignments);
 }
 
 StudyConfig load_study_config(const std::filesystem::path& file,
@@ -333,7 +376,7 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   study.assignments.insert(study.assignments.end(), assignments.begin(), assignments.end());
   document.read(scale_field(), study);
   if (scale) study.scale = *scale;
-  study.baseline = document.text("baseline", study.baseline);
+  read_baseline(document, study);
   if (std::optional<TomlReader> table = document.table("design")) {
     StudyDesign design;
     read_table(*table, design_table(), design);

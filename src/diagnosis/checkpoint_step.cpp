@@ -21,8 +21,12 @@ CheckpointedRun open_checkpointed_run(const RunConfig& config,
                       {},
                       read_amax_histories(checkpoint)};
   check_position(run.position, config, checkpoint.string());
-  run.recipe = load_recipe(run.stage().recipe.empty() ? config.recipe : run.stage().recipe);
+  run.recipe = load_recipe(run.stage_recipe().name);
   return run;
+}
+
+StageRecipe CheckpointedRun::stage_recipe() const {
+  return recipes_of(config, stage())[static_cast<std::size_t>(position.recipe)];
 }
 
 StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std::int64_t skipped) {

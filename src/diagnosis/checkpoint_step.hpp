@@ -7,6 +7,7 @@
 
 #include "emulation/backend.hpp"
 #include "src/config/config.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/data/mixture.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"
@@ -20,13 +21,15 @@ struct CheckpointedRun {
   RunConfig config;
   std::filesystem::path checkpoint;
   RunPosition position;     ///< of the checkpoint
-  Recipe recipe;            ///< of the present stage
+  Recipe recipe;            ///< at work in the checkpoint
   AmaxHistories histories;  ///< of the checkpoint
 
   /// The one that the checkpoint was written in.
   const StageConfig& stage() const {
     return config.stages[static_cast<std::size_t>(position.stage)];
   }
+  /// What `recipe` is of that stage.
+  StageRecipe stage_recipe() const;
 };
 
 /// Reads where `checkpoint`, of a run of `config`, stands. Throws Error for a checkpoint that is

@@ -6,18 +6,16 @@
 
 namespace fp8lab {
 
-std::vector<Tensor> replace_unknown_histories(const AmaxHistories& histories,
-                                              const std::string& layer, LinearRecipe& recipe) {
-  std::vector<Tensor> unknown;
-  for (const Tensor tensor : kTensors) {
-    const QuantSpec& delayed = delayed_spec(recipe, tensor);
-    if (delayed.scale_source != ScaleSource::delayed) continue;
-    if (continues(histories, amax_history_name(layer, tensor), delayed)) continue;
-    unknown.push_back(tensor);
-    for (const Slot slot : {first_orientation(tensor), second_orientation(tensor)}) {
-      QuantSpec& spec = recipe.slot(slot);
-      if (spec.scale_source == ScaleSource::delayed) spec.scale_source = ScaleSource::current;
-    }
+std::vector<Slot> replace_unknown_histories(const AmaxHistories& histories,
+                                            const std::string& layer, LinearRecipe& recipe) {
+  const LinearRecipe original = recipe;
+  std::vector<Slot> unknown;
+  for (const Slot slot : kSlots) {
+    if (original.slot(slot).scale_source != ScaleSource::delayed) continue;
+    const Slot owner = history_slot(original, slot);
+    if (continues(histories, amax_history_name(layer, owner), original.slot(owner))) continue;
+    if (owner == slot) unknown.push_back(slot);
+    recipe.slot(slot).scale_source = ScaleSource::current;
   }
   return unknown;
 }
@@ -33,8 +31,8 @@ Recipe with_known_histories(const Recipe& recipe, const CheckpointedRun& run,
   for (const LinearDeclaration& linear : declaration.linears()) {
     LinearRecipe layer =
         recipe.for_layer(linear.name, static_cast<int>(run.config.model.num_hidden_layers));
-    for (const Tensor tensor : replace_unknown_histories(run.histories, linear.name, layer)) {
-      if (count++ == 0) first = amax_history_name(linear.name, tensor);
+    for (const Slot slot : replace_unknown_histories(run.histories, linear.name, layer)) {
+      if (count++ == 0) first = amax_history_name(linear.name, slot);
     }
     result.overrides.push_back({linear.name, layer});
   }

@@ -8,10 +8,10 @@
 
 namespace fp8lab {
 
-/// Tensors of `recipe` whose delayed scale `histories` do not continue; their scales become those
-/// of the tensors themselves.
-std::vector<Tensor> replace_unknown_histories(const AmaxHistories& histories,
-                                              const std::string& layer, LinearRecipe& recipe);
+/// The states of delayed scales (history_slot) of `recipe` that `histories` do not continue; the
+/// scales become those of the tensors themselves.
+std::vector<Slot> replace_unknown_histories(const AmaxHistories& histories,
+                                            const std::string& layer, LinearRecipe& recipe);
 
 /// The same for all layers of the run's model, each as an override of the result. Adds a sentence
 /// to `remarks` if there are any.

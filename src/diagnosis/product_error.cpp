@@ -29,6 +29,15 @@ std::vector<double> rows_of(const Factor& factor, std::int64_t first, std::int64
   return rows;
 }
 
+double square(double value) { return value * value; }
+
+/// The root of a sum of squares over another.
+double relative(double errors, double squares) {
+  if (errors == 0) return 0;
+  const double ratio = std::sqrt(errors / squares);
+  return std::isfinite(ratio) ? ratio : std::numeric_limits<double>::infinity();
+}
+
 QuantizedOperand as_operand(std::vector<double>& values, std::int64_t rows, std::int64_t k) {
   QuantizedOperand operand = QuantizedOperand::without_memory({}, rows, k);
   operand.codes = {values.data(), DType::f64, rows, k, k};
@@ -57,30 +66,34 @@ std::vector<double> ExactProduct::multiply(std::vector<double>& a, std::int64_t 
   return d;
 }
 
-double ExactProduct::relative_error(const Factor& a, const Factor& b, const HostMatrix& d) {
+ProductError ExactProduct::error(const Factor& a, const Factor& b, const HostMatrix& d,
+                                 const HostMatrix* exact) {
   const std::int64_t k = a.k();
   FP8LAB_ASSERT(b.k() == k && d.rows == a.rows() && d.cols == b.rows());
+  FP8LAB_ASSERT(exact == nullptr || (exact->rows == d.rows && exact->cols == d.cols));
   const std::int64_t block = std::clamp<std::int64_t>(kBlockElements / k, 1, kMostRows);
-  double errors = 0, squares = 0;
+  double whole = 0, operands = 0, accumulator = 0, squares = 0;
   for (std::int64_t m = 0; m < d.rows; m += block) {
     const std::int64_t rows = std::min(block, d.rows - m);
     std::vector<double> left = rows_of(a, m, rows);
     for (std::int64_t n = 0; n < d.cols; n += block) {
       const std::int64_t cols = std::min(block, d.cols - n);
       std::vector<double> right = rows_of(b, n, cols);
-      const std::vector<double> exact = multiply(left, rows, right, cols, k);
+      const std::vector<double> product = multiply(left, rows, right, cols, k);
       for (std::int64_t i = 0; i < rows * cols; ++i) {
-        const double value = exact[static_cast<std::size_t>(i)];
-        const std::int64_t at = (m + i / cols) * d.cols + n + i % cols;
-        const double error = d.values[static_cast<std::size_t>(at)] - value;
-        errors += error * error;
-        squares += value * value;
+        const double value = product[static_cast<std::size_t>(i)];
+        const auto at = static_cast<std::size_t>((m + i / cols) * d.cols + n + i % cols);
+        whole += square(d.values[at] - value);
+        squares += square(value);
+        if (exact == nullptr) continue;
+        operands += square(exact->values[at] - value);
+        accumulator += square(static_cast<double>(d.values[at]) - exact->values[at]);
       }
     }
   }
-  if (errors == 0) return 0;
-  const double ratio = std::sqrt(errors / squares);
-  return std::isfinite(ratio) ? ratio : std::numeric_limits<double>::infinity();
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  return {relative(whole, squares), exact == nullptr ? kUnknown : relative(operands, squares),
+          exact == nullptr ? kUnknown : relative(accumulator, squares)};
 }
 
 }  // namespace fp8lab

@@ -27,14 +27,25 @@ struct Factor {
   std::int64_t k() const { return transpose ? tensor.rows : tensor.cols; }
 };
 
+/// Errors of a product D for A B^T, relative to |A B^T| in the Frobenius norm: 0 where both are
+/// zero, infinite where A B^T alone is, or an element is not finite. D' is the product of A and B
+/// as they were quantized for D, summed exactly; without it the parts are NaN. Independent parts
+/// add in squares.
+struct ProductError {
+  double whole = 0;        ///< |D - A B^T|
+  double operands = 0;     ///< |D' - A B^T|
+  double accumulator = 0;  ///< |D - D'|, with the rounding of D itself
+  bool operator==(const ProductError&) const = default;
+};
+
 /// Products in double precision, by the truth path, a block of the result at a time.
 class ExactProduct {
  public:
   explicit ExactProduct(int threads);
 
-  /// |D - A B^T| / |A B^T| in the Frobenius norm; 0 where both are zero, infinite where the product
-  /// alone is, or an element of D is not finite.
-  double relative_error(const Factor& a, const Factor& b, const HostMatrix& d);
+  /// `exact`, D', may be null.
+  ProductError error(const Factor& a, const Factor& b, const HostMatrix& d,
+                     const HostMatrix* exact = nullptr);
 
   /// A (rows_a, k) B (rows_b, k)^T, all row-major.
   std::vector<double> multiply(std::vector<double>& a, std::int64_t rows_a, std::vector<double>& b,

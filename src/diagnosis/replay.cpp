@@ -1,11 +1,13 @@
 #include "src/diagnosis/replay.hpp"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/operand_capture.hpp"
-#include "src/diagnosis/product_error.hpp"
+#include "src/error_sources/switches.hpp"
+#include "src/model/decoder.hpp"
 #include "src/train/amax_history.hpp"
 #include "src/train/memory_plan.hpp"
 
@@ -35,6 +37,18 @@ void continue_smoothing(Backend& backend, const Linear& original, const Linear& 
   }
 }
 
+/// `recipe` with sums that are exact and rounded once, to FP32.
+Recipe with_exact_sums(const Recipe& recipe, const ModelConfig& model) {
+  Switches switches = all_switches(declaration_of(model).linears().size(), true);
+  for (Switches::Layer& layer : switches.layers) layer.accumulators = {false, false, false};
+  int replaced = 0;
+  Recipe exact = with_switches(recipe, model, switches, replaced);
+  for (RecipeOverride& layer : exact.overrides) {
+    for (GemmSpec& gemm : layer.recipe.gemms) gemm.output = DType::f32;
+  }
+  return exact;
+}
+
 class StepReplay {
  public:
   StepReplay(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
@@ -48,6 +62,7 @@ class StepReplay {
         exact_(threads) {
     for (const Recipe& recipe : recipes) {
       replays_.push_back({recipe, std::vector<LayerReplay>(work_.transformer->linears().size())});
+      exact_sums_.push_back(exact_sums_of(recipe));
     }
   }
 
@@ -57,10 +72,9 @@ class StepReplay {
                    backend_.storage(run_.recipe.activation_dtype),
                    [&](const CapturedLinear& captured) {
                      if (progress) progress(captured.linear.name());
-                     for (RecipeReplay& replay : replays_) {
-                       const std::size_t mark = backend_.memory_mark();
-                       replay.layers[captured.index] = replay_layer(captured, replay.recipe);
-                       backend_.release_to(mark);
+                     for (std::size_t i = 0; i < replays_.size(); ++i) {
+                       replays_[i].layers[captured.index] =
+                           replay_layer(captured, replays_[i].recipe, exact_sums_[i]);
                      }
                    });
     work_.take(step_);
@@ -88,7 +102,44 @@ class StepReplay {
     return weight;
   }
 
-  LayerReplay replay_layer(const CapturedLinear& captured, const Recipe& recipe) {
+  /// `recipe` with exact sums, where the backend has them.
+  std::optional<Recipe> exact_sums_of(const Recipe& recipe) {
+    const Recipe exact = with_exact_sums(recipe, run_.config.model);
+    StageConfig stage = run_.stage();
+    stage.eval.reset();
+    try {
+      plan_memory(run_.config, stage, exact, backend_);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    return exact;
+  }
+
+  LayerReplay replay_layer(const CapturedLinear& captured, const Recipe& recipe,
+                           const std::optional<Recipe>& exact_sums) {
+    std::optional<PerGemm<HostMatrix>> exact;
+    if (exact_sums) {
+      exact.emplace();
+      run_layer(captured, *exact_sums,
+                [&](GemmRole role, const Factor&, const Factor&, HostMatrix product) {
+                  (*exact)[role] = std::move(product);
+                });
+    }
+    PerGemm<ProductError> errors{};
+    LayerReplay result =
+        run_layer(captured, recipe,
+                  [&](GemmRole role, const Factor& a, const Factor& b, const HostMatrix& product) {
+                    errors[role] = exact_.error(a, b, product, exact ? &(*exact)[role] : nullptr);
+                  });
+    result.errors = errors;
+    return result;
+  }
+
+  /// Everything but the errors of the products, which `take_product(role, A, B, D)` gets.
+  template <class TakeProduct>
+  LayerReplay run_layer(const CapturedLinear& captured, const Recipe& recipe,
+                        TakeProduct take_product) {
+    const std::size_t mark = backend_.memory_mark();
     LayerReplay result;
     result.layer = captured.linear.name();
     result.recipe = recipe.for_layer(result.layer, layer_count_);
@@ -105,13 +156,16 @@ class StepReplay {
     workspace.allocate();
     continue_histories(backend_, run_.histories, layer);
     continue_smoothing(backend_, captured.linear, *layer.front(), result);
-    multiply(*layer.front(), x, dy, weight, result);
+    multiply(*layer.front(), x, dy, weight, result, take_product);
+    layer.clear();
+    backend_.release_to(mark);
     return result;
   }
 
-  /// The three GEMMs, what their operands lose, and how far their results are from exact ones.
+  /// The three GEMMs, and what their operands lose.
+  template <class TakeProduct>
   void multiply(Linear& linear, const TensorView& x, const TensorView& dy, const Parameter& weight,
-                LayerReplay& result) {
+                LayerReplay& result, TakeProduct take_product) {
     const LinearRecipe& recipe = result.recipe;
     const TensorView y =
         backend_.allocate(recipe.gemm(GemmRole::fprop).output, x.rows, linear.out());
@@ -124,14 +178,13 @@ class StepReplay {
     const PerTensor<HostMatrix> tensors = {host_matrix(backend_, x), {}, host_matrix(backend_, dy)};
     const PerGemm<TensorView> products = {y, dx, weight.gradient()};
     for (const GemmRole role : kGemmRoles) {
-      const HostMatrix d = host_matrix(backend_, products[role]);
       HostMatrix w;
       const auto factor = [&](Slot slot) -> Factor {
         if (is_weight(slot)) w = host_matrix(backend_, linear.weight_source(slot));
         return {is_weight(slot) ? w : tensors[tensor_of(slot)], is_second_orientation(slot)};
       };
       const Factor a = factor(a_slot(role)), b = factor(b_slot(role));
-      result.errors[role] = exact_.relative_error(a, b, d);
+      take_product(role, a, b, host_matrix(backend_, products[role]));
     }
   }
 
@@ -143,6 +196,7 @@ class StepReplay {
   int layer_count_;
   ExactProduct exact_;
   std::vector<RecipeReplay> replays_;
+  std::vector<std::optional<Recipe>> exact_sums_;  ///< of each, where the backend has them
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/diagnosis/checkpoint_step.hpp"
+#include "src/diagnosis/product_error.hpp"
 
 namespace fp8lab {
 
@@ -15,10 +16,12 @@ struct LayerReplay {
   LinearRecipe recipe;  ///< as it was replayed
   PerSlot<OperandStatistics> operands{};
   /// Of the products as the recipe's GEMMs return them, against those of the unquantized operands
-  /// in exact arithmetic: relative, in the Frobenius norm. A bias is no part of it.
-  PerGemm<double> errors{};
-  /// Tensors whose delayed scale has no history here: they are scaled by their own amax.
-  std::vector<Tensor> without_history;
+  /// in exact arithmetic. A bias is no part of it. Their parts are NaN on a backend without exact
+  /// sums.
+  PerGemm<ProductError> errors{};
+  /// Delayed scales without a history here (history_slot): the tensors are scaled by their own
+  /// amax.
+  std::vector<Slot> without_history;
   /// Static smoothing whose factors the checkpoint lacks: they are those of this step.
   bool smoothed_anew = false;
 };

@@ -73,6 +73,11 @@ PartialQuantization::PartialQuantization(Backend& original, Switches switches)
   FP8LAB_ASSERT(original.is_on_host());
 }
 
+void PartialQuantization::release_to(std::size_t mark) {
+  partial_.clear();
+  original().release_to(mark);
+}
+
 ElementErrors PartialQuantization::kept(const ops::Quantize& op) const {
   if (!switches_.storage && !op.operand.spec.is_cast()) return {false, false, false};
   const Tensor tensor = tensor_of(op.key);

@@ -24,6 +24,9 @@ class PartialQuantization final : public PassThrough {
   /// stored have no errors.
   PartialQuantization(Backend& original, Switches switches);
 
+  /// Operands are in memory that is given back together: what they left is forgotten.
+  void release_to(std::size_t mark) override;
+
 #define FP8LAB_OPERATION(Name) \
   void run(const ops::Name& op) override { pass(op); }
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)

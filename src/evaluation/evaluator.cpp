@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/evaluation/sharpness.hpp"
 #include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
@@ -20,6 +22,17 @@ std::string source_name(const Corpus& corpus) {
                              : std::filesystem::path(record.path).filename().string();
 }
 
+/// Names of all sources; those of one name are told apart by their place in the mixture.
+std::vector<std::string> source_names(const DataSources& data) {
+  std::vector<std::string> names;
+  for (const auto& corpus : data.corpora) names.push_back(source_name(*corpus));
+  const std::vector<std::string> plain = names;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (std::count(plain.begin(), plain.end(), plain[i]) > 1) names[i] += fmt::format("#{}", i + 1);
+  }
+  return names;
+}
+
 /// Losses of the tokens of one source, added up.
 struct LossSum {
   double nats = 0;
@@ -27,13 +40,33 @@ struct LossSum {
   std::vector<std::int32_t> targets;  ///< kept where they can be read as text
 };
 
-HeldOutLoss::Source summarise(const Corpus& corpus, const LossSum& sum) {
-  HeldOutLoss::Source source{source_name(corpus), sum.tokens,
+HeldOutLoss::Source summarise(std::string name, const Corpus& corpus, const LossSum& sum) {
+  HeldOutLoss::Source source{std::move(name), sum.tokens,
                              sum.nats / static_cast<double>(sum.tokens)};
   if (!corpus.vocabulary().has_text()) return source;
   const std::size_t bytes = corpus.vocabulary().decode(sum.targets).size();
   if (bytes > 0) source.bits_per_byte = sum.nats / std::log(2.0) / static_cast<double>(bytes);
   return source;
+}
+
+/// The tokens of a batch that have a target, a few rows of logits at a time.
+void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch,
+                Sharpness& sharpness) {
+  constexpr std::int64_t kValues = std::int64_t{1} << 22;
+  const std::int64_t together = std::max<std::int64_t>(1, kValues / logits.cols);
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < logits.rows; first += together) {
+    const std::int64_t rows = std::min(together, logits.rows - first);
+    values.resize(static_cast<std::size_t>(rows * logits.cols));
+    download_floats(backend, logits.row_range(first, rows), values);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto token = static_cast<std::size_t>(first + row);
+      if (batch.weights[token] == 0.0f) continue;
+      const auto at = static_cast<std::size_t>(row * logits.cols);
+      sharpness.add({values.data() + at, static_cast<std::size_t>(logits.cols)},
+                    batch.targets[token]);
+    }
+  }
 }
 
 const DataSources& checked(const EvalConfig& config, const DataSources& data,
@@ -50,6 +83,11 @@ std::vector<Score> scores_of(const Evaluation& evaluation) {
     scores.push_back({"loss/" + source.name, source.loss, source.tokens});
     if (source.bits_per_byte < 0) continue;
     scores.push_back({"bits_per_byte/" + source.name, source.bits_per_byte, source.tokens});
+  }
+  if (const auto& phi = evaluation.held_out.sharpness) {
+    std::int64_t tokens = 0;
+    for (const HeldOutLoss::Source& source : evaluation.held_out.sources) tokens += source.tokens;
+    scores.push_back({"sharpness", *phi, tokens});
   }
   if (const auto& pass = evaluation.pass_at_k) {
     for (const PassAtK::Estimate& estimate : pass->estimates) {
@@ -195,6 +233,7 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   std::vector<LossSum> sums(data_.corpora.size());
   std::vector<float> losses(static_cast<std::size_t>(shape.tokens()));
   std::int64_t tokens = 0;
+  Sharpness sharpness(config_.sharpness);
   backend_.fill_zero(memory_.scalars);
   for (std::int64_t done = 0; done < config_.sequences; done += shape.sequences) {
     throw_if_raised(stop_);
@@ -204,6 +243,7 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
     transformer_.forward(context);
     objectives::cross_entropy(transformer_, memory_.scalars, objectives::Leaves::logits);
     download_floats(backend_, transformer_.token_losses(), losses);
+    if (config_.sharpness > 0.0) add_tokens(backend_, transformer_.logits(), batch, sharpness);
     for (std::size_t i = 0; i < losses.size(); ++i) {
       if (batch.weights[i] == 0.0f) continue;
       const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);
@@ -217,9 +257,12 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
   const double total = read_scalar(backend_, memory_.scalars, StepScalar::kLossSum);
   result.mean =
       tokens > 0 ? total / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
+  const std::vector<std::string> names = source_names(data_);
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (sums[i].tokens > 0) result.sources.push_back(summarise(*data_.corpora[i], sums[i]));
+    if (sums[i].tokens == 0) continue;
+    result.sources.push_back(summarise(names[i], *data_.corpora[i], sums[i]));
   }
+  if (config_.sharpness > 0.0) result.sharpness = sharpness.phi();
   return result;
 }
 

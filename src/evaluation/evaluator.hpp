@@ -28,8 +28,9 @@ struct HeldOutLoss {
     double loss = 0;            ///< perplexity is exp(loss)
     double bits_per_byte = -1;  ///< -1 where ids cannot be read as text
   };
-  double mean = 0;              ///< over all sources, as a training loss is summed
-  std::vector<Source> sources;  ///< those that had a token
+  double mean = 0;                  ///< over all sources, as a training loss is summed
+  std::optional<double> sharpness;  ///< phi in percent, of all its tokens
+  std::vector<Source> sources;      ///< those that had a token
 };
 
 struct ExactMatch {

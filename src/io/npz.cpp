@@ -91,8 +91,8 @@ NpzArchive parse_npz(std::string_view bytes, const std::string& origin) {
     constexpr std::string_view kSuffix = ".npy";
     const std::string name =
         file.ends_with(kSuffix) ? file.substr(0, file.size() - kSuffix.size()) : file;
-    arrays.emplace_back(
-        name, parse_npy(read_member(archive.get(), i, facts, origin), origin + ": " + file));
+    const std::string where = fmt::format("{}: {}", origin, file);
+    arrays.emplace_back(name, parse_npy(read_member(archive.get(), i, facts, origin), where));
   }
   return NpzArchive(std::move(arrays));
 }

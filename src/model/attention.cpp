@@ -46,7 +46,9 @@ Attention::Attention(Declaration& declaration, const ModelConfig& model, std::in
       attended_(declaration.saved("attention.out", Shape::activation, q_width(model))),
       lse_(declaration.saved("attention.lse", Shape::planes, heads_)),
       d_qkv_(declaration.scratch("attention.d_qkv", qkv_width(model))),
-      d_attended_(declaration.scratch("attention.d_out", q_width(model))) {}
+      d_attended_(declaration.scratch("attention.d_out", q_width(model))) {
+  declaration.writes_residual(o_);
+}
 
 AttentionShape Attention::attention_shape(const Work& work) const {
   const BatchShape& shape = work.shape();

@@ -16,11 +16,13 @@ Id append(std::vector<Declared>& list, Declared declared) {
 }  // namespace
 
 void Declaration::enter_layer(std::optional<std::int64_t> index) {
+  layer_ = index;
   prefix_ = index ? fmt::format("layers.{}.", *index) : std::string();
 }
 
 ParameterId Declaration::parameter(ParameterDeclaration declaration) {
   declaration.name.insert(0, prefix_);
+  declaration.layer = layer_;
   return append<ParameterId>(parameters_, std::move(declaration));
 }
 
@@ -60,6 +62,10 @@ void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) 
 
 void Declaration::own_x(LinearId linear, SavedId x) {
   linears_[static_cast<std::size_t>(linear)].own_x = x;
+}
+
+void Declaration::writes_residual(LinearId linear) {
+  linears_[static_cast<std::size_t>(linear)].writes_residual = true;
 }
 
 std::int64_t Declaration::weights() const {

@@ -36,6 +36,7 @@ struct ParameterDeclaration {
   Initialization initialization;
   /// The parts of a linear layer's outputs: rows of its weight, elements of its bias. Empty: one.
   std::vector<OutputGroup> groups;
+  std::optional<std::int64_t> layer = std::nullopt;  ///< the one that it belongs to, set by Declaration
 
   std::int64_t size() const { return rows * cols; }
 };
@@ -48,6 +49,7 @@ struct LinearDeclaration {
   std::optional<ParameterId> bias;
   bool is_tied = false;          ///< the weight is another module's, which adds to its gradient
   std::optional<SavedId> own_x;  ///< the tensor that a Producer makes for this layer alone
+  bool writes_residual = false;  ///< the output is what its block adds to the residual stream
 };
 
 /// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the
@@ -93,6 +95,8 @@ class Declaration {
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
   /// `x` is made by an ops::Producer for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);
+  /// The output of `linear` is what its block adds to the residual stream.
+  void writes_residual(LinearId linear);
 
   const std::vector<ParameterDeclaration>& parameters() const { return parameters_; }
   const std::vector<LinearDeclaration>& linears() const { return linears_; }
@@ -102,6 +106,7 @@ class Declaration {
   std::int64_t weights() const;  ///< number of weights
 
  private:
+  std::optional<std::int64_t> layer_;
   std::string prefix_;
   std::vector<ParameterDeclaration> parameters_;
   std::vector<LinearDeclaration> linears_;

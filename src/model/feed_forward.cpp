@@ -22,6 +22,7 @@ class ActivatedFeedForward final : public FeedForward {
     inner_ = declaration.saved("mlp.inner", Shape::activation, width);
     activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
     declaration.own_x(down_, activated_);
+    declaration.writes_residual(down_);
     d_inner_ = declaration.scratch("mlp.d_inner", width);
     d_activated_ = declaration.scratch("mlp.d_activated", model.intermediate_size);
   }

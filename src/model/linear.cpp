@@ -19,10 +19,14 @@ std::uint32_t without_micro_batch(const RandomKey& key) {
 std::uint32_t linear_of(const RandomKey& key) { return without_micro_batch(key) / kTensorCount; }
 Tensor tensor_of(const RandomKey& key) { return kTensors[without_micro_batch(key) % kTensorCount]; }
 
-const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor) {
-  const QuantSpec& first = recipe.slot(first_orientation(tensor));
-  return first.scale_source == ScaleSource::delayed ? first
-                                                    : recipe.slot(second_orientation(tensor));
+Slot history_slot(const LinearRecipe& recipe, Slot slot) {
+  const Slot first = first_orientation(tensor_of(slot));
+  const QuantSpec &a = recipe.slot(first), &b = recipe.slot(other_orientation(first));
+  const bool is_one = a.scale_source == ScaleSource::delayed && a.scale_source == b.scale_source &&
+                      a.format == b.format && a.scale == b.scale &&
+                      a.history_length == b.history_length &&
+                      a.amax_algorithm == b.amax_algorithm && !a.transform && !b.transform;
+  return is_one ? first : slot;
 }
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
@@ -120,9 +124,9 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   if (is_second_orientation(slot) && spec.orientation_source != OrientationSource::high_precision) {
     workspace_.reserve("dequantized", backend_.storage(DType::f32), k, rows);
   }
-  if (spec.scale_source == ScaleSource::delayed && states_[tensor_of(slot)].empty()) {
-    states_[tensor_of(slot)] = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
-  }
+  if (spec.scale_source != ScaleSource::delayed) return;
+  TensorView& state = states_[history_slot(recipe_, slot)];
+  if (state.empty()) state = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
 }
 
 TensorView Linear::source_of(Slot slot, const TensorView& original) {
@@ -185,14 +189,14 @@ bool Linear::bind(Slot slot, const TensorView& source) {
 bool Linear::is_warming_up(Slot slot) const {
   const QuantSpec& spec = recipe_.slot(slot);
   return spec.scale_source == ScaleSource::delayed &&
-         history_steps_[tensor_of(slot)] < spec.warmup_steps;
+         history_steps_[history_slot(recipe_, slot)] < spec.warmup_steps;
 }
 
 bool Linear::is_without_history(Slot slot) const {
   const QuantSpec& spec = recipe_.slot(slot);
   if (spec.scale_source != ScaleSource::delayed || is_warming_up(slot)) return false;
   const int first_scale = spec.amax_algorithm == AmaxAlgorithm::window ? spec.history_length : 1;
-  return history_steps_[tensor_of(slot)] < first_scale;
+  return history_steps_[history_slot(recipe_, slot)] < first_scale;
 }
 
 void Linear::rescale_in_warmup(const StepContext& context, Slot slot, const TensorView& source) {
@@ -225,17 +229,22 @@ void Linear::quantize(const StepContext& context, Slot slot, const TensorView& o
   const TensorView source = source_of(slot, original);
   if (bind(slot, source)) {
     backend_.run(ops::Quantize{source, is_second_orientation(slot), key_of(context, slot),
-                               states_[tensor_of(slot)], operand(slot)});
+                               state_of(slot), operand(slot)});
     rescale_in_warmup(context, slot, source);
   }
   measure(context, slot, original);
 }
 
+const TensorView& Linear::state_of(Slot slot) const { return states_[history_slot(recipe_, slot)]; }
+
 bool Linear::have_one_source(Slot first) const {
   const Slot second = other_orientation(first);
+  // An operation for both takes the state of the first.
+  const bool has_own_history = recipe_.slot(second).scale_source == ScaleSource::delayed &&
+                               history_slot(recipe_, second) == second;
   // The two copies belong to different GEMMs, whose drawn signs differ.
   const bool transforms = recipe_.slot(first).transform || recipe_.slot(second).transform;
-  return !transforms &&
+  return !transforms && !has_own_history &&
          recipe_.slot(second).orientation_source == OrientationSource::high_precision;
 }
 
@@ -255,7 +264,7 @@ void Linear::produce_both(const StepContext& context, Slot first, const ops::Pro
   const TensorView& output = ops::output_of(producer);
   const bool keeps_output =
       is_read || context.log_statistics || is_warming_up(first) || is_warming_up(second);
-  backend_.run(ops::ProduceQuantize{producer, key_of(context, first), states_[tensor_of(first)],
+  backend_.run(ops::ProduceQuantize{producer, key_of(context, first), state_of(first),
                                     operand(first), &operand(second), keeps_output});
   rescale_in_warmup(context, first, output);
   rescale_in_warmup(context, second, output);
@@ -270,8 +279,8 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
     quantize(context, second, original);
     return;
   }
-  backend_.run(ops::QuantizeBoth{original, key_of(context, first), states_[tensor_of(first)],
-                                 operand(first), operand(second)});
+  backend_.run(ops::QuantizeBoth{original, key_of(context, first), state_of(first), operand(first),
+                                 operand(second)});
   rescale_in_warmup(context, first, original);
   rescale_in_warmup(context, second, original);
   measure(context, first, original);
@@ -346,8 +355,8 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return forward(context, x, y);
   }
-  backend_.run(ops::ProduceQuantize{producer, key_of(context, kSlot), states_[tensor_of(kSlot)],
-                                    operand(kSlot)});
+  backend_.run(
+      ops::ProduceQuantize{producer, key_of(context, kSlot), state_of(kSlot), operand(kSlot)});
   rescale_in_warmup(context, kSlot, x);
   measure(context, kSlot, x);
   multiply_forward(x, y);
@@ -385,15 +394,15 @@ void Linear::backward(const StepContext& context, const TensorView& x,
 }
 
 void Linear::update_delayed_scales() {
-  for (const Tensor tensor : kTensors) {
-    if (states_[tensor].empty()) continue;
-    backend_.run(ops::UpdateDelayedScale{delayed_spec(recipe_, tensor), states_[tensor]});
+  for (const Slot slot : kSlots) {
+    if (states_[slot].empty()) continue;
+    backend_.run(ops::UpdateDelayedScale{recipe_.slot(slot), states_[slot]});
   }
 }
 
 void Linear::end_step() {
-  for (const Tensor tensor : kTensors) {
-    if (!states_[tensor].empty()) ++history_steps_[tensor];
+  for (const Slot slot : kSlots) {
+    if (!states_[slot].empty()) ++history_steps_[slot];
   }
 }
 

@@ -20,9 +20,10 @@ struct StepContext {
   bool log_statistics = false;
 };
 
-/// The quantizer that the delayed-scaling state of a tensor belongs to: that of the first
-/// orientation, or of the second if it alone is delayed.
-const QuantSpec& delayed_spec(const LinearRecipe& recipe, Tensor tensor);
+/// The slot whose state the delayed scale of `slot` is taken from. Orientations that derive the
+/// same scale from the same amaxes have one state, that of the first. Others have a state each,
+/// which sees the amaxes of what the slot quantizes: of one unquantized tensor, they are the same.
+Slot history_slot(const LinearRecipe& recipe, Slot slot);
 
 /// The layer and the tensor that a random key of Linear belongs to.
 std::uint32_t linear_of(const RandomKey& key);
@@ -84,12 +85,13 @@ class Linear {
 
   /// An OperandStatistics of each slot's operand on the last logged step, u8.
   const TensorView& statistics() const { return statistics_; }
-  /// Delayed-scaling state of x, w and dy, part of a checkpoint; empty without delayed scaling.
-  const PerTensor<TensorView>& delayed_states() const { return states_; }
+  /// States of delayed scales, part of a checkpoint; empty but for the slots that history_slot
+  /// gives for a delayed one.
+  const PerSlot<TensorView>& delayed_states() const { return states_; }
   /// Steps whose amaxes each of them has seen.
-  const PerTensor<std::int64_t>& history_steps() const { return history_steps_; }
+  const PerSlot<std::int64_t>& history_steps() const { return history_steps_; }
   /// Continues a history of `steps` steps, whose state has been put into delayed_states().
-  void continue_history(Tensor tensor, std::int64_t steps) { history_steps_[tensor] = steps; }
+  void continue_history(Slot slot, std::int64_t steps) { history_steps_[slot] = steps; }
   /// Smoothing factors of fprop, dgrad and wgrad, part of a checkpoint; empty without smoothing.
   const PerGemm<TensorView>& smoothing_factors() const { return factors_; }
 
@@ -111,6 +113,8 @@ class Linear {
   /// read with its rows contiguous.
   bool is_source(Slot slot, const TensorView& source) const;
   void be_source(Slot slot, const TensorView& source);
+  /// The state behind a delayed scale; empty where the slot has none.
+  const TensorView& state_of(Slot slot) const;
   /// True where both orientations of a tensor are made from it, in one step.
   bool have_one_source(Slot first) const;
   /// keeps_codes() as far as the recipe is concerned.
@@ -158,8 +162,8 @@ class Linear {
   PerSlot<QuantizedOperand> operands_;
   QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has
   TensorView statistics_;
-  PerTensor<TensorView> states_;
-  PerTensor<std::int64_t> history_steps_{};
+  PerSlot<TensorView> states_;
+  PerSlot<std::int64_t> history_steps_{};
   PerGemm<TensorView> factors_;
 };
 

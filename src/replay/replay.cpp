@@ -36,6 +36,7 @@ void Replay::prepare() {
     is_at_work_ = !execution_.is_stage_done();
     if (!is_at_work_) execution_.end_stage();
   }
+  if (execution_.is_recipe_due()) execution_.change_recipe();
 }
 
 StepTaken Replay::step(OperationObserver* observer) {

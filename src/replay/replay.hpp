@@ -39,7 +39,7 @@ class Replay {
   std::int64_t total_steps() const { return execution_.total_steps(); }
   /// True when there is no further step.
   bool is_complete() const;
-  /// Begins the stage of the next step, where that is a new one.
+  /// Begins the stage of the next step, where that is a new one, and its recipe.
   void prepare();
   /// After prepare(). `observer` sees its operations.
   StepTaken step(OperationObserver* observer = nullptr);

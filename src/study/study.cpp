@@ -48,18 +48,25 @@ std::string pairing_key(const RunConfig& config) {
   neutral.name.clear();
   neutral.logging = LoggingConfig{};
   if (neutral.backend != "truth") neutral.backend = RunConfig{}.backend;
-  for (StageConfig& stage : neutral.stages) stage.recipe.clear();
+  for (StageConfig& stage : neutral.stages) {
+    stage.recipe.clear();
+    stage.recipe_at.clear();
+    stage.fallback.reset();
+  }
   return to_toml(neutral);
 }
 
 /// Fills in which arms are baselines and which arm is compared with which: the one owner of the
-/// pairing of a study. Of several baselines that an arm could be compared with, the first counts.
-void pair_with_baselines(const StudyConfig& study, std::vector<PlannedArm>& arms) {
+/// pairing of a study. `twins` are the configurations that the arms would have as baselines. Of
+/// several baselines that an arm could be compared with, the first counts.
+void pair_with_baselines(const StudyConfig& study, const std::vector<RunConfig>& twins,
+                         std::vector<PlannedArm>& arms) {
   std::map<std::string, std::string> baselines;  // the baseline arm of every key
   std::vector<std::string> keys;
-  for (PlannedArm& arm : arms) {
-    keys.push_back(pairing_key(arm.config));
-    arm.is_baseline = runs_baseline(study, arm.config);
+  for (std::size_t i = 0; i < arms.size(); ++i) {
+    PlannedArm& arm = arms[i];
+    keys.push_back(pairing_key(twins[i]));
+    arm.is_baseline = runs_baseline(study, arm.config) && pairing_key(arm.config) == keys.back();
     if (arm.is_baseline) baselines.emplace(keys.back(), arm.name);
   }
   for (std::size_t i = 0; i < arms.size(); ++i) {
@@ -396,16 +403,22 @@ StudyPlan plan_study(const StudyConfig& study) {
     keep_stages(study, true, config);
     plan.shared.push_back(resolved(config));
   }
-  for (const StudyArm& arm : study.arms) {
-    RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
+  const auto planned = [&](const StudyArm& arm, RunConfig config) {
     config.name = arm.name;
-    if (!arm.shared_run.empty()) {
-      keep_stages(study, false, config);
-      config.init_from.clear();  // the shared run starts from it, the arms from the shared run
-    }
-    plan.arms.push_back({arm.name, resolved(config), false, "", arm.shared_run, arm.assignments});
+    if (!study.shared_stages.empty()) keep_stages(study, false, config);
+    // The shared run starts from it, the arms from the shared run.
+    if (!arm.shared_run.empty()) config.init_from.clear();
+    return resolved(config);
+  };
+  std::vector<RunConfig> twins;
+  for (const StudyArm& arm : study.arms) {
+    const RunConfig config = configure(study, "arm '" + arm.name + "'", arm.assignments);
+    plan.arms.push_back(
+        {arm.name, planned(arm, config), false, "", arm.shared_run, arm.assignments});
+    twins.push_back(study.baseline_set.empty() ? plan.arms.back().config
+                                               : planned(arm, configure_as_baseline(study, arm)));
   }
-  pair_with_baselines(study, plan.arms);
+  pair_with_baselines(study, twins, plan.arms);
   return plan;
 }
 

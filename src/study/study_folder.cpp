@@ -81,7 +81,8 @@ std::string difference_alone(const RunMeta& stored, const RunConfig& arm, RunChe
 }
 
 /// The same for an arm that starts from a shared run, as far as that is complete. Without its
-/// checkpoint, what it wrote about its last weights stands for them.
+/// checkpoint, what it wrote about its last weights stands for them; what would grow out of them is
+/// not known then.
 std::string difference_after(const RunMeta& stored, const PlannedArm& arm,
                              const fs::path& directory, const std::optional<RunStatus>& shared,
                              RunCheck& check) {
@@ -94,7 +95,7 @@ std::string difference_after(const RunMeta& stored, const PlannedArm& arm,
   anywhere.init_from.clear();
   const std::string text = difference_from(stored, config, check.identity(anywhere));
   const bool truth = done && (stored.backend == "truth" || shared->meta.backend == "truth");
-  if (!text.empty() || !done || truth) return text;
+  if (!text.empty() || !done || truth || config.growth) return text;
   const std::string weights = hex16(shared->final_weight_hash);
   if (stored.initial_weights_hash == weights) return {};
   return fmt::format("{} was {}, now {}", kInitialWeights, stored.initial_weights_hash, weights);

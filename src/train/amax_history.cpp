@@ -4,8 +4,23 @@
 
 namespace fp8lab {
 
-std::string amax_history_name(const std::string& layer, Tensor tensor) {
-  return layer + "/" + tensor_name(tensor);
+std::string amax_history_name(const std::string& layer, Slot slot) {
+  return layer + "/" +
+         (is_second_orientation(slot) ? slot_name(slot) : tensor_name(tensor_of(slot)));
+}
+
+std::optional<HistoryOwner> amax_history_owner(const std::string& name) {
+  const std::size_t slash = name.rfind('/');
+  if (slash == std::string::npos) return std::nullopt;
+  const std::string layer = name.substr(0, slash), word = name.substr(slash + 1);
+  if (const std::optional<Tensor> tensor = tensor_from_name(word)) {
+    return HistoryOwner{layer, first_orientation(*tensor)};
+  }
+  for (const Tensor tensor : kTensors) {
+    const Slot second = second_orientation(tensor);
+    if (word == slot_name(second)) return HistoryOwner{layer, second};
+  }
+  return std::nullopt;
 }
 
 bool continues(const AmaxHistories& histories, const std::string& name, const QuantSpec& spec) {
@@ -28,14 +43,14 @@ AmaxHistories amax_histories(Backend& backend,
                              const std::vector<std::unique_ptr<Linear>>& linears) {
   AmaxHistories histories;
   for (const auto& linear : linears) {
-    for (const Tensor tensor : kTensors) {
-      const TensorView& view = linear->delayed_states()[tensor];
+    for (const Slot slot : kSlots) {
+      const TensorView& view = linear->delayed_states()[slot];
       if (view.empty()) continue;
-      AmaxHistory history{delayed_spec(linear->recipe(), tensor),
+      AmaxHistory history{linear->recipe().slot(slot),
                           std::vector<float>(static_cast<std::size_t>(view.size())),
-                          linear->history_steps()[tensor]};
+                          linear->history_steps()[slot]};
       backend.download(history.state.data(), view);
-      histories[amax_history_name(linear->name(), tensor)] = std::move(history);
+      histories[amax_history_name(linear->name(), slot)] = std::move(history);
     }
   }
   return histories;
@@ -45,17 +60,17 @@ std::vector<std::string> continue_histories(Backend& backend, const AmaxHistorie
                                             const std::vector<std::unique_ptr<Linear>>& linears) {
   std::vector<std::string> missing;
   for (const auto& linear : linears) {
-    for (const Tensor tensor : kTensors) {
-      const TensorView& view = linear->delayed_states()[tensor];
+    for (const Slot slot : kSlots) {
+      const TensorView& view = linear->delayed_states()[slot];
       if (view.empty()) continue;
-      const std::string name = amax_history_name(linear->name(), tensor);
-      if (!continues(histories, name, delayed_spec(linear->recipe(), tensor))) {
+      const std::string name = amax_history_name(linear->name(), slot);
+      if (!continues(histories, name, linear->recipe().slot(slot))) {
         missing.push_back(name);
         continue;
       }
       const AmaxHistory& history = histories.at(name);
       backend.upload(view, history.state.data());
-      linear->continue_history(tensor, history.steps);
+      linear->continue_history(slot, history.steps);
     }
   }
   return missing;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@
 
 namespace fp8lab {
 
-/// The state of one tensor's delayed scale. It means something to the quantizer that wrote it
+/// The state of one delayed scale. It means something to the quantizer that wrote it
 /// alone: the scale in force belongs to a format, the amaxes to a history of one length.
 struct AmaxHistory {
   QuantSpec spec;
@@ -27,11 +28,19 @@ struct AmaxHistory {
   }
 };
 
-/// By "LAYER/x", "LAYER/w" or "LAYER/dy".
+/// By "LAYER/x", "LAYER/w" or "LAYER/dy"; of a second orientation that has its own,
+/// "LAYER/wgrad.x".
 using AmaxHistories = std::map<std::string, AmaxHistory>;
 
-/// The name of a layer's tensor in AmaxHistories.
-std::string amax_history_name(const std::string& layer, Tensor tensor);
+/// The name in AmaxHistories of a layer's state of `slot` (history_slot).
+std::string amax_history_name(const std::string& layer, Slot slot);
+
+/// What amax_history_name was made from. Nothing for other names.
+struct HistoryOwner {
+  std::string layer;
+  Slot slot;
+};
+std::optional<HistoryOwner> amax_history_owner(const std::string& name);
 
 /// True where `histories` have one called `name` that a tensor quantized by `spec` can continue.
 bool continues(const AmaxHistories& histories, const std::string& name, const QuantSpec& spec);

@@ -10,10 +10,12 @@
 #include <system_error>
 
 #include "src/config/model_table.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/model/decoder.hpp"
+#include "src/model/growth.hpp"
 #include "src/model/weight_names.hpp"
 
 namespace fp8lab {
@@ -149,11 +151,10 @@ constexpr const char* kDelayed = "delayed/";
 std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
   std::string text;
   for (const auto& linear : linears) {
-    for (const Tensor tensor : kTensors) {
-      if (linear->delayed_states()[tensor].empty()) continue;
-      text +=
-          fmt::format("{}{}={}", text.empty() ? "" : ",", amax_history_name(linear->name(), tensor),
-                      linear->history_steps()[tensor]);
+    for (const Slot slot : kSlots) {
+      if (linear->delayed_states()[slot].empty()) continue;
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",",
+                          amax_history_name(linear->name(), slot), linear->history_steps()[slot]);
     }
   }
   return text;
@@ -263,11 +264,10 @@ AmaxHistories read_histories(const CheckpointFile& file) {
       throw Error(fmt::format("{}: tensor '{}' is {}, an F32 one is needed", file.file().path(),
                               tensor.name, shape_text(tensor)));
     }
-    const std::size_t slash = name.rfind('/');
+    const HistoryOwner owner = amax_history_owner(name).value();
     const LinearRecipe& linear =
-        recipe.for_layer(name.substr(0, slash), static_cast<int>(model.num_hidden_layers));
-    const std::optional<Tensor> of = tensor_from_name(std::string_view(name).substr(slash + 1));
-    AmaxHistory history{delayed_spec(linear, of.value()), {}, count};
+        recipe.for_layer(owner.layer, static_cast<int>(model.num_hidden_layers));
+    AmaxHistory history{linear.slot(owner.slot), {}, count};
     history.state.resize(static_cast<std::size_t>(tensor.size()));
     file.verify(tensor);
     read_elements(tensor, 0, history.state);
@@ -302,9 +302,9 @@ void for_each_state(const CheckpointScope& scope,
   }
   visit("scalars", scope.scalars);
   for (const auto& linear : scope.linears) {
-    for (const Tensor tensor : kTensors) {
-      const TensorView& state = linear->delayed_states()[tensor];
-      if (!state.empty()) visit(kDelayed + amax_history_name(linear->name(), tensor), state);
+    for (const Slot slot : kSlots) {
+      const TensorView& state = linear->delayed_states()[slot];
+      if (!state.empty()) visit(kDelayed + amax_history_name(linear->name(), slot), state);
     }
   }
   for_each_factor(scope.linears, visit);
@@ -313,7 +313,7 @@ void for_each_state(const CheckpointScope& scope,
 std::uint64_t save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
                               const RunPosition& position, const std::string& identity,
                               const Recipe& recipe) {
-  const Metadata metadata = {
+  Metadata metadata = {
       {"schema", kSchema},
       {"identity", identity},
       {"model", model_table_text(scope.parameters.model())},
@@ -325,6 +325,8 @@ std::uint64_t save_checkpoint(const std::filesystem::path& path, const Checkpoin
       {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
       {"streams", streams_text(position.streams)},
       {"history_steps", history_steps_text(scope.linears)}};
+  if (position.recipe > 0) metadata["stage_recipe"] = std::to_string(position.recipe);
+  if (position.fallback != FallbackState{}) metadata["fallback"] = fallback_text(position.fallback);
   std::vector<TensorHeader> headers;
   std::vector<TensorView> views;
   for_each_state(scope, [&](const std::string& name, const TensorView& view) {
@@ -365,6 +367,14 @@ RunPosition parse_position(const Metadata& metadata, const std::string& origin) 
   position.tokens = integer(metadata, origin, "tokens");
   position.seconds = static_cast<double>(integer(metadata, origin, "microseconds")) * 1e-6;
   position.streams = parse_streams(metadata, origin);
+  if (metadata.count("stage_recipe") > 0) {
+    position.recipe = integer(metadata, origin, "stage_recipe");
+  }
+  if (const auto found = metadata.find("fallback"); found != metadata.end()) {
+    const std::optional<FallbackState> state = parse_fallback(found->second);
+    if (!state) throw Error(origin + ": field 'fallback' is no FALLEN:STEPS:LOSS:NORM");
+    position.fallback = *state;
+  }
   return position;
 }
 
@@ -378,8 +388,7 @@ std::map<std::string, std::int64_t> parse_history_steps(const Metadata& metadata
     std::int64_t count = -1;
     if (equals < end) std::from_chars(text.data() + equals + 1, text.data() + end, count);
     const std::string name = equals < end ? text.substr(begin, equals - begin) : std::string();
-    const std::size_t slash = name.rfind('/');
-    if (count < 0 || slash == std::string::npos || !tensor_from_name(name.substr(slash + 1))) {
+    if (count < 0 || !amax_history_owner(name)) {
       throw Error(origin + ": field 'history_steps' is no list of LAYER/x=STEPS");
     }
     steps[name] = count;
@@ -410,6 +419,9 @@ void check_position(const RunPosition& position, const RunConfig& config,
     step += config.stages[static_cast<std::size_t>(i)].steps;
   }
   refuse("step", position.step, step, step);
+  refuse("stage_recipe", position.recipe, 0,
+         static_cast<std::int64_t>(recipes_of(config, stage).size()) - 1);
+  refuse("fallback", position.fallback.fallen ? 1 : 0, 0, stage.fallback ? 1 : 0);
   refuse("number of streams", static_cast<std::int64_t>(position.streams.size()),
          position.stage + 1, position.stage + 1);
 }
@@ -422,9 +434,9 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
   const std::map<std::string, std::int64_t> steps =
       parse_history_steps(file.file().metadata(), file.file().path());
   for (const auto& linear : scope.linears) {
-    for (const Tensor tensor : kTensors) {
-      const auto found = steps.find(amax_history_name(linear->name(), tensor));
-      if (found != steps.end()) linear->continue_history(tensor, found->second);
+    for (const Slot slot : kSlots) {
+      const auto found = steps.find(amax_history_name(linear->name(), slot));
+      if (found != steps.end()) linear->continue_history(slot, found->second);
     }
   }
   refresh_working_copies(scope.backend, scope.parameters);
@@ -432,6 +444,11 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
 
 AmaxHistories read_amax_histories(const std::filesystem::path& path) {
   return read_histories(CheckpointFile(path));
+}
+
+AmaxHistories initial_histories(const RunConfig& config, const std::filesystem::path& initial) {
+  if (config.growth || !is_checkpoint(initial)) return {};
+  return read_amax_histories(initial);
 }
 
 void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
@@ -470,11 +487,19 @@ std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::pat
   return std::make_unique<CheckpointTensors>(path, model);
 }
 
-void load_weights(const std::filesystem::path& path, Parameters& parameters) {
-  const std::unique_ptr<ModelTensors> tensors =
-      is_checkpoint(path) ? open_checkpoint_tensors(path, parameters.model())
-                          : open_model_tensors(path);
-  load_parameters(*tensors, path.string(), parameters);
+std::unique_ptr<ModelTensors> open_weights(const std::filesystem::path& path,
+                                           const ModelConfig& model,
+                                           const std::optional<GrowthConfig>& growth) {
+  const ModelConfig stored = growth ? model_before(*growth, model) : model;
+  std::unique_ptr<ModelTensors> tensors =
+      is_checkpoint(path) ? open_checkpoint_tensors(path, stored)
+                          : fit_to_model(open_model_tensors(path), path.string(), stored);
+  return growth ? grown(std::move(tensors), *growth, model) : std::move(tensors);
+}
+
+void load_weights(const std::filesystem::path& path, Parameters& parameters,
+                  const std::optional<GrowthConfig>& growth) {
+  load_parameters(*open_weights(path, parameters.model(), growth), path.string(), parameters);
 }
 
 }  // namespace fp8lab

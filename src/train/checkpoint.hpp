@@ -15,6 +15,7 @@
 #include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
 #include "src/train/amax_history.hpp"
+#include "src/train/fallback.hpp"
 
 namespace fp8lab {
 
@@ -26,6 +27,10 @@ struct RunPosition {
   std::int64_t tokens = 0;
   double seconds = 0;
   std::vector<StreamPosition> streams;  ///< of the stages begun so far
+  /// The recipe at work, of recipes_of the stage; a change that is due after the last step may be
+  /// made already or not.
+  std::int64_t recipe = 0;
+  FallbackState fallback;  ///< of the stage
 };
 
 /// What a checkpoint covers: weights, moments, step scalars, and what the quantizers of `linears`
@@ -78,6 +83,10 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
 /// The amax histories in a checkpoint. Throws Error as load_checkpoint does.
 AmaxHistories read_amax_histories(const std::filesystem::path& path);
 
+/// Those with which a run of `config` starts from the weights `initial`: none where these are no
+/// checkpoint, and none where layers of a grown model have no history of their own.
+AmaxHistories initial_histories(const RunConfig& config, const std::filesystem::path& initial);
+
 /// Restores what the quantizers of `linears` remember: states of delayed scaling, and factors of
 /// smoothing where the checkpoint has them; the first pass takes others anew. Throws Error naming
 /// the state that a checkpoint under another recipe lacks.
@@ -98,9 +107,15 @@ ModelConfig read_checkpoint_model(const std::filesystem::path& path);
 std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
                                                       const ModelConfig& model);
 
-/// Sets the weights alone, to start a run: from a checkpoint, a Hugging Face folder, or a
-/// safetensors file with Hugging Face names. Throws Error naming the file and the tensor that does
-/// not fit.
-void load_weights(const std::filesystem::path& path, Parameters& parameters);
+/// The weights of `model` that a checkpoint, a Hugging Face folder, or a safetensors file with
+/// Hugging Face names holds; with `growth` those that grow out of a shallower model's. Throws Error
+/// naming the file and the tensor that does not fit.
+std::unique_ptr<ModelTensors> open_weights(const std::filesystem::path& path,
+                                           const ModelConfig& model,
+                                           const std::optional<GrowthConfig>& growth = {});
+
+/// Sets the weights alone, to start a run. Throws Error as open_weights does.
+void load_weights(const std::filesystem::path& path, Parameters& parameters,
+                  const std::optional<GrowthConfig>& growth = {});
 
 }  // namespace fp8lab

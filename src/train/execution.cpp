@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
+#include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/io/hash.hpp"
 #include "src/model/stress.hpp"
@@ -19,6 +21,23 @@ namespace fp8lab {
 namespace {
 
 constexpr std::uint32_t kDataStream = 0x5eed;
+
+/// The parameter with the first gradient that is not finite, or with the largest norm.
+std::string outstanding_gradient(Backend& backend, const Parameters& parameters) {
+  std::string name;
+  double largest = -1;
+  for (const Parameter& parameter : parameters.all()) {
+    if (parameter.gradient().dtype == DType::f64) continue;
+    std::vector<float> values(static_cast<std::size_t>(parameter.gradient().size()));
+    download_floats(backend, parameter.gradient(), values);
+    double squares = 0;
+    for (const float value : values) squares += static_cast<double>(value) * value;
+    if (!std::isfinite(squares)) return parameter.name();
+    if (squares > largest) name = parameter.name();
+    largest = std::max(largest, squares);
+  }
+  return name;
+}
 
 }  // namespace
 
@@ -35,8 +54,11 @@ Execution::Execution(const RunConfig& config, Backend& backend,
       say_(std::move(say)),
       recipe_(load_recipe(config.recipe)) {
   for (const StageConfig& stage : config_.stages) {
-    stage_recipes_.push_back(stage.recipe.empty() ? recipe_ : load_recipe(stage.recipe));
-    validate_stage(config_, stage, stage_recipes_.back(), backend_);
+    std::vector<Recipe>& recipes = recipes_.emplace_back();
+    for (const StageRecipe& of : recipes_of(config_, stage)) {
+      recipes.push_back(load_recipe(of.name));
+      validate_stage(config_, stage, recipes.back(), backend_);
+    }
   }
   this->say("opening the data");
   open_data();
@@ -61,9 +83,10 @@ void Execution::reserve_memory() {
   std::int64_t most = 0;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     const DataSources* const held_out = data_[i].eval ? &*data_[i].eval : nullptr;
-    const MemoryPlan plan =
-        plan_memory(config_, config_.stages[i], stage_recipes_[i], backend_, held_out);
-    most = std::max(most, plan.total());
+    for (const Recipe& recipe : recipes_[i]) {
+      const MemoryPlan plan = plan_memory(config_, config_.stages[i], recipe, backend_, held_out);
+      most = std::max(most, plan.total());
+    }
   }
   backend_.reserve(static_cast<std::size_t>(most));
 }
@@ -71,10 +94,13 @@ void Execution::reserve_memory() {
 void Execution::load_initial_weights(const std::filesystem::path& init_from) {
   memory_->parameters.initialize(config_.seed);
   const std::filesystem::path& initial = init_from.empty() ? config_.init_from : init_from;
+  if (initial.empty() && config_.growth) {
+    throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
+  }
   if (!initial.empty()) {
     say("loading weights of " + initial.string());
-    load_weights(initial, memory_->parameters);
-    if (is_checkpoint(initial)) histories_ = read_amax_histories(initial);
+    load_weights(initial, memory_->parameters, config_.growth);
+    histories_ = initial_histories(config_, initial);
   }
   memory_->parameters.round_weights(config_.seed);
   say("hashing weights and data");
@@ -123,7 +149,6 @@ StreamPosition Execution::first_position() const {
 }
 
 void Execution::continue_amax_histories(std::vector<EventRecord>& events) {
-  if (stage().reset_amax_history) return;
   const std::vector<std::string> missing =
       continue_histories(backend_, histories_, transformer_->linears());
   if (missing.empty() || histories_.empty()) return;
@@ -142,8 +167,7 @@ std::vector<EventRecord> Execution::begin_stage() {
   const StageConfig& config = stage();
   std::vector<EventRecord> events;
   mark_ = backend_.memory_mark();
-  transformer_ =
-      make_transformer(backend_, memory_->parameters, config_, config, stage_recipes_[i]);
+  make_model();
   const bool resumed = position_.streams.size() == i + 1;
   if (!resumed) position_.streams.push_back(first_position());
   data_[i].stream.seek(position_.streams[i]);
@@ -151,13 +175,64 @@ std::vector<EventRecord> Execution::begin_stage() {
     load_checkpoint(checkpoint_, scope());
     return events;
   }
-  continue_amax_histories(events);
+  if (!config.reset_amax_history) continue_amax_histories(events);
   // The bounds of weights are of the first stage at the latest.
   if (config.reset_optimizer || position_.stage == 0) {
     memory_->parameters.reset_optimizer();
     backend_.fill_zero(memory_->step.scalars);
   }
   return events;
+}
+
+const Recipe& Execution::recipe_at_work() const {
+  return recipes_[static_cast<std::size_t>(position_.stage)]
+                 [static_cast<std::size_t>(position_.recipe)];
+}
+
+void Execution::make_model() {
+  transformer_ =
+      make_transformer(backend_, memory_->parameters, config_, stage(), recipe_at_work());
+}
+
+bool Execution::is_recipe_due() const {
+  const std::size_t next =
+      recipe_of_step(stage(), position_.stage_step + 1, position_.fallback.fallen);
+  return !is_stage_done() && next != static_cast<std::size_t>(position_.recipe);
+}
+
+std::vector<EventRecord> Execution::change_recipe() {
+  FP8LAB_ASSERT(is_recipe_due());
+  const std::string before = recipe_at_work().name;
+  histories_ = amax_histories(backend_, transformer_->linears());
+  transformer_.reset();
+  backend_.release_to(mark_);
+  position_.recipe = static_cast<std::int64_t>(
+      recipe_of_step(stage(), position_.stage_step + 1, position_.fallback.fallen));
+  make_model();
+  std::vector<EventRecord> events = {
+      {position_.step + 1, "recipe_changed",
+       fmt::format("from {} to {} ({}), after {} steps of stage {}", before, recipe_at_work().name,
+                   recipe_at_work().hash, position_.stage_step, stage().name)}};
+  continue_amax_histories(events);
+  return events;
+}
+
+bool Execution::may_fall_back(std::int64_t trained_tokens) const {
+  return stage().fallback && !position_.fallback.fallen && trained_tokens > 0 &&
+         position_.stage_step + 1 < stage().steps;
+}
+
+StepSigns Execution::signs_of(const StepRecord& record, const StepTaken& taken) const {
+  StepSigns signs;
+  signs.loss = record.loss;
+  signs.gradient_norm = record.grad_norm;
+  signs.statistics = taken.statistics;
+  signs.operand = [this](std::size_t i) {
+    return transformer_->linears()[i / kSlots.size()]->name() + " " +
+           slot_name(kSlots[i % kSlots.size()]);
+  };
+  signs.gradient = [this] { return outstanding_gradient(backend_, memory_->parameters); };
+  return signs;
 }
 
 StepRecord Execution::record_of(const StepResults& results, std::int64_t trained_tokens) const {
@@ -172,6 +247,19 @@ StepRecord Execution::record_of(const StepResults& results, std::int64_t trained
   record.learning_rate = results.scalar(StepScalar::kLearningRate);
   record.weight_hash = results.weight_hash;
   return record;
+}
+
+void Execution::fall_back(StepTaken& taken) {
+  const FallbackConfig& fallback = *stage().fallback;
+  const StepSigns signs = signs_of(taken.record, taken);
+  if (const auto reason = reason_to_fall_back(fallback.when, position_.fallback, signs)) {
+    position_.fallback.fallen = true;
+    taken.fallback =
+        EventRecord{taken.record.step, "fallback",
+                    fmt::format("{}; recipe {} from the next step on", *reason,
+                                recipes_[static_cast<std::size_t>(position_.stage)].back().name)};
+  }
+  remember(fallback.when, signs, position_.fallback);
 }
 
 StepTaken Execution::step(const InspectStep& inspect) {
@@ -203,6 +291,12 @@ StepTaken Execution::step(const InspectStep& inspect) {
   if (is_due(config_.logging.update_errors_every_steps)) taken.update_errors.emplace(backend_);
   const UpdateSpec& update = config_.optimizer.update;
   step.begin_update(update, config_.seed, taken.trained_tokens);
+  const bool may_fall = may_fall_back(taken.trained_tokens);
+  bool updates = true;
+  if (may_fall && config.fallback->when.nonfinite) {
+    const StepRecord record = record_of(step.results(), taken.trained_tokens);
+    updates = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+  }
   const bool inspected = inspect && taken.trained_tokens > 0;
   if (inspected) {
     StepResults so_far = step.results(false, context.log_statistics);
@@ -217,12 +311,14 @@ StepTaken Execution::step(const InspectStep& inspect) {
                step.round_gradients(config_.seed);
              }});
   }
-  step.end_update(update, config_.seed, taken.trained_tokens,
+  if (!updates) taken.update_errors.reset();
+  step.end_update(update, config_.seed, updates ? taken.trained_tokens : 0,
                   taken.update_errors ? &*taken.update_errors : nullptr);
   StepResults results =
       step.results(config_.logging.hash_every_step, context.log_statistics && !inspected);
   if (!inspected) taken.statistics = std::move(results.statistics);
   taken.record = record_of(results, taken.trained_tokens);
+  if (may_fall) fall_back(taken);
 
   ++position_.step;
   ++position_.stage_step;
@@ -234,6 +330,8 @@ StepTaken Execution::step(const InspectStep& inspect) {
 void Execution::end_stage() {
   histories_ = amax_histories(backend_, transformer_->linears());
   position_.stage_step = 0;
+  position_.recipe = 0;
+  position_.fallback = {};
   ++position_.stage;
   transformer_.reset();
   backend_.release_to(mark_);
@@ -242,8 +340,7 @@ void Execution::end_stage() {
 std::uint64_t Execution::save(const std::filesystem::path& checkpoint, double seconds) {
   RunPosition position = position_;
   position.seconds = seconds;
-  return save_checkpoint(checkpoint, scope(), position, hash_of(identity_),
-                         stage_recipes_[static_cast<std::size_t>(position_.stage)]);
+  return save_checkpoint(checkpoint, scope(), position, hash_of(identity_), recipe_at_work());
 }
 
 }  // namespace fp8lab

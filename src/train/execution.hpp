@@ -16,6 +16,7 @@
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
+#include "src/train/fallback.hpp"
 #include "src/train/run_memory.hpp"
 #include "src/train/update_errors.hpp"
 
@@ -43,6 +44,7 @@ struct StepTaken {
   std::vector<std::uint8_t> without_history;  ///< with them: delayed scales that knew no amax yet
   std::optional<UpdateErrors> update_errors;  ///< where they are due
   std::vector<EventRecord> events;            ///< its stresses
+  std::optional<EventRecord> fallback;        ///< why the stage goes on with its fallback's recipe
 };
 
 class Execution {
@@ -71,8 +73,13 @@ class Execution {
   std::vector<EventRecord> begin_stage();
   bool is_stage_done() const { return position_.stage_step == stage().steps; }
   bool is_last_step_done() const { return position_.step == total_steps(); }
-  /// Takes the next step of the stage; the weights are hashed where the configuration says so.
-  /// `inspect` makes no bit another.
+  /// True where the next step of the stage runs under another recipe than the one at work.
+  bool is_recipe_due() const;
+  /// Makes the model of that recipe: transformer() is another one. Weights, moments, data and
+  /// rates go on, amax histories where they fit. Returns what happened. Before the step.
+  std::vector<EventRecord> change_recipe();
+  /// Takes the next step of the stage, whose recipe is at work; the weights are hashed where the
+  /// configuration says so. `inspect` makes no bit another.
   StepTaken step(const InspectStep& inspect = {});
   void end_stage();
   /// Writes a checkpoint of the stage at work; returns the hash of its content. `seconds` is the
@@ -91,7 +98,8 @@ class Execution {
 
   const Identity& identity() const { return identity_; }
   const Recipe& recipe() const { return recipe_; }
-  const std::vector<Recipe>& stage_recipes() const { return stage_recipes_; }
+  /// Of each stage, those of recipes_of.
+  const std::vector<std::vector<Recipe>>& recipes() const { return recipes_; }
   const std::vector<StageData>& data() const { return data_; }
   std::int64_t total_steps() const;
 
@@ -104,6 +112,15 @@ class Execution {
   /// stopped, unless it restarts them.
   StreamPosition first_position() const;
   void continue_amax_histories(std::vector<EventRecord>& events);
+  /// The model of the stage under the recipe at work.
+  void make_model();
+  const Recipe& recipe_at_work() const;
+  /// What a step shows of criteria to fall back.
+  StepSigns signs_of(const StepRecord& record, const StepTaken& taken) const;
+  /// Decides whether the stage falls back after the step.
+  void fall_back(StepTaken& taken);
+  /// True where the stage may fall back after the step at work.
+  bool may_fall_back(std::int64_t trained_tokens) const;
   void say(const std::string& phase) const;
   /// The record of the step at work, which `results` are of.
   StepRecord record_of(const StepResults& results, std::int64_t trained_tokens) const;
@@ -113,7 +130,7 @@ class Execution {
   Backend& backend_;
   Say say_;
   Recipe recipe_;
-  std::vector<Recipe> stage_recipes_;
+  std::vector<std::vector<Recipe>> recipes_;  ///< of each stage, as recipes_of
   std::vector<StageData> data_;
   std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<Transformer> transformer_;

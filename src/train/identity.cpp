@@ -16,14 +16,21 @@ std::string content_hash(const DataSources& sources) {
   return hex16(stream.digest());
 }
 
+std::string recipe_part(const StageConfig& stage, const StageRecipe& recipe) {
+  if (recipe.is_fallback) return "fallback recipe of stage " + stage.name;
+  const std::string first = "recipe of stage " + stage.name;
+  return recipe.after == 0 ? first : fmt::format("{} after {} steps", first, recipe.after);
+}
+
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash) {
   Identity identity = {{"configuration", config.hash}};
   for (std::size_t i = 0; i < config.stages.size(); ++i) {
     const StageConfig& stage = config.stages[i];
     const std::string of_stage = fmt::format(" of stage {}", stage.name);
-    const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
-    identity.emplace_back("recipe" + of_stage, recipe.hash);
+    for (const StageRecipe& recipe : recipes_of(config, stage)) {
+      identity.emplace_back(recipe_part(stage, recipe), load_recipe(recipe.name).hash);
+    }
     identity.emplace_back("training data" + of_stage, content_hash(*stages[i].train));
     if (!stage.eval) continue;
     identity.emplace_back("evaluation data" + of_stage, content_hash(*stages[i].eval));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/data/mixture.hpp"
 #include "src/io/run_log.hpp"
 
@@ -22,6 +23,9 @@ struct StageContents {
   const DataSources* train = nullptr;
   const DataSources* eval = nullptr;  ///< null without an evaluation
 };
+
+/// The name in an Identity of one of the recipes_of a stage.
+std::string recipe_part(const StageConfig& stage, const StageRecipe& recipe);
 
 /// 16 hex digits over all documents of all sources.
 std::string content_hash(const DataSources& sources);

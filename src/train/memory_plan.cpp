@@ -4,6 +4,7 @@
 
 #include "emulation/base/machine.hpp"
 #include "emulation/recording/recording_backend.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/train/run_memory.hpp"
@@ -18,6 +19,16 @@ EvaluationTexts texts_of(const StageConfig& stage, const DataSources* held_out) 
   if (held_out == nullptr) return {stage.sequence_length, 0};
   return fp8lab::texts_of(*stage.eval, *held_out,
                           problems_of(*stage.eval, *held_out, stage.sequence_length));
+}
+
+/// Of the recipe that needs most.
+MemoryPlan largest_plan(const RunConfig& config, const StageConfig& stage, const Backend& backend) {
+  MemoryPlan largest;
+  for (const StageRecipe& recipe : recipes_of(config, stage)) {
+    const MemoryPlan plan = plan_memory(config, stage, load_recipe(recipe.name), backend);
+    if (plan.total() > largest.total()) largest = plan;
+  }
+  return largest;
 }
 
 }  // namespace
@@ -60,13 +71,12 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
 
 void require_memory_of(const RunConfig& config, const Backend& backend) {
   for (const StageConfig& stage : config.stages) {
-    const Recipe recipe = load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
     const std::int64_t data = stage.batch_sequences * stage.sequence_length * kBytesOfToken;
     const auto text = [](std::int64_t bytes) { return memory_text(static_cast<double>(bytes)); };
     std::int64_t needed = data;
     std::string parts;
     if (backend.is_on_host()) {
-      const MemoryPlan plan = plan_memory(config, stage, recipe, backend);
+      const MemoryPlan plan = largest_plan(config, stage, backend);
       needed += plan.total();
       parts = fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
                           text(plan.parameters), text(plan.activations), text(plan.operands),

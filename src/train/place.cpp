@@ -12,6 +12,8 @@ template <class... Calls>
 struct Overloads : Calls... {
   using Calls::operator()...;
 };
+template <class... Calls>
+Overloads(Calls...) -> Overloads<Calls...>;  // for Clang before 17
 
 /// "layers.3" of "layers.3.mlp.down"; empty for what is in no layer.
 std::string block_of(const std::string& name) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "src/config/stage_recipes.hpp"
 #include "src/model/decoder.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/time_plan.hpp"
@@ -47,10 +48,6 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
 
 using Phase = std::function<void(const std::string&)>;
 
-Recipe recipe_of(const RunConfig& config, const StageConfig& stage) {
-  return load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe);
-}
-
 TimePlan timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                Backend& backend, const Phase& phase) {
   phase(fmt::format("timing the operations of stage {}", stage.name));
@@ -62,10 +59,13 @@ TimePlan timed(const RunConfig& config, const StageConfig& stage, const Recipe& 
 RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phase) {
   RunNeeds needs;
   for (const StageConfig& stage : config.stages) {
-    const Recipe recipe = recipe_of(config, stage);
-    needs.bytes = std::max(needs.bytes, plan_memory(config, stage, recipe, backend).total());
-    needs.seconds +=
-        timed(config, stage, recipe, backend, phase).total() * static_cast<double>(stage.steps);
+    for (const StageRecipe& of : recipes_of(config, stage)) {
+      const Recipe recipe = load_recipe(of.name);
+      needs.bytes = std::max(needs.bytes, plan_memory(config, stage, recipe, backend).total());
+      if (of.steps == 0) continue;
+      needs.seconds +=
+          timed(config, stage, recipe, backend, phase).total() * static_cast<double>(of.steps);
+    }
   }
   return needs;
 }
@@ -95,32 +95,53 @@ std::vector<std::string> stage_warnings(const RunConfig& config, const StageConf
   return lines;
 }
 
-std::string describe_plan(const RunConfig& config, Backend& backend, const Phase& phase) {
+namespace {
+
+/// The part of describe_plan about one recipe of a stage; adds to the seconds of the run.
+std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
+                            const StageRecipe& of, Backend& backend, const Phase& phase,
+                            double& seconds) {
   const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
+  const Recipe recipe = load_recipe(of.name);
+  std::string text;
+  if (of.is_fallback) {
+    text += fmt::format("falls back to recipe {} ({})\n", recipe.name, recipe.hash);
+  } else if (of.after > 0) {
+    text += fmt::format("after {} steps: recipe {} ({})\n", of.after, recipe.name, recipe.hash);
+  }
+  text += describe(recipe);
+  validate_stage(config, stage, recipe, backend);
+  for (const std::string& warning : stage_warnings(config, stage, recipe)) {
+    text += fmt::format("warning: {}\n", warning);
+  }
+  const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
+  text += fmt::format(
+      "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}, "
+      "caches {:.1f}\n",
+      mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
+      mib(memory.caches));
+  const TimePlan time = timed(config, stage, recipe, backend, phase);
+  seconds += time.total() * static_cast<double>(of.steps);
+  return text + fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.total(),
+                            describe(time));
+}
+
+}  // namespace
+
+std::string describe_plan(const RunConfig& config, Backend& backend, const Phase& phase) {
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());
   double total = 0;
   for (const StageConfig& stage : config.stages) {
-    const Recipe recipe = recipe_of(config, stage);
+    const std::vector<StageRecipe> recipes = recipes_of(config, stage);
+    const Recipe first = load_recipe(recipes.front().name);
     text += fmt::format("\nstage {}: {} steps of {} x {} tokens, recipe {} ({})\n", stage.name,
-                        stage.steps, stage.batch_sequences, stage.sequence_length, recipe.name,
-                        recipe.hash);
-    text += describe(recipe);
-    validate_stage(config, stage, recipe, backend);
-    for (const std::string& warning : stage_warnings(config, stage, recipe)) {
-      text += fmt::format("warning: {}\n", warning);
+                        stage.steps, stage.batch_sequences, stage.sequence_length, first.name,
+                        first.hash);
+    for (const StageRecipe& recipe : recipes) {
+      text += describe_recipe(config, stage, recipe, backend, phase, total);
     }
-    const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
-    text += fmt::format(
-        "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}, "
-        "caches {:.1f}\n",
-        mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
-        mib(memory.caches));
-    const TimePlan time = timed(config, stage, recipe, backend, phase);
-    total += time.total() * static_cast<double>(stage.steps);
-    text += fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.total(),
-                        describe(time));
   }
   return text + fmt::format("\ntime of all stages about {:.0f} s, without evaluations\n", total);
 }

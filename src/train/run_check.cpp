@@ -4,6 +4,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/model_table.hpp"
+#include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/io/file_kind.hpp"
@@ -46,8 +47,9 @@ void RunCheck::check(const RunConfig& config) {
   std::vector<StageSources> stages;
   for (const StageConfig& stage : config.stages) {
     const std::string where = "stage " + stage.name;
-    validate_stage(config, stage, load_recipe(stage.recipe.empty() ? config.recipe : stage.recipe),
-                   backend(config.backend));
+    for (const StageRecipe& recipe : recipes_of(config, stage)) {
+      validate_stage(config, stage, load_recipe(recipe.name), backend(config.backend));
+    }
     const DataSources& train = sources(stage.data, config.model.vocab_size, where);
     const DataSources* const held_out =
         stage.eval ? &sources(stage.eval->data, config.model.vocab_size, where) : nullptr;
@@ -59,8 +61,12 @@ void RunCheck::check(const RunConfig& config) {
 }
 
 const Identity& RunCheck::initial_state(const RunConfig& config) {
-  const std::string key =
+  std::string key =
       config.backend + "\n" + config.init_from.string() + "\n" + model_table_text(config.model);
+  if (config.growth) {
+    key += fmt::format("{} {} {}", config.growth->from_layers,
+                       static_cast<int>(config.growth->order), config.growth->silent_copies);
+  }
   if (const auto known = initial_states_.find(key); known != initial_states_.end()) {
     return known->second;
   }
@@ -69,14 +75,12 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   Identity state;
   {
     Parameters weights(memory, config.model, storage_of(config), DType::f32, Purpose::inference);
-    load_weights(config.init_from, weights);
+    load_weights(config.init_from, weights, config.growth);
     state.emplace_back(kInitialWeights, hex16(weights.hash()));
   }
   memory.release_to(mark);
-  if (is_checkpoint(config.init_from)) {
-    const AmaxHistories histories = read_amax_histories(config.init_from);
-    if (!histories.empty()) state.emplace_back(kInitialHistories, hex16(hash_of(histories)));
-  }
+  const AmaxHistories histories = initial_histories(config, config.init_from);
+  if (!histories.empty()) state.emplace_back(kInitialHistories, hex16(hash_of(histories)));
   return initial_states_.emplace(key, std::move(state)).first->second;
 }
 

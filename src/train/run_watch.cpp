@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "src/config/stage_recipes.hpp"
 #include "src/io/run_reader.hpp"
 
 namespace fp8lab {
@@ -78,9 +79,18 @@ std::string value_text(const WarningScore& score) {
 RunWatch::RunWatch(const RunConfig& config, ObservedBackend& backend, Execution& execution)
     : config_(config), backend_(backend), execution_(execution), warnings_(config.warnings) {}
 
+void RunWatch::begin_recipe(std::int64_t stage, std::size_t recipe) {
+  const Recipe& of = execution_.recipes()[static_cast<std::size_t>(stage)][recipe];
+  warnings_.begin_stage(watched_operands(execution_.parameters(), of));
+}
+
+void RunWatch::change_recipe() {
+  const RunPosition& position = execution_.position();
+  begin_recipe(position.stage, static_cast<std::size_t>(position.recipe));
+}
+
 void RunWatch::begin_stage(std::int64_t stage) {
-  const Recipe& recipe = execution_.stage_recipes()[static_cast<std::size_t>(stage)];
-  warnings_.begin_stage(watched_operands(execution_.parameters(), recipe));
+  begin_recipe(stage, 0);
   losses_ = {};
   announced_.clear();
 }
@@ -97,12 +107,20 @@ void RunWatch::go_on(const std::filesystem::path& run_file, std::int64_t step) {
   auto metrics = run.metrics.begin();
   std::size_t logged = 0;
   std::int64_t stage = -1, end = 0, begin = 0, tokens = 0;
+  std::size_t recipe = 0;
   for (std::int64_t now = 1; now <= step; ++now) {
     if (now > end) {
       begin = end;
       end += config_.stages[static_cast<std::size_t>(++stage)].steps;
       begin_stage(stage);
+      recipe = 0;
     }
+    const bool fallen = std::any_of(run.events.begin(), run.events.end(), [&](const auto& event) {
+      return event.kind == "fallback" && event.step > begin && event.step < now;
+    });
+    const std::size_t next =
+        recipe_of_step(config_.stages[static_cast<std::size_t>(stage)], now - begin, fallen);
+    if (next != recipe) begin_recipe(stage, recipe = next);
     if (metrics != run.metrics.end() && metrics->step == now) {
       add_row(*metrics, metrics->tokens > tokens);
       tokens = metrics++->tokens;

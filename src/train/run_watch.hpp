@@ -36,6 +36,8 @@ class RunWatch {
   void go_on(const std::filesystem::path& run_file, std::int64_t step);
   /// After Execution::begin_stage().
   void begin_stage();
+  /// After Execution::change_recipe().
+  void change_recipe();
 
   /// For Execution::step(); empty where nothing is to be watched.
   InspectStep inspection();
@@ -58,6 +60,8 @@ class RunWatch {
   };
 
   void begin_stage(std::int64_t stage);
+  /// The operands under one of the recipes of the stage.
+  void begin_recipe(std::int64_t stage, std::size_t recipe);
   void inspect(const StepUnderway& step);
   std::optional<StepFault> find_fault(const StepUnderway& step, FaultKind kind);
   void append_fault(RunLog& log, std::int64_t step, const std::string& kind) const;

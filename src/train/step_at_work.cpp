@@ -14,8 +14,8 @@ StepAtWork::StepAtWork(Backend& memory_of, const RunConfig& config, const StageC
       transformer(make_transformer(backend, memory.parameters, config, stage, recipe)) {
   // Scales that are taken from the tensor itself belong to the first steps of a history.
   for (const auto& layer : transformer->linears()) {
-    for (const Tensor tensor : kTensors) {
-      layer->continue_history(tensor, delayed_spec(layer->recipe(), tensor).warmup_steps);
+    for (const Slot slot : kSlots) {
+      layer->continue_history(slot, layer->recipe().slot(slot).warmup_steps);
     }
   }
 }

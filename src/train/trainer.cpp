@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/config/stage_recipes.hpp"
 #include "src/data/manifest.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/io/file_lock.hpp"
@@ -94,8 +95,8 @@ RunMeta Trainer::make_meta() {
   std::string stage_recipes;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     meta.stage_names.push_back(config_.stages[i].name);
-    stage_recipes +=
-        (i == 0 ? "" : ",") + config_.stages[i].name + "=" + execution_->stage_recipes()[i].name;
+    stage_recipes += (i == 0 ? "" : ",") + config_.stages[i].name + "=" +
+                     recipes_text(config_, config_.stages[i]);
   }
   meta.extra["stage_recipes"] = stage_recipes;
   meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
@@ -169,15 +170,26 @@ Trainer::Stage Trainer::begin_stage() {
   for (const EventRecord& event : execution_->begin_stage()) log_->append(event);
   watch_->begin_stage();
   stage.config = &execution_->stage();
+  make_evaluator(stage);
+  stage.began = now();
+  stage.began_step = execution_->position().step;
+  return stage;
+}
+
+void Trainer::change_recipe(Stage& stage) {
+  stage.evaluator.reset();
+  for (const EventRecord& event : execution_->change_recipe()) log_->append(event);
+  watch_->change_recipe();
+  make_evaluator(stage);
+}
+
+void Trainer::make_evaluator(Stage& stage) {
   const auto index = static_cast<std::size_t>(execution_->position().stage);
   if (stage.config->eval.has_value()) {
     stage.evaluator = std::make_unique<Evaluator>(execution_->backend(), execution_->parameters(),
                                                   execution_->transformer(), *stage.config->eval,
                                                   *execution_->data()[index].eval, options_.stop);
   }
-  stage.began = now();
-  stage.began_step = execution_->position().step;
-  return stage;
 }
 
 void Trainer::record_nonfinite(const StepRecord& record) {
@@ -212,7 +224,7 @@ void Trainer::train_step(const Stage& stage) {
                              "no token of this step is trained on; the weights stay"});
   }
   record.seconds = elapsed();
-  record_step(stage, record, taken.trained_tokens > 0);
+  record_step(stage, taken);
   if (taken.update_errors) record_update_errors(record, *taken.update_errors);
   if (!taken.statistics.empty()) {
     log_->append_tensors(record.step, taken.statistics, taken.without_history);
@@ -233,22 +245,26 @@ void Trainer::record_update_errors(const StepRecord& record, const UpdateErrors&
   if (rule.rule == UpdateRule::adamw) add("update/direction_error", errors.direction(), count);
 }
 
-void Trainer::record_step(const Stage& stage, const StepRecord& record, bool trained) {
-  const bool finite = !trained || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
+void Trainer::record_step(const Stage& stage, const StepTaken& taken) {
+  const StepRecord& record = taken.record;
+  const bool finite =
+      taken.trained_tokens == 0 || (std::isfinite(record.loss) && std::isfinite(record.grad_norm));
   const bool due = record.step % config_.logging.every_steps == 0;
   if (due || execution_->is_stage_done() || !finite) {
     log_->append(record);
-    watch_->add_row(record, trained);
+    watch_->add_row(record, taken.trained_tokens > 0);
   }
   if (!finite) {
     record_nonfinite(record);
     log_->flush();
-    if (config_.logging.nonfinite == NonfinitePolicy::stop) {
+    const bool is_left_out = taken.fallback && stage.config->fallback->when.nonfinite;
+    if (config_.logging.nonfinite == NonfinitePolicy::stop && !is_left_out) {
       throw RuntimeFailure(fmt::format("step {}: loss {} and gradient norm {}; see /events of {}",
                                        record.step, record.loss, record.grad_norm,
                                        directory_.run_file().string()));
     }
   }
+  if (taken.fallback) log_->append(*taken.fallback);
   if (options_.progress) {
     const double spent = now() - stage.began;
     const std::int64_t total = execution_->total_steps();
@@ -320,6 +336,7 @@ RunOutcome Trainer::run() {
     if (missing && !evaluate(stage)) return RunOutcome::interrupted;
     const std::int64_t every = config_.logging.checkpoint_every_steps;
     while (!execution_->is_stage_done()) {
+      if (execution_->is_recipe_due()) change_recipe(stage);
       train_step(stage);
       if (evaluation_is_due(stage)) evaluate(stage);
       const bool stop = options_.stop != nullptr && options_.stop->load();

@@ -63,9 +63,11 @@ class Trainer {
   RunMeta make_meta();
   std::vector<TensorName> tensor_names() const;
   Stage begin_stage();
+  void change_recipe(Stage& stage);
+  void make_evaluator(Stage& stage);
   void train_step(const Stage& stage);
   void record_update_errors(const StepRecord& record, const UpdateErrors& errors);
-  void record_step(const Stage& stage, const StepRecord& record, bool trained);
+  void record_step(const Stage& stage, const StepTaken& taken);
   void record_nonfinite(const StepRecord& record);
   bool evaluation_is_due(const Stage& stage) const;
   /// False when the stop flag ended it: nothing is recorded, and the resumed run makes it again.

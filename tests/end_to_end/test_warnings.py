@@ -77,6 +77,13 @@ OUTLIERS = ("--set", 'stages.two.stress=[{kind="outlier_channels", channels=2, g
 # Gradients that grow a little are spikes.
 TOUCHY = ("--set", "warnings.gradient_norm=1.5")
 ALONE = ("--set", "warnings.enabled=false")
+# Other operands to watch, from steps 13, 41 and 64 on.
+CHANGES = (
+    "--set",
+    'stages.one.recipe_at=[{step=12, recipe="infir2"}, {step=40, recipe="te_delayed"}]',
+    "--set",
+    'stages.two.fallback={recipe="te_current", when={gradient_norm=0.001, window=2}}',
+)
 # Two problems by heart, and then, among them, what was never seen.
 BY_HEART = """
 [[stages]]
@@ -270,11 +277,13 @@ def test_watching_changes_no_bit(surprised: Path, tmp_path: Path, recipe: str) -
         assert np.array_equal(values, theirs[name], equal_nan=True), name
 
 
-@pytest.mark.parametrize("step", [3, 17, 65])
+@pytest.mark.parametrize(
+    "step, recipes", [(3, ()), (17, ()), (65, ()), (17, CHANGES), (45, CHANGES), (65, CHANGES)]
+)
 def test_an_interrupted_run_goes_on_with_the_same_scores(
-    surprised: Path, tmp_path: Path, step: int
+    surprised: Path, tmp_path: Path, step: int, recipes: tuple[str, ...]
 ) -> None:
-    chosen = ("--set", "recipe=te_delayed", *TOUCHY, *OUTLIERS)
+    chosen = ("--set", "recipe=te_delayed", *TOUCHY, *OUTLIERS, *recipes)
     whole = train(surprised, tmp_path / "whole", *chosen)
     assert kinds(whole, "early_warning") and kinds(whole, "spike")
     out = tmp_path / "parts"

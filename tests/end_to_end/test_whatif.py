@@ -125,6 +125,22 @@ def test_accumulators_beside_the_loss_of_the_run(folder: Path) -> None:
     assert "recipes" not in found and "8 of 9" in text
 
 
+def test_every_tensor_of_the_step_is_told(folder: Path) -> None:
+    text, found = whatif(folder, "--tensors")
+    rows = found["tensors"]
+    assert {row["phase"] for row in rows} >= {"forward", "backward"}
+    lines = text[text.index("phase     layer") :].splitlines()
+    assert len(lines) == len(rows) + 1
+    (attended,) = [
+        row
+        for row in rows
+        if (row["layer"], row["operation"]) == ("layers.1.attention", "attention_forward")
+        and row["output"] == "out"
+    ]
+    assert 0 < attended["deviation"] < attended["amax"] and attended["nonfinite"] == 0
+    assert "recipes" not in found
+
+
 def test_what_is_missing_is_named(copy: Path) -> None:
     recipe = ("--recipe", "infir2")
 
@@ -136,7 +152,7 @@ def test_what_is_missing_is_named(copy: Path) -> None:
 
     for words, expected in {
         (): "--run is missing",
-        ("run",): "give --recipe NAME or --accumulator NAME",
+        ("run",): "give --recipe NAME, --accumulator NAME or --tensors",
         ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
         ("run", *recipe, *recipe): "two recipes are called 'infir2'",
         ("run", "--accumulator", "sm89_mma_fp9"): "did you mean 'sm89_mma_fp8'?",

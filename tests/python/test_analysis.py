@@ -267,6 +267,55 @@ def test_stressed_arms_are_set_apart_from_each_other_only(tmp_path: Path) -> Non
     }
 
 
+def changing(at: int = 0, recipe: str = "bf16", fallback: str = "") -> str:
+    """Recipes that follow in the stage of CONFIG."""
+    text = f'[[stages.recipe_at]]\nstep = {at}\nrecipe = "{recipe}"\n' if at else ""
+    if fallback:
+        text += f'[stages.fallback]\nrecipe = "{fallback}"\nwhen = {{ nonfinite = true }}\n'
+    return text
+
+
+def test_recipes_within_a_stage_are_a_variant_with_the_baseline_of_the_others(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path / "bf16", "bf16")
+    write_run(tmp_path / "infir2", "infir2")
+    write_run(tmp_path / "after-2", "infir2", stress=changing(2))
+    write_run(tmp_path / "after-3", "infir2", stress=changing(3, fallback="te_current"))
+    write_run(tmp_path / "bf16-changed", "bf16", stress=changing(2, "infir2"))
+    found = study.load_study([tmp_path])
+    assert pairs_of(found) == {
+        name: "bf16" for name in ("infir2", "after-2", "after-3", "bf16-changed")
+    }
+    assert {group.label for group in found.groups} == {
+        "bf16",
+        "infir2",
+        "infir2 (then bf16 after 2 steps)",
+        "infir2 (then bf16 after 3 steps, fallback te_current)",
+        "bf16 (then infir2 after 2 steps)",
+    }
+    write_run(tmp_path / "bf16", "bf16", stress=changing(2, "bf16"))
+    assert "bf16" in pairs_of(study.load_study([tmp_path])).values()
+
+
+def test_labels_have_keys_that_tell_variants_apart() -> None:
+    def labels(*rows: str) -> list[str]:
+        parts = [{key: key + value for key, value in zip("abcd", row)} for row in rows]
+        return study._shortened(parts)
+
+    assert labels("111", "121", "131") == ["a1, b1, 1 more", "a1, b2, 1 more", "a1, b3, 1 more"]
+    assert labels("111", "112", "211") == ["a1, c1, 1 more", "a1, c2, 1 more", "a2, c1, 1 more"]
+    assert labels("1111", "2111", "1121", "1112")[3] == "a1, c1, d2, 1 more"
+    four = labels("1111", "2111", "1211", "1121", "1112")
+    assert four == ["a1, b1, c1, d1", "a2, b1, c1, d1", "a1, b2, c1, d1", "a1, b1, c2, d1"] + [
+        "a1, b1, c1, d2"
+    ]
+    assert labels("1", "1", "2") == ["a1", "a1", "a2"]
+    rules = [{"a": f"a{i % 2}", "b": f"b{i}", "c": "c", "kind": f"kind{i}"} for i in range(4)]
+    both = [{**rule, "d": f"d{j}"} for rule in rules for j in range(2)]
+    assert study._shortened(both)[3] == "kind1, d1, 3 more"
+
+
 def test_run_files_from_before_stresses_are_paired(tmp_path: Path) -> None:
     none = "[stages.planted_outliers]\nchannels = 0"
     write_run(tmp_path / "bf16", "bf16", stress=none)

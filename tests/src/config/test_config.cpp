@@ -647,6 +647,14 @@ TEST_CASE("bad studies are refused") {
        {"arm 'infir3'", "unknown recipe 'infir3'"}},
       {base + "[[axis]]\nkey = \"sead\"\nvalues = [1]\n", {"arm 'sead1'", "unknown key 'sead'"}},
       {base + "baseline = \"fp32\"\n" + axis, {"'baseline'", "no arm runs the recipe 'fp32'"}},
+      {base + "[baseline]\nset = { seed = 7 }\n" + axis,
+       {"'baseline'", "no arm runs the recipe 'bf16' with its set"}},
+      {base + "[baseline]\nset = { sead = 7 }\n" + axis,
+       {"with the set of baselines", "unknown key 'sead'"}},
+      {base + "[baseline]\nset = { recipe = \"bf16\" }\n" + axis,
+       {"'baseline.set'", "accepted: baseline.recipe"}},
+      {base + "[baseline]\nrecipes = \"bf16\"\n" + axis, {"baseline.recipes"}},
+      {base + "baseline = 3\n" + axis, {"'baseline'"}},
       {base + "shared_stages = [\"two\"]\n" + axis, {"'shared_stages'", "'two'", "leading"}},
       {base + "shared_stages = [\"one\", \"two\"]\n" + axis, {"no stage for the arms"}},
       {base + "shared_stages = [\"one\"]\n[shared]\nset = { seed = \"x\" }\n" + axis,
@@ -655,6 +663,9 @@ TEST_CASE("bad studies are refused") {
       {base + "shared_stages = [\"one\"]\n[shared]\naxes = [\"seed\"]\n" + axis,
        {"'shared.axes'", "does not set 'seed'", "every arm sets"}},
       {base + "[set]\nseed = 2020-01-01\n" + axis, {"'set'", "strings, numbers"}},
+      {base + axis + "[[arm]]\nname = \"a\"\nshared = false\n",
+       {"'a' has shared = false", "beside shared_stages"}},
+      {base + axis + "[[arm]]\nname = \"a\"\nshared = 0\n", {"'arm.shared'", "true or false"}},
   };
   for (const Row& row : rows) {
     std::string message = "accepted";

@@ -47,6 +47,7 @@ TEST_CASE("the keys that are listed are those that --set takes") {
     // Keys of tables in a list are not addressed singly.
     const bool is_in_list = key.path.find("sources") != std::string::npos ||
                             key.path.find("stress") != std::string::npos ||
+                            key.path.find("recipe_at") != std::string::npos ||
                             key.path.starts_with("optimizer.group.");
     if (key.is_table || is_in_list) continue;
     const std::string stages = "stages.";
@@ -91,6 +92,10 @@ const std::vector<std::vector<Assignment>>& samples() {
       {{"stages.one.data.form", "prompt_response"},
        {"stages.one.eval.pass_at_k.k", "[1, 8]"},
        {"stages.one.eval.rollout.temperature", "0.5"}},
+      {{"stages.one.recipe_at",
+        "[{step = 2, recipe = \"infir2\"}, {step = 4, recipe = \"bf16\"}]"}},
+      {{"stages.two.fallback", "{recipe = \"bf16\", when = {nonfinite = true}}"}},
+      {{"stages.two.fallback", "{recipe = \"bf16\", when = {gradient_norm = 8, window = 9}}"}},
   };
   return list;
 }
@@ -140,6 +145,13 @@ TEST_CASE("each configuration has its own hash, whatever way it is written") {
   CHECK(stressed("kind = \"spike\"") != hash);
   CHECK(stressed("kind = \"spike\", at_step = 0, factor = 64") == stressed("kind = \"spike\""));
   CHECK(stressed("kind = \"spike\", at_step = 1") != stressed("kind = \"spike\""));
+  // A recipe within a stage is hashed by its content, as that of the stage.
+  const auto changing = [](const std::string& change) {
+    return with({{"stages.one.recipe_at", "[{" + change + "}]"}}).hash;
+  };
+  CHECK(changing("step = 2, recipe = \"bf16\"") != hash);
+  CHECK(changing("step = 2, recipe = \"bf16\"") == changing("step = 2, recipe = \"infir2\""));
+  CHECK(changing("step = 2, recipe = \"bf16\"") != changing("step = 3, recipe = \"bf16\""));
 }
 
 // A struct of two releases: the second has a key more.

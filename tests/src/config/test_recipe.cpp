@@ -366,8 +366,6 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
        {"r.toml:8:1", "slots.fprop.x.transform", "do not cancel"}},
       {kBase + "[slots.x]\nformat = \"bf16\"\ntransform = \"hadamard:16\"\n",
        {"has no effect", "other than bf16"}},
-      {kBase + "[slots.x]\nscale_source = \"delayed\"\ntransform = \"hadamard:16\"\n",
-       {"transform", "history that both orientations share"}},
       {kBase + "[slots.fprop.x]\ntransform = \"left:hadamard:16\"\n",
        {"r.toml:8:1", "slots.fprop.x.transform", "may get a bias", "dgrad.dy, dgrad.w"}},
       {kBase + "[slots.wgrad.dy]\ntransform = \"left:hadamard:16\"\n",
@@ -405,9 +403,6 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[slots.x]\nformat = \"bf16\"\ntile = \"1x128\"\n", {"tile", "has no effect"}},
       {kBase + "[slots.x]\nscale_source = \"delayed\"\ntile = \"row\"\n",
        {"r.toml:8:1", "slots.fprop.x.scale_source", "one history a tensor", "tile = \"tensor\""}},
-      {kBase + "[slots.fprop.x]\nscale_source = \"delayed\"\n"
-               "[slots.wgrad.x]\nscale_source = \"delayed\"\nhistory = 16\n",
-       {"r.toml:10:1", "slots.wgrad.x.scale_source", "format, scale and history of fprop.x"}},
       {kBase + "[slots.x]\nweight_source = \"master\"\n", {"weight_source", "only w"}},
       {kBase + "[slots.fprop.x]\norientation_source = \"requantized\"\n",
        {"orientation_source", "second orientations"}},

@@ -77,8 +77,8 @@ TEST_CASE("a recipe that stores other activations sees them in its own type") {
       CHECK(bf16.operands[slot].amax != fp32.operands[slot].amax);
       CHECK(bf16.operands[slot].amax == Approx(fp32.operands[slot].amax).epsilon(0x1p-8));
     }
-    CHECK(fp32.errors[GemmRole::fprop] < 1e-6);
-    CHECK(bf16.errors[GemmRole::fprop] > 1e-4);
+    CHECK(fp32.errors[GemmRole::fprop].whole < 1e-6);
+    CHECK(bf16.errors[GemmRole::fprop].whole > 1e-4);
   }
   CHECK(replays[2].layers[0].operands[Slot::fprop_x].sqnr_db < 40.0);
 
@@ -155,7 +155,7 @@ TEST_CASE("a history that does not fit is replaced by the tensor's own amax") {
   for (QuantSpec& spec : current.linear.slots) spec.scale_source = ScaleSource::current;
   const std::vector<RecipeReplay> replays = replayed(run, {load_recipe("te_delayed"), current});
   const LayerReplay &delayed = replays[0].layers[0], &own_amax = replays[1].layers[0];
-  CHECK(delayed.without_history == std::vector<Tensor>{Tensor::x, Tensor::w, Tensor::dy});
+  CHECK(delayed.without_history == std::vector<Slot>{Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy});
   CHECK(own_amax.without_history.empty());
   for (const Slot slot : kSlots) {
     CHECK(delayed.recipe.slot(slot).scale_source == ScaleSource::current);
@@ -174,17 +174,17 @@ TEST_CASE("a coarse tile planted in one layer comes out worst") {
   for (std::size_t i = 0; i < replays[0].layers.size(); ++i) {
     const LayerReplay &before = replays[0].layers[i], &after = replays[1].layers[i];
     if (after.layer == "layers.1.attention.o") {
-      CHECK(after.errors[GemmRole::dgrad] > 1.5 * before.errors[GemmRole::dgrad]);
-      CHECK(after.errors[GemmRole::wgrad] > 1.5 * before.errors[GemmRole::wgrad]);
-      CHECK(after.errors[GemmRole::fprop] == before.errors[GemmRole::fprop]);
+      CHECK(after.errors[GemmRole::dgrad].whole > 1.5 * before.errors[GemmRole::dgrad].whole);
+      CHECK(after.errors[GemmRole::wgrad].whole > 1.5 * before.errors[GemmRole::wgrad].whole);
+      CHECK(after.errors[GemmRole::fprop].whole == before.errors[GemmRole::fprop].whole);
       continue;
     }
     CHECK(after.errors == before.errors);  // layers are replayed on the same operands
-    for (const double error : after.errors) others = std::max(others, error);
+    for (const ProductError& error : after.errors) others = std::max(others, error.whole);
   }
   for (const LayerReplay& layer : replays[1].layers) {
     if (layer.layer != "layers.1.attention.o") continue;
-    CHECK(layer.errors[GemmRole::dgrad] > others);
+    CHECK(layer.errors[GemmRole::dgrad].whole > others);
   }
 }
 
@@ -202,17 +202,52 @@ TEST_CASE("errors of products come from operands, accumulators and outputs") {
     for (const GemmRole role : kGemmRoles) {
       INFO(replays[0].layers[i].layer << " " << gemm_role_name(role));
       // One rounding of each element to FP32: at most 2^-24 of it, and to bf16: 2^-8.
-      CHECK(replays[0].layers[i].errors[role] > 0);
-      CHECK(replays[0].layers[i].errors[role] <= 0x1p-24);
+      CHECK(replays[0].layers[i].errors[role].whole > 0);
+      CHECK(replays[0].layers[i].errors[role].whole <= 0x1p-24);
       if (role == GemmRole::wgrad) continue;
-      CHECK(replays[1].layers[i].errors[role] > 0x1p-11);
-      CHECK(replays[1].layers[i].errors[role] <= 0x1p-8);
+      CHECK(replays[1].layers[i].errors[role].whole > 0x1p-11);
+      CHECK(replays[1].layers[i].errors[role].whole <= 0x1p-8);
+    }
+  }
+  for (const LayerReplay& layer : replays[0].layers) {
+    for (const ProductError& error : layer.errors) {
+      CHECK(error.accumulator == 0.0);  // the exact sum itself
+      CHECK(error.operands == error.whole);
     }
   }
   // E4M3 keeps 4 significant bits: at most 2^-4 of an operand.
   const LayerReplay& quantized = replays[2].layers[0];
-  CHECK(quantized.errors[GemmRole::fprop] > 0.005);
-  CHECK(quantized.errors[GemmRole::fprop] < 0.13);
+  CHECK(quantized.errors[GemmRole::fprop].whole > 0.005);
+  CHECK(quantized.errors[GemmRole::fprop].whole < 0.13);
+}
+
+TEST_CASE("a longer chain of the tensor core adds to the part of the sums alone") {
+  DiagnosedRun run("bf16");
+  Recipe promoted = load_recipe("te_current");
+  Recipe fast = promoted;
+  for (GemmSpec& gemm : promoted.linear.gemms) {
+    gemm.schedule = Schedule::promote;
+    gemm.promote_interval = 32;
+  }
+  for (GemmSpec& gemm : fast.linear.gemms) gemm.schedule = Schedule::fast;
+  const std::vector<RecipeReplay> replays = replayed(run, {promoted, fast});
+  int grown = 0;
+  for (std::size_t i = 0; i < replays[0].layers.size(); ++i) {
+    const LayerReplay &few = replays[0].layers[i], &many = replays[1].layers[i];
+    if (!many.recipe.slot(Slot::fprop_x).is_cast()) continue;
+    for (const GemmRole role : kGemmRoles) {
+      INFO(few.layer << " " << gemm_role_name(role));
+      const ProductError &a = few.errors[role], &b = many.errors[role];
+      CHECK(a.operands == b.operands);
+      // Where most tokens are masked, chains are short anyway.
+      if (role == GemmRole::wgrad) CHECK(a.accumulator <= b.accumulator);  // in FP32
+      grown += a.accumulator < b.accumulator ? 1 : 0;
+      CHECK(b.accumulator < b.operands);
+      const double together = std::hypot(b.operands, b.accumulator);
+      CHECK(b.whole == Approx(together).epsilon(0.05));
+    }
+  }
+  CHECK(grown > 0);
 }
 
 TEST_CASE("relative errors of products by hand") {
@@ -220,18 +255,24 @@ TEST_CASE("relative errors of products by hand") {
   const HostMatrix a{2, 3, {1, 2, 3, 4, 5, 6}}, b{2, 3, {1, 0, -1, 2, 1, 0}};
   // A B^T = (-2 4; -2 13), the squares of which sum to 193.
   const HostMatrix d{2, 2, {-2, 4, -2, 12}};
-  CHECK(exact.relative_error({a}, {b}, d) == Approx(1.0 / std::sqrt(193.0)));
+  CHECK(exact.error({a}, {b}, d).whole == Approx(1.0 / std::sqrt(193.0)));
   // A^T B (3, 3) = (9 4 -1; 12 5 -2; 15 6 -3).
   const HostMatrix e{3, 3, {9, 4, -1, 12, 5, -2, 15, 6, -3}};
-  CHECK(exact.relative_error({a, true}, {b, true}, e) == 0.0);
+  CHECK(exact.error({a, true}, {b, true}, e).whole == 0.0);
+  const HostMatrix g{2, 2, {-2, 4, -3, 13}};
+  const ProductError split = exact.error({a}, {b}, d, &g);
+  CHECK(split.whole == Approx(1.0 / std::sqrt(193.0)));
+  CHECK(split.operands == Approx(1.0 / std::sqrt(193.0)));
+  CHECK(split.accumulator == Approx(std::sqrt(2.0 / 193.0)));
+  CHECK(std::isnan(exact.error({a}, {b}, d).operands));
   HostMatrix f = e;
   f.values[2] += 1;
-  CHECK(exact.relative_error({a, true}, {b, true}, f) == Approx(1.0 / std::sqrt(541.0)));
+  CHECK(exact.error({a, true}, {b, true}, f).whole == Approx(1.0 / std::sqrt(541.0)));
   f.values[2] = std::numeric_limits<float>::quiet_NaN();
-  CHECK(std::isinf(exact.relative_error({a, true}, {b, true}, f)));
+  CHECK(std::isinf(exact.error({a, true}, {b, true}, f).whole));
   const HostMatrix zero{2, 3, std::vector<float>(6)};
-  CHECK(exact.relative_error({a}, {zero}, {2, 2, std::vector<float>(4)}) == 0.0);
-  CHECK(std::isinf(exact.relative_error({a}, {zero}, d)));
+  CHECK(exact.error({a}, {zero}, {2, 2, std::vector<float>(4)}).whole == 0.0);
+  CHECK(std::isinf(exact.error({a}, {zero}, d).whole));
 
   // More rows than a block has, and blocks that end within the matrix.
   HostMatrix tall{1500, 2, {}}, wide{2, 1100, {}};
@@ -247,9 +288,9 @@ TEST_CASE("relative errors of products by hand") {
       squares += double{value} * double{value};
     }
   }
-  CHECK(exact.relative_error({tall}, {wide, true}, product) == 0.0);
+  CHECK(exact.error({tall}, {wide, true}, product).whole == 0.0);
   product.values[1400 * 1100 + 1090] += 3.0f;
-  CHECK(exact.relative_error({tall}, {wide, true}, product) == Approx(3.0 / std::sqrt(squares)));
+  CHECK(exact.error({tall}, {wide, true}, product).whole == Approx(3.0 / std::sqrt(squares)));
 }
 
 TEST_CASE("what cannot be replayed is refused") {

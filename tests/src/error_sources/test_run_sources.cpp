@@ -8,6 +8,7 @@
 #include "src/backend/factory.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/train/checkpoint.hpp"
 #include "src/train/execution.hpp"
 #include "tests/scratch_directory.hpp"
 
@@ -35,13 +36,34 @@ RunConfig configured(const std::string& recipe, const std::string& exact,
       "run.toml", settings);
 }
 
+StepRecord next_step(Execution& execution) {
+  if (execution.is_recipe_due()) execution.change_recipe();
+  return execution.step().record;
+}
+
 std::vector<StepRecord> trained(const RunConfig& config, const std::string& backend_name = "cpu",
                                 int threads = 2) {
   const auto backend = make_backend(backend_name, threads);
   Execution execution(config, *backend, {}, {});
   execution.begin_stage();
   std::vector<StepRecord> steps;
-  while (!execution.is_stage_done()) steps.push_back(execution.step().record);
+  while (!execution.is_stage_done()) steps.push_back(next_step(execution));
+  return steps;
+}
+
+/// The same with two steps before a checkpoint and the others in another Execution.
+std::vector<StepRecord> trained_in_parts(const RunConfig& config) {
+  const ScratchDirectory folder;
+  const std::filesystem::path checkpoint = folder / "checkpoint.safetensors";
+  const auto backend = make_backend("cpu", 2), second_backend = make_backend("cpu", 2);
+  Execution first(config, *backend, {}, {}), second(config, *second_backend, {}, {});
+  std::vector<StepRecord> steps;
+  first.begin_stage();
+  for (int i = 0; i < 2; ++i) steps.push_back(next_step(first));
+  first.save(checkpoint, 0);
+  second.go_on_from(checkpoint, read_checkpoint(checkpoint).position);
+  second.begin_stage();
+  while (!second.is_stage_done()) steps.push_back(next_step(second));
   return steps;
 }
 
@@ -205,4 +227,17 @@ TEST_CASE("what cannot be exact is refused before the first step") {
       configured("infir2", "[\"all\"]",
                  {{"stages.s.kind", "sft"}, {"stages.s.eval.rollout.recipe", "bf16"}}),
       Catch::Contains("beside stages.s.eval.rollout.recipe"));
+}
+
+TEST_CASE("operands of another recipe within the stage take over nothing of those before") {
+  const std::string exact = GENERATE("[]", "[\"element cast\", \"underflow\"]", "[\"all\"]");
+  const std::string then = GENERATE("bf16", "te_current", "te_delayed");
+  const RunConfig config = configured(
+      "te_delayed", exact, {{"stages.s.recipe_at", "[{ step = 2, recipe = \"" + then + "\" }]"}});
+  const std::vector<StepRecord> whole = trained(config), parts = trained_in_parts(config);
+  CHECK(have_same_bits(whole, parts));
+  const bool changes = then != "te_delayed" && exact != "[\"all\"]";
+  const std::vector<StepRecord> plain = trained(configured("te_delayed", exact));
+  CHECK(have_same_bits({whole.begin(), whole.begin() + 2}, {plain.begin(), plain.begin() + 2}));
+  CHECK(have_same_bits(whole, plain) == !changes);
 }

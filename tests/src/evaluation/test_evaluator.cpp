@@ -1,14 +1,17 @@
 // Whole evaluations: by source, rollouts in two numerics, multiple choice.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/evaluation/sharpness.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
@@ -104,8 +107,63 @@ TEST_CASE("losses of the sources make up the loss of the mixture") {
   CHECK(loss.mean == Approx(nats / tokens).epsilon(1e-6));
   CHECK(loss.sources[0].loss != loss.sources[1].loss);
   CHECK(2 * loss.sources[1].tokens > 3 * loss.sources[0].tokens);
+  // Both are the generator: their place tells them apart.
+  CHECK(score(evaluation, "loss/arithmetic#1") == loss.sources[0].loss);
+  CHECK(score(evaluation, "loss/arithmetic#2") == loss.sources[1].loss);
   CHECK(!evaluation.exact_match);
   CHECK(!evaluation.rollout);
+}
+
+TEST_CASE("sharpness is the largest loss in the box around the logits") {
+  // The corners of the box, one by one.
+  const std::vector<float> logits = {1.5f, -2.0f, 0.25f};
+  const auto loss = [](const std::vector<double>& y, std::size_t target) {
+    double sum = 0;
+    for (const double value : y) sum += std::exp(value);
+    return std::log(sum) - y[target];
+  };
+  constexpr double kEpsilon = 0.01;
+  for (std::size_t target = 0; target < logits.size(); ++target) {
+    const std::vector<double> y(logits.begin(), logits.end());
+    double worst = 0;
+    for (unsigned corner = 0; corner < 8; ++corner) {
+      std::vector<double> moved = y;
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        const double bound = kEpsilon * (std::abs(y[i]) + 1.0);
+        moved[i] += (corner >> i & 1u) != 0 ? bound : -bound;
+      }
+      worst = std::max(worst, loss(moved, target));
+    }
+    Sharpness sharpness(kEpsilon);
+    CHECK(std::isnan(sharpness.phi()));
+    sharpness.add(logits, static_cast<std::int32_t>(target));
+    const double before = loss(y, target);
+    CHECK(sharpness.phi() == Approx(100.0 * (worst - before) / (1.0 + before)).epsilon(1e-9));
+  }
+  Sharpness broken(kEpsilon);
+  broken.add(std::vector<float>{1.0f, std::numeric_limits<float>::infinity()}, 0);
+  CHECK(std::isnan(broken.phi()));
+}
+
+TEST_CASE("an evaluation has the sharpness of its tokens where it is asked for") {
+  EvalConfig config = two_sources();
+  Fixture plain("bf16", config);
+  config.sharpness = 5e-4;
+  Fixture fixture("bf16", config);
+  const Evaluation evaluation = fixture.evaluate();
+  CHECK(evaluation.held_out.mean == plain.evaluate().held_out.mean);
+  CHECK(!plain.evaluate().held_out.sharpness);
+  const double phi = score(evaluation, "sharpness");
+  CHECK(phi == *evaluation.held_out.sharpness);
+  // All logits near zero: the target falls and the others rise by epsilon, at least.
+  const double least = 100.0 * 2.0 * 5e-4 * (1.0 - 2.0 / 272.0) / (1.0 + evaluation.held_out.mean);
+  CHECK(phi > least);
+  CHECK(phi < 3.0 * least);
+  std::int64_t tokens = 0;
+  for (const auto& source : evaluation.held_out.sources) tokens += source.tokens;
+  for (const Score& entry : scores_of(evaluation)) {
+    if (entry.name == "sharpness") CHECK(entry.count == tokens);
+  }
 }
 
 TEST_CASE("a rollout in the numerics of training has no gap") {

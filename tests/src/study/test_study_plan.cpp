@@ -81,6 +81,59 @@ TEST_CASE("an arm that runs one stage in another recipe is no baseline") {
   CHECK(compared["itself"] == 1);
 }
 
+TEST_CASE("settings of baselines part no pair") {
+  const std::string axes =
+      "[[axis]]\nkey = \"optimizer.second_moment\"\nvalues = [\"fp32\", \"e5m2/tensor\"]\n"
+      "[[axis]]\nkey = \"seed\"\nvalues = [1, 2]\n";
+  const std::string whole = "[baseline]\nset = { optimizer.second_moment = \"fp32\" }\n";
+  CHECK(pairs_of(axes, whole) ==
+        std::map<std::string, std::string>{{"fp32-seed1", "itself"},
+                                           {"fp32-seed2", "itself"},
+                                           {"e5m2_tensor-seed1", "fp32-seed1"},
+                                           {"e5m2_tensor-seed2", "fp32-seed2"}});
+  const std::string one = "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n" + axes;
+  const auto pairs = pairs_of(one, whole);
+  CHECK(pairs.at("bf16-fp32-seed2") == "itself");
+  CHECK(pairs.at("infir2-fp32-seed2") == "bf16-fp32-seed2");
+  CHECK(pairs.at("infir2-e5m2_tensor-seed1") == "bf16-fp32-seed1");
+  // Other settings part pairs as ever.
+  const auto parted = pairs_of(axes + arm("far", "optimizer.beta2 = 0.5\n"), whole);
+  CHECK(parted.at("far") == "itself");
+  const auto lonely = pairs_of(
+      axes + arm("far", "optimizer.beta2 = 0.5\noptimizer.second_moment = \"fp16/tensor\"\n"),
+      whole);
+  CHECK(lonely.at("far").empty());
+}
+
+TEST_CASE("a baseline has the settings of baselines in shared studies too") {
+  const std::string head =
+      "shared_stages = [\"cpt\"]\n"
+      "[baseline]\nset = { stages.sft.learning_rate.peak = 0.002 }\n";
+  const auto pairs = pairs_of(arm("base", "stages.sft.learning_rate.peak = 0.002\n") +
+                                  arm("slow", "stages.sft.learning_rate.peak = 0.001\n"),
+                              head);
+  CHECK(pairs == std::map<std::string, std::string>{{"base", "itself"}, {"slow", "base"}});
+}
+
+TEST_CASE("an arm alone has the stages of the others, and its own initial weights") {
+  const ScratchDirectory folder;
+  std::ofstream(folder / "base.toml") << "init_from = \"own\"\n" << kBase;
+  std::ofstream(folder / "s.toml")
+      << "base = \"base.toml\"\nshared_stages = [\"cpt\"]\n" + arm("base", "seed = 1\n") +
+             "[[arm]]\nname = \"alone\"\nshared = false\nset = { recipe = \"infir2\" }\n";
+  const StudyPlan plan = plan_study(load_study_config(folder / "s.toml"));
+  REQUIRE(plan.shared.size() == 1);
+  REQUIRE(plan.arms.size() == 2);
+  const PlannedArm &base = plan.arms[0], &alone = plan.arms[1];
+  CHECK(base.shared_run == "shared");
+  CHECK(base.config.init_from.empty());
+  CHECK(alone.shared_run.empty());
+  CHECK(alone.config.init_from == "own");
+  REQUIRE(alone.config.stages.size() == 1);
+  CHECK(alone.config.stages[0].name == base.config.stages[0].name);
+  CHECK(alone.baseline_arm.empty());  // it starts from other weights
+}
+
 TEST_CASE("a stage recipe that all arms have, or a shared stage's, makes no difference") {
   const std::string axis = "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"mxfp8\"]\n";
   const std::map<std::string, std::string> expected = {{"bf16", "itself"}, {"mxfp8", "bf16"}};

@@ -1,0 +1,276 @@
+"""Scaling laws: how much of its parameters and tokens a recipe is worth, from runs of many sizes.
+
+    python3 -m fp8lab_analysis.laws DIR|RUN.h5 ... [--resamples N] [--seed S] [--json FILE]
+
+The law of the baseline is that of Hoffmann et al. (arXiv:2203.15556, equation 2),
+
+    L(N, D) = A / N^alpha + B / D^beta + E
+
+with N parameters (all that a run has), D trained tokens, L the last held-out loss in nats a token.
+Another recipe has the baseline's constants and two numbers of its own (Quartet, arXiv:2505.14669,
+equation 1, with its exponent gamma = 1): N eff_N parameters and D eff_D tokens of the baseline give
+its loss. 0.9 means a tenth of them is lost. Both fits are least squares of log L.
+
+Intervals: 95 %, percentiles of fits to resampled seeds; a seed brings all of its runs, baseline and
+recipes alike. With one seed there are none, and nothing is ordered.
+
+Exit codes: those of the report."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import optimize
+
+from fp8lab_analysis.hdf5 import InputError
+from fp8lab_analysis.isolation import ReadFailure, load_study_apart
+from fp8lab_analysis.report import Parser
+from fp8lab_analysis.runs import Run
+from fp8lab_analysis.stats import Array
+from fp8lab_analysis.study import Study
+
+LEAST_SIZES = 2  # different N, and different D: fewer tell nothing of an exponent
+CONSTANTS = 5
+COVERED = (2.5, 97.5)  # percentiles
+LEAST_FITS = 20  # resampled fits without which percentiles say nothing
+
+
+@dataclass(frozen=True)
+class Point:
+    """One trained run."""
+
+    recipe: str
+    seed: int
+    parameters: float
+    tokens: float
+    loss: float  # nats a token
+
+
+@dataclass(frozen=True)
+class Law:
+    """L = A / N^alpha + B / D^beta + E."""
+
+    a: float
+    b: float
+    e: float
+    alpha: float
+    beta: float
+
+    def loss(self, parameters: Array, tokens: Array) -> Array:
+        """Nats a token."""
+        return np.asarray(
+            self.a * parameters**-self.alpha + self.b * tokens**-self.beta + self.e
+        )
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a recipe makes of parameters and tokens, beside the baseline."""
+
+    recipe: str
+    runs: int
+    seeds: int
+    eff_n: float
+    eff_d: float
+    eff_n_interval: tuple[float, float] | None  # None: one seed, or too few fits
+    eff_d_interval: tuple[float, float] | None
+    rms: float  # of the residuals of log L
+
+    def line(self) -> str:
+        """The worth as a line of the program's output."""
+        told = f"{self.recipe:<20} {self.runs:>3} runs {self.seeds:>2} seeds"
+        for name, value, interval in (
+            ("eff_N", self.eff_n, self.eff_n_interval),
+            ("eff_D", self.eff_d, self.eff_d_interval),
+        ):
+            between = (
+                "no interval" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
+            )
+            told += f"  {name} {value:.3f} ({between})"
+        return f"{told}  residual {100.0 * self.rms:.2f} %"
+
+
+def columns(points: Sequence[Point]) -> tuple[Array, Array, Array]:
+    """N, D, and log L."""
+    table = np.array([(p.parameters, p.tokens, p.loss) for p in points])
+    return table[:, 0], table[:, 1], np.log(table[:, 2])
+
+
+def _law_of(free: Array, unit: tuple[float, float]) -> Law:
+    """The law of unbounded numbers; `unit` are the sizes at which its terms are exp(free)."""
+    alpha, beta = np.exp(free[3:5])
+    a, b, e = np.exp(free[:3])
+    return Law(a * unit[0] ** alpha, b * unit[1] ** beta, e, float(alpha), float(beta))
+
+
+def fit_law(points: Sequence[Point]) -> Law:
+    """The law of one recipe's runs. Of many starts the one that ends best."""
+    n, d, log_loss = columns(points)
+    unit = (float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean())))
+
+    def residuals(free: Array) -> Array:
+        return np.asarray(np.log(_law_of(free, unit).loss(n, d)) - log_loss)
+
+    middle = float(np.exp(log_loss.mean()))
+    starts = itertools.product((0.1, 0.4), (0.1, 0.4), (0.2, 0.7), (-1.5, -0.5), (-1.5, -0.5))
+    fits = [
+        optimize.least_squares(
+            residuals,
+            [*np.log([first * middle, second * middle, floor * middle]), alpha, beta],
+            bounds=([-30.0, -30.0, -30.0, -6.0, -6.0], [10.0, 10.0, 10.0, 1.5, 1.5]),
+        )
+        for first, second, floor, alpha, beta in starts
+    ]
+    return _law_of(min(fits, key=lambda fit: float(fit.cost)).x, unit)
+
+
+def fit_worth(law: Law, points: Sequence[Point]) -> tuple[float, float, float]:
+    """eff_N, eff_D and the rms of the residuals of log L."""
+    n, d, log_loss = columns(points)
+
+    def residuals(free: Array) -> Array:
+        eff_n, eff_d = np.exp(free)
+        return np.asarray(np.log(law.loss(n * eff_n, d * eff_d)) - log_loss)
+
+    fit = optimize.least_squares(residuals, [0.0, 0.0], bounds=(-5.0, 5.0))
+    return float(np.exp(fit.x[0])), float(np.exp(fit.x[1])), float(np.sqrt(np.mean(fit.fun**2)))
+
+
+def check_sizes(recipe: str, points: Sequence[Point], least: int) -> None:
+    """Throws InputError for runs that cannot tell both exponents apart."""
+    sizes = {p.parameters for p in points}
+    lengths = {p.tokens for p in points}
+    both = {(p.parameters, p.tokens) for p in points}
+    if min(len(sizes), len(lengths)) < LEAST_SIZES or len(both) < least:
+        raise InputError(
+            f"{recipe}: {len(both)} pairs of {len(sizes)} model sizes and {len(lengths)} numbers "
+            f"of tokens (expected {LEAST_SIZES} or more of each, and {least} pairs)"
+        )
+
+
+def _resampled(points: Sequence[Point], seeds: Sequence[int]) -> list[Point]:
+    return [point for seed in seeds for point in points if point.seed == seed]
+
+
+def worths(
+    points: Sequence[Point], baseline: str, resamples: int, rng: np.random.Generator
+) -> tuple[Law, list[Worth]]:
+    """The baseline's law and what every other recipe is worth."""
+    by_recipe: dict[str, list[Point]] = {}
+    for point in points:
+        by_recipe.setdefault(point.recipe, []).append(point)
+    own = by_recipe.pop(baseline, [])
+    check_sizes(baseline, own, CONSTANTS)
+    for recipe, runs in by_recipe.items():
+        check_sizes(recipe, runs, LEAST_SIZES)
+    law = fit_law(own)
+    seeds = sorted({point.seed for point in points})
+    drawn: dict[str, list[tuple[float, float]]] = {recipe: [] for recipe in by_recipe}
+    for _ in range(resamples if len(seeds) > 1 else 0):
+        chosen = [int(seed) for seed in rng.choice(seeds, size=len(seeds))]
+        try:
+            other = fit_law(check_and(baseline, _resampled(own, chosen), CONSTANTS))
+            for recipe, runs in by_recipe.items():
+                taken = check_and(recipe, _resampled(runs, chosen), LEAST_SIZES)
+                drawn[recipe].append(fit_worth(other, taken)[:2])
+        except InputError:
+            continue  # seeds that have not all sizes
+    found = []
+    for recipe, runs in by_recipe.items():
+        eff_n, eff_d, rms = fit_worth(law, runs)
+        intervals: list[tuple[float, float] | None] = [None, None]
+        if len(drawn[recipe]) >= LEAST_FITS:
+            low, high = np.percentile(np.array(drawn[recipe]), COVERED, axis=0)
+            intervals = [(float(low[i]), float(high[i])) for i in range(2)]
+        count = len({run.seed for run in runs})
+        found.append(Worth(recipe, len(runs), count, eff_n, eff_d, intervals[0], intervals[1], rms))
+    return law, found
+
+
+def check_and(recipe: str, points: list[Point], least: int) -> list[Point]:
+    """`points`, checked."""
+    check_sizes(recipe, points, least)
+    return points
+
+
+def point_of(run: Run) -> Point:
+    """Throws InputError for a run that says too little."""
+    loss = run.evaluations.loss[-1] if len(run.evaluations) else math.nan
+    if not run.complete or not np.isfinite(loss):
+        raise InputError(f"{run.path}: no held-out loss of a complete run")
+    count = float(run.meta.get("parameter_count", "nan"))
+    if not count > 0.0:
+        raise InputError(f"{run.path}: does not say how many parameters its model has")
+    return Point(run.recipe, run.seed, count, float(run.metrics.tokens[-1]), float(loss))
+
+
+def points_of(study: Study) -> tuple[list[Point], list[str]]:
+    """The runs of a study as points, and why some are none."""
+    points, refused = [], []
+    for run in study.runs:
+        try:
+            points.append(point_of(run))
+        except InputError as error:
+            refused.append(str(error))
+    return points, refused
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Command line; a usage error exits 2 with one line."""
+    parser = Parser(
+        prog="fp8lab_analysis.laws",
+        description="What recipes are worth in parameters and tokens, from runs of many sizes.",
+    )
+    parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR|RUN.h5")
+    parser.add_argument("--resamples", type=int, default=200, help="default: 200")
+    parser.add_argument("--seed", type=int, default=1, help="of the resampling; default: 1")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="law and worths, for a machine")
+    options = parser.parse_args(arguments)
+    if options.resamples < LEAST_FITS:
+        parser.error(f"--resamples {options.resamples}: expected {LEAST_FITS} or more")
+    if options.seed < 0:
+        parser.error(f"--seed {options.seed}: expected 0 or more")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    try:
+        study = load_study_apart(options.inputs, "")
+        points, refused = points_of(study)
+        rng = np.random.default_rng(options.seed)
+        law, found = worths(points, study.baseline_recipe, options.resamples, rng)
+    except (InputError, ReadFailure) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+    for line in refused:
+        print(f"left out: {line}")
+    print(
+        f"{study.baseline_recipe}: L = {law.a:.4g} / N^{law.alpha:.3f} + {law.b:.4g} / "
+        f"D^{law.beta:.3f} + {law.e:.4g}"
+    )
+    for worth in found:
+        print(worth.line())
+    if any(worth.eff_n_interval is None for worth in found):
+        print("without an interval nothing is ordered: two seeds of every size at least")
+    if options.json:
+        told = {"law": asdict(law), "worths": [asdict(worth) for worth in found]}
+        try:
+            options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"error: --json {options.json}: {error.strerror}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

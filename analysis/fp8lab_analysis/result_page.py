@@ -1,0 +1,129 @@
+"""Pages of results: a folder with README.md, figure.png and CSV files. A page says what was stated
+beforehand, what was seen, and how it was made. study_page.py makes one of a study, the scripts of
+experiments/tensors make theirs of what they measure."""
+
+from __future__ import annotations
+
+import csv
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fp8lab_analysis.cells import MISSING, Cell
+from fp8lab_analysis.claims import Judged
+
+PNG_DPI = 110
+WIDTH = 110  # characters of a line of text
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says, in Markdown."""
+
+    title: str
+    stated: str  # before the result: the question, the data, what must be seen
+    results: Sequence[str]  # blocks, mostly tables
+    figure: Figure | None
+    caption: str
+    made: str  # commands, device, seeds, intervals
+    remarks: str = ""  # after the result
+    tables: Mapping[str, Sequence[Sequence[Cell]]] = field(default_factory=dict)  # CSV by name
+
+
+def wrapped(text: str) -> str:
+    """Paragraphs and lists filled to the width of a page; tables and code as they are."""
+    blocks = []
+    for block in textwrap.dedent(text).strip().split("\n\n"):
+        if block.startswith(("|", "```", "    ", "!")):
+            blocks.append(block)
+            continue
+        items: list[str] = []
+        for line in block.splitlines():
+            if items and not line.startswith("- "):
+                items[-1] += " " + line.strip()
+            else:
+                items.append(line.strip())
+        for item in items:
+            indent = "  " if item.startswith("- ") else ""
+            blocks.append(
+                textwrap.fill(
+                    item,
+                    WIDTH,
+                    subsequent_indent=indent,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                + ("\n" if indent and item is not items[-1] else "")
+            )
+    return "\n\n".join(blocks).replace("\n\n\n", "\n")
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; bars in cells are escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)
+
+
+def shown(value: float, error: float = math.nan, digits: int = 3) -> str:
+    """A number with its error, to one digit of the latter (two when it begins with 1), else to
+    `digits` of its own."""
+    if not math.isfinite(value):
+        return MISSING
+    if not math.isfinite(error) or error == 0.0:
+        return f"{value:.{digits}g}".replace("-", "−")
+    exponent = math.floor(math.log10(error))
+    decimals = -exponent + (1 if error / 10.0**exponent < 1.95 else 0)
+    if decimals > 5:
+        return f"{value:.3g} ± {error:.1g}".replace("-", "−")
+    decimals = max(0, decimals)
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
+
+
+def claims_table(judged: Sequence[Judged]) -> str:
+    """What was claimed beforehand and what was seen."""
+    rows = []
+    for item in judged:
+        unit = f" {item.claim.unit}" if item.claim.unit else ""
+        seen = shown(item.spread.mean, item.half_width)
+        finite = sum(map(math.isfinite, item.values))
+        if finite < len(item.values):
+            seen = f"none in {len(item.values) - finite} of {len(item.values)} seeds"
+            unit = ""
+        rows.append([item.claim.what, item.claim.bounds, seen + unit, f"**{item.outcome.value}**"])
+    return markdown_table(["claim", "must be", "seen", ""], rows)
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[Cell]]) -> None:
+    """Rows of a CSV file, numbers to six digits; undefined ones are empty."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for row in rows:
+            writer.writerow(
+                [
+                    ("" if math.isnan(c) else f"{c:.6g}") if isinstance(c, float) else c
+                    for c in ("" if cell is None else cell for cell in row)
+                ]
+            )
+
+
+def write_page(page: Page, folder: Path) -> Path:
+    """Writes README.md, figure.png and the CSV files; returns the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = [f"# {page.title}", wrapped(page.stated), "## Seen", *page.results]
+    if page.figure is not None:
+        page.figure.savefig(folder / "figure.png", dpi=PNG_DPI, metadata={"Software": None})
+        parts.append(f"![{page.caption}](figure.png)")
+        parts.append(wrapped(f"Figure: {page.caption}"))
+    if page.remarks:
+        parts += ["## What follows", wrapped(page.remarks)]
+    for name, rows in page.tables.items():
+        write_csv(folder / f"{name}.csv", rows)
+    numbers = ", ".join(f"`{name}.csv`" for name in page.tables)
+    parts += ["## How it was made", wrapped(page.made), f"Numbers: {numbers}."]
+    path = folder / "README.md"
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return path

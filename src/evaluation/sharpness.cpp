@@ -1,0 +1,47 @@
+#include "src/evaluation/sharpness.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "emulation/numerics/exact_math.hpp"
+
+namespace fp8lab {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+constexpr double kNothing = -1000.0;  ///< log2 of a share that no sum shows
+
+/// log(sum of exp(logit_i)) - logit_target of logits that `moved` says; NaN unless all are finite.
+template <class Moved>
+double cross_entropy(std::size_t count, std::size_t target, Moved moved) {
+  double largest = moved(0);
+  for (std::size_t i = 1; i < count; ++i) largest = std::max(largest, moved(i));
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!std::isfinite(moved(i))) return std::numeric_limits<double>::quiet_NaN();
+    sum += numerics::exp2_f64(std::max((moved(i) - largest) * kLog2E, kNothing));
+  }
+  return numerics::log2_f64(sum) / kLog2E + largest - moved(target);
+}
+
+}  // namespace
+
+void Sharpness::add(std::span<const float> logits, std::int32_t target) {
+  const auto at = static_cast<std::size_t>(target);
+  const auto value = [&](std::size_t i) { return static_cast<double>(logits[i]); };
+  loss_ += cross_entropy(logits.size(), at, value);
+  raised_ += cross_entropy(logits.size(), at, [&](std::size_t i) {
+    const double bound = epsilon_ * (std::abs(value(i)) + 1.0);
+    return i == at ? value(i) - bound : value(i) + bound;
+  });
+  ++tokens_;
+}
+
+double Sharpness::phi() const {
+  if (tokens_ == 0) return std::numeric_limits<double>::quiet_NaN();
+  const double mean = loss_ / static_cast<double>(tokens_);
+  return 100.0 * (raised_ / static_cast<double>(tokens_) - mean) / (1.0 + mean);
+}
+
+}  // namespace fp8lab

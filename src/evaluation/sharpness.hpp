@@ -1,0 +1,29 @@
+// How steep the loss is around the logits of a model ("To FP8 and Back Again", arXiv:2405.18710).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace fp8lab {
+
+/// phi = 100 (max f(y + z) - f(y)) / (1 + f(y)) over |z_i| <= epsilon (|y_i| + 1), where y are the
+/// logits of all tokens and f the mean cross-entropy in nats. f grows in every logit but the
+/// target's, so that the maximum lies where each z_i is at its bound: no search. In double.
+class Sharpness {
+ public:
+  /// `epsilon` > 0.
+  explicit Sharpness(double epsilon) : epsilon_(epsilon) {}
+
+  /// The logits of one token, finite or not, and the index of its target among them.
+  void add(std::span<const float> logits, std::int32_t target);
+  /// NaN without a token.
+  double phi() const;
+  std::int64_t tokens() const { return tokens_; }
+
+ private:
+  double epsilon_;
+  double loss_ = 0, raised_ = 0;  ///< sums of f(y) and of its maxima
+  std::int64_t tokens_ = 0;
+};
+
+}  // namespace fp8lab
