@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from scipy import optimize
 
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.isolation import ReadFailure, load_study_apart
-from fp8lab_analysis.report import Parser
+from fp8lab_analysis.report import Parser, write_json
 from fp8lab_analysis.runs import Run
 from fp8lab_analysis.stats import Array
 from fp8lab_analysis.study import Study
@@ -230,14 +229,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         description="What recipes are worth in parameters and tokens, from runs of many sizes.",
     )
     parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR|RUN.h5")
-    parser.add_argument("--resamples", type=int, default=200, help="default: 200")
-    parser.add_argument("--seed", type=int, default=1, help="of the resampling; default: 1")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="law and worths, for a machine")
+    parser.add_resampling(200, "law and worths")
     options = parser.parse_args(arguments)
-    if options.resamples < LEAST_FITS:
-        parser.error(f"--resamples {options.resamples}: expected {LEAST_FITS} or more")
-    if options.seed < 0:
-        parser.error(f"--seed {options.seed}: expected 0 or more")
+    parser.check_resampling(options, LEAST_FITS)
     return options
 
 
@@ -262,14 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(worth.line())
     if any(worth.eff_n_interval is None for worth in found):
         print("without an interval nothing is ordered: two seeds of every size at least")
-    if options.json:
-        told = {"law": asdict(law), "worths": [asdict(worth) for worth in found]}
-        try:
-            options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            print(f"error: --json {options.json}: {error.strerror}", file=sys.stderr)
-            return 1
-    return 0
+    told = {"law": asdict(law), "worths": [asdict(worth) for worth in found]}
+    return 0 if write_json(options.json, told) else 1
 
 
 if __name__ == "__main__":

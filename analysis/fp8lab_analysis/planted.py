@@ -16,7 +16,6 @@ Exit codes: those of the report, and 3 where a rate is outside what is allowed."
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from fp8lab_analysis import inference
 from fp8lab_analysis.compare import GroupSummary, summarise
 from fp8lab_analysis.hdf5 import InputError
 from fp8lab_analysis.isolation import ReadFailure, load_study_apart
-from fp8lab_analysis.report import Parser
+from fp8lab_analysis.report import Parser, write_json
 from fp8lab_analysis.stats import Array, sample_sd
 from fp8lab_analysis.verdicts import Design
 
@@ -256,14 +255,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         description="Error rates of verdicts on resampled pairs of runs and on normal draws.",
     )
     parser.add_argument("inputs", nargs="*", type=Path, metavar="DIR|RUN.h5")
-    parser.add_argument("--resamples", type=int, default=10_000, help="default: 10000")
-    parser.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the rates, for a machine")
+    parser.add_resampling(10_000, "the rates")
     options = parser.parse_args(arguments)
-    if options.resamples < 1000:
-        parser.error(f"--resamples {options.resamples}: expected 1000 or more")
-    if options.seed < 0:
-        parser.error(f"--seed {options.seed}: expected 0 or more")
+    parser.check_resampling(options, 1000)
     return options
 
 
@@ -294,13 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(rate.line())
     outside = sum(not rate.holds for rate in rates)
     print(f"{len(rates)} rates, {outside} outside what is allowed")
-    if options.json:
-        rows = [{**asdict(rate), "rate": rate.rate, "holds": rate.holds} for rate in rates]
-        try:
-            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            print(f"error: --json {options.json}: {error.strerror}", file=sys.stderr)
-            return 1
+    rows = [{**asdict(rate), "rate": rate.rate, "holds": rate.holds} for rate in rates]
+    if not write_json(options.json, rows):
+        return 1
     return 3 if outside else 0
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import json
 import logging
 import os
 import sys
@@ -61,6 +62,31 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the line and leaves with status 2."""
         self.exit(2, f"error: {self.prog}: {message}; --help lists what is accepted\n")
+
+    def add_resampling(self, resamples: int, what: str) -> None:
+        """Options of programs that resample, with their default; --json holds `what`."""
+        self.add_argument("--resamples", type=int, default=resamples, help=f"default: {resamples}")
+        self.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
+        self.add_argument("--json", type=Path, metavar="FILE", help=f"{what}, for a machine")
+
+    def check_resampling(self, options: argparse.Namespace, least: int) -> None:
+        """A usage error for numbers that say nothing."""
+        if options.resamples < least:
+            self.error(f"--resamples {options.resamples}: expected {least} or more")
+        if options.seed < 0:
+            self.error(f"--seed {options.seed}: expected 0 or more")
+
+
+def write_json(path: Path | None, value: object) -> bool:
+    """Writes what --json asks for; False, with one line, where that fails."""
+    if path is None:
+        return True
+    try:
+        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"error: --json {path}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -65,6 +65,19 @@ TEST_CASE("every tensor of a step is measured where it is written") {
     INFO(gemm);
     CHECK(products == 9);  // 4 in each layer, and the head
   }
+  // The gradient of the logits: rows of tokens that are masked.
+  double masked = 0;
+  for (const float weight : step.batch.weights) masked += weight == 0.0f ? 1.0 : 0.0;
+  const double share = masked / static_cast<double>(step.batch.weights.size());
+  CHECK(share > 0.1);
+  int gradients = 0;
+  for (const StepTensor& tensor : tensors) {
+    if (tensor.operation.find("cross_entropy") == std::string::npos || tensor.cols != 272) continue;
+    CHECK(tensor.zeros == Approx(share).margin(0.05));
+    ++gradients;
+  }
+  CHECK(gradients == 1);
+
   bool has_backward = false;
   for (const StepTensor& tensor : tensors) {
     CHECK(tensor.nonfinite == 0);

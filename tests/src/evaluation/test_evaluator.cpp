@@ -166,6 +166,31 @@ TEST_CASE("an evaluation has the sharpness of its tokens where it is asked for")
   }
 }
 
+TEST_CASE("sharpness is that of the tokens that have a target, each with its own logits") {
+  EvalConfig config = two_sources();
+  config.sequences = 2;  // one batch, whose logits stay where they are
+  config.sharpness = 5e-4;
+  Fixture fixture("bf16", config);
+  const Evaluation evaluation = fixture.evaluate();
+  const Batch batch = Mixture(fixture.data, 0, 0xe7a1).next(2, kLength);
+  const TensorView view = fixture.transformer->logits();
+  std::vector<float> logits(static_cast<std::size_t>(view.size()));
+  download_floats(*fixture.backend, view, logits);
+  Sharpness expected(config.sharpness);
+  std::int64_t masked = 0;
+  for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+    if (batch.weights[i] == 0.0f) {
+      ++masked;
+      continue;
+    }
+    const auto cols = static_cast<std::size_t>(view.cols);
+    expected.add({logits.data() + i * cols, cols}, batch.targets[i]);
+  }
+  CHECK(masked > 0);
+  CHECK(expected.tokens() == batch.trained_tokens);
+  CHECK(score(evaluation, "sharpness") == expected.phi());
+}
+
 TEST_CASE("a rollout in the numerics of training has no gap") {
   const std::string recipe = GENERATE("bf16", "infir2", "mxfp8", "torchao_rowwise");
   Fixture fixture(recipe, with_rollout(GENERATE_COPY(std::string(), recipe)));
