@@ -41,6 +41,19 @@ void draw_cases<ops::Copy>(CaseDraw& draw) {
 }
 
 template <>
+void draw_cases<ops::RowCosines>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = draw.shape();
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    draw.add("row_cosines", dtype, s, {input(), input(), flat(draw.output(DType::f32, 1, s.rows))},
+             [](Backend& b, const Views& t) {
+               b.run(ops::RowCosines{t[0], t[1], t[2]});
+             });
+  }
+}
+
+template <>
 void draw_cases<ops::SwigluForward>(CaseDraw& draw) {
   for (const DType dtype : kActivationTypes) {
     const MatrixShape s = draw.shape();

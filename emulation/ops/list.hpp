@@ -28,6 +28,7 @@
 #include "emulation/ops/rmsnorm.hpp"
 #include "emulation/ops/rope.hpp"
 #include "emulation/ops/rotate_back.hpp"
+#include "emulation/ops/row_cosines.hpp"
 #include "emulation/ops/smoothing.hpp"
 #include "emulation/ops/stored_state.hpp"
 #include "emulation/ops/swiglu.hpp"
@@ -69,6 +70,7 @@
   X(LoadState)                       \
   X(AdvanceMoments)                  \
   X(UpdateWeights)                   \
+  X(RowCosines)                      \
   X(HashTensor)
 
 /// Calls X(Name) for every operation that is composed of those above, its for_each_part(). A

@@ -66,6 +66,7 @@ Outputs outputs_of(const ops::GeluBackward& op) { return {{"dx", op.dx}}; }
 Outputs outputs_of(const ops::CrossEntropy& op) {
   return present({{"token_loss", op.token_loss}, {"dlogits", op.dlogits}, {"scalars", op.scalars}});
 }
+Outputs outputs_of(const ops::RowCosines& op) { return {{"cosines", op.cosines}}; }
 Outputs outputs_of(const ops::Argmax& op) { return {{"out", op.out}}; }
 Outputs outputs_of(const ops::AccumulateSquareSum& op) { return {{"scalars", op.scalars}}; }
 Outputs outputs_of(const ops::BeginUpdate& op) { return {{"scalars", op.scalars}}; }

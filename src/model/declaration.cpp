@@ -74,4 +74,16 @@ std::int64_t Declaration::weights() const {
   return total;
 }
 
+std::optional<GateAndUp> gate_and_up(const ParameterDeclaration& weight) {
+  GateAndUp found{-1, -1, 0};
+  std::int64_t row = 0;
+  for (const OutputGroup& group : weight.groups) {
+    if (group.name == "gate") found.gate = row, found.count = group.rows;
+    if (group.name == "up") found.up = row;
+    row += group.rows;
+  }
+  if (found.gate < 0 || found.up < 0) return std::nullopt;
+  return found;
+}
+
 }  // namespace fp8lab

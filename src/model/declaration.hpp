@@ -36,10 +36,19 @@ struct ParameterDeclaration {
   Initialization initialization;
   /// The parts of a linear layer's outputs: rows of its weight, elements of its bias. Empty: one.
   std::vector<OutputGroup> groups;
-  std::optional<std::int64_t> layer = std::nullopt;  ///< the one that it belongs to, set by Declaration
+  std::optional<std::int64_t> layer =
+      std::nullopt;  ///< the one that it belongs to, set by Declaration
 
   std::int64_t size() const { return rows * cols; }
 };
+
+/// The rows of a weight that make the gate of a SwiGLU and what it multiplies.
+struct GateAndUp {
+  std::int64_t gate = 0, up = 0;  ///< first rows
+  std::int64_t count = 0;         ///< of each
+};
+/// Nothing where the weight is no such layer's.
+std::optional<GateAndUp> gate_and_up(const ParameterDeclaration& weight);
 
 /// A linear layer y = x W^T (+ bias), whose three GEMMs follow a recipe.
 struct LinearDeclaration {

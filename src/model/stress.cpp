@@ -71,23 +71,6 @@ void scale(Backend& backend, const TensorView& tensor, double factor) {
   });
 }
 
-struct RowsOfGateAndUp {
-  std::int64_t gate = 0, up = 0, count = 0;
-};
-
-/// Where a layer's weight has the gate and the other half of a SwiGLU.
-std::optional<RowsOfGateAndUp> gate_and_up(const ParameterDeclaration& weight) {
-  RowsOfGateAndUp found{-1, -1, 0};
-  std::int64_t row = 0;
-  for (const OutputGroup& group : weight.groups) {
-    if (group.name == "gate") found.gate = row, found.count = group.rows;
-    if (group.name == "up") found.up = row;
-    row += group.rows;
-  }
-  if (found.gate < 0 || found.up < 0) return std::nullopt;
-  return found;
-}
-
 /// Steps in which it is at work.
 std::int64_t steps_of(const StressConfig& stress) {
   return std::max<std::int64_t>(1, stress.over_steps);
@@ -156,7 +139,7 @@ void StressedStep::align(const StressConfig& stress, std::uint64_t seed) {
   for (std::size_t i = 0; i < declaration.linears().size(); ++i) {
     const LinearDeclaration& linear = declaration.linears()[i];
     const Parameter& weight = parameters_[linear.weight];
-    const std::optional<RowsOfGateAndUp> rows = gate_and_up(weight.declaration);
+    const std::optional<GateAndUp> rows = gate_and_up(weight.declaration);
     if (!rows || !layer_pattern_matches(stress.layers, linear.name, layers)) continue;
     const std::vector<std::int64_t> channels =
         draw(stress.channels, rows->count,

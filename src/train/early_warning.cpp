@@ -38,71 +38,6 @@ double median_of(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : 0.5 * (values[half - 1] + values[half]);
 }
 
-/// Rows of a weight that a group of outputs is made by.
-struct RowRange {
-  std::int64_t first = 0, count = 0;
-};
-
-std::optional<RowRange> rows_of(const ParameterDeclaration& weight, std::string_view group) {
-  RowRange range;
-  for (const OutputGroup& candidate : weight.groups) {
-    range.count = candidate.rows;
-    if (candidate.name == group) return range;
-    range.first += candidate.rows;
-  }
-  return std::nullopt;
-}
-
-constexpr std::size_t kLanes = 8;
-
-/// Lane i % 8 adds element i by ascending i; the lanes are added in order.
-double dot(std::span<const float> a, std::span<const float> b) {
-  std::array<double, kLanes> lanes{};
-  const std::size_t whole = a.size() / kLanes * kLanes;
-  for (std::size_t i = 0; i < whole; i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      lanes[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
-    }
-  }
-  for (std::size_t i = whole; i < a.size(); ++i) {
-    lanes[i - whole] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  }
-  double sum = 0;
-  for (const double lane : lanes) sum += lane;
-  return sum;
-}
-
-/// |cosine|, 0 for a zero row.
-double alignment_of(std::span<const float> gate, std::span<const float> up) {
-  const double squares = dot(gate, gate) * dot(up, up);
-  return squares > 0.0 ? std::abs(dot(gate, up)) / std::sqrt(squares) : 0.0;
-}
-
-Alignment alignment_of(const Parameters& parameters, const Parameter& weight, RowRange gate,
-                       RowRange up, double level) {
-  constexpr std::int64_t kBlockElements = std::int64_t{1} << 22;
-  const std::int64_t width = weight.declaration.cols;
-  const std::int64_t block = std::max<std::int64_t>(kBlockElements / width, 1);
-  Alignment largest;
-  for (std::int64_t first = 0; first < gate.count; first += block) {
-    const std::int64_t rows = std::min(block, gate.count - first);
-    std::vector<float> gates(static_cast<std::size_t>(rows * width)), ups(gates.size());
-    parameters.download(weight, (gate.first + first) * width, gates);
-    parameters.download(weight, (up.first + first) * width, ups);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const auto begin = static_cast<std::size_t>(row * width);
-      const auto length = static_cast<std::size_t>(width);
-      const double cosine = alignment_of(std::span<const float>(gates).subspan(begin, length),
-                                         std::span<const float>(ups).subspan(begin, length));
-      if (cosine >= level) ++largest.count;
-      if (largest.channel >= 0 && !(cosine > largest.cosine)) continue;
-      largest.cosine = cosine;
-      largest.channel = static_cast<std::int32_t>(first + row);
-    }
-  }
-  return largest;
-}
-
 /// How far beyond the range of its scale an operand goes; amax leaves out what became infinite.
 double lag_of(const OperandStatistics& statistics, double range) {
   if (statistics.nonfinite_count > 0.0) return std::numeric_limits<double>::infinity();
@@ -158,32 +93,6 @@ WatchedOperand watched_operand(Slot slot, const QuantSpec& spec) {
   const bool is_fixed = spec.is_cast() && spec.scale_source != ScaleSource::current;
   if (is_fixed) operand.fixed_range = static_cast<double>(numerics::max_finite(spec.format));
   return operand;
-}
-
-std::vector<Alignment> swiglu_alignments(const Parameters& parameters, double level,
-                                         std::int64_t turn) {
-  const auto& linears = parameters.declaration().linears();
-  std::vector<std::size_t> layers;
-  std::int64_t largest = 1;
-  for (std::size_t i = 0; i < linears.size(); ++i) {
-    const Parameter& weight = parameters[linears[i].weight];
-    if (!rows_of(weight.declaration, "gate") || !rows_of(weight.declaration, "up")) continue;
-    layers.push_back(i);
-    largest = std::max(largest, weight.master().size());
-  }
-  std::vector<Alignment> found;
-  if (layers.empty()) return found;
-  const auto all = static_cast<std::int64_t>(layers.size());
-  const std::int64_t together = std::clamp<std::int64_t>(kAlignmentElements / largest, 1, all);
-  for (std::int64_t k = 0; k < together; ++k) {
-    const std::size_t i = layers[static_cast<std::size_t>((turn * together + k) % all)];
-    const Parameter& weight = parameters[linears[i].weight];
-    found.push_back(alignment_of(parameters, weight, *rows_of(weight.declaration, "gate"),
-                                 *rows_of(weight.declaration, "up"), level));
-    found.back().operand =
-        static_cast<std::int32_t>(i * kSlots.size() + static_cast<std::size_t>(Slot::fprop_w));
-  }
-  return found;
 }
 
 void EarlyWarning::begin_stage(std::vector<WatchedOperand> operands) {

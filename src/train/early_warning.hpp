@@ -47,7 +47,7 @@
 #include "emulation/spec/quant_spec.hpp"
 #include "emulation/spec/slot.hpp"
 #include "src/config/config.hpp"
-#include "src/model/parameters.hpp"
+#include "src/train/swiglu_alignment.hpp"
 
 namespace fp8lab {
 
@@ -110,22 +110,6 @@ struct WatchedOperand {
   double fixed_range = 0;
 };
 WatchedOperand watched_operand(Slot slot, const QuantSpec& spec);
-
-/// How far the gate and up weights of a layer are aligned.
-struct Alignment {
-  std::int32_t operand = -1;  ///< fprop.w of the layer
-  std::int32_t channel = -1;  ///< of the largest magnitude
-  double cosine = 0;          ///< that magnitude
-  std::int64_t count = 0;     ///< channels whose magnitude is `level` or more
-};
-/// Elements of gate and up weights that one logged step looks at: 64 MiB in FP32, which a GPU sends
-/// to the host.
-inline constexpr std::int64_t kAlignmentElements = std::int64_t{1} << 24;
-/// Of the layers with gate and up weights, from the master weights, in a fixed order of sums. Where
-/// they hold more than kAlignmentElements together, of as many as hold no more, but at least one:
-/// `turn`, a count of logged steps, says which, so that all have their turn.
-std::vector<Alignment> swiglu_alignments(const Parameters& parameters, double level,
-                                         std::int64_t turn);
 
 class EarlyWarning {
  public:

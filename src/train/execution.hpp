@@ -93,6 +93,8 @@ class Execution {
   Transformer& transformer() { return *transformer_; }  ///< of the stage at work
   Backend& backend() { return backend_; }               ///< that its operations run on
   const Parameters& parameters() const { return memory_->parameters; }
+  /// Nothing where no early warning looks at logged steps.
+  const std::optional<SwigluAlignment>& alignment() const { return memory_->alignment; }
   /// What a checkpoint of the stage at work covers.
   CheckpointScope scope();
 

@@ -7,7 +7,11 @@ namespace fp8lab {
 RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& recipe)
     : parameters(backend, config.model, storage_of(config),
                  without_exact_sources(config, recipe).activation_dtype),
-      step(backend) {}
+      step(backend) {
+  if (config.warnings.enabled && config.logging.statistics_every_steps > 0) {
+    alignment.emplace(backend, parameters);
+  }
+}
 
 std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
                                               const RunConfig& config, const StageConfig& stage,

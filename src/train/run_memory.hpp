@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "src/config/config.hpp"
 #include "src/model/transformer.hpp"
+#include "src/train/swiglu_alignment.hpp"
 #include "src/train/training_step.hpp"
 
 namespace fp8lab {
@@ -17,6 +19,7 @@ struct RunMemory {
 
   Parameters parameters;
   StepBlock step;
+  std::optional<SwigluAlignment> alignment;  ///< where early warnings look at logged steps
 };
 
 /// The model at work in `stage`, under its recipe without the sources of error that the run

@@ -209,10 +209,8 @@ void RunWatch::record(RunLog& log, const StepTaken& taken) {
   const std::optional<WarningScore> gradient = std::exchange(gradient_, std::nullopt);
   if (!taken.statistics.empty()) {
     const double level = threshold(config_.warnings, Detector::swiglu_alignment);
-    const std::int64_t turn = step / config_.logging.statistics_every_steps;
-    for (const WarningScore& score :
-         warnings_.add_statistics(taken.statistics, taken.without_history,
-                                  swiglu_alignments(execution_.parameters(), level, turn))) {
+    for (const WarningScore& score : warnings_.add_statistics(
+             taken.statistics, taken.without_history, execution_.alignment()->measure(level))) {
       append(log, step, score);
     }
   } else if (gradient && gradient->warns() && !is_announced(Detector::gradient_norm)) {

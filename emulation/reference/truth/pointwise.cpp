@@ -1,4 +1,6 @@
 // Elementwise operations and column sums.
+#include <cmath>
+
 #include "emulation/reference/truth/matrix.hpp"
 #include "emulation/reference/truth/operations.hpp"
 
@@ -19,6 +21,14 @@ void run(const ops::Copy& op) { matrix(op.destination) = matrix(op.source); }
 void run(const ops::Add& op) { matrix(op.sum) = (matrix(op.a) + matrix(op.b)).eval(); }
 
 void run(const ops::BiasBackward& op) { matrix(op.dbias) += matrix(op.dy).colwise().sum(); }
+
+void run(const ops::RowCosines& op) {
+  for (std::int64_t row = 0; row < op.a.rows; ++row) {
+    const auto a = matrix(op.a).row(row), b = matrix(op.b).row(row);
+    const double lengths = a.norm() * b.norm();
+    element(op.cosines, row) = lengths <= 0.0 ? 0.0 : std::abs(a.dot(b)) / lengths;
+  }
+}
 
 void run(const ops::SwigluForward& op) {
   const auto gate = matrix(op.gate_up.columns(0, op.out.cols)).array();

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -308,6 +309,26 @@ TEST_CASE("a NaN is stored as the canonical one") {
       if (dtype == DType::bf16) REQUIRE(sum.view().row<std::uint16_t>(0)[i] == 0x7FFFu);
     }
   }
+}
+
+TEST_CASE("cosines of rows keep no sign and are zero for a row of zeros") {
+  Matrix a(DType::f32, 5, 2), b(DType::bf16, 5, 2);
+  const double left[] = {3, 4, 3, 4, 0, 0, 1, 0, 0x1p-100, 0};
+  const double right[] = {-6, -8, -4, 3, 1, 1, 1, 1, 1, 0};
+  for (int i = 0; i < 10; ++i) {
+    a.set(i, left[i]);
+    b.set(i, right[i]);
+  }
+  Matrix out(DType::f32, 1, 5);
+  cpu::run(ops::RowCosines{a.view(), b.view(), out.view()});
+  CHECK(out.at(0) == 1.0);
+  CHECK(out.at(1) == 0.0);
+  CHECK(out.at(2) == 0.0);
+  CHECK(out.at(3) == static_cast<double>(1.0f / std::sqrt(2.0f)));
+  CHECK(out.at(4) == 0.0);  // its square is below FP32
+  a.set(0, std::numeric_limits<double>::quiet_NaN());
+  cpu::run(ops::RowCosines{a.view(), b.view(), out.view()});
+  CHECK(std::isnan(out.at(0)));
 }
 
 TEST_CASE("argmax takes the lowest index on a tie") {

@@ -265,7 +265,8 @@ TEST_CASE("an operand is watched by what its recipe makes of it") {
 
 TEST_CASE("alignment of gate and up is the largest cosine of their rows, by layer") {
   fp8lab::test::ModelAtWork work("cpu", fp8lab::test::small_model(), load_recipe("bf16"));
-  const auto before = swiglu_alignments(work.parameters, 0.9, 0);
+  const SwigluAlignment alignment(*work.backend, work.parameters);
+  const auto before = alignment.measure(0.9);
   REQUIRE(before.size() == 2);
   CHECK(before[0].count + before[1].count == 0);
   CHECK(before[0].cosine < 0.6);
@@ -286,15 +287,15 @@ TEST_CASE("alignment of gate and up is the largest cosine of their rows, by laye
     values[(gates + 9) * width + i] = values[9 * width + i] + (i == 0 ? 0.05f : 0.0f);
   }
   work.parameters.upload(weight, values);
-  const auto after = swiglu_alignments(work.parameters, 0.9, 0);
+  const auto after = alignment.measure(0.9);
   CHECK(after[0].cosine == before[0].cosine);
   CHECK(after[1].cosine == Approx(1.0));
   CHECK(after[1].channel == 7);
   CHECK(after[1].count == 2);
-  CHECK(swiglu_alignments(work.parameters, 0.9999, 0)[1].count == 1);
+  CHECK(alignment.measure(0.9999)[1].count == 1);
 
   fp8lab::test::ModelAtWork gelu("cpu", fp8lab::test::gpt2_model(), load_recipe("bf16"));
-  CHECK(swiglu_alignments(gelu.parameters, 0.9, 0).empty());
+  CHECK(SwigluAlignment(*gelu.backend, gelu.parameters).measure(0.9).empty());
 }
 
 TEST_CASE("an aligned channel warns, with how many there are") {

@@ -1,0 +1,25 @@
+// How far the rows of two matrices point the same way.
+#pragma once
+
+#include "emulation/base/tensor_view.hpp"
+#include "emulation/ops/cost.hpp"
+
+namespace fp8lab::ops {
+
+/// cosines (1, rows) f32: |a . b| / (sqrt(a . a) * sqrt(b . b)) of each row of a and b (rows,
+/// cols), f32 or bf16, and +0 where the divisor is not above zero. x . y is numerics::tree_sum over
+/// the products, each rounded to FP32; roots, product and quotient are rounded to nearest even, NaN
+/// is the canonical one.
+struct RowCosines {
+  static constexpr std::string_view kName = "row_cosines";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
+  TensorView a, b, cosines;
+
+  /// Throws Error for shapes and types that do not fit.
+  void check() const;
+  /// Elements read.
+  double work() const { return 2.0 * elements(a); }
+};
+
+}  // namespace fp8lab::ops
