@@ -19,11 +19,29 @@ namespace {
 /// Whose data are read to get to a batch.
 constexpr std::int64_t kMostSteps = 100000;
 
+/// Makes micro-batches of the present stage smaller, where --sequences says so. The data of a step
+/// stay the same.
+void shorten_micro_batch(CheckpointedRun& run, const Values& values, const std::string& command) {
+  if (values.count("sequences") == 0) return;
+  const auto sequences = values["sequences"].as<std::int64_t>();
+  StageConfig& stage = run.config.stages[static_cast<std::size_t>(run.position.stage)];
+  if (sequences < 1 || sequences > stage.micro_batch_sequences ||
+      stage.batch_sequences % sequences != 0) {
+    throw Error(fmt::format(
+        "{}: --sequences {}: accepted: at most the {} of a micro-batch, and a divisor of the {} of "
+        "a step",
+        command, sequences, stage.micro_batch_sequences, stage.batch_sequences));
+  }
+  stage.micro_batch_sequences = sequences;
+}
+
 }  // namespace
 
 void add_step_options(Options& options) {
   options.add("batch", value<std::int64_t>(1),
               "whose data: those of the first micro-batch of the N-th step after the checkpoint");
+  options.add("sequences", value<std::int64_t>(),
+              "only the first N sequences of the micro-batch, in less time");
   options.add("backend", value<std::string>(), "cpu or cuda (default: the run's)");
   options.add("threads", value<int>(0), "0: all processors");
 }
@@ -57,6 +75,7 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
         "{}: backend 'truth' quantizes nothing; accepted: --backend cpu or cuda", command));
   }
   CheckpointedRun run = open_checkpointed_run(config, model.checkpoint);
+  shorten_micro_batch(run, values, command);
   const StageConfig& stage = run.stage();
   model.require_unchanged(recipe_part(stage, run.stage_recipe()), run.recipe.hash,
                           "start the run anew");

@@ -13,7 +13,7 @@
 
 namespace fp8lab::cli {
 
-/// Adds --batch, --backend and --threads.
+/// Adds --batch, --sequences, --backend and --threads.
 void add_step_options(Options& options);
 
 struct CheckpointSource {

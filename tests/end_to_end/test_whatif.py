@@ -206,6 +206,25 @@ def test_a_gradient_is_attributed(folder: Path) -> None:
     assert "under recipe te_delayed" in other and "24 tensors have no amax history" in other
 
 
+def test_fewer_sequences_are_the_first_of_the_micro_batch(copy: Path) -> None:
+    still = RUN.replace("[[stages]]", "[[stages]]\nlearning_rate.peak = 1e-30")
+    found = {}
+    for size in (1, 2):
+        text = still.replace("micro_batch_sequences = 1", f"micro_batch_sequences = {size}")
+        (copy / "run.toml").write_text(text)
+        succeeded("train", "--config", "run.toml", "--out", f"of{size}", cwd=copy)
+        for count in range(1, size + 1):
+            words = [f"of{size}", "--recipe", "te_current", "--sequences", count]
+            succeeded("whatif", *words, "--json", "o.json", cwd=copy)
+            found[size, count] = json.loads((copy / "o.json").read_text())
+            assert found[size, count]["sequences"] == count
+    assert found[2, 1]["recipes"] == found[1, 1]["recipes"]
+    assert found[2, 2]["recipes"] != found[1, 1]["recipes"]
+    for count in (0, 3):
+        message = refused("attribute", "of2", "--sequences", count, cwd=copy)
+        assert "at most the 2 of a micro-batch, and a divisor of the 2 of a step" in message
+
+
 def test_what_attribute_cannot_do_is_refused(copy: Path) -> None:
     for words, expected in {
         (): "--run is missing",
