@@ -303,12 +303,12 @@ def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
 
 
 def final_scores(run: Run, stage: str) -> dict[str, Score]:
-    """The scores of the last evaluation of a stage, by name."""
+    """The last value of each score in a stage, by name: evaluations and errors of updates have
+    steps of their own."""
     if stage not in run.stage_names:
         return {}
     index = run.stage_names.index(stage)
-    rows = [score for score in run.scores if score.stage == index]
-    return {score.name: score for score in rows if score.step == rows[-1].step}
+    return {score.name: score for score in run.scores if score.stage == index}
 
 
 def _scores(study: Study, group: Group) -> list[ScoreSummary]:

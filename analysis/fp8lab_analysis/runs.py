@@ -67,7 +67,7 @@ class Evaluations:
 
 @dataclass(frozen=True)
 class Score:
-    """One row of /scores: a number of an evaluation under a name."""
+    """One row of /scores: a number of an evaluation, or of an update, under a name."""
 
     step: int
     stage: int

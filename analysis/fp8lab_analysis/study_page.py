@@ -3,8 +3,8 @@
     python3 -m fp8lab_analysis.study_page runs/NAME --out experiments/results/NAME
 
 What the study file states in its first comment, the verdict on every arm, its scores beside those
-of the baseline, and how it was made; figure and numbers beside it. Exit codes are those of the
-report."""
+of the baseline, what somebody concludes from it (remarks.md of that folder, where there is one),
+and how it was made; figure and numbers beside it. Exit codes are those of the report."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ their intervals are of {design.confidence_text} (Student, paired, Holm), the mar
 """
 
 
-def page_of(study: Study) -> Page:
-    """The page of a study."""
+def page_of(study: Study, remarks: str = "") -> Page:
+    """The page of a study; `remarks` are what follows from it, in Markdown."""
     summaries = summarise(study)
     verdicts, scores = verdict_rows(study, summaries), score_rows(study, summaries)
     operands = operand_rows(summaries)
@@ -239,6 +239,7 @@ def page_of(study: Study) -> Page:
         ],
         figure=figure,
         caption=CAPTION,
+        remarks=remarks,
         made=_made(study),
         tables={name: rows for name, rows in tables.items() if len(rows) > 1},
     )
@@ -253,7 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         import_needed()
         study = read_study([options.study], "")
-        print(written(options.out, lambda: str(write_page(page_of(study), options.out))))
+        beside = options.out / "remarks.md"
+        remarks = beside.read_text(encoding="utf-8") if beside.exists() else ""
+        print(written(options.out, lambda: str(write_page(page_of(study, remarks), options.out))))
     except (BadInput, MachineFailure) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -122,6 +123,33 @@ def example(folder: Path) -> Path:
     with h5py.File(folder / "study.h5", "a") as file:
         file["meta"].attrs["config_text"] = TEXT
     return folder
+
+
+def test_remarks_beside_the_page_of_a_study_are_on_it(tmp_path: Path) -> None:
+    folder = str(example(tmp_path / "study"))
+    out = tmp_path / "page"
+    assert study_page.main([folder, "--out", str(out)]) == 0
+    assert "What follows" not in (out / "README.md").read_text(encoding="utf-8")
+    (out / "remarks.md").write_text("- Nothing\n  follows.\n", encoding="utf-8")
+    assert study_page.main([folder, "--out", str(out)]) == 0
+    text = (out / "README.md").read_text(encoding="utf-8")
+    assert "## What follows\n\n- Nothing follows.\n\n## How it was made" in text
+
+
+def test_every_score_of_a_stage_has_its_last_value(tmp_path: Path) -> None:
+    scores = [
+        Score(3, 0, "update/lost", 0.5, 1),
+        Score(4, 0, "loss/a", 2.0, 1),
+        Score(5, 1, "update/lost", 0.25, 1),
+        Score(6, 1, "update/lost", 0.125, 1),
+        Score(7, 1, "loss/a", 1.0, 1),
+    ]
+    run = replace(study.load_study([example(tmp_path / "study")]).runs[0], scores=scores)
+    last = compare.final_scores(run, run.stage_names[1])
+    assert {name: score.value for name, score in last.items()} == {
+        "update/lost": 0.125,
+        "loss/a": 1.0,
+    }
 
 
 def test_the_page_of_a_study_says_what_was_stated_and_seen(tmp_path: Path) -> None:
