@@ -11,7 +11,9 @@ namespace fp8lab {
 /// Philox4x32-10 read in order. Streams with different (seed, stream) are independent.
 class RandomSequence {
  public:
-  RandomSequence(std::uint64_t seed, std::uint32_t stream) : seed_(seed), stream_(stream) {}
+  /// From number `first` on.
+  RandomSequence(std::uint64_t seed, std::uint32_t stream, std::uint64_t first = 0)
+      : seed_(seed), stream_(stream), index_(first) {}
 
   std::uint32_t next() { return numerics::random_bits(seed_, stream_, kDomain, 0, index_++); }
 
@@ -36,7 +38,7 @@ class RandomSequence {
   static constexpr std::uint32_t kDomain = 0xda7a0000u;  ///< apart from the quantizers' tensor ids
   std::uint64_t seed_;
   std::uint32_t stream_;
-  std::uint64_t index_ = 0;
+  std::uint64_t index_;
 };
 
 }  // namespace fp8lab

@@ -15,29 +15,23 @@ namespace {
 constexpr std::uint32_t kInitializationStream = 0x1217;
 
 /// Standard normal numbers by Box and Muller in double precision, from functions of ours only, so
-/// that every machine draws the same weights.
-class NormalSequence {
- public:
-  NormalSequence(std::uint64_t seed, std::uint32_t stream) : random_(seed, stream) {}
-
-  double next() {
-    if (has_spare_) {
-      has_spare_ = false;
-      return spare_;
-    }
+/// that every machine draws the same weights: numbers 2 i and 2 i + 1 of a stream come from its
+/// uniform numbers 2 i and 2 i + 1. `values` are those from the even number `first` on, times
+/// `deviation` and around `mean`.
+void draw_normal(std::uint64_t seed, std::uint32_t stream, std::int64_t first, double mean,
+                 double deviation, std::span<float> values) {
+  const auto count = static_cast<std::int64_t>(values.size());
+#pragma omp parallel for schedule(static)
+  for (std::int64_t i = 0; i < count; i += 2) {
+    RandomSequence random(seed, stream, static_cast<std::uint64_t>(first + i));
     const double radius =
-        std::sqrt(-2.0 * (numerics::log2_f64(random_.open_unit()) * 0x1.62E42FEFA39EFp-1));
-    const auto angle = numerics::sincos_f64(6.283185307179586 * random_.open_unit());
-    spare_ = radius * angle.sin;
-    has_spare_ = true;
-    return radius * angle.cos;
+        std::sqrt(-2.0 * (numerics::log2_f64(random.open_unit()) * 0x1.62E42FEFA39EFp-1));
+    const auto angle = numerics::sincos_f64(6.283185307179586 * random.open_unit());
+    float* const pair = values.data() + i;
+    pair[0] = static_cast<float>(mean + deviation * (radius * angle.cos));
+    if (i + 1 < count) pair[1] = static_cast<float>(mean + deviation * (radius * angle.sin));
   }
-
- private:
-  RandomSequence random_;
-  double spare_ = 0;
-  bool has_spare_ = false;
-};
+}
 
 /// By parameter: true where the GEMM of one linear layer writes its gradient and nothing adds to
 /// it.
@@ -263,16 +257,19 @@ void Parameters::store(const Parameter& parameter, StateRole role, const StoredS
 }
 
 void Parameters::initialize(std::uint64_t seed) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;
+  std::vector<float> values;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const Parameter& parameter = parameters_[index];
     const auto [value, deviation] = parameter.declaration.initialization;
-    std::vector<float> values(static_cast<std::size_t>(parameter.master().size()),
-                              static_cast<float>(value));
-    if (deviation > 0) {
-      NormalSequence normal(seed, kInitializationStream + static_cast<std::uint32_t>(index));
-      for (float& weight : values) weight = static_cast<float>(value + deviation * normal.next());
+    const std::uint32_t stream = kInitializationStream + static_cast<std::uint32_t>(index);
+    const std::int64_t size = parameter.master().size();
+    for (std::int64_t first = 0; first < size; first += kPiece) {
+      values.assign(static_cast<std::size_t>(std::min(kPiece, size - first)),
+                    static_cast<float>(value));
+      if (deviation > 0) draw_normal(seed, stream, first, value, deviation, values);
+      upload(parameter, first, values);
     }
-    upload(parameter, values);
   }
 }
 
