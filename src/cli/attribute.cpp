@@ -30,6 +30,8 @@ Options attribute_options() {
       "source of error, slot, GEMM and layer. On the CPU; some fifty steps of that size");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
   options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
+  options.add("group", value<std::vector<std::string>>(),
+              "source, scale, slot, GEMM or layer, repeatable: only these (default: all)");
   add_step_options(options);
   options.add("json", value<std::string>(), "also write every number to this file");
   return options;
@@ -124,8 +126,8 @@ int attribute(const std::vector<std::string>& arguments) {
   const int threads = threads_of(values, kCommand);
   const auto backend = make_backend(source.run.config.backend, threads);
   const Attribution attribution =
-      attribute_gradient(*backend, source.run, source.step, recipe, threads,
-                         [&](const std::string& part) { phase.begin(part); });
+      attribute_gradient(*backend, source.run, source.step, recipe, words_of(values, "group"),
+                         threads, [&](const std::string& part) { phase.begin(part); });
   phase.begin("");
   print_step(source, *backend);
   fmt::print(

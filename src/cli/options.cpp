@@ -120,6 +120,11 @@ Values parse_arguments(const std::string& name, const Options& options,
   }
 }
 
+std::vector<std::string> words_of(const Values& values, const std::string& option) {
+  return values.count(option) == 0 ? std::vector<std::string>()
+                                   : values[option].as<std::vector<std::string>>();
+}
+
 bool given(const Values& values, std::string_view option) {
   const std::string name(option);
   return values.count(name) != 0 && !values[name].is_default;

@@ -98,6 +98,9 @@ Values parse_arguments(const std::string& name, const Options& options,
                        const std::vector<std::string>& arguments,
                        const std::vector<Positional>& positional = {});
 
+/// What a repeatable option of text was given, in order; nothing where it was not.
+std::vector<std::string> words_of(const Values& values, const std::string& option);
+
 /// Was the option given, not left at its default?
 bool given(const Values& values, std::string_view option);
 

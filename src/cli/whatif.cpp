@@ -51,11 +51,6 @@ Options whatif_options() {
   return options;
 }
 
-std::vector<std::string> words_of(const Values& values, const char* option) {
-  return values.count(option) == 0 ? std::vector<std::string>()
-                                   : values[option].as<std::vector<std::string>>();
-}
-
 std::vector<Recipe> named_recipes(const std::vector<std::string>& names) {
   std::vector<Recipe> recipes;
   for (const std::string& name : names) {

@@ -1,7 +1,9 @@
 #include "src/diagnosis/attribution.hpp"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -105,6 +107,23 @@ class GradientError {
   int replaced_ = 0;
 };
 
+/// The groups of these names, in their own order; all where there are no names.
+std::vector<ErrorSourceGroup> chosen(std::vector<ErrorSourceGroup> all,
+                                     const std::vector<std::string>& names) {
+  if (names.empty()) return all;
+  std::vector<std::string> known;
+  for (const ErrorSourceGroup& group : all) known.push_back(group.name);
+  const auto holds = [](const std::vector<std::string>& list, const std::string& name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  for (const std::string& name : names) {
+    if (holds(known, name)) continue;
+    throw Error(fmt::format("group '{}': accepted: {}", name, fmt::join(known, ", ")));
+  }
+  std::erase_if(all, [&](const ErrorSourceGroup& group) { return !holds(names, group.name); });
+  return all;
+}
+
 }  // namespace
 
 std::optional<double> Attribution::share_alone(const Part& part) const {
@@ -117,7 +136,8 @@ double Attribution::share_without(const Part& part) const {
 }
 
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, int threads,
+                               const Recipe& recipe, const std::vector<std::string>& groups,
+                               int threads,
                                const std::function<void(const std::string&)>& progress) {
   if (!backend.is_on_host()) {
     throw Error(
@@ -125,6 +145,8 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
                     "--backend cpu",
                     backend.name()));
   }
+  const std::vector<ErrorSourceGroup> wanted =
+      chosen(error_sources(declaration_of(run.config.model).linears()), groups);
   StageConfig stage = run.stage();
   stage.eval.reset();
   plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
@@ -137,7 +159,7 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
   progress("the gradient under recipe " + recipe.name);
   result.whole = error.of(on);
   result.nothing = error.of(off);
-  for (const ErrorSourceGroup& group : error_sources(linears)) {
+  for (const ErrorSourceGroup& group : wanted) {
     PartGroup parts{group.name, {}};
     for (const ErrorSource& one : group.sources) {
       progress("the gradient without " + one.name);

@@ -38,10 +38,12 @@ struct Attribution {
 };
 
 /// Takes the gradient of all parameters at `step` of `run` under `recipe`, and compares it with
-/// that in double precision: |g - g*| / |g*|. Then source by source as Attribution says. `backend`
-/// is the CPU's. Throws Error for what cannot run under `recipe`.
+/// that in double precision: |g - g*| / |g*|. Then source by source as Attribution says, of the
+/// named groups, or of all where `groups` is empty. `backend` is the CPU's. Throws Error for what
+/// cannot run under `recipe`, and for a group that there is not.
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
-                               const Recipe& recipe, int threads,
+                               const Recipe& recipe, const std::vector<std::string>& groups,
+                               int threads,
                                const std::function<void(const std::string&)>& progress);
 
 }  // namespace fp8lab

@@ -22,7 +22,7 @@ const std::vector<Assignment> kShort = {{"stages.s.sequence_length", "64"},
                                         {"stages.s.data.problems", "200"}};
 
 Attribution attributed(DiagnosedRun& run, const CheckpointedRun& at, const Recipe& recipe) {
-  return attribute_gradient(run.backend(), at, run.next_step(), recipe, 2,
+  return attribute_gradient(run.backend(), at, run.next_step(), recipe, {}, 2,
                             [](const std::string&) {});
 }
 
@@ -80,6 +80,26 @@ void check_named(const Attribution& attribution, const std::string& of, const st
 }
 
 }  // namespace
+
+TEST_CASE("only the groups that are named are attributed, and unknown ones refused") {
+  DiagnosedRun run("bf16", kShort);
+  const CheckpointedRun at = run.at_checkpoint();
+  const Recipe recipe = parse_recipe(kHealthy, "planted.toml");
+  const auto of_groups = [&](const std::vector<std::string>& groups) {
+    return attribute_gradient(run.backend(), at, run.next_step(), recipe, groups, 2,
+                              [](const std::string&) {});
+  };
+  const Attribution some = of_groups({"GEMM", "scale"});
+  REQUIRE(some.groups.size() == 2);
+  CHECK(some.groups[0].name == "scale");
+  CHECK(some.groups[1].name == "GEMM");
+  const Attribution all = of_groups({});
+  REQUIRE(all.groups.size() == 5);
+  CHECK(all.whole == some.whole);
+  CHECK(part(all, "GEMM", "wgrad").without == part(some, "GEMM", "wgrad").without);
+  CHECK_THROWS_WITH(of_groups({"gemm"}),
+                    "group 'gemm': accepted: source, scale, slot, GEMM, layer");
+}
 
 TEST_CASE("without its sources a gradient is exact, and casts are what a healthy recipe has") {
   const Attribution attribution = attributed(kHealthy);
