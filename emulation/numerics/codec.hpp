@@ -202,36 +202,6 @@ FP8LAB_HD constexpr float from_bf16(std::uint16_t bits) {
   return bits_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Saturating round-to-nearest-even code of an 8-bit format; `largest` holds the FP32 bits of the
-/// format's maximum. One FP32 addition of a power of two, whose unit in the last place is the
-/// spacing of the target's grid at the value, does the rounding. Masks instead of selects: the
-/// compiler would move the addition into a branch and the loop would not vectorise.
-template <int kMantissaBits, int kBias>
-FP8LAB_HD constexpr std::uint8_t to_fp8_saturating(float value, std::uint32_t largest) {
-  constexpr std::uint32_t kShift = 23 - kMantissaBits;
-  constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(128 - kBias) << 23;
-  const std::uint32_t bits = float_bits(value);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  const std::uint32_t clamped = magnitude < largest ? magnitude : largest;
-  const std::uint32_t exponent = clamped & 0x7F800000u;
-  const std::uint32_t grid = exponent > kSmallestNormal ? exponent : kSmallestNormal;
-  const std::uint32_t addend = grid + (kShift << 23);
-  const std::uint32_t steps = float_bits(bits_float(clamped) + bits_float(addend)) - addend;
-  const std::uint32_t code = steps + ((grid - kSmallestNormal) >> kShift);
-  const std::uint32_t is_nan = 0u - static_cast<std::uint32_t>(magnitude > kF32Infinity);
-  return static_cast<std::uint8_t>(code | (is_nan & 0x7Fu) | ((bits >> 24) & 0x80u & ~is_nan));
-}
-
-/// Equal to encode(kE4M3, .., nearest, saturate) for all 2^32 inputs; loops over it vectorise.
-FP8LAB_HD constexpr std::uint8_t to_e4m3(float value) {
-  return to_fp8_saturating<3, 7>(value, 0x43E00000u);  // 448
-}
-
-/// Equal to encode(kE5M2, .., nearest, saturate) for all 2^32 inputs; loops over it vectorise.
-FP8LAB_HD constexpr std::uint8_t to_e5m2(float value) {
-  return to_fp8_saturating<2, 15>(value, 0x47600000u);  // 57344
-}
-
 /// Largest finite value of a format, Qmax of recipes.md section 0.2 (448 for e4m3fn); 1 where it is
 /// the scale of the tile.
 FP8LAB_HD constexpr float max_finite(FormatSpec format) {

@@ -21,6 +21,7 @@
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "emulation/base/error.hpp"
 #include "emulation/ops/operand_checks.hpp"
@@ -39,14 +40,14 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 
 /// How codes are found: by the conversion instruction, which `validate codec` proves equal to
-/// numerics::encode on all 2^32 inputs, or by the definition.
-enum class Codec { e4m3_instruction, e5m2_instruction, definition };
+/// numerics::encode on all 2^32 inputs, or as Cast does it.
+enum class Codec { e4m3_instruction, e5m2_instruction, cast };
 
 template <Codec kCodec>
-__device__ std::uint8_t encode(const Cast& cast, float x, float factor, std::uint64_t index) {
+__device__ std::uint8_t encode(const Cast& cast, float x, float factor, RandomWords& random) {
   const float scaled = cast.scaled(x, factor);
-  if constexpr (kCodec == Codec::definition) {
-    return static_cast<std::uint8_t>(cast.code(scaled, index));
+  if constexpr (kCodec == Codec::cast) {
+    return static_cast<std::uint8_t>(cast.code(scaled, random.next()));
   } else {
     return __nv_cvt_float_to_fp8(scaled, __NV_SATFINITE,
                                  kCodec == Codec::e4m3_instruction ? __NV_E4M3 : __NV_E5M2);
@@ -58,41 +59,68 @@ Codec codec_of(const QuantSpec& spec) {
       spec.rounding == numerics::Rounding::nearest && spec.overflow == numerics::Overflow::saturate;
   if (plain && spec.format == numerics::kE4M3) return Codec::e4m3_instruction;
   if (plain && spec.format == numerics::kE5M2) return Codec::e5m2_instruction;
-  return Codec::definition;
+  return Codec::cast;
 }
+
+/// Rows of codes, written in groups where they lie on 8-byte boundaries.
+struct CodeRows {
+  std::uint8_t* data;
+  std::int64_t stride;
+
+  __device__ void store(std::int64_t row, std::int64_t col, int count,
+                        const std::uint8_t* codes) const {
+    std::uint8_t* const to = data + row * stride + col;
+    if (count == kGroup && reinterpret_cast<std::uintptr_t>(to) % kGroup == 0) {
+      uint2 words;
+      std::memcpy(&words, codes, sizeof words);
+      *reinterpret_cast<uint2*>(to) = words;
+    } else {
+      for (int i = 0; i < count; ++i) to[i] = codes[i];
+    }
+  }
+};
 
 /// codes = cast(source) by tiles, or their transpose, which passes through shared memory so that
 /// both sides are read and written in rows.
 template <class T, Codec kCodec, bool kTranspose>
-__global__ void encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
-                              const float* factors, const __grid_constant__ Cast cast,
-                              std::uint8_t* codes, std::int64_t stride) {
-  __shared__ std::uint8_t transposed[kTranspose ? kTileSide : 1][kTileSide + 4];
+__global__ void __launch_bounds__(kTileThreadCount)
+    encode_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
+                  const float* factors, const __grid_constant__ Cast cast, CodeRows codes) {
+  __shared__ alignas(4) std::uint8_t transposed[kTranspose ? kTileSide : 1][kTileSide + 4];
   const std::int64_t col0 = std::int64_t{blockIdx.x} * kTileSide;
+  const std::int64_t col = col0 + threadIdx.x * kGroup;
+  const int count = static_cast<int>(min(cols - col, std::int64_t{kGroup}));
+  const TileOfColumn first(col, grid.width);
   for (std::int64_t row0 = std::int64_t{blockIdx.y} * kTileSide; row0 < rows;
        row0 += std::int64_t{gridDim.y} * kTileSide) {
-    for (int i = threadIdx.y; i < kTileSide && row0 + i < rows; i += kThreadsAcross) {
+    for (int i = threadIdx.y; i < kTileSide && row0 + i < rows && count > 0; i += kThreadsDown) {
       const std::int64_t row = row0 + i;
-      const float* row_factors = factors + row / grid.height * grid.wide;
-      for (int j = 0; j < kPerThread; ++j) {
-        const std::int64_t col = col0 + threadIdx.x * kPerThread + j;
-        if (col >= cols) break;
-        const std::uint8_t code =
-            encode<kCodec>(cast, source.load(row, col), row_factors[col / grid.width],
-                           static_cast<std::uint64_t>(row * cols + col));
-        if constexpr (kTranspose) {
-          transposed[threadIdx.x * kPerThread + j][i] = code;
-        } else {
-          codes[row * stride + col] = code;
-        }
+      const float* const row_factors = factors + row / grid.height * grid.wide;
+      float values[kGroup];
+      std::uint8_t found[kGroup];
+      source.load_group(row, col, count, values);
+      RandomWords random(cast, static_cast<std::uint64_t>(row * cols + col));
+      TileOfColumn at = first;
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) {
+        if (j == count) break;
+        found[j] = encode<kCodec>(cast, values[j], row_factors[at.tile], random);
+        at.next(grid.width);
+      }
+      if constexpr (kTranspose) {
+        for (int j = 0; j < count; ++j) transposed[threadIdx.x * kGroup + j][i] = found[j];
+      } else {
+        codes.store(row, col, count, found);
       }
     }
     if constexpr (kTranspose) {
       __syncthreads();
-      for (int j = threadIdx.y; j < kTileSide && col0 + j < cols; j += kThreadsAcross) {
-        for (int i = threadIdx.x; i < kTileSide && row0 + i < rows; i += kThreadsAcross) {
-          codes[(col0 + j) * stride + row0 + i] = transposed[j][i];
-        }
+      const int row = static_cast<int>(threadIdx.x) * kGroup;
+      const int high = static_cast<int>(min(rows - row0 - row, std::int64_t{kGroup}));
+      for (int j = threadIdx.y; j < kTileSide && col0 + j < cols && high > 0; j += kThreadsDown) {
+        const auto* const words = reinterpret_cast<const std::uint32_t*>(&transposed[j][row]);
+        const std::uint32_t group[] = {words[0], words[1]};
+        codes.store(col0 + j, row0 + row, high, reinterpret_cast<const std::uint8_t*>(group));
       }
       __syncthreads();
     }
@@ -173,7 +201,7 @@ class Quantizer {
           switch (codec_of(operand_.spec)) {
             case Codec::e4m3_instruction: return encode_by<Codec::e4m3_instruction>(rows);
             case Codec::e5m2_instruction: return encode_by<Codec::e5m2_instruction>(rows);
-            case Codec::definition: return encode_by<Codec::definition>(rows);
+            case Codec::cast: return encode_by<Codec::cast>(rows);
           }
         },
         source_);
@@ -183,7 +211,7 @@ class Quantizer {
     const auto launch = [&](auto kernel) {
       kernel<<<tile_blocks(source_), kTileThreads, 0, context_.stream()>>>(
           rows, source_.rows, source_.cols, grid_, factors_, cast_,
-          static_cast<std::uint8_t*>(operand_.codes.data), operand_.codes.row_stride);
+          CodeRows{static_cast<std::uint8_t*>(operand_.codes.data), operand_.codes.row_stride});
     };
     if (transpose_) {
       launch(encode_kernel<T, kCodec, true>);

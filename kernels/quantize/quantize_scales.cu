@@ -2,7 +2,7 @@
 //
 //   amax_kernel: a block for 64 x 64 elements, which touch at most 64 x 64 tiles
 //     largest[tile] = 0;  barrier
-//     a thread's 4 columns of a row: a running maximum, to largest[tile] where the tile changes
+//     a thread's 8 columns of a row: a running maximum, to largest[tile] where the tile changes
 //     (atomicMax)
 //     barrier;  largest[tile] to amax[tile] in global memory (atomicMax);  barrier
 //   scale_kernel: a thread a tile: numerics::tile_scale or nv_tile_scale; mae and mse read the
@@ -33,41 +33,45 @@ __device__ std::uint32_t magnitude(T value) {
 
 /// amax[tile] = max(amax[tile], |x|...) as bits; the maximum has no order.
 template <class T>
-__global__ void amax_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
-                            std::uint32_t* amax) {
+__global__ void __launch_bounds__(kTileThreadCount)
+    amax_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
+                std::uint32_t* amax) {
   __shared__ std::uint32_t largest[kTileSide * kTileSide];
-  const int thread = threadIdx.y * kThreadsAcross + threadIdx.x;
+  const int thread = static_cast<int>(threadIdx.y) * kThreadsAcross + static_cast<int>(threadIdx.x);
   const std::int64_t col0 = std::int64_t{blockIdx.x} * kTileSide;
+  const std::int64_t col = col0 + threadIdx.x * kGroup;
+  const int count = static_cast<int>(min(cols - col, std::int64_t{kGroup}));
   const std::int64_t tile_col0 = col0 / grid.width;
   const int across =
       static_cast<int>((min(col0 + kTileSide, cols) - 1) / grid.width - tile_col0) + 1;
+  const TileOfColumn first(col, grid.width);
   for (std::int64_t row0 = std::int64_t{blockIdx.y} * kTileSide; row0 < rows;
        row0 += std::int64_t{gridDim.y} * kTileSide) {
     const std::int64_t tile_row0 = row0 / grid.height;
     const int down =
         static_cast<int>((min(row0 + kTileSide, rows) - 1) / grid.height - tile_row0) + 1;
-    for (int i = thread; i < across * down; i += kThreadsAcross * kThreadsAcross) largest[i] = 0;
+    for (int i = thread; i < across * down; i += kTileThreadCount) largest[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.y; i < kTileSide && row0 + i < rows; i += kThreadsAcross) {
-      const std::int64_t row = row0 + i;
-      const int tile_row = static_cast<int>(row / grid.height - tile_row0);
+    for (int i = threadIdx.y; i < kTileSide && row0 + i < rows && count > 0; i += kThreadsDown) {
+      T bits[kGroup];
+      source.load_bits(row0 + i, col, count, bits);
+      std::uint32_t* const of_row =
+          largest + static_cast<int>((row0 + i) / grid.height - tile_row0) * across;
+      TileOfColumn at = first;
       std::uint32_t running = 0;
-      int running_tile = -1;
-      for (int j = 0; j < kPerThread; ++j) {
-        const std::int64_t col = col0 + threadIdx.x * kPerThread + j;
-        if (col >= cols) break;
-        const int tile = tile_row * across + static_cast<int>(col / grid.width - tile_col0);
-        if (tile != running_tile && running_tile >= 0) {
-          atomicMax(&largest[running_tile], running);
-          running = 0;
-        }
-        running_tile = tile;
-        running = max(running, magnitude(*source.at(row, col)));
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) {
+        if (j == count) break;
+        running = max(running, magnitude(bits[j]));
+        const std::int64_t tile = at.tile - tile_col0;
+        at.next(grid.width);
+        if (j + 1 < count && at.tile - tile_col0 == tile) continue;
+        atomicMax(&of_row[tile], running);
+        running = 0;
       }
-      if (running_tile >= 0) atomicMax(&largest[running_tile], running);
     }
     __syncthreads();
-    for (int i = thread; i < across * down; i += kThreadsAcross * kThreadsAcross) {
+    for (int i = thread; i < across * down; i += kTileThreadCount) {
       if (largest[i] == 0) continue;
       atomicMax(&amax[(tile_row0 + i / across) * grid.wide + tile_col0 + i % across], largest[i]);
     }

@@ -5,15 +5,18 @@
 
 #include "emulation/backend.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "kernels/pointwise/rows.cuh"
 
 namespace fp8lab::cuda {
 
-// A block works on 64 x 64 elements of the source: 16 x 16 threads, each with 4 columns of 4 rows.
+// A block works on 64 x 64 elements of the source: 8 x 32 threads, each with 8 columns of 2 rows.
 inline constexpr int kTileSide = 64;
-inline constexpr int kThreadsAcross = 16;
-inline constexpr int kPerThread = 4;
-inline const dim3 kTileThreads(kThreadsAcross, kThreadsAcross);
+inline constexpr int kThreadsAcross = kTileSide / kGroup;
+inline constexpr int kThreadsDown = 32;
+inline constexpr int kTileThreadCount = kThreadsAcross * kThreadsDown;
+inline const dim3 kTileThreads(kThreadsAcross, kThreadsDown);
 
 inline dim3 tile_blocks(const TensorView& source) {
   return {static_cast<unsigned>((source.cols + kTileSide - 1) / kTileSide),
@@ -27,6 +30,19 @@ inline dim3 element_blocks(std::int64_t rows, std::int64_t cols) {
           static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
 }
 
+/// The tile of a column, and of those behind it without a division each.
+struct TileOfColumn {
+  std::int64_t tile, left;  ///< left: columns of the tile from this one on
+
+  __device__ TileOfColumn(std::int64_t col, std::int64_t width)
+      : tile(col / width), left(width - col % width) {}
+  __device__ void next(std::int64_t width) {
+    if (--left != 0) return;
+    ++tile;
+    left = width;
+  }
+};
+
 /// The cast of one scaled value.
 struct Cast {
   numerics::FormatSpec format;
@@ -34,20 +50,59 @@ struct Cast {
   numerics::Overflow overflow;
   bool divide;
   RandomKey key;
+  bool takes_nearest;  ///< `nearest` gives the codes
+  numerics::NearestCodec nearest;
 
   __device__ float scaled(float x, float factor) const { return divide ? x / factor : x * factor; }
-  __device__ std::uint32_t code(float scaled_x, std::uint64_t index) const {
-    std::uint32_t random = 0;
-    if (rounding == numerics::Rounding::stochastic) {
-      random =
-          numerics::random_bits(key.seed, key.step_number(), key.tensor, key.orientation, index);
-    }
+  /// `random` for stochastic rounding: the word of the element in its block.
+  __device__ std::uint32_t code(float scaled_x, std::uint32_t random) const {
+    if (takes_nearest) return nearest.encode(scaled_x);
     return numerics::encode(format, numerics::float_bits(scaled_x), rounding, overflow, random);
   }
 };
 
+/// The random words of elements that follow each other, a block of four at a time (numerics::
+/// random_bits); zeros unless `cast` asks for them.
+class RandomWords {
+ public:
+  __device__ RandomWords(const Cast& cast, std::uint64_t first)
+      : key_(cast.key), index_(first), is_drawn_(cast.rounding == numerics::Rounding::stochastic) {}
+
+  __device__ std::uint32_t next() {
+    if (!is_drawn_) return 0;
+    if (!has_block_ || index_ % 4 == 0) {
+      block_ = numerics::random_block(key_.seed, key_.step_number(), key_.tensor, key_.orientation,
+                                      index_ / 4);
+      has_block_ = true;
+    }
+    const auto word = static_cast<unsigned>(index_++ % 4);
+    return word == 0   ? block_.word[0]
+           : word == 1 ? block_.word[1]
+           : word == 2 ? block_.word[2]
+                       : block_.word[3];
+  }
+
+ private:
+  const RandomKey& key_;
+  std::uint64_t index_;
+  bool is_drawn_, has_block_ = false;
+  numerics::PhiloxCounter block_{};
+};
+
 inline Cast cast_of(const QuantSpec& spec, const RandomKey& key) {
-  return {spec.format, spec.rounding, spec.overflow, spec.has_scale() && spec.scale.divides(), key};
+  Cast cast{spec.format,
+            spec.rounding,
+            spec.overflow,
+            spec.has_scale() && spec.scale.divides(),
+            key,
+            false,
+            {}};
+  if (spec.rounding == numerics::Rounding::nearest &&
+      numerics::NearestCodec::applies(spec.format)) {
+    cast.takes_nearest = true;
+    cast.nearest = numerics::NearestCodec(spec.format, spec.overflow);
+  }
+  return cast;
 }
 
 }  // namespace fp8lab::cuda

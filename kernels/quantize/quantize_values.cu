@@ -3,6 +3,7 @@
 #include "emulation/numerics/tile_codebook.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
+#include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/quantize/operand_decoder.cuh"
 #include "kernels/quantize/quantize_tiles.cuh"
 #include "kernels/runtime/operations.hpp"
@@ -31,8 +32,8 @@ __global__ void cast_kernel(Rows<From> source, std::int64_t rows, std::int64_t c
     const From x = *source.at(row, col);
     To value;
     if (round) {
-      const auto index = static_cast<std::uint64_t>(row * cols + col);
-      value = narrow<To>(numerics::decode(cast.format, cast.code(widen(x), index)));
+      RandomWords random(cast, static_cast<std::uint64_t>(row * cols + col));
+      value = narrow<To>(numerics::decode(cast.format, cast.code(widen(x), random.next())));
     } else if constexpr (sizeof(From) == sizeof(To)) {
       value = x;
     } else {
@@ -62,6 +63,7 @@ __global__ void __launch_bounds__(kCodebookThreads)
                     const __grid_constant__ Cast cast, std::uint8_t* codes, std::int64_t stride,
                     float* scales, std::int64_t scale_stride) {
   __shared__ std::uint32_t largest, smallest;
+  __shared__ alignas(Book) std::byte book_memory[sizeof(Book)];
   const std::int64_t across = (k + width - 1) / width;
   const std::int64_t i = blockIdx.x / across, j = blockIdx.x % across;
   const std::int64_t row0 = i * height, col0 = j * width;
@@ -74,24 +76,31 @@ __global__ void __launch_bounds__(kCodebookThreads)
   const auto value = [&](std::int64_t r, std::int64_t c) {
     return transpose ? source.load(c, r) : source.load(r, c);
   };
+  std::uint32_t above = 0, below = ~0u;
   for (std::int64_t e = threadIdx.x; e < high * wide; e += blockDim.x) {
     const std::uint32_t size = float_bits(value(row0 + e / wide, col0 + e % wide)) & 0x7FFFFFFFu;
-    atomicMax(&largest, size);
-    if (size != 0) atomicMin(&smallest, size);
+    above = max(above, size);
+    if (size != 0) below = min(below, size);
+  }
+  above = __reduce_max_sync(kAllLanes, above);
+  below = __reduce_min_sync(kAllLanes, below);
+  if (lane_id() == 0) {
+    atomicMax(&largest, above);
+    atomicMin(&smallest, below);
   }
   __syncthreads();
-  const Book book = Book::of(cast.format, bits_float(largest), bits_float(smallest));
-  if (threadIdx.x == 0) book.store(scales + i * scale_stride + j, across);
+  Book& book = *reinterpret_cast<Book*>(book_memory);
+  if (threadIdx.x == 0) {
+    book = Book::of(cast.format, bits_float(largest), bits_float(smallest));
+    book.store(scales + i * scale_stride + j, across);
+  }
+  __syncthreads();
   for (std::int64_t e = threadIdx.x; e < high * wide; e += blockDim.x) {
     const std::int64_t r = row0 + e / wide, c = col0 + e % wide;
-    std::uint32_t random = 0;
-    if (cast.rounding == numerics::Rounding::stochastic) {
-      const std::int64_t index = transpose ? c * source_cols + r : r * source_cols + c;
-      random = numerics::random_bits(cast.key.seed, cast.key.step_number(), cast.key.tensor,
-                                     cast.key.orientation, static_cast<std::uint64_t>(index));
-    }
+    RandomWords random(
+        cast, static_cast<std::uint64_t>(transpose ? c * source_cols + r : r * source_cols + c));
     codes[r * stride + c] = static_cast<std::uint8_t>(
-        book.encode(cast.format, value(r, c), {cast.rounding, cast.overflow, random}));
+        book.encode(cast.format, value(r, c), {cast.rounding, cast.overflow, random.next()}));
   }
 }
 

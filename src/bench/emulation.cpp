@@ -12,6 +12,7 @@
 #include "emulation/cpu/gemm/gemm_operand.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/spec/tensor_core.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
 

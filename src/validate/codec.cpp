@@ -8,6 +8,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "src/validate/conv_hashes.hpp"
 
 // Loops over 2^32 integers, compiled for several instruction sets and chosen by the loader.

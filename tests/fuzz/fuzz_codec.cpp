@@ -1,5 +1,6 @@
 // The fast conversions against the reference, one FP32 value and one format an input.
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/spec/quant_spec.hpp"
 #include "tests/fuzz/fuzz_target.hpp"
 

@@ -274,8 +274,8 @@ BREAKAGES = (
         "smallest_magnitude",
         "tiles with codebooks take zeros for their smallest magnitude",
         "quantize/quantize_values.cu",
-        "if (size != 0) atomicMin(&smallest, size);",
-        "atomicMin(&smallest, size);",
+        "if (size != 0) below = min(below, size);",
+        "below = min(below, size);",
         ("quantize/quantize_values.cu",),
     ),
     Breakage(

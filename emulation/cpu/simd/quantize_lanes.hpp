@@ -11,6 +11,7 @@
 #endif
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/format.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 
 /// In the innermost loops: a call would reload every constant of an encoder.
 #define FP8LAB_INLINE inline __attribute__((always_inline))
@@ -113,7 +114,7 @@ constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
     numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1};
 
 /// Round to nearest even into a floating format of at most 8 bits, saturating; numerics::
-/// to_fp8_saturating on lanes for the 8-bit ones. One FP32 addition of the power of two whose unit
+/// NearestCodec on lanes, with constants that the compiler knows. One FP32 addition of the power of two whose unit
 /// in the last place is the grid spacing rounds the value, so that the low bits of the sum count
 /// grid steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. What takes
 /// off the exponent's offset is even, and rides in the low bits of the addend.
@@ -204,36 +205,12 @@ struct Saturating {
 #endif
 };
 
-/// Round to nearest even into any signed format of at most 8 bits, with either treatment of
-/// overflow: the same with its constants held in lanes.
-struct NearestAny {
-  std::uint32_t shift;            ///< FP32 mantissa bits dropped
-  std::uint32_t smallest_normal;  ///< FP32 bits
-  std::uint32_t limit;            ///< FP32 bits; anything above has the same code
-  std::uint32_t max_code, overflow_code, nan_code;
-  std::uint32_t sign_shift;  ///< from bit 31 to the sign of the code
-  std::uint32_t negated;     ///< mask of the bits that a minus sign inverts, all for integers
-  std::uint32_t zero_sign;   ///< mask of the sign of zero, none where a format has no -0
-  std::uint32_t code_mask;
+/// numerics::NearestCodec on lanes: any signed format of at most 8 bits, with either treatment of
+/// overflow.
+struct NearestAny : numerics::NearestCodec {
   static constexpr bool kSignsApart = false;
 
-  NearestAny(const FormatSpec& format, Overflow overflow)
-      : shift(static_cast<std::uint32_t>(23 - format.mantissa_bits)),
-        smallest_normal(static_cast<std::uint32_t>(127 + format.min_exponent()) << 23),
-        limit(static_cast<std::uint32_t>(128 + format.max_exponent()) << 23),
-        max_code(format.max_finite_code()),
-        overflow_code(numerics::overflow_code(format, overflow)),
-        nan_code(format.nan_code()),
-        sign_shift(static_cast<std::uint32_t>(32 - format.bits())),
-        negated(format.encoding == Encoding::twos_complement ? ~0u : 0u),
-        zero_sign(format.has_negative_zero() ? ~0u : 0u),
-        code_mask(2u * format.sign_mask() - 1u) {}
-
-  /// The addends up to 2^(max exponent + 1 + shift) must be normal FP32 values.
-  static bool applies(const FormatSpec& format) {
-    return format.encoding != Encoding::logarithmic && format.min_exponent() >= -126 &&
-           format.max_exponent() + 1 + 23 - format.mantissa_bits <= 127;
-  }
+  using NearestCodec::NearestCodec;
 
   FP8LAB_INLINE Words operator()(Floats value) const {
     const Words bits = (Words)value;
@@ -244,7 +221,7 @@ struct NearestAny {
     const Words addend = grid + (shift << 23);
     const Words steps = (Words)((Floats)clamped + (Floats)addend) - addend;
     Words code = steps + ((grid - smallest_normal) >> shift);
-    code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow_code : code;
+    code = (Ints)code > static_cast<std::int32_t>(max_code) ? Words{} + overflow : code;
     // A negative integer is the complement plus one, and has the sign bit by itself.
     const Words minus = (Words)((Ints)bits >> 31) & negated;
     code = ((code ^ minus) - minus) & code_mask;

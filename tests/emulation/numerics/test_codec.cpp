@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/tree_sum.hpp"
+#include "emulation/spec/quant_spec.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/conv_hashes.hpp"
 
@@ -129,6 +131,44 @@ TEST_CASE("fast conversions equal the general one on the recorded inputs") {
     REQUIRE(to_e5m2(value) == encode(kE5M2, bits));
     REQUIRE(to_bf16(value) == encode(kBF16, bits, Rounding::nearest, Overflow::special));
   }
+}
+
+TEST_CASE("the codec of few operations equals the general one for every format that it takes") {
+  // Around every value and every middle between two values, at every exponent, and with each of the
+  // upper half of the bits.
+  std::vector<std::uint32_t> inputs;
+  for (std::uint32_t upper = 0; upper < 0x10000u; ++upper) {
+    for (const std::uint32_t lower : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      inputs.push_back(upper << 16 | lower);
+    }
+  }
+  std::vector<FormatSpec> formats;
+  for (const NamedFormat& named : kNamedFormats) formats.push_back(named.format);
+  for (const char* const name :
+       {"e1m2", "e2m0f", "e3m0", "e5m0f", "e4m3fnb11", "e6m1", "e7m0f", "e8m0f", "e2m5f", "int3",
+        "int5", "binary8p1se", "binary8p4sf", "binary6p3sf", "e4m3b20", "e3m4ieee"}) {
+    const auto format = fp8lab::format_by_name(name);
+    if (format) formats.push_back(*format);
+  }
+  std::size_t taken = 0;
+  for (const FormatSpec& format : formats) {
+    if (!NearestCodec::applies(format)) continue;
+    ++taken;
+    for (const Overflow overflow : {Overflow::saturate, Overflow::special}) {
+      const NearestCodec codec(format, overflow);
+      std::size_t mismatches = 0;
+      for (const std::uint32_t bits : inputs) {
+        if (codec.encode(bits_float(bits)) != encode(format, bits, Rounding::nearest, overflow))
+          ++mismatches;
+      }
+      INFO(fp8lab::format_name(format));
+      CHECK(mismatches == 0);
+    }
+  }
+  CHECK(taken > 20);
+  CHECK_FALSE(NearestCodec::applies(kE8M0));
+  CHECK_FALSE(NearestCodec::applies(kLns8));
+  CHECK_FALSE(NearestCodec::applies(kBF16));
 }
 
 TEST_CASE("every code of every format survives decode and encode") {

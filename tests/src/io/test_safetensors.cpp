@@ -7,6 +7,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/io/tensor_store.hpp"

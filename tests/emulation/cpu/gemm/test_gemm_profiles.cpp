@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/cpu/gemm/exact_chain.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/spec/tensor_core.hpp"
 #include "tests/emulation/cpu/gemm/gemm_problem.hpp"
 
