@@ -23,12 +23,14 @@ struct Product {
   bool transpose_b = false;
   TensorView apart{};  ///< f32 of d's shape: memory for the product if is_apart()
 
-  bool has_rotation() const { return gemm.a.spec.transform.left || gemm.b.spec.transform.left; }
+  bool has_rotation() const { return gemm.a.space_of_rows() || gemm.b.space_of_rows(); }
   bool has_compensation() const {
     return gemm.a.spec.transform.compensated || gemm.b.spec.transform.compensated;
   }
   /// True where d keeps what it was until the product is finished.
-  bool is_apart() const { return gemm.accumulate && (has_rotation() || has_compensation()); }
+  bool is_apart() const {
+    return gemm.accumulate && (has_rotation() || has_compensation());
+  }
 
   /// Calls visit(op) for each operation that this one stands for, in order.
   template <class Visit>

@@ -313,9 +313,9 @@ Compared comparison(const TensorView& source, bool transpose, const QuantizedOpe
 void run(Context& context, const ops::MeasureOperand& op) {
   op.check();
   const QuantizedOperand& operand = op.operand;
-  const TensorView source = operand.spec.transform.is_linear()
-                                ? transformed(context, op.source, op.transpose, operand)
-                                : op.source;
+  const bool moves = operand.spec.transform.is_linear() || operand.source_space;
+  const TensorView source =
+      moves ? transformed_whole(context, op.source, op.transpose, operand) : op.source;
   if (operand.spec.transform.compensated) check_transform(operand, operand.rows, operand.k);
   const Compared compared = comparison(source, op.transpose, operand);
   const TileGrid& grid = compared.grid;

@@ -108,8 +108,10 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
                     "matrices; accepted: float32, or uint16 with the bits of bf16",
                     matrix->name, transform_name(left.compensated ? left : right)));
   }
-  backend.run(ops::Product{
-      {spec, a.operand, b.operand, bias, accumulate, d}, a.values, false, b.values, false});
+  ops::Product product{
+      {spec, a.operand, b.operand, bias, accumulate, d}, a.values, false, b.values, false};
+  if (product.is_apart()) product.apart = backend.allocate(DType::f32, d.rows, d.cols);
+  backend.run(product);
 }
 
 }  // namespace fp8lab::cli

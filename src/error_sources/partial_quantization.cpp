@@ -124,7 +124,7 @@ void PartialQuantization::pass(const ops::Dequantize& op) {
   FP8LAB_ASSERT(!op.transpose);
   std::vector<float> values = found->second;
   const TensorView view{values.data(), DType::f32, operand.rows, operand.k, operand.k};
-  if (operand.spec.transform.is_linear()) reference::undo_transform(view, false, operand);
+  if (op.leaves_space()) reference::undo_transform(view, false, operand);
   original().run(ops::Copy{view, op.destination});
 }
 
