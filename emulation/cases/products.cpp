@@ -119,6 +119,8 @@ struct ClampedOperands {
   QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
   QuantSpec by_row = quantized_behind(kCompensatedClamp, numerics::kE2M1, {1, 0});
   QuantSpec by_tensor = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
+  QuantSpec with_codes =
+      quantized_behind("clamp:0.99:compensated:quantized", numerics::kE2M1, {1, 0});
 };
 
 struct RotatedOperands {
@@ -201,6 +203,8 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, fp8_gemm(), rotated.plain, rotated.full);
   draw_product(draw, fp8_gemm(), rotated.left, clamped.by_tensor);
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern);
+  draw_product(draw, fp8_gemm(), clamped.with_codes, clamped.plain);
+  draw_product(draw, fp8_gemm(), rotated.left, clamped.with_codes);
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern, Sum::accumulated);
   draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_row, Sum::accumulated);
   draw_product(draw, fp8_gemm(), rotated.plain, clamped.plain, Sum::accumulated);
@@ -209,6 +213,7 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, {}, logarithms, logarithms);
   const QuantSpec expanded = quantized_behind("expand", numerics::kE4M3, {1, 64});
   draw_product(draw, {}, expanded, expanded);
+  draw_product(draw, {}, clamped.with_codes, expanded);
   GemmSpec fp32;
   fp32.accumulator = Accumulator::ideal_fp32;
   draw_product(draw, fp32, logarithms, expanded);

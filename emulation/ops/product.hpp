@@ -8,9 +8,11 @@
 
 namespace fp8lab::ops {
 
-/// A GEMM, and after it what the transforms of its operands leave to be done: rows are rotated
-/// back, then what clamps cut away is multiplied and added. Where something follows a GEMM that
-/// accumulates, both are done apart, and d = RN(d + product) in FP32 afterwards.
+/// A GEMM, and after it what the transforms of its operands leave to be done: what a clamp cut away
+/// is multiplied with the codes of the other operand and added, where those are meant, rows are
+/// rotated back, and what a clamp cut away is multiplied with the tensors themselves and added.
+/// Where something follows a GEMM that accumulates, all is done apart, and d = RN(d + product) in
+/// FP32 afterwards.
 struct Product {
   static constexpr std::string_view kName = "product";
   static constexpr WorkClass kClass = WorkClass::gemm;
@@ -24,12 +26,14 @@ struct Product {
   TensorView apart{};  ///< f32 of d's shape: memory for the product if is_apart()
 
   bool has_rotation() const { return gemm.a.space_of_rows() || gemm.b.space_of_rows(); }
-  bool has_compensation() const {
-    return gemm.a.spec.transform.compensated || gemm.b.spec.transform.compensated;
+  /// What a clamp of one of the operands is compensated with.
+  Compensation compensation() const {
+    const Transform &left = gemm.a.spec.transform, &right = gemm.b.spec.transform;
+    return left.is_compensated() ? left.compensation : right.compensation;
   }
   /// True where d keeps what it was until the product is finished.
   bool is_apart() const {
-    return gemm.accumulate && (has_rotation() || has_compensation());
+    return gemm.accumulate && (has_rotation() || compensation() != Compensation::none);
   }
 
   /// Calls visit(op) for each operation that this one stands for, in order.
@@ -42,10 +46,10 @@ struct Product {
     } else {
       visit(gemm);
     }
+    const Compensate compensate{a, a_source, transpose_a, b, b_source, transpose_b, d};
+    if (compensation() == Compensation::quantized) visit(compensate);
     if (has_rotation()) visit(RotateBack{a, b, d});
-    if (has_compensation()) {
-      visit(Compensate{a, a_source, transpose_a, b, b_source, transpose_b, d});
-    }
+    if (compensation() == Compensation::original) visit(compensate);
     if (is_apart()) visit(Add{gemm.d, apart, gemm.d});
   }
 

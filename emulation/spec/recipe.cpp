@@ -149,7 +149,7 @@ void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string
 // The residual of a clamp is taken from the unquantized tensor when the GEMM has run.
 void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
-  if (!spec.transform.compensated) return;
+  if (!spec.transform.is_compensated()) return;
   if (spec.orientation_source == OrientationSource::high_precision) return;
   refuse(where, "slots." + slot_name(slot) + ".orientation_source",
          std::string(word_for(kOrientationSourceNames, spec.orientation_source)) +

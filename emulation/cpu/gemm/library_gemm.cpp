@@ -49,7 +49,7 @@ float value_at(const TensorView& view, std::int64_t r, std::int64_t c) {
 /// A library multiplies what is in the operands, and its result is rounded once.
 void refuse_work_after(const QuantizedOperand& operand) {
   const Transform rows = operand.space_of_rows().transform;
-  if (!operand.spec.transform.compensated && !rows) return;
+  if (!operand.spec.transform.is_compensated() && !rows) return;
   throw Error(fmt::format(
       "transform {} in a library call or beside alpha, beta or a bias by row; accepted: {}, or a "
       "plain product",

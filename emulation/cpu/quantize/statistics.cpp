@@ -73,7 +73,7 @@ class Comparison {
     const std::int64_t width = !scaled ? 0 : transpose ? tile.rows : tile.cols;
     tile_height_ = height == 0 ? source.rows : std::min(height, source.rows);
     tile_width_ = width == 0 ? source.cols : std::min(width, source.cols);
-    if (operand.spec.transform.compensated)
+    if (operand.spec.transform.is_compensated())
       compensation_ = reference::clamp_bounds_of(operand);
   }
 
