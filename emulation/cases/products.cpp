@@ -75,6 +75,38 @@ void draw_rotation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spe
            });
 }
 
+/// A space of `extent` elements; `factors` are those of a smoothing.
+Space space_at(const char* transform, const RandomKey& key, const TensorView& factors, bool right) {
+  return {transform_from_name(transform).value(), key, factors, right};
+}
+
+/// Operands that were quantized in a space, which differs for A and B.
+void draw_rotation_of_sources(CaseDraw& draw, const char* of_a, const char* of_b) {
+  const MatrixShape s = draw.shape();
+  const DType dtype = draw.one_in(2) ? DType::f32 : DType::bf16;
+  const auto rows = [&](const char* name, std::int64_t wanted) {
+    return draw_length(draw, transform_from_name(name).value(), wanted);
+  };
+  const MatrixShape d{rows(of_a, s.rows), rows(of_b, s.cols)};
+  const RandomKey key_a{7, draw.word(), 3, 0, draw.word() % 100};
+  const RandomKey key_b{7, draw.word(), 4, 1, draw.word() % 100};
+  const bool right = draw.one_in(2);
+  const auto factors = [&](std::int64_t count) {
+    return magnitudes(flat(draw.ordinary(DType::f32, 1, count)));
+  };
+  draw.add(fmt::format("rotate_back sources {} x {}", of_a, of_b), dtype, d,
+           {updated(draw.values(dtype, d.rows, d.cols, draw.one_in(4))), factors(d.rows),
+            factors(d.cols)},
+           [=](Backend& backend, const Views& t) {
+             const QuantSpec spec = quantized(numerics::kE4M3, {0, 0});
+             QuantizedOperand a = QuantizedOperand::without_memory(spec, d.rows, 1);
+             QuantizedOperand b = QuantizedOperand::without_memory(spec, d.cols, 1);
+             a.source_space = space_at(of_a, key_a, t[1], right);
+             b.source_space = space_at(of_b, key_b, t[2], !right);
+             backend.run(ops::RotateBack{a, b, t[0]});
+           });
+}
+
 GemmSpec fp8_gemm() {
   GemmSpec spec;
   spec.accumulator = Accumulator::sm90_wgmma_fp8;
@@ -87,6 +119,8 @@ struct ClampedOperands {
   QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
   QuantSpec by_row = quantized_behind(kCompensatedClamp, numerics::kE2M1, {1, 0});
   QuantSpec by_tensor = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
+  QuantSpec with_codes =
+      quantized_behind("clamp:0.99:compensated:quantized", numerics::kE2M1, {1, 0});
 };
 
 struct RotatedOperands {
@@ -96,35 +130,45 @@ struct RotatedOperands {
   QuantSpec full = quantized_behind("left:hadamard:full:drawn:after", numerics::kE4M3, {1, 0});
 };
 
+/// What the product does to d: it is written, or added to in FP32.
+enum class Sum : std::uint8_t { written, accumulated };
+
 /// Both operands quantized and multiplied, and the statistics of the left one. Orientations and
 /// types are drawn.
 void draw_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
-                  const QuantSpec& spec_b) {
+                  const QuantSpec& spec_b, Sum sum = Sum::written) {
   const MatrixShape s = draw.shape();
   const Factor a(draw, spec_a, s.rows, s.cols), b(draw, spec_b, 1 + draw.word() % 300, s.cols);
   const DType dtype = draw.activation_type();
-  const bool wild = draw.one_in(4);
+  const bool wild = draw.one_in(4), adds = sum == Sum::accumulated;
   GemmSpec spec = gemm;
-  spec.output = draw.one_in(2) ? DType::f32 : DType::bf16;
-  draw.add(
-      fmt::format("product {} x {} {}", label(a.spec), label(b.spec), label(spec)),
-      describe(a, b, dtype),
-      {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
-       codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
-       codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k),
-       draw.output(spec.output, a.rows, b.rows), bounds_of(draw), bounds_of(draw), record_of(draw)},
-      [spec, a, b](Backend& backend, const Views& t) {
-        QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
-        QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
-        left.clamp_bounds = t[7];
-        right.clamp_bounds = t[8];
-        const RandomKey key{7, 8, 9, 0, 10};
-        backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
-        backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
-        backend.run(ops::Product{
-            {spec, left, right, {}, false, t[6]}, t[0], a.transpose, t[1], b.transpose});
-        backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
-      });
+  spec.output = adds || draw.one_in(2) ? DType::f32 : DType::bf16;
+  HostTensor d = adds ? updated(draw.values(DType::f32, a.rows, b.rows, wild))
+                      : draw.output(spec.output, a.rows, b.rows);
+  draw.add(fmt::format("product {} x {} {}{}", label(a.spec), label(b.spec), label(spec),
+                       adds ? " added" : ""),
+           describe(a, b, dtype),
+           {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
+            codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
+            codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k), std::move(d),
+            bounds_of(draw), bounds_of(draw), record_of(draw),
+            draw.output(DType::f32, adds ? a.rows : 1, adds ? b.rows : 1)},
+           [spec, a, b, adds](Backend& backend, const Views& t) {
+             QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
+             QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
+             left.clamp_bounds = t[7];
+             right.clamp_bounds = t[8];
+             const RandomKey key{7, 8, 9, 0, 10};
+             backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
+             backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
+             backend.run(ops::Product{{spec, left, right, {}, adds, t[6]},
+                                      t[0],
+                                      a.transpose,
+                                      t[1],
+                                      b.transpose,
+                                      adds ? t[10] : TensorView{}});
+             backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
+           });
 }
 
 }  // namespace
@@ -142,6 +186,9 @@ void draw_cases<ops::RotateBack>(CaseDraw& draw) {
   draw_rotation(draw, operands.left, operands.plain);
   draw_rotation(draw, operands.plain, operands.full);
   draw_rotation(draw, operands.pattern, operands.left);
+  draw_rotation_of_sources(draw, "hadamard:64:drawn", "hadamard:full:+:after");
+  draw_rotation_of_sources(draw, "smooth:0.5", "hadamard:12:drawn");
+  draw_rotation_of_sources(draw, "hadamard:2", "smooth:0.5:static");
 }
 
 template <>
@@ -156,11 +203,17 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, fp8_gemm(), rotated.plain, rotated.full);
   draw_product(draw, fp8_gemm(), rotated.left, clamped.by_tensor);
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern);
+  draw_product(draw, fp8_gemm(), clamped.with_codes, clamped.plain);
+  draw_product(draw, fp8_gemm(), rotated.left, clamped.with_codes);
+  draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern, Sum::accumulated);
+  draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_row, Sum::accumulated);
+  draw_product(draw, fp8_gemm(), rotated.plain, clamped.plain, Sum::accumulated);
   // Values that are undone before they are multiplied.
   const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
   draw_product(draw, {}, logarithms, logarithms);
   const QuantSpec expanded = quantized_behind("expand", numerics::kE4M3, {1, 64});
   draw_product(draw, {}, expanded, expanded);
+  draw_product(draw, {}, clamped.with_codes, expanded);
   GemmSpec fp32;
   fp32.accumulator = Accumulator::ideal_fp32;
   draw_product(draw, fp32, logarithms, expanded);

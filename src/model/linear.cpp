@@ -7,6 +7,8 @@
 namespace fp8lab {
 namespace {
 
+constexpr const char* kApart = "product";  // buffer of what is finished before it is added
+
 constexpr std::uint32_t kMicroBatchBits = 20;  // of RandomKey::tensor, below the micro-batch
 constexpr auto kTensorCount = static_cast<std::uint32_t>(kTensors.size());
 
@@ -49,7 +51,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
     for (const Slot slot : {a_slot(role), b_slot(role)}) {
       reserve(slot, operand_shape(slot, tokens, in(), out()));
     }
-    require_gemm(role);
+    reserve_product(role);
   }
   whole_x_ = operand(Slot::fprop_x);
   statistics_ = backend_.allocate(DType::u8, std::size(kSlots), sizeof(OperandStatistics));
@@ -69,13 +71,20 @@ void Linear::require_quantizer(Slot slot) {
   if (!support) throw Error(fmt::format("{}: {}: {}", name_, slot_name(slot), support.reason));
 }
 
-void Linear::require_gemm(GemmRole role) const {
+void Linear::reserve_product(GemmRole role) {
   const QuantizedOperand &a = operand(a_slot(role)), &b = operand(b_slot(role));
   const GemmSpec& spec = recipe_.gemm(role);
   const TensorView d = TensorView::without_memory(spec.output, a.rows, b.rows);
   const bool accumulates = role == GemmRole::wgrad && spec.output == DType::f32;
-  const Support support = backend_.supports(ops::Gemm{spec, a, b, {}, accumulates, d});
-  if (!support) throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
+  const ops::Product product{{spec, a, b, {}, accumulates, d}};
+  product.for_each_part([&](const auto& part) {
+    const Support support = backend_.supports(part);
+    if (support) return;
+    throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
+  });
+  if (product.is_apart()) {
+    workspace_.reserve(kApart, backend_.storage(DType::f32), a.rows, b.rows);
+  }
 }
 
 bool Linear::is_kept(Slot slot) const {
@@ -95,6 +104,9 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   const QuantSpec& spec = recipe_.slot(slot);
   target = QuantizedOperand::without_memory(spec, rows, k);
   target.is_right = is_right(slot);
+  if (spec.orientation_source == OrientationSource::transformed) {
+    target.source_space.transform = recipe_.slot(first_orientation(tensor_of(slot))).transform;
+  }
   const DType dtype = backend_.storage(spec.storage());
   const TensorView source = source_without_memory(slot);
   if (is_source(slot, source)) {
@@ -136,11 +148,13 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
     return original;
   }
   const QuantizedOperand& first = operand(other_orientation(slot));
-  const DType dtype = spec.orientation_source == OrientationSource::requantized
-                          ? backend_.storage(DType::f32)
-                          : backend_.storage(spec.storage());
+  const bool keeps_space = spec.orientation_source == OrientationSource::transformed;
+  const DType dtype = spec.orientation_source == OrientationSource::dequantized
+                          ? backend_.storage(spec.storage())
+                          : backend_.storage(DType::f32);
   const TensorView dequantized = workspace_.view("dequantized", dtype, first.rows, first.k);
-  backend_.run(ops::Dequantize{first, false, dequantized});
+  backend_.run(ops::Dequantize{first, false, dequantized, keeps_space});
+  if (keeps_space) operand(slot).source_space = first.own_space();
   return dequantized;
 }
 
@@ -289,6 +303,13 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
 
 bool Linear::is_smoothed(GemmRole role) const { return recipe_.a(role).transform.is_smoothing(); }
 
+bool Linear::is_late_weight(Slot slot) const {
+  const QuantSpec& spec = recipe_.slot(slot);
+  return is_smoothed(gemm_role(slot)) ||
+         (spec.orientation_source == OrientationSource::transformed &&
+          is_smoothed(GemmRole::fprop));
+}
+
 void Linear::smooth(GemmRole role, const TensorView& a, const TensorView& b) {
   if (!is_smoothed(role)) return;
   backend_.run(ops::SmoothingFactors{recipe_.a(role).transform, a,
@@ -305,26 +326,29 @@ TensorView Linear::weight_source(Slot slot) const {
 void Linear::prepare_weights(const StepContext& context) {
   const TensorView first = weight_source(Slot::fprop_w), second = weight_source(Slot::dgrad_w);
   if (purpose_ == Purpose::inference) {
-    if (!is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, first);
+    if (!is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, first);
     return;
   }
-  const bool smoothed = is_smoothed(GemmRole::fprop) || is_smoothed(GemmRole::dgrad);
-  if (!smoothed && first.data == second.data) {
+  const bool late = is_late_weight(Slot::fprop_w) || is_late_weight(Slot::dgrad_w);
+  if (!late && first.data == second.data) {
     return quantize_both(context, Slot::fprop_w, first);
   }
-  // A smoothed weight waits for the operand it is multiplied with.
-  if (!is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, first);
-  if (!is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, second);
+  if (!is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, first);
+  if (!is_late_weight(Slot::dgrad_w)) quantize(context, Slot::dgrad_w, second);
 }
 
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
                       const TensorView& bias, bool accumulate, const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
-  backend_.run(ops::Product{{recipe_.gemm(role), left, right, bias, accumulate, d},
-                            a,
-                            is_second_orientation(a_slot(role)),
-                            b,
-                            is_second_orientation(b_slot(role))});
+  ops::Product product{{recipe_.gemm(role), left, right, bias, accumulate, d},
+                       a,
+                       is_second_orientation(a_slot(role)),
+                       b,
+                       is_second_orientation(b_slot(role))};
+  if (product.is_apart()) {
+    product.apart = workspace_.view(kApart, backend_.storage(DType::f32), d.rows, d.cols);
+  }
+  backend_.run(product);
 }
 
 void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
@@ -335,7 +359,7 @@ void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
   const TensorView w = weight_source(Slot::fprop_w);
   smooth(GemmRole::fprop, x, w);
-  if (is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, w);
+  if (is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, w);
   quantize(context, Slot::fprop_x, x);
   multiply_forward(x, y);
 }
@@ -351,7 +375,7 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
     produce_both(context, kSlot, producer, false);
     return multiply_forward(x, y);
   }
-  if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
+  if (is_late_weight(Slot::fprop_w) || !bind(kSlot, x)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return forward(context, x, y);
   }
@@ -375,7 +399,7 @@ void Linear::backward(const StepContext& context, const TensorView& x, const Ten
   const TensorView w = weight_source(Slot::dgrad_w);
   smooth(GemmRole::dgrad, dy, w);
   smooth(GemmRole::wgrad, dy, x);
-  if (is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, w);
+  if (is_late_weight(Slot::dgrad_w)) quantize(context, Slot::dgrad_w, w);
   quantize_both(context, Slot::dgrad_dy, dy);
   multiply_backward(context, x, dy, dx);
 }
@@ -384,8 +408,8 @@ void Linear::backward(const StepContext& context, const TensorView& x,
                       const ops::Producer& producer, const TensorView& dx) {
   constexpr Slot kFirst = Slot::dgrad_dy;
   const TensorView& dy = ops::output_of(producer);
-  const bool smoothed = is_smoothed(GemmRole::dgrad) || is_smoothed(GemmRole::wgrad);
-  if (smoothed || !bind_both(kFirst, dy)) {
+  const bool waits = is_late_weight(Slot::dgrad_w) || is_smoothed(GemmRole::wgrad);
+  if (waits || !bind_both(kFirst, dy)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return backward(context, x, dy, dx);
   }

@@ -106,7 +106,8 @@ class Linear {
   void reserve(Slot slot, const OperandShape& shape);
   /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
   void require_quantizer(Slot slot);
-  void require_gemm(GemmRole role) const;
+  /// Also reserves what the product needs besides its operands.
+  void reserve_product(GemmRole role);
   /// The type and shape of the tensor that the operand in `slot` is made from.
   TensorView source_without_memory(Slot slot) const;
   /// True where the operand in `slot` is `source` itself, without a copy; a second orientation is
@@ -145,6 +146,9 @@ class Linear {
   /// Quantizes `original` into `first` and into the second orientation of its tensor.
   void quantize_both(const StepContext& context, Slot first, const TensorView& original);
   bool is_smoothed(GemmRole role) const;
+  /// True for a weight that waits for the operand it is multiplied with: smoothed with it, or made
+  /// from the codes of one that is.
+  bool is_late_weight(Slot slot) const;
   /// Takes the factors of a smoothed GEMM from the unquantized tensors of its operands.
   void smooth(GemmRole role, const TensorView& a, const TensorView& b);
   /// The tensor that `slot` is quantized from (OrientationSource).
