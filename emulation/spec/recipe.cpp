@@ -6,6 +6,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "emulation/spec/quant_rules.hpp"
 #include "emulation/spec/recipe_names.hpp"
