@@ -96,35 +96,45 @@ struct RotatedOperands {
   QuantSpec full = quantized_behind("left:hadamard:full:drawn:after", numerics::kE4M3, {1, 0});
 };
 
+/// What the product does to d: it is written, or added to in FP32.
+enum class Sum : std::uint8_t { written, accumulated };
+
 /// Both operands quantized and multiplied, and the statistics of the left one. Orientations and
 /// types are drawn.
 void draw_product(CaseDraw& draw, const GemmSpec& gemm, const QuantSpec& spec_a,
-                  const QuantSpec& spec_b) {
+                  const QuantSpec& spec_b, Sum sum = Sum::written) {
   const MatrixShape s = draw.shape();
   const Factor a(draw, spec_a, s.rows, s.cols), b(draw, spec_b, 1 + draw.word() % 300, s.cols);
   const DType dtype = draw.activation_type();
-  const bool wild = draw.one_in(4);
+  const bool wild = draw.one_in(4), adds = sum == Sum::accumulated;
   GemmSpec spec = gemm;
-  spec.output = draw.one_in(2) ? DType::f32 : DType::bf16;
-  draw.add(
-      fmt::format("product {} x {} {}", label(a.spec), label(b.spec), label(spec)),
-      describe(a, b, dtype),
-      {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
-       codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
-       codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k),
-       draw.output(spec.output, a.rows, b.rows), bounds_of(draw), bounds_of(draw), record_of(draw)},
-      [spec, a, b](Backend& backend, const Views& t) {
-        QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
-        QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
-        left.clamp_bounds = t[7];
-        right.clamp_bounds = t[8];
-        const RandomKey key{7, 8, 9, 0, 10};
-        backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
-        backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
-        backend.run(ops::Product{
-            {spec, left, right, {}, false, t[6]}, t[0], a.transpose, t[1], b.transpose});
-        backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
-      });
+  spec.output = adds || draw.one_in(2) ? DType::f32 : DType::bf16;
+  HostTensor d = adds ? updated(draw.values(DType::f32, a.rows, b.rows, wild))
+                      : draw.output(spec.output, a.rows, b.rows);
+  draw.add(fmt::format("product {} x {} {}{}", label(a.spec), label(b.spec), label(spec),
+                       adds ? " added" : ""),
+           describe(a, b, dtype),
+           {a.draw_source(draw, dtype, wild), b.draw_source(draw, dtype, wild),
+            codes_of(draw, a.spec, a.rows, a.k), scales_of(draw, a.spec, a.rows, a.k),
+            codes_of(draw, b.spec, b.rows, b.k), scales_of(draw, b.spec, b.rows, b.k), std::move(d),
+            bounds_of(draw), bounds_of(draw), record_of(draw),
+            draw.output(DType::f32, adds ? a.rows : 1, adds ? b.rows : 1)},
+           [spec, a, b, adds](Backend& backend, const Views& t) {
+             QuantizedOperand left = operand_at(a.spec, a.rows, a.k, t, 2);
+             QuantizedOperand right = operand_at(b.spec, b.rows, b.k, t, 4);
+             left.clamp_bounds = t[7];
+             right.clamp_bounds = t[8];
+             const RandomKey key{7, 8, 9, 0, 10};
+             backend.run(ops::Quantize{t[0], a.transpose, key, {}, left});
+             backend.run(ops::Quantize{t[1], b.transpose, key, {}, right});
+             backend.run(ops::Product{{spec, left, right, {}, adds, t[6]},
+                                      t[0],
+                                      a.transpose,
+                                      t[1],
+                                      b.transpose,
+                                      adds ? t[10] : TensorView{}});
+             backend.run(ops::MeasureOperand{t[0], a.transpose, left, t[9]});
+           });
 }
 
 }  // namespace
@@ -156,6 +166,9 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, fp8_gemm(), rotated.plain, rotated.full);
   draw_product(draw, fp8_gemm(), rotated.left, clamped.by_tensor);
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern);
+  draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern, Sum::accumulated);
+  draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_row, Sum::accumulated);
+  draw_product(draw, fp8_gemm(), rotated.plain, clamped.plain, Sum::accumulated);
   // Values that are undone before they are multiplied.
   const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
   draw_product(draw, {}, logarithms, logarithms);

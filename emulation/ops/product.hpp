@@ -1,6 +1,7 @@
 // The product of two tensors through their quantized operands.
 #pragma once
 
+#include "emulation/ops/add.hpp"
 #include "emulation/ops/compensate.hpp"
 #include "emulation/ops/gemm.hpp"
 #include "emulation/ops/rotate_back.hpp"
@@ -8,28 +9,42 @@
 namespace fp8lab::ops {
 
 /// A GEMM, and after it what the transforms of its operands leave to be done: rows are rotated
-/// back, then what clamps cut away is multiplied and added.
+/// back, then what clamps cut away is multiplied and added. Where something follows a GEMM that
+/// accumulates, both are done apart, and d = RN(d + product) in FP32 afterwards.
 struct Product {
   static constexpr std::string_view kName = "product";
   static constexpr WorkClass kClass = WorkClass::gemm;
 
   Gemm gemm;
   /// What the operands were made from, (rows, k) or transposed: read where a clamp is compensated.
-  TensorView a_source;
+  TensorView a_source{};
   bool transpose_a = false;
-  TensorView b_source;
+  TensorView b_source{};
   bool transpose_b = false;
+  TensorView apart{};  ///< f32 of d's shape: memory for the product if is_apart()
+
+  bool has_rotation() const { return gemm.a.spec.transform.left || gemm.b.spec.transform.left; }
+  bool has_compensation() const {
+    return gemm.a.spec.transform.compensated || gemm.b.spec.transform.compensated;
+  }
+  /// True where d keeps what it was until the product is finished.
+  bool is_apart() const { return gemm.accumulate && (has_rotation() || has_compensation()); }
 
   /// Calls visit(op) for each operation that this one stands for, in order.
   template <class Visit>
   void for_each_part(const Visit& visit) const {
     const QuantizedOperand &a = gemm.a, &b = gemm.b;
-    const Transform &left = a.spec.transform, &right = b.spec.transform;
-    visit(gemm);
-    if (left.left || right.left) visit(RotateBack{a, b, gemm.d});
-    if (left.compensated || right.compensated) {
-      visit(Compensate{a, a_source, transpose_a, b, b_source, transpose_b, gemm.d});
+    const TensorView& d = is_apart() ? apart : gemm.d;
+    if (is_apart()) {
+      visit(Gemm{gemm.spec, a, b, gemm.bias, false, d});
+    } else {
+      visit(gemm);
     }
+    if (has_rotation()) visit(RotateBack{a, b, d});
+    if (has_compensation()) {
+      visit(Compensate{a, a_source, transpose_a, b, b_source, transpose_b, d});
+    }
+    if (is_apart()) visit(Add{gemm.d, apart, gemm.d});
   }
 
   void check() const {

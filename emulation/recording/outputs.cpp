@@ -110,6 +110,11 @@ Outputs outputs_of(const ops::ProduceQuantize& op) {
   return outputs;
 }
 // The result alone: what the parts leave in it on the way is nobody's.
-Outputs outputs_of(const ops::Product& op) { return outputs_of(op.gemm); }
+Outputs outputs_of(const ops::Product& op) {
+  Outputs outputs;
+  if (op.is_apart()) outputs.push_back({"product", op.apart});
+  outputs.push_back({"d", op.gemm.d});
+  return outputs;
+}
 
 }  // namespace fp8lab

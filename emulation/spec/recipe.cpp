@@ -149,15 +149,13 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
              "; accepted: high_precision, or a clamp without compensation");
 }
 
-// What is taken out of the product would be taken out of everything that the GEMM adds to it.
+// What is taken out of the product would be taken out of the bias as well.
 void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const Transform& transform = recipe.slot(slot).transform;
-  const GemmRole role = gemm_role(slot);
-  if (!transform.left || role == GemmRole::dgrad) return;
+  if (!transform.left || gemm_role(slot) != GemmRole::fprop) return;
   refuse(where, "slots." + slot_name(slot) + ".transform",
-         transform_name(transform) + " is taken out of the product, which " +
-             (role == GemmRole::fprop ? "may get a bias" : "accumulates over micro-batches") +
-             "; accepted in: dgrad.dy, dgrad.w");
+         transform_name(transform) +
+             " is taken out of the product, which may get a bias; accepted in: dgrad, wgrad");
 }
 
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {

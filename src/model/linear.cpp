@@ -7,6 +7,8 @@
 namespace fp8lab {
 namespace {
 
+constexpr const char* kApart = "product";  // buffer of what is finished before it is added
+
 constexpr std::uint32_t kMicroBatchBits = 20;  // of RandomKey::tensor, below the micro-batch
 constexpr auto kTensorCount = static_cast<std::uint32_t>(kTensors.size());
 
@@ -49,7 +51,7 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
     for (const Slot slot : {a_slot(role), b_slot(role)}) {
       reserve(slot, operand_shape(slot, tokens, in(), out()));
     }
-    require_gemm(role);
+    reserve_product(role);
   }
   whole_x_ = operand(Slot::fprop_x);
   statistics_ = backend_.allocate(DType::u8, std::size(kSlots), sizeof(OperandStatistics));
@@ -69,13 +71,20 @@ void Linear::require_quantizer(Slot slot) {
   if (!support) throw Error(fmt::format("{}: {}: {}", name_, slot_name(slot), support.reason));
 }
 
-void Linear::require_gemm(GemmRole role) const {
+void Linear::reserve_product(GemmRole role) {
   const QuantizedOperand &a = operand(a_slot(role)), &b = operand(b_slot(role));
   const GemmSpec& spec = recipe_.gemm(role);
   const TensorView d = TensorView::without_memory(spec.output, a.rows, b.rows);
   const bool accumulates = role == GemmRole::wgrad && spec.output == DType::f32;
-  const Support support = backend_.supports(ops::Gemm{spec, a, b, {}, accumulates, d});
-  if (!support) throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
+  const ops::Product product{{spec, a, b, {}, accumulates, d}};
+  product.for_each_part([&](const auto& part) {
+    const Support support = backend_.supports(part);
+    if (support) return;
+    throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
+  });
+  if (product.is_apart()) {
+    workspace_.reserve(kApart, backend_.storage(DType::f32), a.rows, b.rows);
+  }
 }
 
 bool Linear::is_kept(Slot slot) const {
@@ -320,11 +329,15 @@ void Linear::prepare_weights(const StepContext& context) {
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
                       const TensorView& bias, bool accumulate, const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
-  backend_.run(ops::Product{{recipe_.gemm(role), left, right, bias, accumulate, d},
-                            a,
-                            is_second_orientation(a_slot(role)),
-                            b,
-                            is_second_orientation(b_slot(role))});
+  ops::Product product{{recipe_.gemm(role), left, right, bias, accumulate, d},
+                       a,
+                       is_second_orientation(a_slot(role)),
+                       b,
+                       is_second_orientation(b_slot(role))};
+  if (product.is_apart()) {
+    product.apart = workspace_.view(kApart, backend_.storage(DType::f32), d.rows, d.cols);
+  }
+  backend_.run(product);
 }
 
 void Linear::multiply_forward(const TensorView& x, const TensorView& y) {

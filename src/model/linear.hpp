@@ -106,7 +106,8 @@ class Linear {
   void reserve(Slot slot, const OperandShape& shape);
   /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
   void require_quantizer(Slot slot);
-  void require_gemm(GemmRole role) const;
+  /// Also reserves what the product needs besides its operands.
+  void reserve_product(GemmRole role);
   /// The type and shape of the tensor that the operand in `slot` is made from.
   TensorView source_without_memory(Slot slot) const;
   /// True where the operand in `slot` is `source` itself, without a copy; a second orientation is

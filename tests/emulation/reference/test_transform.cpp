@@ -13,6 +13,7 @@
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/numerics/hadamard.hpp"
+#include "emulation/ops/product.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
 #include "tests/emulation/cpu/quantize/measure.hpp"
@@ -485,6 +486,46 @@ TEST_CASE("left transforms are taken out of the product") {
       CHECK(error(of_x, of_w, DType::f32) < 0.02);
       CHECK(error(of_x, of_w, DType::bf16) < 0.02);
     }
+  }
+}
+
+TEST_CASE("a product that something follows is finished apart before it is added") {
+  Matrix x = with_outliers(48, 64, 1), w = with_outliers(32, 64, 2);
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::sm90_wgmma_fp8;
+  gemm.output = DType::f32;
+  for (const char* name : {"left:hadamard:16:drawn", "clamp:0.97:compensated"}) {
+    INFO(name);
+    QuantSpec left, right;
+    left.format = right.format = numerics::kE4M3;
+    left.scale_source = right.scale_source = ScaleSource::current;
+    left.transform = named(name);
+    Operand a(left, 48, 64), b(right, 32, 64);
+    Matrix bounds(DType::f32, 1, 2);
+    QuantizedOperand clamped = a;
+    clamped.clamp_bounds = bounds.view();
+    cpu::run(ops::Quantize{x.view(), false, kKey, {}, clamped});
+    cpu::run(ops::Quantize{w.view(), false, kKey, {}, b});
+    Matrix alone(DType::f32, 48, 32), sum(DType::f32, 48, 32), apart(DType::f32, 48, 32);
+    const Matrix before = with_outliers(48, 32, 3);
+    sum = before;
+    const auto run = [&](bool accumulate, Matrix& d) {
+      const ops::Product product{
+          {gemm, clamped, b, {}, accumulate, d.view()}, x.view(), false, w.view(), false,
+          accumulate ? apart.view() : TensorView{}};
+      CHECK(product.is_apart() == accumulate);
+      product.check();
+      product.for_each_part([](const auto& part) { cpu::run(part); });
+    };
+    run(false, alone);
+    run(true, sum);
+    int wrong = 0;
+    for (std::int64_t i = 0; i < 48; ++i) {
+      for (std::int64_t j = 0; j < 32; ++j) {
+        wrong += sum.at(i, j) != before.at(i, j) + alone.at(i, j) || alone.at(i, j) == 0.0f;
+      }
+    }
+    CHECK(wrong == 0);
   }
 }
 
