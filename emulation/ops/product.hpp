@@ -3,13 +3,15 @@
 
 #include "emulation/ops/add.hpp"
 #include "emulation/ops/compensate.hpp"
+#include "emulation/ops/estimator_factor.hpp"
 #include "emulation/ops/gemm.hpp"
 #include "emulation/ops/rotate_back.hpp"
 
 namespace fp8lab::ops {
 
-/// A GEMM, and after it what the transforms of its operands leave to be done: rows are rotated
-/// back, then what clamps cut away is multiplied and added. Where something follows a GEMM that
+/// A GEMM, and after it what the transforms of its operands leave to be done: the estimator of the
+/// tensor whose gradient this is multiplies it, rows are rotated back, then what clamps cut away is
+/// multiplied and added. Where something follows a GEMM that
 /// accumulates, both are done apart, and d = RN(d + product) in FP32 afterwards.
 struct Product {
   static constexpr std::string_view kName = "product";
@@ -22,13 +24,20 @@ struct Product {
   TensorView b_source{};
   bool transpose_b = false;
   TensorView apart{};  ///< f32 of d's shape: memory for the product if is_apart()
+  /// Where d is the gradient of a tensor whose quantizer has an estimator: the operand that it was
+  /// quantized to, and the tensor, (rows, k).
+  const QuantizedOperand* estimated = nullptr;
+  TensorView estimated_source{};
 
   bool has_rotation() const { return gemm.a.spec.transform.left || gemm.b.spec.transform.left; }
   bool has_compensation() const {
     return gemm.a.spec.transform.compensated || gemm.b.spec.transform.compensated;
   }
+  bool has_estimator() const { return estimated != nullptr; }
   /// True where d keeps what it was until the product is finished.
-  bool is_apart() const { return gemm.accumulate && (has_rotation() || has_compensation()); }
+  bool is_apart() const {
+    return gemm.accumulate && (has_estimator() || has_rotation() || has_compensation());
+  }
 
   /// Calls visit(op) for each operation that this one stands for, in order.
   template <class Visit>
@@ -40,6 +49,7 @@ struct Product {
     } else {
       visit(gemm);
     }
+    if (has_estimator()) visit(EstimatorFactor{*estimated, estimated_source, d});
     if (has_rotation()) visit(RotateBack{a, b, d});
     if (has_compensation()) {
       visit(Compensate{a, a_source, transpose_a, b, b_source, transpose_b, d});
