@@ -53,6 +53,23 @@ void add_scale_rules(std::vector<QuantSpec>& specs) {
   }
 }
 
+void add_statistics(std::vector<QuantSpec>& specs) {
+  using numerics::ScaleRounding;
+  for (const TileShape& tile : {TileShape{1, 32}, TileShape{16, 16}, TileShape{1, 1024}}) {
+    specs.push_back(quantized(numerics::kE2M1, tile, ScaleFormat::e8m0));
+    specs.back().scale.rounding = ScaleRounding::floor;
+    specs.back().scale.deviations = 2.92247856f;
+  }
+  specs.push_back(quantized(numerics::kE4M3, {1, 128}));
+  specs.back().scale.deviations = 4.0f;
+  for (const TileShape& tile : {TileShape{1, 32}, TileShape{}}) {
+    specs.push_back(
+        quantized(tile.is_tensor() ? numerics::kE4M3 : numerics::kE2M1, tile, ScaleFormat::pow2));
+    specs.back().scale.rounding = ScaleRounding::ocp_floor;
+    specs.back().scale.factor = 1.3333334f;
+  }
+}
+
 void add_expansions(std::vector<QuantSpec>& specs) {
   for (const TileShape& tile :
        {TileShape{1, 128}, TileShape{1, 16}, TileShape{5, 9}, TileShape{}}) {
@@ -99,6 +116,7 @@ std::vector<QuantSpec> every_quantizer() {
   add_scale_rules(specs);
   add_expansions(specs);
   add_scale_sources(specs);
+  add_statistics(specs);
   return specs;
 }
 

@@ -1,11 +1,14 @@
-// Operations around transforms, which are those of the reference.
+// Operations around transforms and estimators, which are those of the reference.
 #include "emulation/reference/transform.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/reference/clamp.hpp"
+#include "emulation/reference/estimator.hpp"
 
 namespace fp8lab::cpu {
 
 void run(const ops::SmoothingFactors& op) { reference::smoothing_factors(op); }
+
+void run(const ops::EstimatorFactor& op) { reference::estimator_factor(op); }
 
 void run(const ops::RotateBack& op) {
   reference::FloatMatrix product = reference::rotated_back(op);

@@ -45,14 +45,15 @@ struct OrdinaryScales {
 };
 
 /// Those of `rule`, between 2^-80 and 2^80, and from the epsilon on where it is a floor. None for
-/// other scale formats, for an epsilon that is added, and where amaxes in that range can come near
-/// the ends of the exponent range.
+/// other scale formats, for an epsilon that is added, for a factor on powers of two, and where
+/// amaxes in that range can come near the ends of the exponent range.
 constexpr OrdinaryScales ordinary_scales(const ScaleRule& rule, FormatSpec element) {
   constexpr std::uint32_t kOne = 0x3F800000u, kMantissa = 0x007FFFFFu;
   constexpr std::uint32_t kLowest = (127u - 80u) << 23, kHighest = (127u + 80u) << 23;
   constexpr std::uint32_t kMargin = 40u;
   if (rule.format != ScaleFormat::fp32 && !rule.is_power_of_two()) return {};
   if (rule.epsilon_mode == EpsilonMode::add && rule.amax_epsilon != 0.0f) return {};
+  if (rule.factor != 1.0f) return {};
   const std::uint32_t epsilon = rule.amax_epsilon > 0.0f ? float_bits(rule.amax_epsilon) : 0u;
   if (epsilon >= kOne) return {};
   const auto field = [&](std::uint32_t mantissa) {

@@ -26,6 +26,7 @@ enum class ScaleRounding : std::uint8_t {
   ocp_floor,  ///< floor(log2 amax) - emax of the element format (OCP MX 1.0)
   rceil,      ///< RN(amax * RN(1/Qmax)) rounded up to a power of two (TransformerEngine MXFP8)
   even,       ///< amax rounded to the element's mantissa width first, then as ocp_floor
+  floor,      ///< decode exponent floor(log2(amax/Qmax)) (QuEST as released)
 };
 
 /// Which FP32 operations produce the value that is cast. They differ in 0.1 to 3 % of the codes.
@@ -72,9 +73,12 @@ struct ScaleRule {
   EncodeLimit encode_limit = EncodeLimit::fp32;            ///< for enc_div
   ScaleOverflow scale_overflow = ScaleOverflow::saturate;  ///< for e8m0
   FourOverSix four_over_six = FourOverSix::none;           ///< for nv_two_level
+  /// Above 0: this many standard deviations of the tile stand for its amax (tile_deviation.hpp).
+  float deviations = 0.0f;
+  float factor = 1.0f;  ///< for pow2: the scale is the power of two times this
 
   constexpr bool operator==(const ScaleRule&) const = default;
-  /// True when the scale is a power of two by `rounding`.
+  /// True when the scale is a power of two by `rounding`, times `factor`.
   FP8LAB_HD constexpr bool is_power_of_two() const {
     return format == ScaleFormat::pow2 || format == ScaleFormat::e8m0;
   }

@@ -94,6 +94,7 @@ FP8LAB_HD constexpr int decode_exponent(const ScaleRule& rule, FormatSpec elemen
   const int difference = a.exponent - q.exponent;
   switch (rule.rounding) {
     case ScaleRounding::ceil: return difference + (a.significand > q.significand ? 1 : 0);
+    case ScaleRounding::floor: return difference - (a.significand < q.significand ? 1 : 0);
     case ScaleRounding::nearest: {
       // sqrt(2) is irrational, so there is no tie.
       const std::uint64_t a2 = std::uint64_t{a.significand} * a.significand;
@@ -136,15 +137,17 @@ FP8LAB_HD constexpr float raised_amax(const ScaleRule& rule, float amax) {
 }
 
 /// Scale of a tile with a scale format of one level whose largest magnitude is `amax` (recipes.md
-/// section 0.3).
+/// section 0.3), or whose deviations stand for it.
 ///
 /// amax is first raised by rule.amax_epsilon. FP32 scales, and those stored as BF16 or E4M3, follow
 /// rule.arithmetic, each operation rounded to nearest even. Power-of-two scales follow
 /// rule.rounding alone: decode = 2^e with e clamped to [-127, 127], or NaN above under e8m0 with
 /// ScaleOverflow::nan, and the multiplier 2^-e is its exact reciprocal, so all three arithmetics
-/// give the same codes. A zero tile gets a finite scale (see zero_tile_exponent; 1 for the others).
-/// Infinite or NaN amax gives scale 1 (TransformerEngine); for e8m0 it gives NaN, which makes the
-/// whole tile NaN, except that a saturating `rceil` stores 2^127 for infinity.
+/// give the same codes. With a factor f the decode scale is RN(f * 2^e), at most the largest FP32
+/// number, and the multiplier RN(2^-e * RN(1/f)). A zero tile gets a finite scale (see
+/// zero_tile_exponent; 1 for the others). Infinite or NaN amax gives scale 1 (TransformerEngine);
+/// for e8m0 it gives NaN, which makes the whole tile NaN, except that a saturating `rceil` stores
+/// 2^127 for infinity.
 FP8LAB_HD constexpr TileScale tile_scale(const ScaleRule& rule, FormatSpec element, float amax) {
   const std::uint32_t magnitude = float_bits(amax) & 0x7FFFFFFFu;
   const bool saturates =
@@ -167,7 +170,9 @@ FP8LAB_HD constexpr TileScale tile_scale(const ScaleRule& rule, FormatSpec eleme
   int exponent = zero ? zero_tile_exponent(rule, element) : decode_exponent(rule, element, bounded);
   if (exponent > 127 && !saturates) return {bits_float(kF32NaN), bits_float(kF32NaN), false};
   exponent = exponent < -127 ? -127 : exponent > 127 ? 127 : exponent;
-  return {power_of_two(exponent), power_of_two(-exponent), false};
+  const float decode_factor = rule.factor * power_of_two(exponent);
+  return {float_bits(decode_factor) == kF32Infinity ? bits_float(kF32MaxFinite) : decode_factor,
+          power_of_two(-exponent) * (1.0f / rule.factor), false};
 }
 
 /// Encode factor of a tensor under ScaleFormat::nv_two_level, which brings the largest tile scale

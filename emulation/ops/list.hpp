@@ -17,6 +17,7 @@
 #include "emulation/ops/delayed_scale.hpp"
 #include "emulation/ops/dequantize.hpp"
 #include "emulation/ops/embedding.hpp"
+#include "emulation/ops/estimator_factor.hpp"
 #include "emulation/ops/gelu.hpp"
 #include "emulation/ops/gemm.hpp"
 #include "emulation/ops/hash_tensor.hpp"
@@ -42,6 +43,7 @@
   X(UpdateDelayedScale)              \
   X(SmoothingFactors)                \
   X(Gemm)                            \
+  X(EstimatorFactor)                 \
   X(RotateBack)                      \
   X(Compensate)                      \
   X(MeasureOperand)                  \

@@ -14,7 +14,8 @@ namespace fp8lab::ops {
 /// amax is a maximum of magnitude bits, so infinity and NaN exceed every number and reach
 /// tile_scale, which gives such a tile scale 1 (e8m0: NaN; see there); two-level scales are
 /// numerics::nv_tile_scale with the tensor's amax, and FourOverSix takes the enlarged one where its
-/// four_over_six_error is smaller. delayed: the scale in force in `state` (DelayedState; zeros
+/// four_over_six_error is smaller; numerics::TileDeviation gives what stands for the amax where the
+/// rule asks for standard deviations. delayed: the scale in force in `state` (DelayedState; zeros
 /// stand for 1), and state[kAmax] is raised to the amax of the tensor. static: spec.static_scale
 /// with the multiplier RN(1/scale).
 ///

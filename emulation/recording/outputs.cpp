@@ -34,6 +34,7 @@ Outputs outputs_of(const ops::Dequantize& op) { return {{"destination", op.desti
 Outputs outputs_of(const ops::UpdateDelayedScale& op) { return {{"delayed state", op.state}}; }
 Outputs outputs_of(const ops::SmoothingFactors& op) { return {{"factors", op.factors}}; }
 Outputs outputs_of(const ops::Gemm& op) { return {{"d", op.d}}; }
+Outputs outputs_of(const ops::EstimatorFactor& op) { return {{"d", op.d}}; }
 Outputs outputs_of(const ops::RotateBack& op) { return {{"d", op.d}}; }
 Outputs outputs_of(const ops::Compensate& op) { return {{"d", op.d}}; }
 Outputs outputs_of(const ops::MeasureOperand& op) { return {{"record", op.record}}; }

@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "emulation/numerics/tile_deviation.hpp"
+#include "emulation/spec/estimator.hpp"
+
 namespace fp8lab {
 namespace {
 
@@ -57,6 +60,35 @@ Refusal refuse_codebook(const QuantSpec& spec) {
   return {};
 }
 
+Refusal refuse_statistic(const QuantSpec& spec) {
+  const numerics::ScaleRule& rule = spec.scale;
+  if (!spec.has_scale() || rule.deviations == 0.0f) return {};
+  const std::string name = statistic_name(rule.deviations);
+  if (spec.scale_source != ScaleSource::current ||
+      rule.format == numerics::ScaleFormat::nv_two_level) {
+    return QuantRefusal{"scale_statistic",
+                        name +
+                            " is that of the tile; accepted: amax, or scale_source = "
+                            "\"current\" with a scale of one level"};
+  }
+  const TileShape& tile = spec.tile;
+  const bool is_bounded = tile.rows > 0 && tile.cols > 0;
+  // The quotient, as the product of any two extents may overflow.
+  if (is_bounded && tile.rows <= numerics::kLargestDeviationTile / tile.cols) return {};
+  return QuantRefusal{"scale_statistic", name + " of tile " + tile_name(tile) +
+                                             "; accepted: amax, or a tile RxC of at most " +
+                                             std::to_string(numerics::kLargestDeviationTile) +
+                                             " elements"};
+}
+
+Refusal refuse_factor(const QuantSpec& spec) {
+  if (!spec.has_scale() || spec.scale.factor == 1.0f) return {};
+  if (spec.scale.format == numerics::ScaleFormat::pow2) return {};
+  return QuantRefusal{"scale_factor",
+                      "multiplies powers of two held in FP32; accepted: 1, or scale_format = "
+                      "\"pow2\""};
+}
+
 Refusal refuse_scale(const QuantSpec& spec) {
   const bool two_level =
       spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level;
@@ -83,7 +115,8 @@ Refusal refuse_scale(const QuantSpec& spec) {
 }  // namespace
 
 std::optional<QuantRefusal> refuse_quantizer(const QuantSpec& spec) {
-  for (const auto rule : {refuse_elements, refuse_tile, refuse_codebook, refuse_scale}) {
+  for (const auto rule : {refuse_elements, refuse_tile, refuse_codebook, refuse_scale,
+                          refuse_statistic, refuse_factor}) {
     if (Refusal refusal = rule(spec)) return refusal;
   }
   return {};

@@ -171,8 +171,9 @@ std::string words_of(const Field<QuantSpec>& field, const QuantSpec& spec) {
     }
     return spec.scale_source == ScaleSource::delayed ? "/delayed" : "";
   }
-  // The format comes first, and the last two say what is quantized and not how.
-  for (const char* unsaid : {"format", "static_scale", "orientation_source", "weight_source"}) {
+  // The format comes first, and the last three do not say how the operand is quantized.
+  for (const char* unsaid :
+       {"format", "static_scale", "orientation_source", "weight_source", "estimator"}) {
     if (field.word == unsaid) return "";
   }
   const bool always =

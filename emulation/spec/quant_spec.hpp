@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "emulation/base/tensor_view.hpp"
+#include "emulation/numerics/estimator.hpp"
 #include "emulation/numerics/format.hpp"
 #include "emulation/numerics/scale_rule.hpp"
 #include "emulation/spec/transform.hpp"
@@ -68,7 +69,8 @@ struct QuantSpec {
   int warmup_steps = 0;  ///< delayed: first steps of a history that are scaled by their own amax
   OrientationSource orientation_source = OrientationSource::high_precision;
   WeightSource weight_source = WeightSource::bf16;
-  Transform transform{};  ///< before everything else; scales are those of its result
+  Transform transform{};            ///< before everything else; scales are those of its result
+  numerics::Estimator estimator{};  ///< fprop.x and fprop.w: factors of dx and dw
 
   bool operator==(const QuantSpec&) const = default;
 
@@ -127,7 +129,8 @@ std::optional<TileShape> tile_from_name(std::string_view name);
 
 /// The words of tables and run files, such as "e4m3fn/1x128/pow2/enc_floor": all that is not
 /// default, and always the rounding of powers of two. parse_quant_spec reads effective(spec) back,
-/// but for orientation_source and weight_source, which say what is quantized and not how.
+/// but for orientation_source and weight_source, which say what is quantized and not how, and for
+/// estimator, which is about the gradient.
 std::string label(const QuantSpec& spec);
 
 /// Bits of scale stored per element of a (rows, k) operand: 32 bits a tile for fp32 and pow2, 16

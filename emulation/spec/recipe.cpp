@@ -6,6 +6,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/codec.hpp"
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/gemm_rules.hpp"
 #include "emulation/spec/quant_rules.hpp"
 #include "emulation/spec/recipe_names.hpp"
@@ -176,6 +177,39 @@ void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& whe
   }
 }
 
+// The factor of an element is that of its scaled value, and meets the gradient in one space.
+void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string& where) {
+  const QuantSpec& spec = recipe.slot(slot);
+  if (!spec.estimator) return;
+  const std::string key = "slots." + slot_name(slot) + ".estimator";
+  const std::string name = estimator_name(spec.estimator);
+  if (!is_of_forward_pass(slot)) {
+    refuse(where, key, name + " is for x and w of the forward pass; accepted in: fprop.x, fprop.w");
+  }
+  if (spec.has_codebooks() || spec.transform.is_clamp()) {
+    refuse(where, key,
+           name +
+               " needs codes of fixed values of what is not clamped; accepted: ste, or another "
+               "format and transform");
+  }
+  const GemmRole role = gradient_role(slot);
+  if (spec.transform) {
+    refuse(where, key,
+           name + " is in the space of " + transform_name(spec.transform) + ", the product of " +
+               gemm_role_name(role) + " is not; accepted: ste, or transform = \"none\"");
+  }
+  for (const Slot operand : {a_slot(role), b_slot(role)}) {
+    const Transform& transform = recipe.slot(operand).transform;
+    if (!transform.left) continue;
+    refuse(where, key,
+           name + " comes before the transform " + transform_name(transform) + " of " +
+               slot_name(operand) +
+               " is taken out of the product; accepted: ste, or no left "
+               "transform in " +
+               gemm_role_name(role));
+  }
+}
+
 void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string& where) {
   const GemmSpec& gemm = recipe.gemm(role);
   const std::string key = "gemm." + gemm_role_name(role);
@@ -234,6 +268,7 @@ void validate(const LinearRecipe& recipe, const std::string& where) {
     validate_smoothing(recipe, slot, where);
     validate_compensation(recipe, slot, where);
     validate_left(recipe, slot, where);
+    validate_estimator(recipe, slot, where);
   }
   for (const GemmRole role : kGemmRoles) validate_gemm(recipe, role, where);
 }

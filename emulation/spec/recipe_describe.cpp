@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/recipe_names.hpp"
 
@@ -47,6 +48,8 @@ std::string describe_scale(const QuantSpec& spec) {
   if (rule.encode_limit == numerics::EncodeLimit::bf16) text += " limit bf16";
   if (rule.scale_overflow == numerics::ScaleOverflow::nan) text += " overflow nan";
   if (spec.scale.margin != 0) text += fmt::format(" margin {}", spec.scale.margin);
+  if (rule.deviations != 0.0f) text += " of " + statistic_name(rule.deviations);
+  if (rule.factor != 1.0f) text += fmt::format(" times {}", rule.factor);
   return text;
 }
 
@@ -93,7 +96,14 @@ std::string describe(const LinearRecipe& recipe) {
                      std::to_string(spec.split_k),
                      std::string(word_for(kStorageNames, spec.output))});
   }
-  return aligned(slots) + aligned(gemms);
+  std::string text = aligned(slots) + aligned(gemms);
+  for (const Slot slot : {Slot::fprop_x, Slot::fprop_w}) {
+    const numerics::Estimator& estimator = recipe.slot(slot).estimator;
+    if (!estimator) continue;
+    text += fmt::format("  d{} times the estimator of {}: {}\n", tensor_name(tensor_of(slot)),
+                        slot_name(slot), estimator_name(estimator));
+  }
+  return text;
 }
 
 void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& out) {
@@ -118,7 +128,8 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
   }
   const ScaleRounding rounding = spec.scale.rounding;
   const bool rounds_down = rounding == ScaleRounding::nearest ||
-                           rounding == ScaleRounding::ocp_floor || rounding == ScaleRounding::even;
+                           rounding == ScaleRounding::ocp_floor ||
+                           rounding == ScaleRounding::even || rounding == ScaleRounding::floor;
   if (spec.scale_source == ScaleSource::current && spec.scale.is_power_of_two() && rounds_down) {
     out.push_back(
         fmt::format("{}: scale rounding {} may round the scale down, so the largest "

@@ -46,13 +46,14 @@ inline constexpr std::array<Named<numerics::FourOverSix>, 3> kFourOverSixNames =
     {"mse", numerics::FourOverSix::mse},
 }};
 
-inline constexpr std::array<Named<numerics::ScaleRounding>, 6> kScaleRoundingNames = {{
+inline constexpr std::array<Named<numerics::ScaleRounding>, 7> kScaleRoundingNames = {{
     {"nearest", numerics::ScaleRounding::nearest},
     {"ceil", numerics::ScaleRounding::ceil},
     {"enc_floor", numerics::ScaleRounding::enc_floor},
     {"ocp_floor", numerics::ScaleRounding::ocp_floor},
     {"rceil", numerics::ScaleRounding::rceil},
     {"even", numerics::ScaleRounding::even},
+    {"floor", numerics::ScaleRounding::floor},
 }};
 
 inline constexpr std::array<Named<numerics::ScaleArithmetic>, 3> kScaleArithmeticNames = {{

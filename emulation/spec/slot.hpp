@@ -54,6 +54,17 @@ constexpr Slot other_operand(Slot slot) {
   return is_right(slot) ? a_slot(gemm_role(slot)) : b_slot(gemm_role(slot));
 }
 
+/// The operands of fprop, x and w, whose gradients the other two GEMMs compute.
+constexpr bool is_of_forward_pass(Slot slot) { return gemm_role(slot) == GemmRole::fprop; }
+/// The operand of fprop whose gradient the GEMM computes: x for dgrad, w for wgrad.
+constexpr Slot slot_of_gradient(GemmRole role) {
+  return role == GemmRole::dgrad ? Slot::fprop_x : Slot::fprop_w;
+}
+/// The GEMM that computes the gradient of an operand of fprop.
+constexpr GemmRole gradient_role(Slot slot) {
+  return slot == Slot::fprop_x ? GemmRole::dgrad : GemmRole::wgrad;
+}
+
 /// The operand that is the tensor as it lies, and the one that is its transpose.
 constexpr Slot first_orientation(Tensor tensor) {
   constexpr PerTensor<Slot> kFirst = {Slot::fprop_x, Slot::fprop_w, Slot::dgrad_dy};

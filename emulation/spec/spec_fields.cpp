@@ -1,5 +1,6 @@
 #include "emulation/spec/spec_fields.hpp"
 
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/tensor_core.hpp"
 
@@ -16,6 +17,7 @@ bool is_two_level(const ScaleRule& rule) { return rule.format == ScaleFormat::nv
 bool is_one_level(const ScaleRule& rule) { return !is_two_level(rule); }
 bool is_e8m0(const ScaleRule& rule) { return rule.format == ScaleFormat::e8m0; }
 bool is_power_of_two(const ScaleRule& rule) { return rule.is_power_of_two(); }
+bool is_pow2(const ScaleRule& rule) { return rule.format == ScaleFormat::pow2; }
 bool has_epsilon(const ScaleRule& rule) { return is_one_level(rule) && rule.amax_epsilon != 0.0f; }
 bool has_encode_factor(const ScaleRule& rule) {
   return is_one_level(rule) && !rule.is_power_of_two() &&
@@ -58,6 +60,15 @@ Fields<ScaleRule> scale_fields() {
              "error by which a tile may map its amax to two thirds of the largest code")
           .when(is_two_level, "scale_format = \"nv_two_level\", or tile = \"nv16\"")
           .alone(),
+      spelled(
+          "scale_statistic", &S::deviations, statistic_from_name, statistic_name,
+          std::string(kStatisticNames),
+          "what a tile's scale is derived from: its largest magnitude, or C standard deviations "
+          "of its elements")
+          .when(is_one_level, one_level)
+          .alone(),
+      number("scale_factor", &S::factor, 0.5, 2.0, "the scale is the power of two times this")
+          .when(is_pow2, "scale_format = \"pow2\""),
   };
 }
 
@@ -169,6 +180,12 @@ Fields<QuantSpec> make_quant_fields() {
              "what the second orientation of a tensor is made from"),
       choice("weight_source", &S::weight_source, kWeightSourceNames,
              "which copy of a weight is quantized"),
+      spelled("estimator", &S::estimator, estimator_from_name, estimator_name,
+              std::string(kEstimatorNames),
+              "fprop.x and fprop.w: what the gradient of the tensor is multiplied by, 1, 1 within "
+              "the range of the format and 0 outside, or the slope between two codes")
+          .when(is_quantized, "a format of at most 8 bits")
+          .default_always(),
   };
   rows.insert(rows.end(), rest.begin(), rest.end());
   return rows;

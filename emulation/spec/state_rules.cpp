@@ -1,5 +1,6 @@
 #include "emulation/spec/state_rules.hpp"
 
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/quant_rules.hpp"
 
 namespace fp8lab {
@@ -35,6 +36,10 @@ std::optional<std::string> refuse_state(const QuantSpec& spec) {
   }
   if (spec.has_scale() && spec.scale.format == numerics::ScaleFormat::nv_two_level) {
     return "two-level scales are for operands; accepted: a scale format of one level";
+  }
+  if (spec.has_scale() && spec.scale.deviations != 0.0f) {
+    return "scale_statistic " + statistic_name(spec.scale.deviations) +
+           " is for operands; accepted: amax";
   }
   if (spec.tile.rows > 1 || spec.tile.is_row()) {
     return "tile " + tile_name(spec.tile) +

@@ -67,7 +67,8 @@ bool has_instruction(const QuantSpec& spec) {
 bool has_block_tiles(const QuantSpec& spec) {
   const TileShape& tile = spec.tile;
   return has_instruction(spec) && spec.scale_source == ScaleSource::current &&
-         spec.scale.format != numerics::ScaleFormat::nv_two_level && is_block_extent(tile.cols) &&
+         spec.scale.format != numerics::ScaleFormat::nv_two_level &&
+         spec.scale.deviations == 0.0f && is_block_extent(tile.cols) &&
          (tile.rows == 1 || tile.rows == tile.cols);
 }
 

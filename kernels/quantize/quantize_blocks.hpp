@@ -29,7 +29,8 @@ struct BlockOperand {
 /// True when the conversion instruction gives the codes of `spec`: E4M3 or E5M2, to nearest,
 /// saturating. `validate codec` proves it equal to numerics::encode on all 2^32 inputs.
 bool has_instruction(const QuantSpec& spec);
-/// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles.
+/// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles, by
+/// their amaxes.
 bool has_block_tiles(const QuantSpec& spec);
 /// True when one scale of the whole tensor is known beforehand.
 bool has_known_scale(const QuantSpec& spec);

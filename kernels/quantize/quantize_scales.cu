@@ -6,7 +6,7 @@
 //     (atomicMax)
 //     barrier;  largest[tile] to amax[tile] in global memory (atomicMax);  barrier
 //   scale_kernel: a thread a tile: numerics::tile_scale or nv_tile_scale; mae and mse read the
-//     tile's elements twice, rows ascending
+//     tile's elements twice, rows ascending, a standard deviation once
 //   delayed_scale_kernel: one block moves the history by one place from its far end on; the barrier
 //     between reading and writing keeps a step of 256 entries apart from itself
 #include "kernels/quantize/quantize_scales.hpp"
@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "emulation/numerics/scaling.hpp"
+#include "emulation/numerics/tile_deviation.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/quantize_tiles.cuh"
@@ -96,6 +97,20 @@ __device__ float tile_error(const Rows<T>& source, std::int64_t rows, std::int64
   return sum;
 }
 
+/// What stands for the amax of a source tile: so many standard deviations.
+template <class T>
+__device__ float tile_deviations(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
+                                 const TileGrid& grid, std::int64_t i, std::int64_t j,
+                                 float deviations, float largest) {
+  numerics::TileDeviation deviation(float_bits(largest));
+  for (std::int64_t r = i * grid.height; r < min((i + 1) * grid.height, rows); ++r) {
+    for (std::int64_t c = j * grid.width; c < min((j + 1) * grid.width, cols); ++c) {
+      deviation.add(source.load(r, c));
+    }
+  }
+  return bits_float(deviation.times(deviations));
+}
+
 /// factors[tile] and the operand's scales from the amaxes; one thread a tile.
 template <class T>
 __global__ void scale_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, TileGrid grid,
@@ -119,7 +134,11 @@ __global__ void scale_kernel(Rows<T> source, std::int64_t rows, std::int64_t col
       }
     }
   } else {
-    scale = numerics::tile_scale(spec.scale, spec.format, largest);
+    const float deviations = spec.scale.deviations;
+    scale = numerics::tile_scale(
+        spec.scale, spec.format,
+        deviations == 0.0f ? largest
+                           : tile_deviations(source, rows, cols, grid, i, j, deviations, largest));
   }
   factors[tile] = spec.scale.divides() ? scale.decode : scale.multiplier;
   scales.store(i, j, scale.decode);

@@ -237,6 +237,7 @@ QuantSpec quantizer_of(const RecipeSlot& choice, const std::string& text) {
   // The quantizer alone: what it is applied to is the caller's matrix.
   spec.orientation_source = OrientationSource::high_precision;
   spec.weight_source = WeightSource::bf16;
+  spec.estimator = {};
   if (source == OrientationSource::high_precision) return spec;
   throw Error(
       fmt::format("quantizer '{}': this slot is {} from the codes of the other orientation; "

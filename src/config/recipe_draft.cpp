@@ -43,6 +43,13 @@ std::vector<Slot> slots_of_key(const TomlReader& table, const std::string& key,
                "is for the second orientations; accepted in: slots.default, slots.x, slots.w, "
                "slots.dy, slots.dgrad.w, slots.wgrad.dy, slots.wgrad.x");
   }
+  if (key == "estimator") {
+    const std::vector<Slot> slots = only(reached, is_of_forward_pass);
+    if (!slots.empty()) return slots;
+    table.fail(key,
+               "is for x and w of the forward pass; accepted in: slots.default, slots.x, slots.w, "
+               "slots.fprop.x, slots.fprop.w");
+  }
   if (key != "weight_source") return reached;
   const std::vector<Slot> weights = only(reached, is_weight);
   if (!weights.empty()) return weights;

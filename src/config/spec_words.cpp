@@ -49,7 +49,7 @@ std::optional<int> split_k_from_word(const std::string& word) {
 }
 
 bool describes_one_operand(std::string_view key) {
-  return key != "orientation_source" && key != "weight_source";
+  return key != "orientation_source" && key != "weight_source" && key != "estimator";
 }
 
 QuantSpec parse_quant_keys(const std::vector<SpecKey>& keys) {

@@ -30,6 +30,7 @@ void round_no_scales(QuantSpec& spec) {
   if (spec.scale_source != ScaleSource::current || spec.has_codebooks()) return;
   spec.scale.format = numerics::ScaleFormat::fp32;
   spec.scale.rounding = numerics::ScaleRounding::nearest;
+  spec.scale.factor = 1.0f;
   spec.scale.four_over_six = numerics::FourOverSix::none;
 }
 

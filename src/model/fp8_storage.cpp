@@ -30,8 +30,11 @@ ordered_json block_config(const StoredScaleTile& tile, const LinearRecipe& linea
   config["activation_scheme"] = "dynamic";
   config["weight_block_size"] = {tile.rows, tile.cols};
   // DeepSeek-V3.1's word for scales that are powers of two, activations included.
-  const bool powers_of_two = linear.slot(Slot::fprop_w).scale.is_power_of_two() &&
-                             linear.slot(Slot::fprop_x).scale.is_power_of_two();
+  const auto is_power_of_two = [](const numerics::ScaleRule& rule) {
+    return rule.is_power_of_two() && rule.factor == 1.0f;
+  };
+  const bool powers_of_two = is_power_of_two(linear.slot(Slot::fprop_w).scale) &&
+                             is_power_of_two(linear.slot(Slot::fprop_x).scale);
   if (powers_of_two) config["scale_fmt"] = "ue8m0";
   config["modules_to_not_convert"] = kept;
   return config;

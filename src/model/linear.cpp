@@ -76,7 +76,8 @@ void Linear::reserve_product(GemmRole role) {
   const GemmSpec& spec = recipe_.gemm(role);
   const TensorView d = TensorView::without_memory(spec.output, a.rows, b.rows);
   const bool accumulates = role == GemmRole::wgrad && spec.output == DType::f32;
-  const ops::Product product{{spec, a, b, {}, accumulates, d}};
+  ops::Product product{{spec, a, b, {}, accumulates, d}};
+  product.estimated = estimated(role);
   product.for_each_part([&](const auto& part) {
     const Support support = backend_.supports(part);
     if (support) return;
@@ -87,12 +88,20 @@ void Linear::reserve_product(GemmRole role) {
   }
 }
 
+const QuantizedOperand* Linear::estimated(GemmRole role) const {
+  if (role == GemmRole::fprop) return nullptr;
+  const Slot slot = slot_of_gradient(role);
+  return recipe_.slot(slot).estimator ? &operand(slot) : nullptr;
+}
+
 bool Linear::is_kept(Slot slot) const {
   // Weights live for the whole step. x lives until backward when its second orientation is made
-  // from the codes of the first, and its second orientation when that is all that is kept of x.
+  // from the codes of the first, or its gradient is estimated by its scales; and its second
+  // orientation when that is all that is kept of x.
   return is_weight(slot) || (slot == Slot::wgrad_x && keeps_codes_) ||
          (slot == Slot::fprop_x && purpose_ == Purpose::training &&
-          recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision);
+          (recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision ||
+           recipe_.slot(Slot::fprop_x).estimator));
 }
 
 std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name(slot); }
@@ -263,9 +272,10 @@ bool Linear::have_one_source(Slot first) const {
 }
 
 bool Linear::may_keep_codes() const {
-  // A transform of dy may read x itself.
+  // A transform of dy may read x itself, and an estimator does.
   return recipe_.slot(Slot::fprop_x).is_cast() && recipe_.slot(Slot::wgrad_x).is_cast() &&
-         have_one_source(Slot::fprop_x) && !recipe_.slot(Slot::wgrad_dy).transform;
+         have_one_source(Slot::fprop_x) && !recipe_.slot(Slot::wgrad_dy).transform &&
+         !recipe_.slot(Slot::fprop_x).estimator;
 }
 
 bool Linear::bind_both(Slot first, const TensorView& source) {
@@ -338,13 +348,16 @@ void Linear::prepare_weights(const StepContext& context) {
 }
 
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
-                      const TensorView& bias, bool accumulate, const TensorView& d) {
+                      const TensorView& differentiated, const TensorView& bias, bool accumulate,
+                      const TensorView& d) {
   const QuantizedOperand &left = operand(a_slot(role)), &right = operand(b_slot(role));
   ops::Product product{{recipe_.gemm(role), left, right, bias, accumulate, d},
                        a,
                        is_second_orientation(a_slot(role)),
                        b,
                        is_second_orientation(b_slot(role))};
+  product.estimated = estimated(role);
+  if (product.has_estimator()) product.estimated_source = differentiated;
   if (product.is_apart()) {
     product.apart = workspace_.view(kApart, backend_.storage(DType::f32), d.rows, d.cols);
   }
@@ -352,7 +365,7 @@ void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
 }
 
 void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
-  multiply(GemmRole::fprop, x, weight_source(Slot::fprop_w),
+  multiply(GemmRole::fprop, x, weight_source(Slot::fprop_w), {},
            bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
 }
 
@@ -388,9 +401,10 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
 
 void Linear::multiply_backward(const StepContext& context, const TensorView& x,
                                const TensorView& dy, const TensorView& dx) {
-  multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), {}, false, dx);
+  multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), x, {}, false, dx);
   if (!keeps_codes_) quantize(context, Slot::wgrad_x, x);
-  multiply(GemmRole::wgrad, dy, x, {}, context.micro_batch > 0, weight_.gradient());
+  multiply(GemmRole::wgrad, dy, x, weight_source(Slot::fprop_w), {}, context.micro_batch > 0,
+           weight_.gradient());
   if (bias_ != nullptr) backend_.run(ops::BiasBackward{dy, bias_->gradient()});
 }
 

@@ -106,6 +106,8 @@ class Linear {
   void reserve(Slot slot, const OperandShape& shape);
   /// Throw Error naming the layer and the slot or GEMM that the backend refuses.
   void require_quantizer(Slot slot);
+  /// The operand of fprop whose estimator the gradient `role` is multiplied by; null without one.
+  const QuantizedOperand* estimated(GemmRole role) const;
   /// Also reserves what the product needs besides its operands.
   void reserve_product(GemmRole role);
   /// The type and shape of the tensor that the operand in `slot` is made from.
@@ -129,9 +131,10 @@ class Linear {
   /// The same for both orientations of a tensor; false unless both are made from `source`.
   bool bind_both(Slot first, const TensorView& source);
   /// The product `role` of its quantized operands into d, `a` and `b` being their tensors before
-  /// that.
-  void multiply(GemmRole role, const TensorView& a, const TensorView& b, const TensorView& bias,
-                bool accumulate, const TensorView& d);
+  /// that, and `differentiated` the tensor of fprop whose gradient it is, if it is one.
+  void multiply(GemmRole role, const TensorView& a, const TensorView& b,
+                const TensorView& differentiated, const TensorView& bias, bool accumulate,
+                const TensorView& d);
   /// The GEMMs of forward and backward, after x or dy has been quantized.
   void multiply_forward(const TensorView& x, const TensorView& y);
   void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,

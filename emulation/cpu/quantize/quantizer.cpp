@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/tile_deviation.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -218,21 +219,20 @@ void Quantizer::quantize_unit(const Rectangle& area, Scratch& scratch) const {
   encode(area, tiles);
 }
 
-/// From the amaxes of the tiles of `area`.
+/// From the amaxes of the tiles of `area`, or from the deviations that take their place there.
 void Quantizer::choose_scales(const Rectangle& area, Scratch& scratch, float* decode) const {
-  const std::vector<std::uint32_t>& amax = scratch.amax;
+  std::vector<std::uint32_t>& amax = scratch.amax;
+  if (spec_.scale.deviations != 0.0f) {
+    for (std::size_t i = 0; i < amax.size(); ++i) {
+      amax[i] = deviation_of(tile_of(area, i), amax[i]);
+    }
+  }
   scratch.factors.resize(amax.size());
   float* const factors = scratch.factors.data();
   scratch.scales.of_all(amax.data(), static_cast<std::int64_t>(amax.size()), decode, factors);
   if (spec_.scale.four_over_six == numerics::FourOverSix::none) return;
-  const std::int64_t wide = tiles_across(area);
   for (std::size_t i = 0; i < amax.size(); ++i) {
-    const auto tile = static_cast<std::int64_t>(i);
-    const std::int64_t row = area.row_begin + tile / wide * tile_height_;
-    const std::int64_t col = area.col_begin + tile % wide * tile_width_;
-    const TileScale scale = better_of_two({row, std::min(row + tile_height_, area.row_end), col,
-                                           std::min(col + tile_width_, area.col_end)},
-                                          amax[i]);
+    const TileScale scale = better_of_two(tile_of(area, i), amax[i]);
     decode[i] = scale.decode;
     factors[i] = rule_.divide ? scale.decode : scale.multiplier;
   }
@@ -254,6 +254,23 @@ void Quantizer::write_scales(const Rectangle& area, const std::vector<float>& de
       reinterpret_cast<std::uintptr_t>(to) % kLineBytes == 0 &&
       static_cast<std::size_t>(operand_.scales.row_stride) * sizeof(float) % kLineBytes == 0;
   kernels_.turn_scales(scale, high, wide, to, operand_.scales.row_stride, streamed_ && on_lines);
+}
+
+Quantizer::Rectangle Quantizer::tile_of(const Rectangle& area, std::size_t index) const {
+  const std::int64_t wide = tiles_across(area), tile = static_cast<std::int64_t>(index);
+  const std::int64_t row = area.row_begin + tile / wide * tile_height_;
+  const std::int64_t col = area.col_begin + tile % wide * tile_width_;
+  return {row, std::min(row + tile_height_, area.row_end), col,
+          std::min(col + tile_width_, area.col_end)};
+}
+
+/// What stands for the amax of a tile: finite where that is.
+std::uint32_t Quantizer::deviation_of(const Rectangle& tile, std::uint32_t amax) const {
+  numerics::TileDeviation deviation(amax);
+  for (std::int64_t r = tile.row_begin; r < tile.row_end; ++r) {
+    for (std::int64_t c = tile.col_begin; c < tile.col_end; ++c) deviation.add(value_at(r, c));
+  }
+  return deviation.times(spec_.scale.deviations);
 }
 
 /// The usual scale of a tile, or the one 1.5 times as large if that gives a smaller error.

@@ -86,6 +86,9 @@ class Quantizer {
   void encode_transposed(const Rectangle& area, const SourceBlock& block,
                          const Prefetch& next) const;
   Scratch scratch() const { return {TileScales(spec_, tensor_factor_), {}, {}, {}}; }
+  /// Tile `index` of those in `area`, row by row.
+  Rectangle tile_of(const Rectangle& area, std::size_t index) const;
+  std::uint32_t deviation_of(const Rectangle& tile, std::uint32_t amax) const;
   numerics::TileScale better_of_two(const Rectangle& tile, std::uint32_t amax) const;
   float error_of(const Rectangle& tile, const numerics::TileScale& scale) const;
 

@@ -28,6 +28,9 @@ void run(const ops::SmoothingFactors&) {}
 
 void run(const ops::RotateBack&) {}
 
+// Nothing is quantized, so that the gradient passes straight through.
+void run(const ops::EstimatorFactor&) {}
+
 // Nor clamped, so that nothing has been taken away.
 void run(const ops::Compensate&) {}
 

@@ -18,9 +18,9 @@ constexpr float kFloatMax = std::numeric_limits<float>::max();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 constexpr ScaleFormat kFormats[] = {ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0};
-constexpr ScaleRounding kRoundings[] = {ScaleRounding::nearest,   ScaleRounding::ceil,
-                                        ScaleRounding::enc_floor, ScaleRounding::ocp_floor,
-                                        ScaleRounding::rceil,     ScaleRounding::even};
+constexpr ScaleRounding kRoundings[] = {
+    ScaleRounding::nearest, ScaleRounding::ceil, ScaleRounding::enc_floor, ScaleRounding::ocp_floor,
+    ScaleRounding::rceil,   ScaleRounding::even, ScaleRounding::floor};
 constexpr ScaleArithmetic kArithmetics[] = {
     ScaleArithmetic::enc_div, ScaleArithmetic::dec_div_recip, ScaleArithmetic::dec_div};
 constexpr FormatSpec kElements[] = {kE4M3, kE5M2, kE3M4, kE2M3, kE3M2, kE2M1};
@@ -135,12 +135,15 @@ TEST_CASE("amax_epsilon and margin act before the division") {
   }
 }
 
-TEST_CASE("ceil and nearest are decided exactly") {
+TEST_CASE("ceil, floor and nearest are decided exactly") {
   for (const FormatSpec element : kElements) {
     const float qmax = max_finite(element);
     for (const float amax : magnitudes()) {
       const TileScale up = tile_scale(pow2_rule(ScaleRounding::ceil), element, amax);
       REQUIRE(exponent_of(up) == clamped(expected_ceil(amax, qmax)));
+      const TileScale down = tile_scale(pow2_rule(ScaleRounding::floor), element, amax);
+      const long double ratio = static_cast<long double>(amax) / static_cast<long double>(qmax);
+      REQUIRE(exponent_of(down) == clamped(std::ilogb(ratio)));
       const TileScale near = tile_scale(pow2_rule(ScaleRounding::nearest), element, amax);
       REQUIRE(exponent_of(near) == clamped(expected_nearest(amax, qmax)));
     }

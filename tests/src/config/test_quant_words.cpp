@@ -9,6 +9,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/numerics/scaling.hpp"
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "src/config/config.hpp"
@@ -21,10 +22,12 @@ namespace {
 using numerics::ScaleFormat;
 using numerics::ScaleRounding;
 
-// What a label says of a quantizer: all but what the matrix is made from.
+// What a label says of a quantizer: all but what the matrix is made from and how its gradient goes
+// on.
 QuantSpec said_by_label(QuantSpec spec) {
   spec.orientation_source = OrientationSource::high_precision;
   spec.weight_source = WeightSource::bf16;
+  spec.estimator = {};
   return effective(spec);
 }
 
@@ -68,9 +71,9 @@ numerics::ScaleRule draw_rule(Draw& draw) {
   rule.format =
       draw.of<ScaleFormat>({ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0,
                             ScaleFormat::bf16, ScaleFormat::e4m3, ScaleFormat::nv_two_level});
-  rule.rounding =
-      draw.of<ScaleRounding>({ScaleRounding::nearest, ScaleRounding::ceil, ScaleRounding::enc_floor,
-                              ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even});
+  rule.rounding = draw.of<ScaleRounding>(
+      {ScaleRounding::nearest, ScaleRounding::ceil, ScaleRounding::enc_floor,
+       ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even, ScaleRounding::floor});
   rule.arithmetic = draw.mostly<ScaleArithmetic>(
       {ScaleArithmetic::enc_div, ScaleArithmetic::dec_div_recip, ScaleArithmetic::dec_div});
   rule.amax_epsilon = draw.mostly<float>({0.0f, 1e-12f, 1e-4f, 0.1f, 1.0f, 0x1.abcdefp-20f});
@@ -80,6 +83,8 @@ numerics::ScaleRule draw_rule(Draw& draw) {
   rule.scale_overflow = draw.mostly<ScaleOverflow>({ScaleOverflow::saturate, ScaleOverflow::nan});
   rule.four_over_six =
       draw.mostly<FourOverSix>({FourOverSix::none, FourOverSix::mae, FourOverSix::mse});
+  rule.deviations = draw.mostly<float>({0.0f, 2.92247856f, 64.0f});
+  rule.factor = draw.mostly<float>({1.0f, 1.3333334f, 0.5f});
   return rule;
 }
 
@@ -115,6 +120,7 @@ QuantSpec draw_spec(Draw& draw) {
                              Rounding::toward_zero, Rounding::stochastic});
   spec.overflow = draw.mostly<Overflow>({Overflow::saturate, Overflow::special});
   spec.weight_source = draw.of<WeightSource>({WeightSource::bf16, WeightSource::master});
+  spec.estimator = *estimator_from_name(draw.mostly<std::string>({"ste", "clip_mask", "dge:5:3"}));
   return spec;
 }
 
@@ -142,7 +148,7 @@ TEST_CASE("the label of every operand of every built-in recipe reads back as tha
 TEST_CASE("labels of drawn quantizers read back") {
   // A field that is new here does not compile: labels and words have to say it.
   const auto& [format, tile, scale, source, rounding, overflow, fixed, history, algorithm, warmup,
-               orientation, weight, transform] = QuantSpec{};
+               orientation, weight, transform, estimator] = QuantSpec{};
   CHECK(history == 1024);
   Draw draw;
   int scaled = 0;
@@ -249,6 +255,11 @@ TEST_CASE("a word is used or refused") {
       {"e4m3fn/row/pow2/scale_overflow:nan",
        "'scale_overflow:nan' has no effect; accepted with e8m0"},
       {"e4m3fn/row/epsilon_mode:add", "accepted with amax_epsilon above 0"},
+      {"e2m1/mx32/scale_factor:1.5", "'scale_factor:1.5' has no effect; accepted with pow2"},
+      {"e2m1/1x32/pow2/scale_factor:3", "accepted: scale_factor:NUMBER, a number from 0.5 to 2"},
+      {"e2m1/nv16/std:3", "'std:3' has no effect"},
+      {"e2m1/1x32/std:0", "unknown word 'std:0'"},
+      {"e2m1/1x32/clip_mask", "unknown word 'clip_mask'"},
       {"e4m3fn/row/dec_div/encode_limit:bf16", "accepted with fp32, bf16 or e4m3 and enc_div"},
       {"e4m3fn/row/history:4", "'history:4' has no effect; accepted with delayed"},
       {"e4m3fn/fp32/static:2", "'fp32' has no effect"},

@@ -1,7 +1,10 @@
 // Quantization by the definition: two loops over tiles and elements, and the tensors to feed it.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "emulation/backend.hpp"
@@ -110,6 +113,29 @@ inline float tile_error(const Matrix& source, bool transpose, const QuantSpec& s
   return sum;
 }
 
+/// What stands for the amax of a tile of the operand where the rule asks for deviations: sums of
+/// integers of 20 bits below its exponent, without numerics::TileDeviation.
+inline float tile_deviation(const Matrix& source, bool transpose, float deviations, float amax,
+                            std::int64_t r0, std::int64_t r1, std::int64_t c0, std::int64_t c1) {
+  if (amax == 0.0f || !std::isfinite(amax)) return amax;
+  const int exponent = std::ilogb(amax);
+  std::int64_t sum = 0, squares = 0;
+  for (std::int64_t r = r0; r < r1; ++r) {
+    for (std::int64_t c = c0; c < c1; ++c) {
+      const double value = source_at(source, transpose, r, c);
+      const auto v = static_cast<std::int64_t>(std::round(std::ldexp(value, 20 - exponent)));
+      sum += v;
+      squares += v * v;
+    }
+  }
+  const std::int64_t n = (r1 - r0) * (c1 - c0), variance = n * squares - sum * sum;
+  if (variance == 0) return amax;
+  const float root = std::sqrt(static_cast<float>(variance));
+  const float product = deviations * root;
+  const float scaled = std::ldexp(product / static_cast<float>(n), exponent - 20);
+  return std::min(scaled, std::numeric_limits<float>::max());
+}
+
 /// Largest magnitude of the tensor.
 inline float amax_of(const Matrix& source) {
   std::uint32_t amax = 0;
@@ -154,7 +180,12 @@ inline std::vector<ExpectedElement> reference(const Matrix& source, bool transpo
           if (large_error < usual_error) scale = large;
         }
       } else if (spec.has_scale()) {
-        scale = numerics::tile_scale(spec.scale, spec.format, numerics::bits_float(amax));
+        float statistic = numerics::bits_float(amax);
+        if (spec.scale.deviations != 0.0f) {
+          statistic =
+              tile_deviation(source, transpose, spec.scale.deviations, statistic, r0, r1, c0, c1);
+        }
+        scale = numerics::tile_scale(spec.scale, spec.format, statistic);
       }
       for (std::int64_t r = r0; r < r1; ++r) {
         for (std::int64_t c = c0; c < c1; ++c) {

@@ -83,9 +83,9 @@ TEST_CASE("every scale rule equals the naive loop") {
   Matrix source(DType::bf16, 37, 300);
   test::fill_wide(source, 6);
   for (const auto format : {ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0}) {
-    for (const auto rounding :
-         {ScaleRounding::nearest, ScaleRounding::ceil, ScaleRounding::enc_floor,
-          ScaleRounding::ocp_floor, ScaleRounding::rceil, ScaleRounding::even}) {
+    for (const auto rounding : {ScaleRounding::nearest, ScaleRounding::ceil,
+                                ScaleRounding::enc_floor, ScaleRounding::ocp_floor,
+                                ScaleRounding::rceil, ScaleRounding::even, ScaleRounding::floor}) {
       for (const auto arithmetic :
            {ScaleArithmetic::enc_div, ScaleArithmetic::dec_div_recip, ScaleArithmetic::dec_div}) {
         QuantSpec spec = spec_of(numerics::kE4M3, {1, 128});
@@ -96,6 +96,43 @@ TEST_CASE("every scale rule equals the naive loop") {
         CHECK(mismatches(source, true, spec) == 0);
       }
     }
+  }
+}
+
+TEST_CASE("scales from standard deviations equal the naive loop") {
+  const DType dtype = GENERATE(DType::bf16, DType::f32);
+  const auto [rows, cols] = GENERATE(
+      table<std::int64_t, std::int64_t>({{1, 1}, {3, 5}, {130, 261}, {300, 65}, {1100, 40}}));
+  Matrix source(dtype, rows, cols);
+  test::fill_wide(source, 5);
+  if (rows > 100) {  // beside ordinary tiles: constant ones, infinity and NaN
+    for (std::int64_t i = 0; i < 40 * 40; ++i) source.set(i / 40, i % 40, 0.3f);
+    source.set(70, 3, std::numeric_limits<float>::infinity());
+    source.set(90, 39, std::nanf(""));
+  }
+  for (const TileShape tile : {TileShape{1, 32}, {32, 32}, {1, 1}, {3, 7}, {1024, 1}, {1, 1024}}) {
+    for (const auto format : {ScaleFormat::fp32, ScaleFormat::pow2, ScaleFormat::e8m0}) {
+      QuantSpec spec = spec_of(numerics::kE2M1, tile);
+      spec.scale.format = format;
+      spec.scale.deviations = 2.92247856f;
+      spec.rounding = tile.rows == 3 ? Rounding::stochastic : Rounding::nearest;
+      INFO(name_of(dtype) << " (" << rows << ", " << cols << ") " << label(spec));
+      CHECK(mismatches(source, false, spec) == 0);
+      CHECK(mismatches(source, true, spec) == 0);
+    }
+  }
+}
+
+TEST_CASE("scales with a factor equal the naive loop") {
+  Matrix source(DType::bf16, 37, 300);
+  test::fill_wide(source, 6);
+  for (const TileShape tile : {TileShape{1, 32}, {1, 0}, {}}) {
+    QuantSpec spec = spec_of(numerics::kE2M1, tile);
+    spec.scale.format = ScaleFormat::pow2;
+    spec.scale.rounding = ScaleRounding::ocp_floor;
+    spec.scale.factor = 1.3333334f;
+    CHECK(mismatches(source, false, spec) == 0);
+    CHECK(mismatches(source, true, spec) == 0);
   }
 }
 

@@ -1,0 +1,54 @@
+// Cases of gradients by the estimators of their quantizers.
+#include <fmt/format.h>
+
+#include "emulation/cases/list.hpp"
+#include "emulation/cases/operand_draw.hpp"
+#include "emulation/spec/estimator.hpp"
+
+namespace fp8lab {
+namespace {
+
+/// Any gradient, with scales of every magnitude.
+void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
+  spec.estimator = estimator_from_name(estimator).value();
+  const MatrixShape s = draw.shape();
+  const std::int64_t rows = s.rows, k = draw_length(draw, spec.transform, s.cols);
+  const DType dtype = draw.activation_type();
+  const DType result = draw.one_in(2) ? DType::f32 : DType::bf16;
+  const bool wild = draw.one_in(4);
+  const RandomKey key{7, draw.word(), 3, 0, draw.word() % 100};
+  HostTensor factors = magnitudes(flat(draw.values(DType::f32, 1, k, false)));
+  HostTensor scales =
+      spec.has_scale() ? draw_scales(draw, spec, rows, k) : draw.values(DType::f32, 1, 1, false);
+  draw.add(fmt::format("estimator_factor {} {}", estimator, label(spec)),
+           fmt::format("({}, {}) {} d {}", rows, k, name_of(dtype), name_of(result)),
+           {draw.values(dtype, rows, k, wild), std::move(scales),
+            updated(draw.values(result, rows, k, wild)), std::move(factors)},
+           [spec, rows, k, key](Backend& backend, const Views& t) {
+             QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
+             operand.key = key;
+             if (spec.has_scale()) operand.scales = t[1];
+             if (spec.transform.is_smoothing()) operand.channel_factors = t[3];
+             backend.run(ops::EstimatorFactor{operand, t[0], t[2]});
+           });
+}
+
+}  // namespace
+
+template <>
+void draw_cases<ops::EstimatorFactor>(CaseDraw& draw) {
+  const QuantSpec groups = quantized(numerics::kE2M1, {1, 32}, numerics::ScaleFormat::e8m0);
+  draw_factor(draw, groups, "clip_mask");
+  draw_factor(draw, groups, "dge:5:3");
+  draw_factor(draw, quantized(numerics::kE4M3, {3, 7}), "dge:2.5:8");
+  draw_factor(draw, quantized(numerics::kInt8, {1, 0}), "dge:3:3");
+  draw_factor(draw, quantized(numerics::kLns8, {0, 0}), "dge:10:1.5");
+  QuantSpec unscaled;
+  unscaled.format = numerics::kE5M2;
+  draw_factor(draw, unscaled, "dge:1:1");
+  for (const char* transform : {"hadamard:32", "hadamard:16:drawn", "smooth:0.5"}) {
+    draw_factor(draw, quantized_behind(transform, numerics::kE2M1, {1, 16}), "clip_mask");
+  }
+}
+
+}  // namespace fp8lab
