@@ -3,6 +3,7 @@
 
 #include "emulation/ops/add.hpp"
 #include "emulation/ops/compensate.hpp"
+#include "emulation/ops/copy.hpp"
 #include "emulation/ops/estimator_factor.hpp"
 #include "emulation/ops/gemm.hpp"
 #include "emulation/ops/rotate_back.hpp"
@@ -13,7 +14,8 @@ namespace fp8lab::ops {
 /// is multiplied with the codes of the other operand and added, where those are meant, the
 /// estimator of the tensor whose gradient this is multiplies it, rows are rotated back, and what a
 /// clamp cut away is multiplied with the tensors themselves and added. Where something follows a
-/// GEMM that accumulates, all is done apart, and d = RN(d + product) in FP32 afterwards.
+/// GEMM that accumulates, or it rounds to BF16 and d is FP32, all is done apart, and d = RN(d +
+/// product) in FP32 afterwards, or the product itself where nothing accumulates.
 struct Product {
   static constexpr std::string_view kName = "product";
   static constexpr WorkClass kClass = WorkClass::gemm;
@@ -24,7 +26,7 @@ struct Product {
   bool transpose_a = false;
   TensorView b_source{};
   bool transpose_b = false;
-  TensorView apart{};  ///< f32 of d's shape: memory for the product if is_apart()
+  TensorView apart{};  ///< of d's shape and apart_type(): memory for the product if is_apart()
   /// Where d is the gradient of a tensor whose quantizer has an estimator: the operand that it was
   /// quantized to, and the tensor, (rows, k).
   const QuantizedOperand* estimated = nullptr;
@@ -37,11 +39,15 @@ struct Product {
     return left.is_compensated() ? left.compensation : right.compensation;
   }
   bool has_estimator() const { return estimated != nullptr; }
+  /// True where the GEMM rounds to a narrower type than d has.
+  bool is_narrow() const { return gemm.spec.output == DType::bf16 && gemm.d.dtype == DType::f32; }
   /// True where d keeps what it was until the product is finished.
   bool is_apart() const {
-    return gemm.accumulate &&
-           (has_estimator() || has_rotation() || compensation() != Compensation::none);
+    const bool is_followed =
+        has_estimator() || has_rotation() || compensation() != Compensation::none;
+    return is_narrow() || (gemm.accumulate && is_followed);
   }
+  DType apart_type() const { return is_narrow() ? DType::bf16 : DType::f32; }
 
   /// Calls visit(op) for each operation that this one stands for, in order.
   template <class Visit>
@@ -58,7 +64,12 @@ struct Product {
     if (has_estimator()) visit(EstimatorFactor{*estimated, estimated_source, d});
     if (has_rotation()) visit(RotateBack{a, b, d});
     if (compensation() == Compensation::original) visit(compensate);
-    if (is_apart()) visit(Add{gemm.d, apart, gemm.d});
+    if (!is_apart()) return;
+    if (gemm.accumulate) {
+      visit(Add{gemm.d, apart, gemm.d});
+    } else {
+      visit(Copy{apart, gemm.d});
+    }
   }
 
   void check() const {

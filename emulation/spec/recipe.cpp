@@ -222,10 +222,6 @@ void validate_gemm(const LinearRecipe& recipe, GemmRole role, const std::string&
         of_slots ? "slots." + slot_name(recipe.slot(a).transform ? a : b) : key;
     refuse(where, table + "." + refusal->key, refusal->reason);
   }
-  if (role == GemmRole::wgrad && gemm.output != DType::f32) {
-    refuse(where, key + ".output",
-           "weight gradients accumulate over micro-batches in FP32; accepted: fp32");
-  }
 }
 
 }  // namespace

@@ -74,8 +74,10 @@ void Linear::require_quantizer(Slot slot) {
 void Linear::reserve_product(GemmRole role) {
   const QuantizedOperand &a = operand(a_slot(role)), &b = operand(b_slot(role));
   const GemmSpec& spec = recipe_.gemm(role);
-  const TensorView d = TensorView::without_memory(spec.output, a.rows, b.rows);
-  const bool accumulates = role == GemmRole::wgrad && spec.output == DType::f32;
+  const bool is_gradient = role == GemmRole::wgrad;
+  const DType dtype = is_gradient ? weight_.gradient().dtype : spec.output;
+  const TensorView d = TensorView::without_memory(dtype, a.rows, b.rows);
+  const bool accumulates = is_gradient && dtype != DType::bf16;
   ops::Product product{{spec, a, b, {}, accumulates, d}};
   product.estimated = estimated(role);
   product.for_each_part([&](const auto& part) {
@@ -84,7 +86,7 @@ void Linear::reserve_product(GemmRole role) {
     throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
   });
   if (product.is_apart()) {
-    workspace_.reserve(kApart, backend_.storage(DType::f32), a.rows, b.rows);
+    workspace_.reserve(kApart, backend_.storage(product.apart_type()), a.rows, b.rows);
   }
 }
 
@@ -359,7 +361,8 @@ void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
   product.estimated = estimated(role);
   if (product.has_estimator()) product.estimated_source = differentiated;
   if (product.is_apart()) {
-    product.apart = workspace_.view(kApart, backend_.storage(DType::f32), d.rows, d.cols);
+    const DType dtype = backend_.storage(product.apart_type());
+    product.apart = workspace_.view(kApart, dtype, d.rows, d.cols);
   }
   backend_.run(product);
 }

@@ -484,7 +484,6 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[gemm.fprop]\nschedule = \"fast\"\nscale_order = \"b_then_a\"\n",
        {"scale_order", "schedule is fast"}},
       {kBase + "[gemm.fprop]\nsplit_k = 0\n", {"split_k", "from 1 to 64"}},
-      {kBase + "[gemm.wgrad]\noutput = \"bf16\"\n", {"gemm.wgrad.output", "fp32"}},
       {kBase + "[keep_high_precision]\nmodules = [\"mlp.down\"]\n",
        {"mlp.down", "layers.N.mlp.down", "attention.core"}},
       {kBase + "[keep_high_precision]\nmodules = [1]\n", {"r.toml:8:", "a list of strings"}},
