@@ -13,13 +13,20 @@
 namespace fp8lab {
 namespace {
 
-/// The label of the place that `where` names: an operand ("wgrad.x") or a GEMM ("wgrad").
-std::string label_at(const Recipe& recipe, const std::string& where) {
+/// The label of the place that `where` names, of a layer or of all that are no exception: an
+/// operand
+/// ("wgrad.x"), with what it is made from where that is no unquantized tensor, or a GEMM ("wgrad").
+std::string label_at(const Recipe& recipe, const std::string& where, const std::string& layer) {
+  const LinearRecipe& linear = layer.empty() ? recipe.linear : recipe.for_layer(layer, 2);
   for (const Slot slot : kSlots) {
-    if (slot_name(slot) == where) return label(recipe.linear.slot(slot));
+    if (slot_name(slot) != where) continue;
+    const QuantSpec& spec = linear.slot(slot);
+    const bool original = spec.orientation_source == OrientationSource::high_precision;
+    const auto source = word_for(kOrientationSourceNames, spec.orientation_source);
+    return label(spec) + (original ? "" : ", " + std::string(source));
   }
   for (const GemmRole role : kGemmRoles) {
-    if (gemm_role_name(role) == where) return label(recipe.linear.gemm(role));
+    if (gemm_role_name(role) == where) return label(linear.gemm(role));
   }
   throw Error("no operand or GEMM is called " + where);
 }
@@ -34,7 +41,11 @@ struct Feature {
   const char* where;
   const char* expected;
   const char* change;  ///< keys that take the feature away
+  const char* layer = "";
 };
+
+/// An exception that no layer of interest meets.
+constexpr const char* kNoExceptions = "[[override]]\nmatch = \"lm_head\"\n";
 
 // Sources: the recipes' own comments and `source` keys.
 const Feature kFeatures[] = {
@@ -63,6 +74,16 @@ const Feature kFeatures[] = {
     {"intel_delayed", "dgrad.dy",
      "e5m2/tensor/pow2/enc_floor/delayed/history:1/amax_algorithm:window/stochastic",
      "[slots.dgrad.dy]\nrounding = \"nearest\"\n"},
+    {"smooth_swiglu", "fprop.x",
+     "e4m3_240/tensor/pow2/enc_floor/delayed/history:1/amax_algorithm:window/smooth:1",
+     kNoExceptions, "layers.0.mlp.down"},
+    {"smooth_swiglu", "fprop.w", "e4m3_240/tensor/pow2/enc_floor/smooth:1", kNoExceptions,
+     "layers.1.mlp.down"},
+    {"smooth_swiglu", "wgrad.x",
+     "e5m2/tensor/pow2/enc_floor/delayed/history:1/amax_algorithm:window, transformed",
+     kNoExceptions, "layers.0.mlp.down"},
+    {"intel_delayed_down_bf16", "fprop.x", "bf16", kNoExceptions, "layers.0.mlp.down"},
+    {"intel_delayed_down_bf16", "wgrad.x", "bf16", kNoExceptions, "layers.0.mlp.down"},
     {"mxfp8", "fprop.w", "e4m3fn/1x32/e8m0/rceil", "[slots.default]\nscale_rounding = \"even\"\n"},
     {"mxfp8_floor", "fprop.w", "e4m3fn/1x32/e8m0/ocp_floor",
      "[slots.default]\nscale_rounding = \"rceil\"\n"},
@@ -96,10 +117,20 @@ const Feature kFeatures[] = {
      "[slots.fprop.x]\ntransform = \"clamp:0.99:compensated\"\n"},
     {"halo0_fp8", "fprop.x", "e4m3fn/tensor/fp32/dec_div",
      "[slots.fprop]\nx.transform = \"hadamard:full\"\nw.transform = \"hadamard:full\"\n"},
+    {"halo1_fp8", "dgrad.w", "e4m3fn/tensor/fp32/dec_div, transformed",
+     "[slots.w]\norientation_source = \"high_precision\"\n"},
+    {"halo1_fp6", "wgrad.x", "e3m2/tensor/fp32/dec_div, transformed",
+     "[slots.x]\norientation_source = \"requantized\"\n"},
+    {"halo1_alternative_fp8", "wgrad.x", "e4m3fn/tensor/fp32/dec_div",
+     "[slots.x]\norientation_source = \"transformed\"\n"},
+    {"halo2_fp8", "dgrad.w", "e4m3fn/tensor/fp32/dec_div, transformed",
+     "[slots.w]\norientation_source = \"high_precision\"\n"},
+    {"halo2_int8", "dgrad.dy", "int8/tensor/fp32/dec_div/left:hadamard:full",
+     "[slots.dgrad.dy]\ntransform = \"none\"\n"},
     {"halo1_int8", "fprop.w", "int8/tensor/fp32/dec_div/hadamard:full",
      "[slots.default]\nformat = \"e4m3fn\"\n"},
     {"halo2_fp6", "dgrad.dy", "e3m2/tensor/fp32/dec_div/left:hadamard:full",
-     "[slots.dgrad]\ndy.transform = \"none\"\nw.transform = \"none\"\n"},
+     "[slots.dgrad.dy]\ntransform = \"none\"\n"},
     {"halo0_int8", "dgrad", "ideal_exact/fast/bf16", "[gemm]\nschedule = \"promote:128\"\n"},
     {"switchback_int8", "dgrad.dy", "int8/row/fp32/dec_div", "[slots.dy]\ntile = \"tensor\"\n"},
     {"switchback_int8", "wgrad.x", "bf16", "[slots.wgrad.x]\nformat = \"int8\"\n"},
@@ -124,8 +155,10 @@ const Feature kFeatures[] = {
 TEST_CASE("each system's recipe has what defines the system, and a change of it shows") {
   for (const Feature& feature : kFeatures) {
     INFO(feature.recipe << " " << feature.where);
-    CHECK(label_at(load_recipe(feature.recipe), feature.where) == feature.expected);
-    CHECK(label_at(changed(feature.recipe, feature.change), feature.where) != feature.expected);
+    const Recipe recipe = load_recipe(feature.recipe);
+    const Recipe other = changed(feature.recipe, feature.change);
+    CHECK(label_at(recipe, feature.where, feature.layer) == feature.expected);
+    CHECK(label_at(other, feature.where, feature.layer) != feature.expected);
   }
 }
 
