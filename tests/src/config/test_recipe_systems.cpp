@@ -1,5 +1,6 @@
 // What defines each published system's recipe, and that it would be noticed if it were not so.
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -23,7 +24,9 @@ std::string label_at(const Recipe& recipe, const std::string& where, const std::
     const QuantSpec& spec = linear.slot(slot);
     const bool original = spec.orientation_source == OrientationSource::high_precision;
     const auto source = word_for(kOrientationSourceNames, spec.orientation_source);
-    return label(spec) + (original ? "" : ", " + std::string(source));
+    const bool of_master = spec.weight_source == WeightSource::master;
+    return label(spec) + (original ? "" : ", " + std::string(source)) +
+           (of_master ? ", master" : "");
   }
   for (const GemmRole role : kGemmRoles) {
     if (gemm_role_name(role) == where) return label(linear.gemm(role));
@@ -68,6 +71,8 @@ const Feature kFeatures[] = {
      "[slots.default]\nwarmup_steps = 0\n"},
     {"fp8_lm", "dgrad.w", "e4m3fn/tensor/pow2/enc_floor",
      "[slots.w]\nscale_source = \"delayed\"\n"},
+    {"fp8_lm_o3", "fprop.w", "e4m3fn/tensor/pow2/enc_floor, master",
+     "[slots.w]\nweight_source = \"bf16\"\n"},
     {"intel_delayed", "wgrad.x",
      "e5m2/tensor/pow2/enc_floor/delayed/history:1/amax_algorithm:window",
      "[slots.wgrad.x]\nformat = \"e4m3_240\"\n"},
@@ -93,6 +98,8 @@ const Feature kFeatures[] = {
      "[gemm.fprop]\nschedule = \"promote:128\"\n"},
     {"torchao_rowwise", "wgrad.x", "e4m3fn/row/pow2/enc_floor/amax_epsilon:1e-12",
      "[slots.x]\ntile = \"tensor\"\n"},
+    {"torchao_rowwise", "wgrad", "sm90_wgmma_fp8/promote:128/bf16",
+     "[gemm.wgrad]\noutput = \"fp32\"\n"},
     {"torchao_rowwise_gw_hp", "wgrad.dy", "bf16", "[slots.wgrad.dy]\nformat = \"e4m3fn\"\n"},
     {"torchao_rowwise_gw_hp", "dgrad.w", "e4m3fn/tensor/pow2/enc_floor/amax_epsilon:1e-12",
      "[slots.dgrad.w]\ntile = \"row\"\n"},
@@ -183,6 +190,26 @@ TEST_CASE("every recipe says whose it is and where that is written") {
     CHECK_FALSE(recipe.system.empty());
     CHECK_FALSE(recipe.source.empty());
   }
+}
+
+TEST_CASE("the table of systems has every system of a recipe, and pages that exist") {
+  const std::string experiments = std::string(FP8LAB_GOLDEN_DIR) + "/../../experiments/";
+  const std::string table = read_file(experiments + "README.md");
+  for (const std::string& name : builtin_recipe_names()) {
+    INFO(name);
+    CHECK(table.find("\n| " + load_recipe(name).system + " | ") != std::string::npos);
+  }
+  const std::string opening = "`results/";
+  std::size_t pages = 0;
+  for (std::size_t at = table.find(opening); at != std::string::npos;
+       at = table.find(opening, at + 1)) {
+    const std::size_t begin = at + 1, end = table.find('`', begin);
+    INFO(table.substr(begin, end - begin));
+    const std::filesystem::path page = experiments + table.substr(begin, end - begin);
+    CHECK(std::filesystem::exists(std::filesystem::is_directory(page) ? page / "README.md" : page));
+    ++pages;
+  }
+  CHECK(pages > 10);
 }
 
 TEST_CASE("evidence for a recipe is the weakest of its accumulators") {

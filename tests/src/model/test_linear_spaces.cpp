@@ -2,6 +2,7 @@
 // come out where the tensors are.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -170,6 +171,19 @@ const Case kCases[] = {
 };
 
 }  // namespace
+
+TEST_CASE("weight gradients in BF16 are rounded one by one and added in FP32") {
+  // 257 in each micro-batch lies between the BF16 values 256 and 258.
+  Numbers x(kTokens * kIn, 16.0f), dy(kTokens * kOut, 1.0f);
+  std::fill_n(x.begin(), kIn, 17.0f);
+  const Numbers w(kOut * kIn, 1.0f);
+  LayerAtWork wide("cpu", "", w), narrow("cpu", "[gemm.wgrad]\noutput = \"bf16\"\n", w);
+  wide.step(x, dy);
+  narrow.step(x, dy);
+  CHECK(wide.dw == Numbers(kOut * kIn, 514.0f));
+  CHECK(narrow.dw == Numbers(kOut * kIn, 512.0f));
+  CHECK(narrow.dx == wide.dx);
+}
 
 TEST_CASE(
     "products of operands in a space are those of the tensors, exactly where nothing rounds") {
