@@ -294,6 +294,38 @@ BREAKAGES = (
         "return 448.0;",
         ("quantize/operand_statistics.cu",),
     ),
+    Breakage(
+        "estimator_tile",
+        "estimators take the scale of the tile before",
+        "transform/estimator.cu",
+        "scale_stride + (col + i) / tile_width]",
+        "scale_stride + max(col + i - 1, std::int64_t{0}) / tile_width]",
+        ("transform/estimator.cu",),
+    ),
+    Breakage(
+        "deviation_tail",
+        "standard deviations leave out the last element of a row of a tile",
+        "quantize/quantize_scales.cu",
+        "c < min((j + 1) * grid.width, cols); ++c) {\n      deviation.add",
+        "c + 1 < min((j + 1) * grid.width, cols); ++c) {\n      deviation.add",
+        ("quantize/quantize_scales.cu",),
+    ),
+    Breakage(
+        "random_block",
+        "neighbours take the random words of the first one's block",
+        "quantize/quantize_tiles.cuh",
+        "if (!has_block_ || index_ % 4 == 0) {",
+        "if (!has_block_) {",
+        ("quantize/quantize.cu",),
+    ),
+    Breakage(
+        "cosine_row",
+        "cosines of rows take the other matrix's length twice",
+        "pointwise/row_cosines.cu",
+        "__fsqrt_rn(warp_dot(row, cols, b, b))",
+        "__fsqrt_rn(warp_dot(row, cols, a, a))",
+        ("pointwise/row_cosines.cu",),
+    ),
 )
 
 
