@@ -75,6 +75,38 @@ void draw_rotation(CaseDraw& draw, const QuantSpec& spec_a, const QuantSpec& spe
            });
 }
 
+/// A space of `extent` elements; `factors` are those of a smoothing.
+Space space_at(const char* transform, const RandomKey& key, const TensorView& factors, bool right) {
+  return {transform_from_name(transform).value(), key, factors, right};
+}
+
+/// Operands that were quantized in a space, which differs for A and B.
+void draw_rotation_of_sources(CaseDraw& draw, const char* of_a, const char* of_b) {
+  const MatrixShape s = draw.shape();
+  const DType dtype = draw.one_in(2) ? DType::f32 : DType::bf16;
+  const auto rows = [&](const char* name, std::int64_t wanted) {
+    return draw_length(draw, transform_from_name(name).value(), wanted);
+  };
+  const MatrixShape d{rows(of_a, s.rows), rows(of_b, s.cols)};
+  const RandomKey key_a{7, draw.word(), 3, 0, draw.word() % 100};
+  const RandomKey key_b{7, draw.word(), 4, 1, draw.word() % 100};
+  const bool right = draw.one_in(2);
+  const auto factors = [&](std::int64_t count) {
+    return magnitudes(flat(draw.ordinary(DType::f32, 1, count)));
+  };
+  draw.add(fmt::format("rotate_back sources {} x {}", of_a, of_b), dtype, d,
+           {updated(draw.values(dtype, d.rows, d.cols, draw.one_in(4))), factors(d.rows),
+            factors(d.cols)},
+           [=](Backend& backend, const Views& t) {
+             const QuantSpec spec = quantized(numerics::kE4M3, {0, 0});
+             QuantizedOperand a = QuantizedOperand::without_memory(spec, d.rows, 1);
+             QuantizedOperand b = QuantizedOperand::without_memory(spec, d.cols, 1);
+             a.source_space = space_at(of_a, key_a, t[1], right);
+             b.source_space = space_at(of_b, key_b, t[2], !right);
+             backend.run(ops::RotateBack{a, b, t[0]});
+           });
+}
+
 GemmSpec fp8_gemm() {
   GemmSpec spec;
   spec.accumulator = Accumulator::sm90_wgmma_fp8;
@@ -87,6 +119,8 @@ struct ClampedOperands {
   QuantSpec plain = quantized(numerics::kE2M1, {1, 0});
   QuantSpec by_row = quantized_behind(kCompensatedClamp, numerics::kE2M1, {1, 0});
   QuantSpec by_tensor = quantized_behind(kCompensatedClamp, numerics::kE2M1, {0, 0});
+  QuantSpec with_codes =
+      quantized_behind("clamp:0.99:compensated:quantized", numerics::kE2M1, {1, 0});
 };
 
 struct RotatedOperands {
@@ -152,6 +186,9 @@ void draw_cases<ops::RotateBack>(CaseDraw& draw) {
   draw_rotation(draw, operands.left, operands.plain);
   draw_rotation(draw, operands.plain, operands.full);
   draw_rotation(draw, operands.pattern, operands.left);
+  draw_rotation_of_sources(draw, "hadamard:64:drawn", "hadamard:full:+:after");
+  draw_rotation_of_sources(draw, "smooth:0.5", "hadamard:12:drawn");
+  draw_rotation_of_sources(draw, "hadamard:2", "smooth:0.5:static");
 }
 
 template <>
@@ -166,6 +203,8 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, fp8_gemm(), rotated.plain, rotated.full);
   draw_product(draw, fp8_gemm(), rotated.left, clamped.by_tensor);
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern);
+  draw_product(draw, fp8_gemm(), clamped.with_codes, clamped.plain);
+  draw_product(draw, fp8_gemm(), rotated.left, clamped.with_codes);
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern, Sum::accumulated);
   draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_row, Sum::accumulated);
   draw_product(draw, fp8_gemm(), rotated.plain, clamped.plain, Sum::accumulated);
@@ -174,6 +213,7 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, {}, logarithms, logarithms);
   const QuantSpec expanded = quantized_behind("expand", numerics::kE4M3, {1, 64});
   draw_product(draw, {}, expanded, expanded);
+  draw_product(draw, {}, clamped.with_codes, expanded);
   GemmSpec fp32;
   fp32.accumulator = Accumulator::ideal_fp32;
   draw_product(draw, fp32, logarithms, expanded);

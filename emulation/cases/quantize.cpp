@@ -75,6 +75,41 @@ void transform(CaseDraw& draw, const char* name, bool transpose) {
            });
 }
 
+/// A second orientation quantized in the space of the first, by a quantizer with a transform of its
+/// own; the way back from both, and statistics.
+void in_space(CaseDraw& draw, const char* first_name, const char* second_name) {
+  QuantSpec of_first = draw_quantizer(draw), of_second = draw_quantizer(draw);
+  of_first.transform = transform_from_name(first_name).value();
+  of_second.transform = transform_from_name(second_name).value();
+  const MatrixShape drawn = draw.shape();
+  const MatrixShape s{draw_length(draw, of_second.transform, drawn.rows),
+                      draw_length(draw, of_first.transform, drawn.cols)};
+  const DType dtype = draw.activation_type(), out = draw.one_in(2) ? DType::bf16 : DType::f32;
+  const bool wild = draw.one_in(4), right = draw.one_in(2);
+  const RandomKey key{7, draw.word(), 3, 0, draw.word() % 100};
+  const RandomKey other{7, draw.word(), 3, 1, draw.word() % 100};
+  draw.add(fmt::format("quantize in the space of {}, {}", first_name, second_name),
+           fmt::format("{} then {} {} {}", label(of_first), label(of_second), name_of(dtype),
+                       describe(s)),
+           {draw.values(dtype, s.rows, s.cols, wild), codes_of(draw, of_first, s.rows, s.cols),
+            scales_of(draw, of_first, s.rows, s.cols), draw.output(DType::f32, s.rows, s.cols),
+            codes_of(draw, of_second, s.cols, s.rows), scales_of(draw, of_second, s.cols, s.rows),
+            draw.output(out, s.rows, s.cols), record_of(draw),
+            magnitudes(flat(draw.ordinary(DType::f32, 1, s.cols)))},
+           [=](Backend& b, const Views& t) {
+             QuantizedOperand first = operand_at(of_first, s.rows, s.cols, t, 1);
+             first.channel_factors = t[8];
+             first.is_right = right;
+             QuantizedOperand second = operand_at(of_second, s.cols, s.rows, t, 4);
+             b.run(ops::Quantize{t[0], false, key, {}, first});
+             b.run(ops::Dequantize{first, false, t[3], true});
+             second.source_space = first.own_space();
+             b.run(ops::Quantize{t[3], true, other, {}, second});
+             b.run(ops::Dequantize{second, true, t[6]});
+             b.run(ops::MeasureOperand{t[0], true, second, t[7]});
+           });
+}
+
 /// Any codes with any scales, also such as no quantization makes.
 void dequantize(CaseDraw& draw, const QuantSpec& spec, bool transpose) {
   const MatrixShape of_operand = draw.shape(), s = of_operand.transposed_if(transpose);
@@ -117,6 +152,9 @@ void draw_cases<ops::Quantize>(CaseDraw& draw) {
   for (const char* name : kTransforms) {
     for (const bool transpose : {false, true}) transform(draw, name, transpose);
   }
+  in_space(draw, "hadamard:16:drawn", "none");
+  in_space(draw, "hadamard:full:drawn:after", "hadamard:64:drawn");
+  in_space(draw, "smooth:0.5", "hadamard:12");
 }
 
 template <>

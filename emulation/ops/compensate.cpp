@@ -7,15 +7,19 @@ namespace fp8lab::ops {
 
 void Compensate::check() const {
   const Checks checks("compensate");
-  const bool is_left = a.spec.transform.compensated;
-  checks.require(is_left != b.spec.transform.compensated,
+  checks.require(is_left() != b.spec.transform.is_compensated(),
                  "exactly one operand needs a compensated clamp");
   checks.require(a.k == b.k, "operands of different K");
-  checks.activation("A", a_source, transpose_a ? a.k : a.rows, transpose_a ? a.rows : a.k);
-  checks.activation("B", b_source, transpose_b ? b.k : b.rows, transpose_b ? b.rows : b.k);
+  const auto source = [&](const char* name, const QuantizedOperand& operand, const TensorView& view,
+                          bool transpose) {
+    if (&operand == &other() && takes_codes()) return check_operand("compensate", operand);
+    checks.activation(name, view, transpose ? operand.k : operand.rows,
+                      transpose ? operand.rows : operand.k);
+  };
+  source("A", a, a_source, transpose_a);
+  source("B", b, b_source, transpose_b);
   checks.activation("D", d, a.rows, b.rows);
-  const QuantizedOperand& clamped = is_left ? a : b;
-  check_transform(clamped, clamped.rows, clamped.k);
+  check_transform(clamped(), clamped().rows, clamped().k);
 }
 
 }  // namespace fp8lab::ops

@@ -137,8 +137,8 @@ void check_transforms(const QuantizedOperand& a, const QuantizedOperand& b) {
 void check_addends(const QuantizedOperand& a, const QuantizedOperand& b, bool adds) {
   if (!adds) return;
   for (const QuantizedOperand* operand : {&a, &b}) {
-    const Transform& transform = operand->spec.transform;
-    if (!transform.left) continue;
+    const Transform transform = operand->space_of_rows().transform;
+    if (!transform) continue;
     throw Error("GEMM operands: transform " + transform_name(transform) +
                 " with a bias or an accumulator; accepted: a product alone");
   }

@@ -38,6 +38,17 @@ struct RandomKey {
 /// along K alone.
 enum class StorageOrder : std::uint8_t { k_contiguous, rows_contiguous };
 
+/// Where values are along one of their extents: what a linear transform has made of them, and all
+/// that undoes it.
+struct Space {
+  Transform transform{};         ///< a Hadamard transform or a smoothing; none: where the tensor is
+  RandomKey key{};               ///< of drawn signs
+  TensorView channel_factors{};  ///< of a smoothing, f32 (1, extent)
+  bool is_right = false;         ///< elements were multiplied by the factors, not divided
+
+  explicit operator bool() const { return static_cast<bool>(transform); }
+};
+
 /// One GEMM operand in the form the multiplier reads: `rows` vectors of length `k`.
 struct QuantizedOperand {
   QuantSpec spec;
@@ -56,7 +67,14 @@ struct QuantizedOperand {
   /// Of a clamp, written by ops::Quantize: (1, 2) f32, the lower and the upper bound.
   TensorView clamp_bounds{};
   StorageOrder order = StorageOrder::k_contiguous;
+  /// Of its rows, where it was quantized from values that were left in the space of another
+  /// operand's K (ops::Dequantize).
+  Space source_space{};
 
+  /// What its linear transform does, along K or with `left` along the rows.
+  Space own_space() const { return {spec.transform, key, channel_factors, is_right}; }
+  /// What ops::RotateBack takes out of the product.
+  Space space_of_rows() const { return spec.transform.left ? own_space() : source_space; }
   bool has_rows_contiguous() const { return order == StorageOrder::rows_contiguous; }
   /// Distance in memory, in elements, of neighbours of one row and of one k.
   std::int64_t k_step() const { return has_rows_contiguous() ? codes.row_stride : 1; }

@@ -88,16 +88,22 @@ void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::in
     }
     return;
   }
+  check_space(operand.own_space(), transform.left ? rows : k);
+}
+
+void check_space(const Space& space, std::int64_t extent) {
+  const Transform& transform = space.transform;
   if (!transform.is_smoothing()) {
-    const std::string reason = transform_refusal(transform, rows, k);
+    const std::string reason = transform_refusal(transform, extent, extent);
     if (!reason.empty()) throw Error(reason);
     return;
   }
-  const TensorView& factors = operand.channel_factors;
-  if (factors.empty() || factors.dtype != DType::f32 || factors.rows != 1 || factors.cols != k) {
+  const TensorView& factors = space.channel_factors;
+  if (factors.empty() || factors.dtype != DType::f32 || factors.rows != 1 ||
+      factors.cols != extent) {
     throw Error(
         fmt::format("transform {} needs the factors of both operands of a product, f32 (1, {})",
-                    transform_name(transform), k));
+                    transform_name(transform), extent));
   }
 }
 

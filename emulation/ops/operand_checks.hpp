@@ -30,6 +30,10 @@ void check_storage_order(const char* where, const QuantizedOperand& operand);
 /// bounds that it needs. Throws Error.
 void check_transform(const QuantizedOperand& operand, std::int64_t rows, std::int64_t k);
 
+/// That the transform of `space` fits `extent` elements, and has the factors that it needs. Throws
+/// Error.
+void check_space(const Space& space, std::int64_t extent);
+
 /// A delayed spec and its state vector. Throws Error.
 void check_delayed_state(const QuantSpec& spec, const TensorView& state);
 

@@ -9,10 +9,11 @@
 
 namespace fp8lab::ops {
 
-/// A GEMM, and after it what the transforms of its operands leave to be done: the estimator of the
-/// tensor whose gradient this is multiplies it, rows are rotated back, then what clamps cut away is
-/// multiplied and added. Where something follows a GEMM that
-/// accumulates, both are done apart, and d = RN(d + product) in FP32 afterwards.
+/// A GEMM, and after it what the transforms of its operands leave to be done: what a clamp cut away
+/// is multiplied with the codes of the other operand and added, where those are meant, the
+/// estimator of the tensor whose gradient this is multiplies it, rows are rotated back, and what a
+/// clamp cut away is multiplied with the tensors themselves and added. Where something follows a
+/// GEMM that accumulates, all is done apart, and d = RN(d + product) in FP32 afterwards.
 struct Product {
   static constexpr std::string_view kName = "product";
   static constexpr WorkClass kClass = WorkClass::gemm;
@@ -29,14 +30,17 @@ struct Product {
   const QuantizedOperand* estimated = nullptr;
   TensorView estimated_source{};
 
-  bool has_rotation() const { return gemm.a.spec.transform.left || gemm.b.spec.transform.left; }
-  bool has_compensation() const {
-    return gemm.a.spec.transform.compensated || gemm.b.spec.transform.compensated;
+  bool has_rotation() const { return gemm.a.space_of_rows() || gemm.b.space_of_rows(); }
+  /// What a clamp of one of the operands is compensated with.
+  Compensation compensation() const {
+    const Transform &left = gemm.a.spec.transform, &right = gemm.b.spec.transform;
+    return left.is_compensated() ? left.compensation : right.compensation;
   }
   bool has_estimator() const { return estimated != nullptr; }
   /// True where d keeps what it was until the product is finished.
   bool is_apart() const {
-    return gemm.accumulate && (has_estimator() || has_rotation() || has_compensation());
+    return gemm.accumulate &&
+           (has_estimator() || has_rotation() || compensation() != Compensation::none);
   }
 
   /// Calls visit(op) for each operation that this one stands for, in order.
@@ -49,11 +53,11 @@ struct Product {
     } else {
       visit(gemm);
     }
+    const Compensate compensate{a, a_source, transpose_a, b, b_source, transpose_b, d};
+    if (compensation() == Compensation::quantized) visit(compensate);
     if (has_estimator()) visit(EstimatorFactor{*estimated, estimated_source, d});
     if (has_rotation()) visit(RotateBack{a, b, d});
-    if (has_compensation()) {
-      visit(Compensate{a, a_source, transpose_a, b, b_source, transpose_b, d});
-    }
+    if (compensation() == Compensation::original) visit(compensate);
     if (is_apart()) visit(Add{gemm.d, apart, gemm.d});
   }
 

@@ -7,11 +7,14 @@ namespace fp8lab::ops {
 
 void RotateBack::check() const {
   const Checks checks("rotate_back");
-  checks.require(a.spec.transform.left || b.spec.transform.left,
+  checks.require(a.space_of_rows() || b.space_of_rows(),
                  "an operand needs a transform of its rows");
   checks.activation("D", d, a.rows, b.rows);
-  check_transform(a, a.rows, a.k);
-  check_transform(b, b.rows, b.k);
+  for (const QuantizedOperand* operand : {&a, &b}) {
+    checks.require(!operand->spec.transform.left || !operand->source_space,
+                   "the rows of an operand are transformed twice");
+    check_space(operand->space_of_rows(), operand->rows);
+  }
 }
 
 }  // namespace fp8lab::ops

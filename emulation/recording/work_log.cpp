@@ -37,8 +37,8 @@ std::string variant_of(const ops::ProduceQuantize& op) {
 }
 
 std::string variant_of(const ops::Dequantize& op) {
-  return fmt::format("{} to {}{}", label(op.operand.spec), name_of(op.destination.dtype),
-                     op.transpose ? " transposed" : "");
+  return fmt::format("{} to {}{}{}", label(op.operand.spec), name_of(op.destination.dtype),
+                     op.transpose ? " transposed" : "", op.keeps_space ? " in its space" : "");
 }
 
 std::string variant_of(const ops::UpdateDelayedScale& op) { return label(op.spec); }

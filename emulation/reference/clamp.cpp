@@ -7,6 +7,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/ops/operand_checks.hpp"
+#include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
 
 namespace fp8lab::reference {
@@ -48,6 +49,13 @@ FloatMatrix k_major(const Original& original) {
   for (std::int64_t k = 0; k < view.rows; ++k) {
     for (std::int64_t r = 0; r < view.cols; ++r) view.row<float>(k)[r] = original.at(r, k);
   }
+  return values;
+}
+
+/// The same of the values of its codes.
+FloatMatrix k_major(const QuantizedOperand& operand) {
+  FloatMatrix values(operand.k, operand.rows);
+  decode_operand(operand, true, values.view());
   return values;
 }
 
@@ -108,11 +116,11 @@ ClampBounds clamp_bounds_of(const QuantizedOperand& operand) {
 void compensate(const ops::Compensate& op) {
   op.check();
   const Original left{op.a, op.a_source, op.transpose_a}, right{op.b, op.b_source, op.transpose_b};
-  const bool is_left = op.a.spec.transform.compensated;
+  const bool is_left = op.is_left();
   const Original& own = is_left ? left : right;
   const Original& other = is_left ? right : left;
   const ClampBounds bounds = clamp_bounds_of(own.operand);
-  FloatMatrix factors = k_major(other);
+  FloatMatrix factors = op.takes_codes() ? k_major(other.operand) : k_major(other);
 #pragma omp parallel for schedule(dynamic)
   for (std::int64_t row = 0; row < own.operand.rows; ++row) {
     const std::vector<Outlier> outliers = outliers_of(own, bounds, row);

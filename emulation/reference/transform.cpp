@@ -129,20 +129,18 @@ void clamp_values(const TensorView& values, const numerics::ClampBounds& bounds)
   }
 }
 
-/// The operand's transform in place, or the way back.
-void transform_values(const TensorView& values, bool transpose, const QuantizedOperand& operand,
-                      bool back) {
-  const Transform& transform = operand.spec.transform;
-  if (transform.is_clamp()) {
-    if (!back) clamp_values(values, clamp_bounds_of(operand));
-    return;
+/// The columns of `values`, or its rows unless `down`, into a space or out of it.
+void move(const TensorView& values, bool down, const Space& space, bool back) {
+  check_space(space, down ? values.rows : values.cols);
+  if (!space.transform.is_smoothing()) {
+    return rotate(values, down, space.transform, space.key, back);
   }
-  check_transform(operand, transpose ? values.cols : values.rows,
-                  transpose ? values.rows : values.cols);
-  if (!transform.is_smoothing()) {
-    return rotate(values, transpose != transform.left, transform, operand.key, back);
-  }
-  rescale(values, transpose, operand.channel_factors.row<float>(0), operand.is_right != back);
+  rescale(values, down, space.channel_factors.row<float>(0), space.is_right != back);
+}
+
+void move_to_own(const TensorView& values, bool transpose, const QuantizedOperand& operand,
+                 bool back) {
+  move(values, transpose != operand.spec.transform.left, operand.own_space(), back);
 }
 
 /// Bits of the largest magnitude at each position along K.
@@ -178,12 +176,26 @@ void widen(const TensorView& source, const TensorView& destination) {
 FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand) {
   FloatMatrix values(source.rows, source.cols);
   widen(source, values.view());
-  transform_values(values.view(), transpose, operand, false);
+  if (operand.spec.transform.is_clamp()) {
+    clamp_values(values.view(), clamp_bounds_of(operand));
+  } else {
+    move_to_own(values.view(), transpose, operand, false);
+  }
+  return values;
+}
+
+FloatMatrix transformed_whole(const TensorView& source, bool transpose,
+                              const QuantizedOperand& operand) {
+  FloatMatrix values(source.rows, source.cols);
+  widen(source, values.view());
+  if (operand.source_space) move(values.view(), !transpose, operand.source_space, false);
+  if (operand.spec.transform.is_linear()) move_to_own(values.view(), transpose, operand, false);
   return values;
 }
 
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand) {
-  transform_values(values, transpose, operand, true);
+  if (operand.spec.transform.is_linear()) move_to_own(values, transpose, operand, true);
+  if (operand.source_space) move(values, !transpose, operand.source_space, true);
 }
 
 FloatMatrix rotated_back(const ops::RotateBack& op) {
@@ -191,9 +203,8 @@ FloatMatrix rotated_back(const ops::RotateBack& op) {
   FloatMatrix product(op.d.rows, op.d.cols);
   widen(op.d, product.view());
   for (const QuantizedOperand* operand : {&op.a, &op.b}) {
-    const Transform& transform = operand->spec.transform;
-    if (transform.left) {
-      rotate(product.view(), operand == &op.a, transform, operand->key, true);
+    if (const Space space = operand->space_of_rows()) {
+      move(product.view(), operand == &op.a, space, true);
     }
   }
   return product;

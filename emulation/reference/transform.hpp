@@ -37,9 +37,14 @@ class FloatMatrix {
 /// or bounds.
 FloatMatrix transformed(const TensorView& source, bool transpose, const QuantizedOperand& operand);
 
-/// The way back: `values` (f32), laid out as the source, become the untransformed values; signs and
-/// transposed matrix in reverse order, or the other one of division and product. A clamp is not
-/// undone: what it took away is not in the operand.
+/// The same of the tensor before it was brought into operand.source_space: first its rows as they
+/// would be transformed along K, then, if the operand's own transform is linear, that.
+FloatMatrix transformed_whole(const TensorView& source, bool transpose,
+                              const QuantizedOperand& operand);
+
+/// The way back: `values` (f32), laid out as the source, become the untransformed values, also
+/// where the source was not; signs and transposed matrix in reverse order, or the other one of
+/// division and product. A clamp is not undone: what it took away is not in the operand.
 void undo_transform(const TensorView& values, bool transpose, const QuantizedOperand& operand);
 
 /// D of the operation, rotated back and not yet rounded.

@@ -119,7 +119,7 @@ Refusal refuse_order(const GemmSpec& spec, bool scales_vary_along_k) {
 // multiplied with the other tensor as it was, not with what is left of it.
 Refusal refuse_transform(const QuantSpec& a, const QuantSpec& b, const std::string& name_a,
                          const std::string& name_b) {
-  if (a.transform.compensated && b.transform.compensated) {
+  if (a.transform.is_compensated() && b.transform.is_compensated()) {
     return GemmRefusal{"transform", name_a + " has " + transform_name(a.transform) + " and " +
                                         name_b + " has " + transform_name(b.transform) +
                                         "; accepted: compensated in one of the two"};

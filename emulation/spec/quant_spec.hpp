@@ -47,6 +47,9 @@ enum class OrientationSource : std::uint8_t {
   high_precision,  ///< the unquantized tensor
   requantized,     ///< the dequantized first orientation, quantized again along the other axis
   dequantized,     ///< the dequantized first orientation, used without quantizing it again
+  /// The dequantized first orientation where its transform has brought it. The product is taken
+  /// back: with x H in fprop, dW = (dy^T Q(x H)) H^T.
+  transformed,
 };
 
 /// What a weight is quantized from.

@@ -121,16 +121,25 @@ void validate_orientation(const LinearRecipe& recipe, Slot slot, const std::stri
            "dequantized values are not quantized again, format is " + format_name(spec.format) +
                "; accepted: format = \"bf16\" or \"fp32\", or requantized");
   }
+  if (spec.orientation_source == OrientationSource::transformed &&
+      !recipe.slot(first).transform.is_along_k()) {
+    refuse(where, key + ".orientation_source",
+           "transformed, but the transform of " + slot_name(first) + " is " +
+               transform_name(recipe.slot(first).transform) +
+               "; accepted: requantized, or a Hadamard transform along K or a smoothing of " +
+               slot_name(first));
+  }
 }
 
-// Factors come from the unquantized tensors of a GEMM, when both are at hand; a weight copy made
-// from the codes of a smoothed one would be made before these.
+// Factors come from the unquantized tensors of a GEMM. Codes of a smoothed tensor are taken as they
+// are, or the tensor itself.
 void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
   if (spec.orientation_source == OrientationSource::high_precision) return;
   const Slot first = first_orientation(tensor_of(slot));
   for (const Slot smoothed : {slot, first}) {
     if (!recipe.slot(smoothed).transform.is_smoothing()) continue;
+    if (smoothed == first && spec.orientation_source == OrientationSource::transformed) continue;
     refuse(where, "slots." + slot_name(slot) + ".orientation_source",
            std::string(word_for(kOrientationSourceNames, spec.orientation_source)) + ", but " +
                slot_name(smoothed) + " has the transform " +
@@ -141,7 +150,7 @@ void validate_smoothing(const LinearRecipe& recipe, Slot slot, const std::string
 // The residual of a clamp is taken from the unquantized tensor when the GEMM has run.
 void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::string& where) {
   const QuantSpec& spec = recipe.slot(slot);
-  if (!spec.transform.compensated) return;
+  if (!spec.transform.is_compensated()) return;
   if (spec.orientation_source == OrientationSource::high_precision) return;
   refuse(where, "slots." + slot_name(slot) + ".orientation_source",
          std::string(word_for(kOrientationSourceNames, spec.orientation_source)) +
@@ -149,13 +158,23 @@ void validate_compensation(const LinearRecipe& recipe, Slot slot, const std::str
              "; accepted: high_precision, or a clamp without compensation");
 }
 
-// What is taken out of the product would be taken out of the bias as well.
+// What is taken out of the product would be taken out of the bias as well. The rows of a second
+// orientation may be in one space.
 void validate_left(const LinearRecipe& recipe, Slot slot, const std::string& where) {
-  const Transform& transform = recipe.slot(slot).transform;
-  if (!transform.left || gemm_role(slot) != GemmRole::fprop) return;
-  refuse(where, "slots." + slot_name(slot) + ".transform",
-         transform_name(transform) +
-             " is taken out of the product, which may get a bias; accepted in: dgrad, wgrad");
+  const QuantSpec& spec = recipe.slot(slot);
+  if (!spec.transform.left) return;
+  const std::string key = "slots." + slot_name(slot) + ".transform";
+  const std::string name = transform_name(spec.transform);
+  if (gemm_role(slot) == GemmRole::fprop) {
+    refuse(where, key,
+           name + " is taken out of the product, which may get a bias; accepted in: dgrad, wgrad");
+  }
+  if (spec.orientation_source == OrientationSource::transformed) {
+    refuse(where, key,
+           name +
+               " of rows that are transformed already, orientation_source is transformed; "
+               "accepted: a transform along K");
+  }
 }
 
 // The factor of an element is that of its scaled value, and meets the gradient in one space.
@@ -174,20 +193,25 @@ void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string
                "format and transform");
   }
   const GemmRole role = gradient_role(slot);
-  if (spec.transform) {
+  const Slot b = b_slot(role);
+  const bool is_in_space = recipe.slot(b).orientation_source == OrientationSource::transformed;
+  if (spec.transform && !is_in_space) {
     refuse(where, key,
            name + " is in the space of " + transform_name(spec.transform) + ", the product of " +
-               gemm_role_name(role) + " is not; accepted: ste, or transform = \"none\"");
+               gemm_role_name(role) +
+               " is not; accepted: ste, transform = \"none\", or orientation_source = "
+               "\"transformed\" in " +
+               slot_name(b));
   }
-  for (const Slot operand : {a_slot(role), b_slot(role)}) {
-    const Transform& transform = recipe.slot(operand).transform;
-    if (!transform.left) continue;
+  for (const Slot operand : {a_slot(role), b}) {
+    const QuantSpec& other = recipe.slot(operand);
+    const bool is_transformed =
+        operand != b && other.orientation_source == OrientationSource::transformed;
+    if (!other.transform.left && !is_transformed) continue;
     refuse(where, key,
-           name + " comes before the transform " + transform_name(transform) + " of " +
-               slot_name(operand) +
-               " is taken out of the product; accepted: ste, or no left "
-               "transform in " +
-               gemm_role_name(role));
+           name + " comes before the transform of the rows of " + slot_name(operand) +
+               " is taken out of the product; accepted: ste, or rows of " + slot_name(operand) +
+               " without a transform");
   }
 }
 

@@ -88,10 +88,11 @@ inline constexpr std::array<Named<AmaxAlgorithm>, 3> kAmaxAlgorithmNames = {{
     {"window", AmaxAlgorithm::window},
 }};
 
-inline constexpr std::array<Named<OrientationSource>, 3> kOrientationSourceNames = {{
+inline constexpr std::array<Named<OrientationSource>, 4> kOrientationSourceNames = {{
     {"high_precision", OrientationSource::high_precision},
     {"requantized", OrientationSource::requantized},
     {"dequantized", OrientationSource::dequantized},
+    {"transformed", OrientationSource::transformed},
 }};
 
 inline constexpr std::array<Named<WeightSource>, 2> kWeightSourceNames = {{

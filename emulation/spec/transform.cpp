@@ -78,8 +78,10 @@ std::optional<Transform> read_clamp(std::string_view text) {
   transform.kind = TransformKind::clamp;
   const bool read = read_number(take_part(text), transform.quantile);
   if (!read || !(transform.quantile > 0.5 && transform.quantile <= 1.0)) return std::nullopt;
-  transform.compensated = text == "compensated";
-  return text.empty() || transform.compensated ? std::optional(transform) : std::nullopt;
+  if (text.empty()) return transform;
+  if (take_part(text) != "compensated") return std::nullopt;
+  transform.compensation = text.empty() ? Compensation::original : Compensation::quantized;
+  return text.empty() || text == "quantized" ? std::optional(transform) : std::nullopt;
 }
 
 }  // namespace
@@ -91,8 +93,9 @@ std::string transform_name(const Transform& transform) {
     return fmt::format("smooth:{}{}", transform.strength, transform.is_static ? ":static" : "");
   }
   if (transform.is_clamp()) {
+    constexpr std::string_view kWords[] = {"", ":compensated", ":compensated:quantized"};
     return fmt::format("clamp:{}{}", transform.quantile,
-                       transform.compensated ? ":compensated" : "");
+                       kWords[static_cast<std::size_t>(transform.compensation)]);
   }
   std::string name = transform.left ? "left:hadamard:" : "hadamard:";
   name += transform.block == 0 ? "full" : std::to_string(transform.block);

@@ -36,6 +36,13 @@ enum class SignSide : std::uint8_t {
   after,   ///< x H D
 };
 
+/// What the rest of a clamp, taken away and sparse, is multiplied with in FP32 (ops::Compensate).
+enum class Compensation : std::uint8_t {
+  none,       ///< nothing: it is lost
+  original,   ///< the other operand's tensor before it was quantized
+  quantized,  ///< the values of the other operand's codes
+};
+
 /// What an operand goes through before it is quantized. A Hadamard transform and a smoothing map
 /// the vectors along K, the same for both operands A and B of A B^T, and leave their product as it
 /// was but for rounding.
@@ -50,16 +57,17 @@ struct Transform {
   SignSide side = SignSide::before;
   int pattern_length = 0;                         ///< signs of a fixed pattern
   std::array<std::uint64_t, 4> negative_signs{};  ///< bit i of the pattern: sign i is minus
-  float strength = 0.0f;     ///< smoothing: s_j = amax_j(A)^strength / amax_j(B)^(1 - strength)
-  bool is_static = false;    ///< smoothing: s of the first micro-batch of a stage, else of each
-  double quantile = 1.0;     ///< clamp: of the upper bound; 1 - quantile is that of the lower one
-  bool compensated = false;  ///< clamp: the outliers' rest is multiplied in high precision
+  float strength = 0.0f;   ///< smoothing: s_j = amax_j(A)^strength / amax_j(B)^(1 - strength)
+  bool is_static = false;  ///< smoothing: s of the first micro-batch of a stage, else of each
+  double quantile = 1.0;   ///< clamp: of the upper bound; 1 - quantile is that of the lower one
+  Compensation compensation = Compensation::none;  ///< clamp: of what it took away
 
   bool operator==(const Transform&) const = default;
   explicit operator bool() const { return kind != TransformKind::none; }
   bool is_smoothing() const { return kind == TransformKind::smoothing; }
   bool is_expansion() const { return kind == TransformKind::expansion; }
   bool is_clamp() const { return kind == TransformKind::clamp; }
+  bool is_compensated() const { return compensation != Compensation::none; }
   /// A linear map, which ops::Dequantize undoes.
   bool is_linear() const { return *this && !is_expansion() && !is_clamp(); }
   /// Cancels in the product with the same transform of the other operand.
@@ -71,8 +79,9 @@ struct Transform {
 };
 
 /// "none", "hadamard:BLOCK[:SIGNS[:after]]", the same after "left:", "smooth:STRENGTH[:static]",
-/// "expand" or "clamp:QUANTILE[:compensated]". BLOCK elements of K, after "left:" BLOCK rows, are
-/// transformed together, "full" for all of them; SIGNS is "drawn" or the pattern itself, such as
+/// "expand" or "clamp:QUANTILE[:compensated[:quantized]]". BLOCK elements of K, after "left:" BLOCK
+/// rows, are transformed together, "full" for all of them; SIGNS is "drawn" or the pattern itself,
+/// such as
 /// "+-+-".
 std::string transform_name(const Transform& transform);
 
@@ -87,8 +96,8 @@ inline constexpr std::string_view kTransformNames =
     "none, hadamard:BLOCK[:SIGNS[:after]] with BLOCK full or the order of a Hadamard matrix from 2 "
     "to 1024 such as 16, SIGNS drawn or a pattern such as +-+- that divides the block; the same "
     "after left:, along the rows; "
-    "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand; clamp:QUANTILE[:compensated] with "
-    "QUANTILE above 0.5 and at most 1";
+    "smooth:STRENGTH[:static] with STRENGTH from 0 to 1; expand; "
+    "clamp:QUANTILE[:compensated[:quantized]] with QUANTILE above 0.5 and at most 1";
 
 /// Why `transform` cannot be applied to an operand (rows, k); empty when it can.
 std::string transform_refusal(const Transform& transform, std::int64_t rows, std::int64_t k);

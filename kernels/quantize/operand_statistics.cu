@@ -305,7 +305,7 @@ Compared comparison(const TensorView& source, bool transpose, const QuantizedOpe
           tile_grid(source, operand.spec.scale_tile(), transpose),
           decoder_of(operand),
           largest_code(operand.spec),
-          operand.spec.transform.compensated ? operand.clamp_bounds.row<float>(0) : nullptr};
+          operand.spec.transform.is_compensated() ? operand.clamp_bounds.row<float>(0) : nullptr};
 }
 
 }  // namespace
@@ -313,10 +313,10 @@ Compared comparison(const TensorView& source, bool transpose, const QuantizedOpe
 void run(Context& context, const ops::MeasureOperand& op) {
   op.check();
   const QuantizedOperand& operand = op.operand;
-  const TensorView source = operand.spec.transform.is_linear()
-                                ? transformed(context, op.source, op.transpose, operand)
-                                : op.source;
-  if (operand.spec.transform.compensated) check_transform(operand, operand.rows, operand.k);
+  const bool moves = operand.spec.transform.is_linear() || operand.source_space;
+  const TensorView source =
+      moves ? transformed_whole(context, op.source, op.transpose, operand) : op.source;
+  if (operand.spec.transform.is_compensated()) check_transform(operand, operand.rows, operand.k);
   const Compared compared = comparison(source, op.transpose, operand);
   const TileGrid& grid = compared.grid;
   const std::int64_t bands =

@@ -154,8 +154,7 @@ void decode_operand(Context& context, const QuantizedOperand& operand, bool tran
 void run(Context& context, const ops::Dequantize& op) {
   op.check();
   if (op.destination.size() == 0) return;
-  if (!op.operand.spec.transform.is_linear())
-    return decode_operand(context, op.operand, op.transpose, op.destination);
+  if (!op.leaves_space()) return decode_operand(context, op.operand, op.transpose, op.destination);
   const auto count = static_cast<std::size_t>(op.destination.size());
   const TensorView values{context.tensor_memory(count * sizeof(float)), DType::f32,
                           op.destination.rows, op.destination.cols, op.destination.cols};

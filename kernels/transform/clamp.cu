@@ -6,6 +6,7 @@
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/quantize/quantize_values.hpp"
 
 namespace fp8lab::cuda {
 namespace {
@@ -98,7 +99,7 @@ struct Outlier {
   float residual;
 };
 
-/// An operand's tensor before it was quantized.
+/// An operand's tensor before it was quantized, or the values of its codes.
 template <class T>
 struct Original {
   Rows<T> source;
@@ -174,11 +175,18 @@ void write_clamp_bounds(Context& context, const TensorView& source, double quant
 
 void run(Context& context, const ops::Compensate& op) {
   op.check();
-  const bool is_left = op.a.spec.transform.compensated;
-  const QuantizedOperand& own = is_left ? op.a : op.b;
-  const std::int64_t rows = own.rows, k = own.k, others = is_left ? op.b.rows : op.a.rows;
+  const bool is_left = op.is_left();
+  const QuantizedOperand& own = op.clamped();
+  const std::int64_t rows = own.rows, k = own.k, others = op.other().rows;
   const TensorView& source = is_left ? op.a_source : op.b_source;
-  const TensorView& other_source = is_left ? op.b_source : op.a_source;
+  TensorView factors = is_left ? op.b_source : op.a_source;
+  bool factors_transpose = is_left ? op.transpose_b : op.transpose_a;
+  if (op.takes_codes()) {
+    const auto count = static_cast<std::size_t>(others * k);
+    factors = {context.tensor_memory(count * sizeof(float)), DType::f32, others, k, k};
+    factors_transpose = false;
+    decode_operand(context, op.other(), false, factors);
+  }
   const std::size_t list = static_cast<std::size_t>(rows * k) * sizeof(Outlier);
   auto* const memory = static_cast<std::byte*>(
       context.workspace(list + static_cast<std::size_t>(rows) * sizeof(std::int32_t)));
@@ -199,10 +207,10 @@ void run(Context& context, const ops::Compensate& op) {
   with_rows(
       [&]<class T, class D>(const Rows<T>& values, const Rows<D>& sums) {
         compensate_kernel<<<grid, kThreads, 0, context.stream()>>>(
-            Original<T>{values, is_left ? op.transpose_b : op.transpose_a}, rows, others, k,
-            outliers, counts, is_left, sums);
+            Original<T>{values, factors_transpose}, rows, others, k, outliers, counts, is_left,
+            sums);
       },
-      other_source, op.d);
+      factors, op.d);
   check_launch("compensate");
 }
 

@@ -222,30 +222,47 @@ void rotate(Context& context, const TensorView& source, const TensorView& result
   check_launch("transform: hadamard");
 }
 
-/// result = source by the operand's transform, or by its inverse, which a clamp has not.
-void transform_values(Context& context, const TensorView& source, const TensorView& result,
-                      bool transpose, const QuantizedOperand& operand, bool back) {
-  check_transform(operand, operand.rows, operand.k);
-  const Transform& transform = operand.spec.transform;
-  if (!transform.is_smoothing() && !transform.is_clamp()) {
-    return rotate(context, source, result, transpose != transform.left, transform, operand.key,
-                  back);
+/// result = the columns of `source`, or its rows unless `down`, in a space or out of it.
+void move(Context& context, const TensorView& source, const TensorView& result, bool down,
+          const Space& space, bool back) {
+  check_space(space, down ? source.rows : source.cols);
+  if (!space.transform.is_smoothing()) {
+    return rotate(context, source, result, down, space.transform, space.key, back);
   }
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
-        if (transform.is_clamp()) {
-          return launch_groups(
-              context, source.rows, source.cols,
-              Clamp<T>{rows, rows_of<float>(result), operand.clamp_bounds.row<float>(0)},
-              "transform: clamp");
-        }
         launch_groups(context, source.rows, source.cols,
                       Rescale<T>{rows, rows_of<float>(result),
-                                 static_cast<const float*>(operand.channel_factors.data), transpose,
-                                 operand.is_right != back},
+                                 static_cast<const float*>(space.channel_factors.data), down,
+                                 space.is_right != back},
                       "transform: smoothing");
       },
       source);
+}
+
+void move_to_own(Context& context, const TensorView& source, const TensorView& result,
+                 bool transpose, const QuantizedOperand& operand, bool back) {
+  move(context, source, result, transpose != operand.spec.transform.left, operand.own_space(),
+       back);
+}
+
+void clamp_values(Context& context, const TensorView& source, const TensorView& result,
+                  const QuantizedOperand& operand) {
+  check_transform(operand, operand.rows, operand.k);
+  with_rows(
+      [&]<class T>(const Rows<T>& rows) {
+        launch_groups(context, source.rows, source.cols,
+                      Clamp<T>{rows, rows_of<float>(result), operand.clamp_bounds.row<float>(0)},
+                      "transform: clamp");
+      },
+      source);
+}
+
+/// Room for `shape` in FP32 in the context's memory for tensors, the same at each call.
+TensorView values_like(Context& context, const TensorView& shape) {
+  const auto count = static_cast<std::size_t>(shape.size());
+  return {context.tensor_memory(count * sizeof(float)), DType::f32, shape.rows, shape.cols,
+          shape.cols};
 }
 
 __global__ void smoothing_kernel(std::int64_t k, float strength, bool keep,
@@ -261,28 +278,44 @@ __global__ void smoothing_kernel(std::int64_t k, float strength, bool keep,
 
 TensorView transformed(Context& context, const TensorView& source, bool transpose,
                        const QuantizedOperand& operand) {
-  const auto count = static_cast<std::size_t>(source.size());
-  const TensorView result{context.tensor_memory(count * sizeof(float)), DType::f32, source.rows,
-                          source.cols, source.cols};
-  transform_values(context, source, result, transpose, operand, false);
+  const TensorView result = values_like(context, source);
+  if (operand.spec.transform.is_clamp()) {
+    clamp_values(context, source, result, operand);
+  } else {
+    move_to_own(context, source, result, transpose, operand, false);
+  }
+  return result;
+}
+
+TensorView transformed_whole(Context& context, const TensorView& source, bool transpose,
+                             const QuantizedOperand& operand) {
+  if (!operand.source_space) return transformed(context, source, transpose, operand);
+  const TensorView result = values_like(context, source);
+  move(context, source, result, !transpose, operand.source_space, false);
+  if (operand.spec.transform.is_linear()) {
+    move_to_own(context, result, result, transpose, operand, false);
+  }
   return result;
 }
 
 void undo_transform(Context& context, const TensorView& values, bool transpose,
                     const QuantizedOperand& operand) {
-  transform_values(context, values, values, transpose, operand, true);
+  if (operand.spec.transform.is_linear()) {
+    move_to_own(context, values, values, transpose, operand, true);
+  }
+  if (operand.source_space) {
+    move(context, values, values, !transpose, operand.source_space, true);
+  }
 }
 
 void run(Context& context, const ops::RotateBack& op) {
   op.check();
-  const auto count = static_cast<std::size_t>(op.d.size());
-  const TensorView product{context.tensor_memory(count * sizeof(float)), DType::f32, op.d.rows,
-                           op.d.cols, op.d.cols};
+  const TensorView product = values_like(context, op.d);
   TensorView from = op.d;
   for (const QuantizedOperand* operand : {&op.a, &op.b}) {
-    const Transform& transform = operand->spec.transform;
-    if (!transform.left) continue;
-    rotate(context, from, product, operand == &op.a, transform, operand->key, true);
+    const Space space = operand->space_of_rows();
+    if (!space) continue;
+    move(context, from, product, operand == &op.a, space, true);
     from = product;
   }
   run(context, ops::Copy{product, op.d});

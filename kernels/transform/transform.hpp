@@ -13,6 +13,10 @@ namespace fp8lab::cuda {
 TensorView transformed(Context& context, const TensorView& source, bool transpose,
                        const QuantizedOperand& operand);
 
+/// reference::transformed_whole of an operand with a linear transform or a source space.
+TensorView transformed_whole(Context& context, const TensorView& source, bool transpose,
+                             const QuantizedOperand& operand);
+
 /// reference::undo_transform, in place; `values` are f32.
 void undo_transform(Context& context, const TensorView& values, bool transpose,
                     const QuantizedOperand& operand);

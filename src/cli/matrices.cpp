@@ -101,15 +101,21 @@ void multiply(Backend& backend, const GemmSpec& spec, const MatrixOperand& a,
               const MatrixOperand& b, const TensorView& bias, bool accumulate,
               const TensorView& d) {
   const Transform &left = a.operand.spec.transform, &right = b.operand.spec.transform;
+  const Transform& clamp = left.is_compensated() ? left : right;
   for (const MatrixOperand* matrix : {&a, &b}) {
-    if (!matrix->values.empty() || (!left.compensated && !right.compensated)) continue;
-    throw Error(
-        fmt::format("{}: holds codes, but transform {} multiplies the values of both "
-                    "matrices; accepted: float32, or uint16 with the bits of bf16",
-                    matrix->name, transform_name(left.compensated ? left : right)));
+    const bool is_read = matrix->operand.spec.transform.is_compensated() ||
+                         clamp.compensation == Compensation::original;
+    if (!matrix->values.empty() || !clamp.is_compensated() || !is_read) continue;
+    throw Error(fmt::format(
+        "{}: holds codes, but transform {} multiplies the values of {}; accepted: "
+        "float32, or uint16 with the bits of bf16",
+        matrix->name, transform_name(clamp),
+        clamp.compensation == Compensation::original ? "both matrices" : "this matrix"));
   }
-  backend.run(ops::Product{
-      {spec, a.operand, b.operand, bias, accumulate, d}, a.values, false, b.values, false});
+  ops::Product product{
+      {spec, a.operand, b.operand, bias, accumulate, d}, a.values, false, b.values, false};
+  if (product.is_apart()) product.apart = backend.allocate(DType::f32, d.rows, d.cols);
+  backend.run(product);
 }
 
 }  // namespace fp8lab::cli

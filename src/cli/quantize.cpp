@@ -80,6 +80,7 @@ struct Plan {
   QuantSpec spec;
   bool transpose = false;
   std::optional<QuantSpec> first;  ///< quantized by this and dequantized before
+  bool keeps_space = false;        ///< dequantized in the space of its transform
   bool is_right = false;           ///< B of the product
   bool partner_transpose = false;  ///< how the other tensor becomes the other operand
 };
@@ -96,6 +97,7 @@ Plan plan_of_slot(const LinearRecipe& recipe, const std::string& name) {
     plan.partner_transpose = is_second_orientation(other_operand(slot));
     if (plan.spec.orientation_source != OrientationSource::high_precision) {
       plan.first = recipe.slot(other_orientation(slot));
+      plan.keeps_space = plan.spec.orientation_source == OrientationSource::transformed;
     }
     return plan;
   }
@@ -204,10 +206,12 @@ int quantize(const std::vector<std::string>& arguments) {
   const TensorView x = upload(*backend, array);
   const auto seed = values["seed"].as<std::uint64_t>();
   TensorView source = x;
+  Space source_space;
   if (plan.first) {
     const QuantizedOperand first = quantize_values(*backend, x, false, *plan.first, seed, file);
     source = backend->allocate(DType::f32, x.rows, x.cols);
-    backend->run(ops::Dequantize{first, false, source});
+    backend->run(ops::Dequantize{first, false, source, plan.keeps_space});
+    if (plan.keeps_space) source_space = first.own_space();
   }
   std::optional<NpyArray> partner_array;
   std::optional<Partner> partner;
@@ -218,8 +222,9 @@ int quantize(const std::vector<std::string>& arguments) {
     partner_array = read_matrix(values["partner"].as<std::string>());
     partner = Partner{upload(*backend, *partner_array), plan.partner_transpose, plan.is_right};
   }
-  const QuantizedOperand operand =
+  QuantizedOperand operand =
       quantize_values(*backend, source, plan.transpose, plan.spec, seed, file, partner);
+  operand.source_space = source_space;
   const bool json = values.count("json") != 0;
   const bool wanted = values.count("report") != 0 || json ||
                       (values.count("out") == 0 && values.count("dequantized") == 0);

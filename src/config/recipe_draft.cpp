@@ -254,13 +254,15 @@ LinearRecipe RecipeDraft::resolve() const {
       return use.field->word == "orientation_source" &&
              std::find(use.reached.begin(), use.reached.end(), slot) != use.reached.end();
     });
-    // An inherited requantization ends with the quantized copy it read.
+    // An inherited requantization ends with the quantized copy it read, one in the space of a
+    // transform with that.
     QuantSpec& spec = recipe.slot(slot);
     const QuantSpec& first = recipe.slot(other_orientation(slot));
-    if (!written && (!first.is_quantized() || !spec.is_quantized()) &&
-        spec.orientation_source == OrientationSource::requantized) {
-      spec.orientation_source = OrientationSource::high_precision;
-    }
+    const bool reads_copy = first.is_quantized() && spec.is_quantized();
+    const bool ends = (spec.orientation_source == OrientationSource::requantized && !reads_copy) ||
+                      (spec.orientation_source == OrientationSource::transformed &&
+                       (!reads_copy || !first.transform.is_along_k()));
+    if (!written && ends) spec.orientation_source = OrientationSource::high_precision;
   }
   for (const GemmRole role : kGemmRoles) {
     recipe.gemm(role) = resolve_gemm(role, recipe.a(role), recipe.b(role));

@@ -58,6 +58,16 @@ std::vector<float> quantized_source(const ops::Quantize& op) {
   return values;
 }
 
+/// `values` (rows, k) as they are.
+QuantizedOperand fp32_operand(std::vector<float>& values, std::int64_t rows, std::int64_t k) {
+  QuantSpec spec;
+  spec.format = numerics::kFP32;
+  spec.scale_source = ScaleSource::none;
+  QuantizedOperand operand = QuantizedOperand::without_memory(spec, rows, k);
+  operand.codes = {values.data(), DType::f32, rows, k, k};
+  return operand;
+}
+
 /// Whether `kept` has the error of an element that was `before` and is `after`; `limit` is the
 /// largest magnitude of its tile that does not saturate.
 bool keeps(const ElementErrors& kept, float before, float after, float limit) {
@@ -124,7 +134,7 @@ void PartialQuantization::pass(const ops::Dequantize& op) {
   FP8LAB_ASSERT(!op.transpose);
   std::vector<float> values = found->second;
   const TensorView view{values.data(), DType::f32, operand.rows, operand.k, operand.k};
-  if (operand.spec.transform.is_linear()) reference::undo_transform(view, false, operand);
+  if (op.leaves_space()) reference::undo_transform(view, false, operand);
   original().run(ops::Copy{view, op.destination});
 }
 
@@ -136,22 +146,23 @@ std::vector<float> PartialQuantization::partial_values(const QuantizedOperand& o
 std::vector<float> PartialQuantization::multiply_exactly(std::vector<float> a, std::int64_t rows_a,
                                                          std::vector<float> b, std::int64_t rows_b,
                                                          std::int64_t k) {
-  QuantSpec values;
-  values.format = numerics::kFP32;
-  values.scale_source = ScaleSource::none;
   GemmSpec exact;
   exact.accumulator = Accumulator::ideal_exact;
   exact.output = DType::f32;
-  const auto operand = [&](std::vector<float>& matrix, std::int64_t rows) {
-    QuantizedOperand result = QuantizedOperand::without_memory(values, rows, k);
-    result.codes = {matrix.data(), DType::f32, rows, k, k};
-    return result;
-  };
-  const QuantizedOperand left = operand(a, rows_a), right = operand(b, rows_b);
+  const QuantizedOperand left = fp32_operand(a, rows_a, k), right = fp32_operand(b, rows_b, k);
   std::vector<float> d(static_cast<std::size_t>(rows_a * rows_b));
   original().run(
       ops::Gemm{exact, left, right, {}, false, {d.data(), DType::f32, rows_a, rows_b, rows_b}});
   return d;
+}
+
+void PartialQuantization::pass(const ops::Compensate& op) {
+  const auto found = partial_.find(&op.other());
+  if (!op.takes_codes() || found == partial_.end()) return original().run(op);
+  std::vector<float> values = found->second;
+  const QuantizedOperand other = fp32_operand(values, op.other().rows, op.other().k);
+  original().run(ops::Compensate{op.is_left() ? op.a : other, op.a_source, op.transpose_a,
+                                 op.is_left() ? other : op.b, op.b_source, op.transpose_b, op.d});
 }
 
 void PartialQuantization::pass(const ops::Gemm& op) {

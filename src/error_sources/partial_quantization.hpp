@@ -41,6 +41,7 @@ class PartialQuantization final : public PassThrough {
   void pass(const ops::Quantize& op);
   void pass(const ops::Dequantize& op);
   void pass(const ops::Gemm& op);
+  void pass(const ops::Compensate& op);
   void pass(const ops::QuantizeBoth& op) { pass_parts(op); }
   void pass(const ops::ProduceQuantize& op) { pass_parts(op); }
   void pass(const ops::Product& op) { pass_parts(op); }

@@ -113,6 +113,9 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   const QuantSpec& spec = recipe_.slot(slot);
   target = QuantizedOperand::without_memory(spec, rows, k);
   target.is_right = is_right(slot);
+  if (spec.orientation_source == OrientationSource::transformed) {
+    target.source_space.transform = recipe_.slot(first_orientation(tensor_of(slot))).transform;
+  }
   const DType dtype = backend_.storage(spec.storage());
   const TensorView source = source_without_memory(slot);
   if (is_source(slot, source)) {
@@ -154,11 +157,13 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
     return original;
   }
   const QuantizedOperand& first = operand(other_orientation(slot));
-  const DType dtype = spec.orientation_source == OrientationSource::requantized
-                          ? backend_.storage(DType::f32)
-                          : backend_.storage(spec.storage());
+  const bool keeps_space = spec.orientation_source == OrientationSource::transformed;
+  const DType dtype = spec.orientation_source == OrientationSource::dequantized
+                          ? backend_.storage(spec.storage())
+                          : backend_.storage(DType::f32);
   const TensorView dequantized = workspace_.view("dequantized", dtype, first.rows, first.k);
-  backend_.run(ops::Dequantize{first, false, dequantized});
+  backend_.run(ops::Dequantize{first, false, dequantized, keeps_space});
+  if (keeps_space) operand(slot).source_space = first.own_space();
   return dequantized;
 }
 
@@ -308,6 +313,13 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
 
 bool Linear::is_smoothed(GemmRole role) const { return recipe_.a(role).transform.is_smoothing(); }
 
+bool Linear::is_late_weight(Slot slot) const {
+  const QuantSpec& spec = recipe_.slot(slot);
+  return is_smoothed(gemm_role(slot)) ||
+         (spec.orientation_source == OrientationSource::transformed &&
+          is_smoothed(GemmRole::fprop));
+}
+
 void Linear::smooth(GemmRole role, const TensorView& a, const TensorView& b) {
   if (!is_smoothed(role)) return;
   backend_.run(ops::SmoothingFactors{recipe_.a(role).transform, a,
@@ -324,16 +336,15 @@ TensorView Linear::weight_source(Slot slot) const {
 void Linear::prepare_weights(const StepContext& context) {
   const TensorView first = weight_source(Slot::fprop_w), second = weight_source(Slot::dgrad_w);
   if (purpose_ == Purpose::inference) {
-    if (!is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, first);
+    if (!is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, first);
     return;
   }
-  const bool smoothed = is_smoothed(GemmRole::fprop) || is_smoothed(GemmRole::dgrad);
-  if (!smoothed && first.data == second.data) {
+  const bool late = is_late_weight(Slot::fprop_w) || is_late_weight(Slot::dgrad_w);
+  if (!late && first.data == second.data) {
     return quantize_both(context, Slot::fprop_w, first);
   }
-  // A smoothed weight waits for the operand it is multiplied with.
-  if (!is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, first);
-  if (!is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, second);
+  if (!is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, first);
+  if (!is_late_weight(Slot::dgrad_w)) quantize(context, Slot::dgrad_w, second);
 }
 
 void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
@@ -361,7 +372,7 @@ void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
 void Linear::forward(const StepContext& context, const TensorView& x, const TensorView& y) {
   const TensorView w = weight_source(Slot::fprop_w);
   smooth(GemmRole::fprop, x, w);
-  if (is_smoothed(GemmRole::fprop)) quantize(context, Slot::fprop_w, w);
+  if (is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, w);
   quantize(context, Slot::fprop_x, x);
   multiply_forward(x, y);
 }
@@ -377,7 +388,7 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
     produce_both(context, kSlot, producer, false);
     return multiply_forward(x, y);
   }
-  if (is_smoothed(GemmRole::fprop) || !bind(kSlot, x)) {
+  if (is_late_weight(Slot::fprop_w) || !bind(kSlot, x)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return forward(context, x, y);
   }
@@ -402,7 +413,7 @@ void Linear::backward(const StepContext& context, const TensorView& x, const Ten
   const TensorView w = weight_source(Slot::dgrad_w);
   smooth(GemmRole::dgrad, dy, w);
   smooth(GemmRole::wgrad, dy, x);
-  if (is_smoothed(GemmRole::dgrad)) quantize(context, Slot::dgrad_w, w);
+  if (is_late_weight(Slot::dgrad_w)) quantize(context, Slot::dgrad_w, w);
   quantize_both(context, Slot::dgrad_dy, dy);
   multiply_backward(context, x, dy, dx);
 }
@@ -411,8 +422,8 @@ void Linear::backward(const StepContext& context, const TensorView& x,
                       const ops::Producer& producer, const TensorView& dx) {
   constexpr Slot kFirst = Slot::dgrad_dy;
   const TensorView& dy = ops::output_of(producer);
-  const bool smoothed = is_smoothed(GemmRole::dgrad) || is_smoothed(GemmRole::wgrad);
-  if (smoothed || !bind_both(kFirst, dy)) {
+  const bool waits = is_late_weight(Slot::dgrad_w) || is_smoothed(GemmRole::wgrad);
+  if (waits || !bind_both(kFirst, dy)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
     return backward(context, x, dy, dx);
   }

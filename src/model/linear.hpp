@@ -149,6 +149,9 @@ class Linear {
   /// Quantizes `original` into `first` and into the second orientation of its tensor.
   void quantize_both(const StepContext& context, Slot first, const TensorView& original);
   bool is_smoothed(GemmRole role) const;
+  /// True for a weight that waits for the operand it is multiplied with: smoothed with it, or made
+  /// from the codes of one that is.
+  bool is_late_weight(Slot slot) const;
   /// Takes the factors of a smoothed GEMM from the unquantized tensors of its operands.
   void smooth(GemmRole role, const TensorView& a, const TensorView& b);
   /// The tensor that `slot` is quantized from (OrientationSource).

@@ -263,6 +263,10 @@ def test_a_compensated_clamp_gives_back_what_it_took(tmp_path: Path) -> None:
     w = draw.integers(-9, 10, (8, 64)).astype(np.float32)
     words = {"operand_a": "int8/static:1/clamp:0.95:compensated", "operand_b": "int8/static:1"}
     assert np.array_equal(fp8lab.gemm(x, w, "ideal_exact/fp32", **words), x @ w.T)
+    words["operand_a"] = "int8/static:1/clamp:0.95:compensated:quantized"
+    q = fp8lab.quantize(w, "int8/static:1")
+    by_codes = fp8lab.gemm(x, q.codes, "ideal_exact/fp32", scale_b=q.scales, **words)
+    assert np.array_equal(by_codes, x @ w.T)
     words["operand_a"] = "int8/static:1/clamp:0.95"
     assert not np.array_equal(fp8lab.gemm(x, w, "ideal_exact/fp32", **words), x @ w.T)
     np.save(tmp_path / "x.npy", x)

@@ -48,13 +48,13 @@ float value_at(const TensorView& view, std::int64_t r, std::int64_t c) {
 
 /// A library multiplies what is in the operands, and its result is rounded once.
 void refuse_work_after(const QuantizedOperand& operand) {
-  const Transform& transform = operand.spec.transform;
-  if (!transform.compensated && !transform.left) return;
+  const Transform rows = operand.space_of_rows().transform;
+  if (!operand.spec.transform.is_compensated() && !rows) return;
   throw Error(fmt::format(
       "transform {} in a library call or beside alpha, beta or a bias by row; accepted: {}, or a "
       "plain product",
-      transform_name(transform),
-      transform.left ? "a transform along K" : "a clamp without compensation"));
+      transform_name(rows ? rows : operand.spec.transform),
+      rows ? "a transform along K" : "a clamp without compensation"));
 }
 
 void store(const TensorView& d, const numerics::FormatSpec& format, std::int64_t m, std::int64_t n,

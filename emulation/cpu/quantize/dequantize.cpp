@@ -7,7 +7,7 @@ namespace fp8lab::cpu {
 void run(const ops::Dequantize& op) {
   op.check();
   const QuantizedOperand& operand = op.operand;
-  if (!operand.spec.transform.is_linear()) {
+  if (!op.leaves_space()) {
     return reference::decode_operand(operand, op.transpose, op.destination);
   }
   reference::FloatMatrix values(op.destination.rows, op.destination.cols);

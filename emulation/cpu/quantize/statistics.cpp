@@ -73,7 +73,8 @@ class Comparison {
     const std::int64_t width = !scaled ? 0 : transpose ? tile.rows : tile.cols;
     tile_height_ = height == 0 ? source.rows : std::min(height, source.rows);
     tile_width_ = width == 0 ? source.cols : std::min(width, source.cols);
-    if (operand.spec.transform.compensated) compensation_ = reference::clamp_bounds_of(operand);
+    if (operand.spec.transform.is_compensated())
+      compensation_ = reference::clamp_bounds_of(operand);
   }
 
   void compare(StatisticsTotals& totals, Seen& seen) const;
@@ -255,8 +256,9 @@ void run(const ops::MeasureOperand& op) {
   const QuantizedOperand& operand = op.operand;
   const bool transpose = op.transpose;
   std::optional<reference::FloatMatrix> values;
-  if (operand.spec.transform.is_linear())
-    values = reference::transformed(original, transpose, operand);
+  if (operand.spec.transform.is_linear() || operand.source_space) {
+    values = reference::transformed_whole(original, transpose, operand);
+  }
   const TensorView source = values ? values->view() : original;
   const Comparison comparison(source, transpose, operand);
   Seen seen(source.cols);

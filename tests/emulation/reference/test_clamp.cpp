@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
-#include "emulation/reference/transform.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/outliers.hpp"
+#include "emulation/ops/product.hpp"
 #include "emulation/reference/clamp.hpp"
+#include "emulation/reference/transform.hpp"
 #include "emulation/spec/gemm_rules.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/reference/transform_case.hpp"
 
 namespace fp8lab {
@@ -56,15 +57,19 @@ std::uint32_t random_word(std::uint64_t seed, std::uint64_t index) {
 }
 
 TEST_CASE("names of clamps survive being read, and others are refused") {
-  for (const char* name : {"clamp:0.99", "clamp:0.999:compensated", "clamp:1", "clamp:0.75"}) {
+  for (const char* name : {"clamp:0.99", "clamp:0.999:compensated", "clamp:1", "clamp:0.75",
+                           "clamp:0.99:compensated:quantized"}) {
     CHECK(transform_name(named(name)) == name);
   }
   CHECK(named("clamp:0.99").quantile == 0.99);
-  CHECK(!named("clamp:0.99").compensated);
-  CHECK(named("clamp:0.99:compensated").compensated);
-  for (const char* name : {"clamp", "clamp:", "clamp:0.5", "clamp:1.01", "clamp:nan",
-                           "clamp:0.99:", "clamp:0.99:static", "clamp:-0.9", "clamp:0.9x",
-                           "clamp:0.9:compensated:", "clamp::compensated"}) {
+  CHECK_FALSE(named("clamp:0.99").is_compensated());
+  CHECK(named("clamp:0.99:compensated").compensation == Compensation::original);
+  CHECK(named("clamp:0.99:compensated:quantized").compensation == Compensation::quantized);
+  for (const char* name :
+       {"clamp", "clamp:", "clamp:0.5", "clamp:1.01", "clamp:nan",
+        "clamp:0.99:", "clamp:0.99:static", "clamp:-0.9", "clamp:0.9x",
+        "clamp:0.9:compensated:", "clamp:0.9:quantized", "clamp:0.9:compensated:original",
+        "clamp:0.9:compensated:quantized:", "clamp::compensated"}) {
     INFO(name);
     CHECK(!transform_from_name(name));
   }
@@ -200,13 +205,16 @@ TEST_CASE("a compensated product of exact codes is the product, on either side a
   GemmSpec gemm;
   gemm.accumulator = Accumulator::ideal_exact;
   gemm.output = DType::f32;
+  const bool by_codes = GENERATE(false, true);
   for (const bool transpose : {false, true}) {
-    Clamped wide(whole("clamp:0.95:compensated"), m, k);
+    Clamped wide(whole(by_codes ? "clamp:0.95:compensated:quantized" : "clamp:0.95:compensated"), m,
+                 k);
     Operand plain(whole("none"), n, k);
     const TensorView wide_source = transpose ? a_turned.view() : a.view();
-    const TensorView plain_source = transpose ? b_turned.view() : b.view();
+    TensorView plain_source = transpose ? b_turned.view() : b.view();
     cpu::run(ops::Quantize{wide_source, transpose, kKey, {}, wide});
     cpu::run(ops::Quantize{plain_source, transpose, kKey, {}, plain});
+    if (by_codes) plain_source = {};  // is not read
     reference::FloatMatrix left(m, n), right(n, m), alone(m, n);
     cpu::run(ops::Gemm{gemm, wide, plain, {}, false, left.view()});
     cpu::run(ops::Gemm{gemm, wide, plain, {}, false, alone.view()});
@@ -230,15 +238,52 @@ TEST_CASE("a compensated product of exact codes is the product, on either side a
   }
 }
 
+TEST_CASE("in a product residuals meet the codes before rows are rotated back, tensors after") {
+  const std::int64_t m = 16, n = 9, k = 64;
+  Matrix a = whole_numbers(m, k, 1, 20), b = rare_outliers(n, k, 2);
+  for (std::int64_t i = 0; i < m * k; ++i) a.set(i / k, i % k, 2.0f * a.at(i / k, i % k));
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_exact;
+  gemm.output = DType::f32;
+  for (const char* word : {"clamp:0.95:compensated", "clamp:0.95:compensated:quantized"}) {
+    INFO(word);
+    Operand rotated(whole("left:hadamard:4:+--+"), m, k);
+    Clamped clamped(whole(word), n, k);
+    cpu::run(ops::Quantize{a.view(), false, kKey, {}, rotated});
+    cpu::run(ops::Quantize{b.view(), false, kKey, {}, clamped});
+    reference::FloatMatrix d(m, n);
+    const ops::Product product{
+        {gemm, rotated, clamped, {}, false, d.view()}, a.view(), false, b.view(), false};
+    product.for_each_part([](const auto& part) { cpu::run(part); });
+    int wrong = 0;
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        float exact = 0.0f;
+        for (std::int64_t p = 0; p < k; ++p) exact += a.at(i, p) * b.at(j, p);
+        wrong += at(d.view(), i, j) != exact;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("compensation rounds as it says: products, sums in ascending K, the result") {
+  const bool by_codes = GENERATE(false, true);
   const std::int64_t m = 6, n = 5, k = 48;
   Matrix a(DType::f32, m, k), b(DType::bf16, n, k);
   fill_wide(a, 5);
   fill_wide(b, 6);
   for (std::int64_t p = 0; p < k; ++p) a.set(4, p, 0.0f);  // a row without outliers
-  Clamped left(quantizer(numerics::kE4M3, "clamp:0.8:compensated"), m, k);
-  Operand right(quantizer(numerics::kE4M3, "none"), n, k);
+  Clamped left(quantizer(numerics::kE4M3,
+                         by_codes ? "clamp:0.8:compensated:quantized" : "clamp:0.8:compensated"),
+               m, k);
+  Operand right(quantizer(numerics::kE4M3, "none", {1, 16}), n, k);
   cpu::run(ops::Quantize{a.view(), false, kKey, {}, left});
+  cpu::run(ops::Quantize{b.view(), false, kKey, {}, right});
+  const auto other_at = [&](std::int64_t j, std::int64_t p) {
+    if (!by_codes) return b.at(j, p);
+    return right.scale(j, p / 16) * numerics::decode(numerics::kE4M3, right.code(j, p));
+  };
   const ClampBounds bounds = sorted_bounds(a, 0.8);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Matrix d(dtype, m, n), start(dtype, m, n);
@@ -254,7 +299,7 @@ TEST_CASE("compensation rounds as it says: products, sums in ascending K, the re
         for (std::int64_t p = 0; p < k; ++p) {
           const float residual = a.at(i, p) - std::clamp(a.at(i, p), bounds.lower, bounds.upper);
           if (residual == 0.0f) continue;
-          const volatile float product = residual * b.at(j, p);
+          const volatile float product = residual * other_at(j, p);
           sum = sum + product;
           any = true;
         }

@@ -489,6 +489,62 @@ TEST_CASE("left transforms are taken out of the product") {
   }
 }
 
+TEST_CASE("quantizing codes of one scale again in their space gives the same codes") {
+  // Two rounding errors of the scale move no value of a code across the middle to the next one.
+  int scales = 0;
+  for (const numerics::FormatSpec& format : {numerics::kE4M3, numerics::kInt8, numerics::kE3M2}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      QuantSpec spec;
+      spec.format = format;
+      spec.scale_source = ScaleSource::current;
+      spec.scale.arithmetic = numerics::ScaleArithmetic::dec_div;
+      QuantSpec rotated = spec;
+      rotated.transform = named("hadamard:full:drawn");
+      Matrix x = with_outliers(24, 96, seed), values(DType::f32, 24, 96);
+      Operand first(rotated, 24, 96), again(spec, 96, 24);
+      cpu::run(ops::Quantize{x.view(), false, kKey, {}, first});
+      cpu::run(ops::Dequantize{first, false, values.view(), true});
+      cpu::run(ops::Quantize{values.view(), true, kKey, {}, again});
+      const QuantizedOperand &a = first, &b = again;
+      int wrong = 0;
+      for (std::int64_t r = 0; r < 24; ++r) {
+        for (std::int64_t k = 0; k < 96; ++k) {
+          wrong += a.element<std::uint8_t>(r, k) != b.element<std::uint8_t>(k, r);
+        }
+      }
+      INFO(format_name(format) << " seed " << seed);
+      CHECK(wrong == 0);
+      const float before = a.scales.row<float>(0)[0], after = b.scales.row<float>(0)[0];
+      CHECK(std::fabs(after - before) <= 0x1p-23f * before);
+      scales += after == before;
+    }
+  }
+  CHECK(scales >= 45);  // most scales are the same too
+}
+
+TEST_CASE("an operand leaves the space of its source when it is read back") {
+  QuantSpec spec;
+  spec.format = numerics::kInt8;
+  spec.scale_source = ScaleSource::static_scale;
+  QuantSpec rotated = spec, turned = spec;
+  rotated.transform = named("hadamard:16:drawn");
+  turned.transform = named("hadamard:4:+-");
+  Matrix x = whole_numbers(16, 32, 3, 1), values(DType::f32, 16, 32), back(DType::f32, 16, 32);
+  for (std::int64_t i = 0; i < 16 * 32; ++i) x.set(i / 32, i % 32, 8.0f * x.at(i / 32, i % 32));
+  Operand first(rotated, 16, 32), second(turned, 32, 16);
+  cpu::run(ops::Quantize{x.view(), false, kKey, {}, first});
+  cpu::run(ops::Dequantize{first, false, values.view(), true});
+  CHECK(values.at(3, 4) != x.at(3, 4));
+  QuantizedOperand in_space = second;
+  in_space.source_space = static_cast<QuantizedOperand&>(first).own_space();
+  cpu::run(ops::Quantize{values.view(), true, {}, {}, in_space});
+  cpu::run(ops::Dequantize{in_space, true, back.view()});
+  int wrong = 0;
+  for (std::int64_t i = 0; i < 16 * 32; ++i)
+    wrong += back.at(i / 32, i % 32) != x.at(i / 32, i % 32);
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a product that something follows is finished apart before it is added") {
   Matrix x = with_outliers(48, 64, 1), w = with_outliers(32, 64, 2);
   GemmSpec gemm;

@@ -98,7 +98,7 @@ QuantSpec draw_spec(Draw& draw) {
   spec.transform = *transform_from_name(draw.mostly<std::string>(
       {"none", "hadamard:16", "hadamard:full", "hadamard:16:drawn", "hadamard:32:+-+-:after",
        "left:hadamard:16:drawn", "smooth:0.5", "smooth:0.1:static", "expand", "clamp:0.99",
-       "clamp:0.9999:compensated"}));
+       "clamp:0.9999:compensated", "clamp:0.999:compensated:quantized"}));
   if (!spec.is_quantized() && spec.transform.is_expansion()) spec.transform = {};  // not for these
   spec.scale = draw_rule(draw);
   spec.scale_source =

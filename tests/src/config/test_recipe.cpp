@@ -269,6 +269,25 @@ TEST_CASE("exceptions: kept layers first, then the first override that matches")
   CHECK(middle.gemm(GemmRole::fprop).accumulator == Accumulator::sm90_wgmma_fp8);
 }
 
+TEST_CASE("in an exception an inherited second orientation ends with the space it was made in") {
+  const std::string rotated =
+      kBase +
+      "[slots.fprop]\nx.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+      "[slots.wgrad.x]\norientation_source = \"transformed\"\n"
+      "[[override]]\nmatch = \"layers.0\"\n";
+  const std::string plain =
+      "slots.fprop.x.transform = \"none\"\nslots.fprop.w.transform = \"none\"\n";
+  const auto source_of = [&](const std::string& exception) {
+    const Recipe recipe = parse_recipe(rotated + exception, "r.toml");
+    return recipe.for_layer("layers.0.mlp.up", 2).slot(Slot::wgrad_x).orientation_source;
+  };
+  CHECK(source_of("") == OrientationSource::transformed);
+  CHECK(source_of(plain) == OrientationSource::high_precision);
+  CHECK(source_of("slots.wgrad.x.format = \"e5m2\"\n") == OrientationSource::transformed);
+  CHECK_THROWS_WITH(source_of(plain + "slots.wgrad.x.orientation_source = \"transformed\"\n"),
+                    Catch::Contains("transform of fprop.x is none"));
+}
+
 TEST_CASE("patterns of layers are read at once, whatever they list") {
   const auto accepted = [](const std::string& pattern) {
     const std::string text = kBase + "[[override]]\nmatch = \"" + pattern + "\"\n";
@@ -401,7 +420,14 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
        {"r.toml:9:1", "slots.fprop.x.estimator", "what is not clamped"}},
       {kBase + "[slots.fprop.x]\nestimator = \"clip_mask\"\n"
                "[slots.dgrad.dy]\ntransform = \"left:hadamard:16\"\n",
-       {"r.toml:8:1", "slots.fprop.x.estimator", "left:hadamard:16 of dgrad.dy"}},
+       {"r.toml:8:1", "slots.fprop.x.estimator", "rows of dgrad.dy"}},
+      {kBase + "[slots.fprop]\nx.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+               "x.estimator = \"clip_mask\"\n",
+       {"slots.fprop.x.estimator", "space of hadamard:16", "transformed\" in dgrad.w"}},
+      {kBase + "[slots.fprop.w]\nestimator = \"clip_mask\"\n"
+               "[slots.dgrad]\ndy.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+               "[slots.wgrad.dy]\norientation_source = \"transformed\"\n",
+       {"slots.fprop.w.estimator", "rows of wgrad.dy"}},
       {kBase + "[slots.x]\nscale_statistic = \"std:3\"\n",
        {"r.toml:8:1", "slots.fprop.x.scale_statistic", "std:3 of tile tensor", "1024"}},
       {kBase + "[slots.x]\ntile = \"1x1056\"\nscale_statistic = \"std:3\"\n",
@@ -421,6 +447,26 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[slots.x]\nscale_source = \"delayed\"\ntile = \"row\"\n",
        {"r.toml:8:1", "slots.fprop.x.scale_source", "one history a tensor", "tile = \"tensor\""}},
       {kBase + "[slots.x]\nweight_source = \"master\"\n", {"weight_source", "only w"}},
+      {kBase + "[slots.wgrad.x]\norientation_source = \"transformed\"\n",
+       {"r.toml:8:1", "slots.wgrad.x.orientation_source", "transform of fprop.x is none",
+        "accepted: requantized"}},
+      {kBase + "[slots.x]\ntransform = \"clamp:0.99\"\n"
+               "[slots.wgrad.x]\norientation_source = \"transformed\"\n",
+       {"r.toml:10:1", "slots.wgrad.x.orientation_source", "transform of fprop.x is clamp:0.99"}},
+      {kBase + "[slots.dgrad.dy]\ntransform = \"left:hadamard:16\"\n"
+               "[slots.wgrad.dy]\norientation_source = \"transformed\"\n",
+       {"r.toml:10:1", "transform of dgrad.dy is left:hadamard:16"}},
+      {kBase + "[slots.fprop]\nx.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+               "[slots.wgrad.x]\norientation_source = \"transformed\"\n"
+               "transform = \"left:hadamard:16\"\n",
+       {"r.toml:12:1", "slots.wgrad.x.transform", "transformed already"}},
+      {kBase + "[slots.fprop.x]\nformat = \"bf16\"\n[gemm.fprop]\naccumulator = \"sm90_bf16\"\n"
+               "[slots.wgrad.x]\norientation_source = \"transformed\"\n",
+       {"slots.wgrad.x.orientation_source", "fprop.x is bf16"}},
+      {kBase + "[slots.fprop]\nx.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+               "[slots.wgrad]\nx.orientation_source = \"transformed\"\n"
+               "x.transform = \"smooth:0.5\"\ndy.transform = \"smooth:0.5\"\n",
+       {"slots.wgrad.x.orientation_source", "wgrad.x has the transform smooth:0.5"}},
       {kBase + "[slots.fprop.x]\norientation_source = \"requantized\"\n",
        {"orientation_source", "second orientations"}},
       {kBase + "[slots.wgrad.x]\norientation_source = \"dequantized\"\n",
