@@ -33,7 +33,49 @@ void draw_factor(CaseDraw& draw, QuantSpec spec, const char* estimator) {
            });
 }
 
+/// Of a product's operands with codes of any bits, in the space of the estimated operand.
+void draw_estimated_product(CaseDraw& draw, const char* estimator, const char* transform) {
+  QuantSpec spec = quantized_behind(transform, numerics::kE2M1, {1, 32});
+  spec.estimator = estimator_from_name(estimator).value();
+  const QuantSpec codes = quantized(numerics::kE4M3, {0, 0});
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::sm90_wgmma_fp8;
+  gemm.output = DType::f32;
+  const MatrixShape s = draw.shape();
+  const std::int64_t m = s.rows, n = draw_length(draw, spec.transform, s.cols);
+  const std::int64_t k = draw.integer(1, 90);
+  const bool adds = draw.one_in(2);
+  const RandomKey key{7, draw.word(), 3, 0, draw.word() % 100};
+  draw.add(fmt::format("product with {} {}", estimator, label(spec)),
+           fmt::format("({}, {}, {}){}", m, n, k, adds ? " accumulated" : ""),
+           {draw.ordinary(DType::f32, m, k), draw.ordinary(DType::f32, n, k),
+            codes_of(draw, codes, m, k), scales_of(draw, codes, m, k), codes_of(draw, codes, n, k),
+            scales_of(draw, codes, n, k), draw.values(DType::bf16, m, n, false),
+            draw_scales(draw, spec, m, n), updated(draw.values(DType::f32, m, n, false)),
+            draw.output(DType::f32, adds ? m : 1, adds ? n : 1)},
+           [=](Backend& backend, const Views& t) {
+             QuantizedOperand a = operand_at(codes, m, k, t, 2);
+             QuantizedOperand b = operand_at(codes, n, k, t, 4);
+             backend.run(ops::Quantize{t[0], false, key, {}, a});
+             backend.run(ops::Quantize{t[1], false, key, {}, b});
+             QuantizedOperand estimated = QuantizedOperand::without_memory(spec, m, n);
+             estimated.key = key;
+             estimated.scales = t[7];
+             if (spec.transform) b.source_space = estimated.own_space();
+             ops::Product product{{gemm, a, b, {}, adds, t[8]}};
+             product.estimated = &estimated;
+             product.estimated_source = t[6];
+             if (adds) product.apart = t[9];
+             backend.run(product);
+           });
+}
+
 }  // namespace
+
+void draw_estimated_products(CaseDraw& draw) {
+  draw_estimated_product(draw, "clip_mask", "hadamard:32:drawn");
+  draw_estimated_product(draw, "dge:5:3", "none");
+}
 
 template <>
 void draw_cases<ops::EstimatorFactor>(CaseDraw& draw) {

@@ -51,6 +51,9 @@ HostTensor bounds_of(CaseDraw& draw);
 /// Room for an OperandStatistics.
 HostTensor record_of(CaseDraw& draw);
 
+/// The cases of ops::Product with an estimator.
+void draw_estimated_products(CaseDraw& draw);
+
 /// " transposed" or nothing, for messages.
 inline const char* orientation_name(bool transpose) { return transpose ? " transposed" : ""; }
 

@@ -208,6 +208,7 @@ void draw_cases<ops::Product>(CaseDraw& draw) {
   draw_product(draw, fp8_gemm(), rotated.left, rotated.pattern, Sum::accumulated);
   draw_product(draw, fp8_gemm(), clamped.plain, clamped.by_row, Sum::accumulated);
   draw_product(draw, fp8_gemm(), rotated.plain, clamped.plain, Sum::accumulated);
+  draw_estimated_products(draw);
   // Values that are undone before they are multiplied.
   const QuantSpec logarithms = quantized(numerics::kLogFmt8, {1, 64});
   draw_product(draw, {}, logarithms, logarithms);

@@ -193,20 +193,25 @@ void validate_estimator(const LinearRecipe& recipe, Slot slot, const std::string
                "format and transform");
   }
   const GemmRole role = gradient_role(slot);
-  if (spec.transform) {
+  const Slot b = b_slot(role);
+  const bool is_in_space = recipe.slot(b).orientation_source == OrientationSource::transformed;
+  if (spec.transform && !is_in_space) {
     refuse(where, key,
            name + " is in the space of " + transform_name(spec.transform) + ", the product of " +
-               gemm_role_name(role) + " is not; accepted: ste, or transform = \"none\"");
+               gemm_role_name(role) +
+               " is not; accepted: ste, transform = \"none\", or orientation_source = "
+               "\"transformed\" in " +
+               slot_name(b));
   }
-  for (const Slot operand : {a_slot(role), b_slot(role)}) {
-    const Transform& transform = recipe.slot(operand).transform;
-    if (!transform.left) continue;
+  for (const Slot operand : {a_slot(role), b}) {
+    const QuantSpec& other = recipe.slot(operand);
+    const bool is_transformed =
+        operand != b && other.orientation_source == OrientationSource::transformed;
+    if (!other.transform.left && !is_transformed) continue;
     refuse(where, key,
-           name + " comes before the transform " + transform_name(transform) + " of " +
-               slot_name(operand) +
-               " is taken out of the product; accepted: ste, or no left "
-               "transform in " +
-               gemm_role_name(role));
+           name + " comes before the transform of the rows of " + slot_name(operand) +
+               " is taken out of the product; accepted: ste, or rows of " + slot_name(operand) +
+               " without a transform");
   }
 }
 

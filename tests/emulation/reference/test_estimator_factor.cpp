@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/cpu/cpu_backend.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/spec/estimator.hpp"
 #include "tests/emulation/reference/transform_case.hpp"
@@ -108,6 +109,51 @@ TEST_CASE("an operand without a scale is in units of 1") {
   CHECK(stored(gradient, DType::f32, 0, 0) == 2.0f);
   CHECK(stored(gradient, DType::f32, 0, 1) == 0.0f);
   CHECK(stored(gradient, DType::f32, 0, 2) == 0.0f);
+}
+
+TEST_CASE("a product is multiplied by the factors in the space of its columns, then taken back") {
+  const std::int64_t m = 8, n = 32, k = 16;
+  Matrix a = whole_numbers(m, k, 1, 3), b = whole_numbers(n, k, 2, 3), x(DType::f32, m, n);
+  fill_wide(x, 3);
+  QuantSpec plain = quantizer(numerics::kInt8, {}, "ste");
+  plain.scale_source = ScaleSource::static_scale;
+  QuantSpec masked = quantizer(numerics::kE2M1, {1, 32}, "clip_mask", "hadamard:16:drawn");
+  masked.scale.format = numerics::ScaleFormat::e8m0;
+  masked.scale.rounding = numerics::ScaleRounding::ocp_floor;
+  Operand left(plain, m, k), right(plain, n, k), estimated(masked, m, n);
+  cpu::run(ops::Quantize{a.view(), false, kKey, {}, left});
+  cpu::run(ops::Quantize{b.view(), false, kKey, {}, right});
+  cpu::run(ops::Quantize{x.view(), false, kKey, {}, estimated});
+  right.source_space = estimated.own_space();
+  GemmSpec gemm;
+  gemm.accumulator = Accumulator::ideal_exact;
+  gemm.output = DType::f32;
+  Matrix product(DType::f32, m, n), apart(DType::f32, m, n), sum = whole_numbers(m, n, 4, 9);
+  Matrix expected(DType::f32, m, n), added = whole_numbers(m, n, 4, 9);
+  cpu::CpuBackend backend(1);
+  ops::Product op{{gemm, left, right, {}, false, product.view()}};
+  op.estimated = &estimated;
+  op.estimated_source = x.view();
+  backend.run(op);
+  op.gemm.accumulate = true;
+  op.gemm.d = sum.view();
+  op.apart = apart.view();
+  CHECK(op.is_apart());
+  backend.run(op);
+  cpu::run(ops::Gemm{gemm, left, right, {}, false, expected.view()});
+  cpu::run(ops::EstimatorFactor{estimated, x.view(), expected.view()});
+  cpu::run(ops::RotateBack{left, right, expected.view()});
+  std::int64_t wrong = 0, nonzero = 0;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      const float value = at(expected.view(), i, j);
+      wrong += at(product.view(), i, j) != value;
+      wrong += at(sum.view(), i, j) != added.at(i, j) + value;
+      nonzero += value != 0.0f;
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(nonzero > m * n / 2);
 }
 
 TEST_CASE("what has no factor is refused") {

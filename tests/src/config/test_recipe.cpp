@@ -420,7 +420,14 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
        {"r.toml:9:1", "slots.fprop.x.estimator", "what is not clamped"}},
       {kBase + "[slots.fprop.x]\nestimator = \"clip_mask\"\n"
                "[slots.dgrad.dy]\ntransform = \"left:hadamard:16\"\n",
-       {"r.toml:8:1", "slots.fprop.x.estimator", "left:hadamard:16 of dgrad.dy"}},
+       {"r.toml:8:1", "slots.fprop.x.estimator", "rows of dgrad.dy"}},
+      {kBase + "[slots.fprop]\nx.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+               "x.estimator = \"clip_mask\"\n",
+       {"slots.fprop.x.estimator", "space of hadamard:16", "transformed\" in dgrad.w"}},
+      {kBase + "[slots.fprop.w]\nestimator = \"clip_mask\"\n"
+               "[slots.dgrad]\ndy.transform = \"hadamard:16\"\nw.transform = \"hadamard:16\"\n"
+               "[slots.wgrad.dy]\norientation_source = \"transformed\"\n",
+       {"slots.fprop.w.estimator", "rows of wgrad.dy"}},
       {kBase + "[slots.x]\nscale_statistic = \"std:3\"\n",
        {"r.toml:8:1", "slots.fprop.x.scale_statistic", "std:3 of tile tensor", "1024"}},
       {kBase + "[slots.x]\ntile = \"1x1056\"\nscale_statistic = \"std:3\"\n",
