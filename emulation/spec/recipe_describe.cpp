@@ -130,7 +130,9 @@ void warn_of_range(Slot slot, const QuantSpec& spec, std::vector<std::string>& o
   const bool rounds_down = rounding == ScaleRounding::nearest ||
                            rounding == ScaleRounding::ocp_floor ||
                            rounding == ScaleRounding::even || rounding == ScaleRounding::floor;
-  if (spec.scale_source == ScaleSource::current && spec.scale.is_power_of_two() && rounds_down) {
+  // A factor of 4/3 makes up for floor(log2 amax) in FP4.
+  const bool may_saturate = spec.scale.is_power_of_two() && rounds_down && spec.scale.factor <= 1;
+  if (spec.scale_source == ScaleSource::current && may_saturate) {
     out.push_back(
         fmt::format("{}: scale rounding {} may round the scale down, so the largest "
                     "values of a tile saturate",

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/config.hpp"
@@ -122,6 +123,25 @@ const Feature kFeatures[] = {
      "[slots.fprop.x]\ntransform = \"clamp:0.99\"\n"},
     {"fp4_direct", "fprop.x", "e2m1/row/fp32",
      "[slots.fprop.x]\ntransform = \"clamp:0.99:compensated\"\n"},
+    {"fp4_dge", "fprop.x", "e2m1/row/fp32", "[slots.fprop.x]\ntransform = \"clamp:0.99\"\n"},
+    {"fp4_dge_occ", "fprop.x", "e2m1/row/fp32/clamp:0.99:compensated:quantized",
+     "[slots.fprop.x]\ntransform = \"clamp:0.99:compensated\"\n"},
+    {"quartet", "fprop.x",
+     "e2m1/1x32/e8m0/scale_rounding:nearest/amax_epsilon:6e-08/epsilon_mode:add/std:2.9224787/"
+     "ties_down/hadamard:32",
+     "[slots.fprop.x]\nscale_rounding = \"floor\"\n"},
+    {"quartet", "wgrad.x",
+     "e2m1/1x32/pow2/ocp_floor/scale_factor:1.3333334/stochastic/hadamard:32:drawn",
+     "[slots.default]\nscale_factor = 1.0\n"},
+    {"quartet_nearest", "dgrad.w",
+     "e2m1/1x32/pow2/ocp_floor/scale_factor:1.3333334/hadamard:32:drawn",
+     "[slots.default]\nrounding = \"stochastic\"\n"},
+    {"quartet_forward", "fprop.w",
+     "e2m1/1x32/e8m0/scale_rounding:nearest/amax_epsilon:6e-08/epsilon_mode:add/std:2.9224787/"
+     "ties_down/hadamard:32",
+     "[slots.default]\nscale_statistic = \"amax\"\n"},
+    {"quartet_no_hadamard", "dgrad.w", "e2m1/1x32/pow2/ocp_floor/scale_factor:1.3333334/stochastic",
+     "[slots.dgrad]\ndy.transform = \"hadamard:32\"\nw.transform = \"hadamard:32\"\n"},
     {"halo0_fp8", "fprop.x", "e4m3fn/tensor/fp32/dec_div",
      "[slots.fprop]\nx.transform = \"hadamard:full\"\nw.transform = \"hadamard:full\"\n"},
     {"halo1_fp8", "dgrad.w", "e4m3fn/tensor/fp32/dec_div, transformed",
@@ -167,6 +187,28 @@ TEST_CASE("each system's recipe has what defines the system, and a change of it 
     CHECK(label_at(recipe, feature.where, feature.layer) == feature.expected);
     CHECK(label_at(other, feature.where, feature.layer) != feature.expected);
   }
+}
+
+TEST_CASE("recipes have the estimators of their systems, and read codes where those are") {
+  const auto of = [](const char* recipe, Slot slot) {
+    return load_recipe(recipe).linear.slot(slot);
+  };
+  for (const char* name :
+       {"quartet", "quartet_nearest", "quartet_forward", "quartet_no_hadamard"}) {
+    INFO(name);
+    CHECK(estimator_name(of(name, Slot::fprop_x).estimator) == "clip_mask");
+    CHECK(estimator_name(of(name, Slot::fprop_w).estimator) == "clip_mask");
+    const OrientationSource source = std::string(name) == "quartet_no_hadamard"
+                                         ? OrientationSource::requantized
+                                         : OrientationSource::transformed;
+    CHECK(of(name, Slot::wgrad_x).orientation_source == source);
+    CHECK(of(name, Slot::dgrad_w).orientation_source == source);
+  }
+  for (const char* name : {"fp4_dge", "fp4_dge_occ"}) {
+    CHECK(estimator_name(of(name, Slot::fprop_w).estimator) == "dge:5:3");
+    CHECK(estimator_name(of(name, Slot::fprop_x).estimator) == "ste");
+  }
+  CHECK(estimator_name(of("fp4_occ", Slot::fprop_w).estimator) == "ste");
 }
 
 // Renewed by `fp8lab recipes show NAME` of every recipe, in the order of their names.
