@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/estimator.hpp"
 #include "src/config/config.hpp"
+#include "src/model/linear.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;
@@ -122,6 +125,68 @@ TEST_CASE("a clip mask stops the gradient of what is clipped") {
     norms += !zeros(through.values[p]);
   }
   CHECK(norms > 0);
+}
+
+/// A layer whose x has an estimator, in buffers that it shares with others.
+struct MaskedLayer {
+  static constexpr std::int64_t kTokens = 8, kIn = 32, kOut = 16;
+
+  MaskedLayer(Backend& backend, Workspace& workspace, std::uint32_t index) {
+    const Recipe recipe = parse_recipe(
+        "name = \"t\"\n[slots.default]\nformat = \"bf16\"\n[slots.fprop]\n"
+        "x = { format = \"e2m1\", tile = \"1x32\", scale_format = \"pow2\", "
+        "scale_rounding = \"ocp_floor\", estimator = \"clip_mask\" }\nw.format = \"e2m1\"\n"
+        "[gemm]\naccumulator = \"sm90_bf16\"\nschedule = \"promote:32\"\noutput = \"bf16\"\n",
+        "t.toml");
+    weight.tensors.master = filled(backend, kOut, kIn, 1.0f);
+    weight.tensors.gradient = backend.allocate(DType::f32, kOut, kIn);
+    y = backend.allocate(DType::bf16, kTokens, kOut);
+    dx = backend.allocate(DType::bf16, kTokens, kIn);
+    linear = std::make_unique<Linear>(backend, workspace, "masked", index, recipe.linear, weight,
+                                      nullptr, kTokens, Purpose::training, false);
+  }
+  /// Whole numbers from -7 to 7 times `size`.
+  static TensorView filled(Backend& backend, std::int64_t rows, std::int64_t cols, float size) {
+    std::vector<std::uint16_t> values;
+    for (std::int64_t i = 0; i < rows * cols; ++i) {
+      values.push_back(numerics::to_bf16(size * static_cast<float>(i * 37 % 15 - 7)));
+    }
+    const TensorView view = backend.allocate(DType::bf16, rows, cols);
+    backend.upload(view, values.data());
+    return view;
+  }
+  std::vector<float> input_gradient(Backend& backend) const {
+    std::vector<float> values(static_cast<std::size_t>(dx.size()));
+    download_floats(backend, dx, values);
+    return values;
+  }
+
+  Parameter weight;
+  TensorView y, dx;
+  std::unique_ptr<Linear> linear;
+};
+
+TEST_CASE("scales of x wait for the backward pass, whatever other layers do in between") {
+  const auto gradient = [](bool interrupted) {
+    const std::unique_ptr<Backend> backend = make_backend("cpu", 1);
+    Workspace workspace(*backend);
+    MaskedLayer first(*backend, workspace, 1), second(*backend, workspace, 2);
+    workspace.allocate();
+    constexpr std::int64_t kTokens = MaskedLayer::kTokens;
+    const TensorView x = MaskedLayer::filled(*backend, kTokens, MaskedLayer::kIn, 1.0f);
+    const TensorView large = MaskedLayer::filled(*backend, kTokens, MaskedLayer::kIn, 1024.0f);
+    const TensorView dy = MaskedLayer::filled(*backend, kTokens, MaskedLayer::kOut, 1.0f);
+    for (const MaskedLayer* layer : {&first, &second}) layer->linear->prepare_weights({});
+    first.linear->forward({}, x, first.y);
+    if (interrupted) second.linear->forward({}, large, second.y);
+    first.linear->backward({}, x, dy, first.dx);
+    return first.input_gradient(*backend);
+  };
+  const std::vector<float> alone = gradient(false);
+  CHECK(gradient(true) == alone);
+  // The scale of every group is 1, so that 6 and 7 are masked: 4 of 15 elements.
+  CHECK(std::count(alone.begin(), alone.end(), 0.0f) > 20);
+  CHECK(std::count(alone.begin(), alone.end(), 0.0f) < 200);
 }
 
 }  // namespace
