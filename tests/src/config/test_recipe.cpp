@@ -43,7 +43,6 @@ TEST_CASE("every built-in recipe is valid, named as its file and summarised in o
     CHECK(recipe.name == name);
     CHECK_FALSE(recipe.summary.empty());
     CHECK(recipe.summary.find('\n') == std::string::npos);
-    CHECK(recipe.linear.gemm(GemmRole::wgrad).output == DType::f32);
     CHECK_NOTHROW(validate(recipe.high_precision, name));
     CHECK(describe(recipe).find(recipe.hash) != std::string::npos);
     hashes.push_back(recipe.hash);
