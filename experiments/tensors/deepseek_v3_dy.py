@@ -44,17 +44,18 @@ EXPERIMENT = Experiment(
     title="DeepSeek-V3: gradients in 1x128 or 128x128",
     stated="""
 The report (appendix B.2) finds that gradients quantized in blocks of 128 x 128, as weights are,
-make a model of 16 billion parameters diverge after 300 billion tokens, and lays it to gradients that
-are large for some tokens: a block of tokens has one scale. Measured here: dx = dy w of 512 tokens, 512
-outputs and 256 inputs, dy standard normal, each token times a power of two drawn uniformly from a
-range of octaves, both operands in E4M3 with FP32 scales, w in 128 x 128. The error is that of a
-token's dx in the 2-norm, at the ninth decile of the tokens; beside it the elements of dy that
-become zero.
+make a model of 16 billion parameters diverge after 300 billion tokens, and lays it to gradients
+that are large for some tokens: a block of tokens has one scale. Measured here: dx = dy w of 512
+tokens, 512 outputs and 256 inputs, dy standard normal, each token times a power of two drawn
+uniformly from a range of octaves, both operands in E4M3 with FP32 scales, w in 128 x 128. The
+error is that of a token's dx in the 2-norm, at the ninth decile of the tokens; beside it the
+elements of dy that become zero.
 
-Stated before the first run: groups of a token are not touched by the range (from 0 to 20 octaves
-the error grows by less than a fifth); blocks are within a tenth of them up to 8 octaves, as E4M3 has 17
-octaves itself, and at least three times as bad at 20. (The median token, looked at first, is worse
-by a fourteenth only: four fifths of the tokens are within the range of their block.)
+Stated before the first run: groups of a token are not touched by the range (from 0 to 20
+octaves the error grows by less than a fifth); blocks are within a tenth of them up to 8
+octaves, as E4M3 has 17 octaves itself, and at least three times as bad at 20. (The median
+token, looked at first, is worse by a fourteenth only: four fifths of the tokens are within the
+range of their block.)
 """,
     seeds=8,
     measure=measure,
@@ -76,10 +77,12 @@ by a fourteenth only: four fifths of the tokens are within the range of their bl
     ],
     caption="error of dx and zeros of dy over the range of gains; bars are 95 % over seeds.",
     remarks="""
-- Groups of a token do not notice the range at all. Blocks lose nothing up to 12 octaves, 0.3 % of
-  the elements there, and are useless to a tenth of the tokens at 20, where a fifth of dy is flushed.
-- So blocks fail where gradients of tokens of one block differ by more than a factor of about 2^16.
-  That is what the report's explanation needs; whether large models have such gradients is not shown here.
+- Groups of a token do not notice the range at all. Blocks lose nothing up to 12 octaves, 0.3 %
+  of the elements there, and are useless to a tenth of the tokens at 20, where a fifth of dy is
+  flushed.
+- So blocks fail where gradients of tokens of one block differ by more than a factor of about
+  2^16. That is what the report's explanation needs; whether large models have such gradients is
+  not shown here.
 """,
 )
 

@@ -146,13 +146,13 @@ const Feature kFeatures[] = {
     {"halo0_fp8", "fprop.x", "e4m3fn/tensor/fp32/dec_div",
      "[slots.fprop]\nx.transform = \"hadamard:full\"\nw.transform = \"hadamard:full\"\n"},
     {"halo1_fp8", "dgrad.w", "e4m3fn/tensor/fp32/dec_div, transformed",
-     "[slots.w]\norientation_source = \"high_precision\"\n"},
+     "[slots.dgrad.w]\norientation_source = \"high_precision\"\n"},
     {"halo1_fp6", "wgrad.x", "e3m2/tensor/fp32/dec_div, transformed",
-     "[slots.x]\norientation_source = \"requantized\"\n"},
+     "[slots.wgrad.x]\norientation_source = \"requantized\"\n"},
     {"halo1_alternative_fp8", "wgrad.x", "e4m3fn/tensor/fp32/dec_div",
-     "[slots.x]\norientation_source = \"transformed\"\n"},
+     "[slots.wgrad.x]\norientation_source = \"transformed\"\n"},
     {"halo2_fp8", "dgrad.w", "e4m3fn/tensor/fp32/dec_div, transformed",
-     "[slots.w]\norientation_source = \"high_precision\"\n"},
+     "[slots.dgrad.w]\norientation_source = \"high_precision\"\n"},
     {"halo2_int8", "dgrad.dy", "int8/tensor/fp32/dec_div/left:hadamard:full",
      "[slots.dgrad.dy]\ntransform = \"none\"\n"},
     {"halo1_int8", "fprop.w", "int8/tensor/fp32/dec_div/hadamard:full",
@@ -247,6 +247,7 @@ TEST_CASE("the table of systems has every system of a recipe, and pages that exi
   for (std::size_t at = table.find(opening); at != std::string::npos;
        at = table.find(opening, at + 1)) {
     const std::size_t begin = at + 1, end = table.find('`', begin);
+    if (end == at + opening.size()) continue;  // the folder itself
     INFO(table.substr(begin, end - begin));
     const std::filesystem::path page = experiments + table.substr(begin, end - begin);
     CHECK(std::filesystem::exists(std::filesystem::is_directory(page) ? page / "README.md" : page));
