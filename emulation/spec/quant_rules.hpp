@@ -21,9 +21,8 @@ struct QuantRefusal {
 ///   without a scale rule, and expand fits values to e4m3fn;
 /// - two-level scales are those of current tiles smaller than the tensor, and only they choose
 ///   between 6 and 4;
-/// - a standard deviation is that of current tiles of at most 1024 elements, and a factor is that
-/// of
-///   powers of two held in FP32;
+/// - a standard deviation is that of current tiles of at most 1024 elements;
+/// - a factor is that of powers of two held in FP32;
 /// - a history has a step, and a static scale is finite and above 0.
 std::optional<QuantRefusal> refuse_quantizer(const QuantSpec& spec);
 

@@ -16,6 +16,7 @@
 #include "src/cli/progress.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/diagnosis/accumulators.hpp"
+#include "src/diagnosis/estimator_remark.hpp"
 #include "src/diagnosis/known_histories.hpp"
 #include "src/diagnosis/replay.hpp"
 #include "src/diagnosis/step_tensors.hpp"
@@ -248,6 +249,7 @@ std::vector<std::string> remarks(const RecipeReplay& replay) {
                     "checkpoint has none that fit; the first is {}",
                     replay.recipe.name, layers, first_layer));
   }
+  if (const auto remark = estimator_remark(replay.recipe)) sentences.push_back(*remark);
   return sentences;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "emulation/reference/truth_backend.hpp"
+#include "src/diagnosis/estimator_remark.hpp"
 #include "src/diagnosis/known_histories.hpp"
 #include "src/error_sources/partial_quantization.hpp"
 #include "src/train/memory_plan.hpp"
@@ -152,6 +153,7 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
   plan_memory(run.config, stage, recipe, backend);  // refuses what cannot run
   Attribution result;
   const Recipe scaled = with_known_histories(recipe, run, result.remarks);
+  if (const auto remark = estimator_remark(recipe)) result.remarks.push_back(*remark);
   progress("the gradient in double precision");
   GradientError error(backend, run, step, scaled, threads);
   const std::vector<LinearDeclaration>& linears = error.declaration().linears();

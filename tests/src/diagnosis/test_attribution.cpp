@@ -81,6 +81,20 @@ void check_named(const Attribution& attribution, const std::string& of, const st
 
 }  // namespace
 
+TEST_CASE("an estimator is said to be no source of error") {
+  DiagnosedRun run("bf16", kShort);
+  const CheckpointedRun at = run.at_checkpoint();
+  const auto remarks_of = [&](const char* recipe) {
+    return attribute_gradient(run.backend(), at, run.next_step(), load_recipe(recipe), {"scale"}, 2,
+                              [](const std::string&) {})
+        .remarks;
+  };
+  CHECK(remarks_of("fp4_direct").empty());
+  const std::vector<std::string> remarks = remarks_of("fp4_dge");
+  REQUIRE(remarks.size() == 1);
+  CHECK(remarks[0].find("by the estimator dge:5:3 of fprop.w") != std::string::npos);
+}
+
 TEST_CASE("only the groups that are named are attributed, and unknown ones refused") {
   DiagnosedRun run("bf16", kShort);
   const CheckpointedRun at = run.at_checkpoint();

@@ -1,0 +1,16 @@
+// What estimators do to measures of gradients.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "emulation/spec/recipe.hpp"
+
+namespace fp8lab {
+
+/// A sentence for readers of errors under `recipe`, with the first of its estimators; nothing where
+/// it has none. An estimator changes gradients on purpose, and is no source of error that could be
+/// switched off.
+std::optional<std::string> estimator_remark(const Recipe& recipe);
+
+}  // namespace fp8lab
