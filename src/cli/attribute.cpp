@@ -27,7 +27,7 @@ Options attribute_options() {
       "The gradient of one micro-batch of the run's present stage, from its checkpoint, under a\n"
       "recipe and in double precision: how far apart they are, and how much of that is due to "
       "each\n"
-      "source of error, slot, GEMM and layer. On the CPU; some fifty steps of that size");
+      "source of error, slot, GEMM and layer. On the CPU; two gradients for each of these parts");
   options.add("run", value<std::string>(), "RUN, its directory, or CHECKPOINT, beside its run.h5");
   options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
   options.add("group", value<std::vector<std::string>>(),
