@@ -1,5 +1,7 @@
 #include "kernels/quantize/quantize_values.hpp"
 
+#include <bit>
+
 #include "emulation/numerics/tile_codebook.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/rows.cuh"
@@ -53,55 +55,89 @@ __global__ void dequantize_kernel(const __grid_constant__ Decoder decoder, std::
   }
 }
 
-constexpr int kCodebookThreads = 256;  ///< of a tile with a codebook
+constexpr int kCodebookThreads = 256;
+constexpr std::int64_t kWarpTile = 1024;  ///< elements of a tile that one warp takes
 
-/// One block a tile, in the orientation of the operand (reference::quantize_codebooks).
+/// How threads share a tile: `across` neighbours, a power of two, along each row of the tile.
+struct TileTeam {
+  int threads;  ///< of a tile: a warp, or all of a block
+  int across_shift;
+
+  __device__ int tiles_of_block() const { return kCodebookThreads / threads; }
+  /// Calls body(row, col) for the elements of a tile that are the calling thread's.
+  template <class Body>
+  __device__ void for_each(std::int64_t high, std::int64_t wide, const Body& body) const {
+    const int thread = static_cast<int>(threadIdx.x) % threads;
+    const int down = threads >> across_shift, across = 1 << across_shift;
+    for (std::int64_t r = thread >> across_shift; r < high; r += down) {
+      for (std::int64_t c = thread & (across - 1); c < wide; c += across) body(r, c);
+    }
+  }
+};
+
+/// The code of one element, by the cast where the tile's numbers only change its value.
+__device__ std::uint32_t code_in(const numerics::ExpandedTile& book, const Cast& cast, float x,
+                                 std::uint32_t random) {
+  return cast.code(numerics::expand(book.group, x), random);
+}
+__device__ std::uint32_t code_in(const numerics::LogarithmTile& book, const Cast& cast, float x,
+                                 std::uint32_t random) {
+  return book.encode(cast.format, x, {cast.rounding, cast.overflow, random});
+}
+
+/// A team of threads a tile, in the orientation of the operand (reference::quantize_codebooks).
+/// Every thread finds the tile's numbers by itself. Neighbouring warps take tiles whose elements
+/// are neighbours in the source.
 template <class T, class Book>
 __global__ void __launch_bounds__(kCodebookThreads)
     codebook_kernel(Rows<T> source, std::int64_t source_cols, bool transpose, std::int64_t rows,
-                    std::int64_t k, std::int64_t height, std::int64_t width,
+                    std::int64_t k, std::int64_t height, std::int64_t width, TileTeam team,
                     const __grid_constant__ Cast cast, std::uint8_t* codes, std::int64_t stride,
                     float* scales, std::int64_t scale_stride) {
   __shared__ std::uint32_t largest, smallest;
-  __shared__ alignas(Book) std::byte book_memory[sizeof(Book)];
-  const std::int64_t across = (k + width - 1) / width;
-  const std::int64_t i = blockIdx.x / across, j = blockIdx.x % across;
+  const bool whole_block = team.threads == kCodebookThreads;
+  const std::int64_t across = (k + width - 1) / width, down = (rows + height - 1) / height;
+  const std::int64_t tile = std::int64_t{blockIdx.x} * team.tiles_of_block() +
+                            static_cast<int>(threadIdx.x) / team.threads;
+  if (tile >= across * down) return;  // a whole warp, or nobody
+  const std::int64_t i = transpose ? tile % down : tile / across;
+  const std::int64_t j = transpose ? tile / down : tile % across;
   const std::int64_t row0 = i * height, col0 = j * width;
   const std::int64_t high = min(height, rows - row0), wide = min(width, k - col0);
-  if (threadIdx.x == 0) {
-    largest = 0;
-    smallest = ~0u;
-  }
-  __syncthreads();
   const auto value = [&](std::int64_t r, std::int64_t c) {
-    return transpose ? source.load(c, r) : source.load(r, c);
+    return transpose ? source.load(col0 + c, row0 + r) : source.load(row0 + r, col0 + c);
   };
   std::uint32_t above = 0, below = ~0u;
-  for (std::int64_t e = threadIdx.x; e < high * wide; e += blockDim.x) {
-    const std::uint32_t size = float_bits(value(row0 + e / wide, col0 + e % wide)) & 0x7FFFFFFFu;
+  team.for_each(high, wide, [&](std::int64_t r, std::int64_t c) {
+    const std::uint32_t size = float_bits(value(r, c)) & 0x7FFFFFFFu;
     above = max(above, size);
     if (size != 0) below = min(below, size);
-  }
+  });
   above = __reduce_max_sync(kAllLanes, above);
   below = __reduce_min_sync(kAllLanes, below);
-  if (lane_id() == 0) {
-    atomicMax(&largest, above);
-    atomicMin(&smallest, below);
+  if (whole_block) {
+    if (threadIdx.x == 0) {
+      largest = 0;
+      smallest = ~0u;
+    }
+    __syncthreads();
+    if (lane_id() == 0) {
+      atomicMax(&largest, above);
+      atomicMin(&smallest, below);
+    }
+    __syncthreads();
+    above = largest;
+    below = smallest;
   }
-  __syncthreads();
-  Book& book = *reinterpret_cast<Book*>(book_memory);
-  if (threadIdx.x == 0) {
-    book = Book::of(cast.format, bits_float(largest), bits_float(smallest));
-    book.store(scales + i * scale_stride + j, across);
-  }
-  __syncthreads();
-  for (std::int64_t e = threadIdx.x; e < high * wide; e += blockDim.x) {
-    const std::int64_t r = row0 + e / wide, c = col0 + e % wide;
-    RandomWords random(
-        cast, static_cast<std::uint64_t>(transpose ? c * source_cols + r : r * source_cols + c));
-    codes[r * stride + c] = static_cast<std::uint8_t>(
-        book.encode(cast.format, value(r, c), {cast.rounding, cast.overflow, random.next()}));
-  }
+  const Book book = Book::of(cast.format, bits_float(above), bits_float(below));
+  if (threadIdx.x % team.threads == 0) book.store(scales + i * scale_stride + j, across);
+  team.for_each(high, wide, [&](std::int64_t r, std::int64_t c) {
+    const std::int64_t row = row0 + r, col = col0 + c;
+    RandomWords random(cast, static_cast<std::uint64_t>(transpose ? col * source_cols + row
+                                                                  : row * source_cols + col));
+    codes[row * stride + col] =
+        static_cast<std::uint8_t>(code_in(book, cast, value(r, c), random.next()));
+  });
 }
 
 }  // namespace
@@ -128,11 +164,15 @@ void quantize_codebooks(Context& context, const TensorView& source, bool transpo
   const std::int64_t width = tile.cols == 0 ? operand.k : tile.cols;
   const std::int64_t tiles =
       operand.spec.tile_rows(operand.rows) * operand.spec.tile_cols(operand.k);
-  const std::int64_t whole_warps = (height * width + 31) / 32 * 32;
-  const auto threads = static_cast<unsigned>(std::min<std::int64_t>(whole_warps, kCodebookThreads));
+  const bool by_warp = height <= kWarpTile && height * width <= kWarpTile;
+  const int threads = by_warp ? kWarpSize : kCodebookThreads;
+  const auto widest = static_cast<unsigned>(std::min<std::int64_t>(width, threads));
+  const TileTeam team{threads, static_cast<int>(std::bit_width(widest - 1))};
+  const std::int64_t of_block = kCodebookThreads / threads;
+  const auto blocks = static_cast<unsigned>((tiles + of_block - 1) / of_block);
   const auto launch = [&](const auto& rows, auto kernel) {
-    kernel<<<static_cast<unsigned>(tiles), threads, 0, context.stream()>>>(
-        rows, source.cols, transpose, operand.rows, operand.k, height, width,
+    kernel<<<blocks, kCodebookThreads, 0, context.stream()>>>(
+        rows, source.cols, transpose, operand.rows, operand.k, height, width, team,
         cast_of(operand.spec, key), static_cast<std::uint8_t*>(operand.codes.data),
         operand.codes.row_stride, static_cast<float*>(operand.scales.data),
         operand.scales.row_stride);
