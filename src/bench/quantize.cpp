@@ -128,6 +128,38 @@ class BackendBench {
     return result;
   }
 
+  /// What recipes do beside quantizers: the estimator's factor of a gradient, a product taken out
+  /// of a Hadamard space, and cosines of rows.
+  std::vector<QuantizeBenchRow> measure_others(const QuantSpec& estimated, int repetitions) {
+    const std::size_t mark = backend_.memory_mark();
+    const double elements = static_cast<double>(source_.size());
+    std::vector<QuantizeBenchRow> results;
+    const auto add = [&](std::string name, double bytes, const auto& work) {
+      results.push_back(time(work, bytes, repetitions));
+      results.back().operation = std::move(name);
+    };
+    QuantizedOperand operand = operand_for(estimated, source_.rows, source_.cols, true);
+    backend_.run(ops::Quantize{source_, false, {}, {}, operand});
+    add("estimator_factor " + label(estimated), 6.0 * elements + 4.0 * scales_of(operand), [&] {
+      backend_.run(ops::EstimatorFactor{operand, source_, copy_});
+    });
+    for (const bool down : {true, false}) {
+      QuantizedOperand a = QuantizedOperand::without_memory(estimated, source_.rows, 1);
+      QuantizedOperand b = QuantizedOperand::without_memory(estimated, source_.cols, 1);
+      (down ? a : b).source_space.transform = transform_from_name("hadamard:32").value();
+      add(down ? "rotate_back hadamard:32 of a" : "rotate_back hadamard:32 of b", 4.0 * elements,
+          [&] {
+            backend_.run(ops::RotateBack{a, b, copy_});
+          });
+    }
+    const TensorView cosines = backend_.allocate(DType::f32, 1, source_.rows);
+    add("row_cosines", 4.0 * elements, [&] {
+      backend_.run(ops::RowCosines{source_, copy_, cosines});
+    });
+    backend_.release_to(mark);
+    return results;
+  }
+
   /// Eigen's transposed copy of the source, in strips of its rows for the threads.
   QuantizeBenchRow measure_transposed_copy(int repetitions) {
     constexpr std::int64_t kStrip = 64;
@@ -195,8 +227,11 @@ class BackendBench {
   }
 
  private:
+  static double scales_of(const QuantizedOperand& operand) {
+    return static_cast<double>(operand.scales.size());
+  }
   static double bytes_of(const QuantizedOperand& operand) {
-    return static_cast<double>(operand.codes.size() + 4 * operand.scales.size());
+    return static_cast<double>(operand.codes.size()) + 4.0 * scales_of(operand);
   }
 
   /// `bytes` moved by `work` beside a copy of the source.
@@ -257,6 +292,13 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
   expanded.tile = {1, 128};
   expanded.scale_source = ScaleSource::current;
   expanded.transform.kind = TransformKind::expansion;
+  QuantSpec estimated = spec_of(numerics::kE2M1, {1, 32}, ScaleFormat::e8m0);
+  QuantSpec deviations = estimated, rotated = estimated;
+  estimated.estimator.kind = numerics::EstimatorKind::clip_mask;
+  deviations.scale.deviations = 2.92247856f;  // QuEST's factor for E2M1
+  rotated.transform = transform_from_name("hadamard:32").value();
+  QuantSpec stochastic = spec_of(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level);
+  stochastic.rounding = numerics::Rounding::stochastic;
   const QuantSpec specs[] = {
       delayed,
       spec_of(numerics::kE4M3, {}, ScaleFormat::fp32),
@@ -267,7 +309,11 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
       spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0),
       spec_of(numerics::kE4M3, {1, 16}, ScaleFormat::fp32),
       spec_of(numerics::kE2M1, {1, 16}, ScaleFormat::nv_two_level),
+      stochastic,
       spec_of(numerics::kE2M1, {16, 16}, ScaleFormat::nv_two_level),
+      spec_of(numerics::kE2M1, {1, 32}, ScaleFormat::e8m0),
+      deviations,
+      rotated,
       spec_of(numerics::kInt8, {1, 0}, ScaleFormat::fp32),
       expanded,
   };
@@ -277,6 +323,9 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
     results.push_back(bench.measure(spec, true, false, repetitions));
     results.push_back(bench.measure(spec, false, true, repetitions));
     results.push_back(bench.measure(spec, true, true, repetitions));
+  }
+  for (QuantizeBenchRow& row : bench.measure_others(estimated, repetitions)) {
+    results.push_back(std::move(row));
   }
   if (backend.name() == "cpu") results.push_back(bench.measure_transposed_copy(repetitions));
   if (cols % 2 != 0) return results;  // SwiGLU halves them
