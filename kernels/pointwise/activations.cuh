@@ -4,21 +4,12 @@
 
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
+#include "kernels/pointwise/reciprocal.cuh"
 #include "kernels/pointwise/rows.cuh"
 
 namespace fp8lab::cuda {
 
-inline constexpr float kLargestDivisor = 0x1p126f;
-static_assert(numerics::kExp2Normal < 126.0f);
-
-/// 1 / x to nearest even for 1 <= x < kLargestDivisor, whose result is a normal number: what the
-/// compiler's division does there, without the branch that keeps the elements of a group apart.
-/// `validate codec` compares all of them.
-__device__ inline float reciprocal(float x) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return __fmaf_rn(r, __fmaf_rn(-x, r, 1.0f), r);
-}
+static_assert(numerics::kExp2Normal < 126.0f);  // of divisors below kLargestDivisor
 
 /// numerics::sigmoid of each element; some number for NaN, which what it is multiplied with keeps.
 __device__ inline void sigmoid(const float (&x)[kGroup], float (&result)[kGroup]) {

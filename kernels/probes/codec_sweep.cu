@@ -3,7 +3,7 @@
 #include <cuda_fp8.h>
 
 #include "emulation/numerics/codec.hpp"
-#include "kernels/pointwise/activations.cuh"
+#include "kernels/pointwise/reciprocal.cuh"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
 
@@ -51,11 +51,13 @@ __global__ void sweep(CodecSource source, std::uint64_t seed_mix, unsigned long 
   atomicAdd(&hashes[chunk], sum);
 }
 
-/// Counts the floats from 1 to kLargestDivisor whose reciprocal is not that of a division.
+/// Counts the floats from kSmallestDivisor to kLargestDivisor whose reciprocal is not that of a
+/// division.
 __global__ void sweep_reciprocals(unsigned long long* differences) {
   const std::uint32_t end = numerics::float_bits(kLargestDivisor);
   unsigned long long count = 0;
-  for (std::uint32_t bits = numerics::float_bits(1.0f) + blockIdx.x * kThreads + threadIdx.x;
+  for (std::uint32_t bits =
+           numerics::float_bits(kSmallestDivisor) + blockIdx.x * kThreads + threadIdx.x;
        bits < end; bits += gridDim.x * kThreads) {
     const float x = numerics::bits_float(bits);
     if (numerics::float_bits(reciprocal(x)) != numerics::float_bits(1.0f / x)) ++count;

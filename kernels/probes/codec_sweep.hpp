@@ -19,8 +19,8 @@ enum class SweptFormat : std::uint8_t { e4m3, e5m2, bf16 };
 /// modulo 2^64, with mix the finaliser of splitmix64.
 std::vector<std::uint64_t> codec_sweep(SweptFormat format, CodecSource source, std::uint32_t seed);
 
-/// The number of floats from 1 to 2^126, without that one, whose reciprocal in activations.cuh
-/// differs from the compiler's division.
+/// The number of floats from 2^-125 to 2^126, without that one, whose reciprocal in
+/// reciprocal.cuh differs from the compiler's division.
 std::uint64_t reciprocal_sweep();
 
 /// Number of usable devices; 0 when there is no driver.

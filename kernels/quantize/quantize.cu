@@ -3,8 +3,9 @@
 //   source --> transform, if there is one: the FP32 tensor that the rest reads
 //     more than 8 bits                            quantize_values      one rounding an element
 //     tiles with codebooks                        quantize_codebooks   a block a tile
-//     e4m3fn, e5m2, nearest, saturating:
-//       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one reading of the source
+//     signed formats, nearest:
+//       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one reading of the source,
+//                                                  behind that for the tensor's amax, two levels
 //       rows as they lie, up to kLongestRow       quantize_rows        one reading
 //       tensor and other rows, current scales     amax --> scales --> quantize_blocks
 //       one scale that is known                   quantize_blocks, which raises a delayed amax
@@ -131,6 +132,29 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+/// quantize_blocks for one orientation.
+void write_blocks(Context& context, const TensorView& source, bool transpose,
+                  const QuantizedOperand& operand, const BlockOperand& codes, std::uint32_t* amax) {
+  quantize_blocks(context, source, operand.spec, transpose ? BlockOperand{} : codes,
+                  transpose ? codes : BlockOperand{}, amax);
+}
+
+/// One quantization with has_block_tiles.
+void quantize_tiles(Context& context, const TensorView& source, bool transpose,
+                    const QuantizedOperand& operand) {
+  TwoLevelFactors* factors = nullptr;
+  if (needs_tensor_amax(operand.spec)) {
+    auto* const memory = static_cast<std::byte*>(context.workspace(2 * kAlignment));
+    auto* const amax = reinterpret_cast<std::uint32_t*>(memory);
+    factors = reinterpret_cast<TwoLevelFactors*>(memory + kAlignment);
+    check(cudaMemsetAsync(amax, 0, sizeof *amax, context.stream()), "cudaMemsetAsync");
+    measure_tensor(context, source, amax);
+    find_two_level_factors(context, operand.spec, amax, factors);
+  }
+  write_blocks(context, source, transpose, operand, block_tiles(operand, transpose, factors),
+               nullptr);
+}
+
 /// One quantization to codes of at most 8 bits with ordinary scales: first the scales of all tiles,
 /// then the codes.
 class Quantizer {
@@ -188,10 +212,9 @@ class Quantizer {
   /// with one factor for the tensor, or one for each row of the operand.
   bool encode_in_blocks(std::uint32_t* amax) {
     const bool one_a_row = transpose_ ? one_tile_a_column() : one_tile_a_row();
-    if (!has_instruction(operand_.spec) || !(grid_.count() == 1 || one_a_row)) return false;
-    const BlockOperand codes = block_factors(operand_, factors_, one_a_row ? 1 : 0);
-    quantize_blocks(context_, source_, cast_.divide, transpose_ ? BlockOperand{} : codes,
-                    transpose_ ? codes : BlockOperand{}, amax);
+    if (!has_cast(operand_.spec) || !(grid_.count() == 1 || one_a_row)) return false;
+    write_blocks(context_, source_, transpose_, operand_,
+                 block_factors(operand_, factors_, one_a_row ? 1 : 0), amax);
     return true;
   }
 
@@ -240,19 +263,18 @@ class SharedFactors {
   SharedFactors(Context& context, const TensorView& source, const TensorView& state)
       : context_(context), source_(source), state_(state) {
     const std::int64_t lines = source.rows + source.cols;
+    static_assert(2 * sizeof(TwoLevelFactors) <= kAlignment);
     const std::size_t bytes = aligned(static_cast<std::size_t>(1 + lines) * sizeof(float));
     auto* memory = static_cast<std::byte*>(context.workspace(2 * bytes + kAlignment));
     amax_bytes_ = bytes;
     tensor_amax_ = reinterpret_cast<std::uint32_t*>(memory);
-    next_ = reinterpret_cast<float*>(memory + bytes);
+    two_level_ = reinterpret_cast<TwoLevelFactors*>(memory + bytes);
+    next_ = reinterpret_cast<float*>(memory + bytes + kAlignment);
   }
 
   /// Reads the source for the amaxes that the two specs need; none where tiles find their own.
   void measure(const QuantSpec& first, const QuantSpec& second) {
-    const auto needs_tensor = [](const QuantSpec& spec) {
-      return spec.scale_source == ScaleSource::current && spec.tile.is_tensor();
-    };
-    const bool tensor = needs_tensor(first) || needs_tensor(second);
+    const bool tensor = needs_tensor_amax(first) || needs_tensor_amax(second);
     const bool rows = has_row_scales(first), cols = has_row_scales(second);
     if (!tensor && !rows && !cols) return;
     check(cudaMemsetAsync(tensor_amax_, 0, amax_bytes_, context_.stream()), "cudaMemsetAsync");
@@ -265,7 +287,12 @@ class SharedFactors {
   /// The operand as quantize_blocks takes it, with its scales written where that is due here.
   BlockOperand block(const QuantizedOperand& operand, bool transpose) {
     const QuantSpec& spec = operand.spec;
-    if (has_block_tiles(spec)) return block_tiles(operand, transpose);
+    if (has_block_tiles(spec)) {
+      if (!needs_tensor_amax(spec)) return block_tiles(operand, transpose);
+      TwoLevelFactors* const factors = &two_level_[transpose ? 1 : 0];
+      find_two_level_factors(context_, spec, tensor_amax_, factors);
+      return block_tiles(operand, transpose, factors);
+    }
     const bool lines = has_row_scales(spec);
     float* const factors = next_;
     next_ += lines ? operand.rows : 1;
@@ -288,6 +315,7 @@ class SharedFactors {
   const TensorView& state_;
   std::size_t amax_bytes_ = 0;
   std::uint32_t* tensor_amax_ = nullptr;
+  TwoLevelFactors* two_level_ = nullptr;  ///< of the operand as it lies, and of the transposed one
   float* next_ = nullptr;
 };
 
@@ -297,11 +325,7 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
   const QuantSpec& spec = operand.spec;
   if (!spec.is_quantized()) return quantize_values(context, source, transpose, key, operand);
   if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
-  if (has_block_tiles(spec)) {
-    const BlockOperand tiles = block_tiles(operand, transpose);
-    return quantize_blocks(context, source, divides(spec), transpose ? BlockOperand{} : tiles,
-                           transpose ? tiles : BlockOperand{}, nullptr);
-  }
+  if (has_block_tiles(spec)) return quantize_tiles(context, source, transpose, operand);
   if (!transpose && has_row_scales(spec) && source.cols <= kLongestRow) {
     return quantize_rows(context, source, operand);
   }
@@ -314,11 +338,10 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
 
 bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
   const auto fits = [](const QuantSpec& spec) {
-    return !spec.transform && has_instruction(spec) &&
+    return !spec.transform && has_cast(spec) &&
            (has_block_tiles(spec) || has_row_scales(spec) || spec.scale_tile().is_tensor());
   };
-  return fits(first) && fits(second) && first.format == second.format &&
-         divides(first) == divides(second);
+  return fits(first) && fits(second) && share_cast(first, second);
 }
 
 void quantize_both(Context& context, const ops::QuantizeBoth& op) {
@@ -330,7 +353,7 @@ void quantize_both(Context& context, const ops::QuantizeBoth& op) {
   const BlockOperand transposed = factors.block(op.second, true);
   const bool delayed = op.first.spec.scale_source == ScaleSource::delayed ||
                        op.second.spec.scale_source == ScaleSource::delayed;
-  quantize_blocks(context, op.source, divides(op.first.spec), row, transposed,
+  quantize_blocks(context, op.source, op.first.spec, row, transposed,
                   delayed ? amax_of(op.state) : nullptr);
 }
 

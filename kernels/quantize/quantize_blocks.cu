@@ -52,6 +52,12 @@ __global__ void __launch_bounds__(kBlockThreads, 3)
   atomicMax(&col_amax[at.col0 + col], largest);
 }
 
+__global__ void two_level_kernel(numerics::ScaleRule rule, numerics::FormatSpec format,
+                                 const std::uint32_t* tensor_amax, TwoLevelFactors* factors) {
+  const float factor = numerics::nv_tensor_factor(rule, format, numerics::bits_float(*tensor_amax));
+  *factors = {factor, factor * (1.0f / numerics::max_finite(format)), 1.0f / factor};
+}
+
 bool is_block_extent(std::int64_t extent) {
   return extent >= 16 && extent <= kSide && std::has_single_bit(static_cast<std::uint64_t>(extent));
 }
@@ -64,26 +70,42 @@ bool has_instruction(const QuantSpec& spec) {
          spec.overflow == numerics::Overflow::saturate;
 }
 
+bool has_cast(const QuantSpec& spec) {
+  return has_instruction(spec) || (spec.rounding == numerics::Rounding::nearest &&
+                                   numerics::NearestCodec::applies(spec.format));
+}
+
+bool share_cast(const QuantSpec& first, const QuantSpec& second) {
+  return has_cast(first) && has_cast(second) && first.format == second.format &&
+         first.overflow == second.overflow && divides(first) == divides(second);
+}
+
 bool has_block_tiles(const QuantSpec& spec) {
   const TileShape& tile = spec.tile;
-  return has_instruction(spec) && spec.scale_source == ScaleSource::current &&
-         spec.scale.format != numerics::ScaleFormat::nv_two_level &&
-         spec.scale.deviations == 0.0f && is_block_extent(tile.cols) &&
-         (tile.rows == 1 || tile.rows == tile.cols);
+  return has_cast(spec) && spec.scale_source == ScaleSource::current &&
+         spec.scale.deviations == 0.0f && spec.scale.four_over_six == numerics::FourOverSix::none &&
+         is_block_extent(tile.cols) && (tile.rows == 1 || tile.rows == tile.cols);
+}
+
+bool needs_tensor_amax(const QuantSpec& spec) {
+  return spec.scale_source == ScaleSource::current &&
+         (spec.tile.is_tensor() || spec.scale.format == numerics::ScaleFormat::nv_two_level);
 }
 
 bool has_known_scale(const QuantSpec& spec) {
-  return has_instruction(spec) && spec.scale_tile().is_tensor() &&
+  return has_cast(spec) && spec.scale_tile().is_tensor() &&
          spec.scale_source != ScaleSource::current;
 }
 
 bool has_row_scales(const QuantSpec& spec) {
-  return has_instruction(spec) && spec.scale_source == ScaleSource::current &&
+  return has_cast(spec) && spec.scale_source == ScaleSource::current &&
          spec.scale.format != numerics::ScaleFormat::nv_two_level && spec.tile.is_row();
 }
 
-BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose) {
+BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose,
+                         const TwoLevelFactors* two_level) {
   BlockOperand block = block_factors(operand, nullptr, 0);
+  block.two_level = two_level;
   const TileShape& tile = operand.spec.tile;
   const auto shift = [](std::int64_t extent) {
     return std::countr_zero(static_cast<std::uint64_t>(extent));
@@ -91,6 +113,12 @@ BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose) {
   block.row_shift = shift(transpose ? tile.cols : tile.rows);
   block.col_shift = shift(transpose ? tile.rows : tile.cols);
   return block;
+}
+
+void find_two_level_factors(Context& context, const QuantSpec& spec,
+                            const std::uint32_t* tensor_amax, TwoLevelFactors* factors) {
+  two_level_kernel<<<1, 1, 0, context.stream()>>>(spec.scale, spec.format, tensor_amax, factors);
+  check_launch("quantize: factors of two-level scales");
 }
 
 BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
@@ -103,6 +131,9 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
   block.format = operand.spec.format;
   block.rule = operand.spec.scale;
   block.ordinary = numerics::ordinary_scales(block.rule, block.format);
+  if (!has_instruction(operand.spec)) {
+    block.nearest = numerics::NearestCodec(block.format, operand.spec.overflow);
+  }
   block.factors = factors;
   block.factor_step = factor_step;
   return block;
@@ -114,19 +145,22 @@ BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool
   return block_factors(operand, factor, 0);
 }
 
-void quantize_blocks(Context& context, const TensorView& source, bool divide,
+void quantize_blocks(Context& context, const TensorView& source, const QuantSpec& cast,
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
-  const auto run = [&]<class T, class Cast>(const Rows<T>& rows, Cast) {
-    const StoredBlocks<T> elements{rows};
-    if (transposed.codes == nullptr) {
-      launch_blocks<Cast, true, false>(context, elements, source, row, transposed, amax);
-    } else if (row.codes == nullptr) {
-      launch_blocks<Cast, false, true>(context, elements, source, row, transposed, amax);
-    } else {
-      launch_blocks<Cast, true, true>(context, elements, source, row, transposed, amax);
-    }
-  };
-  with_cast(source, row.codes != nullptr ? row.format : transposed.format, divide, run);
+  with_rows(
+      [&]<class T>(const Rows<T>& rows) {
+        with_cast(cast, [&]<class Cast>() {
+          const StoredBlocks<T> elements{rows};
+          if (transposed.codes == nullptr) {
+            launch_blocks<Cast, true, false>(context, elements, source, row, transposed, amax);
+          } else if (row.codes == nullptr) {
+            launch_blocks<Cast, false, true>(context, elements, source, row, transposed, amax);
+          } else {
+            launch_blocks<Cast, true, true>(context, elements, source, row, transposed, amax);
+          }
+        });
+      },
+      source);
 }
 
 void measure_tensor(Context& context, const TensorView& source, std::uint32_t* amax) {

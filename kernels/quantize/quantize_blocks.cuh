@@ -328,12 +328,13 @@ __device__ void find_factors(const TileMap<kTransposed>& map, const BlockOperand
 template <class Cast, class T>
 __device__ void write_row_codes(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
                                 const float (&factors)[kGroup]) {
+  const Cast cast(operand);
   const bool wide = is_aligned(operand, sizeof(uint2)) && at.whole();
   std::uint8_t* line = operand.codes + (at.row0 + at.row) * operand.stride + at.col0 + at.col;
 #pragma unroll
   for (int r = 0; r < kGroup; ++r, line += operand.stride) {
     const int count = at.row0 + at.row + r < at.rows ? at.count() : 0;
-    write_group<Cast>(patch.row[r], factors[r], wide, count, line);
+    write_group(cast, patch.row[r], factors[r], wide, count, line);
   }
 }
 
@@ -367,8 +368,9 @@ struct TransposedCodes {
 };
 
 template <class Cast, class T>
-__device__ void turn_codes(const Patch<T>& patch, const Place& at, const float (&factors)[kGroup],
-                           TransposedCodes& transposed) {
+__device__ void turn_codes(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
+                           const float (&factors)[kGroup], TransposedCodes& transposed) {
+  const Cast cast(operand);
 #pragma unroll
   for (int c = 0; c < kGroup; c += 4) {
     std::uint32_t columns[2][4];
@@ -378,10 +380,10 @@ __device__ void turn_codes(const Patch<T>& patch, const Place& at, const float (
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const Group<T>& x = patch.row[4 * half + i];
-        rows[i] = Cast::four(Cast::scaled(x.value(c), factors[c]),
-                             Cast::scaled(x.value(c + 1), factors[c + 1]),
-                             Cast::scaled(x.value(c + 2), factors[c + 2]),
-                             Cast::scaled(x.value(c + 3), factors[c + 3]));
+        rows[i] = cast.four(cast.scaled(x.value(c), factors[c]),
+                            cast.scaled(x.value(c + 1), factors[c + 1]),
+                            cast.scaled(x.value(c + 2), factors[c + 2]),
+                            cast.scaled(x.value(c + 3), factors[c + 3]));
       }
       transpose_bytes(rows, columns[half]);
     }
@@ -485,7 +487,7 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
     float factors[kGroup];
     if constexpr (kTransposed) {
       find_factors(turned_map, transposed, patch, at, turned_parts, factors);
-      turn_codes<Cast>(patch, at, factors, codes);
+      turn_codes<Cast>(transposed, patch, at, factors, codes);
       patch.forget_results();
     }
     if constexpr (kRow) {
@@ -499,7 +501,7 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
   }
 }
 
-/// Runs block_kernel over `shape`, that of the first patches; Cast is a Fp8Cast.
+/// Runs block_kernel over `shape`, that of the first patches; Cast as by with_cast.
 template <class Cast, bool kRow, bool kTransposed, class Source>
 void launch_blocks(Context& context, const Source& source, const TensorView& shape,
                    const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {

@@ -3,10 +3,18 @@
 #pragma once
 
 #include "emulation/backend.hpp"
+#include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/ordinary_scales.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {
+
+/// What numerics::nv_tile_scale makes of a tensor's encode factor S, in device memory.
+struct TwoLevelFactors {
+  float factor;   ///< S
+  float ratio;    ///< RN(S * RN(1/Qmax))
+  float inverse;  ///< RN(1/S)
+};
 
 /// One orientation of the result. Tiles lie inside the blocks: 1 x G or G x G elements of the
 /// operand with G a power of two from 16 to 128; or the factors are given.
@@ -18,26 +26,40 @@ struct BlockOperand {
   numerics::FormatSpec format{};
   numerics::ScaleRule rule{};
   numerics::OrdinaryScales ordinary{};  ///< of `rule`
+  numerics::NearestCodec nearest{};     ///< of `format`, unless an instruction gives the codes
   /// A tile is 2^row_shift x 2^col_shift elements of the source.
   int row_shift = 0, col_shift = 0;
   /// Factors applied before the cast; nullptr: those of the tiles. Line i of the operand (row, or
   /// with `transpose` column of the source) takes factors[i * factor_step].
   const float* factors = nullptr;
   std::int64_t factor_step = 0;
+  const TwoLevelFactors* two_level = nullptr;  ///< of two-level scales, else nullptr
 };
 
 /// True when the conversion instruction gives the codes of `spec`: E4M3 or E5M2, to nearest,
 /// saturating. `validate codec` proves it equal to numerics::encode on all 2^32 inputs.
 bool has_instruction(const QuantSpec& spec);
+/// True when the kernels of blocks and rows find the codes of `spec`, by instruction or by
+/// numerics::NearestCodec.
+bool has_cast(const QuantSpec& spec);
 /// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles, by
-/// their amaxes.
+/// their amaxes, and by TwoLevelFactors where they are of two levels.
 bool has_block_tiles(const QuantSpec& spec);
+/// True when no scale of `spec` is known before the amax of the tensor: current ones of the whole
+/// tensor, or of two levels.
+bool needs_tensor_amax(const QuantSpec& spec);
 /// True when one scale of the whole tensor is known beforehand.
 bool has_known_scale(const QuantSpec& spec);
+/// True when the codes of both are found alike: format, overflow, division or multiplication.
+bool share_cast(const QuantSpec& first, const QuantSpec& second);
 /// True when each row of the operand has a current scale of one level.
 bool has_row_scales(const QuantSpec& spec);
-/// The operand with tiles by has_block_tiles. Requires it and has_instruction.
-BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose);
+/// The operand with tiles by has_block_tiles, which it requires; `two_level` for such scales.
+BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose,
+                         const TwoLevelFactors* two_level = nullptr);
+/// *factors from the bits of the tensor's amax.
+void find_two_level_factors(Context& context, const QuantSpec& spec,
+                            const std::uint32_t* tensor_amax, TwoLevelFactors* factors);
 /// The operand with given factors: factor_step 0, one for all, or 1, one for each of its rows.
 BlockOperand block_factors(const QuantizedOperand& operand, const float* factors,
                            std::int64_t factor_step);
@@ -47,11 +69,10 @@ BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool
                          const TensorView& state, float* factor);
 
 /// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of
-/// `transposed`, transposed; either may be without codes. Formats, and division or multiplication
-/// by the factor
-/// (`divide`), are the same for both. With `amax` the bits of *amax are raised to those of the
-/// largest magnitude of the source.
-void quantize_blocks(Context& context, const TensorView& source, bool divide,
+/// `transposed`, transposed; either may be without codes. `cast` is the spec of either, as
+/// share_cast. With `amax` the bits of *amax are raised to those of the largest magnitude of the
+/// source.
+void quantize_blocks(Context& context, const TensorView& source, const QuantSpec& cast,
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax);
 
 /// Raises the bits of *amax to those of the largest magnitude of the source.

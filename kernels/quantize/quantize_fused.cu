@@ -98,7 +98,7 @@ template <class Source>
 void launch_source(Context& context, const Source& source, const TensorView& shape,
                    std::size_t shared, const TensorView& state, const QuantizedOperand& operand) {
   const QuantSpec& spec = operand.spec;
-  with_cast(spec.format, divides(spec), [&]<class Cast>(Cast) {
+  with_cast(spec, [&]<class Cast>() {
     const auto launch = [&]<RowScales kScales>(const BlockOperand& block, std::uint32_t* amax) {
       launch_rows<kScales, Cast>(context, source, shape.rows, shape.cols, block, amax, shared);
     };
@@ -117,8 +117,9 @@ void launch_source(Context& context, const Source& source, const TensorView& sha
 
 /// True when the scale of an element depends on nothing outside its row, or is known.
 bool has_row_local_scales(const QuantSpec& spec) {
-  return !spec.transform && (has_row_scales(spec) || has_known_scale(spec) ||
-                             (has_block_tiles(spec) && spec.tile.rows == 1));
+  return !spec.transform &&
+         (has_row_scales(spec) || has_known_scale(spec) ||
+          (has_block_tiles(spec) && !needs_tensor_amax(spec) && spec.tile.rows == 1));
 }
 
 /// True for a result of rows that a block holds.

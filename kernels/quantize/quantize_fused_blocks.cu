@@ -129,7 +129,8 @@ struct MadeBlocks {
 bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int patches) {
   if (spec.transform) return false;
   if (has_known_scale(spec)) return true;
-  return has_block_tiles(spec) && (patches == 1 || width % tile_cols == 0);
+  return has_block_tiles(spec) && !needs_tensor_amax(spec) &&
+         (patches == 1 || width % tile_cols == 0);
 }
 
 /// ops::ProduceQuantize of `result`, which Maker makes of `inputs`; false where nothing was done.
@@ -165,7 +166,7 @@ bool produce_both(Context& context, const ops::ProduceQuantize& op,
   const BlockOperand transposed = block(second, true, factors + 1);
   const bool delayed = first.spec.scale_source == ScaleSource::delayed ||
                        second.spec.scale_source == ScaleSource::delayed;
-  with_cast(first.spec.format, divides(first.spec), [&]<class Cast>(Cast) {
+  with_cast(first.spec, [&]<class Cast>() {
     launch_blocks<Cast, true, true>(context, source, shape, row, transposed,
                                     delayed ? amax_of(op.state) : nullptr);
   });

@@ -1,53 +1,143 @@
 // Groups of elements on their way from a source to codes: magnitudes, scales of tiles that lie in
-// one warp, and the cast by instruction.
+// one warp, and the casts.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include <cstring>
 
+#include "kernels/pointwise/reciprocal.cuh"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
+#include "kernels/quantize/quantize_scales.hpp"
 
 namespace fp8lab::cuda {
 
 /// The formats of the conversion instruction.
 enum class Fp8Codec { e4m3, e5m2 };
 
-/// The FP32 operation before the cast, and the cast.
+// A cast is the FP32 operation before the rounding, `scaled`, and the rounding: `four` gives the
+// codes of four values, the first in the low byte. Integers run at half the rate of FP32 additions,
+// and so limit a quantizer before memory does: the casts count their integer operations.
+
+/// The low bytes of four words.
+__device__ inline std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                          std::uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+/// By the conversion instruction.
 template <Fp8Codec kCodec, bool kDivide>
 struct Fp8Cast {
-  static __device__ float scaled(float x, float factor) {
-    return kDivide ? x / factor : x * factor;
+  __device__ explicit Fp8Cast(const BlockOperand&) {}
+  __device__ float scaled(float x, float factor) const { return kDivide ? x / factor : x * factor; }
+  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+    return pair(a, b) | pair(c, d) << 16;
   }
+
+ private:
   static __device__ std::uint32_t pair(float low, float high) {
     return __nv_cvt_float2_to_fp8x2({low, high}, __NV_SATFINITE,
                                     kCodec == Fp8Codec::e4m3 ? __NV_E4M3 : __NV_E5M2);
   }
-  /// Codes of four values, the first in the low byte.
-  static __device__ std::uint32_t four(float a, float b, float c, float d) {
-    return pair(a, b) | pair(c, d) << 16;
-  }
 };
 
-/// Calls launch(Fp8Cast) with the one that fits.
-template <class Launch>
-void with_cast(const numerics::FormatSpec& format, bool divide, const Launch& launch) {
-  if (format == numerics::kE4M3) {
-    divide ? launch(Fp8Cast<Fp8Codec::e4m3, true>{}) : launch(Fp8Cast<Fp8Codec::e4m3, false>{});
-  } else {
-    divide ? launch(Fp8Cast<Fp8Codec::e5m2, true>{}) : launch(Fp8Cast<Fp8Codec::e5m2, false>{});
+/// By numerics::NearestCodec: some twenty integer operations an element.
+class NearestCast {
+ public:
+  __device__ explicit NearestCast(const BlockOperand& operand)
+      : codec_(operand.nearest), divide_(operand.rule.divides()) {}
+  __device__ float scaled(float x, float factor) const { return divide_ ? x / factor : x * factor; }
+  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+    return low_bytes(codec_.encode(a), codec_.encode(b), codec_.encode(c), codec_.encode(d));
   }
+
+ private:
+  const numerics::NearestCodec& codec_;
+  bool divide_;
+};
+
+/// The same, called.
+__device__ __noinline__ inline std::uint32_t rare_four(const BlockOperand& operand, float a,
+                                                       float b, float c, float d) {
+  return NearestCast(operand).four(a, b, c, d);
 }
 
-/// Calls launch(rows of the source, Fp8Cast) with the types that fit.
+/// True where a value is NaN, and for infinities of both signs.
+__device__ inline bool may_have_nan(float a, float b, float c, float d) {
+  const float sum = (a + b) + (c + d);
+  return sum != sum;
+}
+
+/// E2M1, saturating. In units of 1/2 at 0, of 1 at 2 and of 2 at 4 the code of |x| is round(2 |x|),
+/// 2 + round(|x|) and 4 + round(|x| / 2), whichever is least, and at most 7. Behind 2^23 a sum's
+/// last bits are that integer, rounded to even; 2 and 4 leave even numbers even.
+class E2m1Cast {
+ public:
+  __device__ explicit E2m1Cast(const BlockOperand& operand) : operand_(operand) {}
+  __device__ float scaled(float x, float factor) const { return x * factor; }
+  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+    if (may_have_nan(a, b, c, d)) return rare_four(operand_, a, b, c, d);
+    const std::uint32_t signs = __byte_perm(__byte_perm(bits(a), bits(b), 0x0073),
+                                            __byte_perm(bits(c), bits(d), 0x0073), 0x5410);
+    return low_bytes(magnitude(a), magnitude(b), magnitude(c), magnitude(d)) |
+           (signs >> 4 & 0x08080808u);
+  }
+
+ private:
+  static __device__ std::uint32_t bits(float x) { return numerics::float_bits(x); }
+  static __device__ std::uint32_t magnitude(float x) {
+    constexpr float kInteger = 0x1p23f;
+    const float halves = fabsf(x * 2.0f) + kInteger, ones = fabsf(x) + (kInteger + 2.0f);
+    const float twos = fabsf(x * 0.5f) + (kInteger + 4.0f);
+    return bits(fminf(fminf(halves, ones), fminf(twos, kInteger + 7.0f)));
+  }
+
+  const BlockOperand& operand_;
+};
+
+/// INT8, saturating at -127 and 127: the last byte of a sum behind 1.5 * 2^23.
+class Int8Cast {
+ public:
+  __device__ explicit Int8Cast(const BlockOperand& operand) : operand_(operand) {}
+  __device__ float scaled(float x, float factor) const { return x * factor; }
+  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+    if (may_have_nan(a, b, c, d)) return rare_four(operand_, a, b, c, d);
+    return low_bytes(code(a), code(b), code(c), code(d));
+  }
+
+ private:
+  static __device__ std::uint32_t code(float x) {
+    const float bounded = fminf(fmaxf(x, -127.0f), 127.0f);
+    return numerics::float_bits(bounded + numerics::kF32ToInteger);
+  }
+
+  const BlockOperand& operand_;
+};
+
+/// Calls launch.operator()<Cast>() with the cast of `spec`, which has_cast.
 template <class Launch>
-void with_cast(const TensorView& source, const numerics::FormatSpec& format, bool divide,
-               const Launch& launch) {
-  with_rows(
-      [&](const auto& rows) { with_cast(format, divide, [&](auto cast) { launch(rows, cast); }); },
-      source);
+void with_cast(const QuantSpec& spec, const Launch& launch) {
+  const auto by_instruction = [&]<Fp8Codec kCodec>() {
+    if (divides(spec)) return launch.template operator()<Fp8Cast<kCodec, true>>();
+    launch.template operator()<Fp8Cast<kCodec, false>>();
+  };
+  const bool is_plain = spec.overflow == numerics::Overflow::saturate && !divides(spec);
+  if (has_instruction(spec)) {
+    if (spec.format == numerics::kE4M3) {
+      by_instruction.template operator()<Fp8Codec::e4m3>();
+    } else {
+      by_instruction.template operator()<Fp8Codec::e5m2>();
+    }
+  } else if (is_plain && spec.format == numerics::kE2M1) {
+    launch.template operator()<E2m1Cast>();
+  } else if (is_plain && spec.format == numerics::kInt8) {
+    launch.template operator()<Int8Cast>();
+  } else {
+    launch.template operator()<NearestCast>();
+  }
 }
 
 /// kGroup consecutive elements of a row as loaded.
@@ -168,13 +258,29 @@ __device__ inline std::uint32_t warp_max(std::uint32_t value) {
 /// The scale where it is not an ordinary one: called, because its code is many times as long.
 __device__ __noinline__ inline numerics::TileScale rare_scale(const BlockOperand& operand,
                                                               std::uint32_t largest) {
-  return numerics::tile_scale(operand.rule, operand.format, numerics::bits_float(largest));
+  const float amax = numerics::bits_float(largest);
+  if (operand.two_level == nullptr) {
+    return numerics::tile_scale(operand.rule, operand.format, amax);
+  }
+  return numerics::nv_tile_scale(operand.format, operand.two_level->factor, amax);
+}
+
+/// numerics::nv_tile_scale: the rounding to E4M3 by instructions, the reciprocal without a branch.
+__device__ inline numerics::TileScale two_level_scale(const BlockOperand& operand,
+                                                      std::uint32_t largest) {
+  const float ratio = numerics::bits_float(largest) * operand.two_level->ratio;
+  const __nv_fp8_storage_t code = __nv_cvt_float_to_fp8(ratio, __NV_SATFINITE, __NV_E4M3);
+  const float stored = __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3));
+  const float scale = stored * operand.two_level->inverse;
+  if (!lies_between<-100, 100>(scale)) return rare_scale(operand, largest);
+  return {scale, reciprocal(scale), false};
 }
 
 /// The scale of a tile whose largest magnitude has the FP32 bits `largest`.
 __device__ inline numerics::TileScale scale_of_tile(const BlockOperand& operand,
                                                     std::uint32_t largest) {
   if (operand.ordinary.holds_for(largest)) return operand.ordinary.scale(largest);
+  if (operand.two_level != nullptr) return two_level_scale(operand, largest);
   return rare_scale(operand, largest);
 }
 
@@ -193,12 +299,12 @@ __device__ inline bool is_aligned(const BlockOperand& operand, int bytes) {
 
 /// Writes at most `count` of the eight codes of a group; `wide`: all of them at once.
 template <class Cast, class T>
-__device__ void write_group(const Group<T>& group, float factor, bool wide, int count,
-                            std::uint8_t* line) {
+__device__ void write_group(const Cast& cast, const Group<T>& group, float factor, bool wide,
+                            int count, std::uint8_t* line) {
   float x[kGroup];
 #pragma unroll
-  for (int c = 0; c < kGroup; ++c) x[c] = Cast::scaled(group.value(c), factor);
-  const uint2 codes{Cast::four(x[0], x[1], x[2], x[3]), Cast::four(x[4], x[5], x[6], x[7])};
+  for (int c = 0; c < kGroup; ++c) x[c] = cast.scaled(group.value(c), factor);
+  const uint2 codes{cast.four(x[0], x[1], x[2], x[3]), cast.four(x[4], x[5], x[6], x[7])};
   if (wide) {
     *reinterpret_cast<uint2*>(line) = codes;
     return;

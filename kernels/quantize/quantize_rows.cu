@@ -6,11 +6,14 @@ namespace fp8lab::cuda {
 
 void quantize_rows(Context& context, const TensorView& source, QuantizedOperand& operand) {
   const BlockOperand codes = block_factors(operand, nullptr, 0);
-  const auto run = [&]<class T, class Cast>(const Rows<T>& rows, Cast) {
-    launch_rows<RowScales::row, Cast>(context, StoredRows<T>{rows}, source.rows, source.cols, codes,
-                                      nullptr, 0);
-  };
-  with_cast(source, operand.spec.format, operand.spec.scale.divides(), run);
+  with_rows(
+      [&]<class T>(const Rows<T>& rows) {
+        with_cast(operand.spec, [&]<class Cast>() {
+          launch_rows<RowScales::row, Cast>(context, StoredRows<T>{rows}, source.rows, source.cols,
+                                            codes, nullptr, 0);
+        });
+      },
+      source);
 }
 
 }  // namespace fp8lab::cuda

@@ -171,13 +171,14 @@ __global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads ? 1 : So
   if (amax != nullptr) raise(amax, held.amax());
   float factors[kHeldGroups];
   held_factors<kScales>(operand, held, row, factors);
+  const Cast cast(operand);
   const bool wide = is_aligned(operand, sizeof(uint2));
   std::uint8_t* const line = operand.codes + row * operand.stride;
 #pragma unroll
   for (int h = 0; h < kHeldGroups; ++h) {
     const int left = held.left(h);
     if (left <= 0) continue;
-    write_group<Cast>(held.groups[h], factors[h], wide && left >= kGroup, left, line + held_col(h));
+    write_group(cast, held.groups[h], factors[h], wide && left >= kGroup, left, line + held_col(h));
   }
 }
 

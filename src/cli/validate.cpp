@@ -137,8 +137,8 @@ std::vector<Row> check_codecs_on_device() {
       rows.push_back(row);
     }
   }
-  constexpr std::uint64_t kReciprocals = std::uint64_t{126} << 23;
-  rows.push_back({"1 / x for 1 <= x < 2^126 without a branch, device", kReciprocals,
+  constexpr std::uint64_t kReciprocals = std::uint64_t{251} << 23;
+  rows.push_back({"1 / x for 2^-125 <= x < 2^126 without a branch, device", kReciprocals,
                   cuda::reciprocal_sweep(), 0});
   return rows;
 #else
