@@ -12,7 +12,8 @@ equation 1, with its exponent gamma = 1): N eff_N parameters and D eff_D tokens 
 its loss. 0.9 means a tenth of them is lost. Both fits are least squares of log L.
 
 Intervals: 95 %, percentiles of fits to resampled seeds; a seed brings all of its runs, baseline and
-recipes alike. With one seed there are none, and nothing is ordered.
+recipes alike. With one seed there are none, and nothing is ordered. A factor is not told where its
+term changes the loss over the measured sizes by less than the law's residual: any number would fit.
 
 Exit codes: those of the report."""
 
@@ -77,8 +78,8 @@ class Worth:
     recipe: str
     runs: int
     seeds: int
-    eff_n: float
-    eff_d: float
+    eff_n: float | None  # None: not told
+    eff_d: float | None
     eff_n_interval: tuple[float, float] | None  # None: one seed, or too few fits
     eff_d_interval: tuple[float, float] | None
     rms: float  # of the residuals of log L
@@ -93,7 +94,7 @@ class Worth:
             between = (
                 "no interval" if interval is None else f"{interval[0]:.3f} to {interval[1]:.3f}"
             )
-            told += f"  {name} {value:.3f} ({between})"
+            told += f"  {name} not told" if value is None else f"  {name} {value:.3f} ({between})"
         return f"{told}  residual {100.0 * self.rms:.2f} %"
 
 
@@ -108,6 +109,17 @@ def _law_of(free: Array, unit: tuple[float, float]) -> Law:
     alpha, beta = np.exp(free[3:5])
     a, b, e = np.exp(free[:3])
     return Law(a * unit[0] ** alpha, b * unit[1] ** beta, e, float(alpha), float(beta))
+
+
+def told_terms(law: Law, points: Sequence[Point]) -> tuple[bool, bool]:
+    """Whether the terms of N and of D change the loss over `points` by more than the residual."""
+    n, d, log_loss = columns(points)
+    residual = float(np.sqrt(np.mean((np.log(law.loss(n, d)) - log_loss) ** 2)))
+
+    def tells(term: Array) -> bool:
+        return bool(np.ptp(term) / np.mean(law.loss(n, d)) > residual)
+
+    return tells(law.a * n**-law.alpha), tells(law.b * d**-law.beta)
 
 
 def fit_law(points: Sequence[Point]) -> Law:
@@ -171,6 +183,7 @@ def worths(
     for recipe, runs in by_recipe.items():
         check_sizes(recipe, runs, LEAST_SIZES)
     law = fit_law(own)
+    told = told_terms(law, own)
     seeds = sorted({point.seed for point in points})
     drawn: dict[str, list[tuple[float, float]]] = {recipe: [] for recipe in by_recipe}
     for _ in range(resamples if len(seeds) > 1 else 0):
@@ -188,9 +201,12 @@ def worths(
         intervals: list[tuple[float, float] | None] = [None, None]
         if len(drawn[recipe]) >= LEAST_FITS:
             low, high = np.percentile(np.array(drawn[recipe]), COVERED, axis=0)
-            intervals = [(float(low[i]), float(high[i])) for i in range(2)]
+            intervals = [(float(low[i]), float(high[i])) if told[i] else None for i in range(2)]
         count = len({run.seed for run in runs})
-        found.append(Worth(recipe, len(runs), count, eff_n, eff_d, intervals[0], intervals[1], rms))
+        values = [value if is_told else None for value, is_told in zip((eff_n, eff_d), told)]
+        found.append(
+            Worth(recipe, len(runs), count, values[0], values[1], intervals[0], intervals[1], rms)
+        )
     return law, found
 
 
@@ -254,7 +270,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for worth in found:
         print(worth.line())
-    if any(worth.eff_n_interval is None for worth in found):
+    if any(worth.eff_n is None or worth.eff_d is None for worth in found):
+        print("not told: the term changes the baseline's loss by less than the law's residual")
+    if any(worth.eff_n_interval is None and worth.eff_d_interval is None for worth in found):
         print("without an interval nothing is ordered: two seeds of every size at least")
     told = {"law": asdict(law), "worths": [asdict(worth) for worth in found]}
     return 0 if write_json(options.json, told) else 1

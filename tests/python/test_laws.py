@@ -53,6 +53,23 @@ def test_intervals_of_seeds_hold_the_truth() -> None:
             assert interval[0] - 0.02 < truth < interval[1] + 0.02
 
 
+def test_a_term_without_effect_tells_nothing() -> None:
+    wide = Law(a=1e-6, b=TRUTH.b, e=TRUTH.e, alpha=TRUTH.alpha, beta=TRUTH.beta)
+    rng = np.random.default_rng(3)
+    points = [
+        Point(recipe, seed, n, d, float(wide.loss(np.array(n), np.array(d * eff_d))) * factor)
+        for seed in (1, 2)
+        for n in SIZES
+        for d in LENGTHS
+        for factor in (1.0 + 0.002 * rng.normal(),)
+        for recipe, eff_d in (("bf16", 1.0), ("quartet", 0.9))
+    ]
+    _, (worth,) = laws.worths(points, "bf16", 40, np.random.default_rng(1))
+    assert worth.eff_n is None and worth.eff_n_interval is None
+    assert worth.eff_d == pytest.approx(0.9, rel=0.02) and worth.eff_d_interval is not None
+    assert "eff_N not told  eff_D 0.9" in worth.line()
+
+
 def test_too_few_sizes_are_refused() -> None:
     one_size = [p for p in grid((1, 2)) if p.parameters == SIZES[0]]
     with pytest.raises(InputError, match="bf16: 3 pairs of 1 model sizes"):
