@@ -3,7 +3,7 @@
 //   source --> transform, if there is one: the FP32 tensor that the rest reads
 //     more than 8 bits                            quantize_values      one rounding an element
 //     tiles with codebooks                        quantize_codebooks   a block a tile
-//     signed formats, nearest:
+//     signed formats, nearest, and stochastic into tiles:
 //       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one reading of the source,
 //                                                  behind that for the tensor's amax, two levels
 //       rows as they lie, up to kLongestRow       quantize_rows        one reading
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreadCount)
        row0 += std::int64_t{gridDim.y} * kTileSide) {
     for (int i = threadIdx.y; i < kTileSide && row0 + i < rows && count > 0; i += kThreadsDown) {
       const std::int64_t row = row0 + i;
-      const float* const row_factors = factors + row / grid.height * grid.wide;
+      const float* const row_factors = factors + quotient(row, grid.height) * grid.wide;
       float values[kGroup];
       std::uint8_t found[kGroup];
       source.load_group(row, col, count, values);
@@ -139,7 +139,7 @@ void write_blocks(Context& context, const TensorView& source, bool transpose,
                   transpose ? codes : BlockOperand{}, amax);
 }
 
-/// One quantization with has_block_tiles.
+/// One quantization with has_block_scales.
 void quantize_tiles(Context& context, const TensorView& source, bool transpose,
                     const QuantizedOperand& operand) {
   TwoLevelFactors* factors = nullptr;
@@ -325,7 +325,9 @@ void quantize_as_is(Context& context, const TensorView& source, bool transpose,
   const QuantSpec& spec = operand.spec;
   if (!spec.is_quantized()) return quantize_values(context, source, transpose, key, operand);
   if (spec.has_codebooks()) return quantize_codebooks(context, source, transpose, key, operand);
-  if (has_block_tiles(spec)) return quantize_tiles(context, source, transpose, operand);
+  if (has_block_scales(spec) && (has_cast(spec) || has_drawn_codes(spec, source.cols))) {
+    return quantize_tiles(context, source, transpose, operand);
+  }
   if (!transpose && has_row_scales(spec) && source.cols <= kLongestRow) {
     return quantize_rows(context, source, operand);
   }

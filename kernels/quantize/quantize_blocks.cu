@@ -80,11 +80,18 @@ bool share_cast(const QuantSpec& first, const QuantSpec& second) {
          first.overflow == second.overflow && divides(first) == divides(second);
 }
 
-bool has_block_tiles(const QuantSpec& spec) {
+bool has_drawn_codes(const QuantSpec& spec, std::int64_t cols) {
+  return spec.rounding == numerics::Rounding::stochastic &&
+         numerics::StochasticCodec::applies(spec.format) && cols % 4 == 0;
+}
+
+bool has_block_tiles(const QuantSpec& spec) { return has_cast(spec) && has_block_scales(spec); }
+
+bool has_block_scales(const QuantSpec& spec) {
   const TileShape& tile = spec.tile;
-  return has_cast(spec) && spec.scale_source == ScaleSource::current &&
-         spec.scale.deviations == 0.0f && spec.scale.four_over_six == numerics::FourOverSix::none &&
-         is_block_extent(tile.cols) && (tile.rows == 1 || tile.rows == tile.cols);
+  return spec.scale_source == ScaleSource::current && spec.scale.deviations == 0.0f &&
+         spec.scale.four_over_six == numerics::FourOverSix::none && is_block_extent(tile.cols) &&
+         (tile.rows == 1 || tile.rows == tile.cols);
 }
 
 bool needs_tensor_amax(const QuantSpec& spec) {
@@ -131,7 +138,10 @@ BlockOperand block_factors(const QuantizedOperand& operand, const float* factors
   block.format = operand.spec.format;
   block.rule = operand.spec.scale;
   block.ordinary = numerics::ordinary_scales(block.rule, block.format);
-  if (!has_instruction(operand.spec)) {
+  if (operand.spec.rounding == numerics::Rounding::stochastic) {
+    block.stochastic = numerics::StochasticCodec(block.format, operand.spec.overflow);
+    block.key = operand.key;
+  } else if (!has_instruction(operand.spec)) {
     block.nearest = numerics::NearestCodec(block.format, operand.spec.overflow);
   }
   block.factors = factors;
@@ -149,8 +159,16 @@ void quantize_blocks(Context& context, const TensorView& source, const QuantSpec
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
   with_rows(
       [&]<class T>(const Rows<T>& rows) {
+        const StoredBlocks<T> elements{rows};
+        if (cast.rounding == numerics::Rounding::stochastic) {
+          if (transposed.codes == nullptr) {
+            return launch_blocks<StochasticCast, true, false>(context, elements, source, row,
+                                                              transposed, amax);
+          }
+          return launch_blocks<StochasticCast, false, true>(context, elements, source, row,
+                                                            transposed, amax);
+        }
         with_cast(cast, [&]<class Cast>() {
-          const StoredBlocks<T> elements{rows};
           if (transposed.codes == nullptr) {
             launch_blocks<Cast, true, false>(context, elements, source, row, transposed, amax);
           } else if (row.codes == nullptr) {

@@ -67,6 +67,10 @@ struct Place {
   __device__ int count() const {
     return static_cast<int>(max(std::int64_t{0}, min(cols - col0 - col, std::int64_t{kGroup})));
   }
+  /// Of element (r, c) of the thread's in a source that does not move_right.
+  __device__ std::int64_t position(int r, int c) const {
+    return (row0 + row + r) * cols + col0 + col + c;
+  }
   __device__ bool contains(int block_row, int block_col) const {
     return row0 + block_row < rows && col0 + block_col < cols;
   }
@@ -334,7 +338,7 @@ __device__ void write_row_codes(const BlockOperand& operand, const Patch<T>& pat
 #pragma unroll
   for (int r = 0; r < kGroup; ++r, line += operand.stride) {
     const int count = at.row0 + at.row + r < at.rows ? at.count() : 0;
-    write_group(cast, patch.row[r], factors[r], wide, count, line);
+    write_group(cast, patch.row[r], factors[r], wide, count, at.position(r, 0), line);
   }
 }
 
@@ -380,10 +384,10 @@ __device__ void turn_codes(const BlockOperand& operand, const Patch<T>& patch, c
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const Group<T>& x = patch.row[4 * half + i];
-        rows[i] = cast.four(cast.scaled(x.value(c), factors[c]),
-                            cast.scaled(x.value(c + 1), factors[c + 1]),
-                            cast.scaled(x.value(c + 2), factors[c + 2]),
-                            cast.scaled(x.value(c + 3), factors[c + 3]));
+        rows[i] = cast.four(
+            cast.scaled(x.value(c), factors[c]), cast.scaled(x.value(c + 1), factors[c + 1]),
+            cast.scaled(x.value(c + 2), factors[c + 2]),
+            cast.scaled(x.value(c + 3), factors[c + 3]), at.position(4 * half + i, c));
       }
       transpose_bytes(rows, columns[half]);
     }

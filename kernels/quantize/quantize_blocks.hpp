@@ -5,6 +5,7 @@
 #include "emulation/backend.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
 #include "emulation/numerics/ordinary_scales.hpp"
+#include "emulation/numerics/stochastic_codec.hpp"
 #include "kernels/runtime/context.hpp"
 
 namespace fp8lab::cuda {
@@ -25,8 +26,10 @@ struct BlockOperand {
   std::int64_t scale_stride = 0;
   numerics::FormatSpec format{};
   numerics::ScaleRule rule{};
-  numerics::OrdinaryScales ordinary{};  ///< of `rule`
-  numerics::NearestCodec nearest{};     ///< of `format`, unless an instruction gives the codes
+  numerics::OrdinaryScales ordinary{};     ///< of `rule`
+  numerics::NearestCodec nearest{};        ///< of `format`, unless an instruction gives the codes
+  numerics::StochasticCodec stochastic{};  ///< of `format`, where codes are drawn
+  RandomKey key{};                         ///< of their random words
   /// A tile is 2^row_shift x 2^col_shift elements of the source.
   int row_shift = 0, col_shift = 0;
   /// Factors applied before the cast; nullptr: those of the tiles. Line i of the operand (row, or
@@ -42,8 +45,13 @@ bool has_instruction(const QuantSpec& spec);
 /// True when the kernels of blocks and rows find the codes of `spec`, by instruction or by
 /// numerics::NearestCodec.
 bool has_cast(const QuantSpec& spec);
-/// True when quantize_blocks computes the scales of `spec` by itself: current ones of its tiles, by
-/// their amaxes, and by TwoLevelFactors where they are of two levels.
+/// True when quantize_blocks draws the codes of `spec` from a source of `cols` columns: by
+/// numerics::StochasticCodec, four neighbours of a row to a block of random words.
+bool has_drawn_codes(const QuantSpec& spec, std::int64_t cols);
+/// True when the block kernels compute the scales of `spec` by themselves: current ones of its
+/// tiles, by their amaxes, and by TwoLevelFactors where they are of two levels.
+bool has_block_scales(const QuantSpec& spec);
+/// The same, with codes by has_cast.
 bool has_block_tiles(const QuantSpec& spec);
 /// True when no scale of `spec` is known before the amax of the tensor: current ones of the whole
 /// tensor, or of two levels.
@@ -54,7 +62,7 @@ bool has_known_scale(const QuantSpec& spec);
 bool share_cast(const QuantSpec& first, const QuantSpec& second);
 /// True when each row of the operand has a current scale of one level.
 bool has_row_scales(const QuantSpec& spec);
-/// The operand with tiles by has_block_tiles, which it requires; `two_level` for such scales.
+/// The operand with tiles by has_block_scales, which it requires; `two_level` for such scales.
 BlockOperand block_tiles(const QuantizedOperand& operand, bool transpose,
                          const TwoLevelFactors* two_level = nullptr);
 /// *factors from the bits of the tensor's amax.
@@ -69,9 +77,9 @@ BlockOperand block_known(Context& context, const QuantizedOperand& operand, bool
                          const TensorView& state, float* factor);
 
 /// Writes codes (and scales of tiles) of `row`, in the orientation of the source, and of
-/// `transposed`, transposed; either may be without codes. `cast` is the spec of either, as
-/// share_cast. With `amax` the bits of *amax are raised to those of the largest magnitude of the
-/// source.
+/// `transposed`, transposed; either may be without codes, and one is where codes are drawn. `cast`
+/// is the spec of either, as share_cast. With `amax` the bits of *amax are raised to those of the
+/// largest magnitude of the source.
 void quantize_blocks(Context& context, const TensorView& source, const QuantSpec& cast,
                      const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax);
 

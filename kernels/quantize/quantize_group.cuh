@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "emulation/numerics/philox.hpp"
 #include "kernels/pointwise/reciprocal.cuh"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
@@ -19,8 +20,9 @@ namespace fp8lab::cuda {
 enum class Fp8Codec { e4m3, e5m2 };
 
 // A cast is the FP32 operation before the rounding, `scaled`, and the rounding: `four` gives the
-// codes of four values, the first in the low byte. Integers run at half the rate of FP32 additions,
-// and so limit a quantizer before memory does: the casts count their integer operations.
+// codes of four neighbours, the first in the low byte; `position` is the first one's in the source,
+// row * columns + column. Integers run at half the rate of FP32 additions, and so limit a quantizer
+// before memory does: the casts count their integer operations.
 
 /// The low bytes of four words.
 __device__ inline std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t c,
@@ -33,7 +35,7 @@ template <Fp8Codec kCodec, bool kDivide>
 struct Fp8Cast {
   __device__ explicit Fp8Cast(const BlockOperand&) {}
   __device__ float scaled(float x, float factor) const { return kDivide ? x / factor : x * factor; }
-  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+  __device__ std::uint32_t four(float a, float b, float c, float d, std::int64_t) const {
     return pair(a, b) | pair(c, d) << 16;
   }
 
@@ -50,7 +52,7 @@ class NearestCast {
   __device__ explicit NearestCast(const BlockOperand& operand)
       : codec_(operand.nearest), divide_(operand.rule.divides()) {}
   __device__ float scaled(float x, float factor) const { return divide_ ? x / factor : x * factor; }
-  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+  __device__ std::uint32_t four(float a, float b, float c, float d, std::int64_t) const {
     return low_bytes(codec_.encode(a), codec_.encode(b), codec_.encode(c), codec_.encode(d));
   }
 
@@ -62,7 +64,7 @@ class NearestCast {
 /// The same, called.
 __device__ __noinline__ inline std::uint32_t rare_four(const BlockOperand& operand, float a,
                                                        float b, float c, float d) {
-  return NearestCast(operand).four(a, b, c, d);
+  return NearestCast(operand).four(a, b, c, d, 0);
 }
 
 /// True where a value is NaN, and for infinities of both signs.
@@ -78,7 +80,7 @@ class E2m1Cast {
  public:
   __device__ explicit E2m1Cast(const BlockOperand& operand) : operand_(operand) {}
   __device__ float scaled(float x, float factor) const { return x * factor; }
-  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+  __device__ std::uint32_t four(float a, float b, float c, float d, std::int64_t) const {
     if (may_have_nan(a, b, c, d)) return rare_four(operand_, a, b, c, d);
     const std::uint32_t signs = __byte_perm(__byte_perm(bits(a), bits(b), 0x0073),
                                             __byte_perm(bits(c), bits(d), 0x0073), 0x5410);
@@ -103,7 +105,7 @@ class Int8Cast {
  public:
   __device__ explicit Int8Cast(const BlockOperand& operand) : operand_(operand) {}
   __device__ float scaled(float x, float factor) const { return x * factor; }
-  __device__ std::uint32_t four(float a, float b, float c, float d) const {
+  __device__ std::uint32_t four(float a, float b, float c, float d, std::int64_t) const {
     if (may_have_nan(a, b, c, d)) return rare_four(operand_, a, b, c, d);
     return low_bytes(code(a), code(b), code(c), code(d));
   }
@@ -115,6 +117,29 @@ class Int8Cast {
   }
 
   const BlockOperand& operand_;
+};
+
+/// By numerics::StochasticCodec, with the four words of one block of random numbers: `position` is
+/// a multiple of four.
+class StochasticCast {
+ public:
+  __device__ explicit StochasticCast(const BlockOperand& operand)
+      : operand_(operand), step_(operand.key.step_number()) {}
+  __device__ float scaled(float x, float factor) const {
+    return operand_.rule.divides() ? x / factor : x * factor;
+  }
+  __device__ std::uint32_t four(float a, float b, float c, float d, std::int64_t position) const {
+    const RandomKey& key = operand_.key;
+    const numerics::PhiloxCounter random = numerics::random_block(
+        key.seed, step_, key.tensor, key.orientation, static_cast<std::uint64_t>(position) / 4);
+    const numerics::StochasticCodec& codec = operand_.stochastic;
+    return low_bytes(codec.encode(a, random.word[0]), codec.encode(b, random.word[1]),
+                     codec.encode(c, random.word[2]), codec.encode(d, random.word[3]));
+  }
+
+ private:
+  const BlockOperand& operand_;
+  std::uint32_t step_;
 };
 
 /// Calls launch.operator()<Cast>() with the cast of `spec`, which has_cast.
@@ -297,14 +322,16 @@ __device__ inline bool is_aligned(const BlockOperand& operand, int bytes) {
          0;
 }
 
-/// Writes at most `count` of the eight codes of a group; `wide`: all of them at once.
+/// Writes at most `count` of the eight codes of a group at `position` of the source; `wide`: all of
+/// them at once.
 template <class Cast, class T>
 __device__ void write_group(const Cast& cast, const Group<T>& group, float factor, bool wide,
-                            int count, std::uint8_t* line) {
+                            int count, std::int64_t position, std::uint8_t* line) {
   float x[kGroup];
 #pragma unroll
   for (int c = 0; c < kGroup; ++c) x[c] = cast.scaled(group.value(c), factor);
-  const uint2 codes{cast.four(x[0], x[1], x[2], x[3]), cast.four(x[4], x[5], x[6], x[7])};
+  const uint2 codes{cast.four(x[0], x[1], x[2], x[3], position),
+                    cast.four(x[4], x[5], x[6], x[7], position + 4)};
   if (wide) {
     *reinterpret_cast<uint2*>(line) = codes;
     return;

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads ? 1 : So
   for (int h = 0; h < kHeldGroups; ++h) {
     const int left = held.left(h);
     if (left <= 0) continue;
-    write_group(cast, held.groups[h], factors[h], wide && left >= kGroup, left, line + held_col(h));
+    write_group(cast, held.groups[h], factors[h], wide && left >= kGroup, left,
+                row * cols + held_col(h), line + held_col(h));
   }
 }
 

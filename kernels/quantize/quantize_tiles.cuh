@@ -30,12 +30,18 @@ inline dim3 element_blocks(std::int64_t rows, std::int64_t cols) {
           static_cast<unsigned>(std::min<std::int64_t>(rows, 65535))};
 }
 
+/// a / b of places in a matrix, whose rows and columns are fewer than 2^32: a 64-bit division takes
+/// some four times as long.
+__device__ inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+}
+
 /// The tile of a column, and of those behind it without a division each.
 struct TileOfColumn {
   std::int64_t tile, left;  ///< left: columns of the tile from this one on
 
   __device__ TileOfColumn(std::int64_t col, std::int64_t width)
-      : tile(col / width), left(width - col % width) {}
+      : tile(quotient(col, width)), left((tile + 1) * width - col) {}
   __device__ void next(std::int64_t width) {
     if (--left != 0) return;
     ++tile;

@@ -7,6 +7,7 @@
 #include "emulation/numerics/estimator.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/quantize_scales.hpp"
+#include "kernels/quantize/quantize_tiles.cuh"
 #include "kernels/runtime/operations.hpp"
 #include "kernels/transform/transform.hpp"
 
@@ -27,11 +28,14 @@ struct MultiplyByFactor {
     float values[kGroup], gradients[kGroup];
     source.load_group(row, col, count, values);
     d.load_group(row, col, count, gradients);
+    const float* const of_row =
+        scales != nullptr ? scales + quotient(row, tile_height) * scale_stride : nullptr;
+    TileOfColumn at(col, tile_width);
+#pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       if (i >= count) break;
-      const float scale = scales != nullptr
-                              ? scales[row / tile_height * scale_stride + (col + i) / tile_width]
-                              : 1.0f;
+      const float scale = of_row != nullptr ? of_row[at.tile] : 1.0f;
+      at.next(tile_width);
       gradients[i] *= numerics::estimator_factor(estimator, format, values[i] / scale);
     }
     d.store_group(row, col, count, gradients);

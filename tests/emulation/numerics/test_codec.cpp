@@ -10,6 +10,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
+#include "emulation/numerics/stochastic_codec.hpp"
 #include "emulation/numerics/tree_sum.hpp"
 #include "emulation/spec/quant_spec.hpp"
 #include "src/validate/codec.hpp"
@@ -150,22 +151,37 @@ TEST_CASE("the codec of few operations equals the general one for every format t
     const auto format = fp8lab::format_by_name(name);
     if (format) formats.push_back(*format);
   }
-  std::size_t taken = 0;
+  std::size_t taken = 0, drawn = 0;
   for (const FormatSpec& format : formats) {
-    if (!NearestCodec::applies(format)) continue;
-    ++taken;
+    INFO(fp8lab::format_name(format));
     for (const Overflow overflow : {Overflow::saturate, Overflow::special}) {
-      const NearestCodec codec(format, overflow);
       std::size_t mismatches = 0;
-      for (const std::uint32_t bits : inputs) {
-        if (codec.encode(bits_float(bits)) != encode(format, bits, Rounding::nearest, overflow))
-          ++mismatches;
+      if (NearestCodec::applies(format)) {
+        ++taken;
+        const NearestCodec codec(format, overflow);
+        for (const std::uint32_t bits : inputs) {
+          if (codec.encode(bits_float(bits)) != encode(format, bits, Rounding::nearest, overflow))
+            ++mismatches;
+        }
       }
-      INFO(fp8lab::format_name(format));
+      if (StochasticCodec::applies(format)) {
+        ++drawn;
+        const StochasticCodec codec(format, overflow);
+        std::uint32_t random = 0;
+        for (const std::uint32_t bits : inputs) {
+          random = random * 1664525u + 1013904223u;
+          for (const std::uint32_t word : {0u, ~0u, random, bits, 0u - (bits << 8)}) {
+            if (codec.encode(bits_float(bits), word) !=
+                encode(format, bits, Rounding::stochastic, overflow, word))
+              ++mismatches;
+          }
+        }
+      }
       CHECK(mismatches == 0);
     }
   }
-  CHECK(taken > 20);
+  CHECK(taken > 40);
+  CHECK(drawn > 40);
   CHECK_FALSE(NearestCodec::applies(kE8M0));
   CHECK_FALSE(NearestCodec::applies(kLns8));
   CHECK_FALSE(NearestCodec::applies(kBF16));
