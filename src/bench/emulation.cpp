@@ -144,9 +144,23 @@ struct ProfileOperand {
   }
 };
 
-/// Times `spec` on the operands, and FP32 on the matrices that they come from.
+/// The FP32 libraries with the instructions of a target, as far as they are installed.
+class Peers {
+ public:
+  explicit Peers(cpu::SimdTarget target) : openblas_(target), list_{eigen_peer(target)} {
+    if (openblas_.peer().gemm != nullptr) list_.push_back(openblas_.peer());
+  }
+  const std::vector<Peer>& list() const { return list_; }
+
+ private:
+  OpenBlas openblas_;
+  std::vector<Peer> list_;
+};
+
+/// Times `spec` on the operands, and the peers on the matrices that they come from.
 GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const QuantizedOperand& left,
-                     const QuantizedOperand& right, const Matrix& a, const Matrix& b, int repeats) {
+                     const QuantizedOperand& right, const Matrix& a, const Matrix& b,
+                     const std::vector<Peer>& peers, int repeats) {
   GemmBenchRow row;
   row.operation = name;
   row.target = cpu::name_of(cpu::active_target());
@@ -156,19 +170,17 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
   std::vector<std::uint16_t> d(static_cast<std::size_t>(row.m * row.n));
   std::vector<float> c(static_cast<std::size_t>(a.rows * b.rows));
   const TensorView view{d.data(), DType::bf16, row.m, row.n, row.n};
-  const PeerGemm peers[] = {eigen_gemm(), openblas_gemm()};
-  const char* const peer_names[] = {"eigen", "openblas"};
 
-  std::vector<double> own, other[2];
+  std::vector<double> own;
+  std::vector<std::vector<double>> other(peers.size());
   for (int i = -1; i < repeats; ++i) {  // the first round warms caches and memory up
     const double time = seconds_of([&] {
       cpu::run(ops::Gemm{spec, left, right, {}, false, view});
     });
     if (i >= 0) own.push_back(time);
-    for (int p = 0; p < 2; ++p) {
-      if (peers[p] == nullptr) continue;
+    for (std::size_t p = 0; p < peers.size(); ++p) {
       const double peer_time = seconds_of(
-          [&] { peers[p](a.values.data(), b.values.data(), c.data(), a.rows, b.rows, a.k); });
+          [&] { peers[p].gemm(a.values.data(), b.values.data(), c.data(), a.rows, b.rows, a.k); });
       if (i >= 0) other[p].push_back(peer_time);
     }
   }
@@ -177,12 +189,11 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
   };
   row.gigamac_per_second = gigamacs(row.m, row.n) / median(own);
   const double share = static_cast<double>(row.m * row.n) / static_cast<double>(a.rows * b.rows);
-  for (int p = 0; p < 2; ++p) {
-    if (other[p].empty()) continue;
+  for (std::size_t p = 0; p < peers.size(); ++p) {
     const double speed = gigamacs(a.rows, b.rows) / median(other[p]);
     if (speed <= row.peer_gigamac_per_second) continue;
     row.peer_gigamac_per_second = speed;
-    row.peer = peer_names[p];
+    row.peer = peers[p].name;
     std::vector<double> ratios;
     for (std::size_t i = 0; i < own.size(); ++i) ratios.push_back(share * other[p][i] / own[i]);
     row.ratio = median(ratios);
@@ -190,17 +201,20 @@ GemmBenchRow measure(const std::string& name, const GemmSpec& spec, const Quanti
   return row;
 }
 
-GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, int repeats) {
+GemmBenchRow measure(Operation operation, Matrix& a, Matrix& b, const std::vector<Peer>& peers,
+                     int repeats) {
   return measure(name_of(operation), specification(operation), operand(a, operation, {1, 128}),
-                 operand(b, operation, {128, 128}), a, b, repeats);
+                 operand(b, operation, {128, 128}), a, b, peers, repeats);
 }
 
-GemmBenchRow measure(const TensorCoreProfile& profile, Matrix& a, Matrix& b, int repeats) {
+GemmBenchRow measure(const TensorCoreProfile& profile, Matrix& a, Matrix& b,
+                     const std::vector<Peer>& peers, int repeats) {
   const QuantSpec own = profile.accumulator.default_operand();
   const ProfileOperand left(a, own), right(b, own);
   GemmSpec spec;
   spec.accumulator = profile.accumulator;
-  return measure(std::string(profile.name), spec, left.operand, right.operand, a, b, repeats);
+  return measure(std::string(profile.name), spec, left.operand, right.operand, a, b, peers,
+                 repeats);
 }
 
 }  // namespace
@@ -215,15 +229,16 @@ std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options) {
     Matrix b = make_matrix(n, k, 2);
     for (const cpu::SimdTarget target : options.targets) {
       const Environment environment(target);
+      const Peers peers(target);
       for (const Operation operation : kOperations) {
-        rows.push_back(measure(operation, a, b, options.repeats));
+        rows.push_back(measure(operation, a, b, peers.list(), options.repeats));
       }
       if (&shape != options.shapes.data()) continue;
       for (const TensorCoreProfile& profile : tensor_core_profiles()) {
         // Not the same record again, and not what the reference computes element by element.
         const bool first = profile_of(profile.accumulator) == &profile;
         if (!first || !cpu::fast_method(profile.accumulator)) continue;
-        rows.push_back(measure(profile, a, b, options.repeats));
+        rows.push_back(measure(profile, a, b, peers.list(), options.repeats));
       }
     }
   }

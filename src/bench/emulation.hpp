@@ -1,4 +1,4 @@
-// How fast the emulated GEMM is, beside the best FP32 GEMM of this machine.
+// How fast the emulated GEMM is, beside the best FP32 GEMM of the same instruction set.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ struct GemmBenchRow {
   /// Emulation over peer: the median of the rounds' ratios, as both run in turn in every round and
   /// the processor's clock changes between rounds.
   double ratio = 0;
-  std::string peer;  ///< the faster of the FP32 libraries: "eigen" or "openblas"
+  /// The faster of the FP32 libraries and its instruction set: "eigen avx2", "openblas Haswell".
+  std::string peer;
 };
 
 struct GemmBenchOptions {
@@ -37,9 +38,9 @@ struct GemmBenchOptions {
 
 /// Measures FP8 (tensor scales with promote:128, and 1x128 by 128x128 scales) and BF16 GEMMs,
 /// packing and epilogue included, on Gaussian data; on the first shape also every accumulator that
-/// has a vector kernel, with its own operands and the schedule fast. The peers are Eigen, compiled
-/// for the processor's own instruction set, and OpenBLAS when the shared library is installed; they
-/// run in turn with the emulation in the same process, one thread each.
+/// has a vector kernel, with its own operands and the schedule fast. The peers are Eigen and, when
+/// the shared library is installed, OpenBLAS, each with the instructions of the target that they
+/// stand beside; they run in turn with the emulation in the same process, one thread each.
 std::vector<GemmBenchRow> bench_gemm(const GemmBenchOptions& options);
 
 /// Another emulator's speed on one core of a Xeon with AVX-512 and AMX, as recorded beside the

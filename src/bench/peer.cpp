@@ -2,6 +2,9 @@
 #include <simd_sets.hpp>
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "emulation/cpu/simd/target.hpp"
 #include "src/bench/simd/peer_gemm.hpp"
@@ -37,45 +40,74 @@ void call_openblas(const float* a, const float* b, float* c, std::int64_t m, std
           c, columns);
 }
 
-struct EigenPeers {
+/// OpenBLAS's name of the kernels for a target.
+const char* core_type(cpu::SimdTarget target) {
+  switch (target) {
+    case cpu::SimdTarget::portable: return "Prescott";
+    case cpu::SimdTarget::avx2: return "Haswell";
+    case cpu::SimdTarget::avx512:
+    case cpu::SimdTarget::avx512_fp16:
+    case cpu::SimdTarget::avx512_amx: return "SkylakeX";
+  }
+  return "";
+}
+
+/// An environment variable that has another value while this lives.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    ::setenv(name, value, 1);
+  }
+  ~Setting() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+struct EigenCopy {
   cpu::SimdTarget target;
   PeerGemm gemm;
   PeerTranspose transpose;
 };
 
 #define FP8LAB_PEERS(isa) {cpu::SimdTarget::isa, isa_##isa::peer_gemm, isa_##isa::peer_transpose},
-constexpr EigenPeers kEigenPeers[] = {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_PEERS)};
+constexpr EigenCopy kEigenCopies[] = {FP8LAB_FOR_EACH_SIMD_SET(FP8LAB_PEERS)};
 #undef FP8LAB_PEERS
 
-/// For the best instruction set that Eigen knows of this processor: its code is that of avx512 for
-/// the sets beyond it, whose copy serves where it is the only one.
-EigenPeers eigen_peers() {
-  EigenPeers best = kEigenPeers[0];
-  for (const EigenPeers& peers : kEigenPeers) {
-    if (peers.target <= std::min(cpu::available_targets().back(), cpu::SimdTarget::avx512)) {
-      best = peers;
-    }
-  }
-  return best;
+const EigenCopy& eigen_copy(cpu::SimdTarget target) {
+  return *std::ranges::find(kEigenCopies, target, &EigenCopy::target);
 }
 
 }  // namespace
 
-PeerGemm eigen_gemm() { return eigen_peers().gemm; }
+Peer eigen_peer(cpu::SimdTarget target) {
+  const EigenCopy& copy = eigen_copy(target);
+  return {"eigen " + std::string(cpu::name_of(copy.target)), copy.gemm};
+}
 
-PeerTranspose eigen_transpose() { return eigen_peers().transpose; }
+PeerTranspose eigen_transpose() { return eigen_copy(cpu::available_targets().back()).transpose; }
 
-PeerGemm openblas_gemm() {
-  if (g_sgemm != nullptr) return call_openblas;
+OpenBlas::OpenBlas(cpu::SimdTarget target) {
+  const Setting kernels("OPENBLAS_CORETYPE", core_type(target));
   // Loaded on demand: linked, it would start its threads in every run of the program.
-  void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
+  library_ = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+  if (library_ == nullptr) return;
   const auto set_threads =
-      reinterpret_cast<void (*)(int)>(dlsym(library, "openblas_set_num_threads"));
-  g_sgemm = reinterpret_cast<Sgemm>(dlsym(library, "cblas_sgemm"));
-  if (set_threads == nullptr || g_sgemm == nullptr) return nullptr;
+      reinterpret_cast<void (*)(int)>(dlsym(library_, "openblas_set_num_threads"));
+  const auto core_name =
+      reinterpret_cast<const char* (*)()>(dlsym(library_, "openblas_get_corename"));
+  g_sgemm = reinterpret_cast<Sgemm>(dlsym(library_, "cblas_sgemm"));
+  if (set_threads == nullptr || core_name == nullptr || g_sgemm == nullptr) return;
   set_threads(1);
-  return call_openblas;
+  peer_ = {"openblas " + std::string(core_name()), call_openblas};
+}
+
+OpenBlas::~OpenBlas() {
+  if (library_ != nullptr) dlclose(library_);
 }
 
 }  // namespace fp8lab

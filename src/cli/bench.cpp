@@ -65,8 +65,8 @@ std::pair<std::int64_t, std::int64_t> tensor_shape(const Values& values) {
 void print_ratio_table(const std::vector<GemmBenchRow>& rows,
                        const std::vector<cpu::SimdTarget>& targets) {
   const GemmBenchRow& first = rows.front();
-  fmt::print("ratio to FP32 GEMM, {}x{}x{}, one thread\n  {:<22}", first.m, first.n, first.k,
-             "operation");
+  fmt::print("ratio to FP32 GEMM of the same instruction set, {}x{}x{}, one thread\n  {:<22}",
+             first.m, first.n, first.k, "operation");
   for (const cpu::SimdTarget target : targets) fmt::print(" {:>12}", cpu::name_of(target));
   for (const GemmBenchRow& row : rows) {
     const bool first_shape = row.m == first.m && row.n == first.n;
@@ -114,7 +114,8 @@ nlohmann::ordered_json bench_gemms(const Values& values, nlohmann::ordered_json&
   options.repeats = values["repeats"].as<int>();
   if (values.count("all-targets") != 0) options.targets = cpu::available_targets();
   nlohmann::ordered_json rows = nlohmann::json::array();
-  fmt::print("GEMM, one thread: multiply-adds beside the best FP32 GEMM\n");
+  fmt::print(
+      "GEMM, one thread: multiply-adds beside the best FP32 GEMM of the same instruction set\n");
   fmt::print("  {:<22} {:<12} {:>16} {:>9} {:>9} {:>6}  {}\n", "operation", "target", "M x N x K",
              "GMAC/s", "FP32", "ratio", "peer");
   const std::vector<GemmBenchRow> results = bench_gemm(options);

@@ -20,7 +20,7 @@ namespace fp8lab::cpu {
 namespace {
 
 // Sizes of blocks; none of them changes a bit.
-constexpr std::int64_t kRowBlock = 60;                // a multiple of the kernels' 2 or 3 rows
+constexpr std::int64_t kRowBlock = 60;                // a multiple of the kernels' 3 or 4 rows
 constexpr std::int64_t kSmallRowBlock = 30;           // for a K whose 60 rows leave the L2
 constexpr std::int64_t kPackedRowBytes = 2 << 20;     // packed rows of one block
 constexpr std::int64_t kPackedPanelBytes = 64 << 20;  // packed panels in memory at a time

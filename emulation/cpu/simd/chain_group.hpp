@@ -109,21 +109,19 @@ template <class L, int kRows, bool kFromZero>
   }
 }
 
-/// One group of `count` > 0 products for kRows rows: c (kRows, W) in and out; `products` as above.
+/// The sums of one group of `count` products for kRows rows with the common exponents `top`: c
+/// (kRows, W) in and out. With Lanes::kFewRegisters the sums of two rows leave room for one vector
+/// of values: a sum that waits in memory for its next product costs three times the product.
 template <class L, int kRows, bool kFromZero>
-[[gnu::always_inline]] inline void run_group(const std::byte* a, std::int64_t a_row_bytes,
+[[gnu::always_inline]] inline void sum_group(const std::byte* a, std::int64_t a_row_bytes,
                                              const std::byte* b, int count, float* c,
-                                             const std::byte* products) {
+                                             const typename L::Lanes::Code* top) {
   using Lanes = typename L::Lanes;
   constexpr bool kToF16 = L::kOutput == ChainOutput::f16;
   using Code = typename Lanes::Code;
   using Float = typename Lanes::Float;
   using Real = typename Lanes::Real;
   using Counter = typename Lanes::template Counter<L::kGroup>;
-  if (count < 1) __builtin_unreachable();
-
-  Code top[kRows];
-  find_exponents<L, kRows, kFromZero>(a, a_row_bytes, b, count, c, products, top);
 
   Float y[kRows][4], anchor[kRows][4];
   Code limit[kRows];
@@ -142,21 +140,40 @@ template <class L, int kRows, bool kFromZero>
   }
   const auto add_products = [&](int k) __attribute__((always_inline)) {
     const std::byte* at = b + k * L::kStep;
-    Float values[4];
-    for (int v = 0; v < 4; ++v) {
-      values[v] = Lanes::load_values(at + v * std::int64_t{sizeof(Float)});
-    }
-    const Code low_b = Lanes::load(at + L::kRightLows);
-    for (int r = 0; r < kRows; ++r) {
-      const std::byte* row = a + r * a_row_bytes;
-      const Float value = Lanes::splat_value(reinterpret_cast<const Real*>(row) + k);
-      for (int v = 0; v < 4; ++v) y[r][v] = Lanes::multiply_add(value, values[v], y[r][v]);
-      const Code low_a = Lanes::splat(load_u32(row + L::kLeftLows + 4 * k));
-      counter[r].add(k, low_a, low_b, limit[r]);
+    if constexpr (Lanes::kFewRegisters) {
+      Float value[kRows];
+      for (int r = 0; r < kRows; ++r) {
+        value[r] = Lanes::splat_value(reinterpret_cast<const Real*>(a + r * a_row_bytes) + k);
+      }
+      for (int v = 0; v < 4; ++v) {
+        const Float values = Lanes::load_values(at + v * std::int64_t{sizeof(Float)});
+        for (int r = 0; r < kRows; ++r) y[r][v] = Lanes::multiply_add(value[r], values, y[r][v]);
+      }
+      const Code low_b = Lanes::load(at + L::kRightLows);
+      for (int r = 0; r < kRows; ++r) {
+        const Code low_a = Lanes::splat(load_u32(a + r * a_row_bytes + L::kLeftLows + 4 * k));
+        counter[r].add(k, low_a, low_b, limit[r]);
+      }
+    } else {
+      Float values[4];
+      for (int v = 0; v < 4; ++v) {
+        values[v] = Lanes::load_values(at + v * std::int64_t{sizeof(Float)});
+      }
+      const Code low_b = Lanes::load(at + L::kRightLows);
+      for (int r = 0; r < kRows; ++r) {
+        const std::byte* row = a + r * a_row_bytes;
+        const Float value = Lanes::splat_value(reinterpret_cast<const Real*>(row) + k);
+        for (int v = 0; v < 4; ++v) y[r][v] = Lanes::multiply_add(value, values[v], y[r][v]);
+        const Code low_a = Lanes::splat(load_u32(row + L::kLeftLows + 4 * k));
+        counter[r].add(k, low_a, low_b, limit[r]);
+      }
     }
   };
   if constexpr (Counter::kStores) {  // no register is carried from product to product but y
 #pragma GCC unroll 32
+    for (int k = 0; k < count; ++k) add_products(k);
+  } else if constexpr (Lanes::kFewRegisters) {
+#pragma GCC unroll 4
     for (int k = 0; k < count; ++k) add_products(k);
   } else {
 #pragma GCC unroll 8
@@ -172,6 +189,26 @@ template <class L, int kRows, bool kFromZero>
         F16Rounding::round(c + r * L::kColumns + j, bits_float(kOverflowedF16));
       }
     }
+  }
+}
+
+/// One group of `count` > 0 products for kRows rows, Lanes::kSumRows of them at a time: c (kRows,
+/// W) in and out; `products` as above.
+template <class L, int kRows, bool kFromZero>
+[[gnu::always_inline]] inline void run_group(const std::byte* a, std::int64_t a_row_bytes,
+                                             const std::byte* b, int count, float* c,
+                                             const std::byte* products) {
+  using Lanes = typename L::Lanes;
+  constexpr int kSumRows = std::min(kRows, Lanes::kSumRows);
+  static_assert(kRows % kSumRows == 0);
+  if (count < 1) __builtin_unreachable();
+
+  typename Lanes::Code top[kRows];
+  find_exponents<L, kRows, kFromZero>(a, a_row_bytes, b, count, c, products, top);
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; r += kSumRows) {
+    sum_group<L, kSumRows, kFromZero>(a + r * a_row_bytes, a_row_bytes, b, count,
+                                      c + r * L::kColumns, top + r);
   }
 }
 
@@ -211,15 +248,22 @@ void run_group_rows(const ChainTile& tile, std::int64_t group, int count,
   const std::byte* a = tile.a + group * tile.a_group_bytes;
   const std::byte* b = tile.b + group * L::kPanelGroup;
   float* c = tile.c;
-  const std::int64_t triples = tile.rows / Lanes::kRows;
-  for (std::int64_t i = 0; i < triples; ++i) {
+  const std::int64_t blocks = tile.rows / Lanes::kRows;
+  for (std::int64_t i = 0; i < blocks; ++i) {
     const std::int64_t r = i * Lanes::kRows;
-    prefetch_part<L>(b + L::kPanelGroup, i, triples);
+    prefetch_part<L>(b + L::kPanelGroup, i, blocks);
     prefetch_rows<L>(a + (r + kBlocksAhead * Lanes::kRows) * tile.a_row_bytes, tile.a_row_bytes);
     run_group<L, Lanes::kRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
                                           c + r * L::kColumns, products + r * L::kLaneBytes);
   }
-  for (std::int64_t r = triples * Lanes::kRows; r < tile.rows; ++r) {
+  std::int64_t r = blocks * Lanes::kRows;
+  if constexpr (Lanes::kSumRows < Lanes::kRows) {
+    for (; r + Lanes::kSumRows <= tile.rows; r += Lanes::kSumRows) {
+      run_group<L, Lanes::kSumRows, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
+                                               c + r * L::kColumns, products + r * L::kLaneBytes);
+    }
+  }
+  for (; r < tile.rows; ++r) {
     run_group<L, 1, kFromZero>(a + r * tile.a_row_bytes, tile.a_row_bytes, b, count,
                                c + r * L::kColumns, products + r * L::kLaneBytes);
   }

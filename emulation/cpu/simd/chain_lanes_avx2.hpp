@@ -24,7 +24,9 @@ struct Fp8Lanes {
   using Float = __m256;
   using Code = __m256i;
   static constexpr int kFloatLanes = 8;
-  static constexpr int kRows = 2;
+  static constexpr int kRows = 4;
+  static constexpr int kSumRows = 2;
+  static constexpr bool kFewRegisters = true;
 
   static constexpr int position(int column) {
     return 16 * (column % 8 / 4) + 4 * (column / 8) + column % 4;
@@ -112,7 +114,9 @@ struct Bf16Lanes {
   using Float = __m256d;
   using Code = __m256i;
   static constexpr int kFloatLanes = 4;
-  static constexpr int kRows = 2;
+  static constexpr int kRows = 4;
+  static constexpr int kSumRows = 2;
+  static constexpr bool kFewRegisters = true;
 
   static constexpr int position(int column) {
     return 8 * (column % 8 / 4) + 4 * (column / 8) + column % 4;

@@ -75,6 +75,8 @@ struct Fp8Lanes {
   using Code = __m512i;
   static constexpr int kFloatLanes = 16;
   static constexpr int kRows = 3;
+  static constexpr int kSumRows = 3;
+  static constexpr bool kFewRegisters = false;
 
   static constexpr int position(int column) {
     const int v = column / 16;
@@ -208,6 +210,8 @@ struct Bf16Lanes {
   using Code = __m512i;
   static constexpr int kFloatLanes = 8;
   static constexpr int kRows = 3;
+  static constexpr int kSumRows = 3;
+  static constexpr bool kFewRegisters = false;
 
   static constexpr int position(int column) {
     return 8 * (column % 16 / 4) + 4 * (column / 16) + column % 4;

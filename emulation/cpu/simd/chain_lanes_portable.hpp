@@ -30,6 +30,8 @@ struct PortableLanes {
   using Code = Vector<Lane>;
   static constexpr int kFloatLanes = 16 / sizeof(Real);
   static constexpr int kRows = 1;
+  static constexpr int kSumRows = 1;
+  static constexpr bool kFewRegisters = false;
   static constexpr int kColumns = 4 * kFloatLanes;
 
   static constexpr int position(int column) { return column; }
