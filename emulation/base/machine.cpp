@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "emulation/base/error.hpp"
 
@@ -24,20 +27,45 @@ std::int64_t limit_in(const std::string& file, std::int64_t fallback) {
   return stream >> value && value > 0 ? std::min(value, fallback) : fallback;
 }
 
-/// The memory limit of this process's control group and of those around it.
-std::int64_t control_group_limit(std::int64_t fallback) {
+/// The number behind `name` in a file of lines "NAME NUMBER ..."; `fallback` where there is none.
+std::int64_t number_of(const std::string& file, const std::string& name, std::int64_t fallback) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    std::istringstream words(line);
+    std::string first;
+    std::int64_t value = 0;
+    if (words >> first >> value && first == name) return value;
+  }
+  return fallback;
+}
+
+/// A control group's files of its limit, of what it holds, and of what that is made of.
+struct ControlGroup {
+  std::string limit, held, parts;
+  std::string files_read, files_unread;  ///< names of its cached files, by when they were used
+};
+
+/// That of this process and those around it.
+std::vector<ControlGroup> control_groups() {
   const std::string root = "/sys/fs/cgroup";
-  fallback = limit_in(root + "/memory/memory.limit_in_bytes", fallback);
+  const auto second = [](const std::string& folder) {
+    return ControlGroup{folder + "/memory.max", folder + "/memory.current", folder + "/memory.stat",
+                        "active_file", "inactive_file"};
+  };
+  const std::string first = root + "/memory/memory.";
+  std::vector<ControlGroup> found = {{first + "limit_in_bytes", first + "usage_in_bytes",
+                                      first + "stat", "total_active_file", "total_inactive_file"}};
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     if (!line.starts_with("0::/")) continue;  // version 2
     std::string path = line.substr(3);
     while (!path.empty()) {
-      if (path.back() != '/') fallback = limit_in(root + path + "/memory.max", fallback);
+      if (path.back() != '/') found.push_back(second(root + path));
       path.resize(path.find_last_of('/'));
     }
   }
-  return limit_in(root + "/memory.max", fallback);
+  found.push_back(second(root));
+  return found;
 }
 
 }  // namespace
@@ -56,13 +84,33 @@ int checked_threads(std::int64_t threads, const std::string& what) {
 std::int64_t machine_memory() {
   const std::int64_t pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
   std::int64_t bytes = pages > 0 && page > 0 ? pages * page : INT64_MAX;
-  bytes = control_group_limit(bytes);
+  for (const ControlGroup& group : control_groups()) bytes = limit_in(group.limit, bytes);
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     bytes = static_cast<std::int64_t>(
         std::min<std::uint64_t>(static_cast<std::uint64_t>(bytes), limit.rlim_cur));
   }
   return bytes;
+}
+
+std::int64_t available_memory() {
+  std::int64_t bytes = machine_memory();
+  const std::int64_t kibibytes = number_of("/proc/meminfo", "MemAvailable:", -1);
+  if (kibibytes >= 0) bytes = std::min(bytes, kibibytes * 1024);
+  for (const ControlGroup& group : control_groups()) {
+    const std::int64_t limit = limit_in(group.limit, INT64_MAX);
+    if (limit == INT64_MAX) continue;
+    const std::int64_t held = limit_in(group.held, limit);
+    const std::int64_t files =
+        number_of(group.parts, group.files_read, 0) + number_of(group.parts, group.files_unread, 0);
+    bytes = std::min(bytes, limit - held + files);
+  }
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const std::int64_t mapped = number_of("/proc/self/status", "VmSize:", 0) * 1024;
+    bytes = std::min(bytes, static_cast<std::int64_t>(limit.rlim_cur) - mapped);
+  }
+  return std::max<std::int64_t>(bytes, 0);
 }
 
 void require_memory(double bytes, const std::string& what, double there) {

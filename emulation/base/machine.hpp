@@ -18,6 +18,9 @@ int checked_threads(std::int64_t threads, const std::string& what);
 /// address space where these are limited to less.
 std::int64_t machine_memory();
 
+/// Bytes of it that are free now, or hold what is read again from files when it is needed.
+std::int64_t available_memory();
+
 /// Throws Error "WHAT needs X GiB of memory, this machine has Y GiB" for more than `there` bytes.
 void require_memory(double bytes, const std::string& what,
                     double there = static_cast<double>(machine_memory()));
