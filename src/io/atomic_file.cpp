@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 #include <vector>
 
@@ -23,16 +24,8 @@ namespace fs = std::filesystem;
   throw RuntimeFailure(fmt::format("{}: cannot {}: {}", path.string(), action, error_text(error)));
 }
 
-void write_all(const FileDescriptor& file, const fs::path& path, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
-    if (count < 0) {
-      if (errno == EINTR) continue;
-      fail(path, "write", errno);
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(count));
-  }
-}
+/// What every disk writes without the cache: addresses and lengths are multiples of it.
+constexpr std::size_t kBlock = 4096;
 
 /// fsync of a file or directory by name. File systems that cannot sync a directory say EINVAL.
 void sync_path(const fs::path& path, int flags) {
@@ -82,17 +75,41 @@ void replace_file(TemporaryFile& temporary, const fs::path& path) {
   sync_path(directory_of(path), O_DIRECTORY);
 }
 
-AtomicFile::AtomicFile(fs::path path)
-    : path_(std::move(path)), temporary_(temporary_beside(path_)) {
+AtomicFile::AtomicFile(fs::path path, Caching caching)
+    : path_(std::move(path)), temporary_(temporary_beside(path_)), caching_(caching) {
   if (is_folder(path_)) {
     throw Error(fmt::format("{}: is a directory, a file is to be written", path_.string()));
   }
   file_ = FileDescriptor(
       ::open(temporary_.path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_.valid()) fail(path_, "create a file beside", errno);
+  // Refused by file systems that know only the cache.
+  if (caching_ == Caching::none && ::fcntl(file_.get(), F_SETFL, O_DIRECT) != 0) {
+    caching_ = Caching::system;
+  }
 }
 
-void AtomicFile::write(std::string_view bytes) { write_all(file_, path_, bytes); }
+void AtomicFile::begin_caching() {
+  caching_ = Caching::system;
+  if (::fcntl(file_.get(), F_SETFL, 0) != 0) fail(path_, "write", errno);
+}
+
+void AtomicFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % kBlock == 0;
+    if (caching_ == Caching::none && (!is_aligned || bytes.size() < kBlock)) begin_caching();
+    const std::size_t size =
+        caching_ == Caching::none ? bytes.size() / kBlock * kBlock : bytes.size();
+    const ssize_t count = ::write(file_.get(), bytes.data(), size);
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EINVAL || caching_ == Caching::system) fail(path_, "write", errno);
+      begin_caching();  // larger blocks than ours, or a place in the file between two
+      continue;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
 
 void AtomicFile::commit() {
   if (const int error = file_.close(); error != 0) fail(path_, "close", error);

@@ -1,6 +1,7 @@
 // Files that are either the old one or the new one, never half of either.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -31,17 +32,26 @@ class TemporaryFile {
   bool kept_ = false;
 };
 
+/// Whether what is written goes through the system's cache.
+enum class Caching : std::uint8_t { system, none };
+
 /// write_file_atomically in pieces: `path` changes with commit(), and not without it.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  /// Without caching, pages of the cache are neither filled nor written back, which costs a large
+  /// file several times what the disk needs. That holds for pieces that begin at a page and are
+  /// whole pages, up to the first one that is not, and where the file system does it.
+  explicit AtomicFile(std::filesystem::path path, Caching caching = Caching::system);
   void write(std::string_view bytes);
   void commit();
 
  private:
+  void begin_caching();
+
   std::filesystem::path path_;
   TemporaryFile temporary_;
   FileDescriptor file_;
+  Caching caching_;
 };
 
 /// A name beside `path` that no other process and no other call uses. The file is not created.

@@ -96,6 +96,13 @@ std::vector<std::size_t> safetensors_order(const std::vector<TensorHeader>& tens
   return order;
 }
 
+std::string safetensors_front(const std::map<std::string, std::string>& metadata,
+                              const std::vector<TensorHeader>& placed) {
+  const std::string header = format_safetensors_header(metadata, placed);
+  const std::uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header;
+}
+
 void write_safetensors(const std::filesystem::path& path,
                        const std::map<std::string, std::string>& metadata,
                        const std::vector<TensorHeader>& tensors,
@@ -103,11 +110,8 @@ void write_safetensors(const std::filesystem::path& path,
   const std::vector<std::size_t> order = safetensors_order(tensors);
   std::vector<TensorHeader> placed;
   for (const std::size_t i : order) placed.push_back(tensors[i]);
-  const std::string header = format_safetensors_header(metadata, placed);
-  const std::uint64_t length = header.size();
   AtomicFile file(path);
-  file.write({reinterpret_cast<const char*>(&length), sizeof length});
-  file.write(header);
+  file.write(safetensors_front(metadata, placed));
   for (const std::size_t i : order) {
     const TensorBytes bytes = produce(i);
     FP8LAB_ASSERT(bytes.size() == tensors[i].bytes());

@@ -57,13 +57,17 @@ void read_elements(const StoredTensor& tensor, std::int64_t first, std::span<flo
 /// The bytes of one tensor, in its own type.
 using TensorBytes = std::vector<std::byte>;
 
-/// The order in which write_safetensors asks for tensors and writes them.
+/// The order in which a file holds tensors: that of falling element size, otherwise as given, so
+/// that all are aligned.
 std::vector<std::size_t> safetensors_order(const std::vector<TensorHeader>& tensors);
 
+/// What stands in a file before the tensors, which lie in the order given.
+std::string safetensors_front(const std::map<std::string, std::string>& metadata,
+                              const std::vector<TensorHeader>& placed);
+
 /// Writes atomically: the old file stays until the new one is complete on disk. `produce(i)`
-/// returns the bytes of tensors[i]; it is asked once for each, so that one tensor is in memory at a
-/// time. Tensors lie in the order of falling element size, otherwise as given, so that all are
-/// aligned.
+/// returns the bytes of tensors[i]; it is asked once for each, in safetensors_order(), so that one
+/// tensor is in memory at a time.
 void write_safetensors(const std::filesystem::path& path,
                        const std::map<std::string, std::string>& metadata,
                        const std::vector<TensorHeader>& tensors,
