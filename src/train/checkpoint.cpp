@@ -17,6 +17,7 @@
 #include "src/model/decoder.hpp"
 #include "src/model/growth.hpp"
 #include "src/model/weight_names.hpp"
+#include "src/train/checkpoint_format.hpp"
 
 namespace fp8lab {
 namespace {
@@ -24,9 +25,6 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 constexpr const char* kFamily = "fp8lab-checkpoint-";
-constexpr const char* kSchema = "fp8lab-checkpoint-3";
-/// u8: XXH3-64 of the header, then of the bytes of each other tensor in the order of the file.
-constexpr const char* kChecksums = "checksums";
 
 bool is_checkpoint(const SafetensorsFile& file) {
   const auto schema = file.metadata().find("schema");
@@ -39,47 +37,30 @@ std::string field(const Metadata& metadata, const std::string& origin, const std
   throw Error(fmt::format("{}: the checkpoint lacks '{}'", origin, key));
 }
 
-/// XXH3-64 of everything that the header says.
-std::uint64_t header_hash(const Metadata& metadata, const std::vector<TensorHeader>& tensors) {
-  Xxh3Stream stream;
-  const auto add = [&](const std::string& text) {
-    stream.update(fmt::format("{}:{}", text.size(), text));
-  };
-  for (const auto& [key, value] : metadata) {
-    add(key);
-    add(value);
-  }
-  for (const TensorHeader& tensor : tensors) {
-    add(tensor.name);
-    add(shape_text(tensor));
-  }
-  return stream.digest();
-}
-
 /// A checkpoint with the checksums that its tensors must have.
 class CheckpointFile {
  public:
   explicit CheckpointFile(const std::filesystem::path& path) : file_(path) {
     if (!is_checkpoint(file_)) throw Error(file_.path() + ": not a checkpoint of fp8lab");
     const std::string& schema = file_.metadata().at("schema");
-    if (schema != kSchema) {
+    if (schema != kCheckpointSchema) {
       throw Error(
           fmt::format("{}: schema '{}', accepted '{}': checkpoints of earlier versions "
                       "have other names of weights; start the run anew",
-                      file_.path(), schema, kSchema));
+                      file_.path(), schema, kCheckpointSchema));
     }
     std::vector<TensorHeader> headers;
     for (const StoredTensor& tensor : file_.tensors()) {
-      if (tensor.name != kChecksums) headers.push_back(tensor);
+      if (tensor.name != kCheckpointChecksums) headers.push_back(tensor);
     }
-    const StoredTensor& stored = file_.at(kChecksums);
+    const StoredTensor& stored = file_.at(kCheckpointChecksums);
     if (stored.type != StoredType::u8 ||
         stored.data.size() != sizeof(std::uint64_t) * (headers.size() + 1)) {
       throw Error(file_.path() + ": damaged: its checksums do not fit its tensors");
     }
     std::vector<std::uint64_t> hashes(headers.size() + 1);
     std::memcpy(hashes.data(), stored.data.data(), stored.data.size());
-    if (hashes[0] != header_hash(file_.metadata(), headers)) {
+    if (hashes[0] != checkpoint_header_hash(file_.metadata(), headers)) {
       throw Error(file_.path() + ": damaged: the header does not have its checksum");
     }
     for (std::size_t i = 0; i < headers.size(); ++i) hashes_[headers[i].name] = hashes[i + 1];
@@ -147,19 +128,6 @@ void for_each_factor(const std::vector<std::unique_ptr<Linear>>& linears, Visit 
 
 constexpr const char* kDelayed = "delayed/";
 
-/// "LAYER/x=STEPS" for each delayed scale, with commas between them.
-std::string history_steps_text(const std::vector<std::unique_ptr<Linear>>& linears) {
-  std::string text;
-  for (const auto& linear : linears) {
-    for (const Slot slot : kSlots) {
-      if (linear->delayed_states()[slot].empty()) continue;
-      text += fmt::format("{}{}={}", text.empty() ? "" : ",",
-                          amax_history_name(linear->name(), slot), linear->history_steps()[slot]);
-    }
-  }
-  return text;
-}
-
 /// The master weights of a checkpoint of `model`.
 class CheckpointTensors : public ModelTensors {
  public:
@@ -217,18 +185,6 @@ std::int64_t integer(const Metadata& metadata, const std::string& origin, const 
   const std::vector<std::int64_t> values = integers(metadata, origin, key);
   if (values.size() == 1) return values.front();
   throw Error(fmt::format("{}: field '{}' is a list", origin, key));
-}
-
-/// For each stream: its sequences, the number of its cursors, and three numbers for each of them.
-std::string streams_text(const std::vector<StreamPosition>& streams) {
-  std::string text = std::to_string(streams.size());
-  for (const StreamPosition& stream : streams) {
-    text += fmt::format(",{},{}", stream.sequences, stream.cursors.size());
-    for (const DataCursor& cursor : stream.cursors) {
-      text += fmt::format(",{},{},{}", cursor.epoch, cursor.document, cursor.offset);
-    }
-  }
-  return text;
 }
 
 std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::string& origin) {
@@ -308,55 +264,6 @@ void for_each_state(const CheckpointScope& scope,
     }
   }
   for_each_factor(scope.linears, visit);
-}
-
-std::uint64_t save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
-                              const RunPosition& position, const std::string& identity,
-                              const Recipe& recipe) {
-  Metadata metadata = {
-      {"schema", kSchema},
-      {"identity", identity},
-      {"model", model_table_text(scope.parameters.model())},
-      {"recipe", recipe.text},
-      {"step", std::to_string(position.step)},
-      {"stage", std::to_string(position.stage)},
-      {"stage_step", std::to_string(position.stage_step)},
-      {"tokens", std::to_string(position.tokens)},
-      {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
-      {"streams", streams_text(position.streams)},
-      {"history_steps", history_steps_text(scope.linears)}};
-  if (position.recipe > 0) metadata["stage_recipe"] = std::to_string(position.recipe);
-  if (position.fallback != FallbackState{}) metadata["fallback"] = fallback_text(position.fallback);
-  std::vector<TensorHeader> headers;
-  std::vector<TensorView> views;
-  for_each_state(scope, [&](const std::string& name, const TensorView& view) {
-    headers.push_back({name, stored_type(view.dtype), {view.rows, view.cols}});
-    views.push_back(view);
-  });
-  // Checksums follow from the other tensors, so they are produced last: a file holds its tensors by
-  // falling element size, and this one is of bytes.
-  const auto count = static_cast<std::int64_t>((headers.size() + 1) * sizeof(std::uint64_t));
-  headers.push_back({kChecksums, StoredType::u8, {count}});
-  const std::vector<std::size_t> order = safetensors_order(headers);
-  FP8LAB_ASSERT(order.back() + 1 == headers.size());
-  std::vector<TensorHeader> placed;
-  for (const std::size_t i : order) {
-    if (i < views.size()) placed.push_back(headers[i]);
-  }
-  std::vector<std::uint64_t> hashes = {header_hash(metadata, placed)};
-  std::uint64_t content = 0;
-  write_safetensors(path, metadata, headers, [&](std::size_t i) {
-    TensorBytes bytes(headers[i].bytes());
-    if (i < views.size()) {
-      scope.backend.download(bytes.data(), views[i]);
-      hashes.push_back(xxh3(bytes.data(), bytes.size()));
-    } else {
-      std::memcpy(bytes.data(), hashes.data(), bytes.size());
-      content = xxh3(bytes.data(), bytes.size());
-    }
-    return bytes;
-  });
-  return content;
 }
 
 RunPosition parse_position(const Metadata& metadata, const std::string& origin) {
@@ -470,7 +377,7 @@ void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
 void verify_checkpoint(const std::filesystem::path& path) {
   const CheckpointFile file(path);
   for (const StoredTensor& tensor : file.file().tensors()) {
-    if (tensor.name != kChecksums) file.verify(tensor);
+    if (tensor.name != kCheckpointChecksums) file.verify(tensor);
   }
 }
 

@@ -1,4 +1,5 @@
-// The complete state of a run between two optimizer steps.
+// The complete state of a run between two optimizer steps: what it is, and reading it back.
+// checkpoint_writer.hpp writes it.
 #pragma once
 
 #include <cstdint>
@@ -47,18 +48,11 @@ struct CheckpointScope {
 void for_each_state(const CheckpointScope& scope,
                     const std::function<void(const std::string&, const TensorView&)>& visit);
 
-/// Writes everything in `scope` and `position`, atomically. `identity` is that of the run
-/// (identity.hpp); `recipe` is the recipe under which the quantizers work. Every tensor and the
-/// header have an XXH3-64 in the file; returns the hash over them all, the content's identity.
-std::uint64_t save_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope,
-                              const RunPosition& position, const std::string& identity,
-                              const Recipe& recipe);
-
 /// A checkpoint whose header has its checksum.
 struct CheckpointSummary {
   RunPosition position;
   std::string identity;
-  std::uint64_t hash = 0;  ///< as save_checkpoint returned it
+  std::uint64_t hash = 0;  ///< as CheckpointWriter::end returned it
 };
 
 /// The position in the metadata of a checkpoint called `origin`. Throws Error naming the field that
@@ -76,7 +70,7 @@ CheckpointSummary read_checkpoint(const std::filesystem::path& path);
 /// Throws Error naming the field of `position` that no run of `config` can have.
 void check_position(const RunPosition& position, const RunConfig& config, const std::string& where);
 
-/// Restores everything that save_checkpoint wrote. Throws Error when a tensor is missing, has
+/// Restores everything that CheckpointWriter wrote. Throws Error when a tensor is missing, has
 /// another shape, or bytes that do not have their checksum.
 void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
 
@@ -96,7 +90,7 @@ void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
 /// Checks every byte of a checkpoint. Throws Error naming what is damaged.
 void verify_checkpoint(const std::filesystem::path& path);
 
-/// True for a file that save_checkpoint wrote. Throws Error for one that is no safetensors file.
+/// True for a file that CheckpointWriter wrote. Throws Error for one that is no safetensors file.
 bool is_checkpoint(const std::filesystem::path& path);
 
 /// The model whose state a checkpoint is. Throws Error for one of a version that does not say.

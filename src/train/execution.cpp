@@ -80,15 +80,14 @@ std::int64_t Execution::total_steps() const {
 }
 
 void Execution::reserve_memory() {
-  std::int64_t most = 0;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     const DataSources* const held_out = data_[i].eval ? &*data_[i].eval : nullptr;
     for (const Recipe& recipe : recipes_[i]) {
       const MemoryPlan plan = plan_memory(config_, config_.stages[i], recipe, backend_, held_out);
-      most = std::max(most, plan.total());
+      most_memory_ = std::max(most_memory_, plan.total());
     }
   }
-  backend_.reserve(static_cast<std::size_t>(most));
+  backend_.reserve(static_cast<std::size_t>(most_memory_));
 }
 
 void Execution::load_initial_weights(const std::filesystem::path& init_from) {
@@ -337,10 +336,18 @@ void Execution::end_stage() {
   backend_.release_to(mark_);
 }
 
-std::uint64_t Execution::save(const std::filesystem::path& checkpoint, double seconds) {
+void Execution::begin_checkpoint(CheckpointWriter& writer, double seconds) {
   RunPosition position = position_;
   position.seconds = seconds;
-  return save_checkpoint(checkpoint, scope(), position, hash_of(identity_), recipe_at_work());
+  const auto held = static_cast<std::int64_t>(backend_.memory_bytes());
+  writer.begin(scope(), position, hash_of(identity_), recipe_at_work(),
+               backend_.is_on_host() ? std::max<std::int64_t>(most_memory_ - held, 0) : 0);
+}
+
+void Execution::save(const std::filesystem::path& checkpoint, double seconds) {
+  CheckpointWriter writer(checkpoint);
+  begin_checkpoint(writer, seconds);
+  writer.end();
 }
 
 }  // namespace fp8lab

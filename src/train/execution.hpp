@@ -15,7 +15,7 @@
 #include "src/io/run_log.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"
-#include "src/train/checkpoint.hpp"
+#include "src/train/checkpoint_writer.hpp"
 #include "src/train/fallback.hpp"
 #include "src/train/run_memory.hpp"
 #include "src/train/update_errors.hpp"
@@ -82,9 +82,11 @@ class Execution {
   /// configuration says so. `inspect` makes no bit another.
   StepTaken step(const InspectStep& inspect = {});
   void end_stage();
-  /// Writes a checkpoint of the stage at work; returns the hash of its content. `seconds` is the
-  /// time since the start of the run.
-  std::uint64_t save(const std::filesystem::path& checkpoint, double seconds);
+  /// Begins a checkpoint of the stage at work, `seconds` after the start of the run, and returns as
+  /// soon as the next step may be taken.
+  void begin_checkpoint(CheckpointWriter& writer, double seconds);
+  /// Writes one and waits for it.
+  void save(const std::filesystem::path& checkpoint, double seconds);
 
   const RunPosition& position() const { return position_; }
   const StageConfig& stage() const {
@@ -134,6 +136,7 @@ class Execution {
   Recipe recipe_;
   std::vector<std::vector<Recipe>> recipes_;  ///< of each stage, as recipes_of
   std::vector<StageData> data_;
+  std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory
   std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<Transformer> transformer_;
   std::size_t mark_ = 0;  ///< of the backend's memory, before the stage's

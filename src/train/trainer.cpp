@@ -40,7 +40,8 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
     : config_(config),
       backend_(backend),
       options_(std::move(options)),
-      directory_(options_.directory) {
+      directory_(options_.directory),
+      writer_(directory_.checkpoint_file()) {
   directory_.check(options_.resume);
   execution_ = std::make_unique<Execution>(config_, backend_, options_.init_from, options_.phase);
   watch_ = std::make_unique<RunWatch>(config_, backend_, *execution_);
@@ -315,17 +316,40 @@ bool Trainer::evaluate(Stage& stage) {
 }
 
 void Trainer::checkpoint() {
-  say("writing a checkpoint");
+  record_checkpoint(true);
+  say("copying a checkpoint");
   const double seconds = elapsed();
-  log_->flush();
-  const std::uint64_t hash = execution_->save(directory_.checkpoint_file(), seconds);
-  log_->append(CheckpointRecord{execution_->position().step, hash});
+  log_->flush();  // the steps of a checkpoint are there when it is
+  execution_->begin_checkpoint(writer_, seconds);
+  say("");
+}
+
+void Trainer::record_checkpoint(bool wait) {
+  if (!writer_.is_under_way() || (!wait && !writer_.is_done())) return;
+  say("writing a checkpoint");
+  log_->append(writer_.end());
   log_->flush();
   say("");
 }
 
 RunOutcome Trainer::run() {
   start_seconds_ = now();
+  RunOutcome outcome = RunOutcome::complete;
+  try {
+    outcome = run_stages();
+  } catch (...) {
+    try {
+      record_checkpoint(true);
+    } catch (const std::exception&) {
+      // Only what ended the run is said.
+    }
+    throw;
+  }
+  record_checkpoint(true);
+  return outcome;
+}
+
+RunOutcome Trainer::run_stages() {
   say("opening the run file");
   if (!open_log()) return RunOutcome::complete;
   while (!execution_->is_complete()) {
@@ -338,6 +362,7 @@ RunOutcome Trainer::run() {
     while (!execution_->is_stage_done()) {
       if (execution_->is_recipe_due()) change_recipe(stage);
       train_step(stage);
+      record_checkpoint(false);
       if (evaluation_is_due(stage)) evaluate(stage);
       const bool stop = options_.stop != nullptr && options_.stop->load();
       const bool due = every > 0 && execution_->position().stage_step % every == 0;
@@ -347,7 +372,9 @@ RunOutcome Trainer::run() {
     stage.evaluator.reset();
     execution_->end_stage();
   }
-  log_->complete(execution_->parameters().hash());
+  const std::uint64_t weights = execution_->parameters().hash();
+  record_checkpoint(true);
+  log_->complete(weights);
   return RunOutcome::complete;
 }
 

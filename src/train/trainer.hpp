@@ -73,7 +73,12 @@ class Trainer {
   /// False when the stop flag ended it: nothing is recorded, and the resumed run makes it again.
   bool evaluate(Stage& stage);
   void say(const std::string& phase) const;
+  /// Begins one, which is written beside the next steps, and records the one before.
   void checkpoint();
+  /// Records the checkpoint under way once it is on the disk. Throws what kept it from there.
+  void record_checkpoint(bool wait);
+  /// Every stage, but without an end to the last checkpoint.
+  RunOutcome run_stages();
   double elapsed() const;
 
   RunConfig config_;
@@ -83,6 +88,7 @@ class Trainer {
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<RunWatch> watch_;
   std::unique_ptr<RunLog> log_;
+  CheckpointWriter writer_;
   double start_seconds_ = 0;
   std::int64_t last_evaluation_ = 0;  ///< step of the last one that is recorded
 };
