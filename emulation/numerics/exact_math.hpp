@@ -187,12 +187,12 @@ constexpr SinCos sincos_f64(double x) {
   r = r - n * 0x1.3198A2E03707p-69;
   const double sine = alternating_series(r, 1, 19);
   const double cosine = alternating_series(r, 0, 20);
-  switch (static_cast<std::int64_t>(n) & 3) {
-    case 0: return {sine, cosine};
-    case 1: return {cosine, -sine};
-    case 2: return {-sine, -cosine};
-    default: return {-cosine, sine};
-  }
+  // By quadrant: (sin, cos), (cos, -sin), (-sin, -cos), (-cos, sin). Without a branch, so that many
+  // are computed at once.
+  const auto quadrant = static_cast<std::int32_t>(n);
+  const bool is_odd = (quadrant & 1) != 0;
+  const double s = is_odd ? cosine : sine, c = is_odd ? sine : cosine;
+  return {(quadrant & 2) != 0 ? -s : s, ((quadrant + 1) & 2) != 0 ? -c : c};
 }
 
 /// 2^(n + f) for integral n and |f| <= 1, relative error below 3e-16; the result must be a normal
