@@ -15,6 +15,12 @@ class RandomSequence {
   RandomSequence(std::uint64_t seed, std::uint32_t stream, std::uint64_t first = 0)
       : seed_(seed), stream_(stream), index_(first) {}
 
+  /// Its numbers 4 * block to 4 * block + 3.
+  static numerics::PhiloxCounter block(std::uint64_t seed, std::uint32_t stream,
+                                       std::uint64_t block) {
+    return numerics::random_block(seed, stream, kDomain, 0, block);
+  }
+
   std::uint32_t next() { return numerics::random_bits(seed_, stream_, kDomain, 0, index_++); }
 
   /// Uniform in [0, n), without modulo bias.
@@ -32,7 +38,10 @@ class RandomSequence {
   }
 
   /// Uniform in (0, 1), a multiple of 2^-33 away from both ends.
-  double open_unit() { return (static_cast<double>(next()) + 0.5) * 0x1p-32; }
+  double open_unit() { return open_unit(next()); }
+  static constexpr double open_unit(std::uint32_t bits) {
+    return (static_cast<double>(bits) + 0.5) * 0x1p-32;
+  }
 
  private:
   static constexpr std::uint32_t kDomain = 0xda7a0000u;  ///< apart from the quantizers' tensor ids

@@ -1,8 +1,10 @@
 #include "src/model/parameters.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "emulation/base/processors.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/spec/recipe.hpp"
@@ -14,22 +16,51 @@ namespace {
 
 constexpr std::uint32_t kInitializationStream = 0x1217;
 
+constexpr std::int64_t kBlock = 512;  ///< numbers that are drawn at once
+using Block = std::array<double, kBlock>;
+
 /// Standard normal numbers by Box and Muller in double precision, from functions of ours only, so
 /// that every machine draws the same weights: numbers 2 i and 2 i + 1 of a stream come from its
-/// uniform numbers 2 i and 2 i + 1. `values` are those from the even number `first` on, times
-/// `deviation` and around `mean`.
+/// uniform numbers 2 i and 2 i + 1. These are those from number 4 * `first` on.
+FP8LAB_FOR_EACH_PROCESSOR void draw_block(std::uint64_t seed, std::uint32_t stream,
+                                          std::uint64_t first, Block& values) {
+  constexpr std::size_t kPairs = kBlock / 2;
+  std::array<double, kPairs> radius, angle, sine, cosine;
+  for (std::size_t i = 0; i < kPairs; i += 2) {
+    const auto bits = RandomSequence::block(seed, stream, first + i / 2);
+    for (std::size_t j = 0; j < 2; ++j) {
+      radius[i + j] = RandomSequence::open_unit(bits.word[2 * j]);
+      angle[i + j] = 6.283185307179586 * RandomSequence::open_unit(bits.word[2 * j + 1]);
+    }
+  }
+  for (double& r : radius) {
+    r = __builtin_sqrt(-2.0 * (numerics::log2_f64(r) * 0x1.62E42FEFA39EFp-1));
+  }
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    const auto turn = numerics::sincos_f64(angle[i]);
+    sine[i] = turn.sin;
+    cosine[i] = turn.cos;
+  }
+  for (std::size_t i = 0; i < kPairs; ++i) {
+    values[2 * i] = radius[i] * cosine[i];
+    values[2 * i + 1] = radius[i] * sine[i];
+  }
+}
+
+/// Numbers of a stream from number `first` on, a multiple of 4, times `deviation` and around
+/// `mean`.
 void draw_normal(std::uint64_t seed, std::uint32_t stream, std::int64_t first, double mean,
                  double deviation, std::span<float> values) {
   const auto count = static_cast<std::int64_t>(values.size());
 #pragma omp parallel for schedule(static)
-  for (std::int64_t i = 0; i < count; i += 2) {
-    RandomSequence random(seed, stream, static_cast<std::uint64_t>(first + i));
-    const double radius =
-        std::sqrt(-2.0 * (numerics::log2_f64(random.open_unit()) * 0x1.62E42FEFA39EFp-1));
-    const auto angle = numerics::sincos_f64(6.283185307179586 * random.open_unit());
-    float* const pair = values.data() + i;
-    pair[0] = static_cast<float>(mean + deviation * (radius * angle.cos));
-    if (i + 1 < count) pair[1] = static_cast<float>(mean + deviation * (radius * angle.sin));
+  for (std::int64_t i = 0; i < count; i += kBlock) {
+    Block block;
+    draw_block(seed, stream, static_cast<std::uint64_t>(first + i) / 4, block);
+    const std::int64_t end = std::min(kBlock, count - i);
+    for (std::int64_t j = 0; j < end; ++j) {
+      values[static_cast<std::size_t>(i + j)] =
+          static_cast<float>(mean + deviation * block[static_cast<std::size_t>(j)]);
+    }
   }
 }
 
@@ -265,9 +296,12 @@ void Parameters::initialize(std::uint64_t seed) {
     const std::uint32_t stream = kInitializationStream + static_cast<std::uint32_t>(index);
     const std::int64_t size = parameter.master().size();
     for (std::int64_t first = 0; first < size; first += kPiece) {
-      values.assign(static_cast<std::size_t>(std::min(kPiece, size - first)),
-                    static_cast<float>(value));
-      if (deviation > 0) draw_normal(seed, stream, first, value, deviation, values);
+      values.resize(static_cast<std::size_t>(std::min(kPiece, size - first)));
+      if (deviation > 0) {
+        draw_normal(seed, stream, first, value, deviation, values);
+      } else {
+        std::fill(values.begin(), values.end(), static_cast<float>(value));
+      }
       upload(parameter, first, values);
     }
   }

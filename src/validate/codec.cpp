@@ -7,20 +7,10 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/processors.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/nearest_codec.hpp"
 #include "src/validate/conv_hashes.hpp"
-
-// Loops over 2^32 integers, compiled for several instruction sets and chosen by the loader.
-// Integers only, apart from the one FP32 addition of the fast conversions, so the bits cannot
-// differ.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define FP8LAB_SWEEP_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define FP8LAB_SWEEP_CLONES
-#endif
 
 namespace fp8lab {
 namespace {
@@ -65,7 +55,7 @@ template <FormatSpec kFormat>
   }
 }
 
-FP8LAB_SWEEP_CLONES
+FP8LAB_FOR_EACH_PROCESSOR
 void convert_block_e4m3(std::uint32_t first, Fp8Block& block) {
   convert_block<numerics::kE4M3>(first, block);
 }
@@ -75,7 +65,7 @@ struct Bf16Block {
   std::array<std::uint16_t, kBlockSize> fast;
 };
 
-FP8LAB_SWEEP_CLONES
+FP8LAB_FOR_EACH_PROCESSOR
 void convert_block_bf16(std::uint32_t first, Bf16Block& block) {
   for (std::uint32_t i = 0; i < kBlockSize; ++i) {
     block.general[i] = static_cast<std::uint16_t>(
@@ -86,7 +76,7 @@ void convert_block_bf16(std::uint32_t first, Bf16Block& block) {
   }
 }
 
-FP8LAB_SWEEP_CLONES
+FP8LAB_FOR_EACH_PROCESSOR
 void convert_block_e5m2(std::uint32_t first, Fp8Block& block) {
   convert_block<numerics::kE5M2>(first, block);
 }
@@ -133,9 +123,10 @@ using CountUnlike = std::uint32_t (*)(std::uint32_t, std::uint32_t, std::uint32_
                                       std::uint32_t);
 
 template <std::size_t kIndex>
-FP8LAB_SWEEP_CLONES std::uint32_t count_unlike_named(std::uint32_t first, std::uint32_t last,
-                                                     std::uint32_t saturated, std::uint32_t special,
-                                                     std::uint32_t sign) {
+FP8LAB_FOR_EACH_PROCESSOR std::uint32_t count_unlike_named(std::uint32_t first, std::uint32_t last,
+                                                           std::uint32_t saturated,
+                                                           std::uint32_t special,
+                                                           std::uint32_t sign) {
   return count_unlike<numerics::kNamedFormats[kIndex].format>(first, last, saturated, special,
                                                               sign);
 }
@@ -228,7 +219,7 @@ CodecReport check_boundaries(const numerics::NamedFormat& named,
 
 }  // namespace
 
-FP8LAB_SWEEP_CLONES
+FP8LAB_FOR_EACH_PROCESSOR
 std::uint64_t hash_conversions(std::uint32_t first, const std::uint16_t* outputs, std::size_t count,
                                std::uint32_t seed) {
   const std::uint64_t salt = mix(seed);
