@@ -91,12 +91,13 @@ void Execution::reserve_memory() {
 }
 
 void Execution::load_initial_weights(const std::filesystem::path& init_from) {
-  memory_->parameters.initialize(config_.seed);
   const std::filesystem::path& initial = init_from.empty() ? config_.init_from : init_from;
   if (initial.empty() && config_.growth) {
     throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
   }
-  if (!initial.empty()) {
+  if (initial.empty()) {
+    memory_->parameters.initialize(config_.seed);
+  } else {
     say("loading weights of " + initial.string());
     load_weights(initial, memory_->parameters, config_.growth);
     histories_ = initial_histories(config_, initial);
