@@ -1,5 +1,8 @@
 #include "emulation/cpu/cpu_backend.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -18,6 +21,7 @@ namespace fp8lab::cpu {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kPage = std::size_t{2} << 20;  ///< of the large ones of x86-64 and ARM
 
 /// "model name" of the first processor, or the architecture where the system does not say.
 std::string processor_name() {
@@ -44,11 +48,18 @@ Support refusal(const ops::Gemm& op) { return {gemm_refusal(op.spec, op.a.spec, 
 }  // namespace
 
 struct CpuBackend::Memory {
-  explicit Memory(std::size_t size) : data(std::aligned_alloc(kAlignment, size)), bytes(size) {
+  explicit Memory(std::size_t size)
+      : data(std::aligned_alloc(size < kPage ? kAlignment : kPage, size)), bytes(size) {
     if (data == nullptr) {
       throw RuntimeFailure("allocate: no memory for " + std::to_string(bytes) + " bytes");
     }
-    std::memset(data, 0, bytes);
+    if (size >= kPage) ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only
+    auto* const begin = static_cast<std::byte*>(data);
+    // The first write to a page is what takes long.
+#pragma omp parallel for schedule(static) if (size > kPage)
+    for (std::size_t at = 0; at < size; at += kPage) {
+      std::memset(begin + at, 0, std::min(kPage, size - at));
+    }
   }
   ~Memory() { std::free(data); }
   Memory(const Memory&) = delete;
@@ -97,6 +108,7 @@ TensorView CpuBackend::allocate(DType dtype, std::int64_t rows, std::int64_t col
         fmt::format("allocate: a tensor of shape ({}, {}), with all others,", rows, cols),
         static_cast<double>(memory_limit_));
   }
+  use_threads();
   memory_.push_back(std::make_unique<Memory>(padded));
   held_ += padded;
   return {memory_.back()->data, dtype, rows, cols, cols};
