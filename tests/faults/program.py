@@ -28,9 +28,10 @@ FILE_LIMIT = 1 << 30
 FILE_CALLS = {1, 18, 20, 74, 75, 76, 77, 82, 83, 84, 87, 264, 285, 296, 316}
 SYSCALL_NUMBER = 15 * 8  # offset of orig_rax for PTRACE_PEEKUSER
 
-PTRACE_TRACEME, PTRACE_PEEKUSER, PTRACE_SYSCALL, PTRACE_DETACH = 0, 3, 24, 17
-PTRACE_SETOPTIONS, OPTIONS = 0x4200, 0x1 | 0x100000  # TRACESYSGOOD | EXITKILL
+PTRACE_TRACEME, PTRACE_PEEKUSER, PTRACE_CONT, PTRACE_SYSCALL = 0, 3, 7, 24
+PTRACE_SETOPTIONS, OPTIONS = 0x4200, 0x1 | 0x8 | 0x100000  # TRACESYSGOOD | TRACECLONE | EXITKILL
 SYSCALL_STOP = signal.SIGTRAP | 0x80
+ANY_THREAD = 0x40000000  # __WALL
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,7 @@ class Interrupt:
             os.kill(pid, self.what)
             self.happened = True
             return
-        reached, _ = trace(pid, self.at)
-        if not reached:
-            return
-        self.happened = True
-        os.kill(pid, self.what)
-        LIBC.ptrace(PTRACE_DETACH, pid, 0, 0)
+        self.happened = trace(pid, self.at, self.what) >= self.at
 
 
 def _load_libc() -> ctypes.CDLL:
@@ -131,31 +127,38 @@ def _load_libc() -> ctypes.CDLL:
 LIBC = _load_libc()
 
 
-def trace(pid: int, at: int) -> tuple[bool, int]:
-    """Follows a process that asked to be traced. True: it stands at the `at`-th stop; false: it
-    ended before. With the number of stops seen."""
+def trace(pid: int, at: int = 0, what: int = 0) -> int:
+    """Follows a process that asked to be traced, with all its threads, to its end, which is left
+    for the caller to collect. Its `at`-th stop gets it the signal `what`. Returns the stops seen
+    until then."""
     os.waitpid(pid, 0)  # the stop of execve
     LIBC.ptrace(PTRACE_SETOPTIONS, pid, None, OPTIONS)
-    stops, entering, deliver = 0, True, 0
-    inside = False
+    LIBC.ptrace(PTRACE_SYSCALL, pid, None, 0)
+    stops, inside = 0, dict[int, bool]()  # the threads that are in a system call
     while True:
-        LIBC.ptrace(PTRACE_SYSCALL, pid, None, deliver)
-        status = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        status = os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WEXITED | os.WNOWAIT | ANY_THREAD)
         assert status is not None
+        thread = status.si_pid
         if status.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
-            return False, stops  # left for the caller to collect
-        _, raw = os.waitpid(pid, 0)
-        if os.WSTOPSIG(raw) != SYSCALL_STOP:
-            deliver = os.WSTOPSIG(raw)
+            if thread == pid:
+                return stops
+            os.waitpid(thread, ANY_THREAD)
             continue
+        _, raw = os.waitpid(thread, ANY_THREAD)
         deliver = 0
-        if entering:
-            inside = LIBC.ptrace(PTRACE_PEEKUSER, pid, SYSCALL_NUMBER, None) in FILE_CALLS
-        entering = not entering
-        if inside:
-            stops += 1
-            if stops == at:
-                return True, stops
+        if os.WSTOPSIG(raw) == SYSCALL_STOP:
+            left = inside.pop(thread, None)
+            if left is None:
+                number = LIBC.ptrace(PTRACE_PEEKUSER, thread, SYSCALL_NUMBER, None)
+                inside[thread] = number in FILE_CALLS
+            if (left or inside.get(thread, False)) and (at == 0 or stops < at):
+                stops += 1
+                if stops == at:
+                    os.kill(pid, what)
+        elif os.WSTOPSIG(raw) not in (signal.SIGTRAP, signal.SIGSTOP):  # a new thread: both
+            deliver = os.WSTOPSIG(raw)
+        follow = PTRACE_SYSCALL if at == 0 or stops < at else PTRACE_CONT
+        LIBC.ptrace(follow, thread, None, deliver)
 
 
 def can_trace() -> bool:

@@ -1,0 +1,162 @@
+"""Checkpoints that are written beside the steps: one after another, killed, and on a full disk."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import h5py
+import pytest
+from program import PROGRAM, run, succeeded
+
+# 185 MB of weights and moments, which no disk has in the time of a step.
+CONFIG = """
+name = "large"
+recipe = "bf16"
+[model]
+hidden_size = 256
+intermediate_size = 256
+num_hidden_layers = 1
+num_attention_heads = 4
+num_key_value_heads = 4
+head_dim = 64
+vocab_size = 60000
+[logging]
+statistics_every_steps = 0
+checkpoint_every_steps = 1
+[[stages]]
+name = "cpt"
+kind = "cpt"
+steps = {steps}
+batch_sequences = 1
+sequence_length = 32
+learning_rate.warmup_steps = 1
+data.problems = 50
+"""
+FULL = "checkpoint.safetensors: cannot write: File too large\n"
+
+
+def words_of(folder: Path, steps: int, out: str) -> list[str]:
+    (folder / f"{steps}.toml").write_text(CONFIG.format(steps=steps))
+    words = ["train", "--config", str(folder / f"{steps}.toml"), "--out", str(folder / out)]
+    return [*words, "--threads", "1"]
+
+
+def ignore_limits() -> None:
+    """A file beyond its limit is then an error of the call, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def started(words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PROGRAM, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=ignore_limits,
+    )
+
+
+def tables(out: Path) -> dict[str, list[int]]:
+    names = ("/checkpoints/step", "/hashes/weights", "/complete")
+    with h5py.File(out / "run.h5", "r", libver="latest", swmr=True) as file:
+        return {name: [int(value) for value in file[name][:]] for name in names}
+
+
+def step_of(checkpoint: Path) -> int:
+    with checkpoint.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return int(json.loads(file.read(length))["__metadata__"]["step"])
+
+
+def unfinished(out: Path) -> list[str]:
+    return [path.name for path in out.glob(".checkpoint.safetensors.tmp-*")]
+
+
+def wait_for_checkpoint(process: subprocess.Popen[str], out: Path) -> None:
+    while not (out / "checkpoint.safetensors").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+
+
+@pytest.fixture(name="whole", scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    folder = tmp_path_factory.mktemp("whole")
+    succeeded(*words_of(folder, 5, "run"))
+    assert succeeded("doctor", folder / "run", "--check")
+    assert step_of(folder / "run/checkpoint.safetensors") == 5
+    assert unfinished(folder / "run") == []
+    return tables(folder / "run")
+
+
+def test_each_of_many_in_a_row_is_recorded(whole: dict[str, list[int]]) -> None:
+    assert whole["/checkpoints/step"] == [1, 2, 3, 4, 5]
+    assert whole["/complete"] == whole["/hashes/weights"][-1:]
+
+
+def test_a_kill_leaves_the_checkpoint_before(tmp_path: Path, whole: dict[str, list[int]]) -> None:
+    """While the next one is written; it is then neither recorded nor in the way."""
+    for attempt in range(10):
+        out = tmp_path / f"run{attempt}"
+        process = started(words_of(tmp_path, 5, out.name))
+        wait_for_checkpoint(process, out)
+        while not unfinished(out) and process.poll() is None:
+            pass
+        process.kill()
+        process.communicate()
+        if unfinished(out):
+            break
+    else:
+        raise AssertionError("no run was killed while it wrote a checkpoint")
+    step = step_of(out / "checkpoint.safetensors")
+    recorded = tables(out)["/checkpoints/step"]
+    assert recorded in (list(range(1, step)), list(range(1, step + 1)))
+    found = json.loads(succeeded("doctor", out, "--check", "--json"))
+    health = {Path(item["file"]).name: item["health"] for item in found}
+    assert health["checkpoint.safetensors"] == "whole"
+    assert health[unfinished(out)[0]] == "fixable"
+    succeeded(*words_of(tmp_path, 5, out.name), "--resume")
+    assert unfinished(out) == []
+    assert tables(out) == whole
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_disk_that_is_full_ends_the_run(
+    tmp_path: Path, whole: dict[str, list[int]], steps: int
+) -> None:
+    """After the step at work, or at the end of the run."""
+    words = words_of(tmp_path, steps, "run")
+    process = started(words)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100 << 20, resource.RLIM_INFINITY))
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    lines = [line for line in said.splitlines(keepends=True) if not line.endswith(" ...\n")]
+    assert len(lines) == 1 and lines[0].endswith(FULL), said
+    assert unfinished(tmp_path / "run") == []
+    assert not (tmp_path / "run/checkpoint.safetensors").exists()
+    found = tables(tmp_path / "run")
+    assert found["/checkpoints/step"] == found["/complete"] == []
+    assert found["/hashes/weights"][:1] == whole["/hashes/weights"][:1]
+    succeeded(*words, "--resume")
+    assert tables(tmp_path / "run")["/hashes/weights"] == whole["/hashes/weights"][:steps]
+
+
+def test_a_disk_that_becomes_full_keeps_the_checkpoint_before(
+    tmp_path: Path, whole: dict[str, list[int]]
+) -> None:
+    words, out = words_of(tmp_path, 5, "run"), tmp_path / "run"
+    process = started(words)
+    wait_for_checkpoint(process, out)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1 and said.endswith(FULL), said
+    step = step_of(out / "checkpoint.safetensors")
+    assert 1 <= step < 5
+    assert tables(out)["/checkpoints/step"] == list(range(1, step + 1))
+    assert run("doctor", out, "--check").returncode == 0
+    succeeded(*words, "--resume")
+    assert tables(out) == whole
