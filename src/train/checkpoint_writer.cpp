@@ -117,10 +117,38 @@ std::size_t checkpoint_memory(std::uint64_t bytes, std::int64_t to_come) {
 
 CheckpointWriter::CheckpointWriter(std::filesystem::path path) : path_(std::move(path)) {}
 
+void CheckpointWriter::reserve(std::uint64_t bytes, std::int64_t to_come) {
+  const std::size_t held = memory_.bytes().size();
+  if (held >= bytes) return;
+  // What is held would be free again.
+  const std::size_t wanted = checkpoint_memory(bytes, to_come - static_cast<std::int64_t>(held));
+  if (wanted <= held) return;
+  memory_ = {};
+  memory_ = PageMemory(wanted);
+}
+
+void CheckpointWriter::prepare(const CheckpointScope& scope, std::int64_t to_come) {
+  if (is_under_way()) return;  // that has it
+  touching_ = {};
+  constexpr std::uint64_t kFront = std::uint64_t{1} << 20;  // of a thousand tensors
+  std::uint64_t bytes = kFront;
+  for (const Source& source : sources_of(scope)) bytes += source.header.bytes();
+  reserve(bytes, to_come);
+  const std::span<std::byte> pages =
+      memory_.bytes().first(std::min<std::uint64_t>(memory_.bytes().size(), bytes));
+  touching_ = std::jthread([pages](const std::stop_token& stop) {
+    constexpr std::size_t kPage = 4096;
+    for (std::size_t at = 0; at < pages.size() && !stop.stop_requested(); at += kPage) {
+      pages[at] = std::byte{0};
+    }
+  });
+}
+
 void CheckpointWriter::begin(const CheckpointScope& scope, const RunPosition& position,
                              const std::string& identity, const Recipe& recipe,
                              std::int64_t to_come) {
   FP8LAB_ASSERT(!is_under_way());
+  touching_ = {};
   const Metadata metadata = metadata_of(scope, position, identity, recipe);
   const std::vector<Source> sources = sources_of(scope);
   std::vector<TensorHeader> placed;
@@ -135,10 +163,7 @@ void CheckpointWriter::begin(const CheckpointScope& scope, const RunPosition& po
   std::vector<std::uint64_t> ends = {front.size()};
   for (const Source& source : sources) ends.push_back(ends.back() + source.header.bytes());
   const std::uint64_t bytes = ends.back() + checksum_bytes;
-  if (memory_.bytes().size() < bytes) {
-    memory_ = {};  // first, so that it counts as free
-    memory_ = PageMemory(checkpoint_memory(bytes, to_come));
-  }
+  reserve(bytes, to_come);
   record_ = {position.step, 0};
   const auto finish = [this, header_hash](std::vector<std::uint64_t> hashes) {
     hashes.front() = header_hash;

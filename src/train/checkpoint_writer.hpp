@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "src/io/background_file.hpp"
 #include "src/io/page_memory.hpp"
@@ -23,6 +24,10 @@ std::size_t checkpoint_memory(std::uint64_t bytes, std::int64_t to_come);
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::filesystem::path path);
+
+  /// Takes the memory for checkpoints of `scope` and makes its pages, which takes seconds for a
+  /// large model, on a thread of its own until begin() needs them. `to_come` as there.
+  void prepare(const CheckpointScope& scope, std::int64_t to_come);
 
   /// Copies everything in `scope` and `position`, and writes it from then on, atomically, beside
   /// whatever the caller does: the file is on the disk when end() returns. None is under way.
@@ -42,10 +47,15 @@ class CheckpointWriter {
   CheckpointRecord end();
 
  private:
+  /// Memory for a file of `bytes`: what there is, unless there may be more.
+  void reserve(std::uint64_t bytes, std::int64_t to_come);
+
   std::filesystem::path path_;
   PageMemory memory_;
   CheckpointRecord record_;
-  std::optional<BackgroundFile> file_;  ///< last: it uses the others
+  // Last: they use the others.
+  std::jthread touching_;
+  std::optional<BackgroundFile> file_;
 };
 
 }  // namespace fp8lab

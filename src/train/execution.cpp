@@ -337,12 +337,20 @@ void Execution::end_stage() {
   backend_.release_to(mark_);
 }
 
+std::int64_t Execution::host_memory_to_come() const {
+  if (!backend_.is_on_host()) return 0;
+  const auto held = static_cast<std::int64_t>(backend_.memory_bytes());
+  return std::max<std::int64_t>(most_memory_ - held, 0);
+}
+
+void Execution::prepare_checkpoints(CheckpointWriter& writer) {
+  writer.prepare(scope(), host_memory_to_come());
+}
+
 void Execution::begin_checkpoint(CheckpointWriter& writer, double seconds) {
   RunPosition position = position_;
   position.seconds = seconds;
-  const auto held = static_cast<std::int64_t>(backend_.memory_bytes());
-  writer.begin(scope(), position, hash_of(identity_), recipe_at_work(),
-               backend_.is_on_host() ? std::max<std::int64_t>(most_memory_ - held, 0) : 0);
+  writer.begin(scope(), position, hash_of(identity_), recipe_at_work(), host_memory_to_come());
 }
 
 void Execution::save(const std::filesystem::path& checkpoint, double seconds) {

@@ -82,6 +82,8 @@ class Execution {
   /// configuration says so. `inspect` makes no bit another.
   StepTaken step(const InspectStep& inspect = {});
   void end_stage();
+  /// Takes the memory for checkpoints of the stage at work.
+  void prepare_checkpoints(CheckpointWriter& writer);
   /// Begins a checkpoint of the stage at work, `seconds` after the start of the run, and returns as
   /// soon as the next step may be taken.
   void begin_checkpoint(CheckpointWriter& writer, double seconds);
@@ -123,6 +125,8 @@ class Execution {
   StepSigns signs_of(const StepRecord& record, const StepTaken& taken) const;
   /// Decides whether the stage falls back after the step.
   void fall_back(StepTaken& taken);
+  /// Bytes of host memory that the run takes beside those that it has.
+  std::int64_t host_memory_to_come() const;
   /// True where the stage may fall back after the step at work.
   bool may_fall_back(std::int64_t trained_tokens) const;
   void say(const std::string& phase) const;

@@ -7,6 +7,7 @@
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/train/checkpoint.hpp"
 #include "src/train/run_memory.hpp"
 
 namespace fp8lab {
@@ -38,13 +39,17 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
   RecordingBackend memory(backend);
   const auto held = [&] { return static_cast<std::int64_t>(memory.memory_bytes()); };
   MemoryPlan plan;
-  const RunMemory run(memory, config, load_recipe(config.recipe));
+  RunMemory run(memory, config, load_recipe(config.recipe));
   plan.parameters = held();
   const auto transformer =
       in_context(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
                  [&] { return make_transformer(memory, run.parameters, config, stage, recipe); });
   plan.operands = static_cast<std::int64_t>(transformer->operand_bytes());
   plan.activations = held() - plan.parameters - plan.operands;
+  for_each_state({memory, run.parameters, run.step.scalars, transformer->linears()},
+                 [&](const std::string&, const TensorView& view) {
+                   plan.checkpoint += view.size() * static_cast<std::int64_t>(size_of(view.dtype));
+                 });
   if (!stage.eval) return plan;
   in_context(fmt::format("stage {}", stage.name), [&] {
     const EvaluationMemory evaluation(memory, run.parameters, *transformer, *stage.eval,

@@ -7,6 +7,7 @@
 
 #include "src/config/stage_recipes.hpp"
 #include "src/model/decoder.hpp"
+#include "src/train/checkpoint_writer.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/time_plan.hpp"
 
@@ -97,11 +98,28 @@ std::vector<std::string> stage_warnings(const RunConfig& config, const StageConf
 
 namespace {
 
+double mib(std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+/// How checkpoints reach the disk, by the memory that is there now.
+std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend) {
+  const auto copied = static_cast<std::int64_t>(checkpoint_memory(
+      static_cast<std::uint64_t>(memory.checkpoint), backend.is_on_host() ? memory.total() : 0));
+  if (copied >= memory.checkpoint) {
+    return fmt::format(
+        "checkpoint {:.1f} MiB, copied to host memory and written beside the steps\n",
+        mib(memory.checkpoint));
+  }
+  return fmt::format(
+      "checkpoint {:.1f} MiB, copied through {:.1f} MiB of host memory: the next step waits for "
+      "the "
+      "disk to take the rest\n",
+      mib(memory.checkpoint), mib(copied));
+}
+
 /// The part of describe_plan about one recipe of a stage; adds to the seconds of the run.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
                             const StageRecipe& of, Backend& backend, const Phase& phase,
                             double& seconds) {
-  const auto mib = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; };
   const Recipe recipe = load_recipe(of.name);
   std::string text;
   if (of.is_fallback) {
@@ -120,6 +138,7 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
       "caches {:.1f}\n",
       mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
       mib(memory.caches));
+  text += describe_checkpoint(memory, backend);
   const TimePlan time = timed(config, stage, recipe, backend, phase);
   seconds += time.total() * static_cast<double>(of.steps);
   return text + fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.total(),

@@ -172,6 +172,7 @@ Trainer::Stage Trainer::begin_stage() {
   watch_->begin_stage();
   stage.config = &execution_->stage();
   make_evaluator(stage);
+  execution_->prepare_checkpoints(writer_);
   stage.began = now();
   stage.began_step = execution_->position().step;
   return stage;

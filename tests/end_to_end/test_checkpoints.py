@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -46,18 +47,20 @@ def words_of(folder: Path, steps: int, out: str) -> list[str]:
     return [*words, "--threads", "1"]
 
 
-def ignore_limits() -> None:
-    """A file beyond its limit is then an error of the call, as on a full disk."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def started(words: list[str], space: int = resource.RLIM_INFINITY) -> subprocess.Popen[str]:
+    """In `space` bytes of addresses."""
 
+    def before() -> None:
+        # A file beyond its limit is then an error of the call, as on a full disk.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
 
-def started(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PROGRAM, *words],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=ignore_limits,
+        preexec_fn=before,
     )
 
 
@@ -122,6 +125,22 @@ def test_a_kill_leaves_the_checkpoint_before(tmp_path: Path, whole: dict[str, li
     succeeded(*words_of(tmp_path, 5, out.name), "--resume")
     assert unfinished(out) == []
     assert tables(out) == whole
+
+
+def test_little_memory_makes_the_steps_wait(tmp_path: Path, whole: dict[str, list[int]]) -> None:
+    """The plan says so, and the run is the same."""
+    words = words_of(tmp_path, 5, "run")
+    assert ", copied to host memory and written beside the steps\n" in succeeded(
+        *words, "--dry-run"
+    )
+    said = []
+    for more in (["--dry-run"], []):
+        process = started(words + more, space=600 << 20)
+        said.append(process.communicate(timeout=120))
+        assert process.returncode == 0, said
+    copied = re.search(r"^checkpoint ([\d.]+) MiB, copied through ([\d.]+) MiB", said[0][0], re.M)
+    assert copied and float(copied[1]) > float(copied[2]) >= 16, said
+    assert tables(tmp_path / "run") == whole
 
 
 @pytest.mark.parametrize("steps", [1, 5])

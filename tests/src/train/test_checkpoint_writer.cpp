@@ -71,6 +71,7 @@ TEST_CASE("a checkpoint is of the step after which it was begun, through any mem
     execution.step();
     const States before = states_of(execution);
     CHECK_FALSE(writer.is_under_way());
+    execution.prepare_checkpoints(writer);  // must be through with the memory when it is filled
     execution.begin_checkpoint(writer, 0);
     CHECK(writer.is_under_way());
     if (step < 3) execution.step();  // changes all weights and moments

@@ -11,6 +11,7 @@
 #include "emulation/recording/stand_in.hpp"
 #include "src/backend/factory.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/train/checkpoint.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/run_memory.hpp"
@@ -57,6 +58,15 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
   const auto transformer = make_transformer(*backend, run.parameters, config, stage, recipe);
   CHECK(held() == plan.parameters + plan.operands + plan.activations);
   CHECK(plan.operands > 0);
+  std::int64_t checkpoint = 0;
+  for_each_state(
+      {*backend, run.parameters, run.step.scalars, transformer->linears()},
+      [&](const std::string&, const TensorView& view) {
+        std::vector<std::byte> bytes(static_cast<std::size_t>(view.size()) * size_of(view.dtype));
+        backend->download(bytes.data(), view);
+        checkpoint += static_cast<std::int64_t>(bytes.size());
+      });
+  CHECK(checkpoint == plan.checkpoint);
   std::unique_ptr<Evaluator> evaluator;
   if (stage.eval) {
     evaluator =
