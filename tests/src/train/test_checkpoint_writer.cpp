@@ -1,21 +1,47 @@
 // Checkpoints that are written while the run goes on.
+#include <dlfcn.h>
+
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <limits>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "emulation/base/machine.hpp"
 #include "src/config/overlay.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/background_file.hpp"
+#include "src/io/run_reader.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/train/checkpoint_writer.hpp"
 #include "src/train/execution.hpp"
+#include "src/train/trainer.hpp"
 #include "tests/scratch_directory.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;
+
+namespace {
+
+std::atomic<bool> disk_is_slow = false;
+std::atomic<int> syncing = 0, most_syncing = 0;
+
+}  // namespace
+
+/// Stands in front of libc's.
+extern "C" int fsync(int file) {
+  using Sync = int (*)(int);
+  static const auto next = reinterpret_cast<Sync>(::dlsym(RTLD_NEXT, "fsync"));
+  const int now = ++syncing;
+  most_syncing = std::max(most_syncing.load(), now);
+  if (disk_is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(250));
+  const int result = next(file);
+  --syncing;
+  return result;
+}
 
 namespace {
 
@@ -113,4 +139,34 @@ TEST_CASE("a checkpoint is copied through half of the memory that is left") {
   CHECK(half == Approx(0.5 * static_cast<double>(there)).epsilon(0.1));
   const auto quarter = static_cast<double>(checkpoint_memory(huge, there / 2));
   CHECK(quarter == Approx(0.25 * static_cast<double>(there)).epsilon(0.2));
+}
+
+TEST_CASE("steps go on while the disk is slow, and checkpoints wait for each other") {
+  const ScratchDirectory scratch;
+  const auto backend = make_backend("cpu", 1);
+  RunConfig config = configured();
+  config.model.vocab_size = 272;
+  config.logging.checkpoint_every_steps = 1;
+  TrainerOptions options;
+  options.directory = scratch / "run";
+  const auto path = options.directory / "checkpoint.safetensors";
+  std::vector<std::int64_t> found;  // after each step
+  options.progress = [&](const Progress&) {
+    found.push_back(std::filesystem::exists(path) ? read_checkpoint(path).position.step : 0);
+    disk_is_slow = true;  // from the first checkpoint on
+  };
+  most_syncing = 0;
+  CHECK(Trainer(config, *backend, options).run() == RunOutcome::complete);
+  disk_is_slow = false;
+  CHECK(found == std::vector<std::int64_t>{0, 0, 1, 2});  // that of the step before is under way
+  CHECK(most_syncing == 1);
+  const RunStatus status = read_run_status(options.directory / "run.h5");
+  CHECK(status.complete);
+  REQUIRE(status.checkpoints.size() == 4);
+  for (std::int64_t i = 0; i < 4; ++i) {
+    CHECK(status.checkpoints[static_cast<std::size_t>(i)].step == i + 1);
+  }
+  const CheckpointSummary last = read_checkpoint(path);
+  CHECK(last.hash == status.checkpoints.back().hash);
+  CHECK(last.position.step == 4);
 }
