@@ -105,12 +105,11 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
   const auto copied = static_cast<std::int64_t>(checkpoint_memory(
       static_cast<std::uint64_t>(memory.checkpoint), backend.is_on_host() ? memory.total() : 0));
   if (copied >= memory.checkpoint) {
-    return fmt::format(
-        "checkpoint {:.1f} MiB, copied to host memory and written beside the steps\n",
-        mib(memory.checkpoint));
+    return fmt::format("checkpoint {:.1f} MiB, copied on the host and written beside the steps\n",
+                       mib(memory.checkpoint));
   }
   return fmt::format(
-      "checkpoint {:.1f} MiB, copied through {:.1f} MiB of host memory: the next step waits for "
+      "checkpoint {:.1f} MiB, copied through {:.1f} MiB on the host: the next step waits for "
       "the "
       "disk to take the rest\n",
       mib(memory.checkpoint), mib(copied));

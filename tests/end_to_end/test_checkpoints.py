@@ -130,9 +130,7 @@ def test_a_kill_leaves_the_checkpoint_before(tmp_path: Path, whole: dict[str, li
 def test_little_memory_makes_the_steps_wait(tmp_path: Path, whole: dict[str, list[int]]) -> None:
     """The plan says so, and the run is the same."""
     words = words_of(tmp_path, 5, "run")
-    assert ", copied to host memory and written beside the steps\n" in succeeded(
-        *words, "--dry-run"
-    )
+    assert ", copied on the host and written beside the steps\n" in succeeded(*words, "--dry-run")
     said = []
     for more in (["--dry-run"], []):
         process = started(words + more, space=600 << 20)
