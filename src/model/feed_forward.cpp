@@ -32,6 +32,11 @@ class ActivatedFeedForward final : public FeedForward {
     work.linear(down_).forward(work.context(), Forward{work.saved(inner_), work.saved(activated_)},
                                out);
   }
+  void recompute(Work& work, const ops::Producer& norm) const override {
+    work.linear(up_).forward(work.context(), norm, work.saved(inner_));
+    work.linear(down_).recompute_x(work.context(),
+                                   Forward{work.saved(inner_), work.saved(activated_)});
+  }
   void backward(Work& work, const TensorView& x, const TensorView& dout,
                 const TensorView& dx) const override {
     const TensorView d_activated = work.scratch(d_activated_);
