@@ -316,7 +316,9 @@ struct AttentionConfig {
 /// them, and no layer keeps.
 enum class Recompute : std::uint8_t {
   none,
-  feed_forward,  ///< of each layer what follows the sum behind attention
+  gate_up,       ///< of each layer what goes into the activation, and the norm before it
+  feed_forward,  ///< and what comes out of the activation: all that follows the sum behind
+                 ///< attention
   layer,         ///< of each layer everything but its input
 };
 

@@ -61,8 +61,9 @@ inline constexpr std::array<Named<UpdateRule>, 4> kUpdateRuleNames = {{
     {name_of(UpdateRule::madam), UpdateRule::madam},
 }};
 
-inline constexpr std::array<Named<Recompute>, 3> kRecomputeNames = {{
+inline constexpr std::array<Named<Recompute>, 4> kRecomputeNames = {{
     {"none", Recompute::none},
+    {"gate_up", Recompute::gate_up},
     {"feed_forward", Recompute::feed_forward},
     {"layer", Recompute::layer},
 }};

@@ -197,7 +197,8 @@ const Table<MemoryConfig>& memory_table() {
   static const Table<S> table{{
       choice("recompute", &S::recompute, kRecomputeNames,
              "activations that the backward pass computes again instead of keeping them: none, of "
-             "each layer the feed-forward half, or all but its input; the same bits")
+             "each layer those in front of the feed-forward activation, the feed-forward half, or "
+             "all but its input; the same bits")
           .not_hashed(),
       choice("weight_codes", &S::weight_codes, kWeightCodesNames,
              "quantized weights are kept for the step, or made again for each product; the same "

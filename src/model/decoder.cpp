@@ -55,7 +55,7 @@ DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, s
                                 "attention.norm", model.hidden_size)),
       attention_(declaration, model, index),
       middle_(declaration.saved("middle", Shape::activation, model.hidden_size)),
-      mlp_norm_(make_norm(declaration.recomputed_from(Recompute::feed_forward), model, "mlp.norm",
+      mlp_norm_(make_norm(declaration.recomputed_from(Recompute::gate_up), model, "mlp.norm",
                           model.hidden_size)),
       feed_forward_(make_feed_forward(declaration, model)),
       branch_(declaration.scratch(kBranch, model.hidden_size, false)),
@@ -76,7 +76,7 @@ void DecoderLayer::forward(Work& work, const TensorView& out) const {
 }
 
 void DecoderLayer::recompute(Work& work) const {
-  if (!work.recomputes(Recompute::feed_forward)) return;
+  if (!work.recomputes(Recompute::gate_up)) return;
   // The operands have been measured in the forward pass.
   const StepContext context = work.context();
   StepContext unmeasured = context;

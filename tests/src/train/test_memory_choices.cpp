@@ -126,7 +126,8 @@ void check_all_choices(const ModelConfig& model, const Recipe& recipe) {
   int measured = 0;
   const Trail expected = train(model, recipe, {}, &measured);
   REQUIRE(expected.hashes[0] != expected.hashes[2]);
-  const MemoryConfig choices[] = {{Recompute::feed_forward, WeightCodes::keep, 0},
+  const MemoryConfig choices[] = {{Recompute::gate_up, WeightCodes::keep, 0},
+                                  {Recompute::feed_forward, WeightCodes::keep, 0},
                                   {Recompute::layer, WeightCodes::keep, 0},
                                   {Recompute::none, WeightCodes::remake, 0},
                                   {Recompute::layer, WeightCodes::remake, 0}};
