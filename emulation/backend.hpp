@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -62,6 +63,8 @@ class Backend {
   /// Frees everything allocated after memory_mark() returned `mark`: the buffers of one stage.
   virtual std::size_t memory_mark() const = 0;
   virtual void release_to(std::size_t mark) = 0;
+  /// Bytes that a device has left for allocations; nothing for memory of the host.
+  virtual std::optional<std::size_t> free_bytes() const { return std::nullopt; }
   /// Bytes of what is allocated now, as allocation_bytes() counts it.
   virtual std::size_t memory_bytes() const = 0;
   /// Host to backend; `source` holds view.size() elements of the view's type. The copy is enqueued

@@ -68,6 +68,12 @@ std::size_t CudaBackend::allocation_bytes(DType dtype, std::int64_t rows, std::i
 
 void CudaBackend::reserve(std::size_t bytes) { memory_.reserve(bytes); }
 
+std::optional<std::size_t> CudaBackend::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
 TensorView CudaBackend::allocate(DType dtype, std::int64_t rows, std::int64_t cols) {
   const std::size_t bytes = allocation_bytes(dtype, rows, cols);
   std::byte* const memory = memory_.allocate(bytes);

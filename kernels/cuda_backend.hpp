@@ -33,6 +33,7 @@ class CudaBackend : public Backend {
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t cols) override;
   std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const override;
   void reserve(std::size_t bytes) override;
+  std::optional<std::size_t> free_bytes() const override;
   std::size_t memory_mark() const override { return memory_.count(); }
   void release_to(std::size_t mark) override;
   std::size_t memory_bytes() const override { return memory_.bytes(); }

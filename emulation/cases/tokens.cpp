@@ -60,6 +60,20 @@ void draw_cases<ops::CrossEntropy>(CaseDraw& draw) {
                  b.run(ops::CrossEntropy{t[0], t[1], t[2], t[3], t[4], dlogits});
                });
     }
+    // Parts of more tokens: with the losses of all, and with none to be added up.
+    for (const bool is_last : {true, false}) {
+      const MatrixShape s = draw.shape();
+      const std::int64_t all = s.rows + draw.integer(1, 5000);
+      draw.add(
+          "cross_entropy of a part", dtype, s,
+          {draw.values(dtype, s.rows, s.cols, false), draw.integers(s.rows, 0, s.cols - 1),
+           flat(magnitudes(draw.ordinary(DType::f32, 1, s.rows))), draw.step_scalars(),
+           updated(flat(draw.ordinary(DType::f32, 1, all)))},
+          [rows = s.rows, is_last](Backend& b, const Views& t) {
+            b.run(ops::CrossEntropy{t[0], t[1], t[2], t[3], t[4].columns(t[4].cols - rows, rows),
+                                    TensorView{}, is_last ? t[4] : TensorView{}});
+          });
+    }
   }
 }
 

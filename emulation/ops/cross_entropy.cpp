@@ -12,6 +12,7 @@ void CrossEntropy::check() const {
   checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
   checks.vector("token_loss", token_loss, logits.rows, {DType::f32});
   if (!dlogits.empty()) checks.activation("dlogits", dlogits, logits.rows, logits.cols);
+  if (!summed.empty()) checks.vector("summed", summed, summed.cols, {DType::f32});
 }
 
 }  // namespace fp8lab::ops

@@ -14,13 +14,16 @@ namespace fp8lab::ops {
 /// sum = tree_sum(e);  loss = ((log2(sum) + ((m - z_g) * kLog2E)) * kLn2) * w;
 /// dlogits = (e * (1 / sum) - onehot) * (w * scalars[kInverseTokens]).
 /// Tokens of weight 0: loss and dlogits +0, the target is not read.
-/// scalars[kLossSum] = scalars[kLossSum] + tree_sum(token_loss), nats.
+/// Then scalars[kLossSum] = scalars[kLossSum] + tree_sum(summed), nats, unless `summed` is empty.
 /// Error for a target outside [0, V) with nonzero weight.
 struct CrossEntropy {
   static constexpr std::string_view kName = "cross_entropy";
   static constexpr WorkClass kClass = WorkClass::elementwise;
 
   TensorView logits, targets, weights, scalars, token_loss, dlogits;
+  /// (1, n) f32, the losses that are added up. Where the tokens are a part of more, the last part's
+  /// are the losses of all, and there are none before.
+  TensorView summed = token_loss;
 
   void check() const;
   /// Elements read and written.

@@ -65,7 +65,9 @@ Outputs outputs_of(const ops::SwigluBackward& op) { return {{"dgate_up", op.dgat
 Outputs outputs_of(const ops::GeluForward& op) { return {{"out", op.out}}; }
 Outputs outputs_of(const ops::GeluBackward& op) { return {{"dx", op.dx}}; }
 Outputs outputs_of(const ops::CrossEntropy& op) {
-  return present({{"token_loss", op.token_loss}, {"dlogits", op.dlogits}, {"scalars", op.scalars}});
+  return present({{"token_loss", op.token_loss},
+                  {"dlogits", op.dlogits},
+                  {"scalars", op.summed.empty() ? TensorView{} : op.scalars}});
 }
 Outputs outputs_of(const ops::RowCosines& op) { return {{"cosines", op.cosines}}; }
 Outputs outputs_of(const ops::Argmax& op) { return {{"out", op.out}}; }

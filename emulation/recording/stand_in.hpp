@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,6 +16,7 @@ class StandIn : public Backend {
   std::string name() const override { return original_.name(); }
   std::string device() const override { return original_.device(); }
   bool is_on_host() const override { return original_.is_on_host(); }
+  std::optional<std::size_t> free_bytes() const override { return original_.free_bytes(); }
   DType storage(DType wanted) const override { return original_.storage(wanted); }
   std::size_t allocation_bytes(DType dtype, std::int64_t rows, std::int64_t cols) const override {
     return original_.allocation_bytes(dtype, rows, cols);

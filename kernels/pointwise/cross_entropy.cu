@@ -307,8 +307,9 @@ void run(Context& context, const ops::CrossEntropy& op) {
         },
         op.logits, op.dlogits);
   }
+  if (op.summed.empty()) return;
   constexpr unsigned kThreads = 1024;
-  add_losses<<<1, kThreads, 0, context.stream()>>>(op.logits.rows, op.token_loss.row<float>(0),
+  add_losses<<<1, kThreads, 0, context.stream()>>>(op.summed.cols, op.summed.row<float>(0),
                                                    op.scalars.row<float>(0));
   check_launch("cross_entropy: loss sum");
 }

@@ -110,8 +110,9 @@ int generate(const std::vector<std::string>& arguments) {
   const std::int64_t capacity =
       std::min(longest(prompts) + config.max_new_tokens, shape.sequence_length);
   const auto count = static_cast<std::int64_t>(prompts.size());
-  const std::int64_t together = std::min(
-      {checked_value<std::int64_t>(values, kCommand, "together", 1, 65536), count, shape.tokens()});
+  const std::int64_t together =
+      std::min({checked_value<std::int64_t>(values, kCommand, "together", 1, 65536), count,
+                shape.logit_rows()});
   Generator generator(model.backend(), model.transformer(), together, capacity);
   model.transformer().prepare_weights(model.context());
   PhaseLine phase;

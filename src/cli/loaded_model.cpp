@@ -112,7 +112,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const 
                                              recipe_.activation_dtype, Purpose::inference);
   load_parameters(*source.tensors, source.name, *parameters_);
   phase.begin("allocating activations");
-  shape_ = {stage.micro_batch_sequences, stage.sequence_length, run.attention};
+  shape_ = {stage.micro_batch_sequences, stage.sequence_length, run.attention, {}};
+  shape_.memory.loss_chunk = run.memory.loss_chunk;  // quantizers of the head may see it
   transformer_ = make_transformer(Purpose::inference);
   context_.seed = run.seed;
 }

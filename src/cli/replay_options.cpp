@@ -5,7 +5,7 @@
 
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
-#include "src/train/memory_plan.hpp"
+#include "src/train/memory_fit.hpp"
 
 namespace fp8lab::cli {
 

@@ -18,7 +18,7 @@
 #include "src/config/nearest_name.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/train/checkpoint.hpp"
-#include "src/train/memory_plan.hpp"
+#include "src/train/memory_fit.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/stop_signal.hpp"
 #include "src/train/trainer.hpp"

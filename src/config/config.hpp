@@ -312,6 +312,31 @@ struct AttentionConfig {
   std::int64_t q_tile = 64;
 };
 
+/// Activation checkpointing: which activations the backward pass computes again, from those before
+/// them, and no layer keeps.
+enum class Recompute : std::uint8_t {
+  none,
+  gate_up,       ///< of each layer what goes into the activation, and the norm before it
+  feed_forward,  ///< and what comes out of the activation: all that follows the sum behind
+                 ///< attention
+  layer,         ///< of each layer everything but its input
+};
+
+/// How long the quantized weights of linear layers live.
+enum class WeightCodes : std::uint8_t {
+  keep,    ///< both orientations, for the step
+  remake,  ///< one orientation, for one product
+};
+
+/// What a step keeps in memory. Each choice costs work for what is computed again.
+struct MemoryConfig {
+  Recompute recompute = Recompute::none;
+  WeightCodes weight_codes = WeightCodes::keep;
+  /// Tokens whose logits exist at once; divides those of a micro-batch. 0: all of it.
+  std::int64_t loss_chunk = 0;
+  bool operator==(const MemoryConfig&) const = default;
+};
+
 struct RunConfig {
   std::string name = "run";
   std::string recipe = "bf16";  ///< name or file
@@ -329,6 +354,7 @@ struct RunConfig {
   LoggingConfig logging;
   WarningsConfig warnings;
   AttentionConfig attention;
+  MemoryConfig memory;
   std::vector<StageConfig> stages;
 
   std::string text;  ///< to_toml: what a run stores, and can be run again

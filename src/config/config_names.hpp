@@ -61,6 +61,18 @@ inline constexpr std::array<Named<UpdateRule>, 4> kUpdateRuleNames = {{
     {name_of(UpdateRule::madam), UpdateRule::madam},
 }};
 
+inline constexpr std::array<Named<Recompute>, 4> kRecomputeNames = {{
+    {"none", Recompute::none},
+    {"gate_up", Recompute::gate_up},
+    {"feed_forward", Recompute::feed_forward},
+    {"layer", Recompute::layer},
+}};
+
+inline constexpr std::array<Named<WeightCodes>, 2> kWeightCodesNames = {{
+    {"keep", WeightCodes::keep},
+    {"remake", WeightCodes::remake},
+}};
+
 inline constexpr std::array<Named<MomentUse>, 2> kMomentUseNames = {{
     {"rounded", MomentUse::rounded},
     {"unrounded", MomentUse::unrounded},

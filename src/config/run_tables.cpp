@@ -14,6 +14,8 @@ namespace {
 
 using namespace fields;  // NOLINT: the vocabulary of the tables below
 
+constexpr std::int64_t kMostChunks = 4096;  // that random keys tell apart
+
 bool is_stage_name(std::string_view name) {
   return !name.empty() && name.find_first_not_of(
                               "abcdefghijklmnopqrstuvwxyz"
@@ -186,6 +188,26 @@ const Table<AttentionConfig>& attention_table() {
   static const Table<S> table{{
       integer("kv_tile", &S::kv_tile, 1, 65536, "keys of one step of the online softmax"),
       integer("q_tile", &S::q_tile, 1, 65536, "queries whose gradients are summed together"),
+  }};
+  return table;
+}
+
+const Table<MemoryConfig>& memory_table() {
+  using S = MemoryConfig;
+  static const Table<S> table{{
+      choice("recompute", &S::recompute, kRecomputeNames,
+             "activations that the backward pass computes again instead of keeping them: none, of "
+             "each layer those in front of the feed-forward activation, the feed-forward half, or "
+             "all but its input; the same bits")
+          .not_hashed(),
+      choice("weight_codes", &S::weight_codes, kWeightCodesNames,
+             "quantized weights are kept for the step, or made again for each product; the same "
+             "bits")
+          .not_hashed(),
+      integer("loss_chunk", &S::loss_chunk, 0, kLargeCount,
+              "tokens whose logits exist at once, through LM head, loss and their gradients, a "
+              "divisor of those of a micro-batch; 0: all. The head's weight gradient is the sum "
+              "over chunks"),
   }};
   return table;
 }
@@ -504,6 +526,36 @@ void check_exact(const TomlReader& reader, const RunConfig& config) {
   }
 }
 
+/// A chunk of the loss is to the head what a micro-batch is to the model.
+void check_loss_chunk(const TomlReader& reader, const RunConfig& config) {
+  const std::int64_t chunk = config.memory.loss_chunk;
+  if (chunk == 0) return;
+  const auto fail = [&](const std::string& message) {
+    inner_reader(reader, "memory")->fail("loss_chunk", message);
+  };
+  for (const StageConfig& stage : config.stages) {
+    const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+    if (chunk >= tokens) continue;
+    if (tokens % chunk != 0) {
+      fail(fmt::format("{} does not divide the {} tokens of a micro-batch of stage {}", chunk,
+                       tokens, stage.name));
+    }
+    const std::int64_t chunks =
+        stage.batch_sequences / stage.micro_batch_sequences * (tokens / chunk);
+    if (chunks > kMostChunks) {
+      fail(fmt::format("{} makes {} chunks of a step of stage {}; accepted: at most {}", chunk,
+                       chunks, stage.name, kMostChunks));
+    }
+    if (config.optimizer.gradients == plain_state(DType::bf16) &&
+        !config.model.tie_word_embeddings) {
+      fail(
+          fmt::format("{} makes {} chunks a step, whose gradients of the head are added: "
+                      "optimizer.gradients = \"fp32\" goes with it",
+                      chunk, chunks));
+    }
+  }
+}
+
 /// Whether there is something to grow shows at the start: a study's arms start from a shared run.
 void check_growth(const TomlReader& reader, const RunConfig& config) {
   if (!config.growth) return;
@@ -545,6 +597,7 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   check_recipe_name(reader, config.recipe);
   check_exact(reader, config);
   check_growth(reader, config);
+  check_loss_chunk(reader, config);
 }
 
 bool keeps_one(const std::string& name) { return name.starts_with("all but "); }
@@ -707,6 +760,8 @@ const Table<RunConfig>& run_table() {
                           "online detectors and the level from which on each of them warns")),
        shared(MemberTable("attention", &S::attention, attention_table,
                           "tiles that fix the order of sums")),
+       shared(MemberTable("memory", &S::memory, memory_table,
+                          "what a step keeps, and what it computes again instead")),
        shared(
            TableList("stages", &S::stages, stage_table,
                      "one after the other, at least one; base = \"NAME\" starts from a stage out "

@@ -20,6 +20,7 @@ CheckpointedRun open_checkpointed_run(const RunConfig& config,
                       read_checkpoint(checkpoint).position,
                       {},
                       read_amax_histories(checkpoint)};
+  run.config.memory = {};  // whole tensors are looked at
   check_position(run.position, config, checkpoint.string());
   run.recipe = load_recipe(run.stage_recipe().name);
   return run;

@@ -152,7 +152,7 @@ class StepReplay {
     std::vector<std::unique_ptr<Linear>> layer;
     layer.push_back(std::make_unique<Linear>(
         backend_, workspace, result.layer, static_cast<std::uint32_t>(captured.index),
-        result.recipe, weight, nullptr, captured.x.rows, Purpose::training, false));
+        result.recipe, weight, nullptr, captured.x.rows, Purpose::training, OperandLife{}));
     workspace.allocate();
     continue_histories(backend_, run_.histories, layer);
     continue_smoothing(backend_, captured.linear, *layer.front(), result);

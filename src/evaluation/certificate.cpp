@@ -141,11 +141,11 @@ class Certifier {
     const auto count = static_cast<std::int64_t>(prompts_.size());
     for (const DecodingWay& way : config_.ways) {
       if (way.together >= 1 && way.together <= count &&
-          way.together <= generation_.shape().tokens()) {
+          way.together <= generation_.shape().logit_rows()) {
         continue;
       }
       throw Error(fmt::format("{}: there are {} sequences, and one pass takes {} tokens",
-                              name_of(way), count, generation_.shape().tokens()));
+                              name_of(way), count, generation_.shape().logit_rows()));
     }
   }
 

@@ -49,8 +49,8 @@ HeldOutLoss::Source summarise(std::string name, const Corpus& corpus, const Loss
   return source;
 }
 
-/// The tokens of a batch that have a target, a few rows of logits at a time.
-void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch,
+/// The tokens of a batch from `begin` on that have a target, a few rows of logits at a time.
+void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, std::int64_t begin,
                 Sharpness& sharpness) {
   constexpr std::int64_t kValues = std::int64_t{1} << 22;
   const std::int64_t together = std::max<std::int64_t>(1, kValues / logits.cols);
@@ -60,7 +60,7 @@ void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch,
     values.resize(static_cast<std::size_t>(rows * logits.cols));
     download_floats(backend, logits.row_range(first, rows), values);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const auto token = static_cast<std::size_t>(first + row);
+      const auto token = static_cast<std::size_t>(begin + first + row);
       if (batch.weights[token] == 0.0f) continue;
       const auto at = static_cast<std::size_t>(row * logits.cols);
       sharpness.add({values.data() + at, static_cast<std::size_t>(logits.cols)},
@@ -151,7 +151,7 @@ EvaluationMemory::EvaluationMemory(Backend& backend, const Parameters& parameter
   const auto make_generator = [&](Transformer& model, std::int64_t prompts) {
     const std::int64_t sequences = std::clamp<std::int64_t>(
         std::min({prompts, kDecodedTogether, kCachedTokens / texts.longest}), 1,
-        transformer.shape().tokens());
+        transformer.shape().logit_rows());
     return std::make_unique<Generator>(backend, model, sequences, texts.longest, stop);
   };
   std::int64_t together = config.exact_match;
@@ -241,9 +241,12 @@ HeldOutLoss Evaluator::held_out_loss(const StepContext& context) {
     tokens += batch.trained_tokens;
     transformer_.load(batch);
     transformer_.forward(context);
-    objectives::cross_entropy(transformer_, memory_.scalars, objectives::Leaves::logits);
+    objectives::cross_entropy(transformer_, memory_.scalars, objectives::Leaves::logits,
+                              [&](const Transformer::LogitChunk& chunk) {
+                                if (config_.sharpness == 0.0) return;
+                                add_tokens(backend_, chunk.logits, batch, chunk.first, sharpness);
+                              });
     download_floats(backend_, transformer_.token_losses(), losses);
-    if (config_.sharpness > 0.0) add_tokens(backend_, transformer_.logits(), batch, sharpness);
     for (std::size_t i = 0; i < losses.size(); ++i) {
       if (batch.weights[i] == 0.0f) continue;
       const auto sequence = i / static_cast<std::size_t>(shape.sequence_length);

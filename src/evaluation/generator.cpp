@@ -17,7 +17,7 @@ Generator::Generator(Backend& backend, Transformer& transformer, std::int64_t se
       scalars_(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
       slots_(static_cast<std::size_t>(sequences)),
       stop_(stop) {
-  FP8LAB_ASSERT(sequences > 0 && sequences <= transformer.shape().tokens());
+  FP8LAB_ASSERT(sequences > 0 && sequences <= transformer.shape().logit_rows());
 }
 
 std::int64_t Generator::Slot::length() const {
@@ -31,7 +31,7 @@ std::int32_t Generator::Slot::token(std::int64_t position) const {
 }
 
 void Generator::check(const std::vector<Prompt>& prompts) const {
-  const std::int64_t vocabulary = transformer_.logits().cols;
+  const std::int64_t vocabulary = transformer_.vocab_size();
   for (const Prompt& prompt : prompts) {
     const auto length = static_cast<std::int64_t>(prompt.tokens.size());
     if (length < 1 || length >= cache_.capacity()) {

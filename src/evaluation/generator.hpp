@@ -49,7 +49,7 @@ inline constexpr std::int64_t kCachedTokens = 65536;
 /// which happen to be computed together. Delayed scales keep their state.
 class Generator {
  public:
-  /// The cache is allocated here: `sequences`, at most transformer.shape().tokens(), of up to
+  /// The cache is allocated here: `sequences`, at most transformer.shape().logit_rows(), of
   /// `capacity` tokens each. `backend`, `transformer` and the flag `stop` must outlive the
   /// generator.
   Generator(Backend& backend, Transformer& transformer, std::int64_t sequences,

@@ -20,6 +20,11 @@ void Declaration::enter_layer(std::optional<std::int64_t> index) {
   prefix_ = index ? fmt::format("layers.{}.", *index) : std::string();
 }
 
+Declaration& Declaration::recomputed_from(Recompute level) {
+  recomputed_ = level;
+  return *this;
+}
+
 ParameterId Declaration::parameter(ParameterDeclaration declaration) {
   declaration.name.insert(0, prefix_);
   declaration.layer = layer_;
@@ -30,6 +35,8 @@ LinearId Declaration::linear(const std::string& module, std::int64_t in,
                              std::vector<OutputGroup> outputs, bool bias, double deviation) {
   LinearDeclaration linear;
   linear.name = prefix_ + module;
+  linear.module = module;
+  linear.recomputed = recomputed_;
   linear.in = in;
   for (const OutputGroup& group : outputs) linear.out += group.rows;
   if (outputs.size() == 1) outputs.clear();
@@ -43,13 +50,20 @@ LinearId Declaration::linear(const std::string& module, std::int64_t in,
 
 LinearId Declaration::tied_linear(const std::string& module, ParameterId weight) {
   const ParameterDeclaration& tied = parameters_[static_cast<std::size_t>(weight)];
-  return append<LinearId>(linears_, LinearDeclaration{prefix_ + module, tied.cols, tied.rows,
-                                                      weight, std::nullopt, true, std::nullopt});
+  LinearDeclaration linear;
+  linear.name = prefix_ + module;
+  linear.module = module;
+  linear.recomputed = recomputed_;
+  linear.in = tied.cols;
+  linear.out = tied.rows;
+  linear.weight = weight;
+  linear.is_tied = true;
+  return append<LinearId>(linears_, std::move(linear));
 }
 
 SavedId Declaration::saved(const std::string& name, SavedDeclaration::Shape shape,
                            std::int64_t extent) {
-  return append<SavedId>(saved_, SavedDeclaration{name, shape, extent});
+  return append<SavedId>(saved_, SavedDeclaration{name, shape, extent, recomputed_});
 }
 
 ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, bool in_training_only) {
@@ -66,6 +80,11 @@ void Declaration::own_x(LinearId linear, SavedId x) {
 
 void Declaration::writes_residual(LinearId linear) {
   linears_[static_cast<std::size_t>(linear)].writes_residual = true;
+}
+
+void Declaration::in_chunks(LinearId linear, SavedId y) {
+  linears_[static_cast<std::size_t>(linear)].in_chunks = true;
+  saved_[static_cast<std::size_t>(y)].in_chunks = true;
 }
 
 std::int64_t Declaration::weights() const {

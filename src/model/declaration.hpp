@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "src/config/config.hpp"
+
 namespace fp8lab {
 
 enum class ParameterId : std::size_t {};
@@ -59,6 +61,9 @@ struct LinearDeclaration {
   bool is_tied = false;          ///< the weight is another module's, which adds to its gradient
   std::optional<SavedId> own_x;  ///< the tensor that a Producer makes for this layer alone
   bool writes_residual = false;  ///< the output is what its block adds to the residual stream
+  std::string module;            ///< its name within the layer: "mlp.down"
+  Recompute recomputed = Recompute::none;  ///< as SavedDeclaration::recomputed, of its x
+  bool in_chunks = false;                  ///< works on MemoryConfig::loss_chunk tokens at once
 };
 
 /// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the
@@ -72,6 +77,9 @@ struct SavedDeclaration {
   std::string name;  ///< the same in all layers
   Shape shape = Shape::activation;
   std::int64_t extent = 0;
+  /// The first level at which the backward pass computes it again; none: it is always kept.
+  Recompute recomputed = Recompute::none;
+  bool in_chunks = false;  ///< there are MemoryConfig::loss_chunk tokens of it at once
 };
 
 /// (T, cols) in the activation type, until the next user of the same name.
@@ -92,6 +100,8 @@ class Declaration {
   /// What follows belongs to layer `index`: its parameters and linear layers are called
   /// "layers.INDEX.NAME". Nothing: to no layer.
   void enter_layer(std::optional<std::int64_t> index);
+  /// The backward pass computes what follows again from this level on; none: it never does.
+  Declaration& recomputed_from(Recompute level);
 
   ParameterId parameter(ParameterDeclaration declaration);
   /// Weights from N(0, deviation^2), a bias of zeros; `module` is the layer's name.
@@ -106,6 +116,8 @@ class Declaration {
   void own_x(LinearId linear, SavedId x);
   /// The output of `linear` is what its block adds to the residual stream.
   void writes_residual(LinearId linear);
+  /// `linear` and its output `y` take the tokens of a micro-batch in chunks.
+  void in_chunks(LinearId linear, SavedId y);
 
   const std::vector<ParameterDeclaration>& parameters() const { return parameters_; }
   const std::vector<LinearDeclaration>& linears() const { return linears_; }
@@ -117,6 +129,7 @@ class Declaration {
  private:
   std::optional<std::int64_t> layer_;
   std::string prefix_;
+  Recompute recomputed_ = Recompute::none;
   std::vector<ParameterDeclaration> parameters_;
   std::vector<LinearDeclaration> linears_;
   std::vector<SavedDeclaration> saved_;

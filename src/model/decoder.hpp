@@ -38,6 +38,8 @@ class DecoderLayer {
   /// The layer's input (tokens, C), which the embedding or the layer before it writes.
   TensorView input(const Work& work) const { return work.saved(input_); }
   void forward(Work& work, const TensorView& out) const;
+  /// Makes again what backward reads of the forward pass and other layers have overwritten.
+  void recompute(Work& work) const;
   /// `gradient` of the output becomes that of the input.
   void backward(Work& work, const TensorView& gradient) const;
 
@@ -57,15 +59,37 @@ class Decoder {
 
   const Declaration& declaration() const { return declaration_; }
 
-  /// logits() of the wanted tokens.
+  /// Wanted tokens, those with a logit, one after another.
+  struct Chunk {
+    std::int64_t first = 0, count = 0;
+  };
+  /// All of work.outputs(), in chunks of at most BatchShape::logit_rows().
+  std::vector<Chunk> chunks(const Work& work) const;
+
+  /// Everything before the head.
   void forward(Work& work) const;
-  /// Accumulates all parameter gradients from the logit gradient that has replaced the logits.
+  /// logits() of a chunk.
+  void head_forward(Work& work, const Chunk& chunk) const;
+  /// What the logit gradient that has replaced the logits of the chunk gives in the head. The first
+  /// chunk of a step writes the gradient of the head's weight, the others add to it.
+  void head_backward(Work& work, const Chunk& chunk) const;
+  /// Accumulates all other parameter gradients, once the head has made its part of all chunks.
   void backward(Work& work) const;
-  /// (outputs, vocab_size).
-  TensorView logits(const Work& work) const { return work.saved(logits_, work.outputs()); }
-  TensorView token_losses(const Work& work) const;  ///< (1, outputs) f32
+  /// (chunk.count, vocab_size), in the memory of every chunk.
+  TensorView logits(const Work& work, const Chunk& chunk) const {
+    return work.saved(logits_, 0, chunk.count);
+  }
+  /// (1, chunk.count) f32.
+  TensorView token_losses(const Work& work, const Chunk& chunk) const {
+    return work.saved(token_losses_, chunk.first, chunk.count);
+  }
 
  private:
+  /// The context in which the head works on a chunk: to it, a chunk is a micro-batch.
+  StepContext context_of(const Work& work, const Chunk& chunk) const;
+  /// Of the wanted tokens, the input of the last norm.
+  TensorView wanted_input(Work& work) const;
+
   Declaration declaration_;
   Embedding embedding_;
   std::vector<DecoderLayer> layers_;

@@ -16,10 +16,11 @@ class ActivatedFeedForward final : public FeedForward {
                        std::vector<OutputGroup> up_outputs)
       : up_(declaration.linear(up_name, model.hidden_size, std::move(up_outputs), model.mlp_bias,
                                model.initializer_range)),
-        down_(declaration.linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
-                                 model.mlp_bias, residual_deviation(model))) {
-    const std::int64_t width = declaration.linears()[static_cast<std::size_t>(up_)].out;
-    inner_ = declaration.saved("mlp.inner", Shape::activation, width);
+        inner_(declaration.saved("mlp.inner", Shape::activation, width_of(declaration, up_))),
+        down_(declaration.recomputed_from(Recompute::feed_forward)
+                  .linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
+                          model.mlp_bias, residual_deviation(model))) {
+    const std::int64_t width = width_of(declaration, up_);
     activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
     declaration.own_x(down_, activated_);
     declaration.writes_residual(down_);
@@ -32,6 +33,12 @@ class ActivatedFeedForward final : public FeedForward {
     work.linear(down_).forward(work.context(), Forward{work.saved(inner_), work.saved(activated_)},
                                out);
   }
+  void recompute(Work& work, const ops::Producer& norm) const override {
+    work.linear(up_).forward(work.context(), norm, work.saved(inner_));
+    if (!work.recomputes(Recompute::feed_forward)) return;
+    work.linear(down_).recompute_x(work.context(),
+                                   Forward{work.saved(inner_), work.saved(activated_)});
+  }
   void backward(Work& work, const TensorView& x, const TensorView& dout,
                 const TensorView& dx) const override {
     const TensorView d_activated = work.scratch(d_activated_);
@@ -42,8 +49,14 @@ class ActivatedFeedForward final : public FeedForward {
   LinearId first() const override { return up_; }
 
  private:
-  LinearId up_, down_;
-  SavedId inner_{}, activated_{};
+  static std::int64_t width_of(const Declaration& declaration, LinearId linear) {
+    return declaration.linears()[static_cast<std::size_t>(linear)].out;
+  }
+
+  LinearId up_;
+  SavedId inner_;
+  LinearId down_;
+  SavedId activated_{};
   ScratchId d_inner_{}, d_activated_{};
 };
 

@@ -14,6 +14,8 @@ class FeedForward {
 
   /// out (tokens, C) from what `norm` makes.
   virtual void forward(Work& work, const ops::Producer& norm, const TensorView& out) const = 0;
+  /// Makes again what backward reads of the forward pass.
+  virtual void recompute(Work& work, const ops::Producer& norm) const = 0;
   /// dx from dout and the x that the norm made; weight gradients accumulate.
   virtual void backward(Work& work, const TensorView& x, const TensorView& dout,
                         const TensorView& dx) const = 0;

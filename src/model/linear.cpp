@@ -33,7 +33,7 @@ Slot history_slot(const LinearRecipe& recipe, Slot slot) {
 
 Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
                const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
-               std::int64_t tokens, Purpose purpose, bool owns_x)
+               std::int64_t tokens, Purpose purpose, OperandLife life)
     : backend_(backend),
       workspace_(workspace),
       name_(std::move(name)),
@@ -41,10 +41,11 @@ Linear::Linear(Backend& backend, Workspace& workspace, std::string name, std::ui
       recipe_(recipe),
       weight_(weight),
       bias_(bias),
-      purpose_(purpose) {
+      purpose_(purpose),
+      life_(std::move(life)) {
   validate(recipe_, name_);
   if (weight_.gradient().dtype == DType::bf16) recipe_.gemm(GemmRole::wgrad).output = DType::bf16;
-  keeps_codes_ = owns_x && purpose_ == Purpose::training && may_keep_codes();
+  keeps_codes_ = life_.owns_x && purpose_ == Purpose::training && may_keep_codes();
   for (const GemmRole role : kGemmRoles) {
     if (purpose_ == Purpose::inference && role != GemmRole::fprop) continue;
     validate_shape(recipe_, role, tokens, in(), out(), name_);
@@ -96,18 +97,26 @@ const QuantizedOperand* Linear::estimated(GemmRole role) const {
   return recipe_.slot(slot).estimator ? &operand(slot) : nullptr;
 }
 
-bool Linear::is_kept(Slot slot) const {
-  // Weights live for the whole step. x lives until backward when its second orientation is made
-  // from the codes of the first, or its gradient is estimated by its scales; and its second
-  // orientation when that is all that is kept of x.
-  return is_weight(slot) || (slot == Slot::wgrad_x && keeps_codes_) ||
+bool Linear::is_left_for_backward(Slot slot) const {
+  // x lives until backward when its second orientation is made from the codes of the first, or its
+  // gradient is estimated by its scales; and its second orientation when that is all that is kept
+  // of x.
+  return (slot == Slot::wgrad_x && keeps_codes_) ||
          (slot == Slot::fprop_x && purpose_ == Purpose::training &&
           (recipe_.slot(Slot::wgrad_x).orientation_source != OrientationSource::high_precision ||
            recipe_.slot(Slot::fprop_x).estimator));
 }
 
-std::string Linear::buffer_name(Slot slot) const { return "operand." + slot_name(slot); }
-std::string Linear::scales_name(Slot slot) const { return "scales." + slot_name(slot); }
+bool Linear::is_kept(Slot slot) const {
+  if (is_weight(slot)) return life_.weights == WeightCodes::keep;
+  return is_left_for_backward(slot) && life_.recomputed.empty();
+}
+
+std::string Linear::buffer_name(Slot slot) const {
+  const std::string name = "operand." + slot_name(slot);
+  return is_left_for_backward(slot) ? name + "." + life_.recomputed : name;
+}
+std::string Linear::scales_name(Slot slot) const { return "scales." + buffer_name(slot); }
 
 void Linear::reserve(Slot slot, const OperandShape& shape) {
   const auto [rows, k] = shape;
@@ -322,6 +331,32 @@ bool Linear::is_late_weight(Slot slot) const {
           is_smoothed(GemmRole::fprop));
 }
 
+bool Linear::is_remade_weight(Slot slot) const {
+  return life_.weights == WeightCodes::remake && !is_late_weight(slot);
+}
+
+void Linear::remake_weight(const StepContext& context, Slot slot) {
+  // The random bits of a step's weights are those of its first micro-batch, which measures them.
+  StepContext of_step = context;
+  of_step.micro_batch = 0;
+  of_step.log_statistics = context.log_statistics && context.micro_batch == 0;
+  quantize(of_step, slot, weight_source(slot));
+}
+
+void Linear::restore_forward_weight(const StepContext& context) {
+  const bool is_read =
+      recipe_.slot(Slot::dgrad_w).orientation_source != OrientationSource::high_precision ||
+      recipe_.slot(Slot::fprop_w).estimator;
+  if (life_.weights == WeightCodes::keep || !is_read) return;
+  StepContext unmeasured = context;
+  unmeasured.log_statistics = false;
+  if (is_late_weight(Slot::fprop_w)) {
+    quantize(unmeasured, Slot::fprop_w, weight_source(Slot::fprop_w));
+  } else {
+    remake_weight(unmeasured, Slot::fprop_w);
+  }
+}
+
 void Linear::smooth(GemmRole role, const TensorView& a, const TensorView& b) {
   if (!is_smoothed(role)) return;
   backend_.run(ops::SmoothingFactors{recipe_.a(role).transform, a,
@@ -336,6 +371,7 @@ TensorView Linear::weight_source(Slot slot) const {
 }
 
 void Linear::prepare_weights(const StepContext& context) {
+  if (life_.weights == WeightCodes::remake) return;
   const TensorView first = weight_source(Slot::fprop_w), second = weight_source(Slot::dgrad_w);
   if (purpose_ == Purpose::inference) {
     if (!is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, first);
@@ -367,7 +403,9 @@ void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
   backend_.run(product);
 }
 
-void Linear::multiply_forward(const TensorView& x, const TensorView& y) {
+void Linear::multiply_forward(const StepContext& context, const TensorView& x,
+                              const TensorView& y) {
+  if (is_remade_weight(Slot::fprop_w)) remake_weight(context, Slot::fprop_w);
   multiply(GemmRole::fprop, x, weight_source(Slot::fprop_w), {},
            bias_ != nullptr ? bias_->working() : TensorView{}, false, y);
 }
@@ -377,7 +415,7 @@ void Linear::forward(const StepContext& context, const TensorView& x, const Tens
   smooth(GemmRole::fprop, x, w);
   if (is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, w);
   quantize(context, Slot::fprop_x, x);
-  multiply_forward(x, y);
+  multiply_forward(context, x, y);
 }
 
 void Linear::forward(const StepContext& context, const ops::Producer& producer,
@@ -389,7 +427,7 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
     const bool bound = bind_both(kSlot, x);
     FP8LAB_ASSERT(bound);
     produce_both(context, kSlot, producer, false);
-    return multiply_forward(x, y);
+    return multiply_forward(context, x, y);
   }
   if (is_late_weight(Slot::fprop_w) || !bind(kSlot, x)) {
     std::visit([this](const auto& op) { backend_.run(op); }, producer);
@@ -399,11 +437,27 @@ void Linear::forward(const StepContext& context, const ops::Producer& producer,
       ops::ProduceQuantize{producer, key_of(context, kSlot), state_of(kSlot), operand(kSlot)});
   rescale_in_warmup(context, kSlot, x);
   measure(context, kSlot, x);
-  multiply_forward(x, y);
+  multiply_forward(context, x, y);
+}
+
+void Linear::recompute_x(const StepContext& context, const ops::Producer& producer) {
+  constexpr Slot kSlot = Slot::fprop_x;
+  const TensorView& x = ops::output_of(producer);
+  if (keeps_codes_) {
+    const bool bound = bind_both(kSlot, x);
+    FP8LAB_ASSERT(bound);
+    return produce_both(context, kSlot, producer, false);
+  }
+  std::visit([this](const auto& op) { backend_.run(op); }, producer);
+  if (is_left_for_backward(kSlot)) quantize(context, kSlot, x);
 }
 
 void Linear::multiply_backward(const StepContext& context, const TensorView& x,
                                const TensorView& dy, const TensorView& dx) {
+  if (is_remade_weight(Slot::dgrad_w)) {
+    restore_forward_weight(context);
+    remake_weight(context, Slot::dgrad_w);
+  }
   multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), x, {}, false, dx);
   if (!keeps_codes_) quantize(context, Slot::wgrad_x, x);
   multiply(GemmRole::wgrad, dy, x, weight_source(Slot::fprop_w), {}, context.micro_batch > 0,
@@ -416,7 +470,10 @@ void Linear::backward(const StepContext& context, const TensorView& x, const Ten
   const TensorView w = weight_source(Slot::dgrad_w);
   smooth(GemmRole::dgrad, dy, w);
   smooth(GemmRole::wgrad, dy, x);
-  if (is_late_weight(Slot::dgrad_w)) quantize(context, Slot::dgrad_w, w);
+  if (is_late_weight(Slot::dgrad_w)) {
+    restore_forward_weight(context);
+    quantize(context, Slot::dgrad_w, w);
+  }
   quantize_both(context, Slot::dgrad_dy, dy);
   multiply_backward(context, x, dy, dx);
 }

@@ -18,6 +18,16 @@ struct StepContext {
   const std::uint32_t* step_counter = nullptr;  ///< RandomKey::step_counter
   std::uint32_t micro_batch = 0;
   bool log_statistics = false;
+  bool measures_chunks = false;  ///< then of all chunks of the loss, not only of the first
+};
+
+/// What the operands of a layer wait for, and who makes them again.
+struct OperandLife {
+  bool owns_x = false;  ///< every x comes from a producer and nothing else reads it
+  /// Not empty where the pass that made x is made again right before backward: layers of this name,
+  /// one a decoder layer, hold what they keep of x one after another.
+  std::string recomputed;
+  WeightCodes weights = WeightCodes::keep;
 };
 
 /// The slot whose state the delayed scale of `slot` is taken from. Orientations that derive the
@@ -32,14 +42,13 @@ Tensor tensor_of(const RandomKey& key);
 class Linear {
  public:
   /// `tokens` is the T of a micro-batch, the most that one forward takes; `index` identifies the
-  /// layer in random keys. `owns_x`: every x comes from a producer and nothing else reads it.
-  /// Buffers shared between layers are reserved in `workspace`.
+  /// layer in random keys. Buffers shared between layers are reserved in `workspace`.
   Linear(Backend& backend, Workspace& workspace, std::string name, std::uint32_t index,
          const LinearRecipe& recipe, const Parameter& weight, const Parameter* bias,
-         std::int64_t tokens, Purpose purpose, bool owns_x);
+         std::int64_t tokens, Purpose purpose, OperandLife life);
 
-  /// Quantizes the weights, but for smoothed ones, which forward and backward quantize. Once a
-  /// step, and before an evaluation that follows an update.
+  /// Quantizes the weights that are kept, but for smoothed ones, which forward and backward
+  /// quantize. Once a step, and before an evaluation that follows an update.
   void prepare_weights(const StepContext& context);
 
   /// y (T, out) from x (T, in), or of fewer rows. x is read again by backward unless keeps_codes().
@@ -47,6 +56,9 @@ class Linear {
 
   /// The same with the x that `producer` writes, which may be quantized where it is made.
   void forward(const StepContext& context, const ops::Producer& producer, const TensorView& y);
+
+  /// Makes of `producer` what forward leaves for backward, without a product.
+  void recompute_x(const StepContext& context, const ops::Producer& producer);
 
   /// dx (T, in) from dy (T, out) and the x of the last forward. The first micro-batch of a step
   /// writes the weight's gradient, the others add to it; the bias's is added to.
@@ -98,7 +110,10 @@ class Linear {
  private:
   const QuantizedOperand& operand(Slot slot) const { return operands_[slot]; }
   QuantizedOperand& operand(Slot slot) { return operands_[slot]; }
+  /// True where the operand has memory of its own, and not of those that are used one by one.
   bool is_kept(Slot slot) const;
+  /// True where backward reads an operand of x that forward has made.
+  bool is_left_for_backward(Slot slot) const;
   /// Makes the operand fprop.x one of `rows` rows.
   void fit_x(std::int64_t rows);
   std::string buffer_name(Slot slot) const;
@@ -136,7 +151,7 @@ class Linear {
                 const TensorView& differentiated, const TensorView& bias, bool accumulate,
                 const TensorView& d);
   /// The GEMMs of forward and backward, after x or dy has been quantized.
-  void multiply_forward(const TensorView& x, const TensorView& y);
+  void multiply_forward(const StepContext& context, const TensorView& x, const TensorView& y);
   void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                          const TensorView& dx);
   RandomKey key_of(const StepContext& context, Slot slot) const;
@@ -152,6 +167,12 @@ class Linear {
   /// True for a weight that waits for the operand it is multiplied with: smoothed with it, or made
   /// from the codes of one that is.
   bool is_late_weight(Slot slot) const;
+  /// True where the weight is not kept for the step, and not late.
+  bool is_remade_weight(Slot slot) const;
+  /// Quantizes a weight as prepare_weights does for the step.
+  void remake_weight(const StepContext& context, Slot slot);
+  /// Where backward reads the weight fprop.w, but it is not kept: makes it again.
+  void restore_forward_weight(const StepContext& context);
   /// Takes the factors of a smoothed GEMM from the unquantized tensors of its operands.
   void smooth(GemmRole role, const TensorView& a, const TensorView& b);
   /// The tensor that `slot` is quantized from (OrientationSource).
@@ -165,6 +186,7 @@ class Linear {
   const Parameter& weight_;
   const Parameter* bias_;
   Purpose purpose_;
+  OperandLife life_;
   bool keeps_codes_ = false;
   PerSlot<QuantizedOperand> operands_;
   QuantizedOperand whole_x_;  ///< fprop.x with all the memory it has

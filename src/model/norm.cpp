@@ -14,9 +14,9 @@ class RmsNorm final : public Norm {
         y_(declaration.saved(name, Shape::activation, width)),
         rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
 
-  ops::Producer forward(const Work& work, const TensorView& x) const override {
+  ops::Producer forward(const Work& work, const TensorView& x, std::int64_t first) const override {
     return ops::RmsNormForward{x, work.parameter(weight_).working(), epsilon_,
-                               work.saved(y_, x.rows), work.saved(rstd_, x.rows)};
+                               work.saved(y_, first, x.rows), work.saved(rstd_, first, x.rows)};
   }
   void backward(Work& work, const TensorView& dy, const TensorView& x,
                 const TensorView& dx) const override {
@@ -44,14 +44,14 @@ class LayerNorm final : public Norm {
         mean_(declaration.saved(name + ".mean", Shape::row, 1)),
         rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
 
-  ops::Producer forward(const Work& work, const TensorView& x) const override {
+  ops::Producer forward(const Work& work, const TensorView& x, std::int64_t first) const override {
     return ops::LayerNormForward{x,
                                  work.parameter(weight_).working(),
                                  work.parameter(bias_).working(),
                                  epsilon_,
-                                 work.saved(y_, x.rows),
-                                 work.saved(mean_, x.rows),
-                                 work.saved(rstd_, x.rows)};
+                                 work.saved(y_, first, x.rows),
+                                 work.saved(mean_, first, x.rows),
+                                 work.saved(rstd_, first, x.rows)};
   }
   void backward(Work& work, const TensorView& dy, const TensorView& x,
                 const TensorView& dx) const override {

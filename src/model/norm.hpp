@@ -14,8 +14,10 @@ class Norm {
  public:
   virtual ~Norm() = default;
 
-  /// What makes output() from x (tokens, C); run by the linear layer that reads it.
-  virtual ops::Producer forward(const Work& work, const TensorView& x) const = 0;
+  /// What makes rows of output() from x, those of the tokens from `first` on; run by the linear
+  /// layer that reads them.
+  virtual ops::Producer forward(const Work& work, const TensorView& x,
+                                std::int64_t first) const = 0;
   /// dx from dy and the x of the forward pass; gradients of the norm's vectors accumulate.
   virtual void backward(Work& work, const TensorView& dy, const TensorView& x,
                         const TensorView& dx) const = 0;

@@ -23,12 +23,33 @@ void Transformer::prepare_weights(const StepContext& context) {
 void Transformer::forward(const StepContext& context) {
   work_.begin_pass(context);
   decoder_.forward(work_);
+  if (work_.outputs() > 0 && !has_chunks()) decoder_.head_forward(work_, whole());
+}
+
+void Transformer::for_each_chunk(bool is_differentiated,
+                                 const std::function<void(const LogitChunk&)>& objective) {
+  for (const Decoder::Chunk& chunk : decoder_.chunks(work_)) {
+    if (has_chunks()) decoder_.head_forward(work_, chunk);
+    objective({chunk.first, decoder_.logits(work_, chunk),
+               work_.targets().columns(chunk.first, chunk.count),
+               work_.target_weights().columns(chunk.first, chunk.count),
+               decoder_.token_losses(work_, chunk), chunk.first + chunk.count == work_.outputs()});
+    if (has_chunks() && is_differentiated) decoder_.head_backward(work_, chunk);
+  }
 }
 
 void Transformer::backward(const StepContext& context) {
   work_.begin_pass(context);
+  if (!has_chunks()) decoder_.head_backward(work_, whole());
   decoder_.backward(work_);
 }
+
+TensorView Transformer::logits() const {
+  FP8LAB_ASSERT(!has_chunks());
+  return decoder_.logits(work_, whole());
+}
+
+TensorView Transformer::token_losses() const { return decoder_.token_losses(work_, whole()); }
 
 TensorView Transformer::argmax() {
   const TensorView best = argmax_.columns(0, work_.outputs());

@@ -31,10 +31,22 @@ class Transformer {
   KvCache make_cache(std::int64_t sequences, std::int64_t capacity);
   /// Quantizes all weights for the step.
   void prepare_weights(const StepContext& context);
-  /// Logits of the loaded batch.
+  /// Logits of the loaded batch, unless they come in chunks.
   void forward(const StepContext& context);
+  /// What an objective works on: the logits of tokens [first, first + logits.rows), and what
+  /// belongs to these.
+  struct LogitChunk {
+    std::int64_t first = 0;
+    TensorView logits, targets, target_weights, token_losses;
+    bool is_last = false;
+  };
+  /// After forward(): calls `objective` with the logits of all tokens. Where there are more than
+  /// BatchShape::logit_rows(), they are made chunk by chunk for it, and where `is_differentiated`,
+  /// the gradient that it leaves in their place goes back through the head before the next one.
+  void for_each_chunk(bool is_differentiated,
+                      const std::function<void(const LogitChunk&)>& objective);
   /// Accumulates all parameter gradients from the gradient that an objective (src/objectives) left
-  /// in logits().
+  /// in the place of the logits.
   void backward(const StepContext& context);
 
   void update_delayed_scales();
@@ -52,11 +64,11 @@ class Transformer {
   const std::vector<std::unique_ptr<Linear>>& linears() const { return work_.linears(); }
   /// What the linear layers hold in backend memory, with the buffers that they share.
   std::size_t operand_bytes() const { return work_.operand_bytes(); }
-  TensorView logits() const { return decoder_.logits(work_); }              ///< (T, V)
-  TensorView targets() const { return work_.targets(); }                    ///< (1, T) i32
-  TensorView target_weights() const { return work_.target_weights(); }      ///< (1, T) f32
-  TensorView token_losses() const { return decoder_.token_losses(work_); }  ///< (1, T) f32
-  TensorView argmax();  ///< (1, T) i32 of the logits
+  /// (T, V) after forward(); only where they do not come in chunks.
+  TensorView logits() const;
+  TensorView argmax();              ///< (1, T) i32 of logits()
+  TensorView token_losses() const;  ///< (1, T) f32
+  std::int64_t vocab_size() const { return model_.vocab_size; }
   const BatchShape& shape() const { return work_.shape(); }
   template <class Op>
   void run(const Op& op) {
@@ -64,6 +76,9 @@ class Transformer {
   }
 
  private:
+  bool has_chunks() const { return work_.outputs() > shape().logit_rows(); }
+  Decoder::Chunk whole() const { return {0, work_.outputs()}; }
+
   struct Part {
     std::string settings;
     std::unique_ptr<Recorded> recorded;

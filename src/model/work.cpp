@@ -52,15 +52,18 @@ void Work::allocate_activations(bool training) {
     const bool is_activation = saved.shape == SavedDeclaration::Shape::activation;
     return is_activation ? activation_ : backend_.storage(DType::f32);
   };
-  // What no backward pass reads is made by every layer in the same memory.
+  // What no backward pass reads, or makes again, is made by every layer in the same memory.
   std::vector<bool> is_shared(declaration_.saved().size(), !training);
+  for (std::size_t i = 0; i < is_shared.size(); ++i) {
+    if (recomputes(declaration_.saved()[i].recomputed)) is_shared[i] = true;
+  }
   for (std::size_t i = 0; i < linears_.size(); ++i) {
     const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
     if (x && linears_[i]->keeps_codes()) is_shared[static_cast<std::size_t>(*x)] = true;
   }
   for (std::size_t i = 0; i < is_shared.size(); ++i) {
     const SavedDeclaration& saved = declaration_.saved()[i];
-    const auto [rows, cols] = extent_of(saved, t);
+    const auto [rows, cols] = extent_of(saved, saved.in_chunks ? shape_.logit_rows() : t);
     if (is_shared[i]) activations_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
   }
   const auto exists = [&](const ScratchDeclaration& scratch) {
@@ -72,7 +75,7 @@ void Work::allocate_activations(bool training) {
   activations_.allocate();
   for (std::size_t i = 0; i < is_shared.size(); ++i) {
     const SavedDeclaration& saved = declaration_.saved()[i];
-    const auto [rows, cols] = extent_of(saved, t);
+    const auto [rows, cols] = extent_of(saved, saved.in_chunks ? shape_.logit_rows() : t);
     saved_.push_back(is_shared[i]
                          ? activations_.view(shared_name(saved), dtype_of(saved), rows, cols)
                          : backend_.allocate(dtype_of(saved), rows, cols));
@@ -95,11 +98,15 @@ void Work::allocate_tokens() {
 void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose) {
   const auto layers = static_cast<int>(model.num_hidden_layers);
   for (const LinearDeclaration& linear : declaration_.linears()) {
+    OperandLife life;
+    life.owns_x = linear.own_x.has_value();
+    if (recomputes(linear.recomputed)) life.recomputed = linear.module;
+    life.weights = shape_.memory.weight_codes;
     linears_.push_back(std::make_unique<Linear>(
         backend_, operands_, linear.name, static_cast<std::uint32_t>(linears_.size()),
         recipe.for_layer(linear.name, layers), parameters_[linear.weight],
-        linear.bias ? &parameters_[*linear.bias] : nullptr, shape_.tokens(), purpose,
-        linear.own_x.has_value()));
+        linear.bias ? &parameters_[*linear.bias] : nullptr,
+        linear.in_chunks ? shape_.logit_rows() : shape_.tokens(), purpose, life));
   }
 }
 
@@ -135,10 +142,14 @@ void Work::set_targets(const std::vector<std::int32_t>& targets) {
   backend_.upload(target_weights(), weights.data());
 }
 
-TensorView Work::saved(SavedId id, std::int64_t tokens) const {
+TensorView Work::saved(SavedId id, std::int64_t first, std::int64_t tokens) const {
   const auto index = static_cast<std::size_t>(id);
-  const auto [rows, cols] = extent_of(declaration_.saved()[index], tokens);
-  return saved_[index].row_range(0, rows).columns(0, cols);
+  const SavedDeclaration& declaration = declaration_.saved()[index];
+  const auto [rows, cols] = extent_of(declaration, tokens);
+  if (declaration.shape == SavedDeclaration::Shape::activation) {
+    return saved_[index].row_range(first, rows);
+  }
+  return saved_[index].columns(extent_of(declaration, first).cols, cols);
 }
 
 TensorView Work::scratch(ScratchId id, std::int64_t tokens) const {

@@ -2,6 +2,7 @@
 // that work on it. Modules reach everything through it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -18,13 +19,18 @@
 
 namespace fp8lab {
 
-/// Layout of a micro-batch and the attention tiles. For tokens with a cache: tokens() is the most
-/// that one pass takes, sequence_length the longest sequence.
+/// Layout of a micro-batch, the attention tiles, and what is kept. For tokens with a cache:
+/// tokens() is the most that one pass takes, sequence_length the longest sequence.
 struct BatchShape {
   std::int64_t sequences = 0;
   std::int64_t sequence_length = 0;
   AttentionConfig attention;
+  MemoryConfig memory{};
   std::int64_t tokens() const { return sequences * sequence_length; }
+  /// The most tokens whose logits exist at once.
+  std::int64_t logit_rows() const {
+    return memory.loss_chunk == 0 ? tokens() : std::min(tokens(), memory.loss_chunk);
+  }
 };
 
 class Work {
@@ -60,9 +66,9 @@ class Work {
   }
   const Parameter& parameter(ParameterId id) const { return parameters_[id]; }
   Linear& linear(LinearId id) { return *linears_[static_cast<std::size_t>(id)]; }
-  /// The part of a saved tensor that belongs to the first `tokens`.
-  TensorView saved(SavedId id, std::int64_t tokens) const;
-  TensorView saved(SavedId id) const { return saved(id, rows_); }
+  /// The part of a saved tensor that belongs to `tokens` of them from `first` on.
+  TensorView saved(SavedId id, std::int64_t first, std::int64_t tokens) const;
+  TensorView saved(SavedId id) const { return saved(id, 0, rows_); }
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
   TensorView scratch(ScratchId id) const { return scratch(id, rows_); }
 
@@ -72,6 +78,10 @@ class Work {
   /// What the linear layers hold in backend memory, with the buffers that they share.
   std::size_t operand_bytes() const { return operand_bytes_; }
   const BatchShape& shape() const { return shape_; }
+  /// True where the backward pass computes again what is declared with this level.
+  bool recomputes(Recompute level) const {
+    return level != Recompute::none && level <= shape_.memory.recompute;
+  }
   DType activation() const { return activation_; }  ///< storage type of activations
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "src/model/transformer.hpp"
 
@@ -15,7 +16,9 @@ enum class Leaves : std::uint8_t {
 };
 
 /// After forward(): adds the loss of the batch, in nats, to scalars[kLossSum]; token_losses() are
-/// its terms. backward() follows Leaves::gradient.
-void cross_entropy(Transformer& model, const TensorView& scalars, Leaves leaves);
+/// its terms, added in one order for any chunks. backward() follows Leaves::gradient. `look` is
+/// called with each chunk of logits before the next takes its place.
+void cross_entropy(Transformer& model, const TensorView& scalars, Leaves leaves,
+                   const std::function<void(const Transformer::LogitChunk&)>& look = {});
 
 }  // namespace fp8lab::objectives

@@ -111,7 +111,13 @@ TileOfElement tile_of(const QuantSpec& spec, bool is_scale, const ElementDiffere
 class Search {
  public:
   Search(const ReplaySource& a, const ReplaySource& b, const StartPoint& start, Execution::Say say)
-      : sources_{a, b}, start_(start), say_(std::move(say)) {}
+      : sources_{a, b}, start_(start), say_(std::move(say)) {
+    // Operations are compared one by one; how often they are made changes no bit.
+    const MemoryConfig& own = sources_[0].config.memory;
+    MemoryConfig& other = sources_[1].config.memory;
+    other.recompute = own.recompute;
+    other.weight_codes = own.weight_codes;
+  }
 
   ExecutedAgain up_to(std::int64_t step);
 

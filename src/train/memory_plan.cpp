@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "emulation/base/machine.hpp"
 #include "emulation/recording/recording_backend.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
@@ -13,23 +12,10 @@
 namespace fp8lab {
 namespace {
 
-/// What Trainer holds of a token of the step: four integers and a weight.
-constexpr std::int64_t kBytesOfToken = 20;
-
 EvaluationTexts texts_of(const StageConfig& stage, const DataSources* held_out) {
   if (held_out == nullptr) return {stage.sequence_length, 0};
   return fp8lab::texts_of(*stage.eval, *held_out,
                           problems_of(*stage.eval, *held_out, stage.sequence_length));
-}
-
-/// Of the recipe that needs most.
-MemoryPlan largest_plan(const RunConfig& config, const StageConfig& stage, const Backend& backend) {
-  MemoryPlan largest;
-  for (const StageRecipe& recipe : recipes_of(config, stage)) {
-    const MemoryPlan plan = plan_memory(config, stage, load_recipe(recipe.name), backend);
-    if (plan.total() > largest.total()) largest = plan;
-  }
-  return largest;
 }
 
 }  // namespace
@@ -74,25 +60,13 @@ void validate_stage(const RunConfig& config, const StageConfig& stage, const Rec
   plan_memory(config, stage, recipe, backend);
 }
 
-void require_memory_of(const RunConfig& config, const Backend& backend) {
-  for (const StageConfig& stage : config.stages) {
-    const std::int64_t data = stage.batch_sequences * stage.sequence_length * kBytesOfToken;
-    const auto text = [](std::int64_t bytes) { return memory_text(static_cast<double>(bytes)); };
-    std::int64_t needed = data;
-    std::string parts;
-    if (backend.is_on_host()) {
-      const MemoryPlan plan = largest_plan(config, stage, backend);
-      needed += plan.total();
-      parts = fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}, ",
-                          text(plan.parameters), text(plan.activations), text(plan.operands),
-                          text(plan.caches));
-    }
-    require_memory(
-        static_cast<double>(needed),
-        fmt::format("stage {}: steps of {} x {} tokens, {} x {} at once ({}tokens {})", stage.name,
-                    stage.batch_sequences, stage.sequence_length, stage.micro_batch_sequences,
-                    stage.sequence_length, parts, text(data)));
+MemoryPlan largest_plan(const RunConfig& config, const StageConfig& stage, const Backend& backend) {
+  MemoryPlan largest;
+  for (const StageRecipe& recipe : recipes_of(config, stage)) {
+    const MemoryPlan plan = plan_memory(config, stage, load_recipe(recipe.name), backend);
+    if (plan.total() > largest.total()) largest = plan;
   }
+  return largest;
 }
 
 }  // namespace fp8lab

@@ -32,9 +32,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
 void validate_stage(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
                     const Backend& backend);
 
-/// Throws Error when a stage under one of its recipes needs more memory than this machine has: how
-/// much, what for, and how much there is. The memory of a device is not looked at; its backend
-/// refuses what does not fit.
-void require_memory_of(const RunConfig& config, const Backend& backend);
+/// The largest plan of the stage under one of its recipes.
+MemoryPlan largest_plan(const RunConfig& config, const StageConfig& stage, const Backend& backend);
 
 }  // namespace fp8lab

@@ -16,7 +16,8 @@ RunMemory::RunMemory(Backend& backend, const RunConfig& config, const Recipe& re
 std::unique_ptr<Transformer> make_transformer(Backend& backend, const Parameters& parameters,
                                               const RunConfig& config, const StageConfig& stage,
                                               const Recipe& recipe) {
-  const BatchShape shape{stage.micro_batch_sequences, stage.sequence_length, config.attention};
+  const BatchShape shape{stage.micro_batch_sequences, stage.sequence_length, config.attention,
+                         config.memory};
   return std::make_unique<Transformer>(backend, parameters, config.model,
                                        without_exact_sources(config, recipe), shape);
 }

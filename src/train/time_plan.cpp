@@ -81,6 +81,7 @@ std::string describe(const TimePlan& plan) {
 
 RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int64_t size) {
   RunConfig run = config;
+  run.memory.loss_chunk = 0;  // operations of a chunk are of the same kinds
   ModelConfig& model = run.model;
   const std::int64_t group = model.num_attention_heads / model.num_key_value_heads;
   if (model.num_hidden_layers > kLayers) {

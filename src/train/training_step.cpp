@@ -78,9 +78,10 @@ void TrainingStep::take_batches(StepContext context, std::span<const Batch> batc
   backend.upload(block.step_number, &number);
   context.step = 0;
   context.step_counter = static_cast<const std::uint32_t*>(block.step_number.data);
+  context.measures_chunks = measured == Measured::every;
   for (const Batch& batch : batches) {
     transformer.load(batch);
-    repeat(part_of(context), fmt::format("{}", context.seed), [&] {
+    repeat(part_of(context), fmt::format("{} {}", context.seed, context.measures_chunks), [&] {
       if (context.micro_batch == 0) {
         parameters.zero_gradients();
         transformer.prepare_weights(context);

@@ -82,7 +82,7 @@ struct TrainingStep {
   StepResults results(bool weight_hash = false, bool statistics = false) const;
 
  private:
-  /// In which micro-batches operands are measured.
+  /// In which micro-batches, and chunks of their loss, operands are measured.
   enum class Measured : std::uint8_t { first, every };
 
   void take_batches(StepContext context, std::span<const Batch> batches, Measured measured) const;

@@ -67,7 +67,7 @@ def run_file_key(key: str) -> str:
 def settings(text: str) -> Iterator[str]:
     for match in re.finditer(r"--set[= ]+['\"]?([\w.*]+)=", text):
         yield run_file_key(match[1])
-    for match in re.finditer(r"`((?:stages|optimizer|logging|model|attention)\.[\w.*]+)`", text):
+    for match in re.finditer(r"`((?:stages|optimizer|logging|model|attention|memory)\.[\w.*]+)`", text):
         yield run_file_key(match[1])
 
 

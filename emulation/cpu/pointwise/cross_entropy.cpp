@@ -47,8 +47,9 @@ void run(const ops::CrossEntropy& op) {
     }
     if (!op.dlogits.empty()) write_row(kernels, row, vocabulary, op.dlogits, t);
   });
+  if (op.summed.empty()) return;
   float* loss_sum = op.scalars.row<float>(0) + StepScalar::kLossSum;
-  const float total = *loss_sum + kernels.sum(loss, tokens);
+  const float total = *loss_sum + kernels.sum(op.summed.row<float>(0), op.summed.cols);
   kernels.canonical(&total, 1, loss_sum);
 }
 

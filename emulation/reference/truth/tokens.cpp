@@ -19,7 +19,6 @@ void run(const ops::EmbeddingBackward& op) {
 }
 
 void run(const ops::CrossEntropy& op) {
-  double sum = 0;
   for (std::int64_t t = 0; t < op.logits.rows; ++t) {
     const double weight = static_cast<double>(op.weights.row<float>(0)[t]);
     if (weight == 0.0) {
@@ -34,12 +33,14 @@ void run(const ops::CrossEntropy& op) {
     const double total = exponentials.sum();
     const double loss = weight * (std::log(total) + largest - row(0, target));
     element(op.token_loss, t) = loss;
-    sum += loss;
     if (op.dlogits.empty()) continue;
     const double factor = weight * element(op.scalars, StepScalar::kInverseTokens);
     matrix(op.dlogits).row(t) = (exponentials / total * factor).matrix();
     matrix(op.dlogits)(t, target) -= factor;
   }
+  if (op.summed.empty()) return;
+  double sum = 0;
+  for (std::int64_t t = 0; t < op.summed.cols; ++t) sum += element(op.summed, t);
   element(op.scalars, StepScalar::kLossSum) += sum;
 }
 

@@ -290,6 +290,21 @@ TEST_CASE("cross entropy in place, without a gradient, and with a target outside
   REQUIRE(again.bytes() == loss.bytes());
   run(again, logits.view());
   REQUIRE(logits.bytes() == dlogits.bytes());
+  // Nothing is added up in the first of two parts, and the losses of both in the second.
+  const double sum = scalars.at(StepScalar::kLossSum);
+  const auto part = [&](std::int64_t first, std::int64_t count, const TensorView& summed) {
+    cpu::run(ops::CrossEntropy{dlogits.view().row_range(first, count),
+                               targets.view().columns(first, count),
+                               weights.view().columns(first, count), scalars.view(),
+                               again.view().columns(first, count), TensorView{}, summed});
+  };
+  part(0, 4, {});
+  REQUIRE(scalars.at(StepScalar::kLossSum) == sum);
+  part(4, 2, again.view());
+  const double added = scalars.at(StepScalar::kLossSum) - sum;
+  double losses = 0.0;
+  for (std::int64_t t = 0; t < 6; ++t) losses += again.at(0, t);
+  REQUIRE(added == Approx(losses));
   targets.set(1, 50.0);
   REQUIRE_THROWS_WITH(run(again, {}),
                       "cross_entropy: target 50 of token 1 is outside the vocabulary of 50");

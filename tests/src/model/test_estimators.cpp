@@ -143,7 +143,7 @@ struct MaskedLayer {
     y = backend.allocate(DType::bf16, kTokens, kOut);
     dx = backend.allocate(DType::bf16, kTokens, kIn);
     linear = std::make_unique<Linear>(backend, workspace, "masked", index, recipe.linear, weight,
-                                      nullptr, kTokens, Purpose::training, false);
+                                      nullptr, kTokens, Purpose::training, OperandLife{});
   }
   /// Whole numbers from -7 to 7 times `size`.
   static TensorView filled(Backend& backend, std::int64_t rows, std::int64_t cols, float size) {

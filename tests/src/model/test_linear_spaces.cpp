@@ -66,7 +66,7 @@ class LayerAtWork {
     weight_.tensors.master = uploaded(w, kOut, kIn);
     weight_.tensors.gradient = empty(kOut, kIn);
     linear_ = std::make_unique<Linear>(*backend_, workspace_, "spaces", 3, recipe.linear, weight_,
-                                       nullptr, kTokens, Purpose::training, false);
+                                       nullptr, kTokens, Purpose::training, OperandLife{});
     workspace_.allocate();
   }
 

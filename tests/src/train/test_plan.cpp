@@ -12,6 +12,7 @@
 #include "src/backend/factory.hpp"
 #include "src/evaluation/evaluator.hpp"
 #include "src/train/checkpoint.hpp"
+#include "src/train/memory_fit.hpp"
 #include "src/train/memory_plan.hpp"
 #include "src/train/plan.hpp"
 #include "src/train/run_memory.hpp"
@@ -190,6 +191,57 @@ TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {
   CHECK(plan(transformed("smooth:0.5")).activations == whole.activations);
 }
 
+TEST_CASE("planned memory is to the byte what is held under each choice of [memory]") {
+  const StageConfig stage = small_stage();
+  for (const char* name : {"bf16", "infir2", "te_delayed", "deepseek_v3", "fp4_dge"}) {
+    RunConfig config = run_of(fp8lab::test::small_model());
+    config.recipe = name;
+    for (const Recompute recompute : {Recompute::gate_up, Recompute::layer}) {
+      config.memory = {recompute, WeightCodes::remake, 64};
+      check_memory(config, stage, load_recipe(name));
+    }
+  }
+}
+
+TEST_CASE("choices of [memory] hold what they say, and not the rest") {
+  RunConfig config = run_of(fp8lab::test::small_model());
+  config.model.num_hidden_layers = 5;
+  const ModelConfig& model = config.model;
+  const StageConfig stage = small_stage();
+  const auto backend = make_backend("cpu", 1);
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  const auto bytes = [&](const char* recipe, const MemoryConfig& memory) {
+    config.memory = memory;
+    return plan_memory(config, stage, load_recipe(recipe), *backend, nullptr).total();
+  };
+  const auto saved = [&](const char* recipe, const MemoryConfig& memory) {
+    return bytes(recipe, {}) - bytes(recipe, memory);
+  };
+  // Alignment of the tensors that share memory now.
+  const auto is_about = [](std::int64_t found, std::int64_t expected) {
+    INFO(found << " " << expected);
+    return found >= expected && found < expected + 8192;
+  };
+  // Per token of all layers but one, in BF16: gate, up and a norm's output, with its rstd in FP32.
+  const std::int64_t shared = (model.num_hidden_layers - 1) * tokens;
+  const std::int64_t gate_up = shared * (2 * (2 * model.intermediate_size + model.hidden_size) + 4);
+  CHECK(is_about(saved("bf16", {Recompute::gate_up, {}, 0}), gate_up));
+  const std::int64_t feed_forward = gate_up + shared * 2 * model.intermediate_size;
+  CHECK(is_about(saved("bf16", {Recompute::feed_forward, {}, 0}), feed_forward));
+  const std::int64_t heads = model.num_attention_heads * model.head_dim;
+  const std::int64_t qkv = heads + 2 * model.num_key_value_heads * model.head_dim;
+  const std::int64_t attention =
+      shared * (2 * (2 * model.hidden_size + qkv + heads) + 4 * (model.num_attention_heads + 1));
+  CHECK(is_about(saved("bf16", {Recompute::layer, {}, 0}), feed_forward + attention));
+  CHECK(is_about(saved("bf16", {Recompute::none, {}, 64}), (tokens - 64) * 2 * model.vocab_size));
+  CHECK(saved("bf16", {Recompute::none, WeightCodes::remake, 0}) == 0);
+  // Two codes of a byte for each weight of all layers but one, and some of the rest.
+  const std::int64_t weights = model.hidden_size * (qkv + heads + 3 * model.intermediate_size);
+  const std::int64_t remade = saved("infir2", {Recompute::none, WeightCodes::remake, 0});
+  CHECK(remade >= 2 * weights * (model.num_hidden_layers - 1));
+  CHECK(remade < 2 * weights * model.num_hidden_layers);
+}
+
 TEST_CASE("planned memory has what evaluations hold") {
   RunConfig config = run_of(fp8lab::test::small_model());
   StageConfig stage = small_stage();
@@ -329,4 +381,106 @@ TEST_CASE("a stage that exceeds the memory says what it needs and what there is"
     CHECK(message.find("activations ") != std::string::npos);
     CHECK(message.find("this machine has ") != std::string::npos);
   }
+}
+
+namespace {
+
+/// Memory of a device, of which so much is left.
+class Device final : public StandIn {
+ public:
+  Device(const Backend& original, std::size_t free) : StandIn(original), free_(free) {}
+
+  std::string device() const override { return "the device"; }
+  bool is_on_host() const override { return false; }
+  std::optional<std::size_t> free_bytes() const override { return free_; }
+  TensorView allocate(DType, std::int64_t, std::int64_t) override { return {}; }
+  std::size_t memory_mark() const override { return 0; }
+  void release_to(std::size_t) override {}
+  std::size_t memory_bytes() const override { return 0; }
+  void upload(const TensorView&, const void*) override {}
+  void download_all(std::span<const Download>) override {}
+  void fill_zero(const TensorView&) override {}
+  void synchronize() override {}
+#define FP8LAB_OPERATION(Name) \
+  void run(const ops::Name&) override {}
+  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
+  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
+#undef FP8LAB_OPERATION
+
+ private:
+  std::size_t free_;
+};
+
+std::string refusal_of(const RunConfig& config, const Backend& backend) {
+  try {
+    require_memory_of(config, backend);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("what does not fit a device is told with the cheapest changes, which fit") {
+  RunConfig config;
+  config.model = fp8lab::test::small_model();
+  config.model.num_hidden_layers = 6;
+  config.recipe = "infir2";
+  config.stages = {small_stage()};
+  config.stages.front().batch_sequences = config.stages.front().micro_batch_sequences = 8;
+  const auto cpu = make_backend("cpu", 1);
+  const auto planned = [&](const RunConfig& run) {
+    return plan_memory(run, run.stages.front(), load_recipe(run.recipe), *cpu).total();
+  };
+  const std::int64_t own = planned(config);
+  CHECK(refusal_of(config, Device(*cpu, static_cast<std::size_t>(own))).empty());
+  for (const double share : {0.999, 0.9, 0.8, 0.7, 0.6}) {
+    INFO(share);
+    const Device device(*cpu, static_cast<std::size_t>(share * static_cast<double>(own)));
+    const std::string message = refusal_of(config, device);
+    CHECK_THAT(message, Catch::StartsWith("stage s: steps of 8 x 128 tokens, 8 x 128 at once"));
+    const auto free = static_cast<std::int64_t>(*device.free_bytes());
+    const std::vector<MemoryChange> changes = changes_that_fit(config, device, free);
+    REQUIRE(!changes.empty());
+    double least = -1.0;
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      const MemoryChange& change = changes[i];
+      INFO(describe(change));
+      const RunConfig run = parse_run_config(to_toml(config), "test", change.assignments);
+      CHECK(planned(run) == change.bytes);
+      CHECK(change.bytes <= free);
+      CHECK(change.added_work >= least);
+      least = change.added_work;
+      CHECK((message.find(describe(change)) != std::string::npos) == (i < 3));
+      CHECK(refusal_of(run, device).empty());
+    }
+  }
+  CHECK_THAT(refusal_of(config, Device(*cpu, 1000)),
+             Catch::Contains("no setting of [memory] and no smaller micro-batch makes it fit"));
+}
+
+TEST_CASE("changes for memory are of one key each where one is enough, with cost and bits") {
+  RunConfig config;
+  config.model = fp8lab::test::small_model();
+  config.recipe = "infir2";
+  config.stages = {small_stage()};
+  config.stages.front().batch_sequences = 4;  // two micro-batches
+  const auto cpu = make_backend("cpu", 1);
+  std::vector<std::string> keys;
+  std::vector<MemoryChange> changes = changes_that_fit(config, *cpu, std::int64_t{1} << 40);
+  for (const MemoryChange& change : changes) {
+    REQUIRE(change.assignments.size() == 1);
+    keys.push_back(change.assignments.front().key);
+    CHECK(change.keeps_bits == (keys.back() != "memory.loss_chunk"));
+  }
+  CHECK(keys ==
+        std::vector<std::string>{"memory.loss_chunk", "memory.weight_codes", "memory.recompute"});
+  REQUIRE(changes.size() == 3);
+  CHECK(changes[0].added_work == 0.0);
+  CHECK(changes[1].added_work > 0.0);
+  // One product in four of a layer's nine, of which one layer is left out.
+  CHECK(changes[2].added_work > 0.02);
+  CHECK(changes[2].added_work < 0.2);
+  CHECK(changes[2].assignments.front().value == "gate_up");
 }
