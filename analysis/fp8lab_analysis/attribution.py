@@ -33,7 +33,14 @@ ALL_BUT = "all but "
 SCALES = "scale"  # the one group without a whole: a scale changes no value by itself
 LAYER = "layer"
 GROUPS = {
-    "source": ("element cast", "underflow", "saturation", "accumulator", "storage"),
+    "source": (
+        "element cast",
+        "underflow",
+        "saturation",
+        "accumulator",
+        "storage",
+        "estimator",
+    ),
     SCALES: ("scale rounding", "amax history"),
     "slot": ("fprop.x", "fprop.w", "dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x"),
     "GEMM": ("fprop", "dgrad", "wgrad"),

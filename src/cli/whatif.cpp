@@ -133,18 +133,19 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
   fmt::print(
       "\nproducts, the worst {} of {}: error of the result against exact arithmetic on "
       "unquantized\n"
-      "operands, relative, and the part of accumulator and output; of both operands SQNR in dB,\n"
-      "underflow, saturation\n",
+      "operands, relative, and the parts of accumulator and output and of an estimator; of both\n"
+      "operands SQNR in dB, underflow, saturation\n",
       count, all.size());
   fmt::print(
-      "{:<{}}  {:<{}}  GEMM   {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}\n",
-      "recipe", recipe, "layer", layer, "error", "of sums", "A", "dB", "underflow", "saturated",
-      "B", "dB", "underflow", "saturated");
+      "{:<{}}  {:<{}}  GEMM   {:>9} {:>9} {:>9}  {:<8} {:>7} {:>9} {:>9}  {:<8} {:>7} {:>9} "
+      "{:>9}\n",
+      "recipe", recipe, "layer", layer, "error", "of sums", "estimator", "A", "dB", "underflow",
+      "saturated", "B", "dB", "underflow", "saturated");
   for (std::size_t i = 0; i < count; ++i) {
     const Product& product = all[i];
-    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g} {:>9}", product.replay->recipe.name, recipe,
+    fmt::print("{:<{}}  {:<{}}  {:<5}  {:>9.3g} {:>9} {:>9}", product.replay->recipe.name, recipe,
                product.layer->layer, layer, gemm_role_name(product.role), product.error().whole,
-               part_text(product.error().accumulator));
+               part_text(product.error().accumulator), part_text(product.error().estimator));
     for (const Slot slot : {a_slot(product.role), b_slot(product.role)}) {
       const OperandStatistics& s = product.operand(slot);
       fmt::print("  {:<8} {:>7.2f} {:>9.3g} {:>9.3g}", slot_name(slot), s.sqnr_db,
@@ -283,6 +284,7 @@ ordered_json to_json(const RecipeReplay& replay) {
            {"spec", label(layer.recipe.gemm(role))},
            {"relative_error", finite_json(layer.errors[role].whole)},
            {"operand_error", finite_json(layer.errors[role].operands)},
+           {"estimator_error", finite_json(layer.errors[role].estimator)},
            {"accumulator_error", finite_json(layer.errors[role].accumulator)}});
     }
     json["layers"].push_back(std::move(entry));

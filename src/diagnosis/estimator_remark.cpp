@@ -16,8 +16,8 @@ std::optional<std::string> estimator_remark(const Recipe& recipe) {
       const numerics::Estimator& estimator = layer->slot(slot).estimator;
       if (!estimator) continue;
       return fmt::format(
-          "recipe {} multiplies gradients on purpose, by the estimator {} of {}: that is part of "
-          "the errors of dgrad, wgrad and the gradient, and no source of error switches it off",
+          "recipe {} multiplies gradients on purpose, by the estimator {} of {}: the part called "
+          "estimator is no error of arithmetic",
           recipe.name, estimator_name(estimator), slot_name(slot));
     }
   }

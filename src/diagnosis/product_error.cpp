@@ -67,12 +67,14 @@ std::vector<double> ExactProduct::multiply(std::vector<double>& a, std::int64_t 
 }
 
 ProductError ExactProduct::error(const Factor& a, const Factor& b, const HostMatrix& d,
-                                 const HostMatrix* exact) {
+                                 const HostMatrix* exact, const HostMatrix* straight_through) {
   const std::int64_t k = a.k();
   FP8LAB_ASSERT(b.k() == k && d.rows == a.rows() && d.cols == b.rows());
   FP8LAB_ASSERT(exact == nullptr || (exact->rows == d.rows && exact->cols == d.cols));
   const std::int64_t block = std::clamp<std::int64_t>(kBlockElements / k, 1, kMostRows);
-  double whole = 0, operands = 0, accumulator = 0, squares = 0;
+  const HostMatrix* const straight = straight_through == nullptr ? exact : straight_through;
+  FP8LAB_ASSERT(straight == exact || (straight->rows == d.rows && straight->cols == d.cols));
+  double whole = 0, operands = 0, estimator = 0, accumulator = 0, squares = 0;
   for (std::int64_t m = 0; m < d.rows; m += block) {
     const std::int64_t rows = std::min(block, d.rows - m);
     std::vector<double> left = rows_of(a, m, rows);
@@ -86,14 +88,16 @@ ProductError ExactProduct::error(const Factor& a, const Factor& b, const HostMat
         whole += square(d.values[at] - value);
         squares += square(value);
         if (exact == nullptr) continue;
-        operands += square(exact->values[at] - value);
+        operands += square(straight->values[at] - value);
+        estimator += square(static_cast<double>(exact->values[at]) - straight->values[at]);
         accumulator += square(static_cast<double>(d.values[at]) - exact->values[at]);
       }
     }
   }
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  return {relative(whole, squares), exact == nullptr ? kUnknown : relative(operands, squares),
-          exact == nullptr ? kUnknown : relative(accumulator, squares)};
+  if (exact == nullptr) return {relative(whole, squares), kUnknown, kUnknown, kUnknown};
+  return {relative(whole, squares), relative(operands, squares), relative(estimator, squares),
+          relative(accumulator, squares)};
 }
 
 }  // namespace fp8lab

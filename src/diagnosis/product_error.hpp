@@ -29,11 +29,12 @@ struct Factor {
 
 /// Errors of a product D for A B^T, relative to |A B^T| in the Frobenius norm: 0 where both are
 /// zero, infinite where A B^T alone is, or an element is not finite. D' is the product of A and B
-/// as they were quantized for D, summed exactly; without it the parts are NaN. Independent parts
-/// add in squares.
+/// as they were quantized for D, summed exactly, and D'' the same without an estimator; without D'
+/// the parts are NaN. Independent parts add in squares.
 struct ProductError {
   double whole = 0;        ///< |D - A B^T|
-  double operands = 0;     ///< |D' - A B^T|
+  double operands = 0;     ///< |D'' - A B^T|
+  double estimator = 0;    ///< |D' - D''|
   double accumulator = 0;  ///< |D - D'|, with the rounding of D itself
   bool operator==(const ProductError&) const = default;
 };
@@ -43,9 +44,10 @@ class ExactProduct {
  public:
   explicit ExactProduct(int threads);
 
-  /// `exact`, D', may be null.
+  /// `exact`, D', may be null, and `straight_through`, D'', where there is no estimator.
   ProductError error(const Factor& a, const Factor& b, const HostMatrix& d,
-                     const HostMatrix* exact = nullptr);
+                     const HostMatrix* exact = nullptr,
+                     const HostMatrix* straight_through = nullptr);
 
   /// A (rows_a, k) B (rows_b, k)^T, all row-major.
   std::vector<double> multiply(std::vector<double>& a, std::int64_t rows_a, std::vector<double>& b,

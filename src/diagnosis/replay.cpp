@@ -1,5 +1,6 @@
 #include "src/diagnosis/replay.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -37,10 +38,13 @@ void continue_smoothing(Backend& backend, const Linear& original, const Linear& 
   }
 }
 
-/// `recipe` with sums that are exact and rounded once, to FP32.
-Recipe with_exact_sums(const Recipe& recipe, const ModelConfig& model) {
+/// `recipe` with sums that are exact and rounded once, to FP32, with its estimators or without.
+Recipe with_exact_sums(const Recipe& recipe, const ModelConfig& model, bool estimators) {
   Switches switches = all_switches(declaration_of(model).linears().size(), true);
-  for (Switches::Layer& layer : switches.layers) layer.accumulators = {false, false, false};
+  for (Switches::Layer& layer : switches.layers) {
+    layer.accumulators = {false, false, false};
+    layer.estimators.fill(estimators);
+  }
   int replaced = 0;
   Recipe exact = with_switches(recipe, model, switches, replaced);
   for (RecipeOverride& layer : exact.overrides) {
@@ -48,6 +52,17 @@ Recipe with_exact_sums(const Recipe& recipe, const ModelConfig& model) {
   }
   return exact;
 }
+
+bool has_estimator(const LinearRecipe& recipe) {
+  return std::any_of(recipe.slots.begin(), recipe.slots.end(),
+                     [](const QuantSpec& spec) { return static_cast<bool>(spec.estimator); });
+}
+
+/// A recipe without some of its errors.
+struct ReducedRecipes {
+  Recipe exact_sums;
+  Recipe straight_through;  ///< exact_sums without estimators
+};
 
 class StepReplay {
  public:
@@ -62,7 +77,7 @@ class StepReplay {
         exact_(threads) {
     for (const Recipe& recipe : recipes) {
       replays_.push_back({recipe, std::vector<LayerReplay>(work_.transformer->linears().size())});
-      exact_sums_.push_back(exact_sums_of(recipe));
+      reduced_.push_back(reduced_of(recipe));
     }
   }
 
@@ -74,7 +89,7 @@ class StepReplay {
                      if (progress) progress(captured.linear.name());
                      for (std::size_t i = 0; i < replays_.size(); ++i) {
                        replays_[i].layers[captured.index] =
-                           replay_layer(captured, replays_[i].recipe, exact_sums_[i]);
+                           replay_layer(captured, replays_[i].recipe, reduced_[i]);
                      }
                    });
     work_.take(step_);
@@ -102,34 +117,42 @@ class StepReplay {
     return weight;
   }
 
-  /// `recipe` with exact sums, where the backend has them.
-  std::optional<Recipe> exact_sums_of(const Recipe& recipe) {
-    const Recipe exact = with_exact_sums(recipe, run_.config.model);
+  /// Where the backend has exact sums.
+  std::optional<ReducedRecipes> reduced_of(const Recipe& recipe) {
+    ReducedRecipes reduced = {with_exact_sums(recipe, run_.config.model, true),
+                              with_exact_sums(recipe, run_.config.model, false)};
     StageConfig stage = run_.stage();
     stage.eval.reset();
     try {
-      plan_memory(run_.config, stage, exact, backend_);
+      plan_memory(run_.config, stage, reduced.exact_sums, backend_);
     } catch (const Error&) {
       return std::nullopt;
     }
-    return exact;
+    return reduced;
   }
 
   LayerReplay replay_layer(const CapturedLinear& captured, const Recipe& recipe,
-                           const std::optional<Recipe>& exact_sums) {
-    std::optional<PerGemm<HostMatrix>> exact;
-    if (exact_sums) {
-      exact.emplace();
-      run_layer(captured, *exact_sums,
+                           const std::optional<ReducedRecipes>& reduced) {
+    const auto products_of = [&](const Recipe& one) {
+      PerGemm<HostMatrix> products;
+      run_layer(captured, one,
                 [&](GemmRole role, const Factor&, const Factor&, HostMatrix product) {
-                  (*exact)[role] = std::move(product);
+                  products[role] = std::move(product);
                 });
+      return products;
+    };
+    std::optional<PerGemm<HostMatrix>> exact, straight;
+    if (reduced) {
+      exact = products_of(reduced->exact_sums);
+      const bool estimates = has_estimator(recipe.for_layer(captured.linear.name(), layer_count_));
+      if (estimates) straight = products_of(reduced->straight_through);
     }
     PerGemm<ProductError> errors{};
     LayerReplay result =
         run_layer(captured, recipe,
                   [&](GemmRole role, const Factor& a, const Factor& b, const HostMatrix& product) {
-                    errors[role] = exact_.error(a, b, product, exact ? &(*exact)[role] : nullptr);
+                    errors[role] = exact_.error(a, b, product, exact ? &(*exact)[role] : nullptr,
+                                                straight ? &(*straight)[role] : nullptr);
                   });
     result.errors = errors;
     return result;
@@ -196,7 +219,7 @@ class StepReplay {
   int layer_count_;
   ExactProduct exact_;
   std::vector<RecipeReplay> replays_;
-  std::vector<std::optional<Recipe>> exact_sums_;  ///< of each, where the backend has them
+  std::vector<std::optional<ReducedRecipes>> reduced_;  ///< of each, where there are such sums
 };
 
 }  // namespace

@@ -36,7 +36,9 @@ void round_no_scales(QuantSpec& spec) {
 
 LinearRecipe switched(LinearRecipe recipe, const Switches& switches, const Switches::Layer& layer,
                       int& replaced) {
-  for (QuantSpec& spec : recipe.slots) {
+  for (const Slot slot : kSlots) {
+    QuantSpec& spec = recipe.slot(slot);
+    if (!layer.estimators[slot]) spec.estimator = {};
     if (!switches.amax_history && spec.scale_source == ScaleSource::delayed) {
       spec.scale_source = ScaleSource::current;
     }
@@ -54,7 +56,10 @@ LinearRecipe switched(LinearRecipe recipe, const Switches& switches, const Switc
   return recipe;
 }
 
-void set_slot(Switches::Layer& layer, Slot slot, bool on) { layer.operands[slot] = {on, on, on}; }
+void set_slot(Switches::Layer& layer, Slot slot, bool on) {
+  layer.operands[slot] = {on, on, on};
+  layer.estimators[slot] = on;
+}
 
 void set_gemm(Switches::Layer& layer, GemmRole role, bool on) {
   set_slot(layer, a_slot(role), on);
@@ -81,7 +86,7 @@ Switches all_switches(std::size_t layers, bool kept) {
   Switches switches;
   Switches::Layer layer;
   if (!kept) {
-    for (ElementErrors& errors : layer.operands) errors = {false, false, false};
+    for (const Slot slot : kSlots) set_slot(layer, slot, false);
     layer.accumulators = {false, false, false};
   }
   switches.layers.assign(layers, layer);
@@ -98,7 +103,10 @@ std::vector<ErrorSourceGroup> error_sources(const std::vector<LinearDeclaration>
                 {"accumulator", in_every_layer([](Switches::Layer& layer, bool on) {
                    layer.accumulators = {on, on, on};
                  })},
-                {"storage", [](Switches& switches, bool on) { switches.storage = on; }}}};
+                {"storage", [](Switches& switches, bool on) { switches.storage = on; }},
+                {"estimator", in_every_layer([](Switches::Layer& layer, bool on) {
+                   layer.estimators.fill(on);
+                 })}}};
   groups[1] = {
       "scale",
       {{"scale rounding", [](Switches& switches, bool on) { switches.scale_rounding = on; }},

@@ -27,6 +27,7 @@ struct ElementErrors {
 struct Switches {
   struct Layer {
     PerSlot<ElementErrors> operands{};
+    PerSlot<bool> estimators = {true, true, true, true, true, true};  ///< where a slot has one
     PerGemm<bool> accumulators = {true, true, true};
   };
   std::vector<Layer> layers;  ///< in the order of Declaration::linears()
@@ -38,7 +39,8 @@ struct Switches {
 /// Everything kept, or nothing but what scales are made of.
 Switches all_switches(std::size_t layers, bool kept);
 
-/// A source, or all sources of a slot, GEMM or layer.
+/// A source, or all sources of a slot, GEMM or layer. An estimator is the derivative of its slot's
+/// quantizer: it is a source of that slot, and so of fprop, whichever GEMM it multiplies.
 struct ErrorSource {
   std::string name;  ///< "underflow", "fprop.x", "dgrad" or "layers.0.mlp.down"
   std::function<void(Switches&, bool kept)> set;
@@ -58,9 +60,10 @@ std::vector<ErrorSourceGroup> error_sources(const std::vector<LinearDeclaration>
 
 /// The linear layers of `recipe` as an override each, with the sources that `switches` leaves out
 /// replaced by fields of their specs: ideal_exact for the accumulator (promoted where scales
-/// change), FP32 for scales of current tiles, the tensor's own amax for a history, and FP32 for
-/// what is stored. Element errors are no field (PartialQuantization). `replaced` counts the GEMMs
-/// whose accumulator goes too because it takes no FP32 scales.
+/// change), FP32 for scales of current tiles, the tensor's own amax for a history, the
+/// straight-through estimator, and FP32 for what is stored. Element errors are no field
+/// (PartialQuantization). `replaced` counts the GEMMs whose accumulator goes too because it takes
+/// no FP32 scales.
 Recipe with_switches(const Recipe& recipe, const ModelConfig& model, const Switches& switches,
                      int& replaced);
 

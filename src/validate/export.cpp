@@ -12,6 +12,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/spec/estimator.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/npy.hpp"
@@ -27,7 +28,7 @@ using nlohmann::ordered_json;
 using numerics::FormatSpec;
 
 constexpr std::int64_t kValuesPerKind = 160;
-constexpr int kQuantizations = 40;
+constexpr int kQuantizations = 60;
 constexpr int kGemmsPerPair = 3;
 
 /// The folder while it is written.
@@ -134,7 +135,9 @@ ordered_json describe(const numerics::ScaleRule& rule) {
           {"scale_rounding", word_for(kScaleRoundingNames, rule.rounding)},
           {"scale_arithmetic", word_for(kScaleArithmeticNames, rule.arithmetic)},
           {"amax_epsilon", rule.amax_epsilon},
-          {"margin", rule.margin}};
+          {"margin", rule.margin},
+          {"scale_statistic", statistic_name(rule.deviations)},
+          {"scale_factor", rule.factor}};
 }
 
 ordered_json describe(const QuantSpec& spec) {
@@ -419,6 +422,8 @@ ExportReport export_vectors(const Implementation& expected, const fs::path& dire
       ("uint8: codes; uint16: codes, or the bits of bf16 and fp16; int32: unsigned random bits; "
        "e8m10 (tf32) as float32."),
       "A scale is the decode factor: x ~ scale * code. Tile RxC is over (rows, K).",
+      ("With a scale_statistic std:C, C standard deviations of the tile stand for its amax; a "
+       "scale_factor multiplies powers of two (emulation/README.md, scales)."),
       "GEMM: d (M, N) = a (M, K) b (N, K)^T, scales, accumulate (M, N), then bias (N).",
       ("NaN results are 0x7FFFFFFF, 0x7FFF or the positive all-ones code; with the specials "
        "unsigned_zero the code of -0."),

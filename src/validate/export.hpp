@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-inline constexpr char kConformanceSchema[] = "fp8lab-conformance-1";
+inline constexpr char kConformanceSchema[] = "fp8lab-conformance-2";
 
 /// What was written.
 struct ExportReport {

@@ -1,7 +1,10 @@
 #include "src/validate/mutants.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "emulation/numerics/codec.hpp"
 #include "src/validate/scalar_arithmetic.hpp"
@@ -150,6 +153,31 @@ void add_scales(MutantList& list) {
                     rule.rounding = ScaleRounding::ceil;
                   }
                 });
+  list.add_rule("scale_nearest_for_floor",
+                "log2 of amax over the largest code is rounded to nearest instead of down",
+                [](ScaleRule& rule) {
+                  if (rule.rounding == ScaleRounding::floor) {
+                    rule.rounding = ScaleRounding::nearest;
+                  }
+                });
+  list.add_rule("scale_ocp_floor_for_floor",
+                "log2 of the amax is rounded down instead of that of amax over the largest code",
+                [](ScaleRule& rule) {
+                  if (rule.rounding == ScaleRounding::floor) {
+                    rule.rounding = ScaleRounding::ocp_floor;
+                  }
+                });
+  list.add_rule("scale_factor_ignored", "the factor of power-of-two scales is not applied",
+                [](ScaleRule& rule) { rule.factor = 1.0f; });
+  list.add("scale_factor_not_cast", "the factor is in the stored scale and not in what is cast",
+           [](ScalarSteps& steps) {
+             steps.scale = [](ScaleRule rule, const FormatSpec& format, float amax) {
+               TileScale scale = numerics::tile_scale(rule, format, amax);
+               rule.factor = 1.0f;
+               scale.multiplier = numerics::tile_scale(rule, format, amax).multiplier;
+               return scale;
+             };
+           });
   list.add_rule("scale_reciprocal", "x is multiplied by RN(1/scale) instead of divided",
                 [](ScaleRule& rule) {
                   if (rule.arithmetic == ScaleArithmetic::dec_div) {
@@ -177,6 +205,80 @@ void add_scales(MutantList& list) {
                return tile.cols == 32 ? TileShape{tile.rows, 16} : tile;
              };
            });
+}
+
+/// The sums of numerics::TileDeviation over a tile of finite elements.
+struct TileSums {
+  TileSums(std::uint32_t amax, std::span<const float> tile)
+      : exponent(std::ilogb(bits_float(amax))), count(static_cast<std::int64_t>(tile.size())) {
+    for (const float x : tile) {
+      const std::int64_t v = std::llround(std::ldexp(double{x}, 20 - exponent));
+      sum += v;
+      squares += v * v;
+    }
+  }
+  std::int64_t variance() const { return count * squares - sum * sum; }
+
+  int exponent;
+  std::int64_t count, sum = 0, squares = 0;
+};
+
+using Tile = std::span<const float>;
+
+void add_deviations(MutantList& list) {
+  const auto add = [&](const char* name, const char* broken, auto change) {
+    list.add(name, broken, [change](ScalarSteps& steps) {
+      steps.deviation = [change, correct = steps.deviation](std::uint32_t amax, Tile tile,
+                                                            float deviations) {
+        // The sums of the variants below are of finite elements that are not all zero.
+        if (amax == 0u || amax >= numerics::kF32Infinity) return correct(amax, tile, deviations);
+        return change(correct, amax, tile, deviations);
+      };
+    });
+  };
+  add("deviation_ignored", "the amax of a tile is taken where its deviations are asked for",
+      [](const auto&, std::uint32_t amax, Tile, float) { return amax; });
+  add("deviation_about_zero", "deviations are those from zero instead of the mean",
+      [](const auto&, std::uint32_t amax, Tile tile, float deviations) {
+        const TileSums sums(amax, tile);
+        const float root = std::sqrt(static_cast<float>(sums.count * sums.squares));
+        const float scaled = deviations * root / static_cast<float>(sums.count);
+        return std::min(float_bits(std::ldexp(scaled, sums.exponent - 20)),
+                        numerics::kF32MaxFinite);
+      });
+  add("deviation_of_sample", "squares are divided by n - 1 instead of n",
+      [](const auto& correct, std::uint32_t amax, Tile tile, float deviations) {
+        const auto n = static_cast<float>(tile.size());
+        return correct(amax, tile, n > 1 ? deviations * std::sqrt(n / (n - 1)) : deviations);
+      });
+  add("deviation_drops_last", "the last element of a tile is left out of its deviation",
+      [](const auto& correct, std::uint32_t amax, Tile tile, float deviations) {
+        return correct(amax, tile.first(tile.size() - 1), deviations);
+      });
+  add("deviation_truncated", "elements are cut to 20 bits below the amax instead of rounded",
+      [](const auto& correct, std::uint32_t amax, Tile tile, float deviations) {
+        const int exponent = std::ilogb(bits_float(amax)) - 20;
+        std::vector<float> cut;
+        for (const float x : tile) {
+          cut.push_back(std::ldexp(std::trunc(std::ldexp(x, -exponent)), exponent));
+        }
+        return correct(amax, cut, deviations);
+      });
+  add("deviation_rounded_once", "deviations are rounded to FP32 at the end alone",
+      [](const auto& correct, std::uint32_t amax, Tile tile, float deviations) {
+        const TileSums sums(amax, tile);
+        if (sums.variance() == 0) return correct(amax, tile, deviations);
+        const double sigma =
+            std::sqrt(static_cast<double>(sums.variance())) / static_cast<double>(sums.count);
+        const double scaled = std::ldexp(deviations * sigma, sums.exponent - 20);
+        const double largest = bits_float(numerics::kF32MaxFinite);
+        return float_bits(static_cast<float>(std::min(scaled, largest)));
+      });
+  add("deviation_of_constant", "equal elements have a deviation of zero instead of their amax",
+      [](const auto& correct, std::uint32_t amax, Tile tile, float deviations) {
+        const bool is_constant = tile.size() > 1 && TileSums(amax, tile).variance() == 0;
+        return is_constant ? 0u : correct(amax, tile, deviations);
+      });
 }
 
 void add_groups(MutantList& list) {
@@ -315,6 +417,7 @@ std::vector<Mutant> all_mutants() {
   MutantList list;
   add_casts(list);
   add_scales(list);
+  add_deviations(list);
   add_groups(list);
   add_schedules(list);
   add_epilogues(list);

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "emulation/numerics/codec.hpp"
+#include "emulation/numerics/tile_deviation.hpp"
 
 namespace fp8lab {
 
@@ -31,8 +33,13 @@ ScaleRule scale_rule(int index) {
     rule.arithmetic = static_cast<numerics::ScaleArithmetic>(index);
     return rule;
   }
-  rule.format = index < 9 ? ScaleFormat::pow2 : ScaleFormat::e8m0;
-  rule.rounding = static_cast<numerics::ScaleRounding>((index - 3) % 6);
+  // 4/3 beside ocp_floor, as Quartet has it.
+  constexpr float kFactors[] = {1.1f, 1.9f, 0.75f, 1.3333334f, 1.5f, 0.6f, 2.0f};
+  constexpr int kRules = static_cast<int>(std::size(kFactors));
+  const int rounding = (index - 3) % kRules, kind = (index - 3) / kRules;
+  rule.format = kind == 1 ? ScaleFormat::e8m0 : ScaleFormat::pow2;
+  rule.rounding = static_cast<numerics::ScaleRounding>(rounding);
+  if (kind == 2) rule.factor = kFactors[rounding];
   return rule;
 }
 
@@ -57,13 +64,20 @@ std::vector<float> amaxes(const FormatSpec& format, CaseGenerator& cases) {
 namespace {
 
 QuantSpec draw_spec(CaseGenerator& cases) {
-  constexpr TileShape kTiles[] = {{0, 0}, {1, 0}, {1, 128}, {128, 128}, {1, 32}, {1, 16}, {3, 5}};
+  constexpr TileShape kTiles[] = {{0, 0},  {1, 0},  {1, 128}, {128, 128},
+                                  {1, 32}, {1, 16}, {3, 5},   {32, 32}};
+  constexpr float kDeviations[] = {2.92247856f, 3.0f, 0.7f, 40.0f};
   QuantSpec spec;
   spec.format = kElementFormats[cases.bits() % std::size(kElementFormats)];
   spec.scale_source = cases.bits() % 8 == 0 ? ScaleSource::none : ScaleSource::current;
   if (spec.has_scale()) {
     spec.tile = kTiles[cases.bits() % std::size(kTiles)];
     spec.scale = scale_rule(static_cast<int>(cases.bits() % kScaleRules));
+    const bool is_bounded = spec.tile.rows > 0 && spec.tile.cols > 0;
+    if (is_bounded && spec.tile.rows * spec.tile.cols <= numerics::kLargestDeviationTile &&
+        cases.bits() % 2 == 0) {
+      spec.scale.deviations = kDeviations[cases.bits() % std::size(kDeviations)];
+    }
   }
   spec.rounding = kRoundings[cases.bits() % 4 % 3];  // nearest twice as often
   spec.overflow = cases.bits() % 2 == 0 ? Overflow::saturate : Overflow::special;
@@ -86,6 +100,12 @@ QuantizeProblem draw_quantization(CaseGenerator& cases) {
   problem.f32 = cases.matrix(problem.spec.format, problem.rows, problem.cols,
                              height == 0 ? problem.rows : height, width == 0 ? problem.cols : width,
                              cases.bits() % 4 == 0);
+  if (problem.spec.scale.deviations > 0.0f) {  // a tile that has none
+    for (std::int64_t r = 0; r < std::min(height, problem.rows); ++r) {
+      const auto row = problem.f32.begin() + r * problem.cols;
+      std::fill_n(row, std::min(width, problem.cols), problem.f32.front());
+    }
+  }
   if (cases.bits() % 2 == 0) {
     for (const float value : problem.f32) problem.bf16.push_back(numerics::to_bf16(value));
   }

@@ -18,8 +18,9 @@ std::vector<numerics::FormatSpec> cast_formats();
 inline constexpr numerics::Rounding kRoundings[] = {
     numerics::Rounding::nearest, numerics::Rounding::toward_zero, numerics::Rounding::stochastic};
 
-/// Scale rules by index: the 3 FP32 arithmetics, then 6 roundings each for pow2 and e8m0.
-inline constexpr int kScaleRules = 15;
+/// Scale rules by index: the 3 FP32 arithmetics, then 7 roundings each for pow2, e8m0, and pow2
+/// times a factor.
+inline constexpr int kScaleRules = 24;
 numerics::ScaleRule scale_rule(int index);
 
 /// Amaxes at the limits, at the largest code and powers of two times powers of two with their
@@ -42,7 +43,8 @@ struct QuantizeProblem {
   std::string describe() const;
 };
 
-/// A matrix and a quantizer with any format, tile, rule, rounding and overflow, not yet run.
+/// A matrix and a quantizer with any format, tile, rule, statistic, rounding and overflow, not yet
+/// run.
 QuantizeProblem draw_quantization(CaseGenerator& cases);
 
 }  // namespace fp8lab

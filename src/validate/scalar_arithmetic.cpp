@@ -5,6 +5,7 @@
 
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/numerics/tile_deviation.hpp"
 #include "emulation/ops/gemm_plan.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 
@@ -44,10 +45,14 @@ class ScalarQuantizer {
     const QuantSpec& spec = operand_.spec;
     numerics::TileScale scale;
     if (spec.scale_source == ScaleSource::current) {
-      std::uint32_t amax = 0;
+      std::vector<float> elements;
       for (std::int64_t r = r0; r < r1; ++r) {
-        for (std::int64_t c = c0; c < c1; ++c) amax = std::max(amax, steps_.magnitude(at(r, c)));
+        for (std::int64_t c = c0; c < c1; ++c) elements.push_back(at(r, c));
       }
+      std::uint32_t amax = 0;
+      for (const float x : elements) amax = std::max(amax, steps_.magnitude(x));
+      const float deviations = spec.scale.deviations;
+      if (deviations > 0.0f) amax = steps_.deviation(amax, elements, deviations);
       scale = steps_.scale(spec.scale, spec.format, bits_float(amax));
       const TileShape& tile = spec.tile;
       operand_.scales.row<float>(
@@ -179,6 +184,11 @@ ScalarSteps::ScalarSteps()
       scale(numerics::tile_scale),
       scaled(numerics::scaled_value),
       magnitude([](float x) { return float_bits(x) & 0x7FFFFFFFu; }),
+      deviation([](std::uint32_t amax, std::span<const float> tile, float deviations) {
+        numerics::TileDeviation sums(amax);
+        for (const float x : tile) sums.add(x);
+        return sums.times(deviations);
+      }),
       amax_tile([](const TileShape& tile) { return tile; }),
       group(scalar_group),
       element(scalar_element),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 
 #include "src/validate/suite.hpp"
 
@@ -33,6 +34,9 @@ struct ScalarSteps {
   std::function<float(const numerics::TileScale&, float x)> scaled;
   /// Magnitude bits that x contributes to the amax of its tile.
   std::function<std::uint32_t(float x)> magnitude;
+  /// Bits of what stands for `amax`, that of `tile`, where a rule asks for standard deviations.
+  std::function<std::uint32_t(std::uint32_t amax, std::span<const float> tile, float deviations)>
+      deviation;
   /// Tile over which an amax is taken, for the tile of the spec.
   std::function<TileShape(const TileShape&)> amax_tile;
   std::function<std::uint32_t(const GroupProblem&)> group;

@@ -106,10 +106,10 @@ SuiteCheck scale_check(const Implementation& expected, CaseGenerator& cases) {
     for (const ExpectedScale& one : *list) {
       const numerics::TileScale actual = tested.scale(one.rule, one.format, one.amax);
       const auto where = [&](const char* part) {
-        return fmt::format("{} of amax {:#010x} for {}, rule {}/{}/{}", part, float_bits(one.amax),
-                           format_name(one.format), static_cast<int>(one.rule.format),
-                           static_cast<int>(one.rule.rounding),
-                           static_cast<int>(one.rule.arithmetic));
+        return fmt::format("{} of amax {:#010x} for {}, rule {}/{}/{}/{}", part,
+                           float_bits(one.amax), format_name(one.format),
+                           static_cast<int>(one.rule.format), static_cast<int>(one.rule.rounding),
+                           static_cast<int>(one.rule.arithmetic), one.rule.factor);
       };
       const bool goes_on =
           tally.check(float_bits(one.scale.decode), float_bits(actual.decode),

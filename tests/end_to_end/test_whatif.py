@@ -102,6 +102,24 @@ def test_the_worst_product_comes_first(folder: Path) -> None:
     assert "the worst 3 of 54" in text
 
 
+def test_an_estimator_is_a_part_of_its_own(folder: Path) -> None:
+    text, found = whatif(folder, "--recipe", "fp4_direct", "--recipe", "fp4_dge")
+    assert text.count("by the estimator dge:5:3 of fprop.w") == 1
+    assert [len(one["remarks"]) for one in found["recipes"]] == [0, 1]
+    straight, estimated = (one["layers"] for one in found["recipes"])
+    for before, after in zip(straight, estimated, strict=True):
+        rounds = after["layer"] != "lm_head"
+        for plain, product in zip(before["products"], after["products"], strict=True):
+            assert plain["estimator_error"] == 0
+            assert product["operand_error"] == plain["operand_error"]
+            has_part = rounds and product["gemm"] == "wgrad"
+            assert (product["estimator_error"] > 0.1) == has_part, (after["layer"], product)
+    words = ("--group", "source", "--recipe", "fp4_dge", "--json", "e.json")
+    assert "\nestimator " in succeeded("attribute", "run", *words, cwd=folder)
+    (sources,) = json.loads((folder / "e.json").read_text())["groups"]
+    assert max(sources["parts"], key=lambda part: part["alone"])["name"] == "estimator"
+
+
 def test_a_checkpoint_beside_its_run_file_is_the_run(folder: Path) -> None:
     by_run = whatif(folder, "--recipe", "te_delayed")
     text = succeeded("whatif", "run/checkpoint.safetensors", "--recipe", "te_delayed", cwd=folder)

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,15 @@ def decode(codes: Array, format: str) -> Any:
 
 
 FORMATS: dict[str, dict[str, Any]] = {}
+TOPS = {  # the largest exponent, mantissa bits
+    "e4m3fn": (8, 3),
+    "e5m2": (15, 2),
+    "e3m4": (4, 4),
+    "e2m3": (2, 3),
+    "e3m2": (4, 2),
+    "e2m1": (2, 1),
+}
+ROUNDINGS = {"nearest", "ceil", "enc_floor", "ocp_floor", "rceil", "even", "floor"}
 
 
 def encode(
@@ -112,14 +122,45 @@ def encode(
     return np.where(np.isnan(x), nan, code).astype(np.uint8)
 
 
+def nearest_f32(value: Fraction) -> float:
+    """The FP32 number nearest to one that is not negative; infinity beyond the largest."""
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    exponent -= value < Fraction(2) ** exponent
+    unit = Fraction(2) ** (max(exponent, -126) - 23)
+    rounded = round(value / unit) * unit
+    return float(rounded) if rounded < 2**128 else math.inf
+
+
+def root_f32(square: float) -> float:
+    """The FP32 number nearest to the root of an integer."""
+    root = math.isqrt(int(square) << 64)  # 32 bits behind the point
+    is_exact = root * root == int(square) << 64
+    return nearest_f32(Fraction(root, 2**32) if is_exact else Fraction(2 * root + 1, 2**33))
+
+
+def deviations_of(tile: Array, count: float) -> float:
+    """What `count` standard deviations of a tile put in the place of its amax."""
+    amax = float(np.abs(tile).max())
+    if not math.isfinite(amax) or amax == 0:
+        return amax
+    unit = Fraction(2) ** (math.frexp(amax)[1] - 21)
+    steps = [Fraction(float(x)) / unit for x in tile.flat]
+    whole = [math.floor(abs(v) + Fraction(1, 2)) * (-1 if v < 0 else 1) for v in steps]
+    variance = len(whole) * sum(v * v for v in whole) - sum(whole) ** 2
+    if variance == 0:
+        return amax
+    root = root_f32(nearest_f32(Fraction(variance)))
+    product = nearest_f32(Fraction(count) * Fraction(root))
+    quotient = nearest_f32(Fraction(product) / len(whole))
+    return min(nearest_f32(Fraction(quotient) * unit), LARGEST)
+
+
 def scale(amax: Array, format: str, rule: dict[str, Any]) -> Any:
-    """fp32 scales, and power-of-two ones of the roundings `ceil` and `ocp_floor`, finite amaxes."""
+    """By every rule; powers of two from integers and fractions."""
     qmax = {"e4m3fn": 448.0, "e5m2": 57344.0, "e3m4": 30.0, "e2m3": 7.5, "e3m2": 28.0, "e2m1": 6.0}
     target = np.float32(qmax[format] / 2.0 ** rule["margin"])
     floor = np.float32(rule["amax_epsilon"])
     rows = [_scale(np.float32(max(value, floor)), target, format, rule) for value in amax[0]]
-    if any(row is None for row in rows):
-        return NotImplemented
     decode_factor, multiplier, divide = zip(*rows, strict=True)
     return (
         np.array([decode_factor], np.float32),
@@ -137,6 +178,8 @@ def _scale(amax: np.float32, qmax: np.float32, format: str, rule: dict[str, Any]
     if not np.isfinite(amax):
         if rule["scale_format"] != "e8m0":
             return 1.0, 1.0, 0
+        if np.isinf(amax) and rule["scale_rounding"] == "rceil":
+            return 2.0**127, 2.0**-127, 0
         nan = np.uint32(0x7FFFFFFF).view(np.float32)
         return nan, nan, 0
     if rule["scale_format"] == "fp32":
@@ -150,26 +193,86 @@ def _scale(amax: np.float32, qmax: np.float32, format: str, rule: dict[str, Any]
         if rule["scale_arithmetic"] == "dec_div":
             return factor, reciprocal, 1
         return (_bounded(1, reciprocal) if reciprocal == LARGEST else factor), reciprocal, 0
-    top = {"e4m3fn": 8, "e5m2": 15, "e3m4": 4, "e2m3": 2, "e3m2": 4, "e2m1": 2}[format]
+    exponent = _exponent(float(amax), float(qmax), format, rule)
+    power = Fraction(2) ** min(max(exponent, -127), 127)
+    times = Fraction(rule["scale_factor"])
+    inverse = Fraction(nearest_f32(1 / times))
+    return min(nearest_f32(times * power), LARGEST), nearest_f32(inverse / power), 0
+
+
+def _exponent(amax: float, qmax: float, format: str, rule: dict[str, Any]) -> int:
+    """Of a power-of-two scale, not yet clamped."""
+    rounding = rule["scale_rounding"]
+    largest, mantissa_bits = TOPS[format]
     a, e = math.frexp(amax)
     q, f = math.frexp(qmax)
-    if rule["scale_rounding"] == "ceil":
-        exponent = e - f + (a > q) if amax else 0
-    elif rule["scale_rounding"] == "ocp_floor":
-        exponent = (e - 1 if amax else -126) - top + rule["margin"]
-    else:
-        return None
-    exponent = min(max(exponent, -127), 127)
-    return 2.0**exponent, 2.0**-exponent, 0
+    if rounding == "even":  # rounded up to the next power of two where that is nearer or as near
+        e += Fraction(a) >= 1 - Fraction(1, 2 ** (mantissa_bits + 2))
+        e = max(e, -125)
+    if rounding in ("ocp_floor", "even"):
+        return (e - 1 if amax else -126) - largest + int(rule["margin"])
+    if rounding == "rceil":
+        ratio = nearest_f32(Fraction(amax) * Fraction(nearest_f32(1 / Fraction(qmax))))
+        a, e = math.frexp(ratio)
+        return 128 if math.isinf(ratio) else e - (a == 0.5) if ratio else -127
+    if not amax:
+        return 0
+    if rounding == "enc_floor":
+        quotient = min(nearest_f32(Fraction(qmax) / Fraction(amax)), LARGEST)
+        return 1 - math.frexp(quotient)[1]
+    if rounding == "nearest":
+        squares = (Fraction(a) / Fraction(q)) ** 2
+        return e - f + (squares > 2) - (2 * squares < 1)
+    return e - f + (a > q if rounding == "ceil" else -(a < q))
+
+
+def quantize_by_search(
+    x: Array,
+    spec: dict[str, Any],
+    transpose: bool,
+    random_bits: Array | None,
+    statistic: Callable[[Array, float], float] = deviations_of,
+) -> Any:
+    """Tiles with the scales of `scale`, cast by `encode`."""
+    values = (x.astype(np.uint32) << 16).view(np.float32) if x.dtype == np.uint16 else x
+    values = values.T if transpose else values
+    if random_bits is not None:
+        return NotImplemented
+    words = spec["format"], spec["rounding"], spec["overflow"], np.empty(0)
+    if spec["scale_source"] == "none":
+        return encode(values, *words), None
+    rows, k = values.shape
+    tiles = {"tensor": (rows, k), "row": (1, k)}
+    high, wide = tiles.get(spec["tile"]) or map(int, spec["tile"].split("x"))
+    kind, _, count = spec["scale_statistic"].partition(":")
+    amaxes = [
+        [
+            statistic(tile, float(np.float32(count))) if kind == "std" else np.abs(tile).max()
+            for tile in (values[r : r + high, c : c + wide] for c in range(0, k, wide))
+        ]
+        for r in range(0, rows, high)
+    ]
+    derived = scale(np.array(amaxes, np.float32).reshape(1, -1), spec["format"], spec)
+    decode_factor, multiplier, divide = (part.reshape(np.shape(amaxes)) for part in derived)
+
+    def spread(part: Array) -> Array:
+        return part.repeat(high, axis=0).repeat(wide, axis=1)[:rows, :k]
+
+    with np.errstate(all="ignore"):
+        quotient, product = values / spread(decode_factor), values * spread(multiplier)
+    return encode(np.where(spread(divide) == 1, quotient, product), *words), decode_factor
 
 
 def quantizer(spec: dict[str, Any]) -> Any:
     """QuantSpec of the keys that have an effect."""
     keys = {key: spec[key] for key in ("format", "rounding", "overflow", "scale_source")}
     if spec["scale_source"] == "current":
-        keys |= {key: spec[key] for key in ("tile", "scale_format", "scale_arithmetic", "margin")}
+        always = ("tile", "scale_format", "scale_arithmetic", "margin", "scale_statistic")
+        keys |= {key: spec[key] for key in always}
         if spec["scale_format"] != "fp32":
             keys["scale_rounding"] = spec["scale_rounding"]
+        if spec["scale_format"] == "pow2":
+            keys["scale_factor"] = spec["scale_factor"]
     return fp8lab.QuantSpec(**keys)
 
 
@@ -236,8 +339,28 @@ def test_independent_codec_conforms(pack: Path) -> None:
 
 def test_independent_scales_conform(pack: Path) -> None:
     reports = conformance.check(pack, scale=scale)
-    assert len(reports) == 6 * 2 * (3 + 2 * 2)
+    assert len(reports) == 6 * 2 * (3 + 3 * 7)
     assert total(reports) == 0, [conformance.describe(r) for r in reports if r.mismatches]
+
+
+def test_independent_quantizers_conform(pack: Path) -> None:
+    """Deviations and factors among them, in integers and fractions."""
+    seen = []
+
+    def quantize(x: Array, spec: dict[str, Any], transpose: bool, random_bits: Array | None) -> Any:
+        result = quantize_by_search(x, spec, transpose, random_bits)
+        if result is not NotImplemented:
+            seen.append(spec)
+        return result
+
+    reports = conformance.check(pack, quantize=quantize)
+    assert len(reports) == len(seen) > 30
+    assert total(reports) == 0, [conformance.describe(r) for r in reports if r.mismatches]
+    assert {one["scale_rounding"] for one in seen if one["scale_format"] != "fp32"} == ROUNDINGS
+    of_deviations = [spec for spec in seen if spec["scale_statistic"] != "amax"]
+    assert {"fp32", "pow2", "e8m0"} == {one["scale_format"] for one in of_deviations}
+    assert len({one["scale_statistic"] for one in of_deviations}) == 4
+    assert any(spec["scale_factor"] != 1 for spec in seen)
 
 
 def test_independent_tensor_core_conforms(pack: Path) -> None:
@@ -296,6 +419,13 @@ def off_by(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callab
         {"encode": lambda x, f, r, o, bits: encode(x, f, r, o, bits, ties=1)},
         {"encode": lambda x, f, r, o, bits: encode(x, f, "toward_zero", o, bits)},
         {"scale": off_by(scale, lambda parts: (parts[0], parts[0], parts[2]))},
+        {"scale": lambda amax, f, rule: scale(amax, f, rule | {"scale_factor": 1.0})},
+        {"scale": lambda amax, f, rule: scale(amax, f, rule | (
+            {"scale_rounding": "nearest"} if rule["scale_rounding"] == "floor" else {}))},
+        {"quantize": lambda x, spec, transpose, bits: quantize_by_search(
+            x, spec | {"scale_statistic": "amax"}, transpose, bits)},
+        {"quantize": lambda x, spec, transpose, bits: quantize_by_search(
+            x, spec, transpose, bits, lambda tile, c: float(c * tile.astype(float).std()))},
         {"dot": lambda a, b, c, case: tensor_core_model.dot(a, b, c, case, fraction_bits=12)},
         {"dot": lambda a, b, c, case: tensor_core_model.dot(a, b, c, case, mantissa_bits=9)},
         {"dot": lambda a, b, c, case: tensor_core_model.dot(

@@ -30,6 +30,7 @@ SOURCES = {
     "saturation": 0.0,
     "accumulator": -0.002,
     "storage": 0.005,
+    "estimator": 0.008,
 }
 TOGETHER = 0.004  # what no source makes by itself
 WHOLE = FLOOR + sum(SOURCES.values()) + TOGETHER
@@ -157,7 +158,15 @@ def test_sentences(twins: dict[int, Run]) -> None:
     study = made(twins, gaps_of_arms())
     (finding,) = attribution_findings([split(study)])
     assert finding.topic == "Sources of the gap"
-    names = ("underflow", "element cast", "storage", "saturation", "accumulator", "remainder")
+    names = (
+        "underflow",
+        "element cast",
+        "estimator",
+        "storage",
+        "saturation",
+        "accumulator",
+        "remainder",
+    )
     places = [finding.text.index(name) for name in names]
     assert places == sorted(places)
     assert "underflow 3.0" in finding.text and "accumulator −0.2" in finding.text
@@ -230,7 +239,7 @@ def test_a_baseline_has_all_its_errors(twins: dict[int, Run]) -> None:
 
 
 def test_names_of_groups() -> None:
-    assert [group_of(name) for name in ("underflow", "amax history", "dgrad.w", "wgrad")] == [
+    assert [group_of(name) for name in ("estimator", "amax history", "dgrad.w", "wgrad")] == [
         "source",
         "scale",
         "slot",

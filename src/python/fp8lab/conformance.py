@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SCHEMA = "fp8lab-conformance-1"
+SCHEMA = "fp8lab-conformance-2"
 Array = NDArray[Any]
 Function = Callable[..., Any]
 Case = dict[str, Any]

@@ -81,7 +81,7 @@ void check_named(const Attribution& attribution, const std::string& of, const st
 
 }  // namespace
 
-TEST_CASE("an estimator is said to be no source of error") {
+TEST_CASE("an estimator is said to be no error of arithmetic") {
   DiagnosedRun run("bf16", kShort);
   const CheckpointedRun at = run.at_checkpoint();
   const auto remarks_of = [&](const char* recipe) {
@@ -142,7 +142,7 @@ TEST_CASE("a recipe without errors has none") {
 }
 
 TEST_CASE("nothing is left of rotations, clamps, and codes that are quantized again") {
-  const char* name = GENERATE("deepseek_v3", "halo2_fp8", "fp4_occ", "nvfp4");
+  const char* name = GENERATE("deepseek_v3", "halo2_fp8", "fp4_occ", "nvfp4", "quartet");
   INFO(name);
   const Attribution attribution = attributed(load_recipe(name));
   CHECK(attribution.nothing < 1e-6);
@@ -169,6 +169,35 @@ TEST_CASE("a wrong accumulator is named") {
   const std::vector<AccumulatorParameter> values = {{"fraction_bits", "3"}};
   for (GemmSpec& gemm : recipe.linear.gemms) gemm.accumulator = custom_accumulator(values);
   check_named(attributed(run, run.at_checkpoint(), recipe), "source", "accumulator");
+}
+
+TEST_CASE("an estimator is named, and is all that a recipe with it has more than one without") {
+  DiagnosedRun run("bf16", kShort);
+  const CheckpointedRun at = run.at_checkpoint();
+  const auto planted = [&](const std::string& estimators) {
+    return attributed(run, at, parse_recipe(kHealthy + estimators, "planted.toml"));
+  };
+  const Attribution plain = planted("");
+  const Attribution of_w = planted("[slots.fprop.w]\nestimator = \"dge:5:3\"\n");
+  CHECK(of_w.nothing == plain.nothing);
+  CHECK(of_w.whole > 2 * plain.whole);
+  check_named(of_w, "source", "estimator");
+  check_named(of_w, "slot", "fprop.w");
+  check_named(of_w, "GEMM", "fprop");
+  CHECK(part(of_w, "source", "estimator").without == plain.whole);
+  CHECK(part(plain, "source", "estimator").without == plain.whole);
+  CHECK(*part(plain, "source", "estimator").alone == plain.nothing);
+  // A slot has its own estimator and no other.
+  const Attribution of_both = planted(
+      "[slots.fprop.x]\nestimator = \"dge:4:2\"\n[slots.fprop.w]\nestimator = \"dge:5:3\"\n");
+  CHECK(*part(of_both, "slot", "fprop.w").alone == *part(of_w, "slot", "fprop.w").alone);
+  CHECK(*part(of_both, "slot", "fprop.x").alone > 2 * *part(of_w, "slot", "fprop.x").alone);
+  for (const char* name : {"dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x"}) {
+    INFO(name);
+    CHECK(*part(of_both, "slot", name).alone == *part(plain, "slot", name).alone);
+  }
+  CHECK(part(of_both, "GEMM", "fprop").without == part(plain, "GEMM", "fprop").without);
+  CHECK(part(of_both, "source", "estimator").without == plain.whole);
 }
 
 TEST_CASE("a coarse tile of one layer is named") {
@@ -251,12 +280,15 @@ TEST_CASE("an instruction that takes no FP32 scales goes with their rounding, an
 }
 
 TEST_CASE("switched off, a source is a field of the recipe") {
-  const Recipe recipe = load_recipe("infir2");
+  Recipe recipe = load_recipe("infir2");
+  const numerics::Estimator mask{numerics::EstimatorKind::clip_mask};
+  for (const Slot slot : {Slot::fprop_x, Slot::fprop_w}) recipe.linear.slot(slot).estimator = mask;
   const ModelConfig model;
   Switches switches;
   switches.layers.resize(declaration_of(model).linears().size());
   switches.scale_rounding = switches.storage = false;
   switches.layers[1].accumulators[GemmRole::dgrad] = false;
+  switches.layers[1].estimators[Slot::fprop_w] = false;
   int replaced = 0;
   const Recipe result = with_switches(recipe, model, switches, replaced);
   CHECK(replaced == 0);
@@ -268,6 +300,10 @@ TEST_CASE("switched off, a source is a field of the recipe") {
     CHECK(qkv.slot(slot).tile == recipe.linear.slot(slot).tile);
   }
   CHECK(qkv.gemm(GemmRole::dgrad).accumulator == Accumulator::sm90_wgmma_fp8);
+  CHECK(qkv.slot(Slot::fprop_x).estimator == mask);
+  CHECK(qkv.slot(Slot::fprop_w).estimator == mask);
+  CHECK(o.slot(Slot::fprop_x).estimator == mask);
+  CHECK(!o.slot(Slot::fprop_w).estimator);
   CHECK(o.gemm(GemmRole::dgrad).accumulator == Accumulator::ideal_exact);
   CHECK(o.gemm(GemmRole::dgrad).promote_interval == 128);
   CHECK(o.gemm(GemmRole::fprop).accumulator == Accumulator::sm90_wgmma_fp8);

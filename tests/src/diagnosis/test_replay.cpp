@@ -250,6 +250,31 @@ TEST_CASE("a longer chain of the tensor core adds to the part of the sums alone"
   CHECK(grown > 0);
 }
 
+TEST_CASE("an estimator is a part of the products that it multiplies") {
+  DiagnosedRun run("bf16");
+  const Recipe straight = int4_gradients("");
+  const Recipe estimated = int4_gradients(
+      "[slots.fprop.w]\nestimator = \"dge:5:3\"\n[keep_high_precision]\n"
+      "modules = [\"layers.0.mlp.down\"]\n");
+  const std::vector<RecipeReplay> replays = replayed(run, {straight, estimated});
+  for (std::size_t i = 0; i < replays[0].layers.size(); ++i) {
+    const LayerReplay &before = replays[0].layers[i], &after = replays[1].layers[i];
+    INFO(after.layer);
+    for (const GemmRole role : kGemmRoles) CHECK(before.errors[role].estimator == 0.0);
+    if (!after.recipe.slot(Slot::fprop_w).is_cast()) {
+      for (const ProductError& error : after.errors) CHECK(error.estimator == 0.0);
+      continue;
+    }
+    CHECK(after.errors[GemmRole::fprop] == before.errors[GemmRole::fprop]);
+    CHECK(after.errors[GemmRole::dgrad] == before.errors[GemmRole::dgrad]);
+    const ProductError &plain = before.errors[GemmRole::wgrad],
+                       &with = after.errors[GemmRole::wgrad];
+    CHECK(with.operands == plain.operands);
+    CHECK(with.estimator > 0.3);  // factors of 0.2 to 3
+    CHECK(with.whole > 2 * plain.whole);
+  }
+}
+
 TEST_CASE("relative errors of products by hand") {
   ExactProduct exact(1);
   const HostMatrix a{2, 3, {1, 2, 3, 4, 5, 6}}, b{2, 3, {1, 0, -1, 2, 1, 0}};
@@ -263,7 +288,15 @@ TEST_CASE("relative errors of products by hand") {
   const ProductError split = exact.error({a}, {b}, d, &g);
   CHECK(split.whole == Approx(1.0 / std::sqrt(193.0)));
   CHECK(split.operands == Approx(1.0 / std::sqrt(193.0)));
+  CHECK(split.estimator == 0.0);
   CHECK(split.accumulator == Approx(std::sqrt(2.0 / 193.0)));
+  const HostMatrix h{2, 2, {-2, 4, -3, 15}};
+  const ProductError estimated = exact.error({a}, {b}, d, &g, &h);
+  CHECK(estimated.whole == split.whole);
+  CHECK(estimated.operands == Approx(std::sqrt(5.0 / 193.0)));
+  CHECK(estimated.estimator == Approx(std::sqrt(4.0 / 193.0)));
+  CHECK(estimated.accumulator == split.accumulator);
+  CHECK(std::isnan(exact.error({a}, {b}, d).estimator));
   CHECK(std::isnan(exact.error({a}, {b}, d).operands));
   HostMatrix f = e;
   f.values[2] += 1;

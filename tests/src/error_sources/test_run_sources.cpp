@@ -119,7 +119,7 @@ class Planted {
 }  // namespace
 
 TEST_CASE("with every source exact a run has the losses of double precision") {
-  const char* recipe = GENERATE("bf16", "te_delayed", "infir2");
+  const char* recipe = GENERATE("bf16", "te_delayed", "infir2", "quartet", "fp4_dge");
   INFO(recipe);
   const std::vector<StepRecord> truth = trained(configured(recipe, "[]"), "truth");
   const double whole = distance(trained(configured(recipe, "[]")), truth);
@@ -134,6 +134,24 @@ TEST_CASE("a source that does not occur changes no bit") {
   CHECK(have_same_bits(whole, trained(configured("te_current", "[\"amax history\"]"))));
   CHECK_FALSE(have_same_bits(whole, trained(configured("te_current", "[\"element cast\"]"))));
   CHECK_FALSE(have_same_bits(whole, trained(configured("te_current", "[\"wgrad.x\"]"))));
+}
+
+TEST_CASE("without its estimator a recipe is the one that never had it") {
+  const auto without = [](const char* recipe, const char* exact) {
+    return trained(configured(recipe, exact));
+  };
+  const std::vector<StepRecord> straight = without("fp4_direct", "[]");
+  CHECK(have_same_bits(without("fp4_dge", "[\"estimator\"]"), straight));
+  CHECK_FALSE(have_same_bits(without("fp4_dge", "[]"), straight));
+  // It is one of w in the forward pass, and of no other operand.
+  for (const char* exact : {"[\"fprop.w\"]", "[\"fprop\"]", "[\"all\"]"}) {
+    INFO(exact);
+    CHECK(have_same_bits(without("fp4_dge", exact), without("fp4_direct", exact)));
+  }
+  for (const char* exact : {"[\"fprop.x\"]", "[\"wgrad\"]", "[\"dgrad\"]"}) {
+    INFO(exact);
+    CHECK_FALSE(have_same_bits(without("fp4_dge", exact), without("fp4_direct", exact)));
+  }
 }
 
 TEST_CASE("the bits do not depend on threads") {
@@ -171,6 +189,12 @@ TEST_CASE("a planted source is named by the losses") {
         "[gemm.wgrad]\noutput = \"fp32\"\n[slots.default]\nformat = \"e4m3fn\"\n"
         "tile = \"tensor\"\n[keep_high_precision]\nmodules = [\"lm_head\"]\n");
     CHECK(run.named("source") == "accumulator");
+  }
+  SECTION("estimator") {
+    const Planted run(kHealthy + "[slots.fprop.w]\nestimator = \"dge:5:3\"\n");
+    CHECK(run.named("source") == "estimator");
+    CHECK(run.named("slot") == "fprop.w");
+    CHECK(run.distance("[\"all but estimator\"]") > 0.5 * run.distance("[]"));
   }
   SECTION("scale rounding") {
     const Planted run(
