@@ -83,6 +83,11 @@ Refusal refuse_statistic(const QuantSpec& spec) {
 
 Refusal refuse_factor(const QuantSpec& spec) {
   if (!spec.has_scale() || spec.scale.factor == 1.0f) return {};
+  if (spec.scale.factor <= 0.5f) {
+    return QuantRefusal{"scale_factor",
+                        "0.5 makes what x is multiplied with infinite at the smallest scale; "
+                        "accepted: a number above 0.5"};
+  }
   if (spec.scale.format == numerics::ScaleFormat::pow2) return {};
   return QuantRefusal{"scale_factor",
                       "multiplies powers of two held in FP32; accepted: 1, or scale_format = "

@@ -436,6 +436,8 @@ TEST_CASE("bad recipes are refused with place, key and what is accepted") {
       {kBase + "[slots.x]\nscale_factor = 1.5\n", {"scale_factor", "has no effect", "pow2"}},
       {kBase + "[slots.x]\nscale_format = \"pow2\"\nscale_factor = 3\n",
        {"scale_factor", "from 0.5 to 2"}},
+      {kBase + "[slots.x]\nscale_format = \"pow2\"\nscale_factor = 0.5\n",
+       {"scale_factor", "infinite", "above 0.5"}},
       {kBase + "[slots.x]\nmargin = 17\n", {"slots.x.margin", "an integer from 0 to 16"}},
       {kBase + "[slots.x]\nmargin = 0.5\n", {"the number 0.5", "an integer from 0 to 16"}},
       {kBase + "[slots.x]\namax_epsilon = -1\n", {"amax_epsilon", "from 0 to 1"}},
