@@ -59,7 +59,7 @@ class Counter final : public OperationObserver {
 /// and an evaluation after the second.
 Trail train(const ModelConfig& model, const Recipe& recipe, const MemoryConfig& memory,
             int* measured = nullptr) {
-  const auto cpu = make_backend("cpu", 2);
+  const auto cpu = make_backend("cpu", 1);
   ObservedBackend backend(*cpu);
   Parameters parameters(backend, model, {}, recipe.activation_dtype);
   parameters.initialize(3);
@@ -204,7 +204,7 @@ class HeadKeys final : public OperationObserver {
 };
 
 Passed pass(const ModelConfig& model, const Recipe& recipe, std::int64_t loss_chunk) {
-  const auto cpu = make_backend("cpu", 2);
+  const auto cpu = make_backend("cpu", 1);
   ObservedBackend backend(*cpu);
   Parameters parameters(backend, model, {}, recipe.activation_dtype);
   parameters.initialize(3);
@@ -301,7 +301,7 @@ TEST_CASE("chunks of the loss go with what is computed again") {
 TEST_CASE("an evaluation in chunks has the bits of one without") {
   const ModelConfig model = fp8lab::test::small_model();
   const Recipe recipe = load_recipe("infir2");
-  const auto backend = make_backend("cpu", 2);
+  const auto backend = make_backend("cpu", 1);
   Parameters parameters(*backend, model, {}, recipe.activation_dtype);
   parameters.initialize(3);
   EvalConfig eval;
