@@ -1,8 +1,10 @@
 // A small run with a checkpoint in its middle.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "src/backend/factory.hpp"
@@ -22,7 +24,12 @@ class DiagnosedRun {
     TrainerOptions options;
     options.directory = folder_.path() / "run";
     options.progress = [&](const Progress& progress) {
-      if (progress.step == 3) std::filesystem::copy(run_folder() / kFile, checkpoint());
+      if (progress.step != 3) return;
+      // It is written beside the third step.
+      while (!std::filesystem::exists(run_folder() / kFile)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      std::filesystem::copy(run_folder() / kFile, checkpoint());
     };
     Trainer(config_, *backend_, options).run();
     backend_ = make_backend("cpu", 2);
