@@ -109,6 +109,16 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
   return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
+/// Why this machine or device would refuse the run; empty where it fits.
+std::string describe_refusal(const RunConfig& config, const Backend& backend) {
+  try {
+    require_memory_of(config, backend);
+  } catch (const Error& error) {
+    return fmt::format("refused here: {}\n", error.what());
+  }
+  return {};
+}
+
 TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
   TrainerOptions options;
   options.directory = output_folder(
@@ -137,8 +147,10 @@ int train(const std::vector<std::string>& arguments) {
     const std::string said = describe_options(options, config);
     const std::string plan =
         describe_plan(config, *backend, [&](const std::string& what) { phase.begin(what); });
+    phase.begin("whether it fits");
+    const std::string refusal = describe_refusal(config, *backend);
     phase.begin("");
-    fmt::print("{}{}", plan, said);
+    fmt::print("{}{}{}", plan, said, refusal);
     return 0;
   }
   require_memory_of(config, *backend);

@@ -180,13 +180,19 @@ def test_what_does_not_fit_names_what_would(folder: Path) -> None:
         "stages.cpt.batch_sequences=4096",
     )
     four_gib = 'ulimit -v 4194304; exec "$0" "$@"'
+    command = ["sh", "-c", four_gib, PROGRAM, "train", *words("infir2", *settings)]
+    command += ["--threads", "1"]
     result = subprocess.run(
-        ["sh", "-c", four_gib, PROGRAM, "train", *words("infir2", *settings), "--threads", "1"],
+        command,
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
+    planned = subprocess.run(
+        [*command, "--dry-run"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert planned.stdout.splitlines()[-1] == "refused here: " + result.stderr.strip()[8:]
     assert result.returncode == 2, result.stderr
     assert "stage cpt: steps of 4096 x 64 tokens, 4096 x 64 at once" in result.stderr
     assert "this machine has 4 GiB; it fits with " in result.stderr
