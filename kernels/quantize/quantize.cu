@@ -2,7 +2,7 @@
 //
 //   source --> transform, if there is one: the FP32 tensor that the rest reads
 //     more than 8 bits                            quantize_values      one rounding an element
-//     tiles with codebooks                        quantize_codebooks   a block a tile
+//     tiles with codebooks                        quantize_codebooks   a warp or a block a tile
 //     signed formats, nearest, and stochastic into tiles:
 //       tiles 1xG and GxG, G = 16 ... 128         quantize_blocks      one reading of the source,
 //                                                  behind that for the tensor's amax, two levels
