@@ -105,21 +105,10 @@ EvalConfig generation(const std::string& rollout) {
   return eval;
 }
 
-/// The CPU backend but for what it refuses.
-class Refusing final : public StandIn {
+/// What a backend says of itself, without memory and without doing anything.
+class Inert : public StandIn {
  public:
-  explicit Refusing(Backend& original) : StandIn(original) {}
-
-  void accept_quantizers() { accepts_quantizers_ = true; }
-
-  using StandIn::supports;
-  Support supports(const ops::Quantize& op) const override {
-    const bool refused = !accepts_quantizers_ && op.operand.is_right && op.transpose;
-    return {refused ? "no transposed right operand" : ""};
-  }
-  Support supports(const ops::Gemm& op) const override {
-    return {op.accumulate ? "no accumulation" : ""};
-  }
+  explicit Inert(const Backend& original) : StandIn(original) {}
 
   TensorView allocate(DType, std::int64_t, std::int64_t) override { return {}; }
   std::size_t memory_mark() const override { return 0; }
@@ -134,6 +123,23 @@ class Refusing final : public StandIn {
   FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
   FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
+};
+
+/// The CPU backend but for what it refuses.
+class Refusing final : public Inert {
+ public:
+  using Inert::Inert;
+
+  void accept_quantizers() { accepts_quantizers_ = true; }
+
+  using Inert::supports;
+  Support supports(const ops::Quantize& op) const override {
+    const bool refused = !accepts_quantizers_ && op.operand.is_right && op.transpose;
+    return {refused ? "no transposed right operand" : ""};
+  }
+  Support supports(const ops::Gemm& op) const override {
+    return {op.accumulate ? "no accumulation" : ""};
+  }
 
  private:
   bool accepts_quantizers_ = false;
@@ -386,26 +392,13 @@ TEST_CASE("a stage that exceeds the memory says what it needs and what there is"
 namespace {
 
 /// Memory of a device, of which so much is left.
-class Device final : public StandIn {
+class Device final : public Inert {
  public:
-  Device(const Backend& original, std::size_t free) : StandIn(original), free_(free) {}
+  Device(const Backend& original, std::size_t free) : Inert(original), free_(free) {}
 
   std::string device() const override { return "the device"; }
   bool is_on_host() const override { return false; }
   std::optional<std::size_t> free_bytes() const override { return free_; }
-  TensorView allocate(DType, std::int64_t, std::int64_t) override { return {}; }
-  std::size_t memory_mark() const override { return 0; }
-  void release_to(std::size_t) override {}
-  std::size_t memory_bytes() const override { return 0; }
-  void upload(const TensorView&, const void*) override {}
-  void download_all(std::span<const Download>) override {}
-  void fill_zero(const TensorView&) override {}
-  void synchronize() override {}
-#define FP8LAB_OPERATION(Name) \
-  void run(const ops::Name&) override {}
-  FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
-  FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)
-#undef FP8LAB_OPERATION
 
  private:
   std::size_t free_;
