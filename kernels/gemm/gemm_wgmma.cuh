@@ -40,14 +40,6 @@
 
 namespace fp8lab::cuda {
 
-/// x * y as an FMA. The compiler marks FMAs so that the warp scheduler may switch to another warp
-/// after each, multiplications not: those would delay the products of the other warpgroup.
-__device__ inline float yielding_product(float x, float y) {
-  float product;
-  asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
-  return product;
-}
-
 /// sum = promote(sum, partial) with the scales of one chunk (numerics.md section 6.2). Those of
 /// this thread's rows, and of blocks of columns, are read while the products are still under way;
 /// those of single columns too where they are held, otherwise while adding, because registers are

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "emulation/numerics/exact_math.hpp"
+#include "kernels/ptx/ptx.cuh"
 
 namespace fp8lab::cuda {
 
@@ -12,8 +13,7 @@ inline constexpr float kSmallestDivisor = 0x1p-125f, kLargestDivisor = 0x1p126f;
 /// 1 / x to nearest even for kSmallestDivisor <= x < kLargestDivisor, whose result is a normal
 /// number. `validate codec` compares all of them.
 __device__ inline float reciprocal(float x) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  const float r = approximate_reciprocal(x);
   return __fmaf_rn(r, __fmaf_rn(-x, r, 1.0f), r);
 }
 

@@ -1,6 +1,6 @@
 // Instructions of sm_90a that C++ has no name for: barriers, clusters and bulk copies.
 // PTX ISA 8.x, sections "mbarrier", "barrier", "cp.async.bulk" and "setmaxnreg"; wgmma.cuh has the
-// tensor core's.
+// tensor core's. tests/simulator/include has the same functions for the simulated GPU.
 #pragma once
 
 #include <cuda.h>
@@ -106,6 +106,21 @@ __device__ inline float min_or_nan(float a, float b) {
   float smaller;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
   return smaller;
+}
+
+/// x * y as an FMA. The compiler marks FMAs so that the warp scheduler may switch to another warp
+/// after each, multiplications not: those would delay the products of the other warpgroup.
+__device__ inline float yielding_product(float x, float y) {
+  float product;
+  asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
+  return product;
+}
+
+/// 1 / x within one unit in the last place; subnormal x and results count as zero.
+__device__ inline float approximate_reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
 }
 
 // --- named barriers and clusters ----------------------------------------------------------------
