@@ -57,9 +57,7 @@ struct Grid {
   std::vector<std::unique_ptr<Cluster>> clusters;
   std::atomic<std::uint64_t> next{0};
 
-  std::uint64_t blocks() const {
-    return std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
-  }
+  std::uint64_t blocks() const { return std::uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z; }
 };
 
 enum class State : std::uint8_t { ready, waiting, polling, done };
@@ -97,8 +95,7 @@ struct NamedBarrier {
 /// One block after the other, on one host thread.
 class Multiprocessor {
  public:
-  Multiprocessor()
-      : memory_(static_cast<std::byte*>(std::aligned_alloc(1024, window_bytes()))) {}
+  Multiprocessor() : memory_(static_cast<std::byte*>(std::aligned_alloc(1024, window_bytes()))) {}
   ~Multiprocessor() { std::free(memory_); }
   Multiprocessor(const Multiprocessor&) = delete;
   Multiprocessor& operator=(const Multiprocessor&) = delete;
@@ -317,8 +314,7 @@ void Multiprocessor::release_block() {
 
 void Multiprocessor::release_if_complete(Warp& warp, Gathering& gathering) {
   if (gathering.arrived == 0 || gathering.arrived != (gathering.mask & warp.live)) return;
-  const std::size_t first =
-      static_cast<std::size_t>(&warp - warps_.data()) * kWarp;
+  const std::size_t first = static_cast<std::size_t>(&warp - warps_.data()) * kWarp;
   const unsigned arrived = gathering.arrived;
   gathering.arrived = 0;
   if (*gathering.together) (*gathering.together)(gathering.given);
@@ -330,8 +326,8 @@ void Multiprocessor::release_if_complete(Warp& warp, Gathering& gathering) {
   }
 }
 
-const std::uint64_t* Multiprocessor::exchange(Meeting meeting, unsigned mask,
-                                              std::uint64_t value, const Together& together) {
+const std::uint64_t* Multiprocessor::exchange(Meeting meeting, unsigned mask, std::uint64_t value,
+                                              const Together& together) {
   Thread& self = *current;
   Warp& warp = warps_[self.number / kWarp];
   const unsigned lane = self.number % kWarp;

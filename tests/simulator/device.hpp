@@ -2,15 +2,16 @@
 //
 //   launch      blocks are taken in order by a few host threads, the multiprocessors
 //   block       its threads are fibers of that host thread; one runs until it has to wait, and the
-//               next one is drawn at random, so that what barriers do not order comes out in any order
+//               next one is drawn at random, so that what barriers do not order comes out in any
+//               order
 //   warp        no lockstep: lanes meet in warp instructions alone
 //   shared      filled with 0xA5 before each block
 //   copies      bulk copies land when nothing else in the block can run: as late as the hardware
 //               could, and what they will overwrite is spoilt when they are issued
 //   wgmma       computed when the warpgroup waits for it; until then its accumulators are spoilt
 //
-// What cannot be reported as an exception of a thread of the device ends the program with a message:
-// a deadlock, lanes that do not meet, an address outside shared memory.
+// What cannot be reported as an exception of a thread of the device ends the program with a
+// message: a deadlock, lanes that do not meet, an address outside shared memory.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,8 @@ void run_grid(const char* name, const Shape& shape, const std::function<void()>&
 /// Ends the program with what went wrong in which kernel and thread.
 [[noreturn]] void fail(const char* what);
 
-// --- a thread of the device, called from its fiber ------------------------------------------------
+// --- a thread of the device, called from its fiber
+// ------------------------------------------------
 
 /// Where the calling thread is.
 struct Place {

@@ -12,8 +12,8 @@ constexpr int kSpoilt = 0xFF;  ///< NaN of every format that is copied
 
 /// The word of a barrier.
 struct Fields {
-  std::int32_t bytes;       ///< expected and not yet here; copies may be faster than expect
-  std::uint16_t pending;    ///< arrivals
+  std::int32_t bytes;     ///< expected and not yet here; copies may be faster than expect
+  std::uint16_t pending;  ///< arrivals
   std::uint16_t arrivals : 15, phase : 1;
 
   void end_phase() {

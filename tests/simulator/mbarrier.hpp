@@ -39,8 +39,7 @@ struct Corner {
 /// `blocks`, completing on the barrier at the same place there. Outside the tensor are zeros.
 void load_box(void* destination, const CUtensorMap& map, std::uint64_t* barrier, Corner corner,
               std::uint16_t blocks);
-void load_bytes(void* destination, const void* source, std::uint64_t* barrier,
-                std::uint32_t bytes);
+void load_bytes(void* destination, const void* source, std::uint64_t* barrier, std::uint32_t bytes);
 
 /// Shared memory into the box, when the calling thread waits for it: elements outside are left.
 void store_box(const void* source, const CUtensorMap& map, Corner corner);

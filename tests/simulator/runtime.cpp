@@ -64,17 +64,15 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
   return cudaSuccess;
 }
 
-cudaError_t enqueue_kernel(const char* name, const Shape& shape, cudaStream_t stream,
-                           Work kernel) {
+cudaError_t enqueue_kernel(const char* name, const Shape& shape, cudaStream_t stream, Work kernel) {
   const std::uint64_t threads = std::uint64_t{shape.block.x} * shape.block.y * shape.block.z;
   const bool empty = shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0 || threads == 0;
   if (empty || threads > 1024 || shape.grid.y > 65535 || shape.grid.z > 65535 ||
       shape.shared_bytes > kMostSharedBytes || shape.grid.x % shape.cluster != 0) {
     return cudaErrorInvalidConfiguration;
   }
-  return enqueue(stream, [name, shape, kernel = std::move(kernel)] {
-    run_grid(name, shape, kernel);
-  });
+  return enqueue(stream,
+                 [name, shape, kernel = std::move(kernel)] { run_grid(name, shape, kernel); });
 }
 
 }  // namespace fp8lab::simulator
@@ -112,9 +110,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::size_t free = 0;
   return cudaMemGetInfo(&free, &properties->totalGlobalMem);
 }
-cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
-}
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;

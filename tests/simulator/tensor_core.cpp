@@ -1,63 +1,69 @@
 #include "tests/simulator/tensor_core.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "emulation/numerics/mma.hpp"
+#include "emulation/cpu/attention/bf16_chain.hpp"
+#include "emulation/cpu/simd/aligned_buffer.hpp"
+#include "emulation/cpu/simd/gemm_kernels.hpp"
+#include "emulation/numerics/host_device.hpp"
 #include "tests/simulator/device.hpp"
 
 namespace fp8lab::simulator {
 namespace {
 
 using cuda::WgmmaTypes;
-using numerics::FormatSpec;
 
 constexpr int kRows = 64;
 constexpr int kBytesK = 32;
 constexpr std::uint32_t kSpoilt = 0xFFFFFFFF;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Accumulators of a warpgroup while products of them are pending.
+/// Accumulators of a warpgroup while products of them are pending, (64, n).
 struct Accumulators {
   std::vector<std::uint32_t*> of_thread;
-  std::vector<std::uint32_t> values;  ///< (thread, n / 2)
-  int count, uses = 0;
+  std::vector<float> values;
+  int n, uses = 0;
 
-  std::uint32_t& at(int row, int column) {
-    const int thread = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
-    const int element = column / 8 * 4 + row % 16 / 8 * 2 + column % 2;
-    return values[static_cast<std::size_t>(thread * count + element)];
+  /// Where element i of a thread lies.
+  float& at(std::size_t thread, int i) {
+    const int lane = static_cast<int>(thread % 32), warp = static_cast<int>(thread / 32);
+    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    return values[static_cast<std::size_t>(row * n + column)];
   }
 };
 
 /// Codes of an operand, (rows, 32 bytes of K).
+template <class Code>
 struct Codes {
-  std::vector<std::uint16_t> codes;
-  int k;
-  const std::uint16_t* row(int i) const { return codes.data() + static_cast<std::size_t>(i) * k; }
+  static constexpr int kLength = kBytesK / static_cast<int>(sizeof(Code));
+  std::vector<Code> codes;
 };
 
 std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
 /// The tile that a descriptor names (operand_descriptor of kernels/ptx/wgmma.cuh).
-Codes read_tile(std::uint64_t descriptor, int rows, int element_bytes, bool by_rows) {
+template <class Code>
+Codes<Code> read_tile(std::uint64_t descriptor, int rows, bool by_rows) {
   if (descriptor >> 62 != 1) fail("a descriptor without the 128-byte swizzle");
   const auto begin = static_cast<std::uint32_t>(descriptor & 0x3FFF) << 4;
   const auto leading = static_cast<std::uint32_t>(descriptor >> 16 & 0x3FFF) << 4;
   const auto stride = static_cast<std::uint32_t>(descriptor >> 32 & 0x3FFF) << 4;
-  Codes tile{{}, kBytesK / element_bytes};
-  for (int row = 0; row < rows; ++row) {
-    for (int k = 0; k < tile.k; ++k) {
-      const auto r = static_cast<std::uint32_t>(row), i = static_cast<std::uint32_t>(k);
+  Codes<Code> tile;
+  tile.codes.reserve(static_cast<std::size_t>(rows * tile.kLength));
+  for (std::uint32_t row = 0; row < static_cast<std::uint32_t>(rows); ++row) {
+    for (std::uint32_t k = 0; k < static_cast<std::uint32_t>(tile.kLength); ++k) {
       const std::uint32_t address =
-          by_rows ? begin + r / 64 * leading + i / 8 * stride + i % 8 * 128 + r % 64 * 2
-                  : begin + r / 8 * stride + r % 8 * 128 +
-                        i * static_cast<std::uint32_t>(element_bytes);
-      const std::byte* at = shared_pointer(swizzled(address));
-      std::uint16_t code = 0;
-      std::memcpy(&code, at, static_cast<std::size_t>(element_bytes));
+          by_rows ? begin + row / 64 * leading + k / 8 * stride + k % 8 * 128 + row % 64 * 2
+                  : begin + row / 8 * stride + row % 8 * 128 +
+                        k * static_cast<std::uint32_t>(sizeof(Code));
+      Code code;
+      std::memcpy(&code, shared_pointer(swizzled(address)), sizeof code);
       tile.codes.push_back(code);
     }
   }
@@ -65,8 +71,8 @@ Codes read_tile(std::uint64_t descriptor, int rows, int element_bytes, bool by_r
 }
 
 /// A from the registers of 128 threads: fragments of m16n8k16, one for each warp.
-Codes read_registers(const std::vector<std::uint32_t>& registers) {
-  Codes tile{std::vector<std::uint16_t>(kRows * 16), 16};
+Codes<std::uint16_t> read_registers(const std::vector<std::uint32_t>& registers) {
+  Codes<std::uint16_t> tile{std::vector<std::uint16_t>(kRows * 16)};
   for (int thread = 0; thread < 128; ++thread) {
     const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     for (int i = 0; i < 4; ++i) {
@@ -79,48 +85,95 @@ Codes read_registers(const std::vector<std::uint32_t>& registers) {
   return tile;
 }
 
-template <class Combine>
-void for_each_sum(Accumulators& sums, const Codes& a, const Codes& b, int n,
-                  const Combine& combine) {
-  for (int row = 0; row < kRows; ++row) {
-    for (int column = 0; column < n; ++column) {
-      std::uint32_t& sum = sums.at(row, column);
-      sum = combine(a.row(row), b.row(column), sum);
+// The products are the emulator's vectorised chains of one group.
+
+/// sums (m, n) += a (m, 16) b (n, 16)^T.
+void multiply_bf16(const std::uint16_t* a, int m, const std::uint16_t* b, int n, float* sums) {
+  thread_local cpu::Bf16Panel panel;
+  thread_local cpu::Bf16Chain chain;
+  panel.pack({b, 1, 16}, 16, n);
+  chain.multiply({a, 16, 1}, m, panel, 0, 16, 0, n, sums, n);
+}
+
+void multiply_fp8(const Codes<std::uint8_t>& a, cpu::Fp8Format format_a,
+                  const Codes<std::uint8_t>& b, cpu::Fp8Format format_b, int n, float* sums) {
+  const cpu::GemmKernels& kernels = cpu::gemm_kernels();
+  constexpr std::size_t kRowBytes = cpu::kFp8Group * cpu::kFp8ProductBytes;
+  const std::int64_t width = kernels.fp8_columns;
+  alignas(64) std::byte rows[kRows * kRowBytes];
+  const cpu::Fp8Source of_a{a.codes.data(), kBytesK, format_a};
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    kernels.pack_fp8_row(&of_a, i, kBytesK, kBytesK, rows + i * kRowBytes, kRowBytes);
+  }
+  thread_local cpu::AlignedBuffer panel_memory, sum_memory;
+  auto* panel = panel_memory.reserve_as<std::byte>(
+      static_cast<std::size_t>(width * kBytesK * cpu::kFp8PanelBytes));
+  auto* inside = sum_memory.reserve_as<float>(static_cast<std::size_t>(kRows * width));
+  const cpu::Fp8Source of_b{b.codes.data(), kBytesK, format_b};
+  const cpu::TowardZero rounding;
+  for (std::int64_t first = 0; first < n; first += width) {
+    const std::int64_t columns = std::min<std::int64_t>(width, n - first);
+    kernels.pack_fp8_panel(&of_b, first, n, kBytesK, panel);
+    std::fill_n(inside, kRows * width, 0.0f);
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      std::copy_n(sums + i * n + first, columns, inside + i * width);
+    }
+    cpu::ChainTile tile{};
+    tile.a = rows;
+    tile.a_row_bytes = tile.a_group_bytes = kRowBytes;
+    tile.rows = kRows;
+    tile.b = panel;
+    tile.k = kBytesK;
+    tile.c = inside;
+    tile.start = sums + first;
+    tile.start_stride = n;
+    tile.last_column = columns;
+    kernels.chain(cpu::ChainKind::fp8_32, tile);
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      std::copy_n(inside + i * width, columns, sums + i * n + first);
     }
   }
 }
 
-void multiply(const Product& product, const Codes& a, const Codes& b, Accumulators& sums) {
-  const auto fp8 = [&](FormatSpec of_a, FormatSpec of_b) {
-    for_each_sum(sums, a, b, product.n,
-                 [&](const std::uint16_t* x, const std::uint16_t* y, std::uint32_t sum) {
-                   return numerics::fused_group(numerics::kSm90WgmmaFp8F32, of_a, of_b, x, y, 32,
-                                                product.add ? sum : 0u);
-                 });
+/// In 32 bits, which wrap around.
+void multiply_s8(const Codes<std::uint8_t>& a, const Codes<std::uint8_t>& b, int n, float* sums) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < n; ++column) {
+      float& place = sums[row * n + column];
+      auto total = numerics::float_bits(place);
+      for (int k = 0; k < kBytesK; ++k) {
+        total += static_cast<std::uint32_t>(
+            static_cast<std::int8_t>(a.codes[static_cast<std::size_t>(row * kBytesK + k)]) *
+            static_cast<std::int8_t>(b.codes[static_cast<std::size_t>(column * kBytesK + k)]));
+      }
+      place = numerics::bits_float(total);
+    }
+  }
+}
+
+/// `registers`: A, or empty.
+void multiply(const Product& product, const std::vector<std::uint32_t>& registers, float* sums) {
+  using cpu::Fp8Format;
+  if (!product.add) std::fill_n(sums, kRows * product.n, 0.0f);
+  if (product.types == WgmmaTypes::bf16) {
+    const auto a = product.a_in_registers
+                       ? read_registers(registers)
+                       : read_tile<std::uint16_t>(product.a, kRows, product.a_by_rows);
+    const auto b = read_tile<std::uint16_t>(product.b, product.n, product.b_by_rows);
+    return multiply_bf16(a.codes.data(), kRows, b.codes.data(), product.n, sums);
+  }
+  const auto a = read_tile<std::uint8_t>(product.a, kRows, false);
+  const auto b = read_tile<std::uint8_t>(product.b, product.n, false);
+  const auto fp8 = [&](Fp8Format of_a, Fp8Format of_b) {
+    multiply_fp8(a, of_a, b, of_b, product.n, sums);
   };
   switch (product.types) {
-    case WgmmaTypes::e4m3_e4m3: return fp8(numerics::kE4M3, numerics::kE4M3);
-    case WgmmaTypes::e4m3_e5m2: return fp8(numerics::kE4M3, numerics::kE5M2);
-    case WgmmaTypes::e5m2_e4m3: return fp8(numerics::kE5M2, numerics::kE4M3);
-    case WgmmaTypes::e5m2_e5m2: return fp8(numerics::kE5M2, numerics::kE5M2);
-    case WgmmaTypes::bf16:
-      return for_each_sum(
-          sums, a, b, product.n,
-          [&](const std::uint16_t* x, const std::uint16_t* y, std::uint32_t sum) {
-            return numerics::fused_group(numerics::kSm90Bf16F32, numerics::kBF16, numerics::kBF16,
-                                         x, y, 16, product.add ? sum : 0u);
-          });
-    case WgmmaTypes::s8:
-      return for_each_sum(
-          sums, a, b, product.n,
-          [&](const std::uint16_t* x, const std::uint16_t* y, std::uint32_t sum) {
-            std::uint32_t total = product.add ? sum : 0u;
-            for (int k = 0; k < 32; ++k) {
-              const int term = static_cast<std::int8_t>(x[k]) * static_cast<std::int8_t>(y[k]);
-              total += static_cast<std::uint32_t>(term);
-            }
-            return total;
-          });
+    case WgmmaTypes::e4m3_e4m3: return fp8(Fp8Format::e4m3, Fp8Format::e4m3);
+    case WgmmaTypes::e4m3_e5m2: return fp8(Fp8Format::e4m3, Fp8Format::e5m2);
+    case WgmmaTypes::e5m2_e4m3: return fp8(Fp8Format::e5m2, Fp8Format::e4m3);
+    case WgmmaTypes::e5m2_e5m2: return fp8(Fp8Format::e5m2, Fp8Format::e5m2);
+    case WgmmaTypes::s8: return multiply_s8(a, b, product.n, sums);
+    case WgmmaTypes::bf16: break;
   }
 }
 
@@ -138,31 +191,33 @@ Pending& pending() {
 }
 
 std::shared_ptr<Accumulators> accumulators(void* const* parts, int n) {
-  const auto d = [&](int i) {
+  const auto d = [&](std::size_t i) {
     return static_cast<std::uint32_t*>(static_cast<const Part*>(parts[i])->d);
   };
   std::shared_ptr<Accumulators>& sums = pending()[d(0)];
   if (sums == nullptr) {
     sums = std::make_shared<Accumulators>();
-    sums->count = n / 2;
-    for (int i = 0; i < static_cast<int>(kWarpgroupThreads); ++i) {
-      sums->of_thread.push_back(d(i));
-      sums->values.insert(sums->values.end(), d(i), d(i) + n / 2);
-      for (int j = 0; j < n / 2; ++j) d(i)[j] = kSpoilt;
+    sums->n = n;
+    sums->values.resize(static_cast<std::size_t>(kRows * n));
+    for (std::size_t thread = 0; thread < kWarpgroupThreads; ++thread) {
+      sums->of_thread.push_back(d(thread));
+      for (int i = 0; i < n / 2; ++i) {
+        sums->at(thread, i) = numerics::bits_float(std::exchange(d(thread)[i], kSpoilt));
+      }
     }
   }
   ++sums->uses;
   return sums;
 }
 
-void deliver(const std::shared_ptr<Accumulators>& sums) {
-  if (--sums->uses > 0) return;
-  for (std::size_t i = 0; i < kWarpgroupThreads; ++i) {
-    std::memcpy(sums->of_thread[i],
-                sums->values.data() + i * static_cast<std::size_t>(sums->count),
-                static_cast<std::size_t>(sums->count) * sizeof(std::uint32_t));
+void deliver(Accumulators& sums) {
+  if (--sums.uses > 0) return;
+  for (std::size_t thread = 0; thread < kWarpgroupThreads; ++thread) {
+    for (int i = 0; i < sums.n / 2; ++i) {
+      sums.of_thread[thread][i] = numerics::float_bits(sums.at(thread, i));
+    }
   }
-  pending().erase(sums->of_thread[0]);
+  pending().erase(sums.of_thread[0]);
 }
 
 }  // namespace
@@ -180,13 +235,8 @@ void issue(const Product& product, void* d, const std::uint32_t* a) {
       }
     }
     groups.back().push_back([product, registers, sums = accumulators(parts, product.n)] {
-      const int bytes = product.types == WgmmaTypes::bf16 ? 2 : 1;
-      const Codes left = product.a_in_registers
-                             ? read_registers(registers)
-                             : read_tile(product.a, kRows, bytes, product.a_by_rows);
-      const Codes right = read_tile(product.b, product.n, bytes, product.b_by_rows);
-      multiply(product, left, right, *sums);
-      deliver(sums);
+      multiply(product, registers, sums->values.data());
+      deliver(*sums);
     });
   });
 }
@@ -217,8 +267,16 @@ void multiply_in_warp(const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1
   exchange(Meeting::multiply, kAllLanes, reinterpret_cast<std::uintptr_t>(&mine),
            [](const std::uint64_t* of_lane) {
              std::uint16_t left[16][16], right[8][16];
+             float sums[16][8];
              const auto lane_of = [&](int i) -> const Lane& {
                return *reinterpret_cast<const Lane*>(of_lane[i]);
+             };
+             const auto for_each_sum = [&](const auto& visit) {
+               for (int lane = 0; lane < 32; ++lane) {
+                 for (int i = 0; i < 4; ++i) {
+                   visit(lane_of(lane).d[i], sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+                 }
+               }
              };
              for (int lane = 0; lane < 32; ++lane) {
                const int g = lane / 4, column = lane % 4 * 2;
@@ -229,16 +287,9 @@ void multiply_in_warp(const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1
                  std::memcpy(&right[g][column + i * 8], &lane_of(lane).b[i], 4);
                }
              }
-             for (int lane = 0; lane < 32; ++lane) {
-               for (int i = 0; i < 4; ++i) {
-                 float& sum = lane_of(lane).d[i];
-                 const auto* x = left[lane / 4 + i / 2 * 8];
-                 const auto* y = right[lane % 4 * 2 + i % 2];
-                 sum = numerics::bits_float(numerics::fused_group(
-                     numerics::kSm90Bf16F32, numerics::kBF16, numerics::kBF16, x, y, 16,
-                     numerics::float_bits(sum)));
-               }
-             }
+             for_each_sum([](float& of_lane_sum, float& sum) { sum = of_lane_sum; });
+             multiply_bf16(left[0], 16, right[0], 8, sums[0]);
+             for_each_sum([](float& of_lane_sum, float& sum) { of_lane_sum = sum; });
            });
 }
 

@@ -12,9 +12,9 @@ namespace fp8lab::simulator {
 struct Product {
   cuda::WgmmaTypes types;
   int n;
-  bool add;            ///< to the accumulators, which else count as zero
+  bool add;                   ///< to the accumulators, which else count as zero
   bool a_by_rows, b_by_rows;  ///< contiguous along M or N, not along K (bf16)
-  std::uint64_t a, b;  ///< descriptors
+  std::uint64_t a, b;         ///< descriptors
   bool a_in_registers = false;
 };
 

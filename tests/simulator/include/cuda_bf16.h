@@ -13,9 +13,7 @@ struct alignas(4) __nv_bfloat162 {
   __nv_bfloat16 x, y;
 };
 
-inline __nv_bfloat16 __float2bfloat16_rn(float value) {
-  return {fp8lab::numerics::to_bf16(value)};
-}
+inline __nv_bfloat16 __float2bfloat16_rn(float value) { return {fp8lab::numerics::to_bf16(value)}; }
 inline std::uint16_t __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }
 inline float __bfloat162float(__nv_bfloat16 value) {
   return fp8lab::numerics::from_bf16(value.bits);

@@ -21,8 +21,7 @@ struct alignas(4) __half2 {
   explicit __half2(__half2_raw raw) : low(raw.x), high(raw.y) {}
 };
 inline float fp8lab_f16(std::uint16_t bits) {
-  return fp8lab::numerics::bits_float(
-      fp8lab::numerics::decode_bits(fp8lab::numerics::kFP16, bits));
+  return fp8lab::numerics::bits_float(fp8lab::numerics::decode_bits(fp8lab::numerics::kFP16, bits));
 }
 inline float __half2float(__half value) { return fp8lab_f16(value.bits); }
 inline float2 __half22float2(__half2 pair) { return {fp8lab_f16(pair.low), fp8lab_f16(pair.high)}; }

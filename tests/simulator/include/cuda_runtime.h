@@ -36,9 +36,7 @@ struct Launch {
   void operator()(const Kernel& kernel, const Arguments&... arguments) const {
     set_last_error(enqueue_kernel(
         name, {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, 1}, stream,
-        [kernel, copies = std::tuple<Arguments...>(arguments...)] {
-          std::apply(kernel, copies);
-        }));
+        [kernel, copies = std::tuple<Arguments...>(arguments...)] { std::apply(kernel, copies); }));
   }
 };
 
@@ -85,7 +83,6 @@ T reduce(unsigned mask, T value, const Combine& combine) {
 
 }  // namespace fp8lab::simulator
 
-
 struct cudaLaunchAttributeValue {
   struct {
     unsigned x, y, z;
@@ -112,9 +109,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                const Arguments&... arguments) {
   const dim3& grid = config->gridDim;
   const dim3& block = config->blockDim;
-  fp8lab::simulator::Shape shape{{grid.x, grid.y, grid.z},
-                                 {block.x, block.y, block.z},
-                                 config->dynamicSmemBytes, 1};
+  fp8lab::simulator::Shape shape{
+      {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, config->dynamicSmemBytes, 1};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
       shape.cluster = config->attrs[i].val.clusterDim.x;
@@ -255,12 +251,8 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __int2float_rn(int a) { return static_cast<float>(a); }
-inline float __uint_as_float(unsigned bits) {
-  return fp8lab::simulator::bits_as<float>(bits);
-}
-inline unsigned __float_as_uint(float value) {
-  return fp8lab::simulator::bits_as<unsigned>(value);
-}
+inline float __uint_as_float(unsigned bits) { return fp8lab::simulator::bits_as<float>(bits); }
+inline unsigned __float_as_uint(float value) { return fp8lab::simulator::bits_as<unsigned>(value); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(std::uint64_t{a} * b >> 32);
 }

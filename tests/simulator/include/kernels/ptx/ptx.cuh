@@ -1,5 +1,5 @@
-// What kernels/ptx/ptx.cuh declares, for the simulator: an mbarrier is the 64-bit word that it is on
-// the device, copies land late (tests/simulator/device.hpp).
+// What kernels/ptx/ptx.cuh declares, for the simulator: an mbarrier is the 64-bit word that it is
+// on the device, copies land late (tests/simulator/device.hpp).
 #pragma once
 
 #include <cuda.h>

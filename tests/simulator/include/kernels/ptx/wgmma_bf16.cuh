@@ -15,8 +15,7 @@ inline void wgmma_bf16(float (&d)[kN / 2], std::uint64_t a, std::uint64_t b, boo
   simulator::issue({WgmmaTypes::bf16, kN, add, kRowsA, kRowsB, a, b}, d, nullptr);
 }
 template <int kN, bool kRowsB>
-inline void wgmma_bf16(float (&d)[kN / 2], const std::uint32_t (&a)[4], std::uint64_t b,
-                       bool add) {
+inline void wgmma_bf16(float (&d)[kN / 2], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {
   simulator::issue({WgmmaTypes::bf16, kN, add, false, kRowsB, 0, b, true}, d, a);
 }
 
