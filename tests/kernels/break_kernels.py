@@ -12,6 +12,9 @@ programs look for libraries and data where those of a bundle lie, so FOLDER may 
 `check` runs `validate kernels` and replays STEPS, files of tests/golden/steps, with every program.
 Exit status 3 when the unbroken one fails or a broken one passes both. --only NAME, repeated,
 chooses some.
+
+With --simulated, `build` makes programs that run on this processor (tests/simulator), from a BUILD
+with a built fp8lab_simulated; --rounds 1 then keeps a check to half a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ("kernels", "--rounds", "3", "--outputs", "1")
 # GEMMs in four, of which the last has tiles that blocks share: about 10^8 outputs.
 SHARED = ("kernels", "--rounds", "4", "--outputs", "1", "--only", "gemm")
+PROGRAM, SIMULATED = "src/fp8lab", "tests/simulator/fp8lab_simulated"  # below BUILD
 TIMEOUT = 120  # seconds for one validation; a kernel that hangs is a noticed one
 
 
@@ -399,9 +403,21 @@ def run(command: list[str], folder: Path) -> None:
         raise RuntimeError(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
 
 
-def compile_unit(build: Path, copy: Path, unit: str, output: Path) -> None:
+def translate(build: Path, copy: Path) -> None:
+    """The device code of copy/kernels for the simulator, in its place."""
+    for path in [*copy.glob("kernels/*/*.cu"), *copy.glob("kernels/*/*.cuh")]:
+        output = path.with_name(path.name + ".cpp") if path.suffix == ".cu" else path
+        run([sys.executable, str(ROOT / "tests/simulator/translate.py"), path, output], build)
+    # The simulator has its own.
+    shutil.rmtree(copy / "kernels/ptx")
+
+
+def compile_unit(build: Path, copy: Path, unit: str, output: Path, simulated: bool) -> None:
     """Compiles copy/kernels/UNIT as the build compiles kernels/UNIT, headers of the copy first."""
     source = ROOT / "kernels" / unit
+    if simulated:
+        unit += ".cpp"
+        source = build / "tests/simulator/translated/kernels" / unit
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if Path(entry["file"]) == source:
             words = shlex.split(entry["command"])
@@ -411,42 +427,47 @@ def compile_unit(build: Path, copy: Path, unit: str, output: Path) -> None:
     words = [str(copy / "kernels" / unit) if word == str(source) else word for word in words]
     words[words.index("-o") + 1] = str(output)
     words.insert(next(i for i, word in enumerate(words) if word.startswith("-I")), f"-I{copy}")
-    run(words, Path(entry["directory"]))
+    # What a breakage leaves unused is no error.
+    run([*words, "-Wno-error"] if simulated else words, Path(entry["directory"]))
 
 
-def link_command(build: Path) -> list[str]:
+def link_command(build: Path, program: str) -> list[str]:
     """The last command that the build makes the program with, without what comes after it."""
     listed = subprocess.run(
-        ["ninja", "-t", "commands", "src/fp8lab"],
+        ["ninja", "-t", "commands", program],
         cwd=build,
         check=True,
         capture_output=True,
         text=True,
     )
     last = listed.stdout.splitlines()[-1]
-    return shlex.split(next(part for part in last.split("&&") if " -o src/fp8lab " in part))
+    return shlex.split(next(part for part in last.split("&&") if f" -o {program} " in part))
 
 
-def build_one(breakage: Breakage, build: Path, folder: Path) -> None:
+def build_one(breakage: Breakage, build: Path, folder: Path, simulated: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name)
         shutil.copytree(ROOT / "kernels", copy / "kernels")
         (copy / "kernels" / breakage.file).write_text(broken_text(breakage))
+        if simulated:
+            translate(build, copy)
         objects = [copy / f"{Path(unit).stem}.o" for unit in breakage.units]
         for unit, output in zip(breakage.units, objects):
-            compile_unit(build, copy, unit, output)
-        words = link_command(build)
+            compile_unit(build, copy, unit, output, simulated)
+        words = link_command(build, SIMULATED if simulated else PROGRAM)
         at = words.index("-o")
         # Before the archives: the linker then never asks them for the units that were replaced.
         words[at + 1 : at + 2] = [str(folder / breakage.name), *map(str, objects)]
         run([*words, "-s", "-Wl,-rpath,$ORIGIN/../lib/fp8lab"], build)
 
 
-def build_all(build: Path, folder: Path, jobs: int, only: list[str]) -> None:
+def build_all(build: Path, folder: Path, jobs: int, only: list[str], simulated: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     broken = chosen(only)
     with ThreadPoolExecutor(jobs) as pool:
-        pending = [pool.submit(build_one, breakage, build, folder) for breakage in broken]
+        pending = [
+            pool.submit(build_one, breakage, build, folder, simulated) for breakage in broken
+        ]
         for breakage, future in zip(broken, pending):
             future.result()
             print(folder / breakage.name, flush=True)
@@ -481,19 +502,24 @@ def check_step(program: Path, steps: list[str]) -> Verdict:
     return validate(program, ("step", *steps), "differs first at")
 
 
-def check_all(program: Path, folder: Path, steps: list[str], only: list[str]) -> int:
+def check_all(
+    program: Path, folder: Path, steps: list[str], only: list[str], rounds: int | None
+) -> int:
     """One program after the other: two at a time share the device by turns and take far longer."""
     broken = chosen(only)
+    if rounds is not None:
+        kernels = ("kernels", "--rounds", str(rounds), "--outputs", "1")
+        broken = [replace(breakage, kernels=kernels) for breakage in broken]
     runs = sorted({breakage.kernels for breakage in broken})
     passed = [
         not any(check_kernels(program, kernels).noticed for kernels in runs),
-        not check_step(program, steps).noticed,
+        not steps or not check_step(program, steps).noticed,
     ]
     print(f"unbroken: kernels {passed[0]}, step {passed[1]}", flush=True)
     survivors = []
     for breakage in broken:
         kernels = check_kernels(folder / breakage.name, breakage.kernels)
-        step = check_step(folder / breakage.name, steps)
+        step = check_step(folder / breakage.name, steps) if steps else Verdict(False, "no steps")
         print(f"{breakage.name}: {breakage.what}")
         print(f"  validate kernels: {kernels.how}")
         print(f"  validate step: {step.how}", flush=True)
@@ -511,10 +537,12 @@ def main() -> int:
     build.add_argument("build", type=Path)
     build.add_argument("folder", type=Path)
     build.add_argument("--jobs", type=int, default=2)
+    build.add_argument("--simulated", action="store_true")
     check = commands.add_parser("check")
     check.add_argument("program", type=Path)
     check.add_argument("folder", type=Path)
-    check.add_argument("steps", nargs="+")
+    check.add_argument("steps", nargs="*")
+    check.add_argument("--rounds", type=int, help="of every validation, instead of its own")
     names = [breakage.name for breakage in BREAKAGES]
     for command in (build, check):
         command.add_argument("--only", action="append", default=[], choices=names)
@@ -526,10 +554,16 @@ def main() -> int:
         return 0
     if arguments.command == "build":
         folder = arguments.folder.resolve()
-        build_all(arguments.build.resolve(), folder, arguments.jobs, arguments.only)
+        build_all(
+            arguments.build.resolve(), folder, arguments.jobs, arguments.only, arguments.simulated
+        )
         return 0
     return check_all(
-        arguments.program.resolve(), arguments.folder.resolve(), arguments.steps, arguments.only
+        arguments.program.resolve(),
+        arguments.folder.resolve(),
+        arguments.steps,
+        arguments.only,
+        arguments.rounds,
     )
 
 

@@ -52,7 +52,7 @@ def translated_launches(text):
         kernel = text[begin:at].strip()
         end = text.index(">>>", at)
         arguments_end = closing(text, end + 3, "()")
-        shape, arguments = text[at + 3:end], text[end + 4:arguments_end - 1]
+        shape, arguments = text[at + 3 : end], text[end + 4 : arguments_end - 1]
         name = re.sub(r"\s+", " ", kernel)
         separator = ", " if arguments.strip() else ""
         text = (
@@ -65,12 +65,14 @@ def translated_launches(text):
 
 
 def translated(text):
-    text = re.sub(r"\bextern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];",
-                  r"\1* const \2 = reinterpret_cast<\1*>(::fp8lab::simulator::shared_memory());",
-                  text)
+    text = re.sub(
+        r"\bextern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];",
+        r"\1* const \2 = reinterpret_cast<\1*>(::fp8lab::simulator::shared_memory());",
+        text,
+    )
     text = re.sub(r"\b__shared__ (alignas\(\d+\) )?", r"\1static thread_local ", text)
     while (at := text.find("__launch_bounds__(")) >= 0:
-        text = text[:at] + text[closing(text, text.index("(", at), "()"):]
+        text = text[:at] + text[closing(text, text.index("(", at), "()") :]
     text = re.sub(r"\b__align__\(", "alignas(", text)
     text = re.sub(r"\b__noinline__\s?", "", text)
     text = WORDS.sub("", text)

@@ -251,6 +251,11 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float __int2float_rn(int a) { return static_cast<float>(a); }
+inline float __int2float_rz(int a) {
+  const float nearest = static_cast<float>(a);
+  const bool beyond = std::fabs(static_cast<double>(nearest)) > std::fabs(static_cast<double>(a));
+  return beyond ? std::nextafter(nearest, 0.0f) : nearest;
+}
 inline float __uint_as_float(unsigned bits) { return fp8lab::simulator::bits_as<float>(bits); }
 inline unsigned __float_as_uint(float value) { return fp8lab::simulator::bits_as<unsigned>(value); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
