@@ -13,7 +13,7 @@
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/library/gemm_cublaslt.hpp"
 #include "kernels/runtime/operations.hpp"
-#include "tests/kernels/device_test.hpp"
+#include "tests/kernels/operand_twin.hpp"
 
 namespace fp8lab::test {
 namespace {
@@ -25,59 +25,6 @@ using numerics::kE5M2;
 struct Shape {
   std::int64_t m, n, k;
 };
-
-/// An operand on both sides. The rows of a tile and the tiles differ in magnitude, so that a wrong
-/// scale cannot pass.
-class OperandTwin {
- public:
-  OperandTwin(const QuantSpec& spec, std::int64_t rows, std::int64_t k, std::uint32_t seed)
-      : codes_(spec.is_quantized() ? DType::u8 : DType::bf16, rows, k, Fill::ordinary, seed) {
-    Matrix source = Matrix::random(DType::bf16, rows, k, seed);
-    for (std::int64_t i = 0; i < rows * k; ++i) {
-      const std::int64_t row = i / k, tile = i % k / 128;
-      source.set(i, std::ldexp(source.at(i), static_cast<int>((3 * row + 5 * tile) % 7) - 3));
-    }
-    host_ = {spec, rows, k, codes_.host(), {}};
-    if (spec.has_scale()) {
-      scales_ = std::make_unique<Twin>(DType::f32, spec.tile_rows(rows), spec.tile_cols(k),
-                                       Fill::ordinary, seed, Layout{2, 0});
-      host_.scales = scales_->host();
-    }
-    cpu::run(ops::Quantize{source.view(), false, {}, {}, host_});
-    device_ = host_;
-    codes_.upload();
-    device_.codes = codes_.device();
-    if (scales_) {
-      scales_->upload();
-      device_.scales = scales_->device();
-    }
-  }
-  const QuantizedOperand& host() const { return host_; }
-  const QuantizedOperand& device() const { return device_; }
-
- private:
-  Twin codes_;
-  std::unique_ptr<Twin> scales_;
-  QuantizedOperand host_, device_;
-};
-
-QuantSpec quantized(const numerics::FormatSpec& format, TileShape tile) {
-  QuantSpec spec;
-  spec.format = format;
-  spec.tile = tile;
-  spec.scale.format = numerics::ScaleFormat::fp32;
-  spec.scale_source = ScaleSource::current;
-  return spec;
-}
-
-GemmSpec fp8(Schedule schedule, DType output, ScaleOrder order = ScaleOrder::automatic) {
-  GemmSpec spec;
-  spec.accumulator = Accumulator::sm90_wgmma_fp8;
-  spec.schedule = schedule;
-  spec.output = output;
-  spec.scale_order = order;
-  return spec;
-}
 
 std::string name_of_case(const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b,
                          const Shape& shape) {
@@ -142,9 +89,9 @@ TEST_CASE("scales per tensor and per row") {
     for (const Schedule schedule : {Schedule::fast, Schedule::promote}) {
       for (const Shape& shape : kShapes) {
         const QuantSpec e4m3 = quantized(kE4M3, tile), e5m2 = quantized(kE5M2, tile);
-        compare_all(fp8(schedule, DType::bf16), e4m3, e4m3, shape);
-        compare_all(fp8(schedule, DType::f32), e5m2, e4m3, shape, false, true);
-        compare_all(fp8(schedule, DType::f32), e4m3, e5m2, shape);
+        compare_all(fp8_gemm(schedule, DType::bf16), e4m3, e4m3, shape);
+        compare_all(fp8_gemm(schedule, DType::f32), e5m2, e4m3, shape, false, true);
+        compare_all(fp8_gemm(schedule, DType::f32), e4m3, e5m2, shape);
       }
     }
   }
@@ -155,8 +102,8 @@ TEST_CASE("scales that change along K") {
   for (const Mode& mode : kScaledAlongK) {
     for (const Shape& shape : kShapes) {
       const QuantSpec a = quantized(kE4M3, mode.a), b = quantized(kE4M3, mode.b);
-      compare_all(fp8(Schedule::promote, DType::bf16, mode.order), a, b, shape);
-      compare_all(fp8(Schedule::promote, DType::f32, mode.order), quantized(kE5M2, mode.a), b,
+      compare_all(fp8_gemm(Schedule::promote, DType::bf16, mode.order), a, b, shape);
+      compare_all(fp8_gemm(Schedule::promote, DType::f32, mode.order), quantized(kE5M2, mode.a), b,
                   shape, false, true);
     }
   }
@@ -178,8 +125,8 @@ TEST_CASE("a bias where the library adds one along our columns") {
   const QuantSpec tensor = quantized(kE4M3, {0, 0});
   const QuantSpec vectors = quantized(kE4M3, {1, 128}), blocks = quantized(kE4M3, {128, 128});
   for (const Shape& shape : kShapes) {
-    compare_all(fp8(Schedule::fast, DType::bf16), tensor, tensor, shape, true);
-    compare_all(fp8(Schedule::promote, DType::bf16), vectors, blocks, shape, true);
+    compare_all(fp8_gemm(Schedule::fast, DType::bf16), tensor, tensor, shape, true);
+    compare_all(fp8_gemm(Schedule::promote, DType::bf16), vectors, blocks, shape, true);
   }
 }
 
@@ -190,12 +137,13 @@ TEST_CASE("the emulator follows the library's split of K") {
     const DType output = accumulate ? DType::f32 : DType::bf16;
     const QuantSpec tensor = quantized(kE4M3, {0, 0});
     for (const Schedule schedule : {Schedule::fast, Schedule::promote}) {
-      splits +=
-          compare_all(fp8(schedule, output), tensor, tensor, kSplitShape, false, accumulate) > 1;
+      splits += compare_all(fp8_gemm(schedule, output), tensor, tensor, kSplitShape, false,
+                            accumulate) > 1;
     }
     for (const Mode& mode : kScaledAlongK) {
-      splits += compare_all(fp8(Schedule::promote, output, mode.order), quantized(kE4M3, mode.a),
-                            quantized(kE4M3, mode.b), kSplitShape, false, accumulate) > 1;
+      splits +=
+          compare_all(fp8_gemm(Schedule::promote, output, mode.order), quantized(kE4M3, mode.a),
+                      quantized(kE4M3, mode.b), kSplitShape, false, accumulate) > 1;
     }
     GemmSpec bf16;
     bf16.output = output;
@@ -210,7 +158,7 @@ TEST_CASE("a split that the library does not offer is refused") {
   const QuantSpec tensor = quantized(kE4M3, {0, 0});
   const OperandTwin a(tensor, 128, 8192, 1), b(tensor, 128, 8192, 2);
   Twin d(DType::bf16, 128, 128, Fill::ordinary, 3);
-  const GemmSpec spec = fp8(Schedule::fast, DType::bf16);
+  const GemmSpec spec = fp8_gemm(Schedule::fast, DType::bf16);
   const cuda::CublasLt library;
   const GemmCall call{spec, a.device(), b.device(), {}, false, d.device()};
   cuda::CublasLtGemm gemm(library, call, cuda::LibraryA::ours_b);
@@ -231,7 +179,7 @@ TEST_CASE("shapes, rows and biases that the library does not take are refused") 
       shifted(DType::bf16, 64, 32, Fill::ordinary, 6, {0, 1});
   Twin odd_d(DType::bf16, 40, 32, Fill::ordinary, 6), bias(DType::bf16, 1, 32, Fill::ordinary, 7);
   const cuda::CublasLt library;
-  const GemmSpec spec = fp8(Schedule::fast, DType::bf16);
+  const GemmSpec spec = fp8_gemm(Schedule::fast, DType::bf16);
   const auto refused = [&](const GemmCall& call, const char* words) {
     CHECK_THROWS_WITH(cuda::CublasLtGemm(library, call, cuda::LibraryA::ours_a),
                       Catch::Matchers::Contains(words));
@@ -248,8 +196,8 @@ TEST_CASE("what the library computes in no shape is refused, no device needed") 
   };
   using Catch::Matchers::Contains;
   const TileShape tensor{0, 0}, row{1, 0}, vector{1, 128}, block{128, 128};
-  const GemmSpec fast = fp8(Schedule::fast, DType::bf16);
-  const GemmSpec promoted = fp8(Schedule::promote, DType::bf16);
+  const GemmSpec fast = fp8_gemm(Schedule::fast, DType::bf16);
+  const GemmSpec promoted = fp8_gemm(Schedule::promote, DType::bf16);
   const auto e4m3 = [](TileShape tile) { return quantized(kE4M3, tile); };
 
   CHECK(reason(fast, e4m3(tensor), e4m3(tensor)).empty());

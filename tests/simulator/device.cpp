@@ -12,6 +12,11 @@
 #include <mutex>
 #include <thread>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace fp8lab::simulator {
 namespace {
 
@@ -42,6 +47,25 @@ std::uint64_t first_seed() {
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
 }
 
+/// A stack, as AddressSanitizer has to know it when it is left and entered.
+struct Stack {
+  const void* bottom = nullptr;
+  std::size_t size = 0;
+  void* kept = nullptr;  ///< the sanitizer's own
+
+  void leave_for([[maybe_unused]] const Stack& other) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&kept, other.bottom, other.size);
+#endif
+  }
+  /// `from`: the stack that was left for this one, whose place is learnt.
+  void entered([[maybe_unused]] Stack& from) {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(kept, &from.bottom, &from.size);
+#endif
+  }
+};
+
 /// Blocks that share a distributed shared memory.
 struct Cluster {
   std::atomic<unsigned> arrived{0}, generation{0};
@@ -67,6 +91,7 @@ struct Thread {
   unsigned number = 0;  ///< in the block
   State state = State::done;
   fiber self, scheduler;
+  Stack stack;
   std::uint64_t received[kWarp];
   std::vector<std::vector<std::function<void()>>> stores;
 };
@@ -113,7 +138,9 @@ class Multiprocessor {
   }
   void leave() {
     Thread& self = *current;
+    self.stack.leave_for(stack_);
     self.scheduler = std::move(self.scheduler).resume();
+    self.stack.entered(stack_);
   }
   void wake(Thread& thread) {
     thread.state = State::ready;
@@ -156,6 +183,7 @@ class Multiprocessor {
   std::vector<Thread*> at_barrier_;
   int barrier_value_ = 0, released_value_ = 0;
   Draw draw_{1};
+  Stack stack_;  ///< of the scheduler
   unsigned cluster_arrived_ = 0;
 };
 
@@ -184,6 +212,11 @@ void Multiprocessor::start(std::size_t threads, std::uint64_t block) {
   barrier_value_ = 0;
   cluster_arrived_ = 0;
   for (NamedBarrier& barrier : named_) barrier = {};
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(memory_, window_bytes());
+  ASAN_POISON_MEMORY_REGION(memory_ + grid->shape.shared_bytes,
+                            window_bytes() - grid->shape.shared_bytes);
+#endif
   std::memset(memory_, kPoison, grid->shape.shared_bytes);
   const Index block_index = index_of(block, grid->shape.grid);
   while (threads_.size() < threads) threads_.push_back(std::make_unique<Thread>());
@@ -195,16 +228,22 @@ void Multiprocessor::start(std::size_t threads, std::uint64_t block) {
     thread.stores.clear();
     warps_[i / kWarp].live |= 1u << i % kWarp;
     if (!thread.self) {
-      thread.self = fiber(std::allocator_arg, boost::context::fixedsize_stack(kStackBytes),
-                          [this, &thread](fiber&& scheduler) {
-                            thread.scheduler = std::move(scheduler);
-                            while (true) {
-                              grid->kernel();
-                              thread.state = State::done;
-                              leave();
-                            }
-                            return fiber{};
-                          });
+      boost::context::fixedsize_stack allocator(kStackBytes);
+      const boost::context::stack_context memory = allocator.allocate();
+      thread.stack.bottom = static_cast<std::byte*>(memory.sp) - memory.size;
+      thread.stack.size = memory.size;
+      thread.self =
+          fiber(std::allocator_arg, boost::context::preallocated(memory.sp, memory.size, memory),
+                allocator, [this, &thread](fiber&& scheduler) {
+                  thread.scheduler = std::move(scheduler);
+                  thread.stack.entered(stack_);
+                  while (true) {
+                    grid->kernel();
+                    thread.state = State::done;
+                    leave();
+                  }
+                  return fiber{};
+                });
     }
     wake(thread);
   }
@@ -212,7 +251,9 @@ void Multiprocessor::start(std::size_t threads, std::uint64_t block) {
 
 void Multiprocessor::run_one(Thread& thread) {
   current = &thread;
+  stack_.leave_for(thread.stack);
   thread.self = std::move(thread.self).resume();
+  stack_.entered(thread.stack);
   current = nullptr;
   if (thread.state == State::done) finish(thread);
 }
