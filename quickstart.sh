@@ -14,7 +14,7 @@ action="${1:-study}"
 packages="g++ cmake ninja-build libboost-program-options-dev libeigen3-dev libfmt-dev
 libtomlplusplus-dev nlohmann-json3-dev libhdf5-dev libxxhash-dev libzip-dev"
 report_packages="python3 python3-numpy python3-h5py python3-matplotlib python3-scipy python3-jinja2"
-test_packages="make catch2 libmpfr-dev libopenblas-dev python3-pytest python3-nbclient
+test_packages="make catch2 libboost-context-dev libmpfr-dev libopenblas-dev python3-pytest python3-nbclient
 python3-ipykernel python3-mistune python3-dev pybind11-dev"
 
 install_missing() {
