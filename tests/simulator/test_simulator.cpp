@@ -23,12 +23,12 @@ Shape shape(unsigned blocks, unsigned threads, std::size_t shared = 0, unsigned 
 }
 
 /// Sums that a block of 64 threads finds in shared memory, of 1 from each, over some launches.
-std::set<int> sums_of_ones(bool with_barrier) {
-  std::set<int> found;
+std::set<unsigned> sums_of_ones(bool with_barrier) {
+  std::set<unsigned> found;
   for (int launch = 0; launch < 8; ++launch) {
-    int sum = 0;
+    unsigned sum = 0;
     run_grid("sum", shape(1, 64, 256), [&] {
-      auto* const ones = reinterpret_cast<int*>(simulator::shared_memory());
+      auto* const ones = reinterpret_cast<unsigned*>(simulator::shared_memory());
       ones[place().thread.x] = 1;
       if (with_barrier) __syncthreads();
       if (place().thread.x != 5) return;
@@ -42,8 +42,8 @@ std::set<int> sums_of_ones(bool with_barrier) {
 }  // namespace
 
 TEST_CASE("a missing barrier shows: threads run in any order") {
-  CHECK(sums_of_ones(true) == std::set<int>{64});
-  const std::set<int> without = sums_of_ones(false);
+  CHECK(sums_of_ones(true) == std::set<unsigned>{64});
+  const std::set<unsigned> without = sums_of_ones(false);
   CHECK(without.size() > 1);
   CHECK(without.count(64) == 0);
 }
