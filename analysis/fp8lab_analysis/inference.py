@@ -94,6 +94,18 @@ def sign_flip_p(gaps: Sequence[float]) -> float:
     return float(np.mean(np.abs(sums) >= abs(float(np.sum(data))) - rounding))
 
 
+def jackknife_half_width(without: Array, df: int, alpha: float) -> Array:
+    """Half width of the two-sided 1 - alpha interval of an estimate, from the estimates without
+    each of the n seeds along the first axis, in their unit: t(1 - alpha/2; df) sqrt((n - 1) / n
+    sum (e_i - mean)^2). The jackknife's error (Tukey, Annals of Mathematical Statistics 29 (1958)
+    614; Efron and Tibshirani, An Introduction to the Bootstrap, section 11.4); of a mean it is that
+    of Student's interval with df = n - 1."""
+    seeds = without.shape[0]
+    squares = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
+    error = np.sqrt(squares * (seeds - 1) / seeds)
+    return np.asarray(float(stats.t.isf(alpha / 2.0, df)) * error, dtype=np.float64)
+
+
 def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, float]:
     """1 - alpha interval of the true deviation, in the unit of `sd`: sd sqrt((n - 1) / chi2), with
     the quantiles 1 - alpha/2 and alpha/2 of chi-square (Montgomery, section 2.6)."""

@@ -214,6 +214,14 @@ def test_one_sided_looks_share_out_their_level() -> None:
     assert float(crossed.mean()) == pytest.approx(0.05, abs=4.0 * math.sqrt(0.05 / 200_000))
 
 
+def test_the_jackknife_of_a_mean_is_the_interval_of_student() -> None:
+    values = np.random.default_rng(4).normal(size=(5, 2))
+    without = np.array([np.delete(values, row, axis=0).mean(axis=0) for row in range(5)])
+    half = inference.jackknife_half_width(without, 4, 0.05)
+    own = [inference.half_width(sd, 5, 0.05) for sd in values.std(axis=0, ddof=1)]
+    assert half == pytest.approx(own)
+
+
 def test_holm_by_hand() -> None:
     levels = inference.step_levels(0.05, 4, 1, 2)
     assert levels == pytest.approx([0.0125, 0.05 / 3.0, 0.025, 0.05])
