@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,6 +95,13 @@ def test_an_interval_is_that_of_student_where_every_seed_has_one_estimate() -> N
     assert found.eff_d is not None and found.eff_d_interval is not None
     told = np.log(np.array(found.eff_d_interval) / found.eff_d)
     assert told == pytest.approx([-half, half], rel=1e-3)
+
+
+def test_noise_that_the_baseline_shares_is_in_no_interval() -> None:
+    runs = [p for p in grid((1, 2, 3), 0.01) if p.recipe == "bf16"]
+    copies = [dataclasses.replace(point, recipe="copy") for point in runs]
+    _, (found,) = laws.worths([*runs, *copies], "bf16")
+    assert found.eff_d_interval == pytest.approx((1.0, 1.0), abs=1e-4)
 
 
 def test_no_interval_without_a_second_seed_of_every_size() -> None:
