@@ -50,7 +50,7 @@ class PlannedStudy:
     def level(self) -> float:
         """The level that every comparison is planned at."""
         return float(
-            inference.step_levels(self.design.alpha, len(self.comparisons), self.design.looks, 1)[0]
+            inference.step_levels(self.design.alpha, len(self.comparisons), self.design.looks)[0]
         )
 
 

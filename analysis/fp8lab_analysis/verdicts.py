@@ -37,7 +37,7 @@ class Design:
     margin: float = 0.005  # relative: fraction of the baseline's loss
     alpha: float = 0.05  # chance of a false claim, over all arms and looks
     power: float = 0.9
-    looks: int = 1  # times that the study is judged, after equal numbers of seeds
+    looks: int = 1  # times that the study is judged
     stated: str = ""  # UTC; empty: not stated beforehand
 
     def problem(self) -> str:
@@ -238,15 +238,14 @@ def judge(arms: Sequence[Evidence], design: Design) -> list[Verdict]:
             gap, count = plain[row].gap, plain[row].seeds
             p_equivalent[place] = inference.equivalence_p(gap.mean, gap.sd, count, design.margin)
             p_different[place] = inference.difference_p(gap.mean, gap.sd, count)
-    one = inference.step_levels(design.alpha, len(family), design.looks, 1)
-    two = inference.step_levels(design.alpha, len(family), design.looks, 2)
+    levels = inference.step_levels(design.alpha, p_equivalent.size, design.looks)
     tests = _Tests(
-        equivalent=inference.reject(p_equivalent, one),
-        different=inference.reject(p_different, two),
+        equivalent=inference.reject(p_equivalent, levels),
+        different=inference.reject(p_different, levels),
         equivalence_p=p_equivalent,
         difference_p=p_different,
-        equivalence_level=inference.decided_at(p_equivalent, one),
-        difference_level=inference.decided_at(p_different, two),
+        equivalence_level=inference.decided_at(p_equivalent, levels),
+        difference_level=inference.decided_at(p_different, levels),
     )
     results = list(plain)
     for place, row in enumerate(family):

@@ -65,7 +65,7 @@ def test_more_arms_and_looks_need_more(tmp_path: Path) -> None:
         )
     )
     assert two.level == pytest.approx(0.05 / 2) and three.level == pytest.approx(0.05 / 3)
-    assert looks.level == pytest.approx(inference.look_level(0.025, 3, 1)) and looks.level < 0.025
+    assert looks.level == pytest.approx(0.025 / 3) and looks.level < 0.025
 
 
 def test_a_recipe_without_runs_gets_the_floor_of_all(tmp_path: Path) -> None:

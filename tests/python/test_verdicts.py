@@ -209,10 +209,9 @@ def test_looks_are_corrected() -> None:
     looked = dataclasses.replace(STATED, looks=3)
     found = verdict_on(*gaps, design=looked)
     assert found.kind is Kind.INCONCLUSIVE
-    level = inference.look_level(0.05, 3, 2)
+    level = 0.05 / 3
     assert found.half_width == pytest.approx(inference.half_width(found.gap.sd, 4, level))
-    one_sided = inference.look_level(0.05, 3, 1)
-    assert found.seeds_needed == inference.seeds_for_margin(0.005, found.gap.sd, one_sided, 0.9)
+    assert found.seeds_needed == inference.seeds_for_margin(0.005, found.gap.sd, level, 0.9)
 
 
 def test_numbers_have_the_digits_of_their_error() -> None:
