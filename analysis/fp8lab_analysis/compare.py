@@ -78,8 +78,9 @@ class MatchSummary:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the fraction."""
-        return stats.wilson_interval(self.correct, self.asked)
+        """95 % Wilson interval of the fraction over problems such as these. A problem that many
+        seeds answer is one problem: what they answer alike does not narrow it."""
+        return stats.wilson_interval(self.fraction * self.problems, self.problems)
 
 
 @dataclass(frozen=True)
@@ -296,9 +297,10 @@ def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
     result = {}
     for stage in study.stages:
         counts = [exact_match(run, stage) for run in group.runs]
-        asked = sum(count for _, count in counts)
-        if asked:
-            result[stage] = MatchSummary(stage, sum(right for right, _ in counts), asked)
+        asked = [count for _, count in counts]
+        if any(asked):
+            right = sum(number for number, _ in counts)
+            result[stage] = MatchSummary(stage, right, sum(asked), max(asked))
     return result
 
 

@@ -358,6 +358,8 @@ def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:
     assert found["e5m2_tensor"].verdict.diverged == 2
     assert found["infir2"].matches["sft"].asked == 128
     assert found["infir2"].matches["sft"].correct == 2 * round(0.616 * 64)
+    # Two seeds answer the same 64 problems: the interval is that of 39 of 64.
+    assert found["infir2"].matches["sft"].interval == pytest.approx(stats.wilson_interval(39, 64))
 
 
 def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> None:
