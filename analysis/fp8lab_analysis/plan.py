@@ -16,27 +16,12 @@ from pathlib import Path
 from fp8lab_analysis import inference
 from fp8lab_analysis.cells import counted
 from fp8lab_analysis.compare import GroupSummary, summarise
-from fp8lab_analysis.hdf5 import read_dataset, reading, texts, to_text
-from fp8lab_analysis.study import Arms, Study, read_design
+from fp8lab_analysis.hdf5 import reading
+from fp8lab_analysis.study import Arms, Comparison, Study, read_comparisons, read_design
 from fp8lab_analysis.verdicts import Design, Kind, measured
 
 PILOT_SEEDS = 4
 SAFE = 0.8  # confidence that the floor is not above the one planned with (Browne)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An arm over its seeds, and the baselines that it is compared with."""
-
-    recipe: str
-    label: str
-    arms: list[str]  # names, one a seed
-    baselines: list[str]  # of the same seeds
-
-    @property
-    def seeds(self) -> int:
-        """Pairs that share no run."""
-        return len(set(self.baselines))
 
 
 @dataclass(frozen=True)
@@ -82,33 +67,8 @@ class Need:
 def read_plan(path: Path) -> PlannedStudy:
     """The plan in a study.h5 whose runs need not exist. Throws InputError."""
     with reading(path, "study") as file:
-        arms = Arms(file)
-        recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
-        axes = {
-            to_text(item.attrs["key"]): texts(read_dataset(item), item.name)
-            for item in file["axes"].values()
-        }
-        design = read_design(file) or Design()
-    rows: dict[tuple[str, ...], list[int]] = {}
-    settings = [key for key in axes if key not in ("seed", "recipe")]
-    for row, partner in enumerate(partners):
-        if partner:
-            key = (recipes[row], *(axes[name][row] for name in settings))
-            rows.setdefault(key, []).append(row)
-    alone = [recipe for recipe, *_ in rows]
-    comparisons = []
-    for (recipe, *values), members in rows.items():
-        others = [f"{k.split('.')[-1]} = {v}" for k, v in zip(settings, values) if v]
-        varied = alone.count(recipe) > 1 and others
-        comparisons.append(
-            Comparison(
-                recipe,
-                f"{recipe} ({', '.join(others)})" if varied else recipe,
-                [arms.names[row] for row in members],
-                [partners[row] for row in members],
-            )
-        )
-    return PlannedStudy(comparisons, design)
+        comparisons = read_comparisons(file, Arms(file))
+        return PlannedStudy(comparisons, read_design(file) or Design())
 
 
 def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
