@@ -114,7 +114,7 @@ def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, floa
     return float(low), float(high)
 
 
-def deviation_limit(sd: float, df: int, confidence: float) -> float:
+def deviation_limit(sd: float, df: float, confidence: float) -> float:
     """Upper `confidence` limit of the true deviation, in units of `sd`, which has `df` degrees of
     freedom: sd sqrt(df / chi2), with the quantile 1 - confidence of chi-square. A sample planned
     with it has its power with that confidence (Browne, Statistics in Medicine 14 (1995)

@@ -21,6 +21,7 @@ from fp8lab_analysis.study import Arms, Comparison, Study, read_comparisons, rea
 from fp8lab_analysis.verdicts import Design, Kind, measured
 
 PILOT_SEEDS = 4
+SHARED_NOISE = 0.5  # correlation of the gaps of two arms to one baseline
 SAFE = 0.8  # confidence that the floor is not above the one planned with (Browne)
 
 
@@ -44,7 +45,7 @@ class Floor:
     """The deviation of relative gaps over seeds, a fraction, and what it is known from."""
 
     sd: float
-    df: int  # degrees of freedom
+    df: float  # degrees of freedom
     source: str
 
     @property
@@ -92,8 +93,18 @@ def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
 
 
 def _pooled(pairs: Sequence[tuple[float, int]], source: str) -> Floor:
-    df = sum(pair[1] for pair in pairs)
-    return Floor(math.sqrt(sum(sd**2 * n for sd, n in pairs) / df), df, source)
+    """The floor of deviations with their degrees of freedom. Arms have their baselines in common:
+    where a run and its baseline scatter alike, gaps of two arms correlate by a half, their
+    variances by a quarter. The degrees of freedom are those of a chi-square that scatters as the
+    mean of such variances does (Satterthwaite, Biometrics Bulletin 2 (1946) 110-114)."""
+    total = sum(n for _, n in pairs)
+    variance = sum(sd**2 * n for sd, n in pairs) / total
+    scatter = sum(
+        min(n, m) * (1.0 if i == j else SHARED_NOISE**2)
+        for i, (_, n) in enumerate(pairs)
+        for j, (_, m) in enumerate(pairs)
+    )
+    return Floor(math.sqrt(variance), total**2 / scatter, source)
 
 
 def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
