@@ -33,11 +33,15 @@ class PlannedStudy:
     design: Design  # `stated` is empty where the file states none
 
     @property
+    def family(self) -> int:
+        """Comparisons that a verdict is corrected over: those that one seed is not all of, as long
+        as there are any."""
+        return sum(item.seeds > 1 for item in self.comparisons) or len(self.comparisons)
+
+    @property
     def level(self) -> float:
         """The level that every comparison is planned at."""
-        return float(
-            inference.step_levels(self.design.alpha, len(self.comparisons), self.design.looks)[0]
-        )
+        return float(inference.step_levels(self.design.alpha, self.family, self.design.looks)[0])
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,7 @@ def describe(plan: PlannedStudy, study_file: str, earlier: Study | None, source:
     stated = "" if design.stated else " (the study states no [design]; a report takes this one)"
     lines = [
         f"margin {design.margin_text}, error rate {100.0 * design.alpha:g} % over "
-        f"{counted(len(plan.comparisons), 'comparison')} and {counted(design.looks, 'look')}, "
+        f"{counted(plan.family, 'comparison')} and {counted(design.looks, 'look')}, "
         f"power {100.0 * design.power:g} %{stated}"
     ]
     summaries = summarise(earlier) if earlier is not None else []

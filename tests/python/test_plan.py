@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import h5py
 import make_example_run
 import numpy as np
 import pytest
@@ -66,6 +67,20 @@ def test_more_arms_and_looks_need_more(tmp_path: Path) -> None:
     )
     assert two.level == pytest.approx(0.05 / 2) and three.level == pytest.approx(0.05 / 3)
     assert looks.level == pytest.approx(0.025 / 3) and looks.level < 0.025
+
+
+def test_an_arm_of_one_seed_takes_no_part_in_the_correction(tmp_path: Path) -> None:
+    path = planned(tmp_path / "plan", RECIPES, 3, StatedDesign())
+    with h5py.File(path, "a") as file:  # te_current has the baseline of seed 1 alone
+        names = zip(file["arms/name"][...], file["arms/baseline_arm"][...])
+        file["arms/baseline_arm"][...] = [
+            b"bf16-seed1" if arm.startswith(b"te_") else twin for arm, twin in names
+        ]
+    plan = read_plan(path)
+    assert [item.seeds for item in plan.comparisons] == [3, 1] and plan.level == 0.05
+    assert "5 % over 1 comparison and 1 look" in describe(plan, "s.toml", None, "")[0]
+    alone = read_plan(planned(tmp_path / "alone", RECIPES, 1, StatedDesign()))
+    assert alone.level == 0.05 / 2
 
 
 def test_a_recipe_without_runs_gets_the_floor_of_all(tmp_path: Path) -> None:
