@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fp8lab_analysis.breaks import Break, Condition, condition, find_break
-from fp8lab_analysis.cells import plus_minus
+from fp8lab_analysis.cells import counted, plus_minus
 from fp8lab_analysis.compare import GroupSummary, measured_stage
 from fp8lab_analysis.speed import device_text
 from fp8lab_analysis.study import Study
@@ -47,6 +47,14 @@ def _gap(summary: GroupSummary) -> str:
     return f"{summary.group.label} ({summary.verdict.gap_text})"
 
 
+def _open_runs(study: Study, summaries: Sequence[GroupSummary]) -> str:
+    """Runs that the answer lacks, or has only a part of; empty for none."""
+    alive = [s for s in summaries if s.verdict.kind is not Kind.DIVERGED]  # which may have stopped
+    unfinished = sum(not run.complete for s in alive for run in s.group.runs)
+    counts = ((unfinished, "not complete"), (study.missing, "not there"))
+    return ", ".join(f"{counted(count, 'run')} {what}" for count, what in counts if count)
+
+
 def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
     """Which arms are shown to hold, which are not, and what is open."""
     candidates, name = _candidates(summaries), study.baseline_recipe
@@ -65,7 +73,7 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         said.append(("bad", f"No, {_listed(broken)}: diverged."))
     unsure = [s for s in candidates if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds]
     if unsure:
-        need = [s.verdict.seeds_needed for s in unsure if s.verdict.seeds_needed]
+        need = [s.verdict.seeds_to_settle for s in unsure if s.verdict.seeds_to_settle]
         seeds = f"; about {max(need)} seeds would settle it" if len(need) == len(unsure) else ""
         gaps = _listed([_gap(s) for s in unsure])
         open_ = f"neither shown to be within {margin} nor told from no gap"
@@ -88,6 +96,8 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         said.append(("caution", f"Not known, {_listed(unpaired)}: no {name} run to compare with."))
     if not candidates:
         said.append(("fact", f"The runs are all {name}: there is nothing to compare."))
+    if candidates and (open_runs := _open_runs(study, summaries)):
+        said.append(("caution", f"Not the last word: {open_runs}."))
     return Answer("May I use it?", said)
 
 

@@ -17,7 +17,7 @@ and chance, for a loss answers any change of its arithmetic."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +97,7 @@ class Attribution:
     floor: Contribution | None  # gap with every source exact; None: no such arm, zero stands for it
     groups: list[PartGroup]
     diverged: list[str]  # arms whose seeds broke, and that have no contribution
+    lacking: list[str]  # arms without a run of every seed, which have none either
 
     @property
     def ordered(self) -> bool:
@@ -116,9 +117,9 @@ def _gaps(summary: GroupSummary) -> Gaps:
     return {item.run.seed: gap for item, gap in zip(summary.runs, summary.seed_gaps)}
 
 
-def _difference(one: Gaps, other: Gaps) -> Gaps:
-    """Seed by seed, of the seeds of `one`; NaN where the other lacks it."""
-    return {seed: gap - other.get(seed, math.nan) for seed, gap in one.items()}
+def _difference(one: Gaps, other: Gaps, seeds: Iterable[int]) -> Gaps:
+    """Seed by seed; NaN where one of the two lacks it."""
+    return {seed: one.get(seed, math.nan) - other.get(seed, math.nan) for seed in seeds}
 
 
 def _left(whole: Gaps, parts: Sequence[Gaps]) -> Gaps:
@@ -177,8 +178,8 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
     gaps = _gaps(arms.whole)
     floor = _gaps(arms.exact[ALL]) if ALL in arms.exact else None
     base = floor if floor is not None else {seed: 0.0 for seed in gaps}
-    left_out = {name: _difference(gaps, _gaps(arm)) for name, arm in arms.exact.items()}
-    alone = {name: _difference(_gaps(arm), base) for name, arm in arms.alone.items()}
+    left_out = {name: _difference(gaps, _gaps(arm), gaps) for name, arm in arms.exact.items()}
+    alone = {name: _difference(_gaps(arm), base, gaps) for name, arm in arms.alone.items()}
     names = arms.names
     level = study.design.alpha / sum(name in found for found in (left_out, alone) for name in names)
 
@@ -189,8 +190,9 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
         if not all(name in found for name in members):
             return None
         parts = [found[name] for name in members]
-        return _contribution(_left(_difference(gaps, base), parts), level)
+        return _contribution(_left(_difference(gaps, base, gaps), parts), level)
 
+    others = [*arms.exact.values(), *arms.alone.values()]
     groups = []
     for kind in (*GROUPS, LAYER):
         members = [name for name in names if group_of(name) == kind]
@@ -216,9 +218,10 @@ def _attribution(study: Study, arms: _Arms) -> Attribution:
         groups=groups,
         diverged=[
             arm.group.label
-            for arm in (arms.whole, *arms.exact.values(), *arms.alone.values())
+            for arm in (arms.whole, *others)
             if not all(math.isfinite(gap) for gap in arm.seed_gaps)
         ],
+        lacking=[arm.group.label for arm in others if not gaps.keys() <= _gaps(arm).keys()],
     )
 
 

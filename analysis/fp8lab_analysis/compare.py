@@ -7,8 +7,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -65,11 +66,12 @@ class RunComparison:
 
 @dataclass(frozen=True)
 class MatchSummary:
-    """Exact match at the end of one stage, problems of all seeds pooled."""
+    """Exact match at the end of one stage, answers of all seeds together."""
 
     stage: str
     correct: float
     asked: int
+    problems: int  # of the seed with the most: seeds answer the same ones
 
     @property
     def fraction(self) -> float:
@@ -78,8 +80,9 @@ class MatchSummary:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the fraction."""
-        return stats.wilson_interval(self.correct, self.asked)
+        """95 % Wilson interval of the fraction over problems such as these. A problem that many
+        seeds answer is one problem: what they answer alike does not narrow it."""
+        return stats.wilson_interval(self.fraction * self.problems, self.problems)
 
 
 @dataclass(frozen=True)
@@ -296,9 +299,10 @@ def _matches(study: Study, group: Group) -> dict[str, MatchSummary]:
     result = {}
     for stage in study.stages:
         counts = [exact_match(run, stage) for run in group.runs]
-        asked = sum(count for _, count in counts)
-        if asked:
-            result[stage] = MatchSummary(stage, sum(right for right, _ in counts), asked)
+        asked = [count for _, count in counts]
+        if any(asked):
+            right = sum(number for number, _ in counts)
+            result[stage] = MatchSummary(stage, right, sum(asked), max(asked))
     return result
 
 
@@ -365,7 +369,9 @@ def _compare_group(study: Study, group: Group) -> _Compared:
     return _Compared(group, runs, stage, "training", pairs)
 
 
-def _verdicts_after(study: Study, groups: Sequence[_Compared], stage: str) -> list[Verdict | None]:
+def _verdicts_after(
+    study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool], stage: str
+) -> list[Verdict | None]:
     """The verdict on each group by the held-out loss after `stage`: all groups are one family, as
     in the verdict on the study. None where a seed has no such loss."""
     pairs = [_held_out_pairs(study, item.group, stage) for item in groups]
@@ -374,43 +380,56 @@ def _verdicts_after(study: Study, groups: Sequence[_Compared], stage: str) -> li
         for item, found in zip(groups, pairs)
         if found is not None
     ]
-    verdicts = iter(judge(_evidence(study, judged), study.design))
+    verdicts = iter(_judge(study, judged, broken))
     return [None if found is None else next(verdicts) for found in pairs]
 
 
-def _broken(compared: _Compared) -> list[bool]:
-    """Which seeds diverged: in training, or with a held-out loss at the end that is not finite."""
-    held_out = [
-        [loss for stage in item.stages if (loss := held_out_loss(item.run, stage)) is not None]
-        for item in compared.runs
-    ]
-    return [
-        item.diverged or not all(map(math.isfinite, losses))
-        for item, losses in zip(compared.runs, held_out)
-    ]
-
-
-def _evidence(study: Study, groups: Sequence[_Compared]) -> list[Evidence]:
-    """What the verdict on each group is made from."""
-    broken = {
-        item.run.path: flag
+def _broken(groups: Sequence[_Compared]) -> dict[Path, bool]:
+    """Which runs diverged: in training, or with a held-out loss at the end that is not finite."""
+    return {
+        item.run.path: item.diverged
+        or not all(
+            math.isfinite(loss)
+            for stage in item.stages
+            if (loss := held_out_loss(item.run, stage)) is not None
+        )
         for compared in groups
-        for item, flag in zip(compared.runs, _broken(compared))
+        for item in compared.runs
     }
+
+
+def _evidence(
+    study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool]
+) -> list[Evidence]:
+    """What the verdict on each group is made from."""
     result = []
     for compared in groups:
         partners = [study.pairings.of(run) for run in compared.group.runs]
-        paths = [partner.path for partner in partners if partner is not None]
+        twins = [partner for partner in partners if partner is not None]
         result.append(
             Evidence(
                 gaps=compared.gaps,
                 diverged=[broken[item.run.path] for item in compared.runs],
-                twins_diverged=[broken.get(path, False) for path in paths],
-                distinct_twins=len(set(paths)),
+                twins_diverged=[broken[twin.path] for twin in twins],
+                # Where the seed changes nothing, one run was executed several times.
+                distinct_twins=len({twin.metrics.loss.tobytes() for twin in twins}),
                 is_baseline=compared.group.is_baseline,
             )
         )
     return result
+
+
+def _judge(study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool]) -> list[Verdict]:
+    """The verdict on each of `groups`, one family with the comparisons that the study lists, that
+    none of them is tested for, and that still may be: a run of theirs is not there, or goes on."""
+    evidence = _evidence(study, groups, broken)
+    family = [compared for compared, arm in zip(groups, evidence) if arm.in_family]
+    tested = {run.path for compared in family for run in compared.group.runs}
+    ended = {run.path for run in study.runs if run.complete or broken[run.path]}
+    awaited = sum(
+        not item.arms & tested and not item.arms | item.baselines <= ended for item in study.planned
+    )
+    return judge(evidence, study.design, awaited)
 
 
 def _summarise_group(
@@ -478,8 +497,9 @@ def _format_from_recipe(group: Group) -> str:
 def summarise(study: Study) -> list[GroupSummary]:
     """One summary per group, in the study's order. All are judged together."""
     groups = [_compare_group(study, group) for group in study.groups]
-    verdicts = judge(_evidence(study, groups), study.design)
-    after = {stage: _verdicts_after(study, groups, stage) for stage in study.stages}
+    broken = _broken(groups)
+    verdicts = _judge(study, groups, broken)
+    after = {stage: _verdicts_after(study, groups, broken, stage) for stage in study.stages}
     return [
         _summarise_group(study, group, verdict, {stage: after[stage][row] for stage in after})
         for row, (group, verdict) in enumerate(zip(groups, verdicts))

@@ -205,8 +205,8 @@ FIGURES = (
         "held_out",
         "Held-out loss and exact match",
         "Upper row: loss on held-out text; whiskers are one standard deviation over seeds. Lower "
-        "row: greedy answers that match exactly, problems of all seeds pooled, with the 95 % "
-        "Wilson interval of the binomial fraction.",
+        "row: share of greedy answers that match exactly, over all seeds, with the 95 % Wilson "
+        "interval of the problems of one seed.",
         plots.held_out_figure,
     ),
 )

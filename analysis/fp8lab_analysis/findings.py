@@ -373,6 +373,10 @@ def attribution_findings(attributions: Sequence[Attribution]) -> list[Finding]:
             text += " One seed: no order follows, and none is told from the noise."
         if found.diverged:
             text += f" Diverged, and so without a number: {joined(found.diverged)}."
+        if found.lacking:
+            text += (
+                f" Without a run of every seed, and so without a number: {joined(found.lacking)}."
+            )
         findings.append(Finding("fact" if found.ordered else "caution", "Sources of the gap", text))
     return findings
 

@@ -13,7 +13,6 @@ functions that a report judges by."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -94,6 +93,18 @@ def sign_flip_p(gaps: Sequence[float]) -> float:
     return float(np.mean(np.abs(sums) >= abs(float(np.sum(data))) - rounding))
 
 
+def jackknife_half_width(without: Array, df: int, alpha: float) -> Array:
+    """Half width of the two-sided 1 - alpha interval of an estimate, from the estimates without
+    each of the n seeds along the first axis, in their unit: t(1 - alpha/2; df) sqrt((n - 1) / n
+    sum (e_i - mean)^2). The jackknife's error (Tukey, Annals of Mathematical Statistics 29 (1958)
+    614; Efron and Tibshirani, An Introduction to the Bootstrap, section 11.4); of a mean it is that
+    of Student's interval with df = n - 1."""
+    seeds = without.shape[0]
+    squares = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
+    error = np.sqrt(squares * (seeds - 1) / seeds)
+    return np.asarray(float(stats.t.isf(alpha / 2.0, df)) * error, dtype=np.float64)
+
+
 def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, float]:
     """1 - alpha interval of the true deviation, in the unit of `sd`: sd sqrt((n - 1) / chi2), with
     the quantiles 1 - alpha/2 and alpha/2 of chi-square (Montgomery, section 2.6)."""
@@ -103,7 +114,7 @@ def deviation_interval(sd: float, count: int, alpha: float) -> tuple[float, floa
     return float(low), float(high)
 
 
-def deviation_limit(sd: float, df: int, confidence: float) -> float:
+def deviation_limit(sd: float, df: float, confidence: float) -> float:
     """Upper `confidence` limit of the true deviation, in units of `sd`, which has `df` degrees of
     freedom: sd sqrt(df / chi2), with the quantile 1 - confidence of chi-square. A sample planned
     with it has its power with that confidence (Browne, Statistics in Medicine 14 (1995)
@@ -227,44 +238,22 @@ def seeds_for_gap(gap: float, sd: float, alpha: float, power: float) -> int | No
 # --- many arms, several looks ---------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
-def look_level(alpha: float, looks: int, sides: int) -> float:
-    """The level of each of `looks` equally spaced looks at a growing sample, the same at every one,
-    so that the chance of a false rejection at any of them is alpha: Pocock's boundary (Biometrika
-    64 (1977) 191-199). Constant, because then a verdict need not know which look it is. The
-    boundary is of normal statistics, by recursive integration over the unstopped sums (Armitage,
-    McPherson and Rowe, J. Royal Statistical Society A 132 (1969) 235-244); t tests take its level
-    (Jennison and Turnbull, Group Sequential Methods, sections 2.4 and 3.8). `sides` is 1 for tests
-    of one side."""
-    if looks == 1:
-        return alpha
-
-    def stays(c: float) -> float:
-        """Chance that no sum S_k of k standard normal steps goes beyond c sqrt(k)."""
-        places, weights = np.zeros(1), np.ones(1)
-        for look in range(1, looks):
-            high = c * math.sqrt(look)
-            low = -high if sides == 2 else -9.0 * math.sqrt(look)
-            nodes = low + (high - low) * (NODES[0] + 1.0) / 2.0
-            arrive = stats.norm.pdf(nodes[:, None] - places[None, :]) @ weights
-            places, weights = nodes, arrive * NODES[1] * (high - low) / 2.0
-        edge = c * math.sqrt(looks)
-        last = stats.norm.cdf(edge - places)
-        if sides == 2:
-            last = last - stats.norm.cdf(-edge - places)
-        return float(weights @ last)
-
-    boundary = optimize.brentq(lambda c: stays(c) - (1.0 - alpha), 0.0, 8.5, xtol=1e-10)
-    return float(sides * stats.norm.sf(boundary))
+def look_level(alpha: float, looks: int) -> float:
+    """The level of each of `looks` looks at a growing sample, the same at every one, so that the
+    chance of a false rejection at any of them is at most alpha: alpha / looks (Bonferroni).
+    Constant, because then a verdict need not know which look it is. It holds for t tests of any
+    numbers of seeds; Pocock's boundary (Biometrika 64 (1977) 191-199) is of normal statistics, and
+    with it four looks after two seeds each have 1.15 alpha."""
+    return alpha / looks
 
 
-def step_levels(alpha: float, arms: int, looks: int, sides: int) -> Array:
+def step_levels(alpha: float, arms: int, looks: int) -> Array:
     """The levels that the p-values of `arms` arms meet, smallest first: alpha / arms, alpha / (arms
     - 1), ..., alpha (Holm, Scandinavian J. Statistics 6 (1979) 65-70), each shared out over the
     looks (`look_level`; Maurer and Bretz, Statistics in Biopharmaceutical Research 5 (2013)
     311-320). Holm's procedure holds whatever the dependence between arms, which share their twins;
     Hochberg's and Dunnett's assume one."""
-    return np.array([look_level(alpha / left, looks, sides) for left in range(arms, 0, -1)])
+    return np.array([look_level(alpha / left, looks) for left in range(arms, 0, -1)])
 
 
 def reject(p_values: npt.ArrayLike, levels: Array) -> npt.NDArray[np.bool_]:

@@ -1,6 +1,6 @@
 """Scaling laws: how much of its parameters and tokens a recipe is worth, from runs of many sizes.
 
-    python3 -m fp8lab_analysis.laws DIR|RUN.h5 ... [--resamples N] [--seed S] [--json FILE]
+    python3 -m fp8lab_analysis.laws DIR|RUN.h5 ... [--json FILE]
 
 The law of the baseline is that of Hoffmann et al. (arXiv:2203.15556, equation 2),
 
@@ -11,9 +11,10 @@ Another recipe has the baseline's constants and two numbers of its own (Quartet,
 equation 1, with its exponent gamma = 1): N eff_N parameters and D eff_D tokens of the baseline give
 its loss. 0.9 means a tenth of them is lost. Both fits are least squares of log L.
 
-Intervals: 95 %, percentiles of fits to resampled seeds; a seed brings all of its runs, baseline and
-recipes alike. With one seed there are none, and nothing is ordered. A factor is not told where its
-term changes the loss over the measured sizes by less than the law's residual: any number would fit.
+Intervals: 95 % each, Student's of the logarithm of a factor, with the error of the jackknife over
+seeds: both fits are made again without each seed, with all of its runs. With one seed there are
+none, and nothing is ordered. A factor is not told where its term changes the loss over the measured
+sizes by less than the law's residual: any number would fit.
 
 Exit codes: those of the report."""
 
@@ -30,7 +31,9 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize
 
+from fp8lab_analysis.claims import ALPHA
 from fp8lab_analysis.hdf5 import InputError
+from fp8lab_analysis.inference import jackknife_half_width
 from fp8lab_analysis.isolation import ReadFailure, load_study_apart
 from fp8lab_analysis.report import Parser, write_json
 from fp8lab_analysis.runs import Run
@@ -39,8 +42,6 @@ from fp8lab_analysis.study import Study
 
 LEAST_SIZES = 2  # different N, and different D: fewer tell nothing of an exponent
 CONSTANTS = 5
-COVERED = (2.5, 97.5)  # percentiles
-LEAST_FITS = 20  # resampled fits without which percentiles say nothing
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Worth:
     seeds: int
     eff_n: float | None  # None: not told
     eff_d: float | None
-    eff_n_interval: tuple[float, float] | None  # None: one seed, or too few fits
+    eff_n_interval: tuple[float, float] | None  # None: as in `_half_widths`
     eff_d_interval: tuple[float, float] | None
     rms: float  # of the residuals of log L
 
@@ -167,13 +168,40 @@ def check_sizes(recipe: str, points: Sequence[Point], least: int) -> None:
         )
 
 
-def _resampled(points: Sequence[Point], seeds: Sequence[int]) -> list[Point]:
-    return [point for seed in seeds for point in points if point.seed == seed]
+def _without(points: Sequence[Point], seed: int) -> list[Point]:
+    return [point for point in points if point.seed != seed]
 
 
-def worths(
-    points: Sequence[Point], baseline: str, resamples: int, rng: np.random.Generator
-) -> tuple[Law, list[Worth]]:
+def _laws_without(own: Sequence[Point]) -> dict[int, Law]:
+    """The law without each seed; none at all where the others lack a size that it needs."""
+    kept = {seed: _without(own, seed) for seed in sorted({point.seed for point in own})}
+    try:
+        for rest in kept.values():
+            check_sizes("baseline", rest, CONSTANTS)
+    except InputError:
+        return {}
+    return {seed: fit_law(rest) for seed, rest in kept.items()}
+
+
+def _half_widths(law: Law, laws_without: dict[int, Law], runs: Sequence[Point]) -> Array | None:
+    """Of the intervals of log eff_N and log eff_D; None for one seed of the baseline or of the
+    recipe, and where the other seeds lack a size that the fits need."""
+    seeds = {point.seed for point in runs}
+    fewest = min(len(laws_without), len(seeds))
+    if fewest < 2:
+        return None
+    fits = []
+    for seed in sorted(seeds.union(laws_without)):
+        rest = _without(runs, seed)
+        try:
+            check_sizes("recipe", rest, LEAST_SIZES)
+        except InputError:
+            return None
+        fits.append(np.log(fit_worth(laws_without.get(seed, law), rest)[:2]))
+    return jackknife_half_width(np.array(fits), fewest - 1, ALPHA)
+
+
+def worths(points: Sequence[Point], baseline: str) -> tuple[Law, list[Worth]]:
     """The baseline's law and what every other recipe is worth."""
     by_recipe: dict[str, list[Point]] = {}
     for point in points:
@@ -184,36 +212,24 @@ def worths(
         check_sizes(recipe, runs, LEAST_SIZES)
     law = fit_law(own)
     told = told_terms(law, own)
-    seeds = sorted({point.seed for point in points})
-    drawn: dict[str, list[tuple[float, float]]] = {recipe: [] for recipe in by_recipe}
-    for _ in range(resamples if len(seeds) > 1 else 0):
-        chosen = [int(seed) for seed in rng.choice(seeds, size=len(seeds))]
-        try:
-            other = fit_law(check_and(baseline, _resampled(own, chosen), CONSTANTS))
-            for recipe, runs in by_recipe.items():
-                taken = check_and(recipe, _resampled(runs, chosen), LEAST_SIZES)
-                drawn[recipe].append(fit_worth(other, taken)[:2])
-        except InputError:
-            continue  # seeds that have not all sizes
+    laws_without = _laws_without(own)
     found = []
     for recipe, runs in by_recipe.items():
         eff_n, eff_d, rms = fit_worth(law, runs)
-        intervals: list[tuple[float, float] | None] = [None, None]
-        if len(drawn[recipe]) >= LEAST_FITS:
-            low, high = np.percentile(np.array(drawn[recipe]), COVERED, axis=0)
-            intervals = [(float(low[i]), float(high[i])) if told[i] else None for i in range(2)]
-        count = len({run.seed for run in runs})
+        half = _half_widths(law, laws_without, runs)
         values = [value if is_told else None for value, is_told in zip((eff_n, eff_d), told)]
+        intervals: list[tuple[float, float] | None] = [None, None]
+        if half is not None:
+            factors = np.exp(half)
+            intervals = [
+                None if value is None else (float(value / factor), float(value * factor))
+                for value, factor in zip(values, factors)
+            ]
+        count = len({run.seed for run in runs})
         found.append(
             Worth(recipe, len(runs), count, values[0], values[1], intervals[0], intervals[1], rms)
         )
     return law, found
-
-
-def check_and(recipe: str, points: list[Point], least: int) -> list[Point]:
-    """`points`, checked."""
-    check_sizes(recipe, points, least)
-    return points
 
 
 def point_of(run: Run) -> Point:
@@ -245,10 +261,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         description="What recipes are worth in parameters and tokens, from runs of many sizes.",
     )
     parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR|RUN.h5")
-    parser.add_resampling(200, "law and worths")
-    options = parser.parse_args(arguments)
-    parser.check_resampling(options, LEAST_FITS)
-    return options
+    parser.add_json("law and worths")
+    return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -257,8 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         study = load_study_apart(options.inputs, "")
         points, refused = points_of(study)
-        rng = np.random.default_rng(options.seed)
-        law, found = worths(points, study.baseline_recipe, options.resamples, rng)
+        law, found = worths(points, study.baseline_recipe)
     except (InputError, ReadFailure) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1

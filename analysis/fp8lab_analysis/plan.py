@@ -16,27 +16,13 @@ from pathlib import Path
 from fp8lab_analysis import inference
 from fp8lab_analysis.cells import counted
 from fp8lab_analysis.compare import GroupSummary, summarise
-from fp8lab_analysis.hdf5 import read_dataset, reading, texts, to_text
-from fp8lab_analysis.study import Arms, Study, read_design
+from fp8lab_analysis.hdf5 import reading
+from fp8lab_analysis.study import Arms, Comparison, Study, read_comparisons, read_design
 from fp8lab_analysis.verdicts import Design, Kind, measured
 
 PILOT_SEEDS = 4
+SHARED_NOISE = 0.5  # correlation of the gaps of two arms to one baseline
 SAFE = 0.8  # confidence that the floor is not above the one planned with (Browne)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An arm over its seeds, and the baselines that it is compared with."""
-
-    recipe: str
-    label: str
-    arms: list[str]  # names, one a seed
-    baselines: list[str]  # of the same seeds
-
-    @property
-    def seeds(self) -> int:
-        """Pairs that share no run."""
-        return len(set(self.baselines))
 
 
 @dataclass(frozen=True)
@@ -47,11 +33,15 @@ class PlannedStudy:
     design: Design  # `stated` is empty where the file states none
 
     @property
+    def family(self) -> int:
+        """Comparisons that a verdict is corrected over: those that one seed is not all of, as long
+        as there are any."""
+        return sum(item.seeds > 1 for item in self.comparisons) or len(self.comparisons)
+
+    @property
     def level(self) -> float:
         """The level that every comparison is planned at."""
-        return float(
-            inference.step_levels(self.design.alpha, len(self.comparisons), self.design.looks, 1)[0]
-        )
+        return float(inference.step_levels(self.design.alpha, self.family, self.design.looks)[0])
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Floor:
     """The deviation of relative gaps over seeds, a fraction, and what it is known from."""
 
     sd: float
-    df: int  # degrees of freedom
+    df: float  # degrees of freedom
     source: str
 
     @property
@@ -82,33 +72,8 @@ class Need:
 def read_plan(path: Path) -> PlannedStudy:
     """The plan in a study.h5 whose runs need not exist. Throws InputError."""
     with reading(path, "study") as file:
-        arms = Arms(file)
-        recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
-        axes = {
-            to_text(item.attrs["key"]): texts(read_dataset(item), item.name)
-            for item in file["axes"].values()
-        }
-        design = read_design(file) or Design()
-    rows: dict[tuple[str, ...], list[int]] = {}
-    settings = [key for key in axes if key not in ("seed", "recipe")]
-    for row, partner in enumerate(partners):
-        if partner:
-            key = (recipes[row], *(axes[name][row] for name in settings))
-            rows.setdefault(key, []).append(row)
-    alone = [recipe for recipe, *_ in rows]
-    comparisons = []
-    for (recipe, *values), members in rows.items():
-        others = [f"{k.split('.')[-1]} = {v}" for k, v in zip(settings, values) if v]
-        varied = alone.count(recipe) > 1 and others
-        comparisons.append(
-            Comparison(
-                recipe,
-                f"{recipe} ({', '.join(others)})" if varied else recipe,
-                [arms.names[row] for row in members],
-                [partners[row] for row in members],
-            )
-        )
-    return PlannedStudy(comparisons, design)
+        comparisons = read_comparisons(file, Arms(file))
+        return PlannedStudy(comparisons, read_design(file) or Design())
 
 
 def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
@@ -132,8 +97,18 @@ def floors(earlier: Sequence[GroupSummary]) -> dict[str, Floor]:
 
 
 def _pooled(pairs: Sequence[tuple[float, int]], source: str) -> Floor:
-    df = sum(pair[1] for pair in pairs)
-    return Floor(math.sqrt(sum(sd**2 * n for sd, n in pairs) / df), df, source)
+    """The floor of deviations with their degrees of freedom. Arms have their baselines in common:
+    where a run and its baseline scatter alike, gaps of two arms correlate by a half, their
+    variances by a quarter. The degrees of freedom are those of a chi-square that scatters as the
+    mean of such variances does (Satterthwaite, Biometrics Bulletin 2 (1946) 110-114)."""
+    total = sum(n for _, n in pairs)
+    variance = sum(sd**2 * n for sd, n in pairs) / total
+    scatter = sum(
+        min(n, m) * (1.0 if i == j else SHARED_NOISE**2)
+        for i, (_, n) in enumerate(pairs)
+        for j, (_, m) in enumerate(pairs)
+    )
+    return Floor(math.sqrt(variance), total**2 / scatter, source)
 
 
 def needs(plan: PlannedStudy, known: dict[str, Floor]) -> list[Need]:
@@ -164,7 +139,7 @@ def describe(plan: PlannedStudy, study_file: str, earlier: Study | None, source:
     stated = "" if design.stated else " (the study states no [design]; a report takes this one)"
     lines = [
         f"margin {design.margin_text}, error rate {100.0 * design.alpha:g} % over "
-        f"{counted(len(plan.comparisons), 'comparison')} and {counted(design.looks, 'look')}, "
+        f"{counted(plan.family, 'comparison')} and {counted(design.looks, 'look')}, "
         f"power {100.0 * design.power:g} %{stated}"
     ]
     summaries = summarise(earlier) if earlier is not None else []

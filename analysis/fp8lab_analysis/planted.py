@@ -93,10 +93,9 @@ def call(gaps: Array, margin: float, design: Design) -> Called:
     """Judges gaps (samples, arms, seeds) as verdicts do."""
     count, arms = gaps.shape[-1], gaps.shape[-2]
     mean, sd = gaps.mean(axis=-1), sample_sd(np.moveaxis(gaps, -1, 0))
-    one = inference.step_levels(design.alpha, arms, design.looks, 1)
-    two = inference.step_levels(design.alpha, arms, design.looks, 2)
-    equivalent = inference.reject(inference.equivalence_p(mean, sd, count, margin), one)
-    different = inference.reject(inference.difference_p(mean, sd, count), two)
+    levels = inference.step_levels(design.alpha, arms, design.looks)
+    equivalent = inference.reject(inference.equivalence_p(mean, sd, count, margin), levels)
+    different = inference.reject(inference.difference_p(mean, sd, count), levels)
     return Called(equivalent, different & ~equivalent)
 
 

@@ -67,6 +67,10 @@ class Parser(argparse.ArgumentParser):
         """Options of programs that resample, with their default; --json holds `what`."""
         self.add_argument("--resamples", type=int, default=resamples, help=f"default: {resamples}")
         self.add_argument("--seed", type=int, default=1, help="of the draws; default: 1")
+        self.add_json(what)
+
+    def add_json(self, what: str) -> None:
+        """--json, which holds `what`."""
         self.add_argument("--json", type=Path, metavar="FILE", help=f"{what}, for a machine")
 
     def check_resampling(self, options: argparse.Namespace, least: int) -> None:

@@ -80,6 +80,30 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """An arm over its seeds, and the baselines that it is compared with, as a study file lists
+    them."""
+
+    recipe: str
+    label: str
+    arms: list[str]  # names, one a seed
+    baselines: list[str]  # of the same seeds
+
+    @property
+    def seeds(self) -> int:
+        """Pairs that share no run."""
+        return len(set(self.baselines))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The run files of a comparison over two or more seeds; they need not be there."""
+
+    arms: frozenset[Path]
+    baselines: frozenset[Path]
+
+
+@dataclass(frozen=True)
 class Study:
     """All runs of a report, grouped and paired."""
 
@@ -92,6 +116,8 @@ class Study:
     meta: dict[str, str] = field(default_factory=dict)
     design: Design = Design()
     awaited: int = 0  # arms that a study file lists and that have no run file yet
+    missing: int = 0  # arms that a study file lists and that have no run file
+    planned: frozenset[Planned] = frozenset()  # comparisons that a study file lists
 
     @property
     def runs(self) -> list[Run]:
@@ -205,6 +231,8 @@ class _Source:
     meta: dict[str, str] = field(default_factory=dict)
     design: Design | None = None  # as the study file states it
     awaited: int = 0  # arms without a run file that are not complete by it
+    missing: int = 0  # arms without a run file
+    planned: list[Planned] = field(default_factory=list)
 
 
 Opening = Callable[[Path], None]  # told of each file before it is opened
@@ -262,6 +290,38 @@ def _declared(
     }
 
 
+def read_comparisons(file: h5py.File, arms: Arms) -> list[Comparison]:
+    """What a study file compares: arms of one recipe whose settings differ in the seed alone.
+    Throws Damage."""
+    recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
+    axes = {}
+    for item in file["axes"].values() if "axes" in file else ():
+        column = texts(read_dataset(item), item.name)
+        if len(column) != len(arms.names):
+            raise Damage(f"{item.name} has another length than /arms/name")
+        axes[to_text(item.attrs["key"])] = column
+    rows: dict[tuple[str, ...], list[int]] = {}
+    settings = [key for key in axes if key not in ("seed", "recipe")]
+    for row, partner in enumerate(partners):
+        if partner:
+            key = (recipes[row], *(axes[name][row] for name in settings))
+            rows.setdefault(key, []).append(row)
+    alone = [recipe for recipe, *_ in rows]
+    comparisons = []
+    for (recipe, *values), members in rows.items():
+        others = [f"{k.split('.')[-1]} = {v}" for k, v in zip(settings, values) if v]
+        varied = alone.count(recipe) > 1 and others
+        comparisons.append(
+            Comparison(
+                recipe,
+                f"{recipe} ({', '.join(others)})" if varied else recipe,
+                [arms.names[row] for row in members],
+                [partners[row] for row in members],
+            )
+        )
+    return comparisons
+
+
 def read_design(file: h5py.File) -> Design | None:
     """What /design states beforehand; None for a study that states nothing. Throws Damage."""
     if "design" not in file:
@@ -309,6 +369,15 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         files = [path.parent / item for item in arms.texts("run_file")]
         complete = dict(zip(arms.names, arms.flags("complete")))
         declared = _declared(arms, files, schema, meta.get("baseline", ""))
+        file_of = {name: item.resolve() for name, item in zip(arms.names, files)}
+        planned = [
+            Planned(
+                frozenset(file_of[name] for name in comparison.arms),
+                frozenset(file_of[name] for name in comparison.baselines),
+            )
+            for comparison in read_comparisons(file, arms)
+            if comparison.seeds > 1
+        ]
         design = read_design(file)
         there = [item.exists() for item in files]
     missing = [name for name, found in zip(arms.names, there) if not found]
@@ -328,6 +397,8 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         meta=meta,
         design=design,
         awaited=sum(1 for name in missing if not complete[name]),
+        missing=len(missing),
+        planned=planned,
     )
 
 
@@ -422,4 +493,6 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         meta=meta,
         design=design,
         awaited=sum(source.awaited for source in sources),
+        missing=sum(source.missing for source in sources),
+        planned=frozenset(item for source in sources for item in source.planned),
     )

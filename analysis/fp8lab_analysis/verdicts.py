@@ -13,7 +13,8 @@ A verdict compares an arm with the baseline over paired seeds, by the tests of i
 No gap is zero and beyond the margin at once, so that within an arm the steps share no error rate.
 Over the arms each is corrected on its own: that any arm is called equivalent whose gap is at the
 margin or beyond has at most the chance alpha, at all looks together, and so has that any arm is
-called worse or better whose gap is zero. Diverged arms stay in the number of arms."""
+called worse or better whose gap is zero. Diverged arms stay in the number of arms, and so do those
+that a study lists and whose runs are not there yet."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Design:
     margin: float = 0.005  # relative: fraction of the baseline's loss
     alpha: float = 0.05  # chance of a false claim, over all arms and looks
     power: float = 0.9
-    looks: int = 1  # times that the study is judged, after equal numbers of seeds
+    looks: int = 1  # times that the study is judged
     stated: str = ""  # UTC; empty: not stated beforehand
 
     def problem(self) -> str:
@@ -83,7 +84,7 @@ class Evidence:
     gaps: Sequence[float]  # relative and paired (inference.relative_gaps); NaN: no finite pair
     diverged: Sequence[bool]
     twins_diverged: Sequence[bool]
-    distinct_twins: int  # baseline runs behind the pairs
+    distinct_twins: int  # baseline runs behind the pairs; those with the same losses are one
     is_baseline: bool = False
 
     @property
@@ -177,13 +178,23 @@ class Verdict:
             return f"No verdict: {self._missing()}"
         return "Baseline"
 
+    @property
+    def _to_differ(self) -> bool:
+        """True where more seeds are not likely to show equivalence: the gap has to be told from
+        zero."""
+        beyond = abs(self.gap.mean) >= self.design.margin
+        return beyond or (self.seeds_needed is not None and self.seeds_needed <= self.seeds)
+
+    @property
+    def seeds_to_settle(self) -> int | None:
+        """Seeds in all that settle an open verdict; None beyond 10000."""
+        return self.seeds_to_differ if self._to_differ else self.seeds_needed
+
     def _need(self) -> str:
         """What would settle an open verdict, and what is known of it already."""
-        what, need = self.design.margin_text, self.seeds_needed
-        beyond = abs(self.gap.mean) >= self.design.margin
-        if beyond or (need is not None and need <= self.seeds):
-            # More seeds are not likely to show equivalence: the gap has to be told from zero.
-            what, need = f"to tell {self.gap_text} from no gap", self.seeds_to_differ
+        what, need = self.design.margin_text, self.seeds_to_settle
+        if self._to_differ:
+            what = f"to tell {self.gap_text} from no gap"
         number = f"about {need}" if need else f"more than {inference.MOST_SEEDS}"
         known = f"not worse by {self.design.margin_text} ({self.design.confidence_text})"
         return f"{what} needs {number} seeds" + (f"; {known}" if self.not_worse else "")
@@ -225,28 +236,28 @@ def measured(value: float, error: float = math.nan) -> str:
     return text.replace("-", "−")
 
 
-def judge(arms: Sequence[Evidence], design: Design) -> list[Verdict]:
+def judge(arms: Sequence[Evidence], design: Design, awaited: int = 0) -> list[Verdict]:
     """The verdict on every arm of a study, corrected over those of the family
-    (`Evidence.in_family`) and over the looks that the design states."""
+    (`Evidence.in_family`), `awaited` more that cannot be tested yet, and the looks that the design
+    states."""
     plain = [_untested(arm, design) for arm in arms]
     family = [row for row, arm in enumerate(arms) if arm.in_family]
     tested = [row for row in family if arms[row].kind is None]
-    p_equivalent = np.ones(len(family))  # of a diverged arm no claim can be made
-    p_different = np.ones(len(family))
+    p_equivalent = np.ones(len(family) + awaited)  # of a diverged arm no claim can be made
+    p_different = np.ones(p_equivalent.size)
     for place, row in enumerate(family):
         if row in tested:
             gap, count = plain[row].gap, plain[row].seeds
             p_equivalent[place] = inference.equivalence_p(gap.mean, gap.sd, count, design.margin)
             p_different[place] = inference.difference_p(gap.mean, gap.sd, count)
-    one = inference.step_levels(design.alpha, len(family), design.looks, 1)
-    two = inference.step_levels(design.alpha, len(family), design.looks, 2)
+    levels = inference.step_levels(design.alpha, p_equivalent.size, design.looks)
     tests = _Tests(
-        equivalent=inference.reject(p_equivalent, one),
-        different=inference.reject(p_different, two),
+        equivalent=inference.reject(p_equivalent, levels),
+        different=inference.reject(p_different, levels),
         equivalence_p=p_equivalent,
         difference_p=p_different,
-        equivalence_level=inference.decided_at(p_equivalent, one),
-        difference_level=inference.decided_at(p_different, two),
+        equivalence_level=inference.decided_at(p_equivalent, levels),
+        difference_level=inference.decided_at(p_different, levels),
     )
     results = list(plain)
     for place, row in enumerate(family):

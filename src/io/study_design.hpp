@@ -11,7 +11,7 @@ struct StudyDesign {
   double margin = 0.005;   ///< fraction of the baseline's loss within which an arm is equivalent
   double alpha = 0.05;     ///< chance of a false verdict, over all arms and looks
   double power = 0.9;      ///< chance of the verdict that is true
-  std::int64_t looks = 1;  ///< times that the study is judged, after equal numbers of seeds
+  std::int64_t looks = 1;  ///< times that the study is judged
   bool operator==(const StudyDesign&) const = default;
 };
 

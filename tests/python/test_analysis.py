@@ -222,6 +222,7 @@ def test_loose_runs_are_compared_with_a_baseline_of_a_study(example: Path, tmp_p
             kept = file[f"arms/{name}"][...][rows]
             del file[f"arms/{name}"]
             file[f"arms/{name}"] = kept
+        del file["axes"]
     loose = tmp_path / "infir2-seed2" / "run.h5"
     assert pairs_of(study.load_study([tmp_path, loose]))["infir2-seed2"] == "bf16-seed2"
     assert "infir2-seed2" not in pairs_of(study.load_study([tmp_path]))
@@ -358,6 +359,8 @@ def test_summary_matches_the_numbers_behind_the_example(example: Path) -> None:
     assert found["e5m2_tensor"].verdict.diverged == 2
     assert found["infir2"].matches["sft"].asked == 128
     assert found["infir2"].matches["sft"].correct == 2 * round(0.616 * 64)
+    # Two seeds answer the same 64 problems: the interval is that of 39 of 64.
+    assert found["infir2"].matches["sft"].interval == pytest.approx(stats.wilson_interval(39, 64))
 
 
 def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> None:
@@ -371,6 +374,34 @@ def test_operand_means_are_taken_over_tensors_steps_and_seeds(example: Path) -> 
     assert operand.sqnr_db.sd == pytest.approx(np.std(per_seed, ddof=1))
     assert operand.quantized
     assert not summaries_of(example)["bf16"].operands["fprop.x"].quantized
+
+
+def test_a_baseline_that_diverged_is_none_after_any_stage(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        for recipe in ("bf16", "infir2"):
+            path = write_run(tmp_path / f"{recipe}-{seed}", recipe, seed)
+            if recipe == "bf16" and seed == 2:
+                with h5py.File(path, "a") as file:
+                    file["metrics/loss"][-15:] = 9.0  # ran away, and every number is finite
+    found = summaries_of(tmp_path)["infir2"]
+    kinds = {item.kind.value for item in (found.verdict, *found.verdicts_after.values()) if item}
+    assert kinds == {"no baseline"} and len(found.verdicts_after) == 3
+
+
+def test_seeds_that_change_nothing_are_no_pairs(tmp_path: Path) -> None:
+    """One run of each recipe, executed for three seeds that nothing depends on."""
+    for seed in (1, 2, 3):
+        for recipe in ("bf16", "infir2"):
+            path = write_run(tmp_path / f"{recipe}-{seed}", recipe, seed)
+            if seed > 1:
+                with h5py.File(path, "a") as file, h5py.File(
+                    tmp_path / f"{recipe}-1" / "run.h5"
+                ) as first:
+                    for name in ("metrics/loss", "eval/loss"):
+                        file[name][...] = first[name][...]
+    found = summaries_of(tmp_path)["infir2"]
+    assert found.verdict.kind.value == "not ordered"
+    assert "share a baseline run" in found.verdict.sentence
 
 
 def test_each_evaluated_stage_is_judged(tmp_path: Path) -> None:

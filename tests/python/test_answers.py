@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import h5py
@@ -94,6 +95,34 @@ def test_what_is_shown_to_hold_may_be_used(tmp_path: Path) -> None:
     ((kind, text),) = told(study.load_study([tmp_path]))["May I use it?"]
     assert kind == "good"
     assert text == "Yes, infir2 (+0.012 %): shown to be not worse than bf16 by 0.5 % (95 %)."
+
+
+def test_runs_that_lack_are_told_on_the_first_screen(tmp_path: Path) -> None:
+    example(tmp_path, "bf16", "infir2", "te_current", "e5m2_tensor", seeds=(1, 2, 3))
+    assert "the last word" not in str(told(study.load_study([tmp_path])))  # what diverged ended
+    shutil.rmtree(tmp_path / "infir2-seed3")
+    with h5py.File(tmp_path / "te_current-seed2" / "run.h5", "a") as file:
+        del file["complete"]
+        make_example_run.add(file, "complete", np.zeros(0, dtype=np.uint64), "hash")
+    kind, text = told(study.load_study([tmp_path]))["May I use it?"][-1]
+    assert kind == "caution"
+    assert text == "Not the last word: 1 run not complete, 1 run not there."
+
+
+def test_an_open_arm_is_settled_by_seeds_that_it_does_not_have(tmp_path: Path) -> None:
+    for seed in range(1, 5):
+        for number, recipe in enumerate(("bf16", "infir2")):
+            path = tmp_path / f"{number}-{recipe}-{seed}" / "run.h5"
+            make_example_run.write_run(path, RECIPES[recipe], seed)
+            with h5py.File(path, "a") as file:
+                file["meta"].attrs["config_text"] = f'recipe = "{recipe}"\nseed = {seed}\n'
+                make_example_run.seal_meta(file)
+                file["eval/loss"][...] = 1.0 + number * (0.006 + 0.0035 * (-1) ** (seed // 2))
+    found = study.load_study([tmp_path])
+    verdict = compare.summarise(found)[1].verdict
+    assert verdict.seeds_needed != verdict.seeds_to_differ is not None  # beyond the margin
+    (sentence,) = told(found)["May I use it?"]
+    assert f"about {verdict.seeds_to_differ} seeds would settle it" in sentence[1]
 
 
 def test_one_seed_and_nothing_broken(tmp_path: Path) -> None:

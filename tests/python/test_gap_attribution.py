@@ -194,6 +194,22 @@ def test_a_seed_that_broke_is_not_left_out(twins: dict[int, Run]) -> None:
     assert "Diverged, and so without a number: te_delayed (exact storage)" in finding.text
 
 
+@pytest.mark.parametrize("exact", ["storage", "all but storage"])
+def test_a_seed_that_is_missing_is_told(twins: dict[int, Run], exact: str) -> None:
+    whole = made(twins, gaps_of_arms())
+    runs = [r for r in whole.runs if r.name != f"te_delayed-1-{exact}-2"]
+    assert len(runs) == len(whole.runs) - 1
+    groups = group_runs(runs, whole.pairings)
+    found = split(dataclasses.replace(whole, groups=groups))
+    storage = part(found, "storage")
+    assert not (storage.left_out if exact == "storage" else storage.alone).known
+    assert (storage.alone if exact == "storage" else storage.left_out).known
+    assert found.lacking == [f"te_delayed (exact {exact})"] and found.diverged == []
+    (finding,) = attribution_findings([found])
+    assert f"seed, and so without a number: te_delayed (exact {exact})" in finding.text
+    assert not split(whole).lacking
+
+
 def test_figure_and_table_hold_the_numbers(twins: dict[int, Run], tmp_path: Path) -> None:
     study = made(twins, gaps_of_arms())
     summaries = compare.summarise(study)

@@ -4,6 +4,7 @@ tables, and scipy where it has the same thing."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -189,33 +190,32 @@ def test_seeds_for_a_margin_are_the_fewest() -> None:
     assert inference.seeds_for_margin(0.005, 0.0, 0.05, 0.9) == 2
 
 
-def test_look_levels_are_those_of_pocock() -> None:
-    # Jennison and Turnbull, Group Sequential Methods, table 2.1: C_P(K, alpha), two-sided.
-    table = {
-        (2, 0.01): 2.772,
-        (2, 0.05): 2.178,
-        (3, 0.05): 2.289,
-        (5, 0.05): 2.413,
-        (10, 0.05): 2.555,
-        (5, 0.1): 2.122,
-    }
-    for (looks, alpha), boundary in table.items():
-        level = inference.look_level(alpha, looks, 2)
-        assert stats.norm.isf(level / 2.0) == pytest.approx(boundary, abs=6e-4)
-    assert inference.look_level(0.03, 1, 1) == inference.look_level(0.03, 1, 2) == 0.03
-    for sides in (1, 2):  # more than Bonferroni gives, less than no correction
-        assert 0.05 / 4 < inference.look_level(0.05, 4, sides) < 0.05
+@pytest.mark.parametrize("counts", [(2, 4, 6, 8), (2, 3, 20), (8, 16, 24, 32), range(2, 21, 2)])
+def test_looks_of_t_tests_hold_their_level(counts: Sequence[int]) -> None:
+    """One- and two-sided tests of no gap at every look, Student's ratio written out."""
+    trials = 100_000
+    gaps: Array = np.random.default_rng(7).normal(size=(trials, max(counts)))
+    level = inference.look_level(0.05, len(counts))
+    above, either = np.zeros((2, trials), dtype=np.bool_)
+    for count in counts:
+        seen = gaps[:, :count]
+        ratio = seen.mean(axis=1) * math.sqrt(count) / seen.std(axis=1, ddof=1)
+        above |= ratio >= stats.t.isf(level, count - 1)
+        either |= np.abs(ratio) >= stats.t.isf(level / 2.0, count - 1)
+    room = 3.0 * math.sqrt(0.05 * 0.95 / trials)
+    assert 0.02 < above.mean() <= 0.05 + room and 0.02 < either.mean() <= 0.05 + room
 
 
-def test_one_sided_looks_share_out_their_level() -> None:
-    steps = np.random.default_rng(7).normal(size=(200_000, 4)).cumsum(axis=1)
-    boundary = stats.norm.isf(inference.look_level(0.05, 4, 1))
-    crossed = (steps > boundary * np.sqrt(np.arange(1, 5))).any(axis=1)
-    assert float(crossed.mean()) == pytest.approx(0.05, abs=4.0 * math.sqrt(0.05 / 200_000))
+def test_the_jackknife_of_a_mean_is_the_interval_of_student() -> None:
+    values = np.random.default_rng(4).normal(size=(5, 2))
+    without = np.array([np.delete(values, row, axis=0).mean(axis=0) for row in range(5)])
+    half = inference.jackknife_half_width(without, 4, 0.05)
+    own = [inference.half_width(sd, 5, 0.05) for sd in values.std(axis=0, ddof=1)]
+    assert half == pytest.approx(own)
 
 
 def test_holm_by_hand() -> None:
-    levels = inference.step_levels(0.05, 4, 1, 2)
+    levels = inference.step_levels(0.05, 4, 1)
     assert levels == pytest.approx([0.0125, 0.05 / 3.0, 0.025, 0.05])
     p_values = [0.01, 0.04, 0.03, 0.005]  # 0.005 and 0.01 pass; 0.03 is above 0.025 and stops
     assert inference.reject(p_values, levels).tolist() == [True, False, False, True]
@@ -226,12 +226,12 @@ def test_holm_by_hand() -> None:
     assert inference.reject([0.0125, 0.01, 0.04, 0.02], levels).all()
     batch = np.array([p_values, [0.013, 0.02, 0.014, 0.013]])
     assert inference.reject(batch, levels).sum(axis=1).tolist() == [2, 0]
-    assert inference.step_levels(0.05, 2, 2, 2)[1] == inference.look_level(0.05, 2, 2)
+    assert inference.step_levels(0.05, 2, 2)[1] == 0.05 / 2
 
 
 def test_the_level_of_a_decision_agrees_with_it() -> None:
     p_values = np.random.default_rng(8).beta(0.3, 3.0, (300, 6))
-    levels = inference.step_levels(0.05, 6, 3, 1)
+    levels = inference.step_levels(0.05, 6, 3)
     rejected = inference.reject(p_values, levels)
     assert 0.2 < rejected.mean() < 0.8
     assert ((p_values <= inference.decided_at(p_values, levels)) == rejected).all()
@@ -245,6 +245,6 @@ def test_family_wise_error_of_the_difference() -> None:
     gaps: Array = rng.normal(size=(8, trials, 7)) - rng.normal(size=(8, trials, 1))
     p_values = inference.difference_p(gaps.mean(axis=0), sample_sd(gaps), 8)
     bound = 0.05 + 3.0 * math.sqrt(0.05 * 0.95 / trials)
-    corrected = inference.reject(p_values, inference.step_levels(0.05, 7, 1, 2)).any(axis=1)
+    corrected = inference.reject(p_values, inference.step_levels(0.05, 7, 1)).any(axis=1)
     assert 0.02 < corrected.mean() <= bound
     assert (p_values <= 0.05).any(axis=1).mean() > 0.15  # what the correction is for

@@ -6,12 +6,13 @@ import os
 import subprocess
 from pathlib import Path
 
+import h5py
 import make_example_run
 import numpy as np
 import pytest
 from make_example_run import StatedDesign, SyntheticRecipe
 
-from fp8lab_analysis import inference, report
+from fp8lab_analysis import inference, plan, report
 from fp8lab_analysis.compare import summarise
 from fp8lab_analysis.plan import describe, floors, needs, read_plan
 from fp8lab_analysis.study import load_study
@@ -65,7 +66,21 @@ def test_more_arms_and_looks_need_more(tmp_path: Path) -> None:
         )
     )
     assert two.level == pytest.approx(0.05 / 2) and three.level == pytest.approx(0.05 / 3)
-    assert looks.level == pytest.approx(inference.look_level(0.025, 3, 1)) and looks.level < 0.025
+    assert looks.level == pytest.approx(0.025 / 3) and looks.level < 0.025
+
+
+def test_an_arm_of_one_seed_takes_no_part_in_the_correction(tmp_path: Path) -> None:
+    path = planned(tmp_path / "plan", RECIPES, 3, StatedDesign())
+    with h5py.File(path, "a") as file:  # te_current has the baseline of seed 1 alone
+        names = zip(file["arms/name"][...], file["arms/baseline_arm"][...])
+        file["arms/baseline_arm"][...] = [
+            b"bf16-seed1" if arm.startswith(b"te_") else twin for arm, twin in names
+        ]
+    plan = read_plan(path)
+    assert [item.seeds for item in plan.comparisons] == [3, 1] and plan.level == 0.05
+    assert "5 % over 1 comparison and 1 look" in describe(plan, "s.toml", None, "")[0]
+    alone = read_plan(planned(tmp_path / "alone", RECIPES, 1, StatedDesign()))
+    assert alone.level == 0.05 / 2
 
 
 def test_a_recipe_without_runs_gets_the_floor_of_all(tmp_path: Path) -> None:
@@ -73,7 +88,9 @@ def test_a_recipe_without_runs_gets_the_floor_of_all(tmp_path: Path) -> None:
     known = floors(summarise(load_study([tmp_path / "pilot"])))
     assert set(known) == {"infir2", "te_current", ""}
     mean_square = (known["infir2"].sd ** 2 + known["te_current"].sd ** 2) / 2.0
-    assert known[""].sd == pytest.approx(mean_square**0.5) and known[""].df == 4
+    assert known[""].sd == pytest.approx(mean_square**0.5)
+    # Two variances of two degrees of freedom that correlate by a quarter: 4^2 / (2 + 2 + 2 * 0.5).
+    assert known[""].df == pytest.approx(3.2)
     plan = read_plan(planned(tmp_path / "plan", (BF16, INFIR2, NEW), 4, StatedDesign()))
     own, other = needs(plan, known)
     assert own.floor == known["infir2"] and own.floor.source == "3 seeds"
@@ -135,6 +152,15 @@ def test_the_limit_of_a_deviation_from_the_table_of_chi_square() -> None:
     factor = inference.deviation_limit(1.0, 3, 0.8)
     share = float(np.mean(draws * factor >= 1.0))
     assert share == pytest.approx(0.8, abs=3.0 * (0.16 / 20000) ** 0.5)
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(2, 3), (7, 3), (4, 8)])
+def test_the_floor_of_arms_that_share_baselines_is_safe(arms: int, seeds: int) -> None:
+    rng, trials = np.random.default_rng(3), 4000
+    gaps = rng.normal(size=(trials, arms, seeds)) - rng.normal(size=(trials, 1, seeds))
+    deviations = gaps.std(axis=2, ddof=1) / 2.0**0.5  # the true one is 1
+    pooled = [plan._pooled([(sd, seeds - 1) for sd in row], "") for row in deviations]
+    assert 0.78 < np.mean([floor.safe >= 1.0 for floor in pooled]) < 0.88
 
 
 # --- the command ----------------------------------------------------------------------------------

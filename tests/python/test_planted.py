@@ -102,15 +102,15 @@ def test_one_test_in_the_place_of_two_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_arms_without_correction_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def same(alpha: float, arms: int, looks: int, sides: int) -> object:
-        return np.full(arms, inference.look_level(alpha, looks, sides))
+    def same(alpha: float, arms: int, looks: int) -> object:
+        return np.full(arms, inference.look_level(alpha, looks))
 
     monkeypatch.setattr(inference, "step_levels", same)
     assert "8: any of 7 false equivalent, all at the margin" in outside(normal())
 
 
 def test_looks_without_correction_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "look_level", lambda alpha, looks, sides: alpha)
+    monkeypatch.setattr(inference, "look_level", lambda alpha, looks: alpha)
     assert outside(normal(), "looks") == {
         "16: false equivalent, any of 4 looks",
         "16: false worse or better, any of 4 looks",
@@ -222,7 +222,7 @@ def test_program_prints_rates_and_writes_them(pairs: Path, tmp_path: Path) -> No
 def test_program_exits_with_3_for_rates_outside(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inference, "look_level", lambda alpha, looks, sides: alpha)
+    monkeypatch.setattr(inference, "look_level", lambda alpha, looks: alpha)
     assert planted.main(["--resamples", "2000"]) == 3
     text = capsys.readouterr().out
     assert "OUTSIDE" in text and "2 outside what is allowed" in text

@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import math
 import re
+import shutil
 from pathlib import Path
 
 import h5py
@@ -209,10 +210,9 @@ def test_looks_are_corrected() -> None:
     looked = dataclasses.replace(STATED, looks=3)
     found = verdict_on(*gaps, design=looked)
     assert found.kind is Kind.INCONCLUSIVE
-    level = inference.look_level(0.05, 3, 2)
+    level = 0.05 / 3
     assert found.half_width == pytest.approx(inference.half_width(found.gap.sd, 4, level))
-    one_sided = inference.look_level(0.05, 3, 1)
-    assert found.seeds_needed == inference.seeds_for_margin(0.005, found.gap.sd, one_sided, 0.9)
+    assert found.seeds_needed == inference.seeds_for_margin(0.005, found.gap.sd, level, 0.9)
 
 
 def test_numbers_have_the_digits_of_their_error() -> None:
@@ -287,6 +287,31 @@ def test_first_page_says_the_verdicts(example: Path) -> None:
     assert "5 % over 3 arms and 1 look (stated 2026-01-02T03:04:05Z)" in text
     assert "alike (e4m3fn 1x128 pow2), at 0.25 scale bits per element: shown to be not" in text
     assert "not stated beforehand" not in text
+
+
+def test_arms_whose_runs_are_not_there_stay_in_the_correction(tmp_path: Path) -> None:
+    recipes = [RECIPES[0], *(dataclasses.replace(RECIPES[2], name=f"r{i}") for i in range(4))]
+    make_example_run.make_example(tmp_path, recipes, (1, 2, 3), StatedDesign())
+    whole = summaries_of(tmp_path)
+    assert [s.verdict.arms for s in whole.values()] == [0, 4, 4, 4, 4]
+    for seed in (1, 2, 3):  # no run of one arm, one of another
+        shutil.rmtree(tmp_path / f"r3-seed{seed}")
+        if seed > 1:
+            shutil.rmtree(tmp_path / f"r2-seed{seed}")
+    found = summaries_of(tmp_path)
+    assert [s.verdict.arms for s in found.values()] == [0, 4, 4, 0]
+    assert found["r2"].verdict.kind is Kind.NOT_ORDERED
+    deviation = found["r0"].verdict.gap.sd
+    assert found["r0"].verdict.half_width in (
+        inference.half_width(deviation, 3, 0.05 / left) for left in (4, 3)
+    )
+    assert "5 % over 4 arms" in told(tmp_path)
+    with h5py.File(tmp_path / "study.h5", "a") as file:  # listed for one seed: never tested
+        file["arms/baseline_arm"][...] = [
+            name if not name or not arm.startswith(b"r3") else b"bf16-seed1"
+            for arm, name in zip(file["arms/name"][...], file["arms/baseline_arm"][...])
+        ]
+    assert [s.verdict.arms for s in summaries_of(tmp_path).values()] == [0, 3, 3, 0]
 
 
 def test_without_a_stated_margin_the_page_says_so(example: Path, tmp_path: Path) -> None:
