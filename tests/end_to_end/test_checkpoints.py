@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import signal
@@ -38,6 +39,8 @@ sequence_length = 32
 learning_rate.warmup_steps = 1
 data.problems = 50
 """
+# Heaps of threads, and what malloc keeps of what was freed, would fill a small space of addresses.
+HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 FULL = "checkpoint.safetensors: cannot write: File too large\n"
 
 
@@ -60,6 +63,7 @@ def started(words: list[str], space: int = resource.RLIM_INFINITY) -> subprocess
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **HEAP},
         preexec_fn=before,
     )
 
@@ -142,7 +146,7 @@ def test_little_memory_makes_the_steps_wait(tmp_path: Path, whole: dict[str, lis
     """The plan says so, and the run is the same."""
     words = words_of(tmp_path, 5, "run")
     assert ", copied on the host and written beside the steps\n" in succeeded(*words, "--dry-run")
-    space = space_to_start() + (512 << 20)
+    space = space_to_start() + (560 << 20)
     said = []
     for more in (["--dry-run"], []):
         process = started(words + more, space=space)
