@@ -53,17 +53,17 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
     throw Error(fmt::format("{}: --batch {}: accepted: 1 to {}", command, batch, kMostSteps));
   }
   ModelSource model = open_model(path);
-  if (model.checkpoint.empty()) {
+  if (model.checkpoint == nullptr) {
     throw Error(fmt::format("{}: {} is neither a run with a checkpoint nor a checkpoint of one",
                             command, path));
   }
   if (model.run_config.empty()) {
     throw Error(fmt::format("{}: no run.h5 lies beside {}, which says what the run trains on",
-                            command, model.checkpoint.string()));
+                            command, model.checkpoint->path()));
   }
-  if (read_checkpoint(model.checkpoint).identity != hash_of(model.identity)) {
+  if (read_checkpoint(*model.checkpoint).identity != hash_of(model.identity)) {
     throw Error(fmt::format("{}: {} is a checkpoint of another run than the run.h5 beside it",
-                            command, model.checkpoint.string()));
+                            command, model.checkpoint->path()));
   }
   std::vector<Assignment> assignments;
   if (values.count("backend") != 0) {

@@ -110,9 +110,9 @@ bool CompareReport::add_side(const char* name, const RecordedRun& run,
 void CompareReport::add(const StartPoint& start, const ExecutedAgain& again,
                         const FileComparison& files) {
   fmt::print("executed again from {}\n",
-             start.checkpoint.empty()
+             start.checkpoint == nullptr
                  ? "the beginning"
-                 : fmt::format("{}, step {}", start.checkpoint.string(), start.position.step));
+                 : fmt::format("{}, step {}", start.checkpoint->path(), start.position.step));
   json_["start_step"] = start.position.step;
   json_["located"] = cli::to_json(again.difference);
   fmt::print("{}", describe(again.difference, "A", "B"));

@@ -83,9 +83,9 @@ namespace {
 StageRecipe last_recipe(const ModelSource& source, const RunConfig& run) {
   const StageConfig& stage = last_stage(run);
   std::size_t index = recipe_of_step(stage, stage.steps, false);
-  if (!source.checkpoint.empty() && !source.run_config.empty()) {
-    const RunPosition position = read_checkpoint(source.checkpoint).position;
-    check_position(position, run, source.checkpoint.string());
+  if (source.checkpoint != nullptr && !source.run_config.empty()) {
+    const RunPosition position = read_checkpoint(*source.checkpoint).position;
+    check_position(position, run, source.checkpoint->path());
     const bool is_last = position.stage + 1 == static_cast<std::int64_t>(run.stages.size());
     if (is_last) index = static_cast<std::size_t>(position.recipe);
   }
@@ -121,8 +121,8 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const 
 std::unique_ptr<Transformer> LoadedModel::make_transformer(Purpose purpose) const {
   auto transformer = std::make_unique<Transformer>(*backend_, *parameters_, parameters_->model(),
                                                    recipe_, shape_, purpose);
-  if (!checkpoint_.empty()) {
-    load_quantizer_states(checkpoint_, *backend_, transformer->linears());
+  if (checkpoint_ != nullptr) {
+    load_quantizer_states(*checkpoint_, *backend_, transformer->linears());
   } else if (transformer->has_delayed_scales()) {
     throw Error(
         fmt::format("{}: recipe {} scales by an amax history, which only a checkpoint of "

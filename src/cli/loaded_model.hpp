@@ -41,7 +41,7 @@ class LoadedModel {
   StepContext context() const { return context_; }
 
  private:
-  std::filesystem::path checkpoint_;  ///< or empty
+  OpenCheckpoint checkpoint_;  ///< or null
   std::string source_;
   std::unique_ptr<Backend> backend_;
   Recipe recipe_;

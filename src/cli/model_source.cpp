@@ -33,11 +33,12 @@ fs::path initial_folder(const std::string& config_text) {
   return is_hugging_face_folder(start) ? start : fs::path();
 }
 
-ModelSource open_checkpoint(const fs::path& path) {
+ModelSource open_checkpoint(OpenCheckpoint checkpoint) {
   ModelSource source;
-  source.model = read_checkpoint_model(path);
-  source.tensors = open_checkpoint_tensors(path, *source.model);
-  source.checkpoint = path;
+  const fs::path path = checkpoint->path();
+  source.model = read_checkpoint_model(*checkpoint);
+  source.tensors = open_checkpoint_tensors(checkpoint, *source.model);
+  source.checkpoint = std::move(checkpoint);
   if (const std::optional<RunMeta> run = run_beside(path.parent_path())) {
     source.run_config = run->config_text;
     source.identity = run->identity;
@@ -66,9 +67,10 @@ ModelSource open_model(const std::string& path) {
   const bool directory = is_folder(path);
   ModelSource source;
   if (directory && is_present(fs::path(path) / kCheckpointFile)) {
-    source = open_checkpoint(fs::path(path) / kCheckpointFile);
-  } else if (is_checkpoint(path)) {
-    source = open_checkpoint(path);
+    source =
+        open_checkpoint(std::make_shared<const CheckpointFile>(fs::path(path) / kCheckpointFile));
+  } else if (OpenCheckpoint checkpoint = CheckpointFile::open_if(path)) {
+    source = open_checkpoint(std::move(checkpoint));
   } else {
     source.tensors = open_model_tensors(path);
     const fs::path folder = directory ? fs::path(path) : fs::path(path).parent_path();

@@ -9,6 +9,7 @@
 #include "src/config/config.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/model_tensors.hpp"
+#include "src/train/checkpoint_file.hpp"
 
 namespace fp8lab::cli {
 
@@ -18,7 +19,7 @@ struct ModelSource {
   std::unique_ptr<ModelTensors> tensors;
   std::optional<ModelConfig> model;  ///< nothing for a safetensors file without a config.json
   std::filesystem::path tokenizer;   ///< the Hugging Face folder behind them; or empty
-  std::filesystem::path checkpoint;  ///< the file that holds them, if a run wrote it
+  OpenCheckpoint checkpoint;         ///< the file that holds them, if a run wrote it
   std::string run_config;            ///< TOML of the run beside that file; or empty
   Identity identity;                 ///< of that run; empty without one
 

@@ -97,7 +97,7 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
   std::string text;
   const fs::path& initial = options.init_from.empty() ? config.init_from : options.init_from;
   if (!initial.empty()) {
-    open_weights(initial, config.model, config.growth);
+    open_initial_state(initial, config.model, config.growth);
     text += fmt::format("initial weights of {}, which fit the model\n", initial.string());
   }
   for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);

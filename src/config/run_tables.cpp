@@ -14,7 +14,8 @@ namespace {
 
 using namespace fields;  // NOLINT: the vocabulary of the tables below
 
-constexpr std::int64_t kMostChunks = 4096;  // that random keys tell apart
+/// Micro-batches, or chunks of the loss, of a step that random keys tell apart.
+constexpr std::int64_t kMostChunks = 4096;
 
 bool is_stage_name(std::string_view name) {
   return !name.empty() && name.find_first_not_of(
@@ -575,13 +576,18 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
   for (const TomlReader& table : document.tables("stages")) {
     const StageConfig& stage = config.stages[index++];
     check_in_model(table, stage, config.model);
+    const std::int64_t micro_batches = stage.batch_sequences / stage.micro_batch_sequences;
+    if (micro_batches > kMostChunks) {
+      table.fail("micro_batch_sequences",
+                 fmt::format("{} makes {} micro-batches of a step; accepted: at most {}",
+                             stage.micro_batch_sequences, micro_batches, kMostChunks));
+    }
     if (config.optimizer.gradients == plain_state(DType::bf16) &&
         stage.micro_batch_sequences != stage.batch_sequences) {
       table.fail("micro_batch_sequences",
                  fmt::format("{} makes {} micro-batches a step, whose gradients are added: "
                              "optimizer.gradients = \"fp32\" goes with it",
-                             stage.micro_batch_sequences,
-                             stage.batch_sequences / stage.micro_batch_sequences));
+                             stage.micro_batch_sequences, micro_batches));
     }
     if (stage.fallback && stage.fallback->when.saturation > 0 &&
         config.logging.statistics_every_steps == 0) {

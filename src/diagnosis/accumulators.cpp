@@ -71,7 +71,7 @@ std::vector<float> evaluate(Backend& backend, const CheckpointedRun& run, const 
         backend, parameters, run.config.model, recipe,
         BatchShape{stage.micro_batch_sequences, stage.sequence_length, run.config.attention},
         Purpose::inference);
-    load_quantizer_states(run.checkpoint, backend, transformer.linears());
+    load_quantizer_states(*run.checkpoint, backend, transformer.linears());
     StepContext context = step.context;
     context.log_statistics = false;
     transformer.load(step.batch);
@@ -121,7 +121,8 @@ std::vector<AccumulatorEvaluation> evaluate_accumulators(
   }
   Parameters parameters(backend, run.config.model, run.config.optimizer,
                         run.recipe.activation_dtype, Purpose::inference);
-  load_weights(run.checkpoint, parameters);
+  load_parameters(*open_checkpoint_tensors(run.checkpoint, run.config.model),
+                  run.checkpoint->path(), parameters);
   std::vector<float> own;
   for (std::size_t i = 0; i < results.size(); ++i) {
     AccumulatorEvaluation& result = results[i];

@@ -80,14 +80,15 @@ class GradientError {
   std::vector<double> gradient(Backend& backend, const Recipe& recipe,
                                const OptimizerConfig& optimizer, bool has_states) {
     Parameters parameters(backend, run_.config.model, optimizer, recipe.activation_dtype);
-    load_weights(run_.checkpoint, parameters);
+    load_parameters(*open_checkpoint_tensors(run_.checkpoint, run_.config.model),
+                    run_.checkpoint->path(), parameters);
     const StageConfig& stage = run_.stage();
     Transformer transformer(
         backend, parameters, run_.config.model, recipe,
         BatchShape{stage.micro_batch_sequences, stage.sequence_length, run_.config.attention});
     if (has_states) {
       if (recipe_.hash == run_.recipe.hash) {
-        load_quantizer_states(run_.checkpoint, backend, transformer.linears());
+        load_quantizer_states(*run_.checkpoint, backend, transformer.linears());
       }
       continue_histories(backend, run_.histories, transformer.linears());
     }

@@ -7,8 +7,7 @@
 
 namespace fp8lab {
 
-CheckpointedRun open_checkpointed_run(const RunConfig& config,
-                                      const std::filesystem::path& checkpoint) {
+CheckpointedRun open_checkpointed_run(const RunConfig& config, OpenCheckpoint checkpoint) {
   if (!config.exact.empty()) {
     throw Error(
         fmt::format("run {} replaces sources of error by exact arithmetic (exact = [...]); "
@@ -17,11 +16,11 @@ CheckpointedRun open_checkpointed_run(const RunConfig& config,
   }
   CheckpointedRun run{config,
                       checkpoint,
-                      read_checkpoint(checkpoint).position,
+                      read_checkpoint(*checkpoint).position,
                       {},
-                      read_amax_histories(checkpoint)};
+                      read_amax_histories(*checkpoint)};
   run.config.memory = {};  // whole tensors are looked at
-  check_position(run.position, config, checkpoint.string());
+  check_position(run.position, config, checkpoint->path());
   run.recipe = load_recipe(run.stage_recipe().name);
   return run;
 }
@@ -61,7 +60,7 @@ CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& ru
       memory(backend, run.config, load_recipe(run.config.recipe)),
       transformer(
           make_transformer(backend, memory.parameters, run.config, run.stage(), run.recipe)) {
-  load_checkpoint(run.checkpoint,
+  load_checkpoint(*run.checkpoint,
                   {backend, memory.parameters, memory.step.scalars, transformer->linears()});
 }
 

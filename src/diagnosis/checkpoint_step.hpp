@@ -19,7 +19,7 @@ namespace fp8lab {
 /// A run of which there is a checkpoint.
 struct CheckpointedRun {
   RunConfig config;
-  std::filesystem::path checkpoint;
+  OpenCheckpoint checkpoint;
   RunPosition position;     ///< of the checkpoint
   Recipe recipe;            ///< at work in the checkpoint
   AmaxHistories histories;  ///< of the checkpoint
@@ -32,10 +32,9 @@ struct CheckpointedRun {
   StageRecipe stage_recipe() const;
 };
 
-/// Reads where `checkpoint`, of a run of `config`, stands. Throws Error for a checkpoint that is
+/// Where `checkpoint`, of a run of `config`, stands. Throws Error for a checkpoint that is
 /// damaged or of another run's stages, and for a run that replaces sources of error.
-CheckpointedRun open_checkpointed_run(const RunConfig& config,
-                                      const std::filesystem::path& checkpoint);
+CheckpointedRun open_checkpointed_run(const RunConfig& config, OpenCheckpoint checkpoint);
 
 /// The first micro-batch of a step, the one whose operands a run measures.
 struct StepBatch {

@@ -20,10 +20,17 @@ BackgroundFile::BackgroundFile(std::filesystem::path path, std::span<std::byte> 
       finish_(std::move(finish)) {
   FP8LAB_ASSERT(!ring_.empty() && ring_.size() % kPiece == 0 && finish_bytes <= kPiece);
   hashing_ = std::jthread([this] { guarded(&BackgroundFile::hash); });
-  writing_ = std::jthread([this] { guarded(&BackgroundFile::write); });
+  try {
+    writing_ = std::jthread([this] { guarded(&BackgroundFile::write); });
+  } catch (...) {
+    abandon();  // the first thread would wait for ever
+    throw;
+  }
 }
 
-BackgroundFile::~BackgroundFile() {
+BackgroundFile::~BackgroundFile() { abandon(); }
+
+void BackgroundFile::abandon() {
   const std::lock_guard lock(mutex_);
   abandoned_ = copied_ < ends_.back();
   changed_.notify_all();

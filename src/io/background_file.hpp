@@ -33,7 +33,8 @@ class BackgroundFile {
 
   /// Begins a file of ends.back() bytes from the author and `finish_bytes` that `finish`, called
   /// by a thread of this, makes. Section i ends before byte ends[i], where the next one begins.
-  /// `ring` begins at a page and must outlive this.
+  /// `ring` begins at a page and must outlive this. Throws std::system_error when the system starts
+  /// no thread.
   BackgroundFile(std::filesystem::path path, std::span<std::byte> ring,
                  std::vector<std::uint64_t> ends, std::size_t finish_bytes, Finish finish);
   /// Waits for the file, or leaves the old one where the author has not given all bytes.
@@ -66,6 +67,8 @@ class BackgroundFile {
   std::span<std::byte> in_ring(std::uint64_t at, std::uint64_t end) const;
   void hash();
   void write();
+  /// Ends the threads, unless the author has given all bytes.
+  void abandon();
   /// Runs the body of a thread; what it throws ends the others.
   void guarded(void (BackgroundFile::*body)());
 

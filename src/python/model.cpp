@@ -75,7 +75,9 @@ class Model {
         backend_(make_backend(backend, threads)),
         session_(*backend_, load_model(source),
                  {load_recipe(recipe), make_optimizer(optimizer), AttentionConfig{}, seed}) {
-    if (is_hugging_face_folder(source)) load_weights(source, session_.parameters());
+    if (!is_hugging_face_folder(source)) return;
+    Parameters& parameters = session_.parameters();
+    load_parameters(*open_initial_state(source, parameters.model()).weights, source, parameters);
   }
 
   /// `dtype` as in a safetensors header; `recipe` empty: nothing is quantized.

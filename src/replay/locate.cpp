@@ -155,8 +155,9 @@ Walk Search::walk(std::size_t side, std::int64_t last) {
       continue;
     }
     walk.last_state = std::move(state);
-    walk.before_last.checkpoint = folder_ / (side == 0 ? "a.safetensors" : "b.safetensors");
-    replay.save(walk.before_last.checkpoint);
+    const std::filesystem::path file = folder_ / (side == 0 ? "a.safetensors" : "b.safetensors");
+    replay.save(file);
+    walk.before_last.checkpoint = std::make_shared<const CheckpointFile>(file);
     walk.before_last.position = replay.position();
     TraceObserver trace(replay.hashes(), replay.places());
     walk.steps.push_back(replay.step(&trace).record);

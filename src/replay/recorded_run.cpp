@@ -35,11 +35,12 @@ ReplaySource replay_source(const RecordedRun& run, const std::string& backend,
 StartPoint latest_start(const RecordedRun& run, std::int64_t step) {
   const std::filesystem::path file = RunDirectory(run.file.parent_path()).checkpoint_file();
   if (!is_file(file)) return {};
-  const CheckpointSummary checkpoint = read_checkpoint(file);
+  auto open = std::make_shared<const CheckpointFile>(file);
+  const CheckpointSummary checkpoint = read_checkpoint(*open);
   if (checkpoint.identity != hash_of(run.data.meta.identity)) return {};
   check_position(checkpoint.position, run.config, file.string());
   if (checkpoint.position.step > step) return {};
-  return {file, checkpoint.position};
+  return {std::move(open), checkpoint.position};
 }
 
 }  // namespace fp8lab

@@ -18,7 +18,7 @@ Replay::Replay(const ReplaySource& source, const StartPoint& start, const Execut
                               source.name, changes));
     }
   }
-  if (!start.checkpoint.empty()) execution_.go_on_from(start.checkpoint, start.position);
+  if (start.checkpoint != nullptr) execution_.go_on_from(start.checkpoint, start.position);
 }
 
 bool Replay::is_complete() const {

@@ -26,7 +26,7 @@ struct ReplaySource {
 
 /// Where to begin: with a checkpoint, or without one at the beginning.
 struct StartPoint {
-  std::filesystem::path checkpoint;
+  OpenCheckpoint checkpoint;
   RunPosition position;
 };
 

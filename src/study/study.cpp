@@ -40,13 +40,17 @@ void keep_stages(const StudyConfig& study, bool shared, RunConfig& config) {
 
 /// Arms that agree in this are compared: seed, data, model, optimizer and schedules. It leaves out
 /// the recipes, the sources of error that a run replaces, and what changes no bit of a run: its
-/// name, what it logs, and the backend, but for the truth path, whose arithmetic is another.
+/// name, what it logs, warns of and computes again, and the backend, but for the truth path, whose
+/// arithmetic is another.
 std::string pairing_key(const RunConfig& config) {
   RunConfig neutral = config;
   neutral.recipe.clear();
   neutral.exact.clear();
   neutral.name.clear();
   neutral.logging = LoggingConfig{};
+  neutral.warnings = WarningsConfig{};
+  neutral.memory = MemoryConfig{};
+  neutral.memory.loss_chunk = config.memory.loss_chunk;  // another sum
   if (neutral.backend != "truth") neutral.backend = RunConfig{}.backend;
   for (StageConfig& stage : neutral.stages) {
     stage.recipe.clear();

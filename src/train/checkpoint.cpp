@@ -11,8 +11,6 @@
 
 #include "src/config/model_table.hpp"
 #include "src/config/stage_recipes.hpp"
-#include "src/io/file_kind.hpp"
-#include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/model/decoder.hpp"
 #include "src/model/growth.hpp"
@@ -23,80 +21,6 @@ namespace fp8lab {
 namespace {
 
 using Metadata = std::map<std::string, std::string>;
-
-constexpr const char* kFamily = "fp8lab-checkpoint-";
-
-bool is_checkpoint(const SafetensorsFile& file) {
-  const auto schema = file.metadata().find("schema");
-  return schema != file.metadata().end() && schema->second.starts_with(kFamily);
-}
-
-std::string field(const Metadata& metadata, const std::string& origin, const std::string& key) {
-  const auto found = metadata.find(key);
-  if (found != metadata.end()) return found->second;
-  throw Error(fmt::format("{}: the checkpoint lacks '{}'", origin, key));
-}
-
-/// A checkpoint with the checksums that its tensors must have.
-class CheckpointFile {
- public:
-  explicit CheckpointFile(const std::filesystem::path& path) : file_(path) {
-    if (!is_checkpoint(file_)) throw Error(file_.path() + ": not a checkpoint of fp8lab");
-    const std::string& schema = file_.metadata().at("schema");
-    if (schema != kCheckpointSchema) {
-      throw Error(
-          fmt::format("{}: schema '{}', accepted '{}': checkpoints of earlier versions "
-                      "have other names of weights; start the run anew",
-                      file_.path(), schema, kCheckpointSchema));
-    }
-    std::vector<TensorHeader> headers;
-    for (const StoredTensor& tensor : file_.tensors()) {
-      if (tensor.name != kCheckpointChecksums) headers.push_back(tensor);
-    }
-    const StoredTensor& stored = file_.at(kCheckpointChecksums);
-    if (stored.type != StoredType::u8 ||
-        stored.data.size() != sizeof(std::uint64_t) * (headers.size() + 1)) {
-      throw Error(file_.path() + ": damaged: its checksums do not fit its tensors");
-    }
-    std::vector<std::uint64_t> hashes(headers.size() + 1);
-    std::memcpy(hashes.data(), stored.data.data(), stored.data.size());
-    if (hashes[0] != checkpoint_header_hash(file_.metadata(), headers)) {
-      throw Error(file_.path() + ": damaged: the header does not have its checksum");
-    }
-    for (std::size_t i = 0; i < headers.size(); ++i) hashes_[headers[i].name] = hashes[i + 1];
-    hash_ = xxh3(stored.data.data(), stored.data.size());
-  }
-
-  const SafetensorsFile& file() const { return file_; }
-  std::uint64_t hash() const { return hash_; }
-
-  std::string field(const std::string& key) const {
-    return fp8lab::field(file_.metadata(), file_.path(), key);
-  }
-
-  /// Calls visit as visit_data does, then compares the checksum.
-  template <class Visit>
-  void read(const StoredTensor& tensor, Visit visit) const {
-    Xxh3Stream stream;
-    visit_data(tensor, 0, tensor.data.size(),
-               [&](std::size_t at, std::span<const std::byte> piece) {
-                 stream.update(piece.data(), piece.size());
-                 visit(at, piece);
-               });
-    if (stream.digest() != hashes_.at(tensor.name)) {
-      throw Error(fmt::format("{}: damaged: tensor '{}' does not have its checksum", file_.path(),
-                              tensor.name));
-    }
-  }
-  void verify(const StoredTensor& tensor) const {
-    read(tensor, [](std::size_t, std::span<const std::byte>) {});
-  }
-
- private:
-  SafetensorsFile file_;
-  std::map<std::string, std::uint64_t> hashes_;
-  std::uint64_t hash_ = 0;
-};
 
 void restore(Backend& backend, const CheckpointFile& file, const std::string& name,
              const TensorView& view) {
@@ -131,18 +55,18 @@ constexpr const char* kDelayed = "delayed/";
 /// The master weights of a checkpoint of `model`.
 class CheckpointTensors : public ModelTensors {
  public:
-  CheckpointTensors(const std::filesystem::path& path, const ModelConfig& model) : file_(path) {
+  CheckpointTensors(OpenCheckpoint file, const ModelConfig& model) : file_(std::move(file)) {
     const Declaration declaration = declaration_of(model);
     for (const ParameterDeclaration& shape : declaration.parameters()) {
-      const StoredTensor& tensor = file_.file().at("weight/" + shape.name);
+      const StoredTensor& tensor = file_->file().at("weight/" + shape.name);
       const bool bf16 = tensor.type == StoredType::bf16;
       const TensorHeader wanted{
           tensor.name, bf16 ? StoredType::bf16 : StoredType::f32, {shape.rows, shape.cols}};
       if (tensor.type != wanted.type || tensor.shape != wanted.shape) {
-        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_.file().path(),
+        throw Error(fmt::format("{}: tensor '{}' is {}, the model needs {}", file_->file().path(),
                                 tensor.name, shape_text(tensor), shape_text(wanted)));
       }
-      file_.verify(tensor);
+      file_->verify(tensor);
       for (WeightPart& part : weight_parts(shape, model)) {
         headers_.push_back({std::move(part.name), tensor.type, std::move(part.shape)});
         places_.push_back({&tensor, part.first});
@@ -160,14 +84,14 @@ class CheckpointTensors : public ModelTensors {
     std::int64_t first;
   };
 
-  CheckpointFile file_;
+  OpenCheckpoint file_;
   std::vector<Place> places_;
 };
 
 /// Numbers from 0 on, with commas between them.
 std::vector<std::int64_t> integers(const Metadata& metadata, const std::string& origin,
                                    const std::string& key) {
-  const std::string text = field(metadata, origin, key);
+  const std::string text = checkpoint_field(metadata, origin, key);
   const char* const end = text.data() + text.size();
   std::vector<std::int64_t> values;
   for (const char* at = text.data();; ++at) {
@@ -205,31 +129,6 @@ std::vector<StreamPosition> parse_streams(const Metadata& metadata, const std::s
   }
   if (at != numbers.size()) throw Error(origin + ": field 'streams' is too long");
   return streams;
-}
-
-AmaxHistories read_histories(const CheckpointFile& file) {
-  AmaxHistories histories;
-  const std::map<std::string, std::int64_t> steps =
-      parse_history_steps(file.file().metadata(), file.file().path());
-  if (steps.empty()) return histories;
-  const Recipe recipe = parse_recipe(file.field("recipe"), file.file().path() + ": recipe");
-  const ModelConfig model = parse_model_table(file.field("model"), file.file().path() + ": model");
-  for (const auto& [name, count] : steps) {
-    const StoredTensor& tensor = file.file().at(kDelayed + name);
-    if (tensor.type != StoredType::f32) {
-      throw Error(fmt::format("{}: tensor '{}' is {}, an F32 one is needed", file.file().path(),
-                              tensor.name, shape_text(tensor)));
-    }
-    const HistoryOwner owner = amax_history_owner(name).value();
-    const LinearRecipe& linear =
-        recipe.for_layer(owner.layer, static_cast<int>(model.num_hidden_layers));
-    AmaxHistory history{linear.slot(owner.slot), {}, count};
-    history.state.resize(static_cast<std::size_t>(tensor.size()));
-    file.verify(tensor);
-    read_elements(tensor, 0, history.state);
-    histories[name] = std::move(history);
-  }
-  return histories;
 }
 
 void refresh_working_copies(Backend& backend, const Parameters& parameters) {
@@ -288,7 +187,7 @@ RunPosition parse_position(const Metadata& metadata, const std::string& origin) 
 std::map<std::string, std::int64_t> parse_history_steps(const Metadata& metadata,
                                                         const std::string& origin) {
   std::map<std::string, std::int64_t> steps;
-  const std::string text = field(metadata, origin, "history_steps");
+  const std::string text = checkpoint_field(metadata, origin, "history_steps");
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::size_t equals = text.find('=', begin);
@@ -304,8 +203,7 @@ std::map<std::string, std::int64_t> parse_history_steps(const Metadata& metadata
   return steps;
 }
 
-CheckpointSummary read_checkpoint(const std::filesystem::path& path) {
-  const CheckpointFile file(path);
+CheckpointSummary read_checkpoint(const CheckpointFile& file) {
   return {parse_position(file.file().metadata(), file.file().path()), file.field("identity"),
           file.hash()};
 }
@@ -333,8 +231,11 @@ void check_position(const RunPosition& position, const RunConfig& config,
          position.stage + 1, position.stage + 1);
 }
 
-void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope) {
-  const CheckpointFile file(path);
+CheckpointSummary read_checkpoint(const std::filesystem::path& path) {
+  return read_checkpoint(CheckpointFile(path));
+}
+
+void load_checkpoint(const CheckpointFile& file, const CheckpointScope& scope) {
   for_each_state(scope, [&](const std::string& name, const TensorView& view) {
     restore(scope.backend, file, name, view);
   });
@@ -349,20 +250,35 @@ void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& s
   refresh_working_copies(scope.backend, scope.parameters);
 }
 
-AmaxHistories read_amax_histories(const std::filesystem::path& path) {
-  return read_histories(CheckpointFile(path));
+AmaxHistories read_amax_histories(const CheckpointFile& file) {
+  AmaxHistories histories;
+  const std::map<std::string, std::int64_t> steps =
+      parse_history_steps(file.file().metadata(), file.file().path());
+  if (steps.empty()) return histories;
+  const Recipe recipe = parse_recipe(file.field("recipe"), file.file().path() + ": recipe");
+  const ModelConfig model = parse_model_table(file.field("model"), file.file().path() + ": model");
+  for (const auto& [name, count] : steps) {
+    const StoredTensor& tensor = file.file().at(kDelayed + name);
+    if (tensor.type != StoredType::f32) {
+      throw Error(fmt::format("{}: tensor '{}' is {}, an F32 one is needed", file.file().path(),
+                              tensor.name, shape_text(tensor)));
+    }
+    const HistoryOwner owner = amax_history_owner(name).value();
+    const LinearRecipe& linear =
+        recipe.for_layer(owner.layer, static_cast<int>(model.num_hidden_layers));
+    AmaxHistory history{linear.slot(owner.slot), {}, count};
+    history.state.resize(static_cast<std::size_t>(tensor.size()));
+    file.verify(tensor);
+    read_elements(tensor, 0, history.state);
+    histories[name] = std::move(history);
+  }
+  return histories;
 }
 
-AmaxHistories initial_histories(const RunConfig& config, const std::filesystem::path& initial) {
-  if (config.growth || !is_checkpoint(initial)) return {};
-  return read_amax_histories(initial);
-}
-
-void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
+void load_quantizer_states(const CheckpointFile& file, Backend& backend,
                            const std::vector<std::unique_ptr<Linear>>& linears) {
-  const CheckpointFile file(path);
   const std::vector<std::string> missing =
-      continue_histories(backend, read_histories(file), linears);
+      continue_histories(backend, read_amax_histories(file), linears);
   if (!missing.empty()) {
     throw Error(
         fmt::format("{}: has no amax history for {} as this recipe quantizes it; "
@@ -381,32 +297,25 @@ void verify_checkpoint(const std::filesystem::path& path) {
   }
 }
 
-bool is_checkpoint(const std::filesystem::path& path) {
-  return is_file(path) && is_checkpoint(SafetensorsFile(path));
+ModelConfig read_checkpoint_model(const CheckpointFile& file) {
+  return parse_model_table(file.field("model"), file.path() + ": model");
 }
 
-ModelConfig read_checkpoint_model(const std::filesystem::path& path) {
-  return parse_model_table(CheckpointFile(path).field("model"), path.string() + ": model");
-}
-
-std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
+std::unique_ptr<ModelTensors> open_checkpoint_tensors(OpenCheckpoint file,
                                                       const ModelConfig& model) {
-  return std::make_unique<CheckpointTensors>(path, model);
+  return std::make_unique<CheckpointTensors>(std::move(file), model);
 }
 
-std::unique_ptr<ModelTensors> open_weights(const std::filesystem::path& path,
-                                           const ModelConfig& model,
-                                           const std::optional<GrowthConfig>& growth) {
+InitialState open_initial_state(const std::filesystem::path& path, const ModelConfig& model,
+                                const std::optional<GrowthConfig>& growth) {
+  const OpenCheckpoint checkpoint = CheckpointFile::open_if(path);
   const ModelConfig stored = growth ? model_before(*growth, model) : model;
-  std::unique_ptr<ModelTensors> tensors =
-      is_checkpoint(path) ? open_checkpoint_tensors(path, stored)
-                          : fit_to_model(open_model_tensors(path), path.string(), stored);
-  return growth ? grown(std::move(tensors), *growth, model) : std::move(tensors);
-}
-
-void load_weights(const std::filesystem::path& path, Parameters& parameters,
-                  const std::optional<GrowthConfig>& growth) {
-  load_parameters(*open_weights(path, parameters.model(), growth), path.string(), parameters);
+  InitialState state;
+  state.weights = checkpoint ? open_checkpoint_tensors(checkpoint, stored)
+                             : fit_to_model(open_model_tensors(path), path.string(), stored);
+  if (growth) state.weights = grown(std::move(state.weights), *growth, model);
+  if (checkpoint && !growth) state.histories = read_amax_histories(*checkpoint);
+  return state;
 }
 
 }  // namespace fp8lab

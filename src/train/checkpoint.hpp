@@ -16,6 +16,7 @@
 #include "src/model/model_tensors.hpp"
 #include "src/model/parameters.hpp"
 #include "src/train/amax_history.hpp"
+#include "src/train/checkpoint_file.hpp"
 #include "src/train/fallback.hpp"
 
 namespace fp8lab {
@@ -63,8 +64,8 @@ RunPosition parse_position(const std::map<std::string, std::string>& metadata,
 std::map<std::string, std::int64_t> parse_history_steps(
     const std::map<std::string, std::string>& metadata, const std::string& origin);
 
-/// Reads what is not in the tensors. Throws Error naming the field that is damaged, and for
-/// checkpoints of versions without checksums.
+/// Reads what is not in the tensors. Throws Error naming the field that is damaged.
+CheckpointSummary read_checkpoint(const CheckpointFile& file);
 CheckpointSummary read_checkpoint(const std::filesystem::path& path);
 
 /// Throws Error naming the field of `position` that no run of `config` can have.
@@ -72,44 +73,40 @@ void check_position(const RunPosition& position, const RunConfig& config, const 
 
 /// Restores everything that CheckpointWriter wrote. Throws Error when a tensor is missing, has
 /// another shape, or bytes that do not have their checksum.
-void load_checkpoint(const std::filesystem::path& path, const CheckpointScope& scope);
+void load_checkpoint(const CheckpointFile& file, const CheckpointScope& scope);
 
 /// The amax histories in a checkpoint. Throws Error as load_checkpoint does.
-AmaxHistories read_amax_histories(const std::filesystem::path& path);
-
-/// Those with which a run of `config` starts from the weights `initial`: none where these are no
-/// checkpoint, and none where layers of a grown model have no history of their own.
-AmaxHistories initial_histories(const RunConfig& config, const std::filesystem::path& initial);
+AmaxHistories read_amax_histories(const CheckpointFile& file);
 
 /// Restores what the quantizers of `linears` remember: states of delayed scaling, and factors of
 /// smoothing where the checkpoint has them; the first pass takes others anew. Throws Error naming
 /// the state that a checkpoint under another recipe lacks.
-void load_quantizer_states(const std::filesystem::path& path, Backend& backend,
+void load_quantizer_states(const CheckpointFile& file, Backend& backend,
                            const std::vector<std::unique_ptr<Linear>>& linears);
 
 /// Checks every byte of a checkpoint. Throws Error naming what is damaged.
 void verify_checkpoint(const std::filesystem::path& path);
 
-/// True for a file that CheckpointWriter wrote. Throws Error for one that is no safetensors file.
-bool is_checkpoint(const std::filesystem::path& path);
-
 /// The model whose state a checkpoint is. Throws Error for one of a version that does not say.
-ModelConfig read_checkpoint_model(const std::filesystem::path& path);
+ModelConfig read_checkpoint_model(const CheckpointFile& file);
 
 /// The master weights of a checkpoint of `model`, checked. Throws Error naming the tensor that does
 /// not fit or does not have its checksum.
-std::unique_ptr<ModelTensors> open_checkpoint_tensors(const std::filesystem::path& path,
+std::unique_ptr<ModelTensors> open_checkpoint_tensors(OpenCheckpoint file,
                                                       const ModelConfig& model);
 
-/// The weights of `model` that a checkpoint, a Hugging Face folder, or a safetensors file with
-/// Hugging Face names holds; with `growth` those that grow out of a shallower model's. Throws Error
-/// naming the file and the tensor that does not fit.
-std::unique_ptr<ModelTensors> open_weights(const std::filesystem::path& path,
-                                           const ModelConfig& model,
-                                           const std::optional<GrowthConfig>& growth = {});
+/// What a run starts from.
+struct InitialState {
+  std::unique_ptr<ModelTensors> weights;
+  /// None where the weights are no checkpoint's, and none where they grow: layers of a grown model
+  /// have no history of their own.
+  AmaxHistories histories;
+};
 
-/// Sets the weights alone, to start a run. Throws Error as open_weights does.
-void load_weights(const std::filesystem::path& path, Parameters& parameters,
-                  const std::optional<GrowthConfig>& growth = {});
+/// What a checkpoint, a Hugging Face folder, or a safetensors file with Hugging Face names holds of
+/// `model`; with `growth` what grows out of a shallower model's. Throws Error naming the file and
+/// the tensor that does not fit.
+InitialState open_initial_state(const std::filesystem::path& path, const ModelConfig& model,
+                                const std::optional<GrowthConfig>& growth = {});
 
 }  // namespace fp8lab

@@ -99,8 +99,9 @@ void Execution::load_initial_weights(const std::filesystem::path& init_from) {
     memory_->parameters.initialize(config_.seed);
   } else {
     say("loading weights of " + initial.string());
-    load_weights(initial, memory_->parameters, config_.growth);
-    histories_ = initial_histories(config_, initial);
+    InitialState state = open_initial_state(initial, config_.model, config_.growth);
+    load_parameters(*state.weights, initial.string(), memory_->parameters);
+    histories_ = std::move(state.histories);
   }
   memory_->parameters.round_weights(config_.seed);
   say("hashing weights and data");
@@ -132,9 +133,9 @@ void Execution::open_data() {
   check_one_tokenizer(stages);
 }
 
-void Execution::go_on_from(const std::filesystem::path& checkpoint, const RunPosition& position) {
+void Execution::go_on_from(OpenCheckpoint checkpoint, const RunPosition& position) {
   FP8LAB_ASSERT(transformer_ == nullptr);
-  checkpoint_ = checkpoint;
+  checkpoint_ = std::move(checkpoint);
   position_ = position;
 }
 
@@ -172,7 +173,8 @@ std::vector<EventRecord> Execution::begin_stage() {
   if (!resumed) position_.streams.push_back(first_position());
   data_[i].stream.seek(position_.streams[i]);
   if (resumed) {
-    load_checkpoint(checkpoint_, scope());
+    load_checkpoint(*checkpoint_, scope());
+    checkpoint_.reset();  // the next one takes its place on the disk
     return events;
   }
   if (!config.reset_amax_history) continue_amax_histories(events);

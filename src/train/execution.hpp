@@ -63,7 +63,7 @@ class Execution {
             Say say);
 
   /// Goes on from `checkpoint`, which is at `position`. Before the first stage is begun.
-  void go_on_from(const std::filesystem::path& checkpoint, const RunPosition& position);
+  void go_on_from(OpenCheckpoint checkpoint, const RunPosition& position);
 
   /// True after the last stage.
   bool is_complete() const {
@@ -143,8 +143,8 @@ class Execution {
   std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory
   std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<Transformer> transformer_;
-  std::size_t mark_ = 0;  ///< of the backend's memory, before the stage's
-  std::filesystem::path checkpoint_;
+  std::size_t mark_ = 0;       ///< of the backend's memory, before the stage's
+  OpenCheckpoint checkpoint_;  ///< that the next stage goes on from; or null
   RunPosition position_;
   AmaxHistories histories_;  ///< of the stage before the present one, or of the initial checkpoint
   Identity identity_;

@@ -72,15 +72,17 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   }
   Backend& memory = backend(config.backend);
   const std::size_t mark = memory.memory_mark();
+  const InitialState initial = open_initial_state(config.init_from, config.model, config.growth);
   Identity state;
   {
     Parameters weights(memory, config.model, storage_of(config), DType::f32, Purpose::inference);
-    load_weights(config.init_from, weights, config.growth);
+    load_parameters(*initial.weights, config.init_from.string(), weights);
     state.emplace_back(kInitialWeights, hex16(weights.hash()));
   }
   memory.release_to(mark);
-  const AmaxHistories histories = initial_histories(config, config.init_from);
-  if (!histories.empty()) state.emplace_back(kInitialHistories, hex16(hash_of(histories)));
+  if (!initial.histories.empty()) {
+    state.emplace_back(kInitialHistories, hex16(hash_of(initial.histories)));
+  }
   return initial_states_.emplace(key, std::move(state)).first->second;
 }
 

@@ -137,7 +137,10 @@ bool Trainer::open_log() {
   if (status.complete) return false;
   const std::optional<CheckpointSummary> checkpoint =
       directory_.find_checkpoint(status, identity, config_);
-  if (checkpoint) execution_->go_on_from(directory_.checkpoint_file(), checkpoint->position);
+  if (checkpoint) {
+    execution_->go_on_from(std::make_shared<const CheckpointFile>(directory_.checkpoint_file()),
+                           checkpoint->position);
+  }
   last_evaluation_ = status.last_eval_step;
   watch_->go_on(directory_.run_file(), execution_->position().step);
   log_ = RunLog::resume(directory_.run_file(), execution_->position().step,

@@ -1,18 +1,21 @@
-"""Checkpoints that are written beside the steps: one after another, killed, and on a full disk."""
+"""Checkpoints that are written beside the steps: in a row, killed, read, and on a full disk."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import h5py
 import pytest
-from program import PROGRAM, run, succeeded
+from program import PROGRAM, SMALL_MODEL, run, stopped, succeeded
 
 # 185 MB of weights and moments, which no disk has in the time of a step.
 CONFIG = """
@@ -38,6 +41,8 @@ sequence_length = 32
 learning_rate.warmup_steps = 1
 data.problems = 50
 """
+# Heaps of threads, and what malloc keeps of what was freed, would fill a small space of addresses.
+HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 FULL = "checkpoint.safetensors: cannot write: File too large\n"
 
 
@@ -60,6 +65,7 @@ def started(words: list[str], space: int = resource.RLIM_INFINITY) -> subprocess
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **HEAP},
         preexec_fn=before,
     )
 
@@ -142,7 +148,7 @@ def test_little_memory_makes_the_steps_wait(tmp_path: Path, whole: dict[str, lis
     """The plan says so, and the run is the same."""
     words = words_of(tmp_path, 5, "run")
     assert ", copied on the host and written beside the steps\n" in succeeded(*words, "--dry-run")
-    space = space_to_start() + (512 << 20)
+    space = space_to_start() + (560 << 20)
     said = []
     for more in (["--dry-run"], []):
         process = started(words + more, space=space)
@@ -189,3 +195,63 @@ def test_a_disk_that_becomes_full_keeps_the_checkpoint_before(
     assert run("doctor", out, "--check").returncode == 0
     succeeded(*words, "--resume")
     assert tables(out) == whole
+
+
+SMALL = """
+name = "small"
+recipe = "te_delayed"
+{model}
+[logging]
+statistics_every_steps = 0
+[[stages]]
+name = "cpt"
+kind = "cpt"
+steps = 20
+batch_sequences = 1
+sequence_length = 64
+learning_rate = {{kind = "constant", peak = 3e-3, warmup_steps = 0}}
+data.problems = 100
+eval.sequences = 2
+"""
+
+
+def test_who_reads_while_a_run_writes_reads_one_checkpoint(tmp_path: Path) -> None:
+    """The next checkpoint takes the place of the one that is read, again and again."""
+    (tmp_path / "small.toml").write_text(SMALL.format(model=SMALL_MODEL))
+    stopped("train", "--config", tmp_path / "small.toml", "--out", tmp_path / "run")
+    place = tmp_path / "run/checkpoint.safetensors"
+    shutil.copy(place, tmp_path / "early")
+    succeeded("train", "--config", tmp_path / "small.toml", "--out", tmp_path / "run", "--resume")
+    shutil.copy(place, tmp_path / "late")
+
+    def put(name: str) -> None:
+        shutil.copy(tmp_path / name, tmp_path / "next")
+        os.replace(tmp_path / "next", place)
+
+    commands = {
+        "eval": ("eval", "--json"),
+        "whatif": ("whatif", "--recipe", "te_delayed", "--accumulator", "ideal_exact"),
+        "attribute": ("attribute", "--group", "scale"),
+        "verify": ("verify", "--steps", 3),
+    }
+    for command, (word, *options) in commands.items():
+        words = (word, tmp_path / "run", *options, "--threads", 1)
+        allowed = []
+        for name in ("early", "late"):
+            put(name)
+            allowed.append(succeeded(*words))
+        ended = threading.Event()
+
+        def replace(ended: threading.Event = ended) -> None:
+            while not ended.is_set():
+                for name in ("early", "late"):
+                    put(name)
+
+        other = threading.Thread(target=replace)
+        other.start()
+        try:
+            found = {succeeded(*words) for _ in range(5)}
+        finally:
+            ended.set()
+            other.join()
+        assert found <= set(allowed), command

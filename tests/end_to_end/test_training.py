@@ -279,6 +279,17 @@ def test_bf16_gradients_are_not_accumulated(tmp_path: Path) -> None:
     assert result.returncode == 2 and 'optimizer.weights = "bf16"' in result.stderr
 
 
+def test_no_two_micro_batches_of_a_step_share_random_bits(tmp_path: Path) -> None:
+    """Random keys count 4096 of them."""
+    config = write_config(tmp_path, "infir2")
+    for count, status in ((4096, 0), (4097, 2)):
+        many = ["--set", f"stages.*.batch_sequences={count}"]
+        many += ["--set", "stages.*.micro_batch_sequences=1", "--set", "stages.*.sequence_length=2"]
+        result = train(config, tmp_path / "run", *many, "--dry-run")
+        assert result.returncode == status, result.stderr
+    assert "4097 micro-batches of a step; accepted: at most 4096" in result.stderr
+
+
 def test_sigterm_writes_a_checkpoint_and_exits_4(tmp_path: Path) -> None:
     config = write_config(tmp_path, "infir2", cpt=12, sft=3)
     assert train(config, tmp_path / "whole").returncode == 0

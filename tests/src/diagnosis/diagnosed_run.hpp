@@ -35,7 +35,9 @@ class DiagnosedRun {
     backend_ = make_backend("cpu", 2);
   }
 
-  CheckpointedRun at_checkpoint() const { return open_checkpointed_run(config_, checkpoint()); }
+  CheckpointedRun at_checkpoint() const {
+    return open_checkpointed_run(config_, std::make_shared<const CheckpointFile>(checkpoint()));
+  }
   DataSources data() const {
     return open_sources(config_.stages[0].data, config_.model.vocab_size, "stage");
   }

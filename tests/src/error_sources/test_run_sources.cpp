@@ -61,7 +61,8 @@ std::vector<StepRecord> trained_in_parts(const RunConfig& config) {
   first.begin_stage();
   for (int i = 0; i < 2; ++i) steps.push_back(next_step(first));
   first.save(checkpoint, 0);
-  second.go_on_from(checkpoint, read_checkpoint(checkpoint).position);
+  second.go_on_from(std::make_shared<const CheckpointFile>(checkpoint),
+                    read_checkpoint(checkpoint).position);
   second.begin_stage();
   while (!second.is_stage_done()) steps.push_back(next_step(second));
   return steps;
@@ -222,7 +223,7 @@ TEST_CASE("a run goes on from its checkpoint with the same bits") {
   }
   const auto backend = make_backend("cpu", 2);
   Execution rest(config, *backend, {}, {});
-  rest.go_on_from(file, position);
+  rest.go_on_from(std::make_shared<const CheckpointFile>(file), position);
   rest.begin_stage();
   std::vector<StepRecord> steps = {whole[0], whole[1]};
   while (!rest.is_stage_done()) steps.push_back(rest.step().record);

@@ -1,11 +1,16 @@
 // Files that are hashed and written by threads of their own.
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "emulation/base/error.hpp"
@@ -209,4 +214,40 @@ TEST_CASE("a process killed while its file is written leaves the old one") {
   CHECK(std::filesystem::file_size(temporaries(scratch / "a").front()) >= 2 * kPiece);
   remove_temporaries(scratch / "a");
   CHECK(entries(scratch) == 1);
+}
+
+TEST_CASE("without room for a second thread there is no file, and the first one ends") {
+  const ScratchDirectory scratch;
+  ChildProcess child([&](const ChildProcess::Channel&) {
+    const PageMemory ring(kPiece);
+    ::alarm(30);  // ends a child that hangs
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const std::size_t mapped = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    pthread_attr_t attributes;
+    std::size_t stack = 0;
+    if (::pthread_getattr_default_np(&attributes) != 0) return 1;
+    ::pthread_attr_getstacksize(&attributes, &stack);
+    const rlimit limit{mapped + stack * 3 / 2, RLIM_INFINITY};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+    // As many threads as there are, and then one less.
+    std::vector<std::jthread> threads;
+    try {
+      for (;;) {
+        threads.emplace_back([](const std::stop_token& stop) {
+          while (!stop.stop_requested()) std::this_thread::yield();
+        });
+      }
+    } catch (const std::system_error&) {
+      threads.pop_back();
+    }
+    try {
+      const BackgroundFile file(scratch / "file", ring.bytes(), {10}, 0,
+                                [](const auto&) { return std::string(); });
+    } catch (const std::system_error&) {
+      return 0;
+    }
+    return 3;
+  });
+  CHECK(child.wait() == 0);
 }

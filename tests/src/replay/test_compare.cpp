@@ -317,7 +317,7 @@ TEST_CASE("a run is executed again from its checkpoint") {
   options.progress = [&](const Progress& progress) { stop = progress.step == 2; };
   Trainer(config, *cpu, options).run();
   const RecordedRun stopped = open_recorded_run(scratch / "run");
-  CHECK(latest_start(stopped, 1).checkpoint.empty());
+  CHECK(latest_start(stopped, 1).checkpoint == nullptr);
   CHECK(latest_start(stopped, 2).position.step == 2);
   const ReplaySource source = source_of(stopped, healthy);
   const Verification whole = verify_run(stopped, source, {}, {});

@@ -57,11 +57,19 @@ TEST_CASE("what changes no bit of a run parts no pair, the truth path does") {
                               arm("again", "recipe = \"bf16\"\nlogging.every_steps = 3\n") +
                               arm("logged", "recipe = \"infir2\"\nlogging.every_steps = 2\n") +
                               arm("cuda", "recipe = \"infir2\"\nbackend = \"cuda\"\n") +
+                              arm("narrow",
+                                  "recipe = \"infir2\"\nmemory.recompute = \"layer\"\n"
+                                  "memory.weight_codes = \"remake\"\n") +
+                              arm("warned", "recipe = \"infir2\"\nwarnings.kurtosis = 9.0\n") +
+                              arm("chunks", "recipe = \"infir2\"\nmemory.loss_chunk = 64\n") +
                               arm("truth", "recipe = \"infir2\"\nbackend = \"truth\"\n"));
   CHECK(pairs == std::map<std::string, std::string>{{"bf16", "itself"},
                                                     {"again", "itself"},
                                                     {"logged", "bf16"},
                                                     {"cuda", "bf16"},
+                                                    {"narrow", "bf16"},
+                                                    {"warned", "bf16"},
+                                                    {"chunks", ""},
                                                     {"truth", ""}});
 }
 
