@@ -37,9 +37,10 @@ Options ablate_options() {
   options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for job arrays");
   options.add("run", value<std::string>(),
               "run only this one, an arm or a shared run, by its name");
-  options.add("launcher", value<std::string>("local"),
-              "local; slurm: submit a job array, one task a run, and return; mpi: be a rank that "
-              "takes runs as they become free (mpirun -n N fp8lab ablate --launcher mpi ...)");
+  options.add(
+      "launcher", one_of({"local", "slurm", "mpi"}, "local"),
+      "slurm: submit a job array, one task a run, and return; mpi: be a rank that takes runs "
+      "as they become free, mpirun -n N fp8lab ablate --launcher mpi ...");
   options.add("slurm", value<std::vector<std::string>>(),
               "long option of sbatch such as partition=gpu, time=4:00:00, gpus=1; repeatable");
   options.add("list", "print the arms with the hashes of configuration and recipes; run nothing");
@@ -134,10 +135,6 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
 /// Throws Error for options that have no effect together.
 void check_combination(const Values& values) {
   const auto launcher = values["launcher"].as<std::string>();
-  const std::vector<std::string> launchers = {"local", "slurm", "mpi"};
-  if (std::find(launchers.begin(), launchers.end(), launcher) == launchers.end()) {
-    throw unknown_word("ablate", "launcher", launcher, launchers);
-  }
   const bool only_tells = values.count("list") != 0 || values.count("dry-run") != 0;
   if (only_tells) {
     refuse_given(values, values.count("list") != 0 ? "ablate --list" : "ablate --dry-run",

@@ -1,4 +1,5 @@
 #include "src/cli/checkpoint_source.hpp"
+#include "src/cli/backend_option.hpp"
 
 #include <fmt/format.h>
 
@@ -37,12 +38,12 @@ void shorten_micro_batch(CheckpointedRun& run, const Values& values, const std::
 
 }  // namespace
 
-void add_step_options(Options& options) {
+void add_step_options(Options& options, std::vector<std::string> backends) {
   options.add("batch", value<std::int64_t>(1),
               "whose data: those of the first micro-batch of the N-th step after the checkpoint");
   options.add("sequences", value<std::int64_t>(),
               "only the first N sequences of the micro-batch, in less time");
-  options.add("backend", value<std::string>(), "cpu or cuda (default: the run's)");
+  options.add("backend", one_of(std::move(backends)), "default: the run's");
   options.add("threads", value<int>(0), "0: all processors");
 }
 
@@ -70,10 +71,7 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
     assignments.push_back({"backend", values["backend"].as<std::string>()});
   }
   const RunConfig config = parse_run_config(model.run_config, path, assignments);
-  if (config.backend == "truth") {
-    throw Error(fmt::format(
-        "{}: backend 'truth' quantizes nothing; accepted: --backend cpu or cuda", command));
-  }
+  require_accepted_backend(values, config, path, command);
   CheckpointedRun run = open_checkpointed_run(config, model.checkpoint);
   shorten_micro_batch(run, values, command);
   const StageConfig& stage = run.stage();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -13,8 +14,8 @@
 
 namespace fp8lab::cli {
 
-/// Adds --batch, --sequences, --backend and --threads.
-void add_step_options(Options& options);
+/// Adds --batch, --sequences, --backend, which accepts `backends`, and --threads.
+void add_step_options(Options& options, std::vector<std::string> backends);
 
 struct CheckpointSource {
   ModelSource model;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/located.hpp"
 #include "src/cli/output_path.hpp"
@@ -31,8 +32,8 @@ Options compare_options() {
       "both, else from the beginning,\nand the first operation that writes another bit is named. "
       "Status 3: the runs differ");
   options.add("runs", value<std::vector<std::string>>(), "A B");
-  options.add("backend-a", value<std::string>(), "executes A again (default: as recorded)");
-  options.add("backend-b", value<std::string>(), "executes B again (default: as recorded)");
+  options.add("backend-a", one_of(all_backends()), "executes A again; default: as recorded");
+  options.add("backend-b", one_of(all_backends()), "executes B again; default: as recorded");
   options.add("files-only", "execute nothing");
   add_replay_options(options);
   return options;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/evaluation_data.hpp"
 #include "src/cli/loaded_model.hpp"
@@ -33,7 +34,7 @@ Options eval_options() {
       "its\n"
       "last stage says; every option below replaces a part of that");
   options.add("source", value<std::string>(), "SOURCE");
-  add_model_options(options);
+  add_model_options(options, all_backends());
   options.add("data", value<std::vector<std::string>>(),
               "held-out documents: .jsonl or .txt files, or token shards; repeatable");
   options.add("form", value<std::string>(), "running_text or prompt_response");

@@ -9,6 +9,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
@@ -31,7 +32,7 @@ Options train_options() {
   Options options("fp8lab train --config FILE | --preset NAME");
   add_run_choice(options);
   add_scale(options);
-  options.add("backend", value<std::string>(), "cpu, truth or cuda");
+  options.add("backend", one_of(all_backends()), "default: the run's");
   options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
   options.add("init-from", value<std::string>(),
               "checkpoint, Hugging Face folder or safetensors file whose weights start the run");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
@@ -31,7 +32,7 @@ Options verify_options() {
   options.add("from", value<std::int64_t>(),
               "the step after which they begin; those between the start and it are executed and "
               "compared as well");
-  options.add("backend", value<std::string>(), "executes them (default: as recorded)");
+  options.add("backend", one_of(all_backends()), "executes them; default: as recorded");
   add_replay_options(options);
   return options;
 }

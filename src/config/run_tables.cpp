@@ -624,15 +624,15 @@ Field<RunConfig> exact_field() {
 }
 
 Field<RunConfig> backend_field() {
-  static constexpr std::array<Named<std::string_view>, 3> kBackends = {
-      {{"cpu", "cpu"}, {"truth", "truth"}, {"cuda", "cuda"}}};
-  const auto is_backend = [](std::string_view name) { return word_for(kBackends, name) != "?"; };
+  const auto is_backend = [](std::string_view name) {
+    return std::find(kBackendNames.begin(), kBackendNames.end(), name) != kBackendNames.end();
+  };
   Field<RunConfig> field =
-      text("backend", &RunConfig::backend, "cpu, truth, cuda",
+      text("backend", &RunConfig::backend, fmt::format("{}", fmt::join(kBackendNames, ", ")),
            "what computes: the bit-exact emulator, double precision without quantization, or the "
            "GPU",
            is_backend);
-  field.names = {"cpu", "truth", "cuda"};
+  field.names = {kBackendNames.begin(), kBackendNames.end()};
   return field;
 }
 
