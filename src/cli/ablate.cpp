@@ -176,11 +176,11 @@ int ablate(const std::vector<std::string>& arguments) {
   const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments,
                                               chosen_scale(values, "ablate"));
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int at_once = jobs > 0 ? jobs : processors;
   if (values.count("list") != 0 || values.count("dry-run") != 0) {
     const StudyPlan plan = plan_study(study);
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
-    const int at_once = std::max(1, jobs);
     print_needs(plan, values.count("out") != 0 ? values["out"].as<std::string>() : "", at_once,
                 threads > 0 ? threads : std::max(1, processors / at_once));
     return ExitCode::kSuccess;
@@ -189,7 +189,7 @@ int ablate(const std::vector<std::string>& arguments) {
   options.directory =
       values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + study.name;
   output_folder(options.directory.string(), "ablate: --out");
-  options.jobs = jobs > 0 ? jobs : processors;
+  options.jobs = at_once;
   options.threads = threads;
   options.stop = &stop_requested();
   options.say = [](const std::string& line) {
