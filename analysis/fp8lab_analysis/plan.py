@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fp8lab_analysis import inference
+from fp8lab_analysis.axes import read_axes
 from fp8lab_analysis.cells import counted
 from fp8lab_analysis.compare import GroupSummary, summarise
-from fp8lab_analysis.hdf5 import read_dataset, reading, texts, to_text
+from fp8lab_analysis.hdf5 import reading
 from fp8lab_analysis.study import Arms, Study, read_design
 from fp8lab_analysis.verdicts import Design, Kind, measured
 
@@ -84,10 +85,7 @@ def read_plan(path: Path) -> PlannedStudy:
     with reading(path, "study") as file:
         arms = Arms(file)
         recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
-        axes = {
-            to_text(item.attrs["key"]): texts(read_dataset(item), item.name)
-            for item in file["axes"].values()
-        }
+        axes = read_axes(file, len(arms.names))
         design = read_design(file) or Design()
     rows: dict[tuple[str, ...], list[int]] = {}
     settings = [key for key in axes if key not in ("seed", "recipe")]
