@@ -61,10 +61,8 @@ std::vector<std::string> command_of_task(const Values& values, const StudyOption
                                     absolute(values["study"].as<std::string>()),
                                     "--out",
                                     absolute(options.directory)};
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      words.insert(words.end(), {"--set", text});
-    }
+  for (const std::string& text : words_of(values, "set")) {
+    words.insert(words.end(), {"--set", text});
   }
   if (values.count("scale") != 0) {
     words.insert(words.end(), {"--scale", fmt::format("{}", values["scale"].as<double>())});
@@ -76,10 +74,7 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
   SlurmJob job;
   job.at_once = values["jobs"].as<int>();
   if (options.threads > 0) job.settings.push_back(fmt::format("cpus-per-task={}", options.threads));
-  if (values.count("slurm") != 0) {
-    const auto& given = values["slurm"].as<std::vector<std::string>>();
-    job.settings.insert(job.settings.end(), given.begin(), given.end());
-  }
+  for (const std::string& setting : words_of(values, "slurm")) job.settings.push_back(setting);
   for (const std::string& setting : job.settings) check_slurm_setting(setting);
   job.command = command_of_task(values, options);
   // The machine that submits need not have the device: what that supports is checked by the tasks.
@@ -161,33 +156,26 @@ void check_combination(const Values& values) {
 
 int ablate(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("ablate", ablate_options(), arguments);
-  if (values.count("help") != 0) return 0;
-  if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string file = required(values, "study", "ablate");
   check_combination(values);
   const int threads = threads_of(values, "ablate");
   const int jobs = checked_threads(values["jobs"].as<int>(), "ablate: --jobs");
   checked_threads(std::int64_t{threads} * jobs, "ablate: --jobs times --threads");
-  std::vector<Assignment> assignments;
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      assignments.push_back(parse_assignment(text));
-    }
-  }
-  const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments,
-                                              chosen_scale(values, "ablate"));
+  const StudyConfig study =
+      load_study_config(file, assignments_of(values), chosen_scale(values, "ablate"));
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int at_once = jobs > 0 ? jobs : processors;
   if (values.count("list") != 0 || values.count("dry-run") != 0) {
     const StudyPlan plan = plan_study(study);
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
-    print_needs(plan, values.count("out") != 0 ? values["out"].as<std::string>() : "", at_once,
+    print_needs(plan, text_of(values, "out"), at_once,
                 threads > 0 ? threads : std::max(1, processors / at_once));
     return ExitCode::kSuccess;
   }
   StudyOptions options;
-  options.directory =
-      values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + study.name;
+  options.directory = text_of(values, "out", "runs/" + study.name);
   output_folder(options.directory.string(), "ablate: --out");
   options.jobs = at_once;
   options.threads = threads;

@@ -21,7 +21,6 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/run_choice.hpp"
-#include "src/io/atomic_file.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -345,7 +344,7 @@ int run_bench(const Values& values, Bench bench) {
   check_output_files(values, "bench", {"json"});
   const nlohmann::ordered_json json = bench();
   if (values.count("json") != 0) {
-    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
+    write_json(values["json"].as<std::string>(), json);
   }
   return ExitCode::kSuccess;
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/train/identity.hpp"
 
 namespace fp8lab::cli {
@@ -117,11 +116,6 @@ ordered_json step_json(const CheckpointSource& source, const Backend& backend) {
 
 ordered_json finite_json(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json();
-}
-
-void write_json(const std::string& path, const ordered_json& json) {
-  const std::string text = json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
-  write_file_atomically(path, text + "\n");
 }
 
 }  // namespace fp8lab::cli

@@ -38,7 +38,4 @@ nlohmann::ordered_json step_json(const CheckpointSource& source, const Backend& 
 /// JSON has neither infinity nor NaN: they are null.
 nlohmann::ordered_json finite_json(double value);
 
-/// Writes the file that --json names.
-void write_json(const std::string& path, const nlohmann::ordered_json& json);
-
 }  // namespace fp8lab::cli

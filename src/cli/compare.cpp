@@ -13,7 +13,6 @@
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/replay_options.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/compare_runs.hpp"
 
@@ -133,8 +132,7 @@ void CompareReport::add(const StartPoint& start, const ExecutedAgain& again,
 int compare(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("compare", compare_options(), arguments, {{"runs", -1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const auto paths = values.count("runs") != 0 ? values["runs"].as<std::vector<std::string>>()
-                                               : std::vector<std::string>();
+  const std::vector<std::string> paths = words_of(values, "runs");
   if (paths.size() != 2) {
     throw Error(fmt::format("compare: {} runs given; accepted: two", paths.size()));
   }
@@ -159,7 +157,7 @@ int compare(const std::vector<std::string>& arguments) {
     report.add(start, again, files);
   }
   if (values.count("json") != 0) {
-    write_file_atomically(values["json"].as<std::string>(), report.json().dump(2) + "\n");
+    write_json(values["json"].as<std::string>(), report.json());
   }
   return differs ? ExitCode::kMismatch : ExitCode::kSuccess;
 }

@@ -163,6 +163,10 @@ std::vector<std::string> words_of(const Values& values, const std::string& optio
                                    : values[option].as<std::vector<std::string>>();
 }
 
+std::string text_of(const Values& values, const std::string& option, const std::string& otherwise) {
+  return values.count(option) == 0 ? otherwise : values[option].as<std::string>();
+}
+
 bool given(const Values& values, std::string_view option) {
   const std::string name(option);
   return values.count(name) != 0 && !values[name].is_default;

@@ -118,6 +118,10 @@ std::string alternatives(const std::vector<std::string>& words);
 /// What a repeatable option of text was given, in order; nothing where it was not.
 std::vector<std::string> words_of(const Values& values, const std::string& option);
 
+/// The value of an option of text; `otherwise` where it was not given and has no default.
+std::string text_of(const Values& values, const std::string& option,
+                    const std::string& otherwise = {});
+
 /// Was the option given, not left at its default?
 bool given(const Values& values, std::string_view option);
 

@@ -166,7 +166,7 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
     object["rows"] = operand.rows;
     object["k"] = operand.k;
     for (const auto& [name, value] : rows) object[name] = value;
-    fmt::print("{}\n", object.dump(2));
+    fmt::print("{}\n", json_text(object));
     return;
   }
   fmt::print("{} ({}, {})\n", label(operand.spec), operand.rows, operand.k);

@@ -17,7 +17,6 @@
 #include "src/cli/progress.hpp"
 #include "src/cli/validate_steps.hpp"
 #include "src/cli/version.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/validate/codec.hpp"
 #include "src/validate/export.hpp"
 #include "src/validate/golden.hpp"
@@ -173,8 +172,8 @@ Row add_up(const std::vector<Row>& rows) {
   return total;
 }
 
-void write_json(const std::string& path, const std::string& what, const std::vector<Row>& rows,
-                const std::vector<GoldenMismatch>& differences) {
+void write_rows_json(const std::string& path, const std::string& what, const std::vector<Row>& rows,
+                     const std::vector<GoldenMismatch>& differences) {
   const Row total = add_up(rows);
   nlohmann::ordered_json json;
   json["what"] = what;
@@ -195,7 +194,7 @@ void write_json(const std::string& path, const std::string& what, const std::vec
                                         {"expected", fmt::format("{:#x}", mismatch.expected)},
                                         {"actual", fmt::format("{:#x}", mismatch.actual)}});
   }
-  write_file_atomically(path, json.dump(2) + "\n");
+  write_json(path, json);
 }
 
 void print_mutants(const MutantOutcome& outcome) {
@@ -233,7 +232,7 @@ void write_mutants_json(const std::string& path, const MutantOutcome& outcome) {
                                {"check", mutant.check},
                                {"first_mismatch", mutant.first_mismatch}});
   }
-  write_file_atomically(path, json.dump(2) + "\n");
+  write_json(path, json);
 }
 
 /// The shipped CPU backend; what it does not offer alone (single casts, scales, instructions and
@@ -261,7 +260,7 @@ int export_pack(const Values& values) {
                                          {"files", report.files},
                                          {"bytes", report.bytes},
                                          {"seed", seed}};
-    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
+    write_json(values["json"].as<std::string>(), json);
   }
   return ExitCode::kSuccess;
 }
@@ -306,7 +305,7 @@ void write_kernels_json(const std::string& path, const Backend& tested,
                                         {"elements", mismatch.count},
                                         {"outside", mismatch.guard}});
   }
-  write_file_atomically(path, json.dump(2) + "\n");
+  write_json(path, json);
 }
 
 int check_kernels(const Values& values) {
@@ -364,7 +363,7 @@ int report_rows(const Values& values, const std::string& what, const std::vector
   fmt::print("{} cases, {} mismatches, {} unchecked\n", total.cases, total.mismatches,
              total.unchecked);
   if (values.count("json") != 0) {
-    write_json(values["json"].as<std::string>(), what, rows, differences);
+    write_rows_json(values["json"].as<std::string>(), what, rows, differences);
   }
   return total.mismatches == 0 && total.unchecked == 0 ? ExitCode::kSuccess : ExitCode::kMismatch;
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from program import SMALL_MODEL, refused, run, succeeded
+from program import PROGRAM, SMALL_MODEL, refused, run, succeeded
 
 CONFIG = (
     """
@@ -68,6 +70,18 @@ def test_equal_runs(folder: Path) -> None:
     assert "steps 1 to 3" in text
     result = json.loads((folder / "v.json").read_text())
     assert result["good"] and result["executed"] == 3 and result["hashed"] == 3
+
+
+def test_names_that_are_no_text(folder: Path) -> None:
+    """Of what --json writes, to files and to standard output, the odd byte is replaced."""
+    odd = os.fsdecode(b"r\xff")
+    shutil.copytree(folder / "a", folder / odd)
+    for words in (("verify", odd, "--steps=1", "--json", "v.json"), ("doctor", odd, "--json")):
+        done = subprocess.run([PROGRAM, *words], capture_output=True, cwd=folder, check=False)
+        assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "v.json").read_text())["run"] == "r\ufffd/run.h5"
+    assert json.loads(done.stdout)[0]["file"].startswith("r\ufffd/")
+    shutil.rmtree(folder / odd)
 
 
 def test_another_recipe(folder: Path) -> None:
