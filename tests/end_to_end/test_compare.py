@@ -106,7 +106,7 @@ def test_another_rate_in_a_later_stage(folder: Path) -> None:
 
 
 def damaged(folder: Path, name: str, row: int) -> None:
-    """A copy of run a whose file has another hash of the weights, as a transient fault leaves it."""
+    """A copy of run a whose file has another hash of the weights, as after a transient fault."""
     shutil.copytree(folder / "a", folder / name)
     with h5py.File(folder / name / "run.h5", "r+", libver="latest") as file:
         file["hashes/weights"][row] ^= np.uint64(1)
