@@ -30,20 +30,23 @@ def flatten(value: Any, prefix: str = "") -> dict[str, str]:
     return flat
 
 
+def changes_numbers(key: str, value: str) -> bool:
+    """False for a setting that changes no bit of a run."""
+    return (
+        key not in _NEUTRAL
+        and key.split(".")[0] not in _NEUTRAL_TABLES
+        and not (key == "backend" and value in _SAME_BITS)
+        and not (key.endswith(_NO_STRESS) and value == "0")
+    )
+
+
 def configuration(run: Run) -> dict[str, str]:
     """The run's resolved configuration, flattened, without what does not change numbers."""
     try:
         flat = flatten(tomllib.loads(run.meta.get("config_text", "")))
     except tomllib.TOMLDecodeError:
         return {}
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in _NEUTRAL
-        and key.split(".")[0] not in _NEUTRAL_TABLES
-        and not (key == "backend" and value in _SAME_BITS)
-        and not (key.endswith(_NO_STRESS) and value == "0")
-    }
+    return {key: value for key, value in flat.items() if changes_numbers(key, value)}
 
 
 def exact_sources(run: Run) -> tuple[str, ...]:

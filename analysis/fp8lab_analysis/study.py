@@ -1,7 +1,8 @@
 """Collects runs into a study: which runs are seeds of one recipe, and which is whose baseline.
 
 Runs of one (recipe, variant) form a group; a variant names whatever else sets arms apart, such as
-stresses or another learning rate. Who is compared with whom: pairing.py.
+stresses or another learning rate: by the axes of the study, else by the keys that differ. Who is
+compared with whom: pairing.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from typing import Any
 import h5py
 import numpy as np
 
+from fp8lab_analysis.axes import (
+    MOST_CHOICES,
+    Settings,
+    axis_keys,
+    axis_settings,
+    other_settings,
+    read_axes,
+)
 from fp8lab_analysis.configuration import (
     EXACT,
     configuration,
@@ -49,7 +58,6 @@ STUDY_SCHEMAS = (FIRST_SCHEMA, STUDY_SCHEMA)
 DESIGN = ("margin", "alpha", "power", "looks", "arms_begun", "stated")  # attributes of /design
 SHARED = re.compile(r"_?shared(-.*)?")  # folders of leading stages, from which arms start
 BASELINE_RECIPE = "bf16"  # of run files without a study file
-MOST_CHOICES = 5000  # of keys that are tried as labels
 
 
 @dataclass(frozen=True)
@@ -148,10 +156,25 @@ class Study:
         return None
 
 
-def variant_labels(runs: Sequence[Run]) -> list[str]:
+@dataclass(frozen=True)
+class ArmSettings:
+    """What a study file with axes sets for one arm."""
+
+    by_axes: Settings  # as much as labels need, in the order of the axes
+    others: Settings
+
+
+_OWN_PART = ("seed", "recipe", EXACT)  # keys that have a place of their own in a label
+
+
+def variant_labels(
+    runs: Sequence[Run], settings: Mapping[Path, ArmSettings] | None = None
+) -> list[str]:
     """One label per run for what sets it apart besides recipe and seed; mostly empty. Runs under
     stresses carry their kinds, and are set apart from each other only: they do not make the others
-    explain the difference."""
+    explain the difference. The run files in `settings`, those of a study with axes, are told apart
+    by these, others by the keys that differ."""
+    settings = settings or {}
     configs = [configuration(run) for run in runs]
     kinds = [stress_kinds(config) for config in configs]
     varying = {
@@ -172,23 +195,41 @@ def variant_labels(runs: Sequence[Run]) -> list[str]:
         parts.append({kind: kind.replace("_", " ") for kind in own})
         if any(map(is_change_key, varying[own])) and (changes := recipe_changes(run)):
             parts[-1]["recipe_at"] = changes
-        for key in varying[own]:
-            value = config.get(key, "")
-            if is_change_key(key):
-                continue
-            if is_recipe_key(key) and value in ("", run.recipe):
-                continue
-            words = key.split(".")[-1:] if is_stress_key(key) else key.split(".")[-2:]
-            parts[-1][key] = f"{'.'.join(words)} = {value or 'unset'}"
+        found = {key: config.get(key, "") for key in varying[own]}
+        if run.path in settings:
+            found = {key: value for key, value in found.items() if is_stress_key(key)}
+            others = settings[run.path].others.items()
+            found.update({key: value for key, value in others if not is_stress_key(key)})
+        parts[-1].update(_words(run, found))
     return [
-        ", ".join(filter(None, (text, exact_text(exact_sources(run)))))
+        ", ".join(filter(None, (text, _axes_text(run, settings), exact_text(exact_sources(run)))))
         for run, text in zip(runs, _shortened(parts))
     ]
 
 
+def _words(run: Run, settings: Mapping[str, str]) -> Parts:
+    """ "learning_rate.peak = 0.001" by key, but for what has a place of its own in a label."""
+    found = {}
+    for key, value in settings.items():
+        if key in _OWN_PART or is_change_key(key):
+            continue
+        if is_recipe_key(key) and value in ("", run.recipe):
+            continue
+        words = key.split(".")[-1:] if is_stress_key(key) else key.split(".")[-2:]
+        found[key] = f"{'.'.join(words)} = {value or 'unset'}"
+    return found
+
+
+def _axes_text(run: Run, settings: Mapping[Path, ArmSettings]) -> str:
+    if run.path not in settings or run.meta.get("extra.variant"):
+        return ""
+    by_axes = settings[run.path].by_axes.items()
+    return ", ".join(_words(run, {k: v for k, v in by_axes if not is_stress_key(k)}).values())
+
+
 def _varying_keys(configs: Sequence[Mapping[str, str]]) -> list[str]:
     """Keys other than seed, recipe and exact that the configurations do not agree on."""
-    keys = sorted({key for config in configs for key in config} - {"seed", "recipe", EXACT})
+    keys = sorted({key for config in configs for key in config} - set(_OWN_PART))
     return [key for key in keys if len({config.get(key, "") for config in configs}) > 1]
 
 
@@ -227,6 +268,9 @@ class _Source:
     title: str = ""
     baseline_recipe: str = ""
     declared: dict[Path, Declared] = field(default_factory=dict)  # by run file
+    settings: dict[Path, ArmSettings] = field(
+        default_factory=dict
+    )  # likewise, of a study with axes
     notes: list[str] = field(default_factory=list)
     meta: dict[str, str] = field(default_factory=dict)
     design: Design | None = None  # as the study file states it
@@ -294,12 +338,7 @@ def read_comparisons(file: h5py.File, arms: Arms) -> list[Comparison]:
     """What a study file compares: arms of one recipe whose settings differ in the seed alone.
     Throws Damage."""
     recipes, partners = arms.texts("recipe"), arms.texts("baseline_arm")
-    axes = {}
-    for item in file["axes"].values() if "axes" in file else ():
-        column = texts(read_dataset(item), item.name)
-        if len(column) != len(arms.names):
-            raise Damage(f"{item.name} has another length than /arms/name")
-        axes[to_text(item.attrs["key"])] = column
+    axes = read_axes(file, len(arms.names))
     rows: dict[tuple[str, ...], list[int]] = {}
     settings = [key for key in axes if key not in ("seed", "recipe")]
     for row, partner in enumerate(partners):
@@ -320,6 +359,14 @@ def read_comparisons(file: h5py.File, arms: Arms) -> list[Comparison]:
             )
         )
     return comparisons
+
+
+def _settings(file: h5py.File, files: Sequence[Path], config_text: str) -> dict[Path, ArmSettings]:
+    """What a study file with axes sets for the arm of each run file; nothing without axes."""
+    keys = axis_keys(config_text)
+    columns = read_axes(file, len(files)) if keys else {}
+    arms = zip(axis_settings(columns, keys), other_settings(columns, keys))
+    return {path.resolve(): ArmSettings(*arm) for path, arm in zip(files, arms)}
 
 
 def read_design(file: h5py.File) -> Design | None:
@@ -378,6 +425,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
             for comparison in read_comparisons(file, arms)
             if comparison.seeds > 1
         ]
+        settings = _settings(file, files, meta.get("config_text", ""))
         design = read_design(file)
         there = [item.exists() for item in files]
     missing = [name for name, found in zip(arms.names, there) if not found]
@@ -393,6 +441,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
         title=meta.get("title", "") or meta.get("name", ""),
         baseline_recipe=meta.get("baseline", ""),
         declared=declared,
+        settings=settings,
         notes=notes,
         meta=meta,
         design=design,
@@ -439,12 +488,16 @@ def _stage_order(runs: Sequence[Run]) -> list[str]:
     return order
 
 
-def group_runs(runs: Sequence[Run], pairings: Pairings) -> list[Group]:
+def group_runs(
+    runs: Sequence[Run],
+    pairings: Pairings,
+    settings: Mapping[Path, ArmSettings] | None = None,
+) -> list[Group]:
     """Groups by (recipe, variant); baselines first, then stressed arms after plain ones. A seed
     counts once: a second run of it (a copy, another backend) is a group of its own, for the two
     know nothing of the noise between seeds."""
     members: dict[GroupKey, list[Run]] = {}
-    for run, variant in zip(runs, variant_labels(runs)):
+    for run, variant in zip(runs, variant_labels(runs, settings)):
         key = GroupKey(run.recipe, variant)
         if run.seed in [other.seed for other in members.get(key, [])]:
             again = f"seed {run.seed} again, {run.name}"
@@ -478,6 +531,8 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
         raise NothingYet(f"{inputs[0]}: lists no run that has a run file yet")
     runs = [_load(path, opening) for path in files]
     declared = {path: arm for source in sources for path, arm in source.declared.items()}
+    # Between several inputs there are differences that no axis tells.
+    settings = sources[0].settings if len(sources) == 1 else {}
     named = next((s.baseline_recipe for s in sources if s.baseline_recipe), BASELINE_RECIPE)
     pairings = pair_runs(runs, declared, named)
     baseline_recipe = next((run.recipe for run in runs if pairings.is_baseline(run)), named)
@@ -485,7 +540,7 @@ def load_study(inputs: Sequence[Path], title: str = "", opening: Opening = _no_o
     fallback = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
     return Study(
         title=title or next((s.title for s in sources if s.title), fallback),
-        groups=group_runs(runs, pairings),
+        groups=group_runs(runs, pairings, settings),
         pairings=pairings,
         stages=_stage_order(runs),
         baseline_recipe=baseline_recipe,

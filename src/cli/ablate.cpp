@@ -37,9 +37,10 @@ Options ablate_options() {
   options.add("index", value<std::int64_t>(), "run only this arm (0, 1, ...), for job arrays");
   options.add("run", value<std::string>(),
               "run only this one, an arm or a shared run, by its name");
-  options.add("launcher", value<std::string>("local"),
-              "local; slurm: submit a job array, one task a run, and return; mpi: be a rank that "
-              "takes runs as they become free (mpirun -n N fp8lab ablate --launcher mpi ...)");
+  options.add(
+      "launcher", one_of({"local", "slurm", "mpi"}, "local"),
+      "slurm: submit a job array, one task a run, and return; mpi: be a rank that takes runs "
+      "as they become free, mpirun -n N fp8lab ablate --launcher mpi ...");
   options.add("slurm", value<std::vector<std::string>>(),
               "long option of sbatch such as partition=gpu, time=4:00:00, gpus=1; repeatable");
   options.add("list", "print the arms with the hashes of configuration and recipes; run nothing");
@@ -60,10 +61,8 @@ std::vector<std::string> command_of_task(const Values& values, const StudyOption
                                     absolute(values["study"].as<std::string>()),
                                     "--out",
                                     absolute(options.directory)};
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      words.insert(words.end(), {"--set", text});
-    }
+  for (const std::string& text : words_of(values, "set")) {
+    words.insert(words.end(), {"--set", text});
   }
   if (values.count("scale") != 0) {
     words.insert(words.end(), {"--scale", fmt::format("{}", values["scale"].as<double>())});
@@ -75,10 +74,7 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
   SlurmJob job;
   job.at_once = values["jobs"].as<int>();
   if (options.threads > 0) job.settings.push_back(fmt::format("cpus-per-task={}", options.threads));
-  if (values.count("slurm") != 0) {
-    const auto& given = values["slurm"].as<std::vector<std::string>>();
-    job.settings.insert(job.settings.end(), given.begin(), given.end());
-  }
+  for (const std::string& setting : words_of(values, "slurm")) job.settings.push_back(setting);
   for (const std::string& setting : job.settings) check_slurm_setting(setting);
   job.command = command_of_task(values, options);
   // The machine that submits need not have the device: what that supports is checked by the tasks.
@@ -134,10 +130,6 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
 /// Throws Error for options that have no effect together.
 void check_combination(const Values& values) {
   const auto launcher = values["launcher"].as<std::string>();
-  const std::vector<std::string> launchers = {"local", "slurm", "mpi"};
-  if (std::find(launchers.begin(), launchers.end(), launcher) == launchers.end()) {
-    throw unknown_word("ablate", "launcher", launcher, launchers);
-  }
   const bool only_tells = values.count("list") != 0 || values.count("dry-run") != 0;
   if (only_tells) {
     refuse_given(values, values.count("list") != 0 ? "ablate --list" : "ablate --dry-run",
@@ -164,35 +156,28 @@ void check_combination(const Values& values) {
 
 int ablate(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("ablate", ablate_options(), arguments);
-  if (values.count("help") != 0) return 0;
-  if (values.count("study") == 0) throw Error("ablate: --study FILE is required");
+  if (values.count("help") != 0) return ExitCode::kSuccess;
+  const std::string file = required(values, "study", "ablate");
   check_combination(values);
   const int threads = threads_of(values, "ablate");
   const int jobs = checked_threads(values["jobs"].as<int>(), "ablate: --jobs");
   checked_threads(std::int64_t{threads} * jobs, "ablate: --jobs times --threads");
-  std::vector<Assignment> assignments;
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      assignments.push_back(parse_assignment(text));
-    }
-  }
-  const StudyConfig study = load_study_config(values["study"].as<std::string>(), assignments,
-                                              chosen_scale(values, "ablate"));
+  const StudyConfig study =
+      load_study_config(file, assignments_of(values), chosen_scale(values, "ablate"));
   const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int at_once = jobs > 0 ? jobs : processors;
   if (values.count("list") != 0 || values.count("dry-run") != 0) {
     const StudyPlan plan = plan_study(study);
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
-    const int at_once = std::max(1, jobs);
-    print_needs(plan, values.count("out") != 0 ? values["out"].as<std::string>() : "", at_once,
+    print_needs(plan, text_of(values, "out"), at_once,
                 threads > 0 ? threads : std::max(1, processors / at_once));
     return ExitCode::kSuccess;
   }
   StudyOptions options;
-  options.directory =
-      values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + study.name;
+  options.directory = text_of(values, "out", "runs/" + study.name);
   output_folder(options.directory.string(), "ablate: --out");
-  options.jobs = jobs > 0 ? jobs : processors;
+  options.jobs = at_once;
   options.threads = threads;
   options.stop = &stop_requested();
   options.say = [](const std::string& line) {

@@ -32,7 +32,7 @@ Options attribute_options() {
   options.add("recipe", value<std::string>(), "by name or file (default: that of the run)");
   options.add("group", value<std::vector<std::string>>(),
               "source, scale, slot, GEMM or layer, repeatable: only these (default: all)");
-  add_step_options(options);
+  add_step_options(options, {"cpu"});
   options.add("json", value<std::string>(), "also write every number to this file");
   return options;
 }

@@ -17,10 +17,10 @@
 #include "src/bench/model_load.hpp"
 #include "src/bench/quantize.hpp"
 #include "src/bench/train.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/run_choice.hpp"
-#include "src/io/atomic_file.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -33,7 +33,7 @@ Options bench_options() {
       "cuBLASLt; attention: our CUDA kernels; quantize: quantization of a backend; load: a model's "
       "files beside a plain read; train: steps of a run's first stage");
   options.add("model", value<std::string>(), "load: a Hugging Face folder or a safetensors file");
-  options.add("backend", value<std::string>("cpu"), "quantize and train: cpu or cuda");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "of quantize and train");
   add_run_choice(options);
   options.add("all-targets", "every instruction set that fp8lab info lists, not only the fastest");
   options.add("no-graphs", "train: backend cuda without CUDA graphs");
@@ -223,12 +223,8 @@ nlohmann::ordered_json bench_attention(const Values&) { without_device("attentio
 #endif
 
 nlohmann::ordered_json bench_backend(const Values& values) {
-  const auto name = values["backend"].as<std::string>();
-  if (name != "cpu" && name != "cuda") {
-    throw unknown_word("bench", "backend", name, {"cpu", "cuda"});
-  }
   const auto [rows, cols] = tensor_shape(values);
-  const std::unique_ptr<Backend> backend = make_backend(name, 0);
+  const std::unique_ptr<Backend> backend = make_backend(values["backend"].as<std::string>(), 0);
   fmt::print("quantization of bf16 ({}, {}) on {}: bytes beside a copy\n", rows, cols,
              backend->device());
   return print_quantizers(bench_quantize(*backend, rows, cols, values["repeats"].as<int>()));
@@ -316,9 +312,7 @@ nlohmann::ordered_json print_kinds(const TrainBench& bench) {
 
 nlohmann::ordered_json bench_training(const Values& values) {
   const RunConfig config = chosen_run(values, "bench train");
-  if (config.backend != "cpu" && config.backend != "cuda") {
-    throw unknown_word("bench", "backend", config.backend, {"cpu", "cuda"});
-  }
+  require_accepted_backend(values, config, "the run", "bench train");
   const std::unique_ptr<Backend> backend =
       make_backend(config.backend, 0, "own", values.count("no-graphs") == 0);
   const TrainBench bench = bench_train(config, *backend, values["repeats"].as<int>());
@@ -350,7 +344,7 @@ int run_bench(const Values& values, Bench bench) {
   check_output_files(values, "bench", {"json"});
   const nlohmann::ordered_json json = bench();
   if (values.count("json") != 0) {
-    write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
+    write_json(values["json"].as<std::string>(), json);
   }
   return ExitCode::kSuccess;
 }

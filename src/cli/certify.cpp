@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/evaluation_data.hpp"
@@ -41,7 +42,7 @@ Options certify_options() {
       "same\n"
       "bits, and some differ");
   options.add("source", value<std::string>(), "SOURCE");
-  add_model_options(options);
+  add_model_options(options, quantizing_backends());
   options.add("rollout-recipe", value<std::string>(),
               "numerics of generation (default: those of training)");
   add_prompt_options(options);
@@ -190,10 +191,7 @@ Task open_task(const Values& values, const ModelSource& source) {
                       : checked_value<std::int64_t>(values, kCommand, "rollouts", largest, 65536);
   const bool has_prompts = values.count("prompt") + values.count("prompts") != 0;
   (has_prompts ? take_prompts : take_documents)(values, source, task);
-  if (task.run.backend == "truth") {
-    throw Error(fmt::format(
-        "{}: backend 'truth' quantizes nothing; accepted: --backend cpu or cuda", kCommand));
-  }
+  require_accepted_backend(values, task.run, source.name, kCommand);
   const std::int64_t most = last_stage(task.run).sequence_length;
   if (longest(task.texts) + task.tokens > most) {
     throw Error(

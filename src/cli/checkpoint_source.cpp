@@ -1,4 +1,5 @@
 #include "src/cli/checkpoint_source.hpp"
+#include "src/cli/backend_option.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/train/identity.hpp"
 
 namespace fp8lab::cli {
@@ -37,12 +37,12 @@ void shorten_micro_batch(CheckpointedRun& run, const Values& values, const std::
 
 }  // namespace
 
-void add_step_options(Options& options) {
+void add_step_options(Options& options, std::vector<std::string> backends) {
   options.add("batch", value<std::int64_t>(1),
               "whose data: those of the first micro-batch of the N-th step after the checkpoint");
   options.add("sequences", value<std::int64_t>(),
               "only the first N sequences of the micro-batch, in less time");
-  options.add("backend", value<std::string>(), "cpu or cuda (default: the run's)");
+  options.add("backend", one_of(std::move(backends)), "default: the run's");
   options.add("threads", value<int>(0), "0: all processors");
 }
 
@@ -70,10 +70,7 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
     assignments.push_back({"backend", values["backend"].as<std::string>()});
   }
   const RunConfig config = parse_run_config(model.run_config, path, assignments);
-  if (config.backend == "truth") {
-    throw Error(fmt::format(
-        "{}: backend 'truth' quantizes nothing; accepted: --backend cpu or cuda", command));
-  }
+  require_accepted_backend(values, config, path, command);
   CheckpointedRun run = open_checkpointed_run(config, model.checkpoint);
   shorten_micro_batch(run, values, command);
   const StageConfig& stage = run.stage();
@@ -119,11 +116,6 @@ ordered_json step_json(const CheckpointSource& source, const Backend& backend) {
 
 ordered_json finite_json(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json();
-}
-
-void write_json(const std::string& path, const ordered_json& json) {
-  const std::string text = json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
-  write_file_atomically(path, text + "\n");
 }
 
 }  // namespace fp8lab::cli

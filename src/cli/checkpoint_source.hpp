@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -13,8 +14,8 @@
 
 namespace fp8lab::cli {
 
-/// Adds --batch, --sequences, --backend and --threads.
-void add_step_options(Options& options);
+/// Adds --batch, --sequences, --backend, which accepts `backends`, and --threads.
+void add_step_options(Options& options, std::vector<std::string> backends);
 
 struct CheckpointSource {
   ModelSource model;
@@ -36,8 +37,5 @@ nlohmann::ordered_json step_json(const CheckpointSource& source, const Backend& 
 
 /// JSON has neither infinity nor NaN: they are null.
 nlohmann::ordered_json finite_json(double value);
-
-/// Writes the file that --json names.
-void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 }  // namespace fp8lab::cli

@@ -186,6 +186,14 @@ Assignment parse_assignment(const std::string& text) {
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
+std::vector<Assignment> assignments_of(const Values& values) {
+  std::vector<Assignment> assignments;
+  for (const std::string& text : words_of(values, "set")) {
+    assignments.push_back(parse_assignment(text));
+  }
+  return assignments;
+}
+
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   try {
     checked_threads(omp_get_max_threads(), "OMP_NUM_THREADS");

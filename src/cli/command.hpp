@@ -70,6 +70,9 @@ std::string required(const Values& values, const std::string& name, const std::s
 /// "KEY=VALUE" of --set. Throws Error.
 Assignment parse_assignment(const std::string& text);
 
+/// Those of --set, where that is given.
+std::vector<Assignment> assignments_of(const Values& values);
+
 /// What goes wrong with an unknown `word` of a command line: "COMMAND: unknown WHAT 'WORD' (did you
 /// mean ...?); accepted: ...".
 Error unknown_word(const std::string& command, const std::string& what, const std::string& word,

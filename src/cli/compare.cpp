@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/located.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/replay_options.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/compare_runs.hpp"
 
@@ -31,8 +31,8 @@ Options compare_options() {
       "both, else from the beginning,\nand the first operation that writes another bit is named. "
       "Status 3: the runs differ");
   options.add("runs", value<std::vector<std::string>>(), "A B");
-  options.add("backend-a", value<std::string>(), "executes A again (default: as recorded)");
-  options.add("backend-b", value<std::string>(), "executes B again (default: as recorded)");
+  options.add("backend-a", one_of(all_backends()), "executes A again; default: as recorded");
+  options.add("backend-b", one_of(all_backends()), "executes B again; default: as recorded");
   options.add("files-only", "execute nothing");
   add_replay_options(options);
   return options;
@@ -132,8 +132,7 @@ void CompareReport::add(const StartPoint& start, const ExecutedAgain& again,
 int compare(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("compare", compare_options(), arguments, {{"runs", -1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const auto paths = values.count("runs") != 0 ? values["runs"].as<std::vector<std::string>>()
-                                               : std::vector<std::string>();
+  const std::vector<std::string> paths = words_of(values, "runs");
   if (paths.size() != 2) {
     throw Error(fmt::format("compare: {} runs given; accepted: two", paths.size()));
   }
@@ -158,7 +157,7 @@ int compare(const std::vector<std::string>& arguments) {
     report.add(start, again, files);
   }
   if (values.count("json") != 0) {
-    write_file_atomically(values["json"].as<std::string>(), report.json().dump(2) + "\n");
+    write_json(values["json"].as<std::string>(), report.json());
   }
   return differs ? ExitCode::kMismatch : ExitCode::kSuccess;
 }

@@ -5,6 +5,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/data/token_shard.hpp"
 #include "src/data/vocabulary.hpp"
 #include "src/io/file_kind.hpp"
@@ -104,9 +105,8 @@ int inspect(const Values& values) {
       }
     }
   }
-  const auto replace = ordered_json::error_handler_t::replace;
   if (values.count("json") != 0) {
-    fmt::print("{}\n", report.dump(2, ' ', false, replace));
+    fmt::print("{}\n", json_text(report));
     return ExitCode::kSuccess;
   }
   for (const ordered_json& facts : report) fmt::print("{}", line_of(facts));

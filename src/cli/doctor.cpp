@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/train/doctor.hpp"
 
 namespace fp8lab::cli {
@@ -39,7 +40,7 @@ int doctor(const std::vector<std::string>& arguments) {
       fmt::print("{:<9} {}: {}\n", health, finding.file.string(), finding.text);
     }
   }
-  if (values.count("json") != 0) fmt::print("{}\n", json.dump(2));
+  if (values.count("json") != 0) fmt::print("{}\n", json_text(json));
   return damaged ? ExitCode::kMismatch : ExitCode::kSuccess;
 }
 

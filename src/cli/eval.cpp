@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/evaluation_data.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/cli/model_source.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
 #include "src/config/toml_text.hpp"
@@ -33,7 +35,7 @@ Options eval_options() {
       "its\n"
       "last stage says; every option below replaces a part of that");
   options.add("source", value<std::string>(), "SOURCE");
-  add_model_options(options);
+  add_model_options(options, all_backends());
   options.add("data", value<std::vector<std::string>>(),
               "held-out documents: .jsonl or .txt files, or token shards; repeatable");
   options.add("form", value<std::string>(), "running_text or prompt_response");
@@ -114,12 +116,7 @@ std::vector<Assignment> eval_assignments(const Values& values, const std::string
     out.add<double>("top-p", table + "top_p");
     out.add<std::int64_t>("sampling-seed", table + "seed");
   }
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      const Assignment assignment = parse_assignment(text);
-      out.assign(assignment.key, assignment.value);
-    }
-  }
+  for (const auto& [key, value] : assignments_of(values)) out.assign(key, value);
   return out.all();
 }
 
@@ -252,7 +249,7 @@ int eval(const std::vector<std::string>& arguments) {
                          {"backend", model.backend().name()},
                          {"device", model.backend().device()}};
     json.update(to_json(evaluation));
-    fmt::print("{}\n", json.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(json));
     return ExitCode::kSuccess;
   }
   fmt::print("{} in {} on {}\n{}", source.name, model.recipe().name, model.backend().device(),

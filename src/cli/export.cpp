@@ -10,12 +10,12 @@
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
-#include "src/config/nearest_name.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/model/model_export.hpp"
 
@@ -29,7 +29,7 @@ Options export_options() {
       "safetensors and the tokenizer's files; it must not exist or be empty");
   options.add("source", value<std::string>(), "SOURCE");
   options.add("dir", value<std::string>(), "DIR");
-  options.add("dtype", value<std::string>("bf16"), "bf16, f16 or f32: of what is not quantized");
+  options.add("dtype", one_of({"bf16", "f16", "f32"}, "bf16"), "of what is not quantized");
   options.add(
       "recipe", value<std::string>(),
       "FP8 weights as this recipe quantizes fprop.w: blocks such as 128x128 as weight_scale_inv,\n"
@@ -40,17 +40,15 @@ Options export_options() {
       "with)");
   options.add("shard-bytes", value<std::uint64_t>(5'000'000'000), "largest size of one file");
   options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
-  options.add("backend", value<std::string>("cpu"), "quantizes: cpu or cuda");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "quantizes");
   options.add("threads", value<int>(0), "0: all processors");
   return options;
 }
 
-StoredType parse_dtype(const std::string& name) {
+StoredType dtype_of(const Values& values) {
+  const auto& name = values["dtype"].as<std::string>();
   if (name == "bf16") return StoredType::bf16;
-  if (name == "f16") return StoredType::f16;
-  if (name == "f32") return StoredType::f32;
-  throw Error(fmt::format("export: --dtype {}{}: accepted: bf16, f16, f32", name,
-                          did_you_mean(name, "bf16, f16, f32")));
+  return name == "f16" ? StoredType::f16 : StoredType::f32;
 }
 
 std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& source) {
@@ -72,7 +70,7 @@ int export_command(const std::vector<std::string>& arguments) {
     refuse_given(values, "export", {"seed", "backend", "threads"}, "quantizes by --recipe");
   }
   ExportOptions options;
-  options.dtype = parse_dtype(values["dtype"].as<std::string>());
+  options.dtype = dtype_of(values);
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
   options.seed = values["seed"].as<std::uint64_t>();
   if (values.count("recipe") != 0) options.recipe = load_recipe(values["recipe"].as<std::string>());

@@ -7,6 +7,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/library_gemm.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/cli/output_path.hpp"
@@ -46,9 +47,9 @@ Options gemm_options() {
   options.add("d-scale", value<float>(1.0f), "factor of FP8 results");
   options.add("out", value<std::string>(), "D.npy");
   options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
-  options.add("backend", value<std::string>("cpu"), "cpu, truth or cuda");
-  options.add("implementation", value<std::string>("own"),
-              "own, or with --backend cuda also cublaslt: the library, held to the spec's split_k");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "");
+  options.add("implementation", one_of({"own", "cublaslt"}, "own"),
+              "cublaslt, with --backend cuda: the library, held to the spec's split_k");
   options.add("threads", value<int>(0), "0: all processors");
   return options;
 }

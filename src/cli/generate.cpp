@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/generation_options.hpp"
 #include "src/cli/loaded_model.hpp"
@@ -29,7 +30,7 @@ Options generate_options() {
       "byte-level\n"
       "vocabulary; python -m fp8lab.tokens --questions writes prompts of other tokenizers as ids");
   options.add("source", value<std::string>(), "SOURCE");
-  add_model_options(options);
+  add_model_options(options, all_backends());
   add_prompt_options(options);
   options.add("samples", value<std::uint32_t>(1), "completions of each prompt");
   options.add("max-new-tokens", value<std::int64_t>(64), "of each completion");

@@ -10,6 +10,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/tensor_core.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
 #include "src/config/experiments.hpp"
@@ -125,7 +126,7 @@ int info(const std::vector<std::string>& arguments) {
   nlohmann::ordered_json facts = collect();
   if (values.count("json") != 0) {
     facts["profiles"] = profiles();
-    fmt::print("{}\n", facts.dump(2));
+    fmt::print("{}\n", json_text(facts));
     return ExitCode::kSuccess;
   }
   for (const auto& [name, value] : facts.items()) fmt::print("{:<12} {}\n", name, words(value));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
@@ -31,10 +32,10 @@ std::string made_up_run(const ModelSource& source) {
 
 }  // namespace
 
-void add_model_options(Options& options) {
+void add_model_options(Options& options, std::vector<std::string> backends) {
   options.add("recipe", value<std::string>(),
               "numerics, by name or file (default: those of the run's last stage, else bf16)");
-  options.add("backend", value<std::string>(), "cpu, truth or cuda (default: the run's, else cpu)");
+  options.add("backend", one_of(std::move(backends)), "default: the run's, else cpu");
   options.add("threads", value<int>(0), "0: all processors");
   options.add("sequence-length", value<std::int64_t>(),
               "longest text in tokens (default: the run's, else 512)");

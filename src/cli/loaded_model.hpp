@@ -13,8 +13,9 @@
 
 namespace fp8lab::cli {
 
-/// Adds --recipe, --backend, --threads, --seed, --sequence-length and --sequences-together.
-void add_model_options(Options& options);
+/// Adds --recipe, --backend, which accepts `backends`, --threads, --sequence-length and
+/// --sequences-together.
+void add_model_options(Options& options, std::vector<std::string> backends);
 
 /// The run that `source` comes from, or one made up for a model that has none, with the model
 /// options and `assignments` applied in this order.

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <sstream>
 #include <type_traits>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
@@ -63,6 +65,22 @@ void refuse_negative_count(const std::string& command, const Option& option,
   }
 }
 
+void refuse_other_word(const std::string& command, const Option& option, const Value& value) {
+  const std::vector<std::string>& accepted = option.type.accepted;
+  if (accepted.empty()) return;
+  const std::string& word = value.as<std::string>();
+  if (std::find(accepted.begin(), accepted.end(), word) != accepted.end()) return;
+  throw Error(fmt::format("{}: --{} {}{}: accepted: {}", command, option.name, word,
+                          did_you_mean(word, accepted), alternatives(accepted)));
+}
+
+/// "cpu or cuda (default: the run's)".
+std::string help_of(const Option& option) {
+  if (option.type.accepted.empty()) return option.help;
+  const std::string words = alternatives(option.type.accepted);
+  return option.help.empty() ? words : fmt::format("{} ({})", words, option.help);
+}
+
 std::map<std::string, Value> read(const std::string& command, const Options& options,
                                   const po::options_description& described,
                                   const po::positional_options_description& positional,
@@ -83,27 +101,47 @@ std::map<std::string, Value> read(const std::string& command, const Options& opt
     if (found.count(option.name) == 0) continue;
     const po::variable_value& value = found[option.name];
     values[option.name] = {held_value(option.type, value), value.defaulted()};
+    refuse_other_word(command, option, values[option.name]);
   }
   return values;
 }
 
 }  // namespace
 
+OptionType one_of(std::vector<std::string> accepted) {
+  return {std::string(), false, {}, std::move(accepted)};
+}
+
+OptionType one_of(std::vector<std::string> accepted, std::string usual) {
+  return {std::move(usual), true, {}, std::move(accepted)};
+}
+
+std::string alternatives(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
 Values parse_arguments(const std::string& name, const Options& options,
                        const std::vector<std::string>& arguments,
                        const std::vector<Positional>& positional) {
   po::options_description described(options.usage());
   std::vector<std::string> names;
+  std::map<std::string, std::vector<std::string>> accepted;
   for (const Option& option : options.all()) {
-    described.add_options()(option.name.c_str(), semantic_of(option.type), option.help.c_str());
+    described.add_options()(option.name.c_str(), semantic_of(option.type), help_of(option).c_str());
     names.push_back("--" + option.name);
+    if (!option.type.accepted.empty()) accepted[option.name] = option.type.accepted;
   }
   described.add_options()("help,h", "this text");
   names.push_back("--help");
   po::positional_options_description words;
   for (const Positional& place : positional) words.add(place.option.c_str(), place.count);
   try {
-    Values values(read(name, options, described, words, arguments));
+    Values values(read(name, options, described, words, arguments), std::move(accepted));
     if (values.count("help") != 0) {
       std::ostringstream text;
       text << described;
@@ -123,6 +161,10 @@ Values parse_arguments(const std::string& name, const Options& options,
 std::vector<std::string> words_of(const Values& values, const std::string& option) {
   return values.count(option) == 0 ? std::vector<std::string>()
                                    : values[option].as<std::vector<std::string>>();
+}
+
+std::string text_of(const Values& values, const std::string& option, const std::string& otherwise) {
+  return values.count(option) == 0 ? otherwise : values[option].as<std::string>();
 }
 
 bool given(const Values& values, std::string_view option) {

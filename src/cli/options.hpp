@@ -23,7 +23,8 @@ using OptionValue =
 struct OptionType {
   OptionValue held;
   bool has_default = false;
-  std::string default_text = {};  ///< in the help; empty: as it is
+  std::string default_text = {};           ///< in the help; empty: as it is
+  std::vector<std::string> accepted = {};  ///< the only words of a text; empty: any
 };
 
 template <class T>
@@ -35,6 +36,11 @@ template <class T>
 OptionType value(T usual, std::string text = {}) {
   return {std::move(usual), true, std::move(text)};
 }
+
+/// A text that is one of `accepted`: the help lists these, and parse_arguments refuses others.
+OptionType one_of(std::vector<std::string> accepted);
+/// The same with a default.
+OptionType one_of(std::vector<std::string> accepted, std::string usual);
 
 struct Option {
   std::string name;
@@ -80,26 +86,41 @@ struct Value {
 /// What a command line says: an entry for each option that was given or has a default.
 class Values {
  public:
-  explicit Values(std::map<std::string, Value> values) : values_(std::move(values)) {}
+  Values(std::map<std::string, Value> values,
+         std::map<std::string, std::vector<std::string>> accepted)
+      : values_(std::move(values)), accepted_(std::move(accepted)) {}
 
   std::size_t count(const std::string& option) const { return values_.count(option); }
   /// Of an option that count() finds.
   const Value& operator[](const std::string& option) const { return values_.at(option); }
   const std::map<std::string, Value>& all() const { return values_; }
+  /// The words of an option that is one_of() some, given or not.
+  const std::vector<std::string>& accepted(const std::string& option) const {
+    return accepted_.at(option);
+  }
 
  private:
   std::map<std::string, Value> values_;
+  std::map<std::string, std::vector<std::string>> accepted_;
 };
 
 /// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it
-/// is given. Abbreviated names, options given twice that hold one value, and numbers below 0 for
-/// options that count are not accepted. Throws Error with one line.
+/// is given. Abbreviated names, options given twice that hold one value, numbers below 0 for
+/// options that count, and other words than an option accepts are refused. Throws Error with one
+/// line.
 Values parse_arguments(const std::string& name, const Options& options,
                        const std::vector<std::string>& arguments,
                        const std::vector<Positional>& positional = {});
 
+/// "cpu, truth or cuda".
+std::string alternatives(const std::vector<std::string>& words);
+
 /// What a repeatable option of text was given, in order; nothing where it was not.
 std::vector<std::string> words_of(const Values& values, const std::string& option);
+
+/// The value of an option of text; `otherwise` where it was not given and has no default.
+std::string text_of(const Values& values, const std::string& option,
+                    const std::string& otherwise = {});
 
 /// Was the option given, not left at its default?
 bool given(const Values& values, std::string_view option);

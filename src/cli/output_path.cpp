@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "emulation/base/error.hpp"
+#include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
 
 namespace fp8lab::cli {
@@ -63,6 +65,14 @@ void check_output_files(const Values& values, const std::string& command,
     if (values.count(option) == 0) continue;
     output_file(values[option].as<std::string>(), fmt::format("{}: --{}", command, option));
   }
+}
+
+std::string json_text(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void write_json(const std::string& path, const nlohmann::ordered_json& json) {
+  write_file_atomically(path, json_text(json) + "\n");
 }
 
 }  // namespace fp8lab::cli

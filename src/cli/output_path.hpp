@@ -1,8 +1,9 @@
-// Where commands write, looked at before they compute.
+// Where commands write, looked at before they compute; and what --json writes.
 #pragma once
 
 #include <filesystem>
 #include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "src/cli/options.hpp"
@@ -19,5 +20,11 @@ std::filesystem::path output_folder(const std::string& path, const std::string& 
 /// output_file of every one of `options` that was given.
 void check_output_files(const Values& values, const std::string& command,
                         std::initializer_list<const char*> options);
+
+/// The text of --json, without the end of the line. Bytes of names that are no UTF-8 are replaced.
+std::string json_text(const nlohmann::ordered_json& json);
+
+/// Writes the file that --json names.
+void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 }  // namespace fp8lab::cli

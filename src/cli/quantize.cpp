@@ -12,6 +12,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/spec/recipe.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/cli/output_path.hpp"
@@ -70,7 +71,7 @@ Options quantize_options() {
   options.add("report", "print the error statistics (always done without --out and --dequantized)");
   options.add("json", "statistics as JSON");
   options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
-  options.add("backend", value<std::string>("cpu"), "cpu or cuda");
+  options.add("backend", one_of(quantizing_backends(), "cpu"), "");
   options.add("threads", value<int>(0), "0: all processors");
   return options;
 }
@@ -165,7 +166,7 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
     object["rows"] = operand.rows;
     object["k"] = operand.k;
     for (const auto& [name, value] : rows) object[name] = value;
-    fmt::print("{}\n", object.dump(2));
+    fmt::print("{}\n", json_text(object));
     return;
   }
   fmt::print("{} ({}, {})\n", label(operand.spec), operand.rows, operand.k);

@@ -273,7 +273,7 @@ void print_json(const std::vector<MeasuredWeight>& weights, const std::string& m
          {"largest_underflow_fraction", finite(summary.most_underflow)},
          {"largest_saturation_fraction", finite(summary.most_saturation)}});
   }
-  fmt::print("{}\n", document.dump(2));
+  fmt::print("{}\n", json_text(document));
 }
 
 }  // namespace

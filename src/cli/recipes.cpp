@@ -12,6 +12,7 @@
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/spec_fields.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
 #include "src/io/atomic_file.hpp"
 
@@ -99,7 +100,7 @@ int list(const Values& values) {
     }
   }
   if (values.count("json") != 0) {
-    fmt::print("{}\n", rows.dump(2));
+    fmt::print("{}\n", json_text(rows));
     return ExitCode::kSuccess;
   }
   fmt::print(
@@ -124,7 +125,7 @@ void print_recipe(const Recipe& recipe, const Values& values) {
   }
   const std::vector<std::string> found = warnings(recipe.linear, shape[0], shape[1], shape[2]);
   if (values.count("json") != 0) {
-    fmt::print("{}\n", to_json(recipe, found).dump(2));
+    fmt::print("{}\n", json_text(to_json(recipe, found)));
     return;
   }
   fmt::print("{}", describe(recipe));

@@ -22,9 +22,8 @@ ReplaySource chosen_source(const RecordedRun& run, const Values& values, const s
                            const std::string& command) {
   const int threads = threads_of(values, command);
   const bool graphs = values.count("no-graphs") == 0;
-  const std::string backend = values.count(option) != 0 ? values[option].as<std::string>() : "";
-  const std::filesystem::path init_from =
-      values.count("init-from") != 0 ? values["init-from"].as<std::string>() : "";
+  const std::string backend = text_of(values, option);
+  const std::filesystem::path init_from = text_of(values, "init-from");
   const RunConfig& config = run.config;
   return replay_source(run, backend, init_from, [=](const std::string& name) {
     std::unique_ptr<Backend> made = make_backend(name, threads, "own", graphs);

@@ -168,7 +168,7 @@ bool was_written(const std::filesystem::path& page, std::filesystem::file_time_t
 
 int report(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("report", report_options(), arguments, {{"input", -1}});
-  if (values.count("help") != 0) return 0;
+  if (values.count("help") != 0) return ExitCode::kSuccess;
   if (values.count("plan") != 0) return print_plan(values);
   refuse_given(values, "report", {"from"}, "is for --plan");
   if (values.count("input") == 0) throw Error("report: give a study directory or run files");

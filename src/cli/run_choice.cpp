@@ -31,12 +31,7 @@ RunConfig chosen_run(const Values& values, const std::string& command) {
   if (values.count("config") + values.count("preset") != 1) {
     throw Error(command + ": give either --config FILE or --preset NAME");
   }
-  std::vector<Assignment> assignments;
-  if (values.count("set") != 0) {
-    for (const std::string& text : values["set"].as<std::vector<std::string>>()) {
-      assignments.push_back(parse_assignment(text));
-    }
-  }
+  std::vector<Assignment> assignments = assignments_of(values);
   for (const char* key : {"recipe", "backend"}) {
     if (given(values, key)) assignments.push_back({key, values[key].as<std::string>()});
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/progress.hpp"
 #include "src/config/config.hpp"
@@ -85,6 +86,55 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+double mib(std::int64_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+/// The reason why runs cannot be planned, and their names.
+using Unknown = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+/// Prints what each of `runs` needs, and returns that; what cannot be planned goes to `unknown`.
+std::vector<RunNeeds> print_each(const std::vector<const RunConfig*>& runs, NeedsOfRuns& needs,
+                                 Unknown& unknown) {
+  std::vector<RunNeeds> known;
+  for (const RunConfig* run : runs) {
+    const KnownNeeds& found = needs.of(*run);
+    if (found.unknown.empty()) {
+      fmt::print("plan: {}: memory {:.1f} MiB, checkpoint {:.1f} MiB, time about {:.3g} s\n",
+                 run->name, mib(found.needs.bytes), mib(found.needs.checkpoint),
+                 found.needs.seconds);
+      known.push_back(found.needs);
+      continue;
+    }
+    auto same = std::find_if(unknown.begin(), unknown.end(),
+                             [&](const auto& entry) { return entry.first == found.unknown; });
+    if (same == unknown.end()) same = unknown.insert(same, {found.unknown, {}});
+    same->second.push_back(run->name);
+  }
+  return known;
+}
+
+/// The memory of runs that are trained `jobs` at once.
+void print_memory(const char* what, const std::vector<RunNeeds>& runs, std::size_t jobs) {
+  if (runs.empty()) return;
+  const MemoryTogether memory = memory_together(runs, jobs);
+  fmt::print(
+      "plan: memory of {}, {} at once, at most {:.1f} MiB of the {:.1f} MiB here, {:.1f} of these "
+      "for copies of checkpoints",
+      what, std::min(jobs, runs.size()), mib(memory.host + memory.copies), mib(machine_memory()),
+      mib(memory.copies));
+  fmt::print("{}\n",
+             memory.device == 0 ? "" : fmt::format("; on devices {:.1f}", mib(memory.device)));
+}
+
+/// Of runs that are trained `jobs` at once: the work is shared, and no run is faster than alone.
+double seconds_of(const std::vector<RunNeeds>& runs, int jobs) {
+  double sum = 0, longest = 0;
+  for (const RunNeeds& run : runs) {
+    sum += run.seconds;
+    longest = std::max(longest, run.seconds);
+  }
+  return std::max(sum / jobs, longest);
+}
+
 }  // namespace
 
 void print_runs(const StudyPlan& plan) {
@@ -102,42 +152,33 @@ void print_runs(const StudyPlan& plan) {
 
 void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
                  int threads) {
-  std::vector<const RunConfig*> runs;
-  for (const RunConfig& shared : plan.shared) runs.push_back(&shared);
-  for (const PlannedArm& arm : plan.arms) runs.push_back(&arm.config);
-  const std::size_t all = runs.size();
+  std::vector<const RunConfig*> shared, arms;
+  for (const RunConfig& run : plan.shared) shared.push_back(&run);
+  for (const PlannedArm& arm : plan.arms) arms.push_back(&arm.config);
+  const std::size_t all = shared.size() + arms.size();
   if (!directory.empty()) {
-    std::erase_if(runs, [&](const RunConfig* run) { return is_complete(directory, run->name); });
-    fmt::print("plan: {} runs, {} complete in {}\n", all, all - runs.size(), directory.string());
+    const auto complete = [&](const RunConfig* run) { return is_complete(directory, run->name); };
+    const std::size_t done = std::erase_if(shared, complete) + std::erase_if(arms, complete);
+    fmt::print("plan: {} runs, {} complete in {}\n", all, done, directory.string());
   } else {
     fmt::print("plan: {} runs\n", all);
   }
-  NeedsOfRuns needs_of_runs(threads);
-  double seconds = 0;
-  std::vector<std::pair<std::string, std::vector<std::string>>> unknown;  // reason, runs
-  std::size_t known = 0;
-  for (const RunConfig* run : runs) {
-    const KnownNeeds& found = needs_of_runs.of(*run);
-    if (found.unknown.empty()) {
-      ++known;
-      seconds += found.needs.seconds;
-      fmt::print("plan: {}: memory {:.1f} MiB, time about {:.3g} s\n", run->name,
-                 static_cast<double>(found.needs.bytes) / 1048576.0, found.needs.seconds);
-      continue;
-    }
-    auto same = std::find_if(unknown.begin(), unknown.end(),
-                             [&](const auto& entry) { return entry.first == found.unknown; });
-    if (same == unknown.end()) same = unknown.insert(same, {found.unknown, {}});
-    same->second.push_back(run->name);
-  }
+  NeedsOfRuns needs(threads);
+  Unknown unknown;
+  const std::vector<RunNeeds> of_shared = print_each(shared, needs, unknown);
+  const std::vector<RunNeeds> of_arms = print_each(arms, needs, unknown);
   for (const auto& [reason, names] : unknown) {
     fmt::print("plan: {}: unknown: {}\n", listed(names), reason);
   }
+  const std::size_t known = of_shared.size() + of_arms.size();
   if (known == 0) return;
-  fmt::print(
-      "plan: time of all these about {:.3g} s, {} at once, without evaluations{}\n", seconds / jobs,
-      jobs,
-      known == runs.size() ? "" : fmt::format(" and without the {} unknown", runs.size() - known));
+  const auto at_once = static_cast<std::size_t>(jobs);
+  print_memory("shared runs", of_shared, at_once);
+  print_memory("arms", of_arms, at_once);
+  const std::size_t missing = shared.size() + arms.size() - known;
+  fmt::print("plan: time of all these about {:.3g} s, {} at once, without evaluations{}\n",
+             seconds_of(of_shared, jobs) + seconds_of(of_arms, jobs), jobs,
+             missing == 0 ? "" : fmt::format(" and without the {} unknown", missing));
 }
 
 }  // namespace fp8lab::cli

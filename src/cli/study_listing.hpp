@@ -10,8 +10,9 @@ namespace fp8lab::cli {
 /// The runs with the hashes of configuration and recipes, and their pairing.
 void print_runs(const StudyPlan& plan);
 
-/// Memory and time of every run that is not complete in `directory`, which may be empty for none,
-/// from operations timed here with `threads`; and the time of all, `jobs` at once.
+/// Memory, checkpoint and time of every run that is not complete in `directory`, which may be empty
+/// for none, from operations timed here with `threads`; and memory and time of all, `jobs` at once,
+/// the shared runs before the arms.
 void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
                  int threads);
 

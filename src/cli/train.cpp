@@ -9,6 +9,7 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
@@ -31,7 +32,7 @@ Options train_options() {
   Options options("fp8lab train --config FILE | --preset NAME");
   add_run_choice(options);
   add_scale(options);
-  options.add("backend", value<std::string>(), "cpu, truth or cuda");
+  options.add("backend", one_of(all_backends()), "default: the run's");
   options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
   options.add("init-from", value<std::string>(),
               "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
@@ -121,9 +122,7 @@ std::string describe_refusal(const RunConfig& config, const Backend& backend) {
 
 TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
   TrainerOptions options;
-  options.directory = output_folder(
-      values.count("out") != 0 ? values["out"].as<std::string>() : "runs/" + config.name,
-      "train: --out");
+  options.directory = output_folder(text_of(values, "out", "runs/" + config.name), "train: --out");
   options.resume = values.count("resume") != 0;
   if (values.count("init-from") != 0) options.init_from = values["init-from"].as<std::string>();
   if (values.count("arm") != 0) options.extra_meta["arm"] = values["arm"].as<std::string>();
@@ -136,7 +135,7 @@ TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
 
 int train(const std::vector<std::string>& arguments) {
   const Values values = parse_arguments("train", train_options(), arguments);
-  if (values.count("help") != 0) return 0;
+  if (values.count("help") != 0) return ExitCode::kSuccess;
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
   TrainerOptions options = trainer_options(values, config);
@@ -151,7 +150,7 @@ int train(const std::vector<std::string>& arguments) {
     const std::string refusal = describe_refusal(config, *backend);
     phase.begin("");
     fmt::print("{}{}{}", plan, said, refusal);
-    return 0;
+    return ExitCode::kSuccess;
   }
   require_memory_of(config, *backend);
   options.phase = [&](const std::string& what) { phase.begin(what); };
@@ -168,7 +167,7 @@ int train(const std::vector<std::string>& arguments) {
     return ExitCode::kInterrupted;
   }
   fmt::print("complete: {}\n", (options.directory / "run.h5").string());
-  return 0;
+  return ExitCode::kSuccess;
 }
 
 }  // namespace fp8lab::cli

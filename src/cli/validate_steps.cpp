@@ -93,7 +93,7 @@ void StepReport::write(const Values& values, const std::string& device) const {
   if (values.count("json") == 0) return;
   const ordered_json json = {
       {"what", "step"}, {"device", device}, {"good", good_}, {"runs", rows_}};
-  write_file_atomically(values["json"].as<std::string>(), json.dump(2) + "\n");
+  write_json(values["json"].as<std::string>(), json);
 }
 
 RunConfig step_config(const std::string& preset, const std::string& recipe,
@@ -157,9 +157,9 @@ int compare_steps(const Values& values, const MakeBackend& make) {
   const MakeBackend make_expected = [threads] { return make_backend("cpu", threads); };
   const std::string device = make()->device(), expected_device = make_expected()->device();
   const std::string preset = values["preset"].as<std::string>();
-  std::vector<std::string> recipes{"bf16"}, settings;
-  if (values.count("recipe") != 0) recipes = values["recipe"].as<std::vector<std::string>>();
-  if (values.count("set") != 0) settings = values["set"].as<std::vector<std::string>>();
+  std::vector<std::string> recipes = words_of(values, "recipe");
+  if (recipes.empty()) recipes = {"bf16"};
+  const std::vector<std::string> settings = words_of(values, "set");
   if (values.count("record") != 0) {
     output_folder(values["record"].as<std::string>(), "validate step: --record");
   }

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/replay_options.hpp"
-#include "src/io/atomic_file.hpp"
 #include "src/io/hash.hpp"
 #include "src/replay/verify_run.hpp"
 
@@ -31,7 +31,7 @@ Options verify_options() {
   options.add("from", value<std::int64_t>(),
               "the step after which they begin; those between the start and it are executed and "
               "compared as well");
-  options.add("backend", value<std::string>(), "executes them (default: as recorded)");
+  options.add("backend", one_of(all_backends()), "executes them; default: as recorded");
   add_replay_options(options);
   return options;
 }
@@ -84,7 +84,7 @@ int verify(const std::vector<std::string>& arguments) {
       verify_run(run, source, from, steps, [&](const std::string& what) { phase.begin(what); });
   phase.begin("");
   if (values.count("json") != 0) {
-    write_file_atomically(values["json"].as<std::string>(), to_json(run, found).dump(2) + "\n");
+    write_json(values["json"].as<std::string>(), to_json(run, found));
   }
   const std::int64_t first = found.start.position.step;
   if (found.difference.step < 0) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/backend/factory.hpp"
+#include "src/cli/backend_option.hpp"
 #include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
@@ -46,7 +47,7 @@ Options whatif_options() {
   options.add("tensors",
               "mean, deviation and amax of every tensor that the step computes, in the "
               "run's own recipe");
-  add_step_options(options);
+  add_step_options(options, quantizing_backends());
   options.add("worst", value<std::int64_t>(20), "products in the first table; 0: all");
   options.add("json", value<std::string>(), "also write every number to this file");
   return options;

@@ -6,6 +6,9 @@
 
 namespace fp8lab {
 
+/// What RunConfig::backend may be.
+inline constexpr std::array<std::string_view, 3> kBackendNames = {"cpu", "truth", "cuda"};
+
 inline constexpr std::array<Named<RopeType>, 5> kRopeTypeNames = {{
     {"default", RopeType::unscaled},
     {"linear", RopeType::linear},

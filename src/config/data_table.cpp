@@ -14,7 +14,6 @@ using namespace fields;  // NOLINT: the vocabulary of the tables below
 constexpr std::int64_t kLargestToken = 0x7fffffff;
 constexpr std::size_t kLargestMixture = 256;
 
-bool is_generated(const SourceConfig& source) { return source.kind == DataKind::arithmetic; }
 bool has_files(const SourceConfig& source) { return !is_generated(source); }
 bool has_tokens(const SourceConfig& source) { return source.kind == DataKind::tokens; }
 

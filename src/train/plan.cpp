@@ -59,16 +59,39 @@ TimePlan timed(const RunConfig& config, const StageConfig& stage, const Recipe& 
 
 RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phase) {
   RunNeeds needs;
+  needs.is_on_host = backend.is_on_host();
   for (const StageConfig& stage : config.stages) {
     for (const StageRecipe& of : recipes_of(config, stage)) {
       const Recipe recipe = load_recipe(of.name);
-      needs.bytes = std::max(needs.bytes, plan_memory(config, stage, recipe, backend).total());
+      const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
+      needs.bytes = std::max(needs.bytes, memory.total());
+      needs.checkpoint = std::max(needs.checkpoint, memory.checkpoint);
       if (of.steps == 0) continue;
       needs.seconds +=
           timed(config, stage, recipe, backend, phase).total() * static_cast<double>(of.steps);
     }
   }
   return needs;
+}
+
+MemoryTogether memory_together(std::vector<RunNeeds> runs, std::size_t count) {
+  const auto on_host = [](const RunNeeds& run) { return run.is_on_host ? run.bytes : 0; };
+  const auto on_device = [](const RunNeeds& run) { return run.is_on_host ? 0 : run.bytes; };
+  const auto sort_by = [&](const auto& bytes) {
+    std::sort(runs.begin(), runs.end(),
+              [&](const RunNeeds& a, const RunNeeds& b) { return bytes(a) > bytes(b); });
+  };
+  count = std::min(count, runs.size());
+  MemoryTogether memory;
+  sort_by(on_device);
+  for (std::size_t i = 0; i < count; ++i) memory.device += on_device(runs[i]);
+  sort_by([&](const RunNeeds& run) { return on_host(run) + run.checkpoint; });
+  for (std::size_t i = 0; i < count; ++i) memory.host += on_host(runs[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    memory.copies += static_cast<std::int64_t>(checkpoint_memory(
+        static_cast<std::uint64_t>(runs[i].checkpoint), memory.host + memory.copies));
+  }
+  return memory;
 }
 
 std::vector<std::string> stage_warnings(const RunConfig& config, const StageConfig& stage,

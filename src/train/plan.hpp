@@ -1,6 +1,7 @@
 // What a run will do and need, told before it starts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,12 +24,25 @@ std::string describe_plan(const RunConfig& config, Backend& backend,
 
 /// What a run needs where it needs most, and how long it takes without evaluations.
 struct RunNeeds {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;       ///< of the backend
+  std::int64_t checkpoint = 0;  ///< of the file, which the host copies and then writes
+  bool is_on_host = true;       ///< the backend's memory
   double seconds = 0;
 };
 
 /// The numbers of describe_plan. Throws Error as that does.
 RunNeeds plan_needs(const RunConfig& config, Backend& backend,
                     const std::function<void(const std::string&)>& phase);
+
+/// Bytes that runs hold while they are trained side by side on one machine.
+struct MemoryTogether {
+  std::int64_t host = 0;  ///< of steps
+  std::int64_t copies =
+      0;  ///< of checkpoints on the host, as far as there is room (checkpoint_memory)
+  std::int64_t device = 0;  ///< of steps on devices
+};
+
+/// Of the `count` runs that need most on the host, and of those that need most on devices.
+MemoryTogether memory_together(std::vector<RunNeeds> runs, std::size_t count);
 
 }  // namespace fp8lab

@@ -180,7 +180,7 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
         ("run", "--prompt", "a", "--data", "train.jsonl"): "--data is for prompts of documents",
         ("run", "--form", "running_text"): "--form is for --data",
         ("run", "--vocabulary", "bytes"): "--vocabulary is for --prompt",
-        ("run", "--backend", "truth"): "'truth' quantizes nothing",
+        ("run", "--backend", "truth"): "--backend truth: accepted: cpu or cuda",
         ("run", "--rollout-recipe", "fp32"): "activations are f32",
         ("run", "--json", "none/c.json"): "none",
         (model,): "is no run with data of its own",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -38,10 +39,10 @@ READ = {
     "validate codec": "exhaustive backend json",
     "validate golden": "threads json",
     "validate thirdparty": "json",
-    "validate mutants": "backend threads seed json",
+    "validate mutants": "threads seed json",
     "validate kernels": "backend threads seed outputs rounds repeats only json",
     "validate step": "backend threads preset recipe set no-graphs record json",
-    "validate export": "backend threads seed json",
+    "validate export": "threads seed json",
     "bench emulation": "all-targets repeats rows cols json",
     "bench gemm": "repeats json",
     "bench attention": "repeats json",
@@ -60,6 +61,25 @@ UNREAD = [
 ]
 
 
+# Options that name a backend, and what they accept.
+BACKENDS = {
+    "train --backend": "cpu, truth or cuda",
+    "eval --backend": "cpu, truth or cuda",
+    "generate --backend": "cpu, truth or cuda",
+    "compare --backend-a": "cpu, truth or cuda",
+    "compare --backend-b": "cpu, truth or cuda",
+    "verify --backend": "cpu, truth or cuda",
+    "certify --backend": "cpu or cuda",
+    "export --backend": "cpu or cuda",
+    "validate --backend": "cpu or cuda",
+    "gemm --backend": "cpu or cuda",
+    "quantize --backend": "cpu or cuda",
+    "whatif --backend": "cpu or cuda",
+    "bench --backend": "cpu or cuda",
+    "attribute --backend": "cpu",
+}
+
+
 @pytest.mark.parametrize(("action", "option"), UNREAD)
 def test_options_of_other_actions_are_refused(action: str, option: str, tmp_path: Path) -> None:
     command, name = action.split()
@@ -72,6 +92,21 @@ def test_options_of_other_actions_are_refused(action: str, option: str, tmp_path
         if reader.startswith(command):
             assert reader in message
     assert not list(tmp_path.iterdir())
+
+
+def test_a_command_lists_the_backends_that_it_accepts() -> None:
+    listed = {}
+    for command in COMMANDS:
+        page = succeeded(command, "--help")
+        for option, words in re.findall(r"(--backend\S*) arg(?: \(=\w+\))?\s+([^\n(]*\w)", page):
+            listed[f"{command} {option}"] = words
+    assert listed == BACKENDS
+    for words, accepted in BACKENDS.items():
+        command, option = words.split()
+        for backend in ("cpu", "truth", "cuda", "none"):
+            message = f"fp8lab: {command}: {option} {backend}: accepted: {accepted}\n"
+            is_listed = backend in re.findall(r"\w+", accepted)
+            assert (run(command, option, backend).stderr == message) != is_listed, words
 
 
 def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from program import SMALL_MODEL, refused, run, succeeded
+from program import PROGRAM, SMALL_MODEL, refused, run, succeeded
 
 CONFIG = (
     """
@@ -70,6 +72,18 @@ def test_equal_runs(folder: Path) -> None:
     assert result["good"] and result["executed"] == 3 and result["hashed"] == 3
 
 
+def test_names_that_are_no_text(folder: Path) -> None:
+    """Of what --json writes, to files and to standard output, the odd byte is replaced."""
+    odd = os.fsdecode(b"r\xff")
+    shutil.copytree(folder / "a", folder / odd)
+    for words in (("verify", odd, "--steps=1", "--json", "v.json"), ("doctor", odd, "--json")):
+        done = subprocess.run([PROGRAM, *words], capture_output=True, cwd=folder, check=False)
+        assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "v.json").read_text())["run"] == "r\ufffd/run.h5"
+    assert json.loads(done.stdout)[0]["file"].startswith("r\ufffd/")
+    shutil.rmtree(folder / odd)
+
+
 def test_another_recipe(folder: Path) -> None:
     result = run("compare", "a", "recipe", "--json", "c.json", cwd=folder)
     assert result.returncode == 3, result.stderr
@@ -92,7 +106,7 @@ def test_another_rate_in_a_later_stage(folder: Path) -> None:
 
 
 def damaged(folder: Path, name: str, row: int) -> None:
-    """A copy of run a whose file has another hash of the weights, as a transient fault leaves it."""
+    """A copy of run a whose file has another hash of the weights, as after a transient fault."""
     shutil.copytree(folder / "a", folder / name)
     with h5py.File(folder / name / "run.h5", "r+", libver="latest") as file:
         file["hashes/weights"][row] ^= np.uint64(1)
@@ -126,7 +140,9 @@ def test_what_is_missing(folder: Path) -> None:
     assert "from 0 on" in refused("verify", "a", "--from=-1", cwd=folder)
     assert "--threads" in refused("compare", "a", "b", "--files-only", "--threads", 1, cwd=folder)
     assert "no folder" in refused("compare", "a", "b", "--json", "no/j", cwd=folder)
-    assert "unknown backend" in refused("verify", "a", "--backend", "gpu", cwd=folder)
+    assert "--backend gpu (did you mean 'cpu'?)" in refused(
+        "verify", "a", "--backend", "gpu", cwd=folder
+    )
 
 
 def test_changed_data(folder: Path, tmp_path: Path) -> None:

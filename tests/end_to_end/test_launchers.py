@@ -162,7 +162,9 @@ def test_settings_and_commands_that_do_not_serve_are_refused(tmp_path: Path) -> 
         done = scheduler.submit(study, *words)
         assert done.returncode == 2 and part in done.stderr, (words, done.stderr)
     assert "--slurm is for --launcher slurm" in study.refused("--slurm", "gpus=1")
-    assert "unknown launcher 'slrm' (did you mean 'slurm'?)" in study.refused("--launcher", "slrm")
+    assert "--launcher slrm (did you mean 'slurm'?): accepted" in study.refused(
+        "--launcher", "slrm"
+    )
     assert "the study has no run 'bf61' (did you mean 'bf16'?)" in study.refused("--run", "bf61")
     assert "names a run as well" in study.refused("--run", "bf16", "--index", 0)
     (scheduler.folder / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")

@@ -54,21 +54,44 @@ def test_list_prints_the_hashes_that_the_runs_get(tmp_path: Path) -> None:
 
 def test_a_dry_run_says_what_the_runs_need(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED, steps=200)
-    need = re.compile(r"^plan: (\S+): memory ([\d.]+) MiB, time about (\S+) s$", re.M)
+    need = re.compile(
+        r"^plan: (\S+): memory ([\d.]+) MiB, checkpoint ([\d.]+) MiB, time about (\S+) s$", re.M
+    )
+    together = re.compile(
+        r"^plan: memory of (.+), (\d) at once, at most ([\d.]+) MiB of the [\d.]+ MiB here, "
+        r"([\d.]+) of these for copies of checkpoints$",
+        re.M,
+    )
     total = re.compile(r"^plan: time of all these about (\S+) s, (\d) at once", re.M)
-    text = study.planned("--threads", 1)
+
+    def planned(*words: object) -> tuple[str, dict[str, tuple[float, ...]]]:
+        text = study.planned("--threads", 1, *words)
+        return text, {name: tuple(map(float, rest)) for name, *rest in need.findall(text)}
+
+    text, needs = planned("--jobs", 1)
     assert "plan: 3 runs\n" in text and not study.out.exists()
-    needs = {name: (float(memory), float(time)) for name, memory, time in need.findall(text)}
     assert set(needs) == {"shared", *ARMS}
-    assert all(memory > 1 and time > 0 for memory, time in needs.values())
-    assert needs["shared"][1] < needs["bf16"][1] / 10, "2 steps of 32 tokens, 200 of 128"
-    sum_of_all = sum(time for _, time in needs.values())
+    assert all(memory > checkpoint > 0 and time > 0 for memory, checkpoint, time in needs.values())
+    assert needs["shared"][2] < needs["bf16"][2] / 10, "2 steps of 32 tokens, 200 of 128"
+    sum_of_all = sum(time for *_, time in needs.values())
     assert total.findall(text)[0][1] == "1"
     assert float(total.findall(text)[0][0]) == pytest.approx(sum_of_all, rel=0.02)
-    two = study.planned("--threads", 1, "--jobs", 2)
-    alone = sum(float(time) for _, _, time in need.findall(two))
+    # A copy takes 16 MiB at least (checkpoint_memory).
+    most = max(needs[arm][0] for arm in ARMS)
+    one = {what: tuple(map(float, rest)) for what, *rest in together.findall(text)}
+    assert one["arms"] == (1, pytest.approx(most + 16, abs=0.2), 16)
+    assert one["shared runs"] == (1, pytest.approx(needs["shared"][0] + 16, abs=0.2), 16)
+    two, needs = planned("--jobs", 2)
+    times = [needs[arm][2] for arm in ARMS]
+    expected = needs["shared"][2] + max(sum(times) / 2, *times)
     assert total.findall(two)[0][1] == "2"
-    assert float(total.findall(two)[0][0]) == pytest.approx(alone / 2, rel=0.02)
+    assert float(total.findall(two)[0][0]) == pytest.approx(expected, rel=0.02)
+    both = {what: tuple(map(float, rest)) for what, *rest in together.findall(two)}
+    assert both["arms"] == (2, pytest.approx(sum(needs[arm][0] for arm in ARMS) + 32, abs=0.3), 32)
+    assert both["shared runs"] == one["shared runs"]
+    # Without --jobs as ablate would run them.
+    processors = str(len(os.sched_getaffinity(0)))
+    assert total.findall(planned()[0])[0][1] == processors
     study.done("--index", 0)
     text = study.planned("--threads", 1, "--out", study.out)
     assert f"plan: 3 runs, 2 complete in {study.out}\n" in text

@@ -179,7 +179,7 @@ def test_what_is_missing_is_named(copy: Path) -> None:
         ("run", "--accumulator", "sm90_bf16", "--worst", 3): "--worst is for --recipe",
         ("run", *recipe, "--worst", -1): "--worst -1: accepted",
         ("run", *recipe, "--batch", 0): "--batch 0: accepted: 1 to 100000",
-        ("run", *recipe, "--backend", "truth"): "quantizes nothing",
+        ("run", *recipe, "--backend", "truth"): "--backend truth: accepted: cpu or cuda",
         ("run", *recipe, "--json", "none/o.json"): "none",
         ("none", *recipe): "none",
     }.items():
@@ -248,7 +248,8 @@ def test_what_attribute_cannot_do_is_refused(copy: Path) -> None:
         (): "--run is missing",
         ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
         ("run", "--batch", 100001): "--batch 100001: accepted: 1 to 100000",
-        ("run", "--backend", "truth"): "quantizes nothing",
+        ("run", "--backend", "truth"): "--backend truth: accepted: cpu",
+        ("run", "--backend", "cuda"): "--backend cuda: accepted: cpu",
         ("run", "--json", "none/o.json"): "none",
         ("run", "more"): "too many arguments",
     }.items():

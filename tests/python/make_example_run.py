@@ -444,9 +444,10 @@ def write_study(
     path: Path,
     arms: list[tuple[SyntheticRecipe, int, int]],
     design: StatedDesign | None = None,
+    names: list[str] | None = None,
 ) -> None:
-    """study.h5 beside the folders of `arms` (recipe, seed, steps done)."""
-    names = [f"{recipe.name}-seed{seed}" for recipe, seed, _ in arms]
+    """study.h5 beside the folders of `arms` (recipe, seed, steps done), which `names` may name."""
+    names = names or [f"{recipe.name}-seed{seed}" for recipe, seed, _ in arms]
     with h5py.File(path, "w", libver="latest") as file:
         meta = file.create_group("meta")
         for key, value in (

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "emulation/recording/stand_in.hpp"
 #include "src/backend/factory.hpp"
 #include "src/evaluation/evaluator.hpp"
+#include "src/io/background_file.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/memory_fit.hpp"
 #include "src/train/memory_plan.hpp"
@@ -175,6 +177,31 @@ TEST_CASE("planned memory is to the byte what a stage allocates") {
   check_memory(config, stage, load_recipe("fp32"));
   config.recipe = "fp32";
   check_memory(config, stage, load_recipe("bf16"), "truth");
+}
+
+TEST_CASE("runs side by side hold a copy of a checkpoint each") {
+  constexpr auto kPiece = static_cast<std::int64_t>(BackgroundFile::kPiece);
+  const RunNeeds small{kPiece, 3 * kPiece, true, 1.0}, large{4 * kPiece, 5 * kPiece, true, 1.0};
+  const RunNeeds on_device{9 * kPiece, 3 * kPiece, false, 1.0};
+  const auto check = [](const MemoryTogether& memory, std::int64_t host, std::int64_t copies,
+                        std::int64_t device) {
+    CHECK(memory.host == host * kPiece);
+    CHECK(memory.copies == copies * kPiece);
+    CHECK(memory.device == device * kPiece);
+  };
+  check(memory_together({small, large, small}, 1), 4, 5, 0);
+  check(memory_together({small, large, small}, 2), 5, 8, 0);
+  check(memory_together({small, large, small}, 9), 6, 11, 0);
+  check(memory_together({small, on_device, large}, 2), 5, 8, 9);
+  check(memory_together({small, on_device, on_device}, 3), 1, 9, 18);
+  // What all of them hold leaves no room: each copy goes through the least.
+  const RunNeeds huge{available_memory(), 3 * kPiece, true, 1.0};
+  CHECK(memory_together({huge, large}, 2).copies == 4 * kPiece);
+  // The later copies have half of what the earlier ones leave.
+  const std::int64_t there = available_memory();
+  const RunNeeds copied{0, there, true, 1.0};
+  const auto copies = static_cast<double>(memory_together({copied, copied}, 2).copies);
+  CHECK(copies == Approx(0.75 * static_cast<double>(there)).epsilon(0.1));
 }
 
 TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {

@@ -1,0 +1,133 @@
+// The [optimizer] table of run files: the update rule, its rates, and how states are stored.
+#include <optional>
+#include <string>
+
+#include "src/config/config_names.hpp"
+#include "src/config/run_tables.hpp"
+#include "src/config/spec_words.hpp"
+
+namespace fp8lab {
+namespace {
+
+using namespace fields;  // NOLINT: the vocabulary of the tables below
+
+bool is_madam(const UpdateSpec& spec) { return spec.rule == UpdateRule::madam; }
+bool is_adamw(const UpdateSpec& spec) { return spec.rule == UpdateRule::adamw; }
+
+/// Keys that a file may say of every rule, so that a study can exchange the rule alone.
+Fields<UpdateSpec> shared_update_fields() {
+  using S = UpdateSpec;
+  const auto has_beta2 = [](const S& spec) { return spec.rule != UpdateRule::sgd; };
+  const auto decays = [](const S& spec) { return !is_madam(spec); };
+  return {
+      number("beta1", &S::beta1, 0.0, 0.99999, "decay of the first moment, a step")
+          .when([](const S& spec) { return spec.has_first_moment(); }, "a kind other than madam")
+          .ignored_otherwise(),
+      number("beta2", &S::beta2, 0.0, 0.99999,
+             "decay of the second moment, a step; of lion, whose first moment decides by beta1, of "
+             "that moment")
+          .when(has_beta2, "a kind other than sgd")
+          .ignored_otherwise(),
+      number("epsilon", &S::epsilon, 1e-30, 1.0, "added to the root of the second moment")
+          .when(is_adamw, "kind = \"adamw\"")
+          .ignored_otherwise(),
+      number("weight_decay", &S::weight_decay, 0.0, 10.0,
+             "share of a matrix taken away a step, times the learning rate")
+          .when(decays, "a kind other than madam")
+          .ignored_otherwise(),
+      number("clip_norm", &S::clip_norm, 0.0, 1e30,
+             "largest norm of all gradients together; 0: not clipped"),
+  };
+}
+
+Fields<UpdateSpec> rule_fields() {
+  using S = UpdateSpec;
+  const auto is_after = [](const S& spec) { return spec.rule != UpdateRule::lion; };
+  return {
+      choice("kind", &S::rule, kUpdateRuleNames, "how weights follow from gradients"),
+      choice("update_moments", &S::moments, kMomentUseNames,
+             "the moments that change the weights: rounded to their storage, or before that")
+          .when(is_after, "a kind other than lion, which takes the moment of the step before"),
+      number("gradient_bound", &S::gradient_bound, 0.5, 1e6,
+             "largest gradient over its root mean square")
+          .when(is_madam, "kind = \"madam\""),
+      number("weight_bound", &S::weight_bound, 0.0, 1e6,
+             "largest weight in root mean squares of its tensor, as the stage began")
+          .when(is_madam, "kind = \"madam\""),
+  };
+}
+
+Field<OptimizerConfig> state_field(std::string word, QuantSpec OptimizerConfig::*member,
+                                   std::string help) {
+  const auto read = [](std::string_view words) -> std::optional<QuantSpec> {
+    try {
+      const QuantSpec spec = parse_state_spec(std::string(words));
+      if (!refuse_state(spec)) return spec;
+    } catch (const Error&) {
+      // What is accepted says enough.
+    }
+    return std::nullopt;
+  };
+  Field<OptimizerConfig> field =
+      spelled(std::move(word), member, read, state_label,
+              "bf16, fp32, or the words of a signed format of at most 16 bits, with a current "
+              "scale of the tensor or of 1xC consecutive elements, a static one, or none: "
+              "e4m3fn/1x128/expand, e5m2/tensor/pow2, fp16/tensor, e5m6/1x128, lns16g2048/tensor",
+              std::move(help));
+  field.names = {"bf16", "fp32"};
+  return field;
+}
+
+Field<OptimizerGroup> group_decay_field() {
+  Field<OptimizerGroup> field = number("weight_decay", &OptimizerGroup::weight_decay, 0.0, 10.0,
+                                       "of matrices and vectors of the group alike");
+  return std::move(field).by_default("as without the group");
+}
+
+const Table<OptimizerGroup>& optimizer_group_table() {
+  using S = OptimizerGroup;
+  static const Table<S> table{{
+      text("match", &S::match, "a pattern of parameters' names",
+           "such as \"layers.*.mlp\"; it matches "
+           "the names below it as well, and the first group that does counts",
+           is_not_empty)
+          .required(),
+      number("learning_rate", &S::learning_rate, 0.0, 1e6, "factor of the stage's learning rate"),
+      group_decay_field(),
+  }};
+  return table;
+}
+
+}  // namespace
+
+const Fields<OptimizerConfig>& optimizer_fields() {
+  using S = OptimizerConfig;
+  static const Fields<S> rows = [] {
+    Fields<S> all;
+    lift(shared_update_fields(), &S::update, all);
+    all.push_back(state_field("weights", &S::weights,
+                              "storage of the weights that are updated; bf16: no FP32 master"));
+    all.push_back(state_field("gradients", &S::gradients,
+                              "storage of the gradients of a step; bf16: of linear layers' "
+                              "weights, in steps of one micro-batch"));
+    all.push_back(state_field("first_moment", &S::first_moment, "storage of the first moment")
+                      .when([](const S& optimizer) { return optimizer.update.has_first_moment(); },
+                            "a kind other than madam"));
+    all.push_back(state_field("second_moment", &S::second_moment, "storage of the second moment")
+                      .when([](const S& optimizer) { return optimizer.update.has_second_moment(); },
+                            "kind = \"adamw\" or \"madam\""));
+    lift(rule_fields(), &S::update, all);
+    return all;
+  }();
+  return rows;
+}
+
+const Table<OptimizerConfig>& optimizer_table() {
+  using S = OptimizerConfig;
+  static const Table<S> table{optimizer_fields(),
+                              {shared(TableList("group", &S::groups, optimizer_group_table,
+                                                "rates of the parameters of a name"))}};
+  return table;
+}
+
+}  // namespace fp8lab
