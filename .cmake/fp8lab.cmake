@@ -114,14 +114,14 @@ function(fp8lab_add_simd_sources target)
   target_include_directories(${target} PRIVATE "${CMAKE_BINARY_DIR}/generated")
 endfunction()
 
-# fp8lab_add_test(NAME tier source... [LIBS lib...]): one Catch2 executable, every case a ctest with
-# the label of its tier: ci, exhaustive, gpu or slow. A case counts as skipped that says that it has
-# no device or no folder of data (FP8LAB_...).
+# fp8lab_add_test(NAME tier source... [SPEC cases] [LIBS lib...]): one Catch2 executable, every case,
+# or every one of a Catch2 test spec, a ctest with the label of its tier: ci, exhaustive, gpu or slow.
+# A case counts as skipped that says that it has no device or no folder of data (FP8LAB_...).
 function(fp8lab_add_test name tier)
-  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  cmake_parse_arguments(arg "" "SPEC" "LIBS" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE fp8lab_options fp8lab_catch_main ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE FP8LAB_TEST_DATA="${CMAKE_SOURCE_DIR}/tests")
-  catch_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES LABELS ${tier}
+  catch_discover_tests(${name} TEST_SPEC "${arg_SPEC}" TEST_PREFIX "${name}: " PROPERTIES LABELS ${tier}
     SKIP_REGULAR_EXPRESSION "skipped: (no CUDA device|FP8LAB_)")
 endfunction()

@@ -229,7 +229,7 @@ TEST_CASE("cuda statistics of values in either order of storage") {
   }
 }
 
-TEST_CASE("cuda statistics are enqueued behind what the stream still has to do") {
+TEST_CASE("cuda statistics are enqueued behind what the stream still has to do", "[asynchronous]") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   const QuantSpec spec = spec_of({1, 128}, numerics::ScaleFormat::fp32);

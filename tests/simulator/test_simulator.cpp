@@ -43,9 +43,7 @@ std::set<unsigned> sums_of_ones(bool with_barrier) {
 
 TEST_CASE("a missing barrier shows: threads run in any order") {
   CHECK(sums_of_ones(true) == std::set<unsigned>{64});
-  const std::set<unsigned> without = sums_of_ones(false);
-  CHECK(without.size() > 1);
-  CHECK(without.count(64) == 0);
+  CHECK(sums_of_ones(false).size() > 1);
 }
 
 TEST_CASE("a warp has no lockstep: a missing __syncwarp shows") {
