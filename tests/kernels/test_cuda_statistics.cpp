@@ -132,7 +132,7 @@ struct Gate {
 
 }  // namespace
 
-TEST_CASE("cuda statistics of every number of columns") {
+TEST_CASE("cuda statistics of every number of columns", "[long]") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   std::uint32_t seed = 1;
