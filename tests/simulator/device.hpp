@@ -5,7 +5,7 @@
 //               next one is drawn at random, so that what barriers do not order comes out in any
 //               order
 //   warp        no lockstep: lanes meet in warp instructions alone
-//   shared      filled with 0xA5 before each block
+//   shared      dynamic shared memory is filled with 0xA5 before each block
 //   copies      bulk copies land when nothing else in the block can run: as late as the hardware
 //               could, and what they will overwrite is spoilt when they are issued
 //   wgmma       computed when the warpgroup waits for it; until then its accumulators are spoilt
@@ -42,8 +42,7 @@ void run_grid(const char* name, const Shape& shape, const std::function<void()>&
 /// Ends the program with what went wrong in which kernel and thread.
 [[noreturn]] void fail(const char* what);
 
-// --- a thread of the device, called from its fiber
-// ------------------------------------------------
+// --- called by a thread of the device -----------------------------------------------------------
 
 /// Where the calling thread is.
 struct Place {
@@ -51,7 +50,7 @@ struct Place {
 };
 const Place& place();
 
-/// Waits for all threads of the block that have not returned; the largest of their values.
+/// Waits for all threads of the block that have not returned; the bitwise or of their values.
 int sync_threads(int value = 0);
 
 /// Which warp instruction lanes meet in; lanes that meet in different ones are an error.
@@ -90,7 +89,8 @@ void cluster_sync();
 /// Runs `copy` when nothing else in the block can, or when the block ends.
 void copy_later(std::function<void()> copy);
 
-/// A slot of the calling thread, and one of its warpgroup, for what instructions leave pending.
+/// What instructions leave pending, in groups of which the last is open: bulk stores of the calling
+/// thread, and products of its warpgroup.
 std::vector<std::vector<std::function<void()>>>& pending_stores();
 std::vector<std::vector<std::function<void()>>>& pending_products();
 

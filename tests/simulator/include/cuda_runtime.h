@@ -263,7 +263,6 @@ inline unsigned __umulhi(unsigned a, unsigned b) {
 }
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
 inline int __ffs(int a) { return __builtin_ffs(a); }
-inline int __clz(int a) { return a == 0 ? 32 : __builtin_clz(static_cast<unsigned>(a)); }
 
 /// Byte i of the result is byte selector[4 i + 2 : 4 i] of (b, a), or its sign eight times.
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
