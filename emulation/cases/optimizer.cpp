@@ -1,6 +1,8 @@
 // Cases of the end of a training step.
 #include <fmt/format.h>
 
+#include <span>
+
 #include "emulation/cases/case_draw.hpp"
 #include "emulation/cases/list.hpp"
 
@@ -101,15 +103,22 @@ constexpr UpdateRule kRules[] = {UpdateRule::adamw, UpdateRule::lion, UpdateRule
 
 template <>
 void draw_cases<ops::AccumulateSquareSum>(CaseDraw& draw) {
-  for (const DType type : kActivationTypes) {
+  // One tensor, and several of both types.
+  for (const std::int64_t count : {std::int64_t{1}, draw.integer(2, 7)}) {
     for (const bool adversarial : {false, true}) {
+      std::vector<HostTensor> tensors = {draw.step_scalars()};
+      const DType type = draw.activation_type();
       const MatrixShape s = draw.shape();
-      HostTensor gradient = adversarial ? draw.values(type, s.rows, s.cols, draw.one_in(2))
-                                        : draw.ordinary(type, s.rows, s.cols);
-      draw.add("accumulate_square_sum", type, s, {flat(std::move(gradient)), draw.step_scalars()},
-               [](Backend& b, const Views& t) {
-                 b.run(ops::AccumulateSquareSum{t[0], t[1]});
-               });
+      for (std::int64_t i = 0; i < count; ++i) {
+        const MatrixShape own = i == 0 ? s : MatrixShape{draw.integer(1, 40), draw.integer(1, 400)};
+        const DType stored = i == 0 ? type : draw.activation_type();
+        tensors.push_back(flat(adversarial ? draw.values(stored, own.rows, own.cols, draw.one_in(2))
+                                           : draw.ordinary(stored, own.rows, own.cols)));
+      }
+      const std::string what = fmt::format("{} {}, {} tensors", name_of(type), describe(s), count);
+      draw.add("accumulate_square_sum", what, std::move(tensors), [](Backend& b, const Views& t) {
+        b.run(ops::AccumulateSquareSum{std::span(t).subspan(1), t[0]});
+      });
     }
   }
 }

@@ -6,8 +6,10 @@ namespace fp8lab::ops {
 
 void AccumulateSquareSum::check() const {
   const Checks checks("accumulate_square_sum");
-  checks.activation("gradient", gradient, gradient.rows, gradient.cols);
-  checks.contiguous("gradient", gradient);
+  for (const TensorView& gradient : gradients) {
+    checks.activation("gradient", gradient, gradient.rows, gradient.cols);
+    checks.contiguous("gradient", gradient);
+  }
   checks.vector("scalars", scalars, StepScalar::kCount, {DType::f32});
 }
 

@@ -2,6 +2,8 @@
 // algorithm 2).
 #pragma once
 
+#include <span>
+
 #include "emulation/base/tensor_view.hpp"
 #include "emulation/ops/cost.hpp"
 #include "emulation/ops/step_scalars.hpp"
@@ -19,17 +21,22 @@ struct AdamWTensors {
 
 namespace ops {
 
-/// scalars[kGradNormSquared] = scalars[kGradNormSquared] + tree_sum(g * g) over the elements in
-/// row-major order. gradient: f32 or bf16, contiguous.
+/// For each of `gradients`, in their order: scalars[kGradNormSquared] = scalars[kGradNormSquared] +
+/// tree_sum(g * g) over the elements in row-major order. Each is f32 or bf16, contiguous.
 struct AccumulateSquareSum {
   static constexpr std::string_view kName = "accumulate_square_sum";
   static constexpr WorkClass kClass = WorkClass::optimizer;
 
-  TensorView gradient, scalars;
+  std::span<const TensorView> gradients;
+  TensorView scalars;
 
   void check() const;
   /// Elements read.
-  double work() const { return elements(gradient); }
+  double work() const {
+    double all = 0.0;
+    for (const TensorView& gradient : gradients) all += elements(gradient);
+    return all;
+  }
 };
 
 /// norm = sqrt(scalars[kGradNormSquared]);  ratio = clip_norm / (norm + 1e-6);

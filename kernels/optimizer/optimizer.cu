@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
@@ -13,10 +15,43 @@ constexpr float kSmallestNormal = 0x1p-126f;
 using Quads = Team<4>;
 constexpr unsigned kSumThreads = 64, kTotalThreads = 1024;
 
-/// Sums of g * g over the chunks of the tree sum, a team for each.
+/// Gradients whose squares one launch adds.
+struct SummedGradients {
+  static constexpr int kMost = 96;  // of the 4 KB that a kernel's arguments may take
+
+  struct Tensor {
+    const void* data;
+    std::int64_t size;
+    std::int64_t first_chunk;  ///< chunks of the tensors before it
+    bool bf16;                 ///< else f32
+    bool wide;                 ///< as Rows::wide
+
+    __device__ std::int64_t chunks() const {
+      return (size + numerics::kSumChunk - 1) / numerics::kSumChunk;
+    }
+  };
+  Tensor tensors[kMost];
+  int count;
+  std::int64_t chunks;  ///< of all
+
+  /// The last tensor that begins at or before `chunk`, and so one that has it.
+  __device__ const Tensor& owner(std::int64_t chunk) const {
+    int first = 0, last = count - 1;
+    while (first < last) {
+      const int middle = (first + last + 1) / 2;
+      if (tensors[middle].first_chunk <= chunk) {
+        first = middle;
+      } else {
+        last = middle - 1;
+      }
+    }
+    return tensors[first];
+  }
+};
+
+/// The sum of g * g over one chunk of n elements; the thread of rank 0 gets it.
 template <class G>
-__global__ void __launch_bounds__(kSumThreads, 8)
-    square_chunk_sums(std::int64_t n, Rows<G> gradient, float* sums) {
+__device__ float square_sum(const G* gradient, std::int64_t n, std::int64_t chunk, bool wide) {
   struct alignas(4 * sizeof(G)) Quad {
     G of[4];
   };
@@ -28,29 +63,43 @@ __global__ void __launch_bounds__(kSumThreads, 8)
   };
   const auto load_some = [&](std::int64_t i) {
     Quad quad{};
-    for (int j = 0; j < 4 && i + j < n; ++j) quad.of[j] = *gradient.at(0, i + j);
+    for (int j = 0; j < 4 && i + j < n; ++j) quad.of[j] = gradient[i + j];
     return quad;
   };
   const auto last = [&](std::int64_t i) { return squares(load_some(i)); };
-  const auto load = [&](std::int64_t i) {
-    return *reinterpret_cast<const Quad*>(gradient.at(0, i));
-  };
+  const auto load = [&](std::int64_t i) { return *reinterpret_cast<const Quad*>(gradient + i); };
+  const std::int64_t first = chunk * numerics::kSumChunk, end = chunk_end(chunk, n);
+  return wide ? Quads::chunk_sum<16>(first, end, load, squares, last)
+              : Quads::chunk_sum<1>(first, end, load_some, squares, last);
+}
+
+/// A team for each chunk.
+__global__ void __launch_bounds__(kSumThreads, 8)
+    square_chunk_sums(const __grid_constant__ SummedGradients gradients, float* sums) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * Quads::count();
-  for (std::int64_t chunk = static_cast<std::int64_t>(blockIdx.x) * Quads::count() + Quads::id();
-       chunk * numerics::kSumChunk < n; chunk += step) {
-    const std::int64_t first = chunk * numerics::kSumChunk, end = chunk_end(chunk, n);
-    const float sum = gradient.wide ? Quads::chunk_sum<16>(first, end, load, squares, last)
-                                    : Quads::chunk_sum<1>(first, end, load_some, squares, last);
-    if (Quads::rank() == 0) sums[chunk] = sum;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * Quads::count() + Quads::id();
+       i < gradients.chunks; i += step) {
+    const SummedGradients::Tensor& tensor = gradients.owner(i);
+    const std::int64_t chunk = i - tensor.first_chunk;
+    const float sum = tensor.bf16 ? square_sum(static_cast<const std::uint16_t*>(tensor.data),
+                                               tensor.size, chunk, tensor.wide)
+                                  : square_sum(static_cast<const float*>(tensor.data), tensor.size,
+                                               chunk, tensor.wide);
+    if (Quads::rank() == 0) sums[i] = sum;
   }
 }
 
-/// One block. The tree sum of all elements is the tree sum of the sums of its chunks. Zeros after
-/// the last one, which change nothing, keep as many loads under way there as before.
+/// A block for each tensor: the tree sum of all its elements is the tree sum of the sums of its
+/// chunks. Zeros after the last one, which change nothing, keep as many loads under way there as
+/// before.
 __global__ void __launch_bounds__(kTotalThreads, 1)
-    add_square_sums(std::int64_t chunks, const float* sums, float* scalars) {
+    tensor_square_sums(const __grid_constant__ SummedGradients gradients, const float* sums,
+                       float* of_tensor) {
   constexpr int kTogether = 32;
   using Singles = Team<1>;
+  const SummedGradients::Tensor& tensor = gradients.tensors[blockIdx.x];
+  const std::int64_t chunks = tensor.chunks();
+  sums += tensor.first_chunk;
   const auto load = [&](std::int64_t i) { return i < chunks ? sums[i] : 0.0f; };
   const auto values = [](float sum) { return Singles::Values{sum}; };
   const auto last = [&](std::int64_t i) { return values(load(i)); };
@@ -60,10 +109,18 @@ __global__ void __launch_bounds__(kTotalThreads, 1)
         const std::int64_t end = (chunk_end(chunk, chunks) + kRound - 1) / kRound * kRound;
         return Singles::chunk_sum<kTogether>(chunk * numerics::kSumChunk, end, load, values, last);
       });
-  if (threadIdx.x == 0) {
-    float& total = scalars[StepScalar::kGradNormSquared];
-    total = numerics::canonical_nan(total + sum);
-  }
+  if (threadIdx.x == 0) of_tensor[blockIdx.x] = sum;
+}
+
+/// One block, one warp: the tensors in their order.
+__global__ void add_square_sums(int tensors, const float* of_tensor, float* scalars) {
+  __shared__ float sums[SummedGradients::kMost];
+  for (int i = static_cast<int>(threadIdx.x); i < tensors; i += kWarpSize) sums[i] = of_tensor[i];
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float total = scalars[StepScalar::kGradNormSquared];
+  for (int i = 0; i < tensors; ++i) total = numerics::canonical_nan(total + sums[i]);
+  scalars[StepScalar::kGradNormSquared] = total;
 }
 
 __device__ float next_power(float power, float beta) {
@@ -129,28 +186,44 @@ __global__ void update(UpdateSpec spec, const float* scalars, float decay_mask, 
   }
 }
 
+/// At most SummedGradients::kMost gradients.
+void add_squares(Context& context, std::span<const TensorView> gradients, float* scalars) {
+  constexpr std::int64_t kTeams = kSumThreads / Quads::kThreads;
+  SummedGradients summed{};
+  for (const TensorView& gradient : gradients) {
+    with_rows(
+        [&](const auto& rows) {
+          const std::int64_t size = gradient.size();
+          summed.tensors[summed.count++] = {rows.data, size, summed.chunks,
+                                            gradient.dtype == DType::bf16, rows.wide};
+          summed.chunks += (size + numerics::kSumChunk - 1) / numerics::kSumChunk;
+        },
+        gradient.flat());
+  }
+  auto* of_tensor = static_cast<float*>(context.workspace(
+      (SummedGradients::kMost + static_cast<std::size_t>(summed.chunks)) * sizeof(float)));
+  float* sums = of_tensor + SummedGradients::kMost;
+  const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
+  square_chunk_sums<<<grid_size((summed.chunks + kTeams - 1) / kTeams, enough), kSumThreads, 0,
+                      context.stream()>>>(summed, sums);
+  check_launch("accumulate_square_sum");
+  const auto tensors = static_cast<unsigned>(summed.count);
+  tensor_square_sums<<<tensors, kTotalThreads, 0, context.stream()>>>(summed, sums, of_tensor);
+  check_launch("accumulate_square_sum: tensors");
+  add_square_sums<<<1, kWarpSize, 0, context.stream()>>>(summed.count, of_tensor, scalars);
+  check_launch("accumulate_square_sum: total");
+}
+
 }  // namespace
 
 void run(Context& context, const ops::AccumulateSquareSum& op) {
   op.check();
-  constexpr std::int64_t kTeams = kSumThreads / Quads::kThreads;
-  const std::int64_t n = op.gradient.size();
-  const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
-  auto* sums =
-      static_cast<float*>(context.workspace(static_cast<std::size_t>(chunks) * sizeof(float)));
-  if (chunks > 0) {
-    const std::int64_t enough = static_cast<std::int64_t>(context.multiprocessors()) * 32;
-    with_rows(
-        [&](const auto& gradient) {
-          square_chunk_sums<<<grid_size((chunks + kTeams - 1) / kTeams, enough), kSumThreads, 0,
-                              context.stream()>>>(n, gradient, sums);
-        },
-        op.gradient.flat());
-    check_launch("accumulate_square_sum");
+  std::span<const TensorView> left = op.gradients;
+  while (!left.empty()) {
+    const std::size_t count = std::min(left.size(), std::size_t{SummedGradients::kMost});
+    add_squares(context, left.first(count), op.scalars.row<float>(0));
+    left = left.subspan(count);
   }
-  add_square_sums<<<1, kTotalThreads, 0, context.stream()>>>(chunks, sums,
-                                                             op.scalars.row<float>(0));
-  check_launch("accumulate_square_sum: total");
 }
 
 void run(Context& context, const ops::BeginUpdate& op) {

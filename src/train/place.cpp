@@ -54,7 +54,6 @@ const void* subject_of(const AnyOperation& op) {
                 [](const ops::LayerNormForward* n) -> const void* { return n->weight.data; },
                 [](const ops::LayerNormBackward* n) -> const void* { return n->weight.data; },
                 [](const ops::BiasBackward* b) -> const void* { return b->dbias.data; },
-                [](const ops::AccumulateSquareSum* a) -> const void* { return a->gradient.data; },
                 [](const ops::AdamW* a) -> const void* { return a->tensors.master.data; },
                 [](const ops::StoreState* s) -> const void* { return s->state.codes.data; },
                 [](const ops::LoadState* l) -> const void* { return l->state.codes.data; },
@@ -200,7 +199,8 @@ Place PlaceTracker::next(const AnyOperation& op) {
   } else {
     place.layer = layer_of(op);
   }
-  const bool belongs_to_none = is_one_of<Upload, ops::CrossEntropy, ops::BeginUpdate>(op);
+  const bool belongs_to_none =
+      is_one_of<Upload, ops::CrossEntropy, ops::AccumulateSquareSum, ops::BeginUpdate>(op);
   if (!place.layer.empty()) {
     last_ = place.layer;
   } else if (const std::string block = block_of(last_); !belongs_to_none && !block.empty()) {

@@ -115,9 +115,9 @@ void TrainingStep::begin_update(const UpdateSpec& spec, std::uint64_t seed,
   if (trained_tokens == 0) return;
   repeat(kNorm, settings_of(spec, seed), [&] {
     round_gradients(seed);
-    for (const Parameter& parameter : parameters.all()) {
-      backend.run(ops::AccumulateSquareSum{parameter.gradient(), block.scalars});
-    }
+    std::vector<TensorView> gradients;
+    for (const Parameter& parameter : parameters.all()) gradients.push_back(parameter.gradient());
+    backend.run(ops::AccumulateSquareSum{gradients, block.scalars});
     backend.run(ops::BeginUpdate{spec, block.scalars});
   });
 }

@@ -2,6 +2,7 @@
 // between rows included.
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -375,7 +376,7 @@ TEST_CASE("cuda optimizer") {
            {"working", &working},
            {"scalars", &scalars}},
           [&] {
-            cpu::run(ops::AccumulateSquareSum{gradient.host(), scalars.host()});
+            cpu::run(ops::AccumulateSquareSum{std::array{gradient.host()}, scalars.host()});
             cpu::run(ops::BeginUpdate{spec, scalars.host()});
             cpu::run(ops::AdamW{spec,
                                 scalars.host(),
@@ -384,7 +385,8 @@ TEST_CASE("cuda optimizer") {
                                  gradient.host(), first.host(), second.host()}});
           },
           [&] {
-            cuda::run(*context, ops::AccumulateSquareSum{gradient.device(), scalars.device()});
+            cuda::run(*context,
+                      ops::AccumulateSquareSum{std::array{gradient.device()}, scalars.device()});
             cuda::run(*context, ops::BeginUpdate{spec, scalars.device()});
             cuda::run(*context,
                       ops::AdamW{spec,
@@ -410,11 +412,13 @@ TEST_CASE("cuda square sum of more than one level of chunks") {
     compare(
         *context, {{"scalars", &scalars}},
         [&] {
-          cpu::run(ops::AccumulateSquareSum{gradient.host().columns(0, length), scalars.host()});
+          cpu::run(ops::AccumulateSquareSum{std::array{gradient.host().columns(0, length)},
+                                            scalars.host()});
         },
         [&] {
-          cuda::run(*context, ops::AccumulateSquareSum{gradient.device().columns(0, length),
-                                                       scalars.device()});
+          cuda::run(*context,
+                    ops::AccumulateSquareSum{std::array{gradient.device().columns(0, length)},
+                                             scalars.device()});
         });
   };
   // Several lengths, as a wrong order of few summands often rounds to the same sum.

@@ -58,13 +58,9 @@ class Range {
   float scratch_[kRange];
 };
 
-}  // namespace
-
-void run(const ops::AccumulateSquareSum& op) {
-  op.check();
-  const PointwiseKernels& kernels = pointwise_kernels();
-  const TensorView gradient = op.gradient.flat();
-  const std::int64_t n = op.gradient.size();
+/// tree_sum(g * g) of a tensor in one row.
+float square_sum(const PointwiseKernels& kernels, const TensorView& gradient) {
+  const std::int64_t n = gradient.cols;
   // The tree sum of all elements is the tree sum of the sums of its chunks (numerics/tree_sum.hpp).
   const std::int64_t chunks = (n + numerics::kSumChunk - 1) / numerics::kSumChunk;
   std::vector<float> chunk_sums(static_cast<std::size_t>(chunks));
@@ -81,9 +77,19 @@ void run(const ops::AccumulateSquareSum& op) {
     }
     chunk_sums[static_cast<std::size_t>(chunk)] = kernels.dot(g, g, count);
   }
+  return kernels.sum(chunk_sums.data(), chunks);
+}
+
+}  // namespace
+
+void run(const ops::AccumulateSquareSum& op) {
+  op.check();
+  const PointwiseKernels& kernels = pointwise_kernels();
   float* total = op.scalars.row<float>(0) + StepScalar::kGradNormSquared;
-  const float sum = *total + kernels.sum(chunk_sums.data(), chunks);
-  kernels.canonical(&sum, 1, total);
+  for (const TensorView& gradient : op.gradients) {
+    const float sum = *total + square_sum(kernels, gradient.flat());
+    kernels.canonical(&sum, 1, total);
+  }
 }
 
 void run(const ops::BeginUpdate& op) {

@@ -39,7 +39,9 @@ void multiply_weights(const ops::UpdateWeights& op, const Eigen::ArrayXXd& gradi
 }  // namespace
 
 void run(const ops::AccumulateSquareSum& op) {
-  element(op.scalars, StepScalar::kGradNormSquared) += matrix(op.gradient).squaredNorm();
+  for (const TensorView& gradient : op.gradients) {
+    element(op.scalars, StepScalar::kGradNormSquared) += matrix(gradient).squaredNorm();
+  }
 }
 
 void run(const ops::BeginUpdate& op) {

@@ -2,6 +2,7 @@
 // attention changes none.
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -121,7 +122,7 @@ Bytes run_optimizer(DType moments) {
   for (int step = 0; step < 3; ++step) {
     scalars.set(StepScalar::kGradNormSquared, 0.0);
     if (step == 2) gradient.set(1000, NAN);
-    cpu::run(ops::AccumulateSquareSum{gradient.view(), scalars.view()});
+    cpu::run(ops::AccumulateSquareSum{std::array{gradient.view()}, scalars.view()});
     cpu::run(ops::BeginUpdate{{}, scalars.view()});
     record.add(scalars);
     cpu::run(

@@ -1,6 +1,7 @@
 // AdamW, gradient norm and clipping against their formulas in double precision.
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -17,7 +18,7 @@ TEST_CASE("square sums of large and small gradients") {
   Matrix gradient = Matrix::random(DType::f32, 3, cols, 1);
   Matrix scalars(DType::f32, 1, StepScalar::kCount);
   scalars.set(StepScalar::kGradNormSquared, 1.5);
-  cpu::run(ops::AccumulateSquareSum{gradient.view(), scalars.view()});
+  cpu::run(ops::AccumulateSquareSum{std::array{gradient.view()}, scalars.view()});
   std::vector<Bounded> terms;
   for (std::int64_t i = 0; i < gradient.rows() * cols; ++i) {
     terms.push_back(Bounded(gradient.at(i)) * gradient.at(i));
@@ -131,8 +132,8 @@ TEST_CASE("bf16 weights and gradients are those of an fp32 update, rounded once"
   Matrix wide_weights = widened(weights), wide_gradient = widened(gradient);
   Matrix working(DType::bf16, rows, cols), wide_first = first, wide_second = second;
   for (Matrix* s : {&scalars, &wide_scalars}) s->set(StepScalar::kLearningRate, 1e-2);
-  cpu::run(ops::AccumulateSquareSum{gradient.view(), scalars.view()});
-  cpu::run(ops::AccumulateSquareSum{wide_gradient.view(), wide_scalars.view()});
+  cpu::run(ops::AccumulateSquareSum{std::array{gradient.view()}, scalars.view()});
+  cpu::run(ops::AccumulateSquareSum{std::array{wide_gradient.view()}, wide_scalars.view()});
   CHECK(scalars.at(StepScalar::kGradNormSquared) == wide_scalars.at(StepScalar::kGradNormSquared));
   for (Matrix* s : {&scalars, &wide_scalars}) cpu::run(ops::BeginUpdate{spec, s->view()});
   cpu::run(ops::AdamW{spec,
