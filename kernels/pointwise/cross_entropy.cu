@@ -1,9 +1,14 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
+#include "emulation/base/error.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/ptx/cluster.cuh"
+#include "kernels/ptx/ptx.cuh"
 #include "kernels/runtime/fault.cuh"
 #include "kernels/runtime/operations.hpp"
 
@@ -21,119 +26,120 @@ __device__ void for_each_group_of_row(std::int64_t cols, const Body& body) {
   }
 }
 
+// A cluster of blocks has a row, each block some chunks of its tree sum:
+//
+//   row t   | block 0: chunks 0 .. 4 | block 1: chunks 5 .. 9 | ...
+//              |
+//   registers  z, four elements in a row to a thread         the logits are read once
+//              |-- extremes --> cluster --> maximum of the row
+//   shared     exponentials, FP32
+//              |-- a chunk to a warp --> cluster --> sum of the row
+//   memory     gradient                                      and written once
+//
+// A row has at most kMostBlocks blocks, and a thread at most kMostQuads quads of it.
+constexpr int kQuad = 4, kMostQuads = 12, kMostBlocks = 8;
+constexpr unsigned kMostThreads = 1024;
+/// Elements, in whole chunks, that a block's threads and its shared memory have room for.
+constexpr std::int64_t kMostPart = kMostThreads * kMostQuads * kQuad;
+static_assert(kMostPart % numerics::kSumChunk == 0);
+constexpr int kMostChunks = static_cast<int>(kMostPart / numerics::kSumChunk);
+
 template <class T>
-struct GroupBits {
-  T bits[kGroup];
+struct alignas(kQuad * sizeof(T)) Quad {
+  T of[kQuad];
 };
 
-/// The same with the elements of row `row`: body(col, count, bits). A thread reads four groups
-/// before it uses the first.
-template <class T, class Body>
-__device__ void for_each_group_of_elements(const Rows<T>& z, std::int64_t row, std::int64_t cols,
-                                           const Body& body) {
-  constexpr int kTogether = 4;
-  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kGroup;
-  std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kGroup;
-  for (; z.wide && col + (kTogether - 1) * step + kGroup <= cols; col += kTogether * step) {
-    GroupBits<T> groups[kTogether];
+/// The first `count` elements from `source` on, which fill the quad. kWhole: all four, on a
+/// boundary of their size.
+template <bool kWhole, class T>
+__device__ Quad<T> load_quad(const T* source, int count) {
+  if constexpr (kWhole) {
+    return *reinterpret_cast<const Quad<T>*>(source);
+  } else {
+    Quad<T> quad;
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      z.load_bits(row, col + j * step, kGroup, groups[j].bits);
-    }
-#pragma unroll
-    for (int j = 0; j < kTogether; ++j) body(col + j * step, kGroup, groups[j].bits);
+    for (int i = 0; i < kQuad; ++i) quad.of[i] = source[i < count ? i : 0];
+    return quad;
   }
-  for (; col < cols; col += step) {
-    const int count = cols - col < kGroup ? static_cast<int>(cols - col) : kGroup;
-    GroupBits<T> group;
-    z.load_bits(row, col, count, group.bits);
-    body(col, count, group.bits);
+}
+
+/// Rounded to T.
+template <class T>
+__device__ Quad<T> narrowed(const Quad<float>& values) {
+  Quad<T> quad;
+  if constexpr (sizeof(T) == 2) {
+    const __nv_bfloat162 pairs[] = {__floats2bfloat162_rn(values.of[0], values.of[1]),
+                                    __floats2bfloat162_rn(values.of[2], values.of[3])};
+    std::memcpy(&quad, pairs, sizeof quad);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) quad.of[i] = narrow<T>(values.of[i]);
+  }
+  return quad;
+}
+template <bool kWhole, class T>
+__device__ void store_quad(T* destination, int count, const Quad<float>& values) {
+  const Quad<T> quad = narrowed<T>(values);
+  if constexpr (kWhole) {
+    *reinterpret_cast<Quad<T>*>(destination) = quad;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+      if (i < count) destination[i] = quad.of[i];
+    }
   }
 }
 
 /// The larger one; a NaN in `value` loses.
 __device__ float larger(float best, float value) { return value > best ? value : best; }
+/// The smaller one; NaN where one is NaN.
+__device__ float smaller_or_nan(float x, float y) { return x < y || x != x ? x : y; }
 
-/// What the elements of a row say about its exponentials.
-struct Extent {
-  float maximum;     ///< NaN ignored; -inf when there is none
-  bool short_range;  ///< all are finite, and exp2((z - maximum) * kLog2E) is normal
-};
-
-/// Largest and smallest of the elements seen; NaN is ignored by the one and is the other.
-template <class T>
+/// Largest and smallest of the elements seen; NaN is ignored by the one and is the other. Their
+/// order is free: only the sign of a zero depends on it, which no user of it sees.
 struct Extremes {
   float best = kMinusInfinity, least = -kMinusInfinity;
 
-  __device__ void add(const T (&values)[kGroup]) {
-#pragma unroll
-    for (const T value : values) {
-      best = larger(best, value);
-      least = smaller_or_nan(least, value);
+  __device__ void add(const Extremes& other) {
+    best = larger(best, other.best);
+    least = smaller_or_nan(least, other.least);
+  }
+  /// Of all lanes of a warp.
+  __device__ void add_lanes() {
+    for (int span = kWarpSize / 2; span > 0; span /= 2) {
+      add({__shfl_xor_sync(kAllLanes, best, span), __shfl_xor_sync(kAllLanes, least, span)});
     }
   }
-  __device__ static float smaller_or_nan(float x, float y) { return x < y || x != x ? x : y; }
+};
+
+/// Those of a thread's elements.
+template <class T>
+struct SeenElements {
+  Extremes seen;
+  __device__ void add(const Quad<T>& quad) {
+#pragma unroll
+    for (const T value : quad.of) seen.add({value, value});
+  }
+  __device__ Extremes extremes() const { return seen; }
 };
 /// In pairs of bf16.
 template <>
-struct Extremes<std::uint16_t> {
+struct SeenElements<std::uint16_t> {
   __nv_bfloat162 best = __float2bfloat162_rn(kMinusInfinity);
   __nv_bfloat162 least = __float2bfloat162_rn(-kMinusInfinity);
 
-  __device__ void add(const std::uint16_t (&values)[kGroup]) {
-    __nv_bfloat162 pairs[kGroup / 2];
-    std::memcpy(pairs, values, sizeof pairs);
+  __device__ void add(const Quad<std::uint16_t>& quad) {
+    __nv_bfloat162 pairs[kQuad / 2];
+    std::memcpy(pairs, &quad, sizeof pairs);
 #pragma unroll
     for (const __nv_bfloat162 pair : pairs) {
       best = __hmax2(best, pair);
       least = __hmin2_nan(least, pair);
     }
   }
-};
-__device__ Extremes<float> widened(const Extremes<float>& seen) { return seen; }
-__device__ Extremes<float> widened(const Extremes<std::uint16_t>& seen) {
-  return {larger(__low2float(seen.best), __high2float(seen.best)),
-          Extremes<float>::smaller_or_nan(__low2float(seen.least), __high2float(seen.least))};
-}
-
-/// Extent of a row; every thread of the block gets it. The order is free: only the sign of a zero
-/// depends on it, which no user of it sees.
-template <class T>
-__device__ Extent block_extent(const Rows<T>& z, std::int64_t row, std::int64_t cols) {
-  __shared__ Extremes<float> of_warp[kWarpSize];
-  Extremes<T> seen;
-  for_each_group_of_elements(z, row, cols, [&](std::int64_t, int count, T(&values)[kGroup]) {
-#pragma unroll
-    for (int i = 1; i < kGroup; ++i) values[i] = i < count ? values[i] : values[0];
-    seen.add(values);
-  });
-  Extremes<float> own = widened(seen);
-  for (int span = kWarpSize / 2; span > 0; span /= 2) {
-    own.best = larger(own.best, __shfl_xor_sync(kAllLanes, own.best, span));
-    own.least =
-        Extremes<float>::smaller_or_nan(own.least, __shfl_xor_sync(kAllLanes, own.least, span));
-  }
-  if (lane_id() == 0) of_warp[warp_id()] = own;
-  __syncthreads();
-  for (int warp = 0; warp < warp_count(); ++warp) {
-    own.best = larger(own.best, of_warp[warp].best);
-    own.least = Extremes<float>::smaller_or_nan(own.least, of_warp[warp].least);
-  }
-  __syncthreads();
-  // False where an element is NaN or infinite: the exponent is NaN or -inf.
-  const float exponent = (own.least - own.best) * numerics::kLog2E;
-  return {own.best, exponent >= -numerics::kExp2Normal};
-}
-
-template <class D>
-struct Gradient {
-  Rows<D> rows;  ///< data is null when only the loss is wanted
-
-  __device__ bool wanted() const { return rows.data != nullptr; }
-  __device__ void zero(std::int64_t row, std::int64_t cols) const {
-    const float zeros[kGroup] = {};
-    for_each_group_of_row(
-        cols, [&](std::int64_t col, int count) { rows.store_group(row, col, count, zeros); });
+  __device__ Extremes extremes() const {
+    return {larger(__low2float(best), __high2float(best)),
+            smaller_or_nan(__low2float(least), __high2float(least))};
   }
 };
 
@@ -143,6 +149,16 @@ struct TokenData {
   const float* scalars;
   float* loss;
   std::uint32_t* faults;
+};
+
+/// What the blocks of a cluster tell each other lies in front of the exponentials.
+struct RowMemory {
+  Extremes extremes;  ///< of this block's part
+  float chunk_sums[kMostChunks];
+  Extremes of_warp[kMostThreads / kWarpSize];
+  Extremes of_row;
+  float row_sum;
+  alignas(16) float exponentials[1];  ///< as many as the part has elements
 };
 
 /// exp2((z - m) * kLog2E); kShort: the exponent is one of exp2_normal.
@@ -156,87 +172,185 @@ struct Exponential {
   }
 };
 
-/// tree_sum of the exponentials of row t.
-template <class Z, class Exponential>
-__device__ float sum_of_exponentials(const Rows<Z>& z, std::int64_t t, std::int64_t cols,
-                                     const Exponential& exponential) {
-  struct alignas(2 * sizeof(Z)) Pair {
-    Z x, y;
-  };
-  using Values = Team<2>::Values;
-  const auto last = [&](std::int64_t i) {
-    return Values{exponential(z.load(t, i)), i + 1 < cols ? exponential(z.load(t, i + 1)) : 0.0f};
-  };
-  const auto of_pair = [&](const Pair& pair) {
-    return Values{exponential(widen(pair.x)), exponential(widen(pair.y))};
-  };
-  if (z.wide) {
-    return block_tree_sum_of_pairs(
-        cols, [&](std::int64_t i) { return *reinterpret_cast<const Pair*>(z.at(t, i)); }, of_pair,
-        last);
-  }
-  return block_tree_sum_of_pairs(
-      cols,
-      [&](std::int64_t i) {
-        return Pair{*z.at(t, i), *z.at(t, i + 1)};
-      },
-      of_pair, last);
-}
+/// A block's part of a row. kWhole: of whole quads, on boundaries of their size.
+template <class Z, class D, int kQuads, bool kWhole>
+class RowPart {
+ public:
+  /// `part` elements of row t to a block, whole chunks; dlogits.data is null when only the loss is
+  /// wanted.
+  __device__ RowPart(std::int64_t t, std::int64_t vocabulary, int part, int blocks,
+                     const Rows<Z>& z, const Rows<D>& dlogits, RowMemory& memory)
+      : first_(std::int64_t{cluster_rank()} * part),
+        count_(
+            static_cast<int>(max(min(vocabulary - first_, std::int64_t{part}), std::int64_t{0}))),
+        chunks_(static_cast<int>((vocabulary + numerics::kSumChunk - 1) / numerics::kSumChunk)),
+        chunks_of_block_(part / kChunk),
+        blocks_(blocks),
+        z_(z.at(t, first_)),
+        dlogits_(dlogits.at(t, first_)),
+        memory_(memory) {}
 
-/// Loss and gradient of a token whose row has the maximum exponential.m.
-template <class Z, class D, class Exponential>
-__device__ void token_loss(std::int64_t t, std::int64_t target, float at_target,
-                           std::int64_t vocabulary, const Rows<Z>& z, const TokenData& token,
-                           const Gradient<D>& gradient, const Exponential& exponential) {
-  const float sum = sum_of_exponentials(z, t, vocabulary, exponential);
+  __device__ void load() {
+    for_each_quad([&](int quad, int at) { held_[quad] = load_quad<kWhole>(z_ + at, left(at)); });
+  }
+
+  /// Of the row.
+  __device__ Extremes extremes() {
+    SeenElements<Z> seen;
+    for_each_quad([&](int quad, int) { seen.add(held_[quad]); });
+    Extremes own = seen.extremes();
+    own.add_lanes();
+    if (lane_id() == 0) memory_.of_warp[warp_id()] = own;
+    __syncthreads();
+    if (warp_id() == 0) {
+      own = lane_id() < warp_count() ? memory_.of_warp[lane_id()] : Extremes{};
+      own.add_lanes();
+      if (lane_id() == 0) memory_.extremes = own;
+    }
+    cluster_sync();
+    if (warp_id() == 0) {
+      own = {};
+      if (lane_id() < blocks_) {
+        own = {remote_float(&memory_.extremes.best, lane_id()),
+               remote_float(&memory_.extremes.least, lane_id())};
+      }
+      own.add_lanes();
+      if (lane_id() == 0) memory_.of_row = own;
+    }
+    __syncthreads();
+    return memory_.of_row;
+  }
+
+  /// tree_sum of the exponentials of the row, which stay in shared memory. `leave` comes after it.
+  template <class Exponential>
+  __device__ float sum(const Exponential& exponential) {
+    for_each_quad([&](int quad, int at) {
+      Quad<float> values;
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) values.of[i] = exponential(widen(held_[quad].of[i]));
+      *reinterpret_cast<Quad<float>*>(memory_.exponentials + at) = values;
+    });
+    __syncthreads();
+    for (int chunk = warp_id(); chunk < chunks_of_block_; chunk += warp_count()) {
+      const float* values = memory_.exponentials + chunk * kChunk + lane_id();
+      const int end = count_ - chunk * kChunk;  // of the row, from the chunk's first element
+      float lane = 0.0f;
+      if (end >= kChunk) {
+#pragma unroll 32
+        for (int i = 0; i < kChunk; i += kWarpSize) lane += values[i];
+      } else {
+        for (int i = 0; i < end - lane_id(); i += kWarpSize) lane += values[i];
+      }
+      lane = combine_lanes(lane);
+      if (lane_id() == 0) memory_.chunk_sums[chunk] = lane;
+    }
+    cluster_sync();
+    // The chunk sums are one chunk of the level above.
+    static_assert(kMostBlocks * kMostChunks <= numerics::kSumChunk);
+    if (warp_id() == 0) {
+      float lane = 0.0f;
+      for (int chunk = lane_id(); chunk < chunks_; chunk += kWarpSize) {
+        lane +=
+            remote_float(&memory_.chunk_sums[chunk % chunks_of_block_], chunk / chunks_of_block_);
+      }
+      lane = combine_lanes(lane);
+      if (lane_id() == 0) memory_.row_sum = lane;
+    }
+    __syncthreads();
+    cluster_arrive();
+    return memory_.row_sum;
+  }
+
+  /// No block may end while others read its sums.
+  __device__ static void leave() { cluster_wait(); }
+
+  __device__ void write_gradient(float sum, std::int64_t target, float factor) const {
+    const float inverse = 1.0f / sum;
+    const bool has_target = target >= first_ && target - first_ < count_;
+    const int here = has_target ? static_cast<int>(target - first_) : -kQuad;
+    for_each_quad([&](int, int at) {
+      Quad<float> values = *reinterpret_cast<const Quad<float>*>(memory_.exponentials + at);
+#pragma unroll
+      for (float& value : values.of) value = value * inverse;
+      if (here - at >= 0 && here - at < kQuad) {
+#pragma unroll
+        for (int i = 0; i < kQuad; ++i) {
+          if (at + i == here) values.of[i] -= 1.0f;
+        }
+      }
+#pragma unroll
+      for (float& value : values.of) value = value * factor;
+      store_quad<kWhole>(dlogits_ + at, left(at), values);
+    });
+  }
+  __device__ void write_zeros() const {
+    for_each_quad([&](int, int at) { store_quad<kWhole>(dlogits_ + at, left(at), {}); });
+  }
+
+ private:
+  static constexpr int kChunk = static_cast<int>(numerics::kSumChunk);
+
+  /// Calls body(quad, at) for the quads of this thread: its number, and the element of the part
+  /// that it begins with.
+  template <class Body>
+  __device__ void for_each_quad(const Body& body) const {
+    const int step = static_cast<int>(blockDim.x) * kQuad;
+    const int first = static_cast<int>(threadIdx.x) * kQuad;
+#pragma unroll
+    for (int quad = 0; quad < kQuads; ++quad) {
+      if (first + quad * step < count_) body(quad, first + quad * step);
+    }
+  }
+  /// Elements of the quad at `at`.
+  __device__ int left(int at) const { return min(count_ - at, kQuad); }
+
+  std::int64_t first_;  ///< the part's first column
+  int count_;           ///< elements of the part
+  int chunks_;          ///< of the row
+  int chunks_of_block_, blocks_;
+  const Z* z_;  ///< the part's elements
+  D* dlogits_;
+  RowMemory& memory_;
+  Quad<Z> held_[kQuads];
+};
+
+/// A cluster of `blocks` for each token. dlogits may be the logits: all of the row is in registers
+/// before the first barrier of the cluster, and the gradient is written after it.
+template <class Z, class D, int kQuads, unsigned kThreads, bool kWhole>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
+    token_losses(std::int64_t vocabulary, int part, int blocks, const __grid_constant__ Rows<Z> z,
+                 const __grid_constant__ TokenData token, const __grid_constant__ Rows<D> dlogits) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  auto& memory = *reinterpret_cast<RowMemory*>(bytes);
+  const std::int64_t t = blockIdx.x / static_cast<unsigned>(blocks);
+  const bool tells = cluster_rank() == 0 && threadIdx.x == 0;  // the loss
   const float weight = token.weight[t];
-  if (threadIdx.x == 0) {
-    const float below_maximum = exponential.m - at_target;
+  const std::int64_t target = weight != 0.0f ? token.target[t] : 0;
+  RowPart<Z, D, kQuads, kWhole> row(t, vocabulary, part, blocks, z, dlogits, memory);
+  const bool outside = weight != 0.0f && (target < 0 || target >= vocabulary);
+  if (weight == 0.0f || outside) {
+    if (outside && tells) report(token.faults, Fault::target_outside_vocabulary);
+    if (tells) token.loss[t] = 0.0f;
+    if (dlogits.data != nullptr) row.write_zeros();
+    return;
+  }
+  row.load();
+  const float at_target = tells ? z.load(t, target) : 0.0f;
+  const Extremes extremes = row.extremes();
+  // False where an element is NaN or infinite: the exponent is NaN or -inf.
+  const bool short_range =
+      (extremes.least - extremes.best) * numerics::kLog2E >= -numerics::kExp2Normal;
+  const float sum = short_range ? row.sum(Exponential<true>{extremes.best})
+                                : row.sum(Exponential<false>{extremes.best});
+  if (tells) {
+    const float below_maximum = extremes.best - at_target;
     const float nats = (numerics::log2(sum) + (below_maximum * numerics::kLog2E)) * numerics::kLn2;
     token.loss[t] = numerics::canonical_nan(nats * weight);
   }
-  if (!gradient.wanted()) return;
-  const float inverse = 1.0f / sum;
-  const float factor = weight * token.scalars[StepScalar::kInverseTokens];
-  for_each_group_of_elements(z, t, vocabulary,
-                             [&](std::int64_t col, int count, const Z(&bits)[kGroup]) {
-                               float values[kGroup];
-                               const bool has_target = target >= col && target - col < kGroup;
-#pragma unroll
-                               for (int i = 0; i < kGroup; ++i) {
-                                 float probability = exponential(widen(bits[i])) * inverse;
-                                 if (has_target && col + i == target) probability -= 1.0f;
-                                 values[i] = probability * factor;
-                               }
-                               gradient.rows.store_group(t, col, count, values);
-                             });
-}
-
-/// A block for each token, its three passes over the row back to back: the rows at work fit into
-/// the L2. dlogits may be the logits: the gradient pass reads each element before it overwrites it,
-/// and what else is read of the row is read before the block's barriers.
-template <class Z, class D>
-__global__ void token_losses(std::int64_t vocabulary, Rows<Z> z, TokenData token,
-                             Gradient<D> gradient) {
-  const std::int64_t t = blockIdx.x;
-  const float weight = token.weight[t];
-  const std::int64_t target = weight != 0.0f ? token.target[t] : 0;
-  const bool outside = weight != 0.0f && (target < 0 || target >= vocabulary);
-  if (weight == 0.0f || outside) {
-    if (outside && threadIdx.x == 0) report(token.faults, Fault::target_outside_vocabulary);
-    if (threadIdx.x == 0) token.loss[t] = 0.0f;
-    if (gradient.wanted()) gradient.zero(t, vocabulary);
-    return;
+  if (dlogits.data != nullptr) {
+    row.write_gradient(sum, target, weight * token.scalars[StepScalar::kInverseTokens]);
   }
-  const float at_target = z.load(t, target);
-  const Extent extent = block_extent(z, t, vocabulary);
-  if (extent.short_range) {
-    token_loss(t, target, at_target, vocabulary, z, token, gradient,
-               Exponential<true>{extent.maximum});
-  } else {
-    token_loss(t, target, at_target, vocabulary, z, token, gradient,
-               Exponential<false>{extent.maximum});
-  }
+  row.leave();
 }
 
 /// One block: scalars[kLossSum] += tree_sum(loss).
@@ -285,11 +399,60 @@ __global__ void row_argmax(std::int64_t cols, Rows<Z> z, std::int32_t* out) {
   out[row] = static_cast<std::int32_t>(best.index);
 }
 
-/// Half a warp for each chunk of the tree sum, within what a block can have.
-unsigned threads_for(std::int64_t cols) {
-  const std::int64_t chunks = (cols + numerics::kSumChunk - 1) / numerics::kSumChunk;
-  return static_cast<unsigned>(std::clamp<std::int64_t>((chunks + 1) / 2, 4, kWarpSize)) *
-         kWarpSize;
+template <class Z, class D, int kQuads, unsigned kThreads>
+void launch_rows(Context& context, std::int64_t rows, std::int64_t vocabulary, int blocks,
+                 const Rows<Z>& z, const TokenData& token, const Rows<D>& dlogits) {
+  const std::int64_t chunks = (vocabulary + numerics::kSumChunk - 1) / numerics::kSumChunk;
+  const auto part = static_cast<int>((chunks + blocks - 1) / blocks * numerics::kSumChunk);
+  const std::int64_t held = std::min<std::int64_t>(part, vocabulary);  // of the fullest block
+  const std::int64_t quads = (held + kQuad - 1) / kQuad;
+  const std::int64_t warps = (quads + kWarpSize - 1) / kWarpSize;
+  const auto threads = static_cast<unsigned>(
+      std::min<std::int64_t>((warps + kQuads - 1) / kQuads * kWarpSize, kThreads));
+  const std::size_t bytes =
+      offsetof(RowMemory, exponentials) + static_cast<std::size_t>(quads) * sizeof(Quad<float>);
+  const bool whole = z.wide && dlogits.wide && vocabulary % kQuad == 0;
+  const auto kernel = whole ? token_losses<Z, D, kQuads, kThreads, true>
+                            : token_losses<Z, D, kQuads, kThreads, false>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cross_entropy: shared memory");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = {static_cast<unsigned>(rows * blocks), 1, 1};
+  config.blockDim = {threads, 1, 1};
+  config.dynamicSmemBytes = bytes;
+  config.stream = context.stream();
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, vocabulary, part, blocks, z, token, dlogits),
+        "cross_entropy");
+}
+
+/// Blocks of 512 threads, two to a multiprocessor, where they have room for the row. Throws Error
+/// for a row for which no cluster has.
+template <class Z, class D>
+void launch_losses(Context& context, std::int64_t rows, std::int64_t vocabulary, const Rows<Z>& z,
+                   const TokenData& token, const Rows<D>& dlogits) {
+  constexpr unsigned kThreads = 512;
+  constexpr int kQuads = 10;
+  constexpr std::int64_t kPart = kThreads * kQuads * kQuad;
+  static_assert(kPart % numerics::kSumChunk == 0);
+  const std::int64_t blocks = (vocabulary + kPart - 1) / kPart;
+  if (blocks <= kMostBlocks) {
+    launch_rows<Z, D, kQuads, kThreads>(context, rows, vocabulary, static_cast<int>(blocks), z,
+                                        token, dlogits);
+    return;
+  }
+  constexpr std::int64_t kMost = kMostBlocks * kMostPart;
+  if (vocabulary > kMost) {
+    throw Error("cross_entropy: " + std::to_string(vocabulary) + " logits of a token, at most " +
+                std::to_string(kMost) + " on a GPU");
+  }
+  launch_rows<Z, D, kMostQuads, kMostThreads>(context, rows, vocabulary, kMostBlocks, z, token,
+                                              dlogits);
 }
 
 }  // namespace
@@ -300,10 +463,8 @@ void run(Context& context, const ops::CrossEntropy& op) {
                         op.scalars.row<float>(0), op.token_loss.row<float>(0), context.faults()};
   if (op.logits.rows > 0) {
     with_rows(
-        [&]<class Z, class D>(const Rows<Z>& z, const Rows<D>& gradient) {
-          token_losses<<<static_cast<unsigned>(op.logits.rows), threads_for(op.logits.cols), 0,
-                         context.stream()>>>(op.logits.cols, z, token, Gradient<D>{gradient});
-          check_launch("cross_entropy");
+        [&](const auto& z, const auto& dlogits) {
+          launch_losses(context, op.logits.rows, op.logits.cols, z, token, dlogits);
         },
         op.logits, op.dlogits);
   }

@@ -309,13 +309,23 @@ TEST_CASE("cuda cross_entropy and argmax") {
   });
 }
 
-TEST_CASE("cuda cross_entropy of a large vocabulary") {
+TEST_CASE("cuda cross_entropy of rows that blocks of a cluster share") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
   const DType type = GENERATE(DType::bf16, DType::f32);
-  Twin logits(type, 3, 151936, Fill::ordinary, 1), targets = integers(3, 151936, 2);
-  Twin weights(DType::f32, 1, 3, Fill::ordinary, 3), loss(DType::f32, 1, 3, Fill::any_bits, 4);
+  // One block, two, eight of which the last has nothing, all, and wider blocks.
+  const std::int64_t vocabulary = GENERATE(20480, 20481, 135169, 151936, 200003);
+  CAPTURE(vocabulary);
+  Twin logits(type, 5, vocabulary, Fill::ordinary, 1), targets = integers(5, vocabulary, 2);
+  Twin weights(DType::f32, 1, 5, Fill::ordinary, 3), loss(DType::f32, 1, 5, Fill::any_bits, 4);
   Twin scalars(DType::f32, 1, StepScalar::kCount, Fill::ordinary, 5);
+  logits.set(1, vocabulary - 1,
+             30.0);  // what is far below it has an exponential that is not normal
+  logits.set(1, 7, -300.0);
+  logits.set(2, vocabulary / 2, NAN);
+  logits.set(3, 0, HUGE_VAL);
+  targets.set(0, 0, static_cast<double>(vocabulary - 1));
+  weights.set(0, 4, 0.0);
   compare(
       *context,
       {{"logits", &logits},
@@ -330,6 +340,50 @@ TEST_CASE("cuda cross_entropy of a large vocabulary") {
       [&] {
         cuda::run(*context, ops::CrossEntropy{logits.device(), targets.device(), weights.device(),
                                               scalars.device(), loss.device(), logits.device()});
+      });
+}
+
+TEST_CASE("cuda cross_entropy refuses a row that no cluster has room for") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  Twin logits(DType::bf16, 1, 393217, Fill::ordinary, 1), targets = integers(1, 9, 2);
+  Twin weights(DType::f32, 1, 1, Fill::ordinary, 3), loss(DType::f32, 1, 1, Fill::ordinary, 4);
+  Twin scalars(DType::f32, 1, StepScalar::kCount, Fill::ordinary, 5);
+  CHECK_THROWS_WITH(cuda::run(*context, ops::CrossEntropy{logits.device(),
+                                                          targets.device(),
+                                                          weights.device(),
+                                                          scalars.device(),
+                                                          loss.device(),
+                                                          {}}),
+                    Catch::Contains("393217 logits of a token, at most 393216"));
+}
+
+TEST_CASE("cuda square sums of many tensors, in their order") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  // More than one launch takes; sizes from nothing to more than two chunks, not all aligned.
+  constexpr std::int64_t kTensors = 250;
+  Twin singles(DType::f32, 1, 9000 + kTensors, Fill::ordinary, 1);
+  Twin halves(DType::bf16, 1, 9000 + kTensors, Fill::ordinary, 2);
+  for (Twin* twin : {&singles, &halves}) twin->upload();
+  Twin scalars(DType::f32, 1, StepScalar::kCount, Fill::ordinary, 3);
+  const auto gradients = [&](auto side) {
+    std::vector<TensorView> views;
+    for (std::int64_t i = 0; i < kTensors; ++i) {
+      const TensorView whole = side(i % 3 == 0 ? halves : singles);
+      views.push_back(whole.columns(i, i % 7 == 0 ? 0 : i * 1237 % 9001));
+    }
+    return views;
+  };
+  compare(
+      *context, {{"scalars", &scalars}},
+      [&] {
+        const auto views = gradients([](Twin& twin) { return twin.host(); });
+        cpu::run(ops::AccumulateSquareSum{views, scalars.host()});
+      },
+      [&] {
+        const auto views = gradients([](Twin& twin) { return twin.device(); });
+        cuda::run(*context, ops::AccumulateSquareSum{views, scalars.device()});
       });
 }
 

@@ -94,6 +94,7 @@ struct Thread {
   Stack stack;
   std::uint64_t received[kWarp];
   std::vector<std::vector<std::function<void()>>> stores;
+  unsigned cluster_generation = 0;  ///< when it arrived at the barrier of the cluster
 };
 
 /// Lanes that gather for a warp instruction.
@@ -152,7 +153,8 @@ class Multiprocessor {
                                 const Together& together);
   void meet_in_warpgroup(void* mine, const std::function<void(void* const*)>& together);
   void arrive(int id, int threads, bool waits);
-  void cluster_sync();
+  void cluster_arrive();
+  void cluster_wait();
 
   static std::size_t window_bytes() { return (kMostSharedBytes + 1023) / 1024 * 1024; }
 
@@ -185,6 +187,7 @@ class Multiprocessor {
   Draw draw_{1};
   Stack stack_;  ///< of the scheduler
   unsigned cluster_arrived_ = 0;
+  Cluster alone_{1};  ///< of a block without others
 };
 
 thread_local Multiprocessor* here = nullptr;
@@ -284,8 +287,8 @@ void Multiprocessor::run(Grid& of, std::uint64_t block) {
   grid = &of;
   const Shape& shape = of.shape;
   rank = static_cast<unsigned>(block % shape.cluster);
-  cluster = of.clusters.empty() ? nullptr : of.clusters[block / shape.cluster].get();
-  if (cluster != nullptr) cluster->windows[rank] = memory_;
+  cluster = of.clusters.empty() ? &alone_ : of.clusters[block / shape.cluster].get();
+  cluster->windows[rank] = memory_;
   draw_ = Draw(of.seed * 1000003 + block);
   start(std::size_t{shape.block.x} * shape.block.y * shape.block.z, block);
   auto progress = std::chrono::steady_clock::now();
@@ -418,12 +421,8 @@ void Multiprocessor::arrive(int id, int threads, bool waits) {
   if (waits) wait();
 }
 
-void Multiprocessor::cluster_sync() {
-  if (cluster == nullptr) {
-    sync_threads(0);
-    return;
-  }
-  const unsigned generation = cluster->generation;
+void Multiprocessor::cluster_arrive() {
+  current->cluster_generation = cluster->generation;
   if (++cluster_arrived_ == count_) {
     cluster_arrived_ = 0;
     if (++cluster->arrived == cluster->windows.size()) {
@@ -431,14 +430,16 @@ void Multiprocessor::cluster_sync() {
       ++cluster->generation;
     }
   }
-  while (cluster->generation == generation) poll();
+}
+void Multiprocessor::cluster_wait() {
+  while (cluster->generation == current->cluster_generation) poll();
 }
 
 /// Host threads that take blocks.
 class Pool {
  public:
   Pool() {
-    for (int i = 0; i < kMultiprocessors; ++i) {
+    for (int i = 0; i < kBlocksAtOnce; ++i) {
       workers_.emplace_back([this] { work(); });
     }
   }
@@ -457,7 +458,7 @@ class Pool {
     std::unique_lock lock(mutex_);
     grid_ = &grid;
     ++launch_;
-    busy_ = kMultiprocessors;
+    busy_ = kBlocksAtOnce;
     changed_.notify_all();
     done_.wait(lock, [this] { return busy_ == 0; });
     grid_ = nullptr;
@@ -554,17 +555,14 @@ std::byte* shared_pointer(std::uint32_t address) {
 std::byte* shared_of(unsigned rank, const void* pointer) {
   Multiprocessor& multiprocessor = device();
   const std::uint32_t address = shared_address(pointer);
-  if (multiprocessor.cluster == nullptr) {
-    if (rank != 0) fail("a rank outside the cluster");
-    return multiprocessor.memory() + address;
-  }
   if (rank >= multiprocessor.cluster->windows.size()) fail("a rank outside the cluster");
   std::byte* const window = multiprocessor.cluster->windows[rank];
   if (window == nullptr) fail("a block of the cluster that has not started is addressed");
   return window + address;
 }
 unsigned cluster_rank() { return device().rank; }
-void cluster_sync() { device().cluster_sync(); }
+void cluster_arrive() { device().cluster_arrive(); }
+void cluster_wait() { device().cluster_wait(); }
 void copy_later(std::function<void()> copy) { device().copies.push_back(std::move(copy)); }
 std::vector<std::vector<std::function<void()>>>& pending_stores() {
   return device().current->stores;

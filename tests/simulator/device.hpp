@@ -1,6 +1,6 @@
 // A Hopper GPU in software, for device code compiled by the host's compiler: no speed, every order.
 //
-//   launch      blocks are taken in order by a few host threads, the multiprocessors
+//   launch      blocks are taken in order by a few host threads
 //   block       its threads are fibers of that host thread; one runs until it has to wait, and the
 //               next one is drawn at random, so that what barriers do not order comes out in any
 //               order
@@ -32,7 +32,8 @@ struct Shape {
   unsigned cluster = 1;          ///< blocks along x
 };
 
-inline constexpr int kMultiprocessors = 4;
+inline constexpr int kMultiprocessors = 4;  ///< as the runtime tells
+inline constexpr int kBlocksAtOnce = 8;     ///< which a cluster of the largest size needs
 inline constexpr std::size_t kMostSharedBytes = 232448;  ///< of a block, compute capability 9.0
 inline constexpr unsigned kWarp = 32, kWarpgroupThreads = 128;
 
@@ -84,7 +85,9 @@ std::byte* shared_pointer(std::uint32_t address);
 std::byte* shared_of(unsigned rank, const void* pointer);
 
 unsigned cluster_rank();
-void cluster_sync();
+/// The barrier of the cluster, in two parts.
+void cluster_arrive();
+void cluster_wait();
 
 /// Runs `copy` when nothing else in the block can, or when the block ends.
 void copy_later(std::function<void()> copy);

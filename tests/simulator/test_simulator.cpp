@@ -1,6 +1,6 @@
 // What the simulated GPU has to notice: it is worth as much as the errors that it does not hide.
-#include <catch2/catch.hpp>
 #include <cuda_runtime.h>
+#include <catch2/catch.hpp>
 
 #include <cstdint>
 #include <set>

@@ -261,6 +261,8 @@ inline unsigned __float_as_uint(float value) { return fp8lab::simulator::bits_as
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(std::uint64_t{a} * b >> 32);
 }
+inline int __float_as_int(float value) { return fp8lab::simulator::bits_as<int>(value); }
+inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
 inline int __ffs(int a) { return __builtin_ffs(a); }
 

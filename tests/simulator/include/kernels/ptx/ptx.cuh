@@ -74,7 +74,10 @@ inline float approximate_reciprocal(float x) { return 1.0f / x; }
 inline void named_sync(int barrier, int threads) { simulator::named_sync(barrier, threads); }
 inline void named_arrive(int barrier, int threads) { simulator::named_arrive(barrier, threads); }
 inline std::uint32_t cluster_rank() { return simulator::cluster_rank(); }
-inline void cluster_sync() { simulator::cluster_sync(); }
+inline void cluster_sync() {
+  simulator::cluster_arrive();
+  simulator::cluster_wait();
+}
 
 // --- bulk tensor copy ---------------------------------------------------------------------------
 
