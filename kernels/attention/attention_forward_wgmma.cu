@@ -8,20 +8,20 @@
 //   Q, K, V in global memory
 //        |  TMA: one thread of the producer warpgroup, boxes of 64 rows by 64 columns
 //        v
-//   +------+------+   +-----+-----+-----+-----+   +-----+-----+-----+-----+
-//   | Q  0 | Q  1 |   | K 0 | K 1 | K 2 | K 3 |   | V 0 | V 1 | V 2 | V 3 |   shared memory
-//   +------+------+   +-----+-----+-----+-----+   +-----+-----+-----+-----+   64 x D each
-//     q_full: the task and its queries are there     k_full[s], v_full[s]: bytes have arrived
-//     q_empty: every warp has them in registers      k_empty[s], v_empty[s]: every warp's products
-//        |                                           with the stage are done
+//   +-----+-----+-----+   +-----+-----+-----+-----+   +-----+-----+-----+-----+
+//   | Q 0 | Q 1 | Q 2 |   | K 0 | K 1 | K 2 | K 3 |   | V 0 | V 1 | V 2 | V 3 |   shared memory
+//   +-----+-----+-----+   +-----+-----+-----+-----+   +-----+-----+-----+-----+   64 x D each
+//     q_full: the task and its queries are there        k_full[s], v_full[s]: bytes have arrived
+//     q_empty: every warp's last S is done              k_empty[s], v_empty[s]: every warp's
+//        |                                              products with the stage are done
 //        v
 //   consumer warpgroup, 64 queries, 16 for each warp; for the kv tiles n of its item, ascending:
 //
-//     tensor core   | S(n+1) = Q K(n+1)^T |                     | O += P(n) V(n) |
-//     CUDA cores    | m', alpha, P(n) = exp2(S(n) - m'), l      | O *= alpha |
-//                                          O += P(n-1) V(n-1) ends here ^
+//     tensor core   | S(n) = Q K(n)^T | O += P(n-1) V(n-1) |       | S(n+1) ...
+//     CUDA cores                      | m', alpha, P(n) = exp2(S(n) - m'), l | O *= alpha |
 //
-//     Q, S(n), S(n+1), P and O are registers; the last tile, on the diagonal, issues no S.
+//     S, P and O are registers. What one warpgroup leaves of the tensor core and of the CUDA cores
+//     the two others take, which are elsewhere in their items.
 //   out = O * (1 / l): shared memory, TMA; lse = m + log2(l)
 //
 // A chain takes groups of 16 in ascending order: wgmma's k16. A tile's masked products are there as
@@ -39,13 +39,13 @@
 namespace fp8lab::cuda {
 namespace {
 
-constexpr int kConsumers = 2;  ///< warpgroups that multiply
+constexpr int kConsumers = 3;  ///< warpgroups that multiply
 constexpr int kStages = 4;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarpSize;
 constexpr int kValueSteps = kTileRows / kChainGroup;
 // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
-constexpr int kCopyRegisters = 40, kRegisters = 232;
+constexpr int kCopyRegisters = 32, kRegisters = 160;
 
 // --- tasks --------------------------------------------------------------------------------------
 
@@ -217,10 +217,11 @@ class Consumer {
       const Item& item = shared_.task.items[warpgroup_];
       item_ = {uniform(item.head), uniform(item.query), uniform(item.first), uniform(item.last),
                uniform(item.clear)};
-      load_queries();
-      release(&shared_.q_empty);
       pass_over(item_.last > 0 ? item_.first - first : last - first);
-      if (item_.last == 0) continue;
+      if (item_.last == 0) {
+        release(&shared_.q_empty);
+        continue;
+      }
       find_rows();
       multiply();
       store(out, lse);
@@ -247,15 +248,6 @@ class Consumer {
 
   // --- an item ---
 
-  __device__ void load_queries() {
-    const auto lane = static_cast<unsigned>(computed_here(lane_id()));
-    const unsigned row = warp_row_ + lane % 16, half = lane / 16;
-#pragma unroll
-    for (int i = 0; i < kHeadDim / kChainGroup; ++i) {
-      const void* piece = shared_.q[warpgroup_].piece(row, 2 * i + half);
-      load_matrices(static_cast<const std::uint16_t*>(piece), q_[i]);
-    }
-  }
   __device__ void find_rows() {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -270,36 +262,29 @@ class Consumer {
   }
 
   __device__ void multiply() {
-    Scores even, odd;
-    const int stage = issue_scores(even);
+    Scores scores;
+    int stage = issue_scores(scores);
     wgmma_wait<0>();
-    keep(even);
-    release(&shared_.k_empty[stage]);
+    keep(scores);
     held_ = -1;
     for (int tile = item_.first;; ++tile) {
-      if (tile + 1 == item_.last) return add_last_tile(even, tile);
-      add_tile(even, odd, tile);
-      ++tile;
-      if (tile + 1 == item_.last) return add_last_tile(odd, tile);
-      add_tile(odd, even, tile);
+      release(&shared_.k_empty[stage]);
+      const int key = tile * kTileRows;
+      const bool is_last = tile + 1 == item_.last;
+      if (is_last) release(&shared_.q_empty);
+      weigh(scores, key, is_last || key < item_.clear);
+      wgmma_wait<0>();  // O of the tile before
+      take_over(scores);
+      if (is_last) break;
+      // Not into `scores`: what that holds would have to be moved to the accumulators.
+      Scores next;
+      stage = issue_scores(next);
+      issue_values();
+      wgmma_wait<1>();
+      keep(next);
+#pragma unroll
+      for (int i = 0; i < kTileRows / 2; ++i) scores[i] = next[i];
     }
-  }
-
-  /// Brings in the tile of `scores` while the products of `next` are under way.
-  __device__ void add_tile(Scores& scores, Scores& next, int tile) {
-    const int stage = issue_scores(next);
-    weigh(scores, tile * kTileRows, tile * kTileRows < item_.clear);
-    wgmma_wait<1>();  // O of the tile before
-    take_over(scores);
-    issue_values();
-    wgmma_wait<1>();
-    keep(next);
-    release(&shared_.k_empty[stage]);
-  }
-  __device__ void add_last_tile(Scores& scores, int tile) {
-    weigh(scores, tile * kTileRows, true);
-    wgmma_wait<0>();
-    take_over(scores);
     issue_values();
     wgmma_wait<0>();
     keep(out_);
@@ -310,9 +295,10 @@ class Consumer {
 
   /// S of the next tile; returns its stage.
   __device__ int issue_scores(Scores& scores) {
-    const int stage = k_.stage;
+    const int stage = uniform(k_.stage);
     barrier_wait(&shared_.k_full[stage], k_.parity);
     k_.advance();
+    const std::uint64_t queries = operand_descriptor<false>(shared_.q[warpgroup_].blocks[0]);
     const std::uint64_t keys = operand_descriptor<false>(shared_.k[stage].blocks[0]);
     keep(scores);
     wgmma_fence();
@@ -320,16 +306,16 @@ class Consumer {
     for (int i = 0; i < kHeadDim / kChainGroup; ++i) {
       const int block = i / (kSwizzleColumns / kChainGroup);
       const int step = i % (kSwizzleColumns / kChainGroup);
-      const std::uint64_t offset = block * (sizeof(HeadTile<kSwizzleColumns>) >> 4);
-      wgmma_bf16<kTileRows, false>(scores, q_[i], keys + offset + kDescriptorStep<false> * step,
-                                   i > 0);
+      const std::uint64_t offset =
+          block * (sizeof(HeadTile<kSwizzleColumns>) >> 4) + kDescriptorStep<false> * step;
+      wgmma_bf16<kTileRows, false, false>(scores, queries + offset, keys + offset, i > 0);
     }
     wgmma_commit();
     return stage;
   }
   /// O += P V of the tile in p_.
   __device__ void issue_values() {
-    held_ = v_.stage;
+    held_ = uniform(v_.stage);
     barrier_wait(&shared_.v_full[held_], v_.parity);
     v_.advance();
     const std::uint64_t values = operand_descriptor<true>(shared_.v[held_].blocks[0]);
@@ -359,74 +345,100 @@ class Consumer {
 
   // --- online softmax ---
 
-  __device__ bool visible(int i, int key) const {
-    const int j = key + 8 * (i / 4) + fragment_column() + i % 2, r = i / 2 % 2;
-    return start_[r] <= j && j <= position_[r];
+  /// Which of a thread's elements are of keys that their queries see: those of row r, in the order
+  /// of their columns, a bit each.
+  struct Seen {
+    std::uint32_t of_row[2] = {0xFFFFu, 0xFFFFu};
+
+    __device__ bool operator[](int i) const {
+      return (of_row[i / 2 % 2] & 1u << (2 * (i / 4) + i % 2)) != 0;
+    }
+  };
+  /// The bits of columns below `limit`, of which a row has 8 n and 8 n + 1 for n < 8.
+  __device__ static std::uint32_t columns_below(int limit) {
+    const int inside = min(max(limit, 0), kTileRows);
+    return (1u << (2 * (inside / 8) + min(inside % 8, 2))) - 1u;
+  }
+  __device__ Seen find_seen(int key) const {
+    Seen seen;
+    const int first = key + fragment_column();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      seen.of_row[r] = columns_below(position_[r] + 1 - first) & ~columns_below(start_[r] - first);
+    }
+    return seen;
   }
 
   /// Turns products of the keys from `key` on into P and takes over their maximum and sum.
   /// `masked`: some of them are.
   __device__ void weigh(Scores& s, int key, bool masked) {
-    if (masked) {
-#pragma unroll
-      for (int i = 0; i < kTileRows / 2; ++i) s[i] = visible(i, key) ? s[i] : kMinusInfinity;
-    }
     const float scale = problem_.factors.scale;
+    Seen seen;
     // The scale is positive: rounded products with it are in the order of the scores.
-    float least[2], most[2];
-    find_range(s, least, most);
-    const float before[2] = {maximum_[0], maximum_[1]};
-    bool all_normal = true;
+    float most[2];
+    if (masked) {
+      seen = find_seen(key);
+      Scores shown;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      maximum_[r] = fmaxf(maximum_[r], most[r] * scale);
-      all_normal = all_normal && least[r] * scale - maximum_[r] >= -numerics::kExp2Normal;
+      for (int i = 0; i < kTileRows / 2; ++i) shown[i] = seen[i] ? s[i] : kMinusInfinity;
+      find_largest(shown, most);
+    } else {
+      find_largest(s, most);
     }
-    find_alpha(before);
-    if (!masked && __all_sync(kAllLanes, all_normal)) {
+    const float before[2] = {maximum_[0], maximum_[1]};
 #pragma unroll
-      for (int i = 0; i < kTileRows / 2; ++i) {
-        s[i] = numerics::exp2_normal(s[i] * scale - maximum_[i / 2 % 2]);
+    for (int r = 0; r < 2; ++r) maximum_[r] = fmaxf(maximum_[r], most[r] * scale);
+    find_alpha(before);
+    // How far below the maximum, negative for masked ones alone: numbers that are not are in the
+    // order of their bits, NaN behind all.
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; ++i) s[i] = maximum_[i / 2 % 2] - s[i] * scale;
+    int farthest = 0;
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; i += 2) {
+      farthest = __vimax3_s32(farthest, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+    }
+    if (__all_sync(kAllLanes, farthest <= __float_as_int(numerics::kExp2Normal))) {
+#pragma unroll
+      for (int i = 0; i < kTileRows / 2; ++i) s[i] = numerics::exp2_normal(-s[i]);
+      if (masked) {
+#pragma unroll
+        for (int i = 0; i < kTileRows / 2; ++i) s[i] = seen[i] ? s[i] : 0.0f;
       }
     } else {
       const int last_group = (item_.query + warp_row_ - key) / kChainGroup;  // that the warp sees
 #pragma unroll
-      for (int group = 0; group < kValueSteps; ++group) {
-        if (group <= last_group) {
-          weigh_group(s, group, key);
-        } else {
-#pragma unroll
-          for (int i = 8 * group; i < 8 * group + 8; ++i) s[i] = 0.0f;
-        }
-      }
+      for (int group = 0; group < kValueSteps; ++group)
+        weigh_group(s, group, group <= last_group, seen);
     }
     add_sum(s);
   }
 
-  /// P of 16 keys of the tile from `key` on, whatever their scores.
-  __device__ void weigh_group(Scores& s, int group, int key) const {
+  /// P of 16 keys of a tile, of any distances from the maximum; `wanted`: the warp sees one of
+  /// them.
+  __device__ static void weigh_group(Scores& s, int group, bool wanted, const Seen& seen) {
+    if (wanted) {
 #pragma unroll
-    for (int i = 8 * group; i < 8 * group + 8; ++i) {
-      const float p = numerics::exp2(s[i] * problem_.factors.scale - maximum_[i / 2 % 2]);
-      s[i] = visible(i, key) ? p : 0.0f;
+      for (int i = 8 * group; i < 8 * group + 8; ++i) {
+        const float p = numerics::exp2(-s[i]);
+        s[i] = seen[i] ? p : 0.0f;
+      }
+    } else {
+#pragma unroll
+      for (int i = 8 * group; i < 8 * group + 8; ++i) s[i] = 0.0f;
     }
   }
 
-  /// Of the thread's elements of each row the least, NaN if one is NaN, and of the whole row the
-  /// largest number.
-  __device__ static void find_range(const Scores& s, float (&least)[2], float (&most)[2]) {
+  /// Of each row the largest number.
+  __device__ static void find_largest(const Scores& s, float (&most)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float low[2] = {s[2 * r], s[2 * r + 1]}, high[2] = {s[2 * r], s[2 * r + 1]};
+      float high[2] = {s[2 * r], s[2 * r + 1]};
 #pragma unroll
       for (int i = 4 + 2 * r; i < kTileRows / 2; i += 4) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          low[e] = min_or_nan(low[e], s[i + e]);
-          high[e] = fmaxf(high[e], s[i + e]);
-        }
+        for (int e = 0; e < 2; ++e) high[e] = fmaxf(high[e], s[i + e]);
       }
-      least[r] = min_or_nan(low[0], low[1]);
       most[r] = fmaxf(high[0], high[1]);
 #pragma unroll
       for (int span = 1; span <= 2; span *= 2) {
@@ -526,7 +538,6 @@ class Consumer {
   float maximum_[2], alpha_[2];
   float sum_;      ///< of own_row()
   bool rescales_;  ///< whether alpha is not 1 for a row of the warp
-  std::uint32_t q_[kHeadDim / kChainGroup][4];
   std::uint32_t p_[kValueSteps][4] = {};
   float out_[kHeadDim / 2];
 };
