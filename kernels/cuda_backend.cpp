@@ -101,7 +101,7 @@ void CudaBackend::download_all(std::span<const Download> downloads) {
   for (const auto& [destination, source] : downloads) {
     if (source.size() == 0) continue;
     const std::size_t size = size_of(source.dtype);
-    collection.add(destination, static_cast<const std::byte*>(source.data),
+    collection.add(static_cast<std::byte*>(destination), static_cast<const std::byte*>(source.data),
                    static_cast<std::size_t>(source.row_stride) * size,
                    static_cast<std::size_t>(source.cols) * size,
                    static_cast<std::size_t>(source.rows));
