@@ -1,6 +1,7 @@
 #include "src/train/checkpoint_writer.hpp"
 
 #include <fmt/core.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +19,9 @@ namespace fp8lab {
 namespace {
 
 using Metadata = std::map<std::string, std::string>;
+
+/// Threads that make pages beside the steps: one makes some GB/s.
+constexpr int kTouchingThreads = 4;
 
 /// A tensor on its way into the file.
 struct Source {
@@ -91,16 +95,31 @@ void copy(const std::string& bytes, BackgroundFile& file) {
   }
 }
 
-void copy(Backend& backend, const TensorView& view, BackgroundFile& file) {
-  const std::size_t width = size_of(view.dtype);
-  const TensorView all = view.flat();
-  for (std::int64_t at = 0; at < all.cols;) {
+/// Many tensors at once, since each download waits for what it brings.
+void copy(Backend& backend, const std::vector<Source>& sources, BackgroundFile& file) {
+  constexpr std::uint64_t kAtOnce = std::uint64_t{256} << 20;  // then they are hashed and written
+  std::uint64_t left = 0;
+  for (const Source& source : sources) left += source.header.bytes();
+  std::vector<Download> downloads;
+  std::int64_t at = 0;  // elements of the tensor
+  for (std::size_t next = 0; left > 0;) {
     const std::span<std::byte> room =
-        file.room(static_cast<std::uint64_t>(all.cols - at) * width, width);
-    const auto count = static_cast<std::int64_t>(room.size() / width);
-    backend.download(room.data(), all.columns(at, count));
-    file.advance(room.size());
-    at += count;
+        file.room(std::min(left, kAtOnce), size_of(sources[next].view.dtype));
+    std::size_t used = 0;
+    downloads.clear();
+    for (; next < sources.size() && used < room.size(); at = 0, ++next) {
+      const TensorView all = sources[next].view.flat();
+      const std::size_t width = size_of(all.dtype);
+      const auto places = static_cast<std::int64_t>((room.size() - used) / width);
+      const std::int64_t count = std::min(places, all.cols - at);
+      downloads.push_back({room.data() + used, all.columns(at, count)});
+      used += static_cast<std::size_t>(count) * width;
+      at += count;
+      if (at < all.cols) break;
+    }
+    backend.download_all(downloads);
+    file.advance(used);
+    left -= used;
   }
 }
 
@@ -136,10 +155,13 @@ void CheckpointWriter::prepare(const CheckpointScope& scope, std::int64_t to_com
   reserve(bytes, to_come);
   const std::span<std::byte> pages =
       memory_.bytes().first(std::min<std::uint64_t>(memory_.bytes().size(), bytes));
-  touching_ = std::jthread([pages](const std::stop_token& stop) {
+  const int threads = std::min(kTouchingThreads, omp_get_max_threads());
+  touching_ = std::jthread([pages, threads](const std::stop_token& stop) {
     constexpr std::size_t kPage = 4096;
-    for (std::size_t at = 0; at < pages.size() && !stop.stop_requested(); at += kPage) {
-      pages[at] = std::byte{0};
+    const auto count = static_cast<std::int64_t>((pages.size() + kPage - 1) / kPage);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (!stop.stop_requested()) pages[static_cast<std::size_t>(i) * kPage] = std::byte{0};
     }
   });
 }
@@ -148,7 +170,8 @@ void CheckpointWriter::begin(const CheckpointScope& scope, const RunPosition& po
                              const std::string& identity, const Recipe& recipe,
                              std::int64_t to_come) {
   FP8LAB_ASSERT(!is_under_way());
-  touching_ = {};
+  // To the end: threads that copy into one large page at once would each make it.
+  if (touching_.joinable()) touching_.join();
   const Metadata metadata = metadata_of(scope, position, identity, recipe);
   const std::vector<Source> sources = sources_of(scope);
   std::vector<TensorHeader> placed;
@@ -174,7 +197,7 @@ void CheckpointWriter::begin(const CheckpointScope& scope, const RunPosition& po
   file_.emplace(path_, memory_.bytes(), std::move(ends), checksum_bytes, finish);
   try {
     copy(front, *file_);
-    for (const Source& source : sources) copy(scope.backend, source.view, *file_);
+    copy(scope.backend, sources, *file_);
   } catch (...) {
     file_.reset();
     throw;

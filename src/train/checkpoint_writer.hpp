@@ -26,7 +26,7 @@ class CheckpointWriter {
   explicit CheckpointWriter(std::filesystem::path path);
 
   /// Takes the memory for checkpoints of `scope` and makes its pages, which takes seconds for a
-  /// large model, on a thread of its own until begin() needs them. `to_come` as there.
+  /// large model, on threads of its own; begin() waits for them. `to_come` as there.
   void prepare(const CheckpointScope& scope, std::int64_t to_come);
 
   /// Copies everything in `scope` and `position`, and writes it from then on, atomically, beside
