@@ -12,6 +12,7 @@
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
 #include "src/bench/device_attention.hpp"
+#include "src/bench/device_copy.hpp"
 #include "src/bench/device_gemm.hpp"
 #include "src/bench/emulation.hpp"
 #include "src/bench/model_load.hpp"
@@ -26,12 +27,13 @@ namespace fp8lab::cli {
 namespace {
 
 Options bench_options() {
-  Options options("fp8lab bench emulation|gemm|attention|quantize|load|train");
+  Options options("fp8lab bench emulation|gemm|attention|copy|quantize|load|train");
   options.add(
       "what", value<std::string>(),
       "emulation: GEMM and quantization of the CPU emulator; gemm: our CUDA kernels beside "
-      "cuBLASLt; attention: our CUDA kernels; quantize: quantization of a backend; load: a model's "
-      "files beside a plain read; train: steps of a run's first stage");
+      "cuBLASLt; attention: our CUDA kernels; copy: tensors to the GPU and back, beside "
+      "cudaMemcpy; quantize: quantization of a backend; load: a model's files beside a plain read; "
+      "train: steps of a run's first stage");
   options.add("model", value<std::string>(), "load: a Hugging Face folder or a safetensors file");
   options.add("backend", one_of(quantizing_backends(), "cpu"), "of quantize and train");
   add_run_choice(options);
@@ -214,12 +216,34 @@ nlohmann::ordered_json bench_attention(const Values& values) {
   }
   return json;
 }
+
+nlohmann::ordered_json bench_copies(const Values& values) {
+  const DeviceCopyBench bench = bench_device_copy(values["repeats"].as<int>());
+  const int threads = omp_get_max_threads();
+  nlohmann::ordered_json json = {{"device", bench.device}, {"threads", threads}};
+  fmt::print("copies between pageable memory and {}, {} threads: GB/s beside cudaMemcpy\n",
+             bench.device, threads);
+  fmt::print("  {:<9} {:>11} {:>8} {:>9} {:>12} {:>6}\n", "direction", "bytes", "own", "pageable",
+             "page-locked", "ratio");
+  for (const DeviceCopyRow& row : bench.rows) {
+    fmt::print("  {:<9} {:>11} {:>8.2f} {:>9.2f} {:>12.2f} {:>6.3f}\n", row.direction, row.bytes,
+               row.own, row.pageable, row.page_locked, row.ratio);
+    json["rows"].push_back({{"direction", row.direction},
+                            {"bytes", row.bytes},
+                            {"own_gigabytes_per_second", row.own},
+                            {"pageable_gigabytes_per_second", row.pageable},
+                            {"page_locked_gigabytes_per_second", row.page_locked},
+                            {"ratio", row.ratio}});
+  }
+  return json;
+}
 #else
 [[noreturn]] nlohmann::ordered_json without_device(const char* what) {
   throw Error(fmt::format("bench {} is not available: this build has no CUDA backend", what));
 }
 nlohmann::ordered_json bench_on_device(const Values&) { without_device("gemm"); }
 nlohmann::ordered_json bench_attention(const Values&) { without_device("attention"); }
+nlohmann::ordered_json bench_copies(const Values&) { without_device("copy"); }
 #endif
 
 nlohmann::ordered_json bench_backend(const Values& values) {
@@ -367,6 +391,10 @@ int device_attention(const Values& values) {
   return run_bench(values, [&] { return bench_attention(values); });
 }
 
+int device_copies(const Values& values) {
+  return run_bench(values, [&] { return bench_copies(values); });
+}
+
 int quantizers(const Values& values) {
   return run_bench(values, [&] {
     nlohmann::ordered_json json;
@@ -401,6 +429,7 @@ int bench(const std::vector<std::string>& arguments) {
       {{"emulation", "", {"all-targets", "repeats", "rows", "cols", "json"}, emulation},
        {"gemm", "", {"repeats", "json"}, device_gemms},
        {"attention", "", {"repeats", "json"}, device_attention},
+       {"copy", "", {"repeats", "json"}, device_copies},
        {"quantize", "", {"backend", "repeats", "rows", "cols", "json"}, quantizers},
        {"load", "", {"model", "repeats", "json"}, load},
        {"train",

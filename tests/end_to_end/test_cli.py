@@ -55,7 +55,7 @@ def test_unknown_words() -> None:
     assert "too many arguments" in refused("recipes", "show", "bf16", "more")
     assert "accepted: list, show, check" in refused("recipes", "paint")
     assert "accepted: codec, golden" in refused("validate", "everything")
-    assert "accepted: emulation, gemm, attention, quantize, load, train" in refused(
+    assert "accepted: emulation, gemm, attention, copy, quantize, load, train" in refused(
         "bench", "everything"
     )
     assert "--what is missing" in refused("validate")

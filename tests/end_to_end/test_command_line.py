@@ -46,6 +46,7 @@ READ = {
     "bench emulation": "all-targets repeats rows cols json",
     "bench gemm": "repeats json",
     "bench attention": "repeats json",
+    "bench copy": "repeats json",
     "bench quantize": "backend repeats rows cols json",
     "bench load": "model repeats json",
     "bench train": "config preset recipe set backend no-graphs repeats json",
