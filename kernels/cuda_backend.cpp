@@ -19,7 +19,12 @@ constexpr std::size_t kAlignment = 256;
 
 /// Memory of the context, which moves when it grows. A graph has its addresses.
 struct Scratch {
-  void *workspace, *tensor;
+  void *workspace, *tensor, *postponed;
+
+  explicit Scratch(Context& context)
+      : workspace(context.workspace(1)),
+        tensor(context.tensor_memory(1)),
+        postponed(context.postponed_memory(1)) {}
   bool operator==(const Scratch&) const = default;
 };
 
@@ -88,6 +93,7 @@ void CudaBackend::release_to(std::size_t mark) {
 
 void CudaBackend::upload(const TensorView& destination, const void* source) {
   if (destination.size() == 0) return;
+  context_.catch_up();
   const std::size_t size = size_of(destination.dtype);
   staging_.upload(static_cast<std::byte*>(destination.data),
                   static_cast<std::size_t>(destination.row_stride) * size,
@@ -97,6 +103,7 @@ void CudaBackend::upload(const TensorView& destination, const void* source) {
 }
 
 void CudaBackend::download_all(std::span<const Download> downloads) {
+  context_.catch_up();
   Collection collection(staging_, context_.stream());
   for (const auto& [destination, source] : downloads) {
     if (source.size() == 0) continue;
@@ -112,6 +119,7 @@ void CudaBackend::download_all(std::span<const Download> downloads) {
 
 void CudaBackend::fill_zero(const TensorView& view) {
   if (view.size() == 0) return;
+  context_.catch_up();
   const std::size_t size = size_of(view.dtype);
   check(cudaMemset2DAsync(view.data, static_cast<std::size_t>(view.row_stride) * size, 0,
                           static_cast<std::size_t>(view.cols) * size,
@@ -122,16 +130,27 @@ void CudaBackend::fill_zero(const TensorView& view) {
 void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
                          const std::function<void()>& enqueue) {
   if (launches_ == Launches::single) return enqueue();
-  const Scratch scratch{context_.workspace(1), context_.tensor_memory(1)};
-  auto* kept = static_cast<RecordedGraph*>(recorded.get());
-  if (kept == nullptr || kept->scratch != scratch) {
-    // Whatever memory the operations need besides tensors, they take now.
+  // What a recording puts off belongs to it, and nothing else does.
+  context_.catch_up();
+  const auto enqueue_whole = [&] {
     enqueue();
-    recorded =
-        std::make_unique<RecordedGraph>(Scratch{context_.workspace(1), context_.tensor_memory(1)});
+    context_.catch_up();
+  };
+  auto* kept = static_cast<RecordedGraph*>(recorded.get());
+  if (kept == nullptr || kept->scratch != Scratch(context_)) {
+    // Whatever memory the operations need besides tensors, they take now.
+    enqueue_whole();
+    recorded = std::make_unique<RecordedGraph>(Scratch(context_));
     return;
   }
-  if (!kept->graph) kept->graph.emplace(context_.stream(), enqueue);
+  if (!kept->graph) {
+    try {
+      kept->graph.emplace(context_.stream(), enqueue_whole);
+    } catch (...) {
+      context_.postponed().reset();  // belonged to what was broken off
+      throw;
+    }
+  }
   kept->graph->launch(context_.stream());
 }
 

@@ -102,6 +102,7 @@ void add_transposed_hash(Context& context, numerics::HashedPart part, const Tens
 
 void run(Context& context, const ops::HashTensor& op) {
   op.check();
+  context.catch_up();  // the tensor may be a record of statistics
   add_hash(context, op.part, op.tensor, sizeof(std::uint64_t), op.first,
            static_cast<HashSum*>(op.sum.data));
 }

@@ -5,22 +5,27 @@
 //        v             v      |
 //   panel_kernel, one block for 128 x 256 elements (statistics_panel.cuh)
 //        |          |              |             |          |
-//     Tally       totals         amax         nonzero       |      Layout, in the
-//    (counts)   of panels,   (C) FP32 bits  (tiles) flags   |      workspace
-//        |        FP64             |             |          |
-//        v          v              v             v          v
-//   finish_kernel, blocks of 1024 threads:
+//     Tally       totals         amax         nonzero       |      Layout, in memory
+//    (counts)   of panels,   (C) FP32 bits  (tiles) flags   |      that stays
+//        |        FP64             |             |          v
+//        | <--- scan_kernel: scales, one a thread: hash, zero tiles, extremes
+//        v          v              v
+//   finish_kernel, three blocks of 1024 threads an operand:
 //     block 0     the sums: the panels of a band by ascending column, then the bands
 //     block 1     top channels: the first of all, eight times
 //     block 2     median: radix selection, digits of 8 bits: count 256 bins, keep the one with the
 //                 rank; 4 passes, and one for the next channel
-//     others      scales, one a thread: hash, zero tiles, extremes
 //     the last to finish: describe_statistics, the bytes of the record
+//
+// Of an operand, these blocks are a long chain and little work. So operands wait (Batch), until one
+// launch finishes kMost of them, or until what they found fills the memory, or until their records
+// are read (Context::catch_up). Source, codes and scales have been read by then.
 //
 // Counts, amaxes and the hash are integers, added or compared by atomics in any order. Every FP64
 // addition has the order that ops/operand_statistics.hpp defines.
 #include <algorithm>
 #include <limits>
+#include <memory>
 
 #include "kernels/runtime/operations.hpp"
 
@@ -50,22 +55,36 @@ struct Found {
   ChannelRanks ranks;
 };
 
-/// What finish_kernel reads and writes.
-struct Finish {
-  std::int64_t elements, cols;
-  std::int64_t bands, panels_across;
+/// What scan_kernel reads and writes.
+struct Scan {
   TileGrid grid;
   bool transpose;
   const float* scales;  ///< nullptr: none
-  std::int64_t scale_rows, scale_cols, scale_stride;
-  std::int64_t scale_tiles;  ///< columns that hold scales; others hold what codebooks need besides
+  std::int64_t rows, cols, stride;
+  std::int64_t tiles;  ///< columns that hold scales; others hold what codebooks need besides
+  const std::uint8_t* nonzero;
+  Tally* tally;
+};
+
+/// What finish_kernel reads and writes for an operand.
+struct Finish {
+  std::int64_t elements, cols, tiles;
+  std::int64_t bands, panels_across;
   PanelResults results;
   Found* found;
   std::uint8_t* record;
 };
 
+/// The operands of a launch, which takes up to 4 KB of arguments.
+struct Finishes {
+  static constexpr int kMost = 40;
+  Finish of[kMost];
+};
+static_assert(sizeof(Finishes) <= 4096);
+
+constexpr int kScanThreads = 1024;
 constexpr int kFinishThreads = kRankThreads;
-constexpr int kFixedBlocks = 3;
+constexpr int kFinishBlocks = 3;  ///< of an operand
 constexpr int kBandsAtOnce = 128;
 
 union FinishMemory {
@@ -106,8 +125,8 @@ __device__ void add_panels(const Finish& job, FinishMemory& memory) {
 
 /// What a thread finds among scales.
 struct SeenScales {
-  Count zero_tiles = 0, hash = 0;
-  std::uint32_t largest = 0, smallest = 0;  ///< keys
+  Count zero_tiles, hash;
+  std::uint32_t largest, smallest;  ///< keys
 
   /// The scale of a tile.
   __device__ void add(float scale, bool nonzero) {
@@ -118,49 +137,64 @@ struct SeenScales {
       smallest = max(smallest, ~order_key(scale));
     }
   }
-  /// All threads of a warp must call it.
-  __device__ void give(Tally& tally) const {
-    Count zero_sum = zero_tiles, hash_sum = hash;
+  __device__ void add(const SeenScales& other) {
+    zero_tiles += other.zero_tiles;
+    hash += other.hash;
+    largest = max(largest, other.largest);
+    smallest = max(smallest, other.smallest);
+  }
+  /// Of all threads of a warp, which must call it.
+  __device__ SeenScales of_warp() const {
+    SeenScales all = *this;
     for (int span = kWarpSize / 2; span > 0; span /= 2) {
-      zero_sum += __shfl_xor_sync(kAllLanes, zero_sum, span);
-      hash_sum += __shfl_xor_sync(kAllLanes, hash_sum, span);
+      all.add({__shfl_xor_sync(kAllLanes, all.zero_tiles, span),
+               __shfl_xor_sync(kAllLanes, all.hash, span),
+               __shfl_xor_sync(kAllLanes, all.largest, span),
+               __shfl_xor_sync(kAllLanes, all.smallest, span)});
     }
-    const std::uint32_t upper = __reduce_max_sync(kAllLanes, largest);
-    const std::uint32_t lower = __reduce_max_sync(kAllLanes, smallest);
-    if (lane_id() != 0) return;
-    if (zero_sum != 0) atomicAdd(&tally.zero_tiles, zero_sum);
-    if (hash_sum != 0) atomicAdd(&tally.hash, hash_sum);
-    if (upper != 0) {
-      atomicMax(&tally.largest_scale, upper);
-      atomicMax(&tally.smallest_scale, lower);
+    return all;
+  }
+  __device__ void give(Tally& tally) const {
+    if (zero_tiles != 0) atomicAdd(&tally.zero_tiles, zero_tiles);
+    if (hash != 0) atomicAdd(&tally.hash, hash);
+    if (largest != 0) {
+      atomicMax(&tally.largest_scale, largest);
+      atomicMax(&tally.smallest_scale, smallest);
     }
   }
 };
 
-/// This block's share of the scales; without scales the tensor is one tile of scale 1.
-__device__ void scan_scales(const Finish& job) {
-  SeenScales seen;
-  const std::int64_t count = job.scales == nullptr ? 1 : job.scale_rows * job.scale_cols;
-  const std::int64_t step = std::int64_t{gridDim.x - kFixedBlocks} * kFinishThreads;
+/// The scales; without scales the tensor is one tile of scale 1.
+__global__ void __launch_bounds__(kScanThreads) scan_kernel(const __grid_constant__ Scan job) {
+  constexpr int kWarps = kScanThreads / kWarpSize;
+  static_assert(kWarps == kWarpSize);
+  __shared__ SeenScales of_warps[kWarps];
+  SeenScales seen{};
+  const std::int64_t count = job.scales == nullptr ? 1 : job.rows * job.cols;
+  const std::int64_t step = std::int64_t{gridDim.x} * kScanThreads;
   const bool small = count <= 0xFFFFFFFFu;  // whose divisions are short
-  for (std::int64_t i = std::int64_t{blockIdx.x - kFixedBlocks} * kFinishThreads + threadIdx.x;
-       i < count; i += step) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kScanThreads + threadIdx.x; i < count;
+       i += step) {
     if (job.scales == nullptr) {
-      seen.add(1.0f, job.results.nonzero[0] != 0);
+      seen.add(1.0f, job.nonzero[0] != 0);
       continue;
     }
     const std::int64_t row =
-        small ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(job.scale_cols)
-              : i / job.scale_cols;
-    const std::int64_t col = i - row * job.scale_cols;
-    const float scale = job.scales[row * job.scale_stride + col];
+        small ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(job.cols) : i / job.cols;
+    const std::int64_t col = i - row * job.cols;
+    const float scale = job.scales[row * job.stride + col];
     seen.hash += numerics::hash_term(numerics::HashedPart::scales, static_cast<std::uint64_t>(i),
                                      float_bits(scale));
-    if (col >= job.scale_tiles) continue;
+    if (col >= job.tiles) continue;
     const std::int64_t tile = job.transpose ? col * job.grid.wide + row : row * job.grid.wide + col;
-    seen.add(scale, job.results.nonzero[tile] != 0);
+    seen.add(scale, job.nonzero[tile] != 0);
   }
-  seen.give(*job.results.tally);
+  seen = seen.of_warp();
+  if (lane_id() == 0) of_warps[warp_id()] = seen;
+  __syncthreads();
+  if (warp_id() != 0) return;
+  seen = of_warps[lane_id()].of_warp();
+  if (lane_id() == 0) seen.give(*job.tally);
 }
 
 /// Parts that lie in the tally.
@@ -186,7 +220,7 @@ __device__ void describe(const Finish& job, FinishMemory& memory) {
   }
   if (thread == 0) {
     parts.elements = job.elements;
-    parts.tiles = job.grid.count();
+    parts.tiles = job.tiles;
     parts.sums = job.found->sums;
     parts.channels = job.found->ranks;
     read_tally(tally, parts);
@@ -204,36 +238,73 @@ __device__ void describe(const Finish& job, FinishMemory& memory) {
   }
 }
 
-/// True for all threads of the last block that calls it.
+/// True for all threads of the last block of an operand that calls it.
 __device__ bool is_last_block(std::uint32_t* finished) {
   __shared__ bool last;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    last = atomicAdd(finished, 1u) == gridDim.x - 1;
+    last = atomicAdd(finished, 1u) == kFinishBlocks - 1;
     __threadfence();
   }
   __syncthreads();
   return last;
 }
 
+/// Blocks (kFinishBlocks, operands).
 __global__ void __launch_bounds__(kFinishThreads)
-    finish_kernel(const __grid_constant__ Finish job) {
+    finish_kernel(const __grid_constant__ Finishes jobs) {
   __shared__ FinishMemory memory;
+  const Finish& job = jobs.of[blockIdx.y];
   ChannelRanks& ranks = job.found->ranks;
   switch (blockIdx.x) {
     case 0: add_panels(job, memory); break;
     case 1: find_top_channels(job.results.channel_amax, job.cols, memory.ranks, ranks.top); break;
-    case 2:
+    default:
       find_medians(job.results.channel_amax, job.cols, memory.ranks, ranks.lower_median,
                    ranks.upper_median);
-      break;
-    default: scan_scales(job);
   }
   if (is_last_block(&job.results.tally->finished)) describe(job, memory);
 }
 
-/// The workspace: what must hold zeros at first, and what need not.
+/// Operands that wait for finish_kernel, and the memory of what was found of them.
+class Batch final : public Postponed {
+ public:
+  /// The batch of a context.
+  static Batch& of(Context& context) {
+    if (context.postponed() == nullptr) context.postponed() = std::make_unique<Batch>();
+    return static_cast<Batch&>(*context.postponed());
+  }
+
+  /// Memory of the operand that is added next.
+  std::byte* memory(Context& context, std::size_t bytes) {
+    if (used_ + bytes > capacity_) enqueue(context);
+    capacity_ = std::max(capacity_, bytes);
+    return static_cast<std::byte*>(context.postponed_memory(capacity_)) + used_;
+  }
+  /// `bytes` are those of its memory.
+  void add(Context& context, const Finish& job, std::size_t bytes) {
+    used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    jobs_.of[count_++] = job;
+    if (count_ == Finishes::kMost) enqueue(context);
+  }
+  void enqueue(Context& context) override {
+    if (count_ == 0) return;
+    finish_kernel<<<dim3(kFinishBlocks, count_), kFinishThreads, 0, context.stream()>>>(jobs_);
+    count_ = 0;
+    used_ = 0;
+    check_launch("operand_statistics: description");
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+
+  Finishes jobs_{};
+  unsigned count_ = 0;
+  std::size_t used_ = 0, capacity_ = std::size_t{1} << 25;
+};
+
+/// What is found of an operand: what must hold zeros at first, and what need not.
 struct Layout {
   std::size_t amax, nonzero, zeros, found, totals, end;
 
@@ -324,7 +395,8 @@ void run(Context& context, const ops::MeasureOperand& op) {
   const std::int64_t across =
       (source.cols + StatisticsOrder::kPanelCols - 1) / StatisticsOrder::kPanelCols;
   const Layout layout(source.cols, grid.count(), bands * across);
-  auto* memory = static_cast<std::byte*>(context.workspace(layout.end));
+  Batch& batch = Batch::of(context);
+  std::byte* const memory = batch.memory(context, layout.end);
   const PanelResults results{reinterpret_cast<StatisticsTotals*>(memory + layout.totals),
                              reinterpret_cast<std::uint32_t*>(memory + layout.amax),
                              reinterpret_cast<std::uint8_t*>(memory + layout.nonzero),
@@ -337,26 +409,19 @@ void run(Context& context, const ops::MeasureOperand& op) {
     launch_panels<float>(context, source, operand, compared, panels, results);
   }
   const TensorView& scales = operand.scales;
-  const Finish finish{source.size(),
-                      source.cols,
-                      bands,
-                      across,
-                      grid,
-                      op.transpose,
-                      compared.decoder.scales,
-                      scales.rows,
-                      scales.cols,
-                      scales.row_stride,
-                      compared.decoder.tiles_across,
-                      results,
-                      reinterpret_cast<Found*>(memory + layout.found),
-                      static_cast<std::uint8_t*>(op.record.data)};
-  const std::int64_t scale_blocks =
-      std::clamp<std::int64_t>((scales.size() + kFinishThreads - 1) / kFinishThreads, 1,
+  const Scan scan{grid,         op.transpose,      compared.decoder.scales,       scales.rows,
+                  scales.cols,  scales.row_stride, compared.decoder.tiles_across, results.nonzero,
+                  results.tally};
+  const std::int64_t scan_blocks =
+      std::clamp<std::int64_t>((scales.size() + kScanThreads - 1) / kScanThreads, 1,
                                std::int64_t{context.multiprocessors()} * 2);
-  finish_kernel<<<static_cast<unsigned>(kFixedBlocks + scale_blocks), kFinishThreads, 0,
-                  context.stream()>>>(finish);
-  check_launch("operand_statistics: description");
+  scan_kernel<<<static_cast<unsigned>(scan_blocks), kScanThreads, 0, context.stream()>>>(scan);
+  check_launch("operand_statistics: scales");
+  batch.add(
+      context,
+      {source.size(), source.cols, grid.count(), bands, across, results,
+       reinterpret_cast<Found*>(memory + layout.found), static_cast<std::uint8_t*>(op.record.data)},
+      layout.end);
 }
 
 }  // namespace fp8lab::cuda

@@ -71,6 +71,12 @@ void* Context::workspace(std::size_t bytes) { return grown(workspace_, bytes); }
 
 void* Context::tensor_memory(std::size_t bytes) { return grown(tensor_memory_, bytes); }
 
+void* Context::postponed_memory(std::size_t bytes) { return grown(postponed_memory_, bytes); }
+
+void Context::catch_up() {
+  if (postponed_ != nullptr) postponed_->enqueue(*this);
+}
+
 const float* Context::hadamard_core(int order) {
   std::unique_ptr<DeviceArray<float>>& kept = hadamard_cores_[order];
   if (kept == nullptr) {
@@ -85,6 +91,7 @@ const float* Context::hadamard_core(int order) {
 }
 
 void Context::synchronize() {
+  catch_up();
   std::uint32_t faults = 0;
   check(cudaMemcpyAsync(&faults, faults_->data(), sizeof faults, cudaMemcpyDeviceToHost, stream_),
         "cudaMemcpyAsync");

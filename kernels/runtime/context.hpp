@@ -22,6 +22,17 @@ enum class Fault : std::uint32_t {
   cached_tokens = 1u << 4,
 };
 
+class Context;
+
+/// Work that operations put off, to do it for many at once: what is left of results that the host
+/// alone reads.
+class Postponed {
+ public:
+  virtual ~Postponed() = default;
+  /// Enqueues it; nothing is put off then.
+  virtual void enqueue(Context& context) = 0;
+};
+
 /// One stream of one device, current on the calling thread. Not copyable; outlives its launches.
 class Context {
  public:
@@ -42,6 +53,14 @@ class Context {
   void* workspace(std::size_t bytes);
   /// The same beside it, for a tensor that an operation makes of its source.
   void* tensor_memory(std::size_t bytes);
+  /// The same for what Postponed work will read: it stays until that is enqueued, which comes
+  /// before a call for more bytes than ever.
+  void* postponed_memory(std::size_t bytes);
+  /// What operations put off: one kind of work, made by the first operation that needs it.
+  std::unique_ptr<Postponed>& postponed() { return postponed_; }
+  /// Enqueues what is put off, if anything. Comes before whatever reads or writes such a result
+  /// besides the operation that makes it, and around each recording.
+  void catch_up();
   /// The core of numerics::hadamard_multiply of this order, (order, order); kept.
   const float* hadamard_core(int order);
   /// kSignals device words for each multiprocessor. They are zero between kernels: one that sets a
@@ -51,7 +70,8 @@ class Context {
   /// Device word of Fault bits.
   std::uint32_t* faults() const { return faults_->data(); }
 
-  /// Waits for the stream; throws RuntimeFailure for a failed kernel and Error for a Fault.
+  /// Waits for the stream, and for what is put off; throws RuntimeFailure for a failed kernel and
+  /// Error for a Fault.
   void synchronize();
 
  private:
@@ -63,7 +83,8 @@ class Context {
   std::string description_;
   std::unique_ptr<DeviceArray<std::uint32_t>> faults_;
   std::unique_ptr<DeviceArray<std::uint32_t>> signals_;
-  std::unique_ptr<DeviceArray<std::byte>> workspace_, tensor_memory_;
+  std::unique_ptr<DeviceArray<std::byte>> workspace_, tensor_memory_, postponed_memory_;
+  std::unique_ptr<Postponed> postponed_;
   std::map<int, std::unique_ptr<DeviceArray<float>>> hadamard_cores_;
 };
 

@@ -1,14 +1,19 @@
-// Statistics of operands on the device give the record of the CPU backend, byte for byte, and do
-// not wait for the stream.
+// Statistics of operands on the device give the record of the CPU backend, byte for byte, also of
+// operands that take turns in one memory and in recorded launches, and do not wait for the stream.
 #include <catch2/catch.hpp>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <list>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "kernels/cuda_backend.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
 
@@ -105,6 +110,102 @@ void check_source(cuda::Context& context, Twin& source, const std::string& what)
     }
   }
 }
+
+/// Operands that are made and measured one after the other, all in the same codes and scales.
+class Turns {
+ public:
+  void add(const QuantSpec& spec, std::int64_t rows, std::int64_t cols, bool transpose) {
+    QuantizedOperand form;
+    form.spec = spec;
+    form.rows = transpose ? cols : rows;
+    form.k = transpose ? rows : cols;
+    turns_.push_back({Twin(DType::f32, rows, cols, Fill::ordinary, ++seed_),
+                      Twin(DType::u8, 1, kRecordBytes, Fill::any_bits, ++seed_), transpose, form});
+    const std::int64_t scales = spec.tile_rows(form.rows) * spec.tile_cols(form.k);
+    if (codes_ == nullptr || codes_->host().cols < rows * cols) {
+      codes_ = std::make_unique<Twin>(DType::u8, 1, rows * cols, Fill::any_bits, 1);
+    }
+    if (scales_ == nullptr || scales_->host().cols < scales) {
+      scales_ = std::make_unique<Twin>(DType::f32, 1, scales, Fill::any_bits, 2);
+    }
+  }
+  /// Operands of a few shapes, tiles and orientations.
+  void add_small(int count) {
+    constexpr TileShape kTiles[] = {{1, 128}, {128, 128}, {0, 0}, {1, 0}, {3, 7}};
+    for (int i = 0; i < count; ++i) {
+      add(spec_of(kTiles[i % 5], numerics::ScaleFormat::fp32), 1 + i * 7 % 43, 1 + i * 31 % 290,
+          i % 3 == 0);
+    }
+  }
+
+  /// Other values, which both sides get; records get their former bytes again.
+  void change() {
+    for (Turn& turn : turns_) {
+      const double factor = 1.0 + ++seed_ % 100;
+      for (std::int64_t row = 0; row < turn.source.host().rows; ++row) {
+        for (std::int64_t col = 0; col < turn.source.host().cols; ++col) {
+          turn.source.set(row, col, factor / static_cast<double>(1 + (row * 37 + col * 11) % 101));
+        }
+      }
+    }
+    upload();
+  }
+  void upload() {
+    for (Turn& turn : turns_) {
+      turn.source.upload();
+      turn.record.upload();
+    }
+  }
+  /// Other bytes in the records on the device.
+  void spoil() {
+    for (Turn& turn : turns_) {
+      cuda::check(cudaMemset(turn.record.device().data, 0x5A, kRecordBytes), "cudaMemset");
+    }
+    cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  void on_cpu() {
+    for (Turn& turn : turns_) {
+      take(turn, turn.source.host(), codes_->host(), scales_->host(), turn.record.host(),
+           [](const auto& op) { cpu::run(op); });
+    }
+  }
+  /// Calls run(op) for each operation on device memory.
+  template <class Run>
+  void on_device(const Run& run) {
+    for (Turn& turn : turns_) {
+      take(turn, turn.source.device(), codes_->device(), scales_->device(), turn.record.device(),
+           run);
+    }
+  }
+  TensorView first_record() { return turns_.front().record.device(); }
+  void check(const std::string& name) const {
+    std::size_t number = 0;
+    for (const Turn& turn : turns_) turn.record.check_equal(name + ", " + std::to_string(number++));
+  }
+
+ private:
+  struct Turn {
+    Twin source, record;
+    bool transpose;
+    QuantizedOperand form;
+  };
+
+  template <class Run>
+  static void take(const Turn& turn, const TensorView& source, const TensorView& codes,
+                   const TensorView& scales, const TensorView& record, const Run& run) {
+    QuantizedOperand operand = turn.form;
+    const std::int64_t rows = operand.spec.tile_rows(operand.rows),
+                       cols = operand.spec.tile_cols(operand.k);
+    operand.codes = {codes.data, DType::u8, operand.rows, operand.k, operand.k};
+    operand.scales = {scales.data, DType::f32, rows, cols, cols};
+    run(ops::Quantize{source, turn.transpose, {}, {}, operand});
+    run(ops::MeasureOperand{source, turn.transpose, operand, record});
+  }
+
+  std::uint32_t seed_ = 100;
+  std::list<Turn> turns_;
+  std::unique_ptr<Twin> codes_, scales_;
+};
 
 std::string columns(std::int64_t cols) { return std::to_string(cols) + " columns"; }
 
@@ -255,4 +356,137 @@ TEST_CASE("cuda statistics are enqueued behind what the stream still has to do",
   CHECK_FALSE(waited);
   CHECK(state == cudaErrorNotReady);
   for (Measured* measured : {&first, &second}) measured->check("one behind the other");
+}
+
+TEST_CASE("cuda statistics of operands that take turns in one memory") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  for (const int count : {1, 39, 40, 41, 95}) {
+    Turns turns;
+    turns.add_small(count);
+    turns.upload();
+    turns.on_cpu();
+    turns.on_device([&](const auto& op) { cuda::run(*context, op); });
+    context->synchronize();
+    turns.check(std::to_string(count) + " operands");
+  }
+}
+
+TEST_CASE("cuda statistics in launches that repeat") {
+  if (device_context() == nullptr) return;
+  for (const auto launches : {cuda::Launches::graphs, cuda::Launches::single}) {
+    cuda::CudaBackend backend(0, launches);
+    const auto run = [&](const auto& op) { backend.run(op); };
+    Turns apart, repeated;
+    apart.add_small(3);
+    repeated.add_small(50);
+    apart.upload();
+    std::unique_ptr<Recorded> recorded;
+    for (int round = 0; round < 5; ++round) {
+      // The recording is made in round 1, without what is measured apart.
+      if (round > 1) {
+        apart.change();
+        apart.on_cpu();
+        apart.on_device(run);
+      }
+      repeated.change();
+      repeated.on_cpu();
+      backend.repeat(recorded, [&] { repeated.on_device(run); });
+      backend.synchronize();
+      const std::string name = "round " + std::to_string(round);
+      repeated.check(name);
+      apart.check(name + ", apart");
+    }
+  }
+}
+
+TEST_CASE("cuda statistics of a recording that is broken off are forgotten") {
+  if (device_context() == nullptr) return;
+  cuda::CudaBackend backend(0);
+  const auto run = [&](const auto& op) { backend.run(op); };
+  Turns turns, never;
+  turns.add_small(5);
+  turns.change();
+  never.add(spec_of({0, 0}, numerics::ScaleFormat::fp32), 1, 300'000, false);
+  never.add_small(2);  // which get memory that holds zeros
+  never.upload();
+  std::unique_ptr<Recorded> recorded;
+  bool breaks_off = false;
+  const auto enqueue = [&] {
+    turns.on_device(run);
+    if (!breaks_off) return;
+    never.on_device(run);
+    throw std::runtime_error("broken off");
+  };
+  turns.on_cpu();
+  backend.repeat(recorded, enqueue);
+  backend.synchronize();
+  turns.check("before");
+  breaks_off = true;
+  CHECK_THROWS_AS(backend.repeat(recorded, enqueue), std::runtime_error);
+  backend.synchronize();
+  turns.check("broken off");
+  never.check("never measured");
+  breaks_off = false;
+  turns.change();
+  turns.on_cpu();
+  backend.repeat(recorded, enqueue);
+  backend.synchronize();
+  turns.check("again");
+}
+
+TEST_CASE("cuda statistics are there for whatever reads or writes a record") {
+  if (device_context() == nullptr) return;
+  cuda::CudaBackend backend(0);
+  const auto run = [&](const auto& op) { backend.run(op); };
+  Turns turns;
+  turns.add_small(2);
+  turns.upload();
+  turns.on_cpu();
+  turns.spoil();
+  const TensorView sum = backend.allocate(DType::u8, 1, sizeof(std::uint64_t));
+  const auto hash_of = [&](const TensorView& record) {
+    std::uint64_t hash = 0;
+    backend.run(ops::HashTensor{record, {}, 0, sum});
+    backend.download(&hash, sum);
+    return hash;
+  };
+  turns.on_device(run);
+  const TensorView first = turns.first_record();
+  std::vector<std::uint8_t> bytes(kRecordBytes), zeros(kRecordBytes);
+  backend.download(bytes.data(), first);
+  turns.check("downloaded");
+  const std::uint64_t expected = hash_of(first);
+
+  turns.spoil();
+  backend.fill_zero(sum);
+  turns.on_device(run);
+  CHECK(hash_of(first) == expected);
+
+  turns.on_device(run);
+  backend.fill_zero(first);
+  backend.download(bytes.data(), first);
+  CHECK(bytes == zeros);
+
+  turns.on_device(run);
+  backend.upload(first, zeros.data());
+  backend.download(bytes.data(), first);
+  CHECK(bytes == zeros);
+}
+
+TEST_CASE("cuda statistics of operands that fill the memory for what is found", "[long]") {
+  if (device_context() == nullptr) return;
+  cuda::CudaBackend backend(0);
+  Turns turns;
+  for (const std::int64_t cols : {300, 4'500'000, 4'500'001, 300, 8'900'001, 301}) {
+    turns.add(spec_of({0, 0}, numerics::ScaleFormat::fp32), 1, cols, false);
+  }
+  std::unique_ptr<Recorded> recorded;
+  for (int round = 0; round < 3; ++round) {
+    turns.change();
+    turns.on_cpu();
+    backend.repeat(recorded, [&] { turns.on_device([&](const auto& op) { backend.run(op); }); });
+    backend.synchronize();
+    turns.check("round " + std::to_string(round));
+  }
 }
