@@ -44,27 +44,30 @@ struct Lines {
   __device__ const T* at(std::int64_t line, std::int64_t element) const {
     return data + line * stride + element;
   }
-  /// `count` elements, 8 at most, from a multiple of eight in a line on; zeros fill the group.
-  __device__ ElementWords<T> load(const T* from, int count) const {
+  /// Eight elements, from a multiple of eight in a line on, where lines are wide.
+  __device__ static ElementWords<T> load_whole(const T* from) {
     using Vector = std::conditional_t<sizeof(T) == 1, uint2, uint4>;
     ElementWords<T> group;
-    if (wide && count >= kGroup) {
-      Vector vectors[sizeof group / sizeof(Vector)];
+    Vector vectors[sizeof group / sizeof(Vector)];
 #pragma unroll
-      for (int i = 0; i < static_cast<int>(sizeof group / sizeof(Vector)); ++i) {
-        vectors[i] = __ldg(reinterpret_cast<const Vector*>(from) + i);
-      }
-      std::memcpy(&group, vectors, sizeof group);
-    } else {
-      constexpr int kElements = sizeof(std::uint32_t) / sizeof(T);  // of a word
+    for (int i = 0; i < static_cast<int>(sizeof group / sizeof(Vector)); ++i) {
+      vectors[i] = __ldg(reinterpret_cast<const Vector*>(from) + i);
+    }
+    std::memcpy(&group, vectors, sizeof group);
+    return group;
+  }
+  /// `count` elements, 8 at most, from a multiple of eight in a line on; zeros fill the group.
+  __device__ ElementWords<T> load(const T* from, int count) const {
+    if (wide && count >= kGroup) return load_whole(from);
+    constexpr int kElements = sizeof(std::uint32_t) / sizeof(T);  // of a word
+    ElementWords<T> group;
 #pragma unroll
-      for (int i = 0; i < ElementWords<T>::kWords; ++i) {
-        group.words[i] = 0;
+    for (int i = 0; i < ElementWords<T>::kWords; ++i) {
+      group.words[i] = 0;
 #pragma unroll
-        for (int j = 0; j < kElements; ++j) {
-          if (i * kElements + j >= count) continue;
-          group.words[i] |= bits_of(+__ldg(from + i * kElements + j)) << 8 * sizeof(T) * j;
-        }
+      for (int j = 0; j < kElements; ++j) {
+        if (i * kElements + j >= count) continue;
+        group.words[i] |= bits_of(+__ldg(from + i * kElements + j)) << 8 * sizeof(T) * j;
       }
     }
     return group;

@@ -12,7 +12,8 @@
 // Exponents are counted in shared memory, 64 bins for each lane of a warp, so that the lanes never
 // meet in a bank; zeros go to the lowest bin and are taken from it at the end. All elements are
 // taken as finite. The errors y - x would make a sum infinite or NaN if they were not; then the
-// block forgets what it found and compares once more with care.
+// block forgets what it found and compares once more with care. Sources and codes that do not lie
+// in whole groups of eight, and what a clamp compensates, are compared with care from the start.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -178,12 +179,15 @@ __device__ float element_of(const ElementWords<T>& elements, int i) {
 struct LaneSums {
   double xx = 0.0, xxxx = 0.0, xy = 0.0, yy = 0.0, ee = 0.0, e = 0.0, x = 0.0;
 
+  /// T is the type of x.
+  template <class T>
   __device__ void add(float x_value, float y_value) {
     const double x_wide = x_value, y_wide = y_value;
     const double square = x_wide * x_wide, error = y_wide - x_wide;
     xx += square;
-    xxxx += square * square;
-    // Products of FP32 values are exact: the sums have one rounding, fused or not.
+    // Products of FP32 values are exact, of bf16 values those of four: the sums have one rounding,
+    // fused or not.
+    xxxx = sizeof(T) == 2 ? __fma_rn(square, square, xxxx) : xxxx + square * square;
     xy = __fma_rn(x_wide, y_wide, xy);
     yy = __fma_rn(y_wide, y_wide, yy);
     ee += error * error;
@@ -389,7 +393,17 @@ class NarrowTiles : TileRows {
   Magnitudes<T> peaks_;  ///< largest ones of the columns in these tiles
 };
 
-/// What one thread finds in its rows of a panel. Careful: elements may be infinite or NaN.
+/// Whether source and codes lie in groups of eight that can be loaded at once, and nothing is
+/// compensated.
+template <class T, class Bits>
+__device__ bool is_plain(const Lines<T>& source, const Lines<Bits>& codes,
+                         const Compared& compared) {
+  return source.wide && codes.wide && compared.rows % kGroup == 0 && compared.cols % kGroup == 0 &&
+         compared.compensation == nullptr;
+}
+
+/// What one thread finds in its rows of a panel. Careful: elements may be infinite or NaN, and the
+/// operand need not be plain.
 template <class T, Stored kStored, bool kWide, bool kCareful>
 class PanelThread {
  public:
@@ -417,9 +431,9 @@ class PanelThread {
     const bool turned = compared_.turned, transpose = compared_.transpose;
     const T* x_at = source_.at(first_, col_);
     const Bits* codes_at = codes_.at(first_, col_);
-    ElementWords<T> next_x = source_.load(x_at, count_);
+    ElementWords<T> next_x = load(source_, x_at, count_);
     ElementWords<Bits> next_codes;
-    if (!turned) next_codes = codes_.load(codes_at, count_);
+    if (!turned) next_codes = load(codes_, codes_at, count_);
     std::int64_t hash_index = first_ * compared_.hash_words + col_ / kTurned<Bits>;
 #pragma unroll 1
     for (int row = 0; row < rows_; ++row) {
@@ -427,8 +441,8 @@ class PanelThread {
       const ElementWords<T> x = next_x;
       const ElementWords<Bits> codes = turned ? turned_codes(row % kGroup) : next_codes;
       if (row + 1 < rows_) {
-        next_x = source_.load(x_at += source_.stride, count_);
-        if (!turned) next_codes = codes_.load(codes_at += codes_.stride, count_);
+        next_x = load(source_, x_at += source_.stride, count_);
+        if (!turned) next_codes = load(codes_, codes_at += codes_.stride, count_);
       }
       if (!transpose) {
         add_hash(codes, hash_index);
@@ -439,7 +453,7 @@ class PanelThread {
       decode(row, codes, tiles, y);
       add_row(x, y, magnitudes);
       saturated_ += tiles.add_row(row, magnitudes, [&](int again) {
-        return source_.load(source_.at(first_ + again, col_), count_);
+        return load(source_, source_.at(first_ + again, col_), count_);
       });
     }
   }
@@ -484,6 +498,15 @@ class PanelThread {
   }
 
  private:
+  template <class Element>
+  __device__ static ElementWords<Element> load(const Lines<Element>& lines, const Element* from,
+                                               int count) {
+    if constexpr (kCareful) return lines.load(from, count);
+    return Lines<Element>::load_whole(from);
+  }
+  /// Whether element `i` of a group of `count` is there.
+  __device__ static bool has(int i, int count) { return !kCareful || i < count; }
+
   /// Turns codes of rows `row` to `row` + 7 for turned_codes, hashes those of a transpose.
   __device__ void turn_codes(int row) {
     const int rows = min(rows_ - row, kGroup);
@@ -496,8 +519,8 @@ class PanelThread {
       if (compared_.turned) {
 #pragma unroll
         for (int i = 0; i < kTurned<Bits>; ++i) {
-          lines[i] =
-              codes_.load(codes_.at(col_ + first + i, first_ + row), first + i < count_ ? rows : 0);
+          lines[i] = load(codes_, codes_.at(col_ + first + i, first_ + row),
+                          first + i < count_ ? rows : 0);
         }
         turn<Bits>(lines, turned);
 #pragma unroll
@@ -505,23 +528,24 @@ class PanelThread {
         if (!compared_.transpose) continue;
 #pragma unroll
         for (int i = 0; i < kTurned<Bits>; ++i) {
-          if (first + i >= count_) continue;
+          if (!has(first + i, count_)) continue;
           const std::int64_t index = (col_ + first + i) * compared_.hash_words + word;
 #pragma unroll
           for (int w = 0; w < ElementWords<Bits>::kHashWords; ++w) {
-            if (w * kTurned<Bits> < rows) hash_ += hash_of_codes(index + w, lines[i].hash_word(w));
+            if (!has(w * kTurned<Bits>, rows)) continue;
+            hash_ += hash_of_codes(index + w, lines[i].hash_word(w));
           }
         }
-      } else if (first < rows) {
+      } else if (has(first, rows)) {
 #pragma unroll
         for (int i = 0; i < kTurned<Bits>; ++i) {
-          lines[i] =
-              codes_.load(codes_.at(first_ + row + first + i, col_), first + i < rows ? count_ : 0);
+          lines[i] = load(codes_, codes_.at(first_ + row + first + i, col_),
+                          first + i < rows ? count_ : 0);
         }
         turn<Bits>(lines, turned);
 #pragma unroll
         for (int i = 0; i < kGroup; ++i) {
-          if (i >= count_) continue;
+          if (!has(i, count_)) continue;
           hash_ += hash_of_codes((col_ + i) * compared_.hash_words + word + part, turned[i]);
         }
       }
@@ -542,7 +566,7 @@ class PanelThread {
   __device__ void add_hash(const ElementWords<Bits>& codes, std::int64_t index) {
 #pragma unroll
     for (int i = 0; i < ElementWords<Bits>::kHashWords; ++i) {
-      if (i * kTurned<Bits> < count_) hash_ += hash_of_codes(index + i, codes.hash_word(i));
+      if (has(i * kTurned<Bits>, count_)) hash_ += hash_of_codes(index + i, codes.hash_word(i));
     }
   }
 
@@ -561,7 +585,7 @@ class PanelThread {
         const std::uint32_t code = codes.words[i / 4] >> 8 * (i % 4) & 0xFFu;
         y[i] = tiles.scale(i) * memory_.values[code];
       } else if constexpr (kStored == Stored::codebooks) {
-        y[i] = i < count_ ? compared_.value(first_ + row, col_ + i) : 0.0f;
+        y[i] = has(i, count_) ? compared_.value(first_ + row, col_ + i) : 0.0f;
       } else {
         y[i] = element_of(codes, i);
       }
@@ -573,16 +597,14 @@ class PanelThread {
     float x[kGroup];
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) x[i] = element_of(source, i);
-    if (compared_.compensation != nullptr) {
-      const numerics::ClampBounds bounds{compared_.compensation[0], compared_.compensation[1]};
+    if constexpr (kCareful) {
+      if (compared_.compensation != nullptr) {
+        const numerics::ClampBounds bounds{compared_.compensation[0], compared_.compensation[1]};
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) y[i] += numerics::clamp_residual(bounds, x[i]);
-    }
-    if (count_ < kGroup) {
+        for (int i = 0; i < kGroup; ++i) y[i] += numerics::clamp_residual(bounds, x[i]);
+      }
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) y[i] = i < count_ ? y[i] : 0.0f;
-    }
-    if constexpr (kCareful) {
       constexpr float kLargest = numerics::bits_float(numerics::kF32MaxFinite);
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
@@ -609,7 +631,7 @@ class PanelThread {
       }
     }
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) sums_.add(x[i], y[i]);
+    for (int i = 0; i < kGroup; ++i) sums_.add<T>(x[i], y[i]);
   }
 
   const Lines<T>& source_;
@@ -727,7 +749,8 @@ __global__ void __launch_bounds__(kPanelThreads, 4)
     }
   }
   const PanelPlace place(blockIdx.x, panels_across);
-  if (!compare_panel<T, kStored, kWide, false>(source, codes, compared, place, results, memory)) {
+  if (!is_plain(source, codes, compared) ||
+      !compare_panel<T, kStored, kWide, false>(source, codes, compared, place, results, memory)) {
     compare_with_care<T, kStored, kWide>(source, codes, compared, place, results, memory);
   }
 }

@@ -214,6 +214,19 @@ std::string columns(std::int64_t cols) { return std::to_string(cols) + " columns
 constexpr std::int64_t kColumns[] = {1,  2,    3,    7,    8,    9,    31,    32,    33,
                                      64, 1023, 1024, 1025, 4096, 8191, 65536, 65537, 200001};
 
+/// How lines of elements lie: of aligned ones, groups of eight can be loaded at once, but for the
+/// rest of a line.
+enum class Lines : std::uint8_t { contiguous, unaligned, aligned };
+
+Layout layout_of(Lines lines, std::int64_t length) {
+  switch (lines) {
+    case Lines::contiguous: return {};
+    case Lines::unaligned: return {3, 3};
+    case Lines::aligned: break;
+  }
+  return {8 - length % 8, 0};
+}
+
 /// Keeps a stream busy until it is released, 20 s at most.
 struct Gate {
   std::atomic<bool> open{false}, abandoned{false};
@@ -296,17 +309,18 @@ TEST_CASE("cuda statistics of values in either order of storage") {
   struct Shape {
     std::int64_t rows, cols;
   };
-  for (const Shape shape : {Shape{1, 1}, Shape{5, 9}, Shape{128, 256}, Shape{333, 700}}) {
+  for (const Shape shape :
+       {Shape{1, 1}, Shape{5, 9}, Shape{8, 15}, Shape{15, 8}, Shape{128, 256}, Shape{333, 700}}) {
     for (const DType type : {DType::bf16, DType::f32}) {
       for (const StorageOrder order : {StorageOrder::k_contiguous, StorageOrder::rows_contiguous}) {
         for (const bool transpose : {false, true}) {
-          for (const std::int64_t padding : {0, 3}) {
-            Twin source(DType::bf16, shape.rows, shape.cols, Fill::ordinary, 31,
-                        {padding, padding});
+          for (const Lines lines : {Lines::contiguous, Lines::unaligned, Lines::aligned}) {
             const bool lies_like_source = transpose == (order == StorageOrder::rows_contiguous);
-            Twin values(type, lies_like_source ? shape.rows : shape.cols,
-                        lies_like_source ? shape.cols : shape.rows, Fill::ordinary, 32,
-                        {padding, padding});
+            const std::int64_t length = lies_like_source ? shape.cols : shape.rows;
+            Twin source(DType::bf16, shape.rows, shape.cols, Fill::ordinary, 41,
+                        layout_of(lines, shape.cols));
+            Twin values(type, lies_like_source ? shape.rows : shape.cols, length, Fill::ordinary,
+                        32, layout_of(lines, length));
             Twin record(DType::u8, 1, kRecordBytes, Fill::any_bits, 33);
             QuantizedOperand operand;
             operand.spec.format = type == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
