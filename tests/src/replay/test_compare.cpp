@@ -153,7 +153,8 @@ void check_located(const LocatedDifference& found, const PlantedFault& fault,
   }
 }
 
-/// Plants faults until so many have shown in the files, and looks for each of them.
+/// Plants faults until so many have shown in the files, one of them in a product at least, and
+/// looks for each of them.
 void find_faults(const RunConfig& config, int wanted, std::uint64_t seed) {
   const ScratchDirectory scratch;
   const auto cpu = healthy();
@@ -161,7 +162,7 @@ void find_faults(const RunConfig& config, int wanted, std::uint64_t seed) {
   const auto traces = traces_of(good);
   FaultDraw faults(traces, seed);
   int drawn = 0, gemms = 0;
-  for (int found = 0; found < wanted; ++drawn) {
+  for (int found = 0; found < wanted || gemms == 0; ++drawn) {
     REQUIRE(drawn < 4 * wanted);
     const PlantedFault fault = faults.draw();
     const TracedOutput& target = target_of(traces, fault);
@@ -187,7 +188,6 @@ void find_faults(const RunConfig& config, int wanted, std::uint64_t seed) {
     }
     std::filesystem::remove_all(folder);
   }
-  CHECK(gemms > 0);
 }
 
 }  // namespace
@@ -292,8 +292,10 @@ TEST_CASE("a transient fault is named to its step") {
       CHECK(again.difference.where == LocatedDifference::Where::nowhere);
       CHECK(compare_with_file(good, again.a).difference.step == -1);
       CHECK(compare_with_file(bad, again.b).difference.step == shows);
-      // What a step leaves to the next one alone shows there.
-      const bool is_left = target.place.phase == Phase::update;
+      // What a step leaves to the next one alone shows there: weights, and bits of gradients that
+      // are rounded away in their norm.
+      const bool is_left =
+          target.place.phase == Phase::update || target.place.phase == Phase::backward;
       CHECK((shows == fault.step || (is_left && shows == fault.step + 1)));
       late += shows != fault.step ? 1 : 0;
       CHECK(verify_run(bad, b, {}, {}).difference.step == shows);
