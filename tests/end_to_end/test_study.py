@@ -230,7 +230,7 @@ def test_a_killed_shared_run_keeps_its_own_arms_only(tmp_path: Path) -> None:
     study.base.write_text(BASE.format(steps=2).replace("\nsteps = 2", "\nsteps = 4000", 1))
     process, child = start_and_wait_for_child(study, "--jobs", 1)
     os.kill(child, signal.SIGKILL)
-    out, error = process.communicate(timeout=120)
+    out, error = process.communicate(timeout=300)
     assert process.returncode == 1, (out, error)
     assert "shared-seed1: killed by signal 9" in out and "seed1-bf16: not begun" in out
     assert study.complete() == {
