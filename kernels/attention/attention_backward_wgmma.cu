@@ -562,7 +562,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
                          const __grid_constant__ BackwardMaps maps, FactsTable facts,
                          ResultRows dk_rows, ResultRows dv_rows) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<KeyShared<kDim>*>(memory);
+  auto& shared = held_shared<KeyShared<kDim>>(memory);
   if (threadIdx.x == 0) {
     barrier_init(&shared.keys, 1);
     init_stages(shared.full, shared.empty);
@@ -821,7 +821,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
                            OperandRows<std::uint16_t> dout, FactsTable facts, ResultRows dq_rows,
                            int count) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<QueryShared<kDim>*>(memory);
+  auto& shared = held_shared<QueryShared<kDim>>(memory);
   if (threadIdx.x == 0) {
     init_stages(shared.full, shared.empty);
     barrier_init_fence();

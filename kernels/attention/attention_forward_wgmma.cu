@@ -549,7 +549,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                    const __grid_constant__ ResultRows lse, unsigned* next,
                                    std::uint32_t* faults) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<kHeadDim>*>(memory);
+  auto& shared = held_shared<Shared<kHeadDim>>(memory);
   if (threadIdx.x == 0) {
     barrier_init(&shared.q_full, 1);
     barrier_init(&shared.q_empty, kConsumerWarps);

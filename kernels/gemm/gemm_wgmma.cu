@@ -145,7 +145,7 @@ constexpr Choice kChoices[] = {
     {{Chains::one, 128, 160, 2}, 1.06},        {{Chains::one, 128, 160, 1}, 1.08},
     {{Chains::one, 128, 128, 2}, 1.1},         {{Chains::one, 128, 128, 1}, 1.12},
     {{Chains::overlapped, 128, 128, 2}, 1.02}, {{Chains::ping_pong, 192, 128, 1}, 1.0},
-    {{Chains::ping_pong, 256, 128, 1}, 0.97},  {{Chains::any_length, 128, 128, 1}, 1.0},
+    {{Chains::ping_pong, 256, 128, 1}, 0.94},  {{Chains::any_length, 128, 128, 1}, 1.0},
 };
 
 /// What sharing costs, in stages: sums that are handed over, and blocks that no longer read the

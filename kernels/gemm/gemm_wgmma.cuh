@@ -20,7 +20,7 @@
 // How products and promotion overlap (Chains):
 //   one         no promotion; a stage is released when the next one's products are under way
 //   ping_pong   warpgroup 0: | products | promotion | products | promotion |
-//               warpgroup 1:            | products | promotion | products | ...   (OrderBarrier)
+//               warpgroup 1:            | products | promotion | products | ...
 //   overlapped  one warpgroup, two sets of partial sums: products of stage s + 1 run while the sums
 //               of stage s are promoted
 //   any_length  chains that are no whole stage: products, wait, promotion
@@ -41,9 +41,8 @@
 namespace fp8lab::cuda {
 
 /// sum = promote(sum, partial) with the scales of one chunk (numerics.md section 6.2). Those of
-/// this thread's rows, and of blocks of columns, are read while the products are still under way;
-/// those of single columns too where they are held, otherwise while adding, because registers are
-/// short.
+/// this thread's rows, and of blocks of columns, are read before the additions; those of single
+/// columns too where they are held, otherwise while adding, because registers are short.
 template <class P>
 class Promotion {
  public:
@@ -85,7 +84,7 @@ class Promotion {
 
  private:
   static constexpr int kBlocks = P::kTileN / kBlockColumns;
-  static constexpr int kHeld = P::kHoldsColumns ? P::kTileN / 8 : 0;
+  static constexpr int kHeld = P::kHoldsColumns ? P::kTileN / 16 : 0;
 
   __device__ float4 column_scales(int j) const {
     return *reinterpret_cast<const float4*>(columns_ + 4 * j);
@@ -116,9 +115,9 @@ class Promotion {
   const float* columns_;
 };
 
-/// The order in which warpgroups issue their products (ping-pong): each after the one before it has
-/// issued its own, so that one promotes or writes while another multiplies. Named barrier
-/// kFirst + w belongs to warpgroup w: it waits there, and the warpgroup before it arrives there.
+/// The order in which warpgroups issue the products of Chains::one: each after the one before it
+/// has issued its own, so that one writes its tile while another multiplies. Named barrier kFirst +
+/// w belongs to warpgroup w: it waits there, and the warpgroup before it arrives there.
 template <int kConsumers>
 class OrderBarrier {
  public:
@@ -177,7 +176,7 @@ class Consumer {
   }
 
  private:
-  static constexpr bool kOrdered = P::kChains == Chains::one || P::kChains == Chains::ping_pong;
+  static constexpr bool kOrdered = P::kChains == Chains::one;
   /// Whether the next tile is looked up while products are under way: its divisions would delay the
   /// next products. With ping_pong another warpgroup multiplies meanwhile.
   static constexpr bool kLooksAhead = P::kChains == Chains::one || P::kChains == Chains::overlapped;
@@ -244,6 +243,9 @@ class Consumer {
   __device__ std::uint64_t b_descriptor() const {
     return operand_descriptor<kRowsB>(shared_.stages[ring_.stage].b);
   }
+  __device__ bool is_filled() const {
+    return barrier_passed(&shared_.full[ring_.stage], ring_.parity);
+  }
   __device__ void await_stage() const { barrier_wait(&shared_.full[ring_.stage], ring_.parity); }
   /// Issues the products of a stage in a row block; past the end of K all are zeros. `add`: to what
   /// d holds.
@@ -255,27 +257,19 @@ class Consumer {
     for (int s = 0; s < kStepsPerStage; ++s) {
       wgmma<P::kTypes, P::kTileN, P::kOrders>(d, a + kDescriptorStep<kRowsA> * s,
                                               b + kDescriptorStep<kRowsB> * s, s > 0 || add);
-      if (P::kChains == Chains::ping_pong || s == kStepsPerStage - 1) wgmma_commit();
     }
+    wgmma_commit();
   }
   /// Gives a stage back to every block that copies into it. A warp's lanes have read its scales.
   __device__ void release(int stage) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (P::kScaled) __syncwarp();
-    if (p_.tiling.cluster == 1) {
-      if (lane == 0) barrier_arrive(&shared_.empty[stage]);
-    } else if (lane < kMaxCluster) {
-      barrier_arrive_at(&shared_.empty[stage], static_cast<std::uint32_t>(lane));
+    std::uint64_t* const empty = &shared_.empty[stage];
+    const bool alone = P::kChains == Chains::ping_pong || p_.tiling.cluster == 1;
+    barrier_arrive_if(alone && lane == 0, empty);
+    if constexpr (P::kChains != Chains::ping_pong) {
+      barrier_arrive_at_if(!alone && lane < kMaxCluster, empty, static_cast<std::uint32_t>(lane));
     }
-  }
-  /// Adds the chain in `partial`, whose products are done, to `sum`, and gives its stage back with
-  /// the `last` chain of it.
-  __device__ void promote(const Promotion<P>& promotion, Sum& partial, Sum& sum, int stage,
-                          bool last = true) const {
-    keep(partial);
-    if (last && !Promotion<P>::kReadsLate) release(stage);
-    promotion.add(partial, sum);
-    if (last && Promotion<P>::kReadsLate) release(stage);
   }
 
   __device__ static int stages_of(const Tile& tile) {
@@ -316,25 +310,31 @@ class Consumer {
     release(previous);
   }
 
-  /// The next warpgroup may issue when two instructions are left, so that its products begin when
-  /// these end. Between row blocks this warpgroup waits before it promotes: faster as measured on
-  /// an H200; why is not known.
+  /// While one warpgroup promotes, the products of the others are under way: each issues its own
+  /// as soon as its partial sums are free. Scales are read before, as reads from shared memory wait
+  /// behind products that are issued; and whether the next stage is there is asked before the
+  /// additions, behind which the answer costs nothing.
   __device__ void multiply_ping_pong(const Tile& tile, const Fragment& fragment, Sums& sums) {
     Sum partial;
     Promotion<P> promotion;
-    for (int k = tile.k_begin; k < tile.k_end; k += P::kTileK, ring_.advance()) {
-      await_stage();
-      order_.wait();
+    bool filled = is_filled();
+    for (int stages = stages_of(tile); stages > 0; --stages) {
+      if (!filled) await_stage();
+      const int stage = ring_.stage;
 #pragma unroll
       for (int block = 0; block < P::kRowBlocks; ++block) {
         const bool last = block == P::kRowBlocks - 1;
+        promotion.read(shared_.scales[stage][0], first_row(block), fragment, block);
         issue_stage(partial, false, block);
-        promotion.read(shared_.scales[ring_.stage][0], first_row(block), fragment, block);
-        wgmma_wait<2>();
-        order_.pass();
         wgmma_wait<0>();
-        if (!last) order_.wait();
-        promote(promotion, partial, sums[block], ring_.stage, last);
+        keep(partial);
+        if (last && !Promotion<P>::kReadsLate) release(stage);
+        if (last) {
+          ring_.advance();
+          filled = is_filled();
+        }
+        promotion.add(partial, sums[block]);
+        if (last && Promotion<P>::kReadsLate) release(stage);
       }
     }
   }
@@ -361,7 +361,9 @@ class Consumer {
     Promotion<P> promotion;
     promotion.read(shared_.scales[stage][0], first_row(0), fragment, 0);
     wgmma_wait<kPending>();
-    promote(promotion, partial, sum, stage);
+    keep(partial);
+    release(stage);
+    promotion.add(partial, sum);
   }
 
   /// Chains of chunk_steps instructions.
@@ -406,7 +408,7 @@ template <class P>
 __global__ void __launch_bounds__(P::kThreads, 1)
     gemm_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Problem p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<P>*>(memory);
+  auto& shared = held_shared<Shared<P>>(memory);
   if (threadIdx.x == 0) {
     for (int s = 0; s < P::kStages; ++s) {
       barrier_init(&shared.full[s], 1);

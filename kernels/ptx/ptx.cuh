@@ -26,6 +26,16 @@ __device__ inline int computed_here(int value) {
   return value;
 }
 
+/// The block's dynamic shared memory as one object, at an address that is held in a register. A
+/// block's window depends on its rank in the cluster, and the compiler would read that anew
+/// (S2UR, some 30 cycles) before each access in a loop. Called by whole warps.
+template <class T>
+__device__ inline T& held_shared(void* memory) {
+  int address = uniform(static_cast<int>(shared_address(memory)));
+  asm volatile("" : "+r"(address));
+  return *static_cast<T*>(__cvta_shared_to_generic(static_cast<std::uint32_t>(address)));
+}
+
 // --- mbarrier -----------------------------------------------------------------------------------
 
 __device__ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
@@ -39,6 +49,17 @@ __device__ inline void barrier_init_fence() {
 __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
+}
+/// Arrives in the threads that say so, without a branch.
+__device__ inline void barrier_arrive_if(bool arrives, std::uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred arrives;\n"
+      "setp.ne.b32 arrives, %1, 0;\n"
+      "@arrives mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(arrives ? 1 : 0)
+      : "memory");
 }
 /// Arrives and announces `bytes` of copies that will complete on the barrier.
 __device__ inline void barrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
@@ -54,16 +75,34 @@ __device__ inline void barrier_announce(std::uint64_t* barrier, std::uint32_t by
       "r"(bytes)
       : "memory");
 }
-/// Arrives on the barrier at the same place in the shared memory of another block of the cluster.
-__device__ inline void barrier_arrive_at(std::uint64_t* barrier, std::uint32_t rank) {
+/// Arrives, in the threads that say so, on the barrier at the same place in the shared memory of
+/// another block of the cluster.
+__device__ inline void barrier_arrive_at_if(bool arrives, std::uint64_t* barrier,
+                                            std::uint32_t rank) {
   asm volatile(
       "{\n"
+      ".reg .pred arrives;\n"
       ".reg .b32 remote;\n"
+      "setp.ne.b32 arrives, %2, 0;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "@arrives mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}\n" ::"r"(shared_address(barrier)),
-      "r"(rank)
+      "r"(rank), "r"(arrives ? 1 : 0)
       : "memory");
+}
+/// Whether the phase of the given parity is complete; does not wait.
+__device__ inline bool barrier_passed(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t passed;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(passed)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return passed != 0;
 }
 /// Waits until the phase of the given parity is complete.
 __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {

@@ -20,6 +20,11 @@ inline constexpr int kWarpgroup = 128;  ///< threads
 inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 inline int computed_here(int value) { return value; }
 
+template <class T>
+inline T& held_shared(void* memory) {
+  return *static_cast<T*>(memory);
+}
+
 // --- mbarrier -----------------------------------------------------------------------------------
 
 inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
@@ -27,14 +32,20 @@ inline void barrier_init(std::uint64_t* barrier, std::uint32_t arrivals) {
 }
 inline void barrier_init_fence() {}
 inline void barrier_arrive(std::uint64_t* barrier) { simulator::Mbarrier(barrier).arrive(0); }
+inline void barrier_arrive_if(bool arrives, std::uint64_t* barrier) {
+  if (arrives) barrier_arrive(barrier);
+}
 inline void barrier_expect(std::uint64_t* barrier, std::uint32_t bytes) {
   simulator::Mbarrier(barrier).arrive(bytes);
 }
 inline void barrier_announce(std::uint64_t* barrier, std::uint32_t bytes) {
   simulator::Mbarrier(barrier).expect(bytes);
 }
-inline void barrier_arrive_at(std::uint64_t* barrier, std::uint32_t rank) {
-  simulator::Mbarrier(simulator::shared_of(rank, barrier)).arrive(0);
+inline void barrier_arrive_at_if(bool arrives, std::uint64_t* barrier, std::uint32_t rank) {
+  if (arrives) simulator::Mbarrier(simulator::shared_of(rank, barrier)).arrive(0);
+}
+inline bool barrier_passed(std::uint64_t* barrier, std::uint32_t parity) {
+  return simulator::Mbarrier(barrier).passed(parity);
 }
 inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity) {
   simulator::wait_until([=] { return simulator::Mbarrier(barrier).passed(parity); });
