@@ -156,12 +156,14 @@ TEST_CASE("blocks of a cluster reach each other's shared memory") {
     auto* const barrier = reinterpret_cast<std::uint64_t*>(simulator::shared_memory());
     if (place().thread.x == 0) cuda::barrier_init(barrier, 2);
     cuda::cluster_sync();
-    if (place().thread.x == 0) {
-      cuda::barrier_arrive_at(barrier, 0);
-      cuda::barrier_arrive_at(barrier, 1);
+    const bool early = cuda::barrier_passed(barrier, 0);
+    cuda::cluster_sync();
+    for (unsigned rank : {0u, 1u}) {
+      cuda::barrier_arrive_at_if(place().thread.x == 0, barrier, rank);
     }
     cuda::barrier_wait(barrier, 0);
-    if (place().thread.x == 0) seen[place().block.x] = cuda::cluster_rank() + 1;
+    const bool passed = !early && cuda::barrier_passed(barrier, 0);
+    if (place().thread.x == 0) seen[place().block.x] = passed ? cuda::cluster_rank() + 1 : 0;
     cuda::cluster_sync();
   });
   for (unsigned block = 0; block < 8; ++block) CHECK(seen[block] == block % 2 + 1);
