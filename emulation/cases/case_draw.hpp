@@ -63,6 +63,8 @@ class CaseDraw {
   DType activation_type() { return one_in(3) ? DType::f32 : DType::bf16; }
   /// Of a matrix in this round: one element, odd, more than a tree-sum chunk, large.
   MatrixShape shape();
+  /// Of one to six whole blocks of 128 x 128, for which kernels need no bounds.
+  MatrixShape whole_blocks() { return {128 * integer(1, 3), 128 * integer(1, 2)}; }
 
   /// bf16 or f32 values of every kind of ValueKind, a different one in every tile; NaN and
   /// infinities only with `specials`.

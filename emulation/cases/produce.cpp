@@ -124,6 +124,7 @@ void draw_cases<ops::ProduceQuantize>(CaseDraw& draw) {
   for (const QuantSpec& spec : every_quantizer()) {
     MatrixShape s = draw.shape();
     if (draw.one_in(2)) s.cols = (s.cols + 127) / 128 * 128;
+    if (draw.one_in(3)) s = draw.whole_blocks();
     Productions productions(draw, s, draw.activation_type());
     for (const Production& production : productions.all()) {
       produce(draw, spec, production, production.is_gradient);

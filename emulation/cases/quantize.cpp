@@ -169,6 +169,7 @@ void draw_cases<ops::QuantizeBoth>(CaseDraw& draw) {
   for (const QuantSpec& spec : every_quantizer()) {
     const DType source = draw.activation_type();
     quantize_both(draw, spec, source, draw.shape());
+    quantize_both(draw, spec, DType::bf16, draw.whole_blocks());
   }
   for (const char* name : {"hadamard:2", "hadamard:16:drawn"}) {
     const QuantSpec spec = quantized_behind(name, numerics::kE4M3, {1, 128});

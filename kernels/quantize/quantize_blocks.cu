@@ -9,9 +9,9 @@ namespace fp8lab::cuda {
 namespace {
 
 template <class T>
-__device__ Place load_stored(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
-                             Patch<T>& patch) {
-  const Place at = place_of_block<false>(rows, cols);
+__device__ Place<false> load_stored(const Rows<T>& source, std::int64_t rows, std::int64_t cols,
+                                    Patch<T>& patch) {
+  const Place<false> at = place_of_block<false>(rows, cols);
   patch.load(source, at);
   return at;
 }
@@ -28,9 +28,9 @@ template <class T>
 __global__ void __launch_bounds__(kBlockThreads, 3)
     line_amax_kernel(Rows<T> source, std::int64_t rows, std::int64_t cols, std::uint32_t* row_amax,
                      std::uint32_t* col_amax) {
-  __shared__ alignas(16) std::uint32_t parts[TileMap<true>::kParts];
+  __shared__ alignas(16) std::uint32_t parts[TileMap<true, Tiles::any>::kParts];
   Patch<T> patch;
-  const Place at = load_stored(source, rows, cols, patch);
+  const auto at = load_stored(source, rows, cols, patch);
   if (row_amax != nullptr) {
     using Lanes = Spread<kGroup, kLanesAcross, 1>;
     std::uint32_t largest[kGroup];
@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(kBlockThreads, 3)
     if (first_holder && at.contains(row, 0)) atomicMax(&row_amax[at.row0 + row], largest[0]);
   }
   if (col_amax == nullptr) return;
-  write_column_parts(patch, at, parts + at.warp * TileMap<true>::kLine);
+  write_column_parts(patch, at, parts + at.warp * TileMap<true, Tiles::any>::kLine);
   __syncthreads();
   const int col = static_cast<int>(threadIdx.x);
   if (col >= kSide || !at.contains(0, col)) return;
   std::uint32_t largest = 0;
   for (int warp = 0; warp < kWarps; ++warp) {
-    largest = max(largest, parts[warp * TileMap<true>::kLine + col]);
+    largest = max(largest, parts[warp * TileMap<true, Tiles::any>::kLine + col]);
   }
   atomicMax(&col_amax[at.col0 + col], largest);
 }

@@ -35,7 +35,8 @@ inline constexpr int kSide = 128;
 inline constexpr int kBlockThreads = 256;
 inline constexpr int kLanesAcross = 16, kLanesDown = 2;
 inline constexpr int kWarps = kBlockThreads / kWarpSize;
-inline constexpr int kWarpRows = kLanesDown * kGroup;
+inline constexpr int kWarpRowShift = 4, kWarpRows = 1 << kWarpRowShift;
+static_assert(kWarpRows == kLanesDown * kGroup);
 static_assert(kLanesAcross * kLanesDown == kWarpSize);
 static_assert(kWarpRows * kWarps == kSide && kLanesAcross * kGroup == kSide);
 
@@ -45,8 +46,11 @@ inline unsigned blocks_of(const TensorView& source) {
                                ((source.cols + kSide - 1) / kSide));
 }
 
-/// Where a thread's elements lie in its block, and the block in the source.
+/// Where a thread's elements lie in its block, and the block in the source. kWhole: every block is
+/// whole, and all that is read or written begins on a 16-byte boundary in every row.
+template <bool kWhole_>
 struct Place {
+  static constexpr bool kWhole = kWhole_;
   std::int64_t rows, cols;  ///< of the source
   std::int64_t row0, col0;  ///< of the block
   int lane, warp, row, col;
@@ -57,14 +61,20 @@ struct Place {
       : rows(source_rows), cols(source_cols) {
     row0 = std::int64_t{down} * kSide;
     col0 = std::int64_t{across} * kSide;
-    lane = lane_id();
-    warp = warp_id();
-    row = warp * kWarpRows + lane / kLanesAcross * kGroup;
-    col = lane % kLanesAcross * kGroup;
+    lane = static_cast<int>(threadIdx.x % kWarpSize);
+    warp = static_cast<int>(threadIdx.x / kWarpSize);
+    row = static_cast<int>(threadIdx.x / kLanesAcross * kGroup);
+    col = static_cast<int>(threadIdx.x % kLanesAcross * kGroup);
   }
-  __device__ bool whole() const { return row0 + kSide <= rows && col0 + kSide <= cols; }
-  /// Columns of the thread inside the source.
-  __device__ int count() const {
+  /// Whether all of the block can be read or written in 16 bytes, if it is `wide`: each row of it
+  /// begins on a 16-byte boundary.
+  __device__ bool whole(bool wide) const {
+    return kWhole || (wide && row0 + kSide <= rows && col0 + kSide <= cols);
+  }
+  /// Columns of the thread's row `r` inside the source.
+  __device__ int count(int r) const {
+    if (kWhole) return kGroup;
+    if (row0 + row + r >= rows) return 0;
     return static_cast<int>(max(std::int64_t{0}, min(cols - col0 - col, std::int64_t{kGroup})));
   }
   /// Of element (r, c) of the thread's in a source that does not move_right.
@@ -72,7 +82,7 @@ struct Place {
     return (row0 + row + r) * cols + col0 + col + c;
   }
   __device__ bool contains(int block_row, int block_col) const {
-    return row0 + block_row < rows && col0 + block_col < cols;
+    return kWhole || (row0 + block_row < rows && col0 + block_col < cols);
   }
   /// Moves on by `width` columns in a source that ends `width` columns later. Keeps the compiler
   /// from carrying there what it made of the place, in registers that it does not have.
@@ -85,8 +95,8 @@ struct Place {
 
 /// Blocks follow each other across the source, or down it where only its transpose is written: the
 /// codes that are written at one time then lie side by side.
-template <bool kDown>
-__device__ Place place_of_block(std::int64_t rows, std::int64_t cols) {
+template <bool kDown, bool kWhole = false>
+__device__ Place<kWhole> place_of_block(std::int64_t rows, std::int64_t cols) {
   const auto count = static_cast<unsigned>(((kDown ? rows : cols) + kSide - 1) / kSide);
   const unsigned outer = blockIdx.x / count, inner = blockIdx.x % count;
   return {rows, cols, kDown ? inner : outer, kDown ? outer : inner};
@@ -97,28 +107,16 @@ template <class T>
 struct Patch {
   Group<T> row[kGroup];
 
+  template <class Place>
   __device__ void load(const Rows<T>& source, const Place& at) {
     const T* first = source.at(at.row0 + at.row, at.col0 + at.col);
-    if (source.wide && at.whole()) {
+    if (at.whole(source.wide)) {
 #pragma unroll
       for (int r = 0; r < kGroup; ++r) row[r].load(first + r * source.stride);
       return;
     }
-    const int count = at.count();
 #pragma unroll
-    for (int r = 0; r < kGroup; ++r) {
-      const bool inside = at.row0 + at.row + r < at.rows;
-      row[r].load_some(first + r * source.stride, inside ? count : 0);
-    }
-  }
-  /// Keeps the compiler from carrying what it made of the elements, twice as many registers, from
-  /// one orientation to the other.
-  __device__ void forget_results() {
-#pragma unroll
-    for (int r = 0; r < kGroup; ++r) {
-#pragma unroll
-      for (int i = 0; i < Group<T>::kWords; ++i) asm volatile("" : "+r"(row[r].words[i]));
-    }
+    for (int r = 0; r < kGroup; ++r) row[r].load_some(first + r * source.stride, at.count(r));
   }
   /// Largest magnitude of each column.
   __device__ Magnitudes<T> columns() const {
@@ -140,23 +138,42 @@ struct Patch {
   }
 };
 
+/// The tiles of both orientations, where a kernel knows them when it is compiled: their scales, and
+/// not factors that are given.
+enum class Tiles {
+  any,
+  vectors,  ///< 1 x kSide
+  squares,  ///< kSide x kSide
+};
+
 /// How the tiles of one orientation lie in a block. kTransposed: a tile is a part of a column or a
 /// square, else a part of a row or a square, of 16 to 128 elements of the source a side.
-template <bool kTransposed>
+template <bool kTransposed_, Tiles kTiles>
 struct TileMap {
+  static constexpr bool kTransposed = kTransposed_;
   int row_shift, col_shift;
+  bool given;  ///< the factors are
 
   __device__ explicit TileMap(const BlockOperand& operand)
-      : row_shift(operand.row_shift), col_shift(operand.col_shift) {}
+      : row_shift(operand.row_shift),
+        col_shift(operand.col_shift),
+        given(operand.factors != nullptr) {
+    if (kTiles == Tiles::any) return;
+    row_shift = kTransposed || kTiles == Tiles::squares ? 7 : 0;
+    col_shift = kTransposed && kTiles != Tiles::squares ? 0 : 7;
+    given = false;
+  }
   __device__ bool square() const { return row_shift == col_shift; }
   __device__ bool in_warp() const { return square() ? 1 << row_shift <= kWarpRows : !kTransposed; }
+  /// Whether warps share them, and find their factors together.
+  __device__ bool shared() const { return !given && !in_warp(); }
 
   // Of tiles that warps share, each warp contributes a part to the amax: of columns a line of kSide
   // parts, of squares one part for each width of them.
   static constexpr int kLine = kSide + 4;  ///< so that the parts of one column lie in other banks
   static constexpr int kParts = kWarps * kLine;
 
-  __device__ int parts() const { return (1 << row_shift) / kWarpRows; }
+  __device__ int parts() const { return 1 << (row_shift - kWarpRowShift); }
   /// Number of tiles, and element (row, col) of the block where tile i begins: those of a column
   /// follow each other, so that neighbouring threads write neighbouring scales.
   __device__ int count() const { return kSide * kSide >> (row_shift + col_shift); }
@@ -172,41 +189,58 @@ struct TileMap {
 };
 
 /// Writes the scale of the tile in which element (row, col) of the block lies.
-template <bool kTransposed>
-__device__ void write_scale(const BlockOperand& operand, const Place& at, int row, int col,
-                            float scale) {
-  const std::int64_t i = (at.row0 + row) >> operand.row_shift;
-  const std::int64_t j = (at.col0 + col) >> operand.col_shift;
-  operand.scales[kTransposed ? j * operand.scale_stride + i : i * operand.scale_stride + j] = scale;
+template <class Map, class Place>
+__device__ void write_scale(const Map& map, const BlockOperand& operand, const Place& at, int row,
+                            int col, float scale) {
+  const std::int64_t i = (at.row0 + row) >> map.row_shift;
+  const std::int64_t j = (at.col0 + col) >> map.col_shift;
+  operand.scales[Map::kTransposed ? j * operand.scale_stride + i : i * operand.scale_stride + j] =
+      scale;
 }
 
 // --- tiles inside a warp ------------------------------------------------------------------------
 
-/// Factors of the thread's rows, whose tiles reach over kLanes lanes; writes their scales.
-template <int kLanes, class T>
-__device__ void row_factors(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
-                            float (&factors)[kGroup]) {
+/// Factors of rows whose tiles reach over kLanes lanes, shared out among these.
+template <int kLanes>
+class RowFactors {
   using Lanes = Spread<kGroup, kLanes, 1>;
-  std::uint32_t largest[kGroup];
-  patch.row_amax(largest);
-  Lanes::reduce(at.lane, largest);
-  const int col = at.col - Lanes::place(at.lane) * kGroup;  // where the tile begins
-  float kept[Lanes::kKept];
-#pragma unroll
-  for (int i = 0; i < Lanes::kKept; ++i) {
-    const numerics::TileScale scale = scale_of_tile(operand, largest[i]);
-    kept[i] = factor_of(operand, scale);
-    const int row = at.row + Lanes::first(at.lane) + i;
-    if (at.contains(row, col)) write_scale<false>(operand, at, row, col, scale.decode);
-  }
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i) factors[i] = Lanes::gather(at.lane, kept, i);
-}
 
-/// The same for a square of `lanes` x `lanes` patches.
-template <bool kTransposed, class T>
-__device__ void square_factors(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
-                               int lanes, float (&factors)[kGroup]) {
+ public:
+  /// The largest magnitudes of the rows that this lane keeps.
+  template <class T, class Place>
+  __device__ void measure(const Patch<T>& patch, const Place& at) {
+    std::uint32_t largest[kGroup];
+    patch.row_amax(largest);
+    Lanes::reduce(at.lane, largest);
+#pragma unroll
+    for (int i = 0; i < Lanes::kKept; ++i) kept_[i] = numerics::bits_float(largest[i]);
+  }
+  /// Their factors from these; writes their scales.
+  template <class Map, class Place>
+  __device__ void find(const Map& map, const BlockOperand& operand, const Place& at) {
+    const int col = at.col - Lanes::place(at.lane) * kGroup;  // where the tile begins
+#pragma unroll
+    for (int i = 0; i < Lanes::kKept; ++i) {
+      const numerics::TileScale scale = scale_of_tile(operand, numerics::float_bits(kept_[i]));
+      kept_[i] = factor_of(operand, scale);
+      const int row = at.row + Lanes::first(at.lane) + i;
+      if (at.contains(row, col)) write_scale(map, operand, at, row, col, scale.decode);
+    }
+  }
+  /// Those of the thread's rows.
+  __device__ void gather(int lane, float (&factors)[kGroup]) const {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) factors[i] = Lanes::gather(lane, kept_, i);
+  }
+
+ private:
+  float kept_[Lanes::kKept];
+};
+
+/// Factors of a square of `lanes` x `lanes` patches; writes its scale.
+template <class Map, class T, class Place>
+__device__ void square_factors(const Map& map, const BlockOperand& operand, const Patch<T>& patch,
+                               const Place& at, int lanes, float (&factors)[kGroup]) {
   std::uint32_t largest = patch.amax();
   for (int span = 1; span < lanes; span *= 2) {
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, span));
@@ -217,21 +251,27 @@ __device__ void square_factors(const BlockOperand& operand, const Patch<T>& patc
   for (int i = 0; i < kGroup; ++i) factors[i] = factor_of(operand, scale);
   const int extent = lanes * kGroup;
   if (at.row % extent == 0 && at.col % extent == 0 && at.contains(at.row, at.col)) {
-    write_scale<kTransposed>(operand, at, at.row, at.col, scale.decode);
+    write_scale(map, operand, at, at.row, at.col, scale.decode);
   }
 }
 
-template <bool kTransposed, class T>
-__device__ void warp_factors(const TileMap<kTransposed>& map, const BlockOperand& operand,
-                             const Patch<T>& patch, const Place& at, float (&factors)[kGroup]) {
+template <class Map, class T, class Place>
+__device__ void warp_factors(const Map& map, const BlockOperand& operand, const Patch<T>& patch,
+                             const Place& at, float (&factors)[kGroup]) {
+  const auto rows = [&]<int kLanes>() {
+    RowFactors<kLanes> found;
+    found.measure(patch, at);
+    found.find(map, operand, at);
+    found.gather(at.lane, factors);
+  };
   if (map.square()) {
-    square_factors<kTransposed>(operand, patch, at, (1 << map.row_shift) / kGroup, factors);
-  } else if constexpr (!kTransposed) {
+    square_factors(map, operand, patch, at, (1 << map.row_shift) / kGroup, factors);
+  } else if constexpr (!Map::kTransposed) {
     switch (map.col_shift) {
-      case 4: return row_factors<2>(operand, patch, at, factors);
-      case 5: return row_factors<4>(operand, patch, at, factors);
-      case 6: return row_factors<8>(operand, patch, at, factors);
-      default: return row_factors<16>(operand, patch, at, factors);
+      case 4: return rows.template operator()<2>();
+      case 5: return rows.template operator()<4>();
+      case 6: return rows.template operator()<8>();
+      default: return rows.template operator()<kLanesAcross>();
     }
   }
 }
@@ -239,7 +279,7 @@ __device__ void warp_factors(const TileMap<kTransposed>& map, const BlockOperand
 // --- tiles of several warps ---------------------------------------------------------------------
 
 /// line[c] = largest magnitude of the warp's part of column c of the block.
-template <class T>
+template <class T, class Place>
 __device__ void write_column_parts(const Patch<T>& patch, const Place& at, std::uint32_t* line) {
   using Lanes = Spread<kGroup, kLanesDown, kLanesAcross>;
   static_assert(Lanes::kKept == 4);
@@ -250,8 +290,8 @@ __device__ void write_column_parts(const Patch<T>& patch, const Place& at, std::
                                                                       largest[2], largest[3]};
 }
 
-template <bool kTransposed, class T>
-__device__ void write_parts(const TileMap<kTransposed>& map, const Patch<T>& patch, const Place& at,
+template <class Map, class T, class Place>
+__device__ void write_parts(const Map& map, const Patch<T>& patch, const Place& at,
                             std::uint32_t* parts) {
   std::uint32_t* const line = parts + at.warp * map.kLine;
   if (!map.square()) return write_column_parts(patch, at, line);
@@ -267,11 +307,11 @@ __device__ void write_parts(const TileMap<kTransposed>& map, const Patch<T>& pat
 /// Scales of the block's tiles; one thread a tile, from the first thread on or from the last, so
 /// that two orientations with few tiles keep different warps busy. A tile's factor takes the place
 /// of its first part.
-template <bool kTransposed>
-__device__ void find_scales(const TileMap<kTransposed>& map, const BlockOperand& operand,
-                            const Place& at, std::uint32_t* parts) {
+template <class Map, class Place>
+__device__ void find_scales(const Map& map, const BlockOperand& operand, const Place& at,
+                            std::uint32_t* parts) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = kTransposed ? thread : kBlockThreads - 1 - thread; i < map.count();
+  for (int i = Map::kTransposed ? thread : kBlockThreads - 1 - thread; i < map.count();
        i += kBlockThreads) {
     int row, col;
     map.start(i, row, col);
@@ -282,14 +322,14 @@ __device__ void find_scales(const TileMap<kTransposed>& map, const BlockOperand&
     }
     const numerics::TileScale scale = scale_of_tile(operand, largest);
     parts[map.part(row, col, 0)] = numerics::float_bits(factor_of(operand, scale));
-    write_scale<kTransposed>(operand, at, row, col, scale.decode);
+    write_scale(map, operand, at, row, col, scale.decode);
   }
 }
 
 /// Factors of the thread's lines, after find_scales.
-template <bool kTransposed>
-__device__ void shared_factors(const TileMap<kTransposed>& map, const Place& at,
-                               const std::uint32_t* parts, float (&factors)[kGroup]) {
+template <class Map, class Place>
+__device__ void shared_factors(const Map& map, const Place& at, const std::uint32_t* parts,
+                               float (&factors)[kGroup]) {
   const std::uint32_t* const first = parts + map.part(at.row, at.col, 0);
   if (map.square()) {
 #pragma unroll
@@ -303,7 +343,7 @@ __device__ void shared_factors(const TileMap<kTransposed>& map, const Place& at,
 }
 
 /// Factors given for each line of the operand, or one for all.
-template <bool kTransposed>
+template <bool kTransposed, class Place>
 __device__ void given_factors(const BlockOperand& operand, const Place& at,
                               float (&factors)[kGroup]) {
   const std::int64_t first = kTransposed ? at.col0 + at.col : at.row0 + at.row;
@@ -314,12 +354,12 @@ __device__ void given_factors(const BlockOperand& operand, const Place& at,
   }
 }
 
-template <bool kTransposed, class T>
-__device__ void find_factors(const TileMap<kTransposed>& map, const BlockOperand& operand,
-                             const Patch<T>& patch, const Place& at, const std::uint32_t* parts,
+template <class Map, class T, class Place>
+__device__ void find_factors(const Map& map, const BlockOperand& operand, const Patch<T>& patch,
+                             const Place& at, const std::uint32_t* parts,
                              float (&factors)[kGroup]) {
-  if (operand.factors != nullptr) {
-    given_factors<kTransposed>(operand, at, factors);
+  if (map.given) {
+    given_factors<Map::kTransposed>(operand, at, factors);
   } else if (map.in_warp()) {
     warp_factors(map, operand, patch, at, factors);
   } else {
@@ -328,19 +368,6 @@ __device__ void find_factors(const TileMap<kTransposed>& map, const BlockOperand
 }
 
 // --- codes --------------------------------------------------------------------------------------
-
-template <class Cast, class T>
-__device__ void write_row_codes(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
-                                const float (&factors)[kGroup]) {
-  const Cast cast(operand);
-  const bool wide = is_aligned(operand, sizeof(uint2)) && at.whole();
-  std::uint8_t* line = operand.codes + (at.row0 + at.row) * operand.stride + at.col0 + at.col;
-#pragma unroll
-  for (int r = 0; r < kGroup; ++r, line += operand.stride) {
-    const int count = at.row0 + at.row + r < at.rows ? at.count() : 0;
-    write_group(cast, patch.row[r], factors[r], wide, count, at.position(r, 0), line);
-  }
-}
 
 /// columns[j], byte i = rows[i], byte j.
 __device__ inline void transpose_bytes(const std::uint32_t (&rows)[4],
@@ -359,60 +386,88 @@ __device__ inline void transpose_bytes(const std::uint32_t (&rows)[4],
 /// stands at p ^ c / 8, which spreads a column of pieces over all banks and keeps the pieces of a
 /// pair together.
 struct TransposedCodes {
-  static constexpr int kPieces = kSide / kGroup;
+  static constexpr unsigned kPieces = kSide / kGroup;
   uint2 pieces[kSide * kPieces];
 
-  __device__ uint2& piece(int col, int p) { return pieces[col * kPieces + (p ^ col / kGroup)]; }
+  __device__ uint2& piece(unsigned col, unsigned p) {
+    return pieces[col * kPieces + (p ^ col / kGroup)];
+  }
   /// Codes [16 p, 16 p + 16) of a row.
-  __device__ uint4 pair(int col, int p) const {
-    const int at = 2 * p ^ col / kGroup;
+  __device__ uint4 pair(unsigned col, unsigned p) const {
+    const unsigned at = 2 * p ^ col / kGroup;
     const uint4 both = reinterpret_cast<const uint4*>(pieces)[(col * kPieces + at) / 2];
     return at % 2 == 0 ? both : uint4{both.z, both.w, both.x, both.y};
   }
 };
 
-template <class Cast, class T>
-__device__ void turn_codes(const BlockOperand& operand, const Patch<T>& patch, const Place& at,
-                           const float (&factors)[kGroup], TransposedCodes& transposed) {
-  const Cast cast(operand);
+/// The thread's codes: as they lie, by factors of rows, to global memory; transposed, by factors of
+/// columns, to shared memory. Of four rows and columns at a time, which are read once for both.
+template <class Cast, bool kRow, bool kTransposed, class T, class Place>
+__device__ void encode(const BlockOperand& row, const float (&row_factors)[kGroup],
+                       const BlockOperand& transposed, const float (&turned_factors)[kGroup],
+                       const Patch<T>& patch, const Place& at, TransposedCodes& codes) {
+  const Cast row_cast(row), turned_cast(transposed);
+  const bool wide = at.whole(is_aligned(row, sizeof(uint2)));
+  std::uint8_t* const first_line = row.codes + (at.row0 + at.row) * row.stride + at.col0 + at.col;
+  std::uint32_t row_codes[kGroup];  // of the first four columns
 #pragma unroll
   for (int c = 0; c < kGroup; c += 4) {
     std::uint32_t columns[2][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      std::uint32_t rows[4];
+      std::uint32_t turned[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Group<T>& x = patch.row[4 * half + i];
-        rows[i] = cast.four(
-            cast.scaled(x.value(c), factors[c]), cast.scaled(x.value(c + 1), factors[c + 1]),
-            cast.scaled(x.value(c + 2), factors[c + 2]),
-            cast.scaled(x.value(c + 3), factors[c + 3]), at.position(4 * half + i, c));
-      }
-      transpose_bytes(rows, columns[half]);
-    }
+        const int r = 4 * half + i;
+        float x[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      transposed.piece(at.col + c + i, at.row / kGroup) = {columns[0][i], columns[1][i]};
+        for (int j = 0; j < 4; ++j) x[j] = patch.row[r].value(c + j);
+        const auto four = [&](const Cast& cast, float a, float b, float c2, float d) {
+          return cast.four(cast.scaled(x[0], a), cast.scaled(x[1], b), cast.scaled(x[2], c2),
+                           cast.scaled(x[3], d), at.position(r, c));
+        };
+        if constexpr (kTransposed) {
+          turned[i] = four(turned_cast, turned_factors[c], turned_factors[c + 1],
+                           turned_factors[c + 2], turned_factors[c + 3]);
+        }
+        if constexpr (kRow) {
+          const float factor = row_factors[r];
+          const std::uint32_t own = four(row_cast, factor, factor, factor, factor);
+          if (c == 0) {
+            row_codes[r] = own;
+          } else {
+            write_codes({row_codes[r], own}, wide, at.count(r), first_line + r * row.stride);
+          }
+        }
+      }
+      if constexpr (kTransposed) transpose_bytes(turned, columns[half]);
+    }
+    if constexpr (kTransposed) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        codes.piece(static_cast<unsigned>(at.col + c + i), threadIdx.x / kLanesAcross) = {
+            columns[0][i], columns[1][i]};
+      }
     }
   }
 }
 
-__device__ inline void write_transposed_codes(const BlockOperand& operand, const Place& at,
-                                              const TransposedCodes& transposed) {
-  constexpr int kPairs = kSide / static_cast<int>(sizeof(uint4));
+template <class Place>
+__device__ void write_transposed_codes(const BlockOperand& operand, const Place& at,
+                                       const TransposedCodes& transposed) {
+  constexpr unsigned kPairs = kSide / sizeof(uint4);
   const bool aligned = is_aligned(operand, sizeof(uint4));
-  const int p = static_cast<int>(threadIdx.x) % kPairs;
-  const std::int64_t row = at.row0 + p * static_cast<int>(sizeof(uint4));
+  const unsigned p = threadIdx.x % kPairs;
+  const std::int64_t row = at.row0 + p * static_cast<unsigned>(sizeof(uint4));
   const int count = static_cast<int>(
       max(std::int64_t{0}, min(at.rows - row, static_cast<std::int64_t>(sizeof(uint4)))));
 #pragma unroll
-  for (int i = 0; i < kSide; i += kBlockThreads / kPairs) {
-    const int col = i + static_cast<int>(threadIdx.x) / kPairs;
-    if (at.col0 + col >= at.cols) return;
+  for (unsigned i = 0; i < kSide; i += kBlockThreads / kPairs) {
+    const unsigned col = i + threadIdx.x / kPairs;
+    if (!Place::kWhole && at.col0 + col >= at.cols) return;
     const uint4 codes = transposed.pair(col, p);
     std::uint8_t* line = operand.codes + (at.col0 + col) * operand.stride + row;
-    if (aligned && count == sizeof(uint4)) {
+    if (Place::kWhole || (aligned && count == sizeof(uint4))) {
       *reinterpret_cast<uint4*>(line) = codes;
     } else {
       std::uint8_t bytes[sizeof(uint4)];
@@ -442,17 +497,24 @@ struct StoredBlocks {
   using Element = T;
   static constexpr int kPatches = 1;
   static constexpr int kShared = 0;
+  static constexpr bool kHasSquares = true;
   /// Blocks on a multiprocessor, with codes as the elements lie (`row`) or without.
   static constexpr int blocks(bool row) { return sizeof(T) != 2 ? 2 : row ? 3 : 4; }
   Rows<T> rows;
 
-  __device__ void load(const Place& at, Patch<T>& patch) const { patch.load(rows, at); }
+  bool wide() const { return rows.wide; }
+  template <class Place>
+  __device__ void load(const Place& at, Patch<T>& patch) const {
+    patch.load(rows, at);
+  }
+  template <class Place>
   __device__ void next(Place&, Patch<T>&) const {}
+  template <class Place>
   __device__ void store(const Place&, const Patch<T>&) const {}
 };
 
-/// `rows` and `cols` are those of the first patches.
-template <class Source, class Cast, bool kRow, bool kTransposed>
+/// `rows` and `cols` are those of the first patches; kWhole as for Place.
+template <class Source, class Cast, bool kRow, bool kTransposed, bool kWhole, Tiles kTiles>
 __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
     block_kernel(const __grid_constant__ Source source, std::int64_t rows, std::int64_t cols,
                  const __grid_constant__ BlockOperand row,
@@ -462,13 +524,17 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
   __shared__ alignas(16) std::byte own_codes[kOwnCodes ? sizeof(TransposedCodes) : 16];
   auto& codes = *reinterpret_cast<TransposedCodes*>(
       Source::kShared > 0 ? static_cast<void*>(block_memory()) : own_codes);
-  __shared__ alignas(16) std::uint32_t row_parts[kRow ? TileMap<false>::kParts : 4];
-  __shared__ alignas(16) std::uint32_t turned_parts[kTransposed ? TileMap<true>::kParts : 4];
-  Place at = place_of_block < kTransposed && !kRow > (rows, cols);
-  const TileMap<false> row_map(row);
-  const TileMap<true> turned_map(transposed);
-  const bool share_row = kRow && row.factors == nullptr && !row_map.in_warp();
-  const bool share_turned = kTransposed && transposed.factors == nullptr && !turned_map.in_warp();
+  using RowMap = TileMap<false, kTiles>;
+  using TurnedMap = TileMap<true, kTiles>;
+  // Scales of whole rows are found while other warps find those of columns.
+  constexpr bool kRowsEarly = kTiles == Tiles::vectors;
+  __shared__ alignas(16) std::uint32_t row_parts[kRow && !kRowsEarly ? RowMap::kParts : 4];
+  __shared__ alignas(16) std::uint32_t turned_parts[kTransposed ? TurnedMap::kParts : 4];
+  auto at = place_of_block<(kTransposed && !kRow), kWhole>(rows, cols);
+  const RowMap row_map(row);
+  const TurnedMap turned_map(transposed);
+  const bool share_row = kRow && row_map.shared();
+  const bool share_turned = kTransposed && turned_map.shared();
 
   Patch<typename Source::Element> patch;
   source.load(at, patch);
@@ -482,22 +548,25 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
     if (amax != nullptr) raise(amax, patch.amax());
     if (share_row) write_parts(row_map, patch, at, row_parts);
     if (share_turned) write_parts(turned_map, patch, at, turned_parts);
+    RowFactors<kLanesAcross> early;
+    if constexpr (kRowsEarly) early.measure(patch, at);
     if (share_row || share_turned) {
       __syncthreads();
       if (share_row) find_scales(row_map, row, at, row_parts);
       if (share_turned) find_scales(turned_map, transposed, at, turned_parts);
+      if constexpr (kRowsEarly) early.find(row_map, row, at);
       __syncthreads();
     }
-    float factors[kGroup];
+    float row_factors[kGroup], turned_factors[kGroup];
     if constexpr (kTransposed) {
-      find_factors(turned_map, transposed, patch, at, turned_parts, factors);
-      turn_codes<Cast>(transposed, patch, at, factors, codes);
-      patch.forget_results();
+      find_factors(turned_map, transposed, patch, at, turned_parts, turned_factors);
     }
-    if constexpr (kRow) {
-      find_factors(row_map, row, patch, at, row_parts, factors);
-      write_row_codes<Cast>(row, patch, at, factors);
+    if constexpr (kRowsEarly) {
+      early.gather(at.lane, row_factors);
+    } else if constexpr (kRow) {
+      find_factors(row_map, row, patch, at, row_parts, row_factors);
     }
+    encode<Cast, kRow, kTransposed>(row, row_factors, transposed, turned_factors, patch, at, codes);
     if constexpr (kTransposed) {
       __syncthreads();
       write_transposed_codes(transposed, at, codes);
@@ -505,11 +574,28 @@ __global__ void __launch_bounds__(kBlockThreads, Source::blocks(kRow))
   }
 }
 
-/// Runs block_kernel over `shape`, that of the first patches; Cast as by with_cast.
-template <class Cast, bool kRow, bool kTransposed, class Source>
-void launch_blocks(Context& context, const Source& source, const TensorView& shape,
-                   const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
-  constexpr auto kKernel = block_kernel<Source, Cast, kRow, kTransposed>;
+/// Whether whole blocks in both orientations have a kernel without bounds: those of FP8 by the
+/// conversion instruction are most of what a training step quantizes.
+template <class Source, class Cast>
+inline constexpr bool kHasWhole = false;
+template <class Source, Fp8Codec kCodec>
+inline constexpr bool kHasWhole<Source, Fp8Cast<kCodec, false>> =
+    sizeof(typename Source::Element) == sizeof(std::uint16_t);
+
+inline Tiles tiles_of(const BlockOperand& row, const BlockOperand& transposed) {
+  if (row.factors != nullptr || transposed.factors != nullptr) return Tiles::any;
+  const auto are = [&](int short_side) {
+    return row.row_shift == short_side && row.col_shift == 7 && transposed.row_shift == 7 &&
+           transposed.col_shift == short_side;
+  };
+  return are(0) ? Tiles::vectors : are(7) ? Tiles::squares : Tiles::any;
+}
+
+template <class Cast, bool kRow, bool kTransposed, bool kWhole, Tiles kTiles, class Source>
+void launch_block_kernel(Context& context, const Source& source, const TensorView& shape,
+                         const BlockOperand& row, const BlockOperand& transposed,
+                         std::uint32_t* amax) {
+  constexpr auto kKernel = block_kernel<Source, Cast, kRow, kTransposed, kWhole, kTiles>;
   if constexpr (Source::kShared > 0) {
     check(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Source::kShared),
@@ -518,6 +604,28 @@ void launch_blocks(Context& context, const Source& source, const TensorView& sha
   kKernel<<<blocks_of(shape), kBlockThreads, Source::kShared, context.stream()>>>(
       source, shape.rows, shape.cols, row, transposed, amax);
   check_launch("quantize: blocks");
+}
+
+/// Runs block_kernel over `shape`, that of the first patches; Cast as by with_cast.
+template <class Cast, bool kRow, bool kTransposed, class Source>
+void launch_blocks(Context& context, const Source& source, const TensorView& shape,
+                   const BlockOperand& row, const BlockOperand& transposed, std::uint32_t* amax) {
+  const auto launch = [&]<bool kWhole, Tiles kTiles>() {
+    launch_block_kernel<Cast, kRow, kTransposed, kWhole, kTiles>(context, source, shape, row,
+                                                                 transposed, amax);
+  };
+  if constexpr (kRow && kTransposed && kHasWhole<Source, Cast>) {
+    if (shape.rows % kSide == 0 && shape.cols % kSide == 0 && source.wide() &&
+        is_aligned(row, sizeof(uint4)) && is_aligned(transposed, sizeof(uint4))) {
+      const Tiles tiles = tiles_of(row, transposed);
+      if (tiles == Tiles::vectors) return launch.template operator()<true, Tiles::vectors>();
+      if constexpr (Source::kHasSquares) {
+        if (tiles == Tiles::squares) return launch.template operator()<true, Tiles::squares>();
+      }
+      return launch.template operator()<true, Tiles::any>();
+    }
+  }
+  launch.template operator()<false, Tiles::any>();
 }
 
 }  // namespace fp8lab::cuda

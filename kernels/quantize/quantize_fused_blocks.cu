@@ -46,28 +46,36 @@ struct MadeBlocks {
   static constexpr int kSlots = kPatches * kGroup;  ///< of a thread, a row of a patch each
   static constexpr int kShared = kSlots * kBlockThreads * static_cast<int>(sizeof(uint4));
   static_assert(sizeof(Group<Bf16>) == sizeof(uint4));
+  static constexpr bool kHasSquares = false;  ///< which are of weights
   static constexpr int blocks(bool) { return 3; }
 
   Rows<Bf16> inputs[Maker::kInputs];
   Rows<Bf16> result;  ///< its data is null where nobody wants it
-  bool wide;          ///< what is read is
+  bool wide_inputs;
 
+  bool wide() const { return wide_inputs && (result.data == nullptr || result.wide); }
+  template <class Place>
   __device__ void load(const Place& at, Patch<Bf16>& patch) const {
-    const bool whole = wide && at.whole();
-    Inputs next = read(at, 0, whole);
+    const bool whole = at.whole(wide_inputs);
+    Inputs even = read(at, 0, whole), odd = read(at, 1, whole);
 #pragma unroll 1
-    for (int r = 0; r < kGroup; ++r) {
-      const Inputs row = next;
-      if (r + 1 < kGroup) next = read(at, r + 1, whole);
-      make(row, r);
+    for (int r = 0; r < kGroup; r += 2) {
+      const Values first(even);
+      if (r + 2 < kGroup) even = read(at, r + 2, whole);
+      first.make(r);
+      const Values second(odd);
+      if (r + 2 < kGroup) odd = read(at, r + 3, whole);
+      second.make(r + 1);
     }
     load_slots(0, patch);
     __syncthreads();  // the kernel may take the slots
   }
+  template <class Place>
   __device__ void next(Place& at, Patch<Bf16>& patch) const {
     at.move_right(at.cols);
     load_slots(kGroup, patch);
   }
+  template <class Place>
   __device__ void store(const Place& at, const Patch<Bf16>& patch) const {
     if (result.data == nullptr) return;
 #pragma unroll
@@ -75,7 +83,7 @@ struct MadeBlocks {
       const std::int64_t row = at.row0 + at.row + r;
       Bf16 bits[kGroup];
       std::memcpy(bits, patch.row[r].words, sizeof bits);
-      result.store_bits(row, at.col0 + at.col, row < at.rows ? at.count() : 0, bits);
+      result.store_bits(row, at.col0 + at.col, at.count(r), bits);
     }
   }
 
@@ -92,36 +100,42 @@ struct MadeBlocks {
       patch.row[r].load(reinterpret_cast<const Bf16*>(slot(first + r)));
     }
   }
+  template <class Place>
   __device__ Inputs read(const Place& at, int r, bool whole) const {
     const std::int64_t row = at.row0 + at.row + r, col = at.col0 + at.col;
     Inputs result;
-    const int count = row < at.rows ? at.count() : 0;
 #pragma unroll
     for (int i = 0; i < Maker::kInputs; ++i) {
       if (whole) {
         result.groups[i].load(inputs[i].at(row, col));
       } else {
-        result.groups[i].load_some(inputs[i].at(row, col), count);
+        result.groups[i].load_some(inputs[i].at(row, col), at.count(r));
       }
     }
     return result;
   }
-  /// Row `r` of each patch, to its slot.
-  static __device__ void make(const Inputs& inputs, int r) {
-    float in[Maker::kInputs][kGroup], out[kPatches][kGroup];
+  struct Values {
+    float in[Maker::kInputs][kGroup];
+
+    __device__ explicit Values(const Inputs& inputs) {
 #pragma unroll
-    for (int i = 0; i < Maker::kInputs; ++i) {
+      for (int i = 0; i < Maker::kInputs; ++i) {
 #pragma unroll
-      for (int j = 0; j < kGroup; ++j) in[i][j] = inputs.groups[i].value(j);
+        for (int j = 0; j < kGroup; ++j) in[i][j] = inputs.groups[i].value(j);
+      }
     }
-    Maker::make(in, out);
+    /// Row `r` of each patch, to its slot.
+    __device__ void make(int r) const {
+      float out[kPatches][kGroup];
+      Maker::make(in, out);
 #pragma unroll
-    for (int i = 0; i < kPatches; ++i) {
-      Bf16 bits[kGroup];
-      narrow(out[i], bits);
-      std::memcpy(slot(i * kGroup + r), bits, sizeof bits);
+      for (int i = 0; i < kPatches; ++i) {
+        Bf16 bits[kGroup];
+        narrow(out[i], bits);
+        std::memcpy(slot(i * kGroup + r), bits, sizeof bits);
+      }
     }
-  }
+  };
 };
 
 /// True when block_kernel knows the scales of `spec` before other blocks do, and no tile of
@@ -148,12 +162,12 @@ bool produce_both(Context& context, const ops::ProduceQuantize& op,
     return false;
   }
   MadeBlocks<Maker> source{};
-  source.wide = true;
+  source.wide_inputs = true;
   if (result.dtype != DType::bf16) return false;
   for (int i = 0; i < Maker::kInputs; ++i) {
     if (inputs[i].dtype != DType::bf16) return false;
     source.inputs[i] = rows_of<Bf16>(inputs[i]);
-    source.wide = source.wide && source.inputs[i].wide;
+    source.wide_inputs = source.wide_inputs && source.inputs[i].wide;
   }
   if (op.keeps_output) source.result = rows_of<Bf16>(result);
   op.check();

@@ -36,11 +36,14 @@ struct Fp8Cast {
   __device__ explicit Fp8Cast(const BlockOperand&) {}
   __device__ float scaled(float x, float factor) const { return kDivide ? x / factor : x * factor; }
   __device__ std::uint32_t four(float a, float b, float c, float d, std::int64_t) const {
-    return pair(a, b) | pair(c, d) << 16;
+    const std::uint16_t pairs[] = {pair(a, b), pair(c, d)};
+    std::uint32_t codes;
+    std::memcpy(&codes, pairs, sizeof codes);
+    return codes;
   }
 
  private:
-  static __device__ std::uint32_t pair(float low, float high) {
+  static __device__ std::uint16_t pair(float low, float high) {
     return __nv_cvt_float2_to_fp8x2({low, high}, __NV_SATFINITE,
                                     kCodec == Fp8Codec::e4m3 ? __NV_E4M3 : __NV_E5M2);
   }
@@ -315,23 +318,15 @@ __device__ inline float factor_of(const BlockOperand& operand, const numerics::T
 }
 
 /// True when pieces of `bytes` codes lie on their own multiples in every row.
-__device__ inline bool is_aligned(const BlockOperand& operand, int bytes) {
+__host__ __device__ inline bool is_aligned(const BlockOperand& operand, int bytes) {
   return (reinterpret_cast<std::uintptr_t>(operand.codes) |
           static_cast<std::uintptr_t>(operand.stride)) %
              static_cast<unsigned>(bytes) ==
          0;
 }
 
-/// Writes at most `count` of the eight codes of a group at `position` of the source; `wide`: all of
-/// them at once.
-template <class Cast, class T>
-__device__ void write_group(const Cast& cast, const Group<T>& group, float factor, bool wide,
-                            int count, std::int64_t position, std::uint8_t* line) {
-  float x[kGroup];
-#pragma unroll
-  for (int c = 0; c < kGroup; ++c) x[c] = cast.scaled(group.value(c), factor);
-  const uint2 codes{cast.four(x[0], x[1], x[2], x[3], position),
-                    cast.four(x[4], x[5], x[6], x[7], position + 4)};
+/// Writes at most `count` of the eight codes of a group; `wide`: all of them at once.
+__device__ inline void write_codes(uint2 codes, bool wide, int count, std::uint8_t* line) {
   if (wide) {
     *reinterpret_cast<uint2*>(line) = codes;
     return;
@@ -341,6 +336,18 @@ __device__ void write_group(const Cast& cast, const Group<T>& group, float facto
     if (c >= count) break;
     line[c] = static_cast<std::uint8_t>((c < 4 ? codes.x : codes.y) >> c % 4 * 8);
   }
+}
+
+/// Casts and writes a group at `position` of the source, as write_codes.
+template <class Cast, class T>
+__device__ void write_group(const Cast& cast, const Group<T>& group, float factor, bool wide,
+                            int count, std::int64_t position, std::uint8_t* line) {
+  float x[kGroup];
+#pragma unroll
+  for (int c = 0; c < kGroup; ++c) x[c] = cast.scaled(group.value(c), factor);
+  write_codes({cast.four(x[0], x[1], x[2], x[3], position),
+               cast.four(x[4], x[5], x[6], x[7], position + 4)},
+              wide, count, line);
 }
 
 /// Raises *amax to the largest of the values of a block; every thread of it must call. A block
