@@ -26,7 +26,7 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/ops/operand_checks.hpp"
-#include "kernels/pointwise/rows.cuh"
+#include "kernels/pointwise/held_rows.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/quantize/quantize_rows.hpp"
 #include "kernels/quantize/quantize_scales.hpp"

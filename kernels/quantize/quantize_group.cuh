@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "emulation/numerics/philox.hpp"
+#include "kernels/pointwise/group.cuh"
 #include "kernels/pointwise/reciprocal.cuh"
-#include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/quantize/quantize_blocks.hpp"
 #include "kernels/quantize/quantize_scales.hpp"
@@ -167,37 +167,6 @@ void with_cast(const QuantSpec& spec, const Launch& launch) {
     launch.template operator()<NearestCast>();
   }
 }
-
-/// kGroup consecutive elements of a row as loaded.
-template <class T>
-struct Group {
-  static constexpr int kWords = kGroup * sizeof(T) / sizeof(std::uint32_t);
-  std::uint32_t words[kWords];
-
-  /// From a 16-byte boundary.
-  __device__ void load(const T* source) {
-#pragma unroll
-    for (int i = 0; i < kWords; i += 4) {
-      const uint4 part = *reinterpret_cast<const uint4*>(source + i * kGroup / kWords);
-      words[i] = part.x, words[i + 1] = part.y, words[i + 2] = part.z, words[i + 3] = part.w;
-    }
-  }
-  /// At most `count` elements, zeros after them.
-  __device__ void load_some(const T* source, int count) {
-    T values[kGroup];
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) values[i] = i < count ? source[i] : T{};
-    set(values);
-  }
-  __device__ void set(const T (&values)[kGroup]) { std::memcpy(words, values, sizeof words); }
-  __device__ float value(int i) const {
-    if constexpr (sizeof(T) == sizeof(float)) {
-      return numerics::bits_float(words[i]);
-    } else {  // numerics::from_bf16
-      return numerics::bits_float(i % 2 != 0 ? words[i / 2] & 0xFFFF0000u : words[i / 2] << 16);
-    }
-  }
-};
 
 /// Magnitudes of a group as integers in their order, a NaN above infinity: two bf16 ones a word.
 template <class T>

@@ -19,26 +19,11 @@
 //   codes: 8 bytes a group
 #pragma once
 
+#include "kernels/pointwise/held_rows.cuh"
 #include "kernels/quantize/quantize_group.cuh"
 #include "kernels/quantize/quantize_rows.hpp"
 
 namespace fp8lab::cuda {
-
-inline constexpr int kHeldGroups = 4;  ///< of a thread
-inline constexpr int kMostRowThreads = 1024;
-static_assert(kLongestRow == std::int64_t{kMostRowThreads} * kHeldGroups * kGroup);
-
-/// A group of elements of a row, zeros after `left` of them.
-template <class T>
-__device__ Group<T> load_group(const Rows<T>& rows, std::int64_t row, int col, int left) {
-  Group<T> group;
-  if (rows.wide && left >= kGroup) {
-    group.load(rows.at(row, col));
-  } else {
-    group.load_some(rows.at(row, col), left);
-  }
-  return group;
-}
 
 /// Elements as they lie in memory. What row_kernel asks of a source: `load` reads what a group of
 /// its elements is made of, all of a thread's before `begin`, which all threads of a block call for
@@ -58,11 +43,6 @@ struct StoredRows {
     return loaded;
   }
 };
-
-/// Column of group h of a thread: groups lie one width of the block apart.
-__device__ inline int held_col(int h) {
-  return (h * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kGroup;
-}
 
 /// The thread's part of a row.
 template <class T>
@@ -187,15 +167,13 @@ __global__ void __launch_bounds__(kThreads, kThreads == kMostRowThreads ? 1 : So
 template <RowScales kScales, class Cast, class Source>
 void launch_rows(Context& context, const Source& source, std::int64_t rows, std::int64_t cols,
                  const BlockOperand& operand, std::uint32_t* amax, std::size_t shared) {
-  constexpr std::int64_t kColsOfWarp = kWarpSize * kHeldGroups * kGroup;
-  constexpr int kFew = 256;
-  const auto threads = static_cast<unsigned>((cols + kColsOfWarp - 1) / kColsOfWarp * kWarpSize);
+  const unsigned threads = held_row_threads(cols);
   const auto launch = [&](auto kernel) {
     kernel<<<static_cast<unsigned>(rows), threads, shared, context.stream()>>>(
         source, static_cast<int>(cols), operand, amax);
   };
-  if (threads <= kFew) {
-    launch(row_kernel<kScales, Cast, kFew, Source>);
+  if (threads <= kFewRowThreads) {
+    launch(row_kernel<kScales, Cast, kFewRowThreads, Source>);
   } else {
     launch(row_kernel<kScales, Cast, kMostRowThreads, Source>);
   }

@@ -6,9 +6,6 @@
 
 namespace fp8lab::cuda {
 
-/// Columns that the threads of a block can hold.
-inline constexpr std::int64_t kLongestRow = 32768;
-
 /// An operand by has_row_scales, in the orientation of the source, from one reading. The source has
 /// at most kLongestRow columns.
 void quantize_rows(Context& context, const TensorView& source, QuantizedOperand& operand);
