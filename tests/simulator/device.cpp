@@ -93,7 +93,7 @@ struct Thread {
   fiber self, scheduler;
   Stack stack;
   std::uint64_t received[kWarp];
-  std::vector<std::vector<std::function<void()>>> stores;
+  std::vector<std::vector<std::function<void()>>> stores, copies;
   unsigned cluster_generation = 0;  ///< when it arrived at the barrier of the cluster
 };
 
@@ -229,6 +229,7 @@ void Multiprocessor::start(std::size_t threads, std::uint64_t block) {
     thread.place = {index_of(i, grid->shape.block), block_index, grid->shape.block,
                     grid->shape.grid};
     thread.stores.clear();
+    thread.copies.clear();
     warps_[i / kWarp].live |= 1u << i % kWarp;
     if (!thread.self) {
       boost::context::fixedsize_stack allocator(kStackBytes);
@@ -566,6 +567,9 @@ void cluster_wait() { device().cluster_wait(); }
 void copy_later(std::function<void()> copy) { device().copies.push_back(std::move(copy)); }
 std::vector<std::vector<std::function<void()>>>& pending_stores() {
   return device().current->stores;
+}
+std::vector<std::vector<std::function<void()>>>& pending_copies() {
+  return device().current->copies;
 }
 std::vector<std::vector<std::function<void()>>>& pending_products() {
   return device().warpgroups[device().current->number / kWarpgroupThreads].products;

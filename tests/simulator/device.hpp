@@ -92,9 +92,10 @@ void cluster_wait();
 /// Runs `copy` when nothing else in the block can, or when the block ends.
 void copy_later(std::function<void()> copy);
 
-/// What instructions leave pending, in groups of which the last is open: bulk stores of the calling
-/// thread, and products of its warpgroup.
+/// What instructions leave pending, in groups of which the last is open: bulk stores and
+/// asynchronous copies of the calling thread, and products of its warpgroup.
 std::vector<std::vector<std::function<void()>>>& pending_stores();
+std::vector<std::vector<std::function<void()>>>& pending_copies();
 std::vector<std::vector<std::function<void()>>>& pending_products();
 
 }  // namespace fp8lab::simulator

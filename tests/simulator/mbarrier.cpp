@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 #include "tests/simulator/device.hpp"
 
@@ -69,6 +71,14 @@ void for_each_element(const CUtensorMap& map, const Corner& corner, const Visit&
 void check_box(const void* shared) {
   if (shared_address(shared) % 128 != 0) {
     fail("a bulk copy to or from shared memory that is not 128-byte aligned");
+  }
+}
+
+/// Does all groups but the last `pending` and the open one.
+void finish(std::vector<std::vector<std::function<void()>>>& groups, int pending) {
+  while (groups.size() > static_cast<std::size_t>(pending) + 1) {
+    for (const auto& one : groups.front()) one();
+    groups.erase(groups.begin());
   }
 }
 
@@ -173,14 +183,23 @@ void store_box(const void* source, const CUtensorMap& map, Corner corner) {
 }
 
 void store_commit() { pending_stores().emplace_back(); }
+void store_wait(int pending) { finish(pending_stores(), pending); }
 
-/// The last group is the open one.
-void store_wait(int pending) {
-  auto& groups = pending_stores();
-  while (groups.size() > static_cast<std::size_t>(pending) + 1) {
-    for (const auto& store : groups.front()) store();
-    groups.erase(groups.begin());
-  }
+void copy_bytes(void* destination, const void* source, std::size_t bytes) {
+  const bool aligned = (bytes == 4 || bytes == 8 || bytes == 16) &&
+                       reinterpret_cast<std::uintptr_t>(source) % bytes == 0 &&
+                       shared_address(destination) % bytes == 0;
+  if (!aligned) fail("an asynchronous copy that is not of 4, 8 or 16 aligned bytes");
+  std::memset(destination, kSpoilt, bytes);
+  auto& groups = pending_copies();
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back([=] { std::memcpy(destination, source, bytes); });
 }
+void copy_commit() {
+  auto& groups = pending_copies();
+  if (groups.empty()) groups.emplace_back();
+  groups.emplace_back();
+}
+void copy_wait(int pending) { finish(pending_copies(), pending); }
 
 }  // namespace fp8lab::simulator

@@ -1,9 +1,10 @@
-// Barriers in shared memory and the bulk copies that complete on them: PTX ISA 8.x, sections
-// "mbarrier" and "cp.async.bulk".
+// Barriers in shared memory, the bulk copies that complete on them, and copies of single threads:
+// PTX ISA 8.x, sections "mbarrier", "cp.async.bulk" and "cp.async".
 #pragma once
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace fp8lab::simulator {
@@ -45,5 +46,10 @@ void load_bytes(void* destination, const void* source, std::uint64_t* barrier, s
 void store_box(const void* source, const CUtensorMap& map, Corner corner);
 void store_commit();
 void store_wait(int pending);
+
+/// Bytes of global memory into shared memory, when the calling thread waits for them.
+void copy_bytes(void* destination, const void* source, std::size_t bytes);
+void copy_commit();
+void copy_wait(int pending);
 
 }  // namespace fp8lab::simulator

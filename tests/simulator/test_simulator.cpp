@@ -1,4 +1,5 @@
 // What the simulated GPU has to notice: it is worth as much as the errors that it does not hide.
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 #include <catch2/catch.hpp>
 
@@ -118,6 +119,33 @@ TEST_CASE("a bulk copy is not there before its barrier, and zeros lie outside th
   for (const std::uint16_t word : early) CHECK(word == 0xFFFF);
   for (std::size_t i = 0; i < late.size(); ++i) {
     CHECK(late[i] == (i < 5 * 64 ? matrix[i + 64] : 0));
+  }
+}
+
+TEST_CASE("a copy of one thread is not there before the thread waits for its group") {
+  alignas(16) static float source[2 * 32];
+  for (int i = 0; i < 64; ++i) source[i] = static_cast<float>(i);
+  std::vector<float> early(64), between(64), late(64);
+  run_grid("copies", shape(1, 32, 256), [&] {
+    auto* const here = reinterpret_cast<float*>(simulator::shared_memory());
+    const unsigned lane = place().thread.x;
+    const auto read = [&](std::vector<float>& values) {
+      for (const unsigned i : {lane, lane + 32}) values[i] = here[i];
+    };
+    for (const unsigned i : {lane, lane + 32}) {
+      __pipeline_memcpy_async(here + i, source + i, sizeof(float));
+      __pipeline_commit();
+    }
+    read(early);
+    __pipeline_wait_prior(1);
+    read(between);
+    __pipeline_wait_prior(0);
+    read(late);
+  });
+  for (unsigned i = 0; i < 64; ++i) {
+    CHECK(std::isnan(early[i]));
+    CHECK((i < 32 ? between[i] == source[i] : std::isnan(between[i])));
+    CHECK(late[i] == source[i]);
   }
 }
 
