@@ -160,6 +160,14 @@ void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
 
+void CudaBackend::run(const ops::AddRmsNormForward& op) { Backend::run(op); }
+
+void CudaBackend::run(const ops::AddLayerNormForward& op) { Backend::run(op); }
+
+void CudaBackend::run(const ops::RmsNormBackwardAdd& op) { Backend::run(op); }
+
+void CudaBackend::run(const ops::LayerNormBackwardAdd& op) { Backend::run(op); }
+
 void CudaBackend::run(const ops::QuantizeBoth& op) {
   if (!can_quantize_both(op.first.spec, op.second.spec)) return Backend::run(op);
   quantize_both(context_, op);

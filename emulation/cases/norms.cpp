@@ -1,4 +1,7 @@
 // Cases of norms and their gradients.
+#include <string>
+#include <utility>
+
 #include "emulation/cases/case_draw.hpp"
 #include "emulation/cases/list.hpp"
 
@@ -21,6 +24,20 @@ struct HeadsWithin {
   }
   TensorView of(const TensorView& wide) const { return wide.columns(first, heads * dim); }
 };
+
+/// Of the residual stream: any, whole aligned rows, and from the second round on rows as long as
+/// those of models.
+MatrixShape residual_shape(CaseDraw& draw) {
+  if (draw.round() > 0 && draw.one_in(3)) {
+    return {draw.integer(1, 140), 128 * draw.integer(8, 32)};
+  }
+  return draw.one_in(3) ? draw.whole_blocks() : draw.shape();
+}
+
+/// For messages; nobody reads the norm's gradient itself.
+std::string describe_sum(DType dtype, const MatrixShape& s) {
+  return std::string(name_of(dtype)) + " " + describe(s) + ", sum alone";
+}
 
 }  // namespace
 
@@ -113,6 +130,105 @@ void draw_cases<ops::LayerNormBackward>(CaseDraw& draw) {
              [](Backend& b, const Views& t) {
                b.run(ops::LayerNormBackward{t[0], t[1], t[2], t[3], t[4], t[0], t[5], t[6]});
              });
+  }
+}
+
+template <>
+void draw_cases<ops::AddRmsNormForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = residual_shape(draw);
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto output = [&] { return draw.output(dtype, s.rows, s.cols); };
+    const auto weight = [&] { return flat(draw.ordinary(dtype, 1, s.cols)); };
+    const auto moment = [&] { return flat(draw.output(DType::f32, 1, s.rows)); };
+    draw.add("add_rmsnorm_forward", dtype, s,
+             {input(), input(), weight(), output(), output(), moment()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::AddRmsNormForward{t[0], t[1], {t[3], t[2], 1e-6f, t[4], t[5]}});
+             });
+    // The sum in the place of one of the summands.
+    for (std::size_t in_place = 0; in_place < 2; ++in_place) {
+      std::vector<HostTensor> tensors = {input(), input(), weight(), output(), moment()};
+      tensors[in_place].output = true;
+      draw.add("add_rmsnorm_forward", dtype, s, std::move(tensors),
+               [in_place](Backend& b, const Views& t) {
+                 b.run(ops::AddRmsNormForward{t[0], t[1], {t[in_place], t[2], 1e-6f, t[3], t[4]}});
+               });
+    }
+    const HeadsWithin heads(draw, s.rows);
+    const std::int64_t width = heads.shape().cols;
+    draw.add(
+        "add_rmsnorm_forward", dtype, heads.shape(),
+        {heads.draw_wide(draw, dtype, wild), heads.draw_wide(draw, dtype, wild),
+         flat(draw.ordinary(dtype, 1, heads.dim)), draw.output(dtype, s.rows, width),
+         draw.output(dtype, s.rows, width), flat(draw.output(DType::f32, 1, s.rows * heads.heads))},
+        [heads](Backend& b, const Views& t) {
+          b.run(ops::AddRmsNormForward{
+              heads.of(t[0]), heads.of(t[1]), {t[3], t[2], 1e-6f, t[4], t[5]}});
+        });
+  }
+}
+
+template <>
+void draw_cases<ops::RmsNormBackwardAdd>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = residual_shape(draw);
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto weight = [&] { return flat(draw.ordinary(dtype, 1, s.cols)); };
+    const auto moment = [&] { return flat(draw.ordinary(DType::f32, 1, s.rows)); };
+    const auto sum = [&] { return flat(draw.output(DType::f32, 1, s.cols)); };
+    draw.add("rmsnorm_backward_add", describe_sum(dtype, s),
+             {updated(input()), input(), input(), weight(), moment(),
+              draw.output(dtype, s.rows, s.cols), sum()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[6]}, t[0]});
+               b.fill_zero(t[5]);  // dx may hold anything, and is compared
+             });
+    draw.add("rmsnorm_backward_add", describe_sum(dtype, s),
+             {updated(input()), updated(input()), input(), weight(), moment(), sum()},
+             [](Backend& b, const Views& t) {
+               b.run(ops::RmsNormBackwardAdd{{t[1], t[2], t[3], t[4], t[1], t[5]}, t[0]});
+               b.fill_zero(t[1]);
+             });
+  }
+}
+
+template <>
+void draw_cases<ops::AddLayerNormForward>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = residual_shape(draw);
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto parameter = [&] { return flat(draw.ordinary(dtype, 1, s.cols)); };
+    const auto moment = [&] { return flat(draw.output(DType::f32, 1, s.rows)); };
+    draw.add(
+        "add_layernorm_forward", dtype, s,
+        {updated(input()), input(), parameter(), parameter(), draw.output(dtype, s.rows, s.cols),
+         moment(), moment()},
+        [](Backend& b, const Views& t) {
+          b.run(ops::AddLayerNormForward{t[0], t[1], {t[0], t[2], t[3], 1e-5f, t[4], t[5], t[6]}});
+        });
+  }
+}
+
+template <>
+void draw_cases<ops::LayerNormBackwardAdd>(CaseDraw& draw) {
+  for (const DType dtype : kActivationTypes) {
+    const MatrixShape s = residual_shape(draw);
+    const bool wild = draw.one_in(2);
+    const auto input = [&] { return draw.values(dtype, s.rows, s.cols, wild); };
+    const auto moment = [&] { return flat(draw.ordinary(DType::f32, 1, s.rows)); };
+    const auto sum = [&] { return flat(draw.output(DType::f32, 1, s.cols)); };
+    draw.add(
+        "layernorm_backward_add", describe_sum(dtype, s),
+        {updated(input()), updated(input()), input(), flat(draw.ordinary(dtype, 1, s.cols)),
+         moment(), moment(), sum(), sum()},
+        [](Backend& b, const Views& t) {
+          b.run(ops::LayerNormBackwardAdd{{t[1], t[2], t[3], t[4], t[5], t[1], t[6], t[7]}, t[0]});
+          b.fill_zero(t[1]);  // dx may hold anything, and is compared
+        });
   }
 }
 

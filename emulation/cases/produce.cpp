@@ -13,7 +13,7 @@ namespace {
 /// A producer: its tensors, of which number `output` is quantized, and how it is made of them.
 struct Production {
   const char* name;
-  bool is_gradient;  ///< as a rule needed in both orientations
+  bool both;  ///< as a rule in both orientations
   std::vector<HostTensor> tensors;
   std::size_t output;
   std::function<ops::Producer(const Views&)> of;
@@ -23,10 +23,15 @@ struct Production {
 class Productions {
  public:
   Productions(CaseDraw& draw, const MatrixShape& s, DType dtype)
-      : draw_(draw), s_(s), dtype_(dtype), wild_(draw.one_in(4)) {}
+      : draw_(draw),
+        s_(s),
+        dtype_(dtype),
+        wild_(draw.one_in(4)),
+        epsilon_(draw.one_in(4) ? 0.0f : 1e-6f) {}
 
   std::vector<Production> all() {
-    return {rmsnorm(), layernorm(), swiglu(), swiglu_backward(), gelu(), gelu_backward()};
+    return {rmsnorm(), layernorm(),       add_rmsnorm(), add_layernorm(),
+            swiglu(),  swiglu_backward(), gelu(),        gelu_backward()};
   }
 
  private:
@@ -37,11 +42,11 @@ class Productions {
 
   Production rmsnorm() {
     return {"rmsnorm_quantize",
-            false,
+            true,
             {input(s_.cols), parameter(), output(s_.cols), moment()},
             2,
-            [](const Views& t) {
-              return ops::RmsNormForward{t[0], t[1], 1e-6f, t[2], t[3]};
+            [epsilon = epsilon_](const Views& t) {
+              return ops::RmsNormForward{t[0], t[1], epsilon, t[2], t[3]};
             }};
   }
   Production layernorm() {
@@ -52,6 +57,27 @@ class Productions {
             [](const Views& t) {
               return ops::LayerNormForward{t[0], t[1], t[2], 1e-5f, t[3], t[4], t[5]};
             }};
+  }
+  Production add_rmsnorm() {
+    return {
+        "add_rmsnorm_quantize",
+        true,
+        {input(s_.cols), input(s_.cols), parameter(), output(s_.cols), output(s_.cols), moment()},
+        4,
+        [epsilon = epsilon_](const Views& t) {
+          return ops::AddRmsNormForward{t[0], t[1], {t[3], t[2], epsilon, t[4], t[5]}};
+        }};
+  }
+  Production add_layernorm() {
+    return {
+        "add_layernorm_quantize",
+        false,
+        {updated(input(s_.cols)), input(s_.cols), parameter(), parameter(), output(s_.cols),
+         moment(), moment()},
+        4,
+        [](const Views& t) {
+          return ops::AddLayerNormForward{t[0], t[1], {t[0], t[2], t[3], 1e-5f, t[4], t[5], t[6]}};
+        }};
   }
   Production swiglu() {
     return {"swiglu_quantize", false, {input(2 * s_.cols), output(s_.cols)}, 1, [](const Views& t) {
@@ -86,6 +112,7 @@ class Productions {
   MatrixShape s_;
   DType dtype_;
   bool wild_;
+  float epsilon_;  ///< 0: the rstd of a row may be infinite
 };
 
 /// Quantized in one orientation, or in both.
@@ -127,8 +154,8 @@ void draw_cases<ops::ProduceQuantize>(CaseDraw& draw) {
     if (draw.one_in(3)) s = draw.whole_blocks();
     Productions productions(draw, s, draw.activation_type());
     for (const Production& production : productions.all()) {
-      produce(draw, spec, production, production.is_gradient);
-      if (draw.one_in(4)) produce(draw, spec, production, !production.is_gradient);
+      produce(draw, spec, production, production.both);
+      if (draw.one_in(4)) produce(draw, spec, production, !production.both);
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include "emulation/ops/adamw.hpp"
 #include "emulation/ops/add.hpp"
+#include "emulation/ops/add_norm.hpp"
 #include "emulation/ops/argmax.hpp"
 #include "emulation/ops/attention.hpp"
 #include "emulation/ops/bias.hpp"
@@ -78,6 +79,10 @@
 /// Calls X(Name) for every operation that is composed of those above, its for_each_part(). A
 /// backend may do it in one pass over the data, with the bits of the composition.
 #define FP8LAB_FOR_EACH_COMPOSITE(X) \
+  X(AddRmsNormForward)               \
+  X(AddLayerNormForward)             \
+  X(RmsNormBackwardAdd)              \
+  X(LayerNormBackwardAdd)            \
   X(QuantizeBoth)                    \
   X(ProduceQuantize)                 \
   X(Product)

@@ -4,6 +4,7 @@
 #include <optional>
 #include <variant>
 
+#include "emulation/ops/add_norm.hpp"
 #include "emulation/ops/gelu.hpp"
 #include "emulation/ops/layernorm.hpp"
 #include "emulation/ops/quantize.hpp"
@@ -13,8 +14,9 @@
 namespace fp8lab::ops {
 
 /// What can be quantized where it is made.
-using Producer = std::variant<RmsNormForward, LayerNormForward, SwigluForward, SwigluBackward,
-                              GeluForward, GeluBackward>;
+using Producer =
+    std::variant<RmsNormForward, LayerNormForward, AddRmsNormForward, AddLayerNormForward,
+                 SwigluForward, SwigluBackward, GeluForward, GeluBackward>;
 
 inline const TensorView& output_of(const Producer& producer) {
   return std::visit([](const auto& op) -> const TensorView& { return op.output(); }, producer);

@@ -20,6 +20,13 @@ void append(Outputs& outputs, Outputs more) {
   std::move(more.begin(), more.end(), std::back_inserter(outputs));
 }
 
+template <class Op>
+Outputs outputs_of_parts(const Op& op) {
+  Outputs outputs;
+  op.for_each_part([&](const auto& part) { append(outputs, outputs_of(part)); });
+  return outputs;
+}
+
 }  // namespace
 
 Outputs outputs_of(const ops::Copy& op) { return {{"destination", op.destination}}; }
@@ -91,6 +98,14 @@ Outputs outputs_of(const ops::UpdateWeights& op) {
 }
 Outputs outputs_of(const ops::HashTensor& op) { return {{"sum", op.sum}}; }
 
+Outputs outputs_of(const ops::AddRmsNormForward& op) { return outputs_of_parts(op); }
+Outputs outputs_of(const ops::AddLayerNormForward& op) { return outputs_of_parts(op); }
+Outputs outputs_of(const ops::RmsNormBackwardAdd& op) {
+  return {{"dweight", op.norm.dweight}, {"gradient", op.gradient}};
+}
+Outputs outputs_of(const ops::LayerNormBackwardAdd& op) {
+  return {{"dweight", op.norm.dweight}, {"dbias", op.norm.dbias}, {"gradient", op.gradient}};
+}
 Outputs outputs_of(const ops::QuantizeBoth& op) {
   Outputs outputs;
   op.for_each_part([&](const auto& part) {

@@ -16,7 +16,7 @@ struct OperationOutput {
 };
 
 /// In the order in which they are computed. What nobody may read afterwards is not among them
-/// (ProduceQuantize::keeps_output).
+/// (ProduceQuantize::keeps_output, dx of a gradient that is added).
 #define FP8LAB_OPERATION(Name) std::vector<OperationOutput> outputs_of(const ops::Name& op);
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 FP8LAB_FOR_EACH_COMPOSITE(FP8LAB_OPERATION)

@@ -202,11 +202,13 @@ TEST_CASE("produce_quantize is each producer, then quantize of its stored output
   const TensorView x = random(rows, cols, 1), wide = random(rows, 2 * cols, 2);
   const TensorView dout = random(rows, cols, 3), weight = random(1, cols, 4);
   const TensorView bias = random(1, cols, 5), out = empty(DType::bf16, rows, cols);
-  const TensorView dwide = empty(DType::bf16, rows, 2 * cols);
+  const TensorView dwide = empty(DType::bf16, rows, 2 * cols), sum = empty(DType::bf16, rows, cols);
   const TensorView mean = empty(DType::f32, 1, rows), rstd = empty(DType::f32, 1, rows);
   const std::pair<ops::Producer, TensorView> producers[] = {
       {ops::RmsNormForward{x, weight, 1e-5f, out, rstd}, out},
       {ops::LayerNormForward{x, weight, bias, 1e-5f, out, mean, rstd}, out},
+      {ops::AddRmsNormForward{x, dout, {sum, weight, 1e-5f, out, rstd}}, out},
+      {ops::AddLayerNormForward{x, dout, {sum, weight, bias, 1e-5f, out, mean, rstd}}, out},
       {ops::SwigluForward{wide, out}, out},
       {ops::SwigluBackward{wide, dout, dwide}, dwide},
       {ops::GeluForward{x, out}, out},

@@ -1,0 +1,69 @@
+// Norms at the residual stream: of its sum with what a block adds, and their gradient added to that
+// of the stream.
+#pragma once
+
+#include <string_view>
+#include <type_traits>
+
+#include "emulation/ops/add.hpp"
+#include "emulation/ops/layernorm.hpp"
+#include "emulation/ops/rmsnorm.hpp"
+
+namespace fp8lab::ops {
+
+/// norm.x = round(a + b), then the norm of it. a or b may be norm.x.
+template <class Norm>
+struct AddNorm {
+  static constexpr std::string_view kName =
+      std::is_same_v<Norm, RmsNormForward> ? "add_rmsnorm_forward" : "add_layernorm_forward";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
+  TensorView a, b;
+  Norm norm;
+
+  /// Calls visit(op) for each operation that this one stands for, in order.
+  template <class Visit>
+  void for_each_part(const Visit& visit) const {
+    visit(Add{a, b, norm.x});
+    visit(norm);
+  }
+
+  void check() const {
+    for_each_part([](const auto& op) { op.check(); });
+  }
+  /// Elements read and written by the parts.
+  double work() const { return elements(a, b, norm.x) + norm.work(); }
+  /// What is quantized where a quantization follows.
+  const TensorView& output() const { return norm.output(); }
+};
+using AddRmsNormForward = AddNorm<RmsNormForward>;
+using AddLayerNormForward = AddNorm<LayerNormForward>;
+
+/// The norm's gradient, then gradient = round(gradient + norm.dx), with the norm.dx that the norm
+/// stores. Nobody reads norm.dx itself, which may be norm.dy: both may hold anything afterwards.
+template <class NormBackward>
+struct NormBackwardAdd {
+  static constexpr std::string_view kName = std::is_same_v<NormBackward, RmsNormBackward>
+                                                ? "rmsnorm_backward_add"
+                                                : "layernorm_backward_add";
+  static constexpr WorkClass kClass = WorkClass::elementwise;
+
+  NormBackward norm;
+  TensorView gradient;
+
+  /// Calls visit(op) for each operation that this one stands for, in order.
+  template <class Visit>
+  void for_each_part(const Visit& visit) const {
+    visit(norm);
+    visit(Add{gradient, norm.dx, gradient});
+  }
+
+  /// gradient is none of the tensors of the norm.
+  void check() const;
+  /// Elements read and written by the parts.
+  double work() const { return norm.work() + elements(gradient, norm.dx, gradient); }
+};
+using RmsNormBackwardAdd = NormBackwardAdd<RmsNormBackward>;
+using LayerNormBackwardAdd = NormBackwardAdd<LayerNormBackward>;
+
+}  // namespace fp8lab::ops
