@@ -7,6 +7,7 @@
 #include "emulation/ops/gemm_plan.hpp"
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/pointwise/rmsnorm.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
 #include "kernels/runtime/graph.hpp"
@@ -160,11 +161,15 @@ void CudaBackend::repeat(std::unique_ptr<Recorded>& recorded,
 FP8LAB_FOR_EACH_OPERATION(FP8LAB_OPERATION)
 #undef FP8LAB_OPERATION
 
-void CudaBackend::run(const ops::AddRmsNormForward& op) { Backend::run(op); }
+void CudaBackend::run(const ops::AddRmsNormForward& op) {
+  if (!add_rmsnorm(context_, op)) Backend::run(op);
+}
 
 void CudaBackend::run(const ops::AddLayerNormForward& op) { Backend::run(op); }
 
-void CudaBackend::run(const ops::RmsNormBackwardAdd& op) { Backend::run(op); }
+void CudaBackend::run(const ops::RmsNormBackwardAdd& op) {
+  if (!rmsnorm_backward_add(context_, op)) Backend::run(op);
+}
 
 void CudaBackend::run(const ops::LayerNormBackwardAdd& op) { Backend::run(op); }
 

@@ -1,6 +1,11 @@
+#include "kernels/pointwise/rmsnorm.hpp"
+
+#include <cuda_pipeline_primitives.h>
+
 #include <cstdint>
 
 #include "kernels/pointwise/column_sum.cuh"
+#include "kernels/pointwise/rmsnorm_rows.cuh"
 #include "kernels/pointwise/warp_rows.cuh"
 #include "kernels/runtime/operations.hpp"
 
@@ -90,7 +95,45 @@ struct Normalised {
   }
 };
 
-// --- whole rows of bf16 --------------------------------------------------------------------------
+using Bf16 = std::uint16_t;
+
+/// One block a row: the row of y unless !kStores, rstd, and where kAdds the sum.
+template <bool kAdds, bool kStores, int kThreads>
+__global__ void __launch_bounds__(kThreads,
+                                  kThreads == kMostRowThreads ? 1 : NormRows<Bf16, kAdds>::kBlocks)
+    forward_of_rows(const __grid_constant__ NormRows<Bf16, kAdds> source, int cols) {
+  const std::int64_t row = blockIdx.x;
+  typename NormRows<Bf16, kAdds>::Loaded loaded[kHeldGroups];
+#pragma unroll
+  for (int h = 0; h < kHeldGroups; ++h) {
+    loaded[h] = source.load(row, held_col(h), cols - held_col(h));
+  }
+  const float r = source.begin(row, cols, loaded);
+  if constexpr (kStores) {
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) {
+      source.make(row, held_col(h), cols - held_col(h), r, loaded[h]);
+    }
+  }
+}
+
+template <bool kAdds, bool kStores>
+void launch_forward_of_rows(Context& context, const NormRows<Bf16, kAdds>& source,
+                            const TensorView& x) {
+  const unsigned threads = held_row_threads(x.cols);
+  const auto launch = [&](auto kernel) {
+    kernel<<<static_cast<unsigned>(x.rows), threads, source.shared_bytes(x.cols),
+             context.stream()>>>(source, static_cast<int>(x.cols));
+  };
+  if (threads <= kFewRowThreads) {
+    launch(forward_of_rows<kAdds, kStores, kFewRowThreads>);
+  } else {
+    launch(forward_of_rows<kAdds, kStores, kMostRowThreads>);
+  }
+  check_launch("rmsnorm_forward: rows");
+}
+
+// --- gradients of whole rows of bf16 -------------------------------------------------------------
 //
 // A block takes the kColumnSumBlock rows of one partial sum of the weight gradient, some at a time,
 // and a thread the same four columns of each:
@@ -101,13 +144,25 @@ struct Normalised {
 //        barrier                a warp adds those of a row in the order of tree_sum: its k
 //        barrier           --> dx
 
-using Bf16 = std::uint16_t;
 constexpr int kQuad = 4;
 
 struct Quad {
   uint2 words;
 
   __device__ void load(const Bf16* source) { words = *reinterpret_cast<const uint2*>(source); }
+  __device__ void round(const float (&values)[kQuad]) {
+    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values[0], values[1]),
+                                     __floats2bfloat162_rn(values[2], values[3])};
+    std::memcpy(&words, pairs, sizeof words);
+  }
+  __device__ void add(const Quad& other) {
+    float values[kQuad], others[kQuad];
+    widen_to(values);
+    other.widen_to(others);
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) values[i] = values[i] + others[i];
+    round(values);
+  }
   __device__ void widen_to(float (&values)[kQuad]) const {
     const std::uint32_t pairs[2] = {words.x, words.y};
 #pragma unroll
@@ -122,7 +177,8 @@ struct Quad {
 struct RowGradients {
   std::int64_t rows;
   int cols;  ///< a multiple of kQuad, at most numerics::kSumChunk
-  Rows<Bf16> dy, x, dx;
+  Rows<Bf16> dy, x;
+  Rows<Bf16> dx;  ///< where dx goes, or where kAdds the gradient that it is added to
   const float* rstd;
   float* partial;  ///< (blocks, cols), as of column_block_sums
 };
@@ -147,13 +203,13 @@ struct Columns {
     dy += dy_stride;
     x += x_stride;
   }
+  /// Copies what stands `i` rows after the next one that is written.
+  __device__ void copy(int i, Quad& to) const {
+    __pipeline_memcpy_async(&to, dx + i * dx_stride, sizeof(Quad));
+  }
   /// The next row that is written.
-  __device__ void write(const float (&values)[kQuad]) {
-    const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(values[0], values[1]),
-                                     __floats2bfloat162_rn(values[2], values[3])};
-    uint2 words;
-    std::memcpy(&words, pairs, sizeof words);
-    *reinterpret_cast<uint2*>(dx) = words;
+  __device__ void write(const Quad& values) {
+    *reinterpret_cast<uint2*>(dx) = values.words;
     dx += dx_stride;
   }
 };
@@ -166,27 +222,37 @@ struct RowMemory {
 
 /// Takes `count` rows, kRows at a time; kWhole: there are kColumnSumBlock. `sums` are those of the
 /// thread's columns; it has some unless it is one of the last.
-template <int kRows, bool kWhole>
+template <bool kAdds, int kRows, int kThreads, bool kWhole>
 __device__ void take_rows(int cols, int count, bool has_columns, Columns columns,
                           const float (&w)[kQuad], RowMemory<kRows>& memory, float4* products,
                           float (&sums)[kQuad]) {
   static_assert(kColumnSumBlock % kRows == 0);
   const int quad = static_cast<int>(threadIdx.x), quads = cols / kQuad;
   Quad next_dy[kRows], next_x[kRows];
-  const auto read = [&](int row) {
-    if (!has_columns || row >= count) return;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (kWhole || row + i < count) columns.read(next_dy[i], next_x[i]);
-    }
+  // What dx is added to, of the rows that are taken together and of the next ones, for registers
+  // are few: each thread copies and reads its own.
+  Quad* const standing = reinterpret_cast<Quad*>(products + kRows * quads) + quad;
+  const auto slot = [&](int row, int i) -> Quad& {
+    return standing[(row / kRows % 2 * kRows + i) * kThreads];
   };
-  read(0);
+  const auto read = [&](int row, int ahead) {
+    if (has_columns && row < count) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (!kWhole && row + i >= count) break;
+        columns.read(next_dy[i], next_x[i]);
+        if constexpr (kAdds) columns.copy(ahead + i, slot(row, i));
+      }
+    }
+    if constexpr (kAdds) __pipeline_commit();
+  };
+  read(0, 0);
 #pragma unroll 1
   for (int row = 0; row < count; row += kRows) {
     Quad dy[kRows], x[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) dy[i] = next_dy[i], x[i] = next_x[i];
-    read(row + kRows);
+    read(row + kRows, kRows);
     if (has_columns) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -211,6 +277,7 @@ __device__ void take_rows(int cols, int count, bool has_columns, Columns columns
       if (lane_id() == 0) memory.slopes[i] = ((s * r) * r) / static_cast<float>(cols);
     }
     __syncthreads();
+    if constexpr (kAdds) __pipeline_wait_prior(1);
     if (has_columns) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -221,14 +288,17 @@ __device__ void take_rows(int cols, int count, bool has_columns, Columns columns
         x[i].widen_to(values);
 #pragma unroll
         for (int c = 0; c < kQuad; ++c) d[c] = r * ((d[c] * w[c]) - (values[c] * k));
-        columns.write(d);
+        Quad result;
+        result.round(d);
+        if constexpr (kAdds) result.add(slot(row, i));
+        columns.write(result);
       }
     }
   }
 }
 
 /// dx may be dy: a thread overwrites what only it reads, after it has read it.
-template <class W, int kRows, int kThreads>
+template <bool kAdds, class W, int kRows, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_of_rows(const __grid_constant__ RowGradients of, Rows<W> weight) {
   extern __shared__ float4 products[];
@@ -247,54 +317,60 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const Columns columns(of, first, col);
   if (count == kColumnSumBlock) {
-    take_rows<kRows, true>(of.cols, count, has_columns, columns, w, memory, products, sums);
+    take_rows<kAdds, kRows, kThreads, true>(of.cols, count, has_columns, columns, w, memory,
+                                            products, sums);
   } else {
-    take_rows<kRows, false>(of.cols, count, has_columns, columns, w, memory, products, sums);
+    take_rows<kAdds, kRows, kThreads, false>(of.cols, count, has_columns, columns, w, memory,
+                                             products, sums);
   }
   if (!has_columns) return;
   *reinterpret_cast<float4*>(of.partial + std::int64_t{blockIdx.x} * of.cols + col) = {
       sums[0], sums[1], sums[2], sums[3]};
 }
 
-template <class W>
+template <bool kAdds, class W>
 void launch_backward_of_rows(Context& context, const RowGradients& of, const Rows<W>& weight) {
   const unsigned threads =
       static_cast<unsigned>(of.cols / kQuad + kWarpSize - 1) / kWarpSize * kWarpSize;
-  const auto launch = [&](auto kernel, int rows) {
-    const int bytes = rows * of.cols * static_cast<int>(sizeof(float));
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+  const auto launch = [&]<int kRows, int kThreads>() {
+    constexpr auto kKernel = backward_of_rows<kAdds, W, kRows, kThreads>;
+    const int bytes = kRows * of.cols * static_cast<int>(sizeof(float)) +
+                      (kAdds ? 2 * kRows * kThreads * static_cast<int>(sizeof(Quad)) : 0);
+    check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "rmsnorm_backward: shared memory");
-    kernel<<<static_cast<unsigned>(column_sum_blocks(of.rows)), threads,
-             static_cast<unsigned>(bytes), context.stream()>>>(of, weight);
+    kKernel<<<static_cast<unsigned>(column_sum_blocks(of.rows)), threads,
+              static_cast<unsigned>(bytes), context.stream()>>>(of, weight);
     check_launch("rmsnorm_backward: rows");
   };
-  constexpr unsigned kFew = 512, kMany = 1024;
+  constexpr int kFew = 512, kMany = 1024;
   static_assert(kMany * kQuad == numerics::kSumChunk);
   if (threads <= kFew) {
-    launch(backward_of_rows<W, 8, kFew>, 8);
+    launch.template operator()<8, kFew>();
   } else {
-    launch(backward_of_rows<W, 4, kMany>, 4);
+    launch.template operator()<4, kMany>();
   }
 }
 
-/// True for what backward_of_rows takes.
-bool has_whole_rows(const ops::RmsNormBackward& op) {
+/// True for what backward_of_rows takes, with its result in `dx`.
+bool has_whole_rows(const ops::RmsNormBackward& op, const TensorView& dx) {
   const auto is_wide = [](const TensorView& view) {
     return view.dtype == DType::bf16 && rows_of<Bf16>(view).wide;
   };
   return op.weight.cols == op.x.cols && op.x.size() > 0 && op.x.cols % kQuad == 0 &&
-         op.x.cols <= numerics::kSumChunk && is_wide(op.dy) && is_wide(op.x) && is_wide(op.dx);
+         op.x.cols <= numerics::kSumChunk && is_wide(op.dy) && is_wide(op.x) && is_wide(dx);
 }
 
-void backward_by_rows(Context& context, const ops::RmsNormBackward& op) {
+template <bool kAdds>
+void backward_by_rows(Context& context, const ops::RmsNormBackward& op, const TensorView& dx) {
   const RowGradients of{op.x.rows,
                         static_cast<int>(op.x.cols),
                         rows_of<Bf16>(op.dy),
                         rows_of<Bf16>(op.x),
-                        rows_of<Bf16>(op.dx),
+                        rows_of<Bf16>(dx),
                         op.rstd.row<float>(0),
                         column_sum_workspace(context, op.x.rows, op.x.cols)};
-  with_rows([&](const auto& weight) { launch_backward_of_rows(context, of, weight); }, op.weight);
+  with_rows([&](const auto& weight) { launch_backward_of_rows<kAdds>(context, of, weight); },
+            op.weight);
   add_block_sums(context, of.partial, column_sum_blocks(of.rows), op.dweight);
 }
 
@@ -302,6 +378,9 @@ void backward_by_rows(Context& context, const ops::RmsNormBackward& op) {
 
 void run(Context& context, const ops::RmsNormForward& op) {
   op.check();
+  if (has_held_rows<Bf16>(op)) {
+    return launch_forward_of_rows<false, true>(context, NormRows<Bf16, false>(op), op.x);
+  }
   if (op.x.rows == 0) return;
   const NormHeads heads = NormHeads::of(op.x, op.weight);
   const std::int64_t count = op.x.rows * heads.count;
@@ -315,9 +394,38 @@ void run(Context& context, const ops::RmsNormForward& op) {
       op.x, op.weight, op.y);
 }
 
+bool add_rmsnorm(Context& context, const ops::AddRmsNormForward& op) {
+  if (!has_held_rows<Bf16>(op)) return false;
+  op.check();
+  launch_forward_of_rows<true, true>(context, NormRows<Bf16, true>(op), op.norm.x);
+  return true;
+}
+
+bool find_rstd(Context& context, const ops::RmsNormForward& op) {
+  if (!has_held_rows<Bf16>(op)) return false;
+  op.check();
+  launch_forward_of_rows<false, false>(context, NormRows<Bf16, false>(op), op.x);
+  return true;
+}
+
+bool find_rstd(Context& context, const ops::AddRmsNormForward& op) {
+  if (!has_held_rows<Bf16>(op)) return false;
+  op.check();
+  launch_forward_of_rows<true, false>(context, NormRows<Bf16, true>(op), op.norm.x);
+  return true;
+}
+
+bool rmsnorm_backward_add(Context& context, const ops::RmsNormBackwardAdd& op) {
+  // dx, which is rounded but not stored, has the type of the sum.
+  if (op.norm.dx.dtype != DType::bf16 || !has_whole_rows(op.norm, op.gradient)) return false;
+  op.check();
+  backward_by_rows<true>(context, op.norm, op.gradient);
+  return true;
+}
+
 void run(Context& context, const ops::RmsNormBackward& op) {
   op.check();
-  if (has_whole_rows(op)) return backward_by_rows(context, op);
+  if (has_whole_rows(op, op.dx)) return backward_by_rows<false>(context, op, op.dx);
   const float* r = op.rstd.row<float>(0);
   const NormHeads heads = NormHeads::of(op.x, op.weight);
   const std::int64_t count = op.x.rows * heads.count;

@@ -71,12 +71,13 @@ struct Place {
   __device__ bool whole(bool wide) const {
     return kWhole || (wide && row0 + kSide <= rows && col0 + kSide <= cols);
   }
-  /// Columns of the thread's row `r` inside the source.
-  __device__ int count(int r) const {
+  /// Columns of the thread inside the source.
+  __device__ int count() const {
     if (kWhole) return kGroup;
-    if (row0 + row + r >= rows) return 0;
     return static_cast<int>(max(std::int64_t{0}, min(cols - col0 - col, std::int64_t{kGroup})));
   }
+  /// Those of its row `r`.
+  __device__ int count(int r) const { return kWhole || row0 + row + r < rows ? count() : 0; }
   /// Of element (r, c) of the thread's in a source that does not move_right.
   __device__ std::int64_t position(int r, int c) const {
     return (row0 + row + r) * cols + col0 + col + c;

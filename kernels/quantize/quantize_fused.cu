@@ -2,6 +2,7 @@
 
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/pointwise/activations.cuh"
+#include "kernels/pointwise/rmsnorm_rows.cuh"
 #include "kernels/quantize/quantize_rows.cuh"
 #include "kernels/quantize/quantize_scales.hpp"
 
@@ -9,59 +10,6 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-constexpr std::size_t kMostShared = 40960;  ///< bytes of a row that a norm keeps
-
-/// Source of row_kernel: the RMS norm of rows, which is stored. Dynamic shared memory holds a row.
-template <class T>
-struct NormRows {
-  using Element = T;
-  using Loaded = Group<T>;
-  static constexpr int kBlocks = sizeof(T) == 2 ? 4 : 3;
-  Rows<T> x, weight, y;
-  float epsilon;
-  float* rstd;
-
-  __device__ Loaded load(std::int64_t row, int col, int left) const {
-    return load_group(x, row, col, left);
-  }
-  __device__ float begin(std::int64_t row, int cols, const Loaded (&loaded)[kHeldGroups]) const {
-    extern __shared__ uint4 elements[];
-    auto* const own = reinterpret_cast<T*>(elements);
-#pragma unroll
-    for (int h = 0; h < kHeldGroups; ++h) {
-      if (held_col(h) < cols) std::memcpy(own + held_col(h), loaded[h].words, sizeof(Loaded));
-    }
-    __syncthreads();
-    const float squares = block_tree_sum(cols, [own](std::int64_t c) {
-      const float value = widen(own[c]);
-      return value * value;
-    });
-    const float mean = squares / static_cast<float>(cols);
-    const float r = 1.0f / __fsqrt_rn(mean + epsilon);
-    if (threadIdx.x == 0) rstd[row] = numerics::canonical_nan(r);
-    return r;
-  }
-  __device__ Group<T> make(std::int64_t row, int col, int left, float r,
-                           const Loaded& loaded) const {
-    T bits[kGroup] = {};
-    if (left > 0) {
-      const int count = min(left, kGroup);
-      float values[kGroup];
-      const Group<T> w = load_group(weight, 0, col, left);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) values[i] = (loaded.value(i) * r) * w.value(i);
-      narrow(values, bits);
-      if (left < kGroup) {
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) bits[i] = i < count ? bits[i] : T{};
-      }
-      y.store_bits(row, col, count, bits);
-    }
-    Group<T> made;
-    made.set(bits);
-    return made;
-  }
-};
 
 /// Source of row_kernel: SwiGLU, which is stored.
 template <class T>
@@ -139,21 +87,25 @@ void with_type(const TensorView& view, const Launch& launch) {
 }
 
 bool can_quantize(const ops::RmsNormForward& norm, const QuantSpec& spec) {
-  const TensorView& y = norm.y;
-  const bool one_type = has_row_type(y) && norm.x.dtype == y.dtype && norm.weight.dtype == y.dtype;
-  const auto bytes = static_cast<std::size_t>(y.cols) * size_of(y.dtype);
-  return norm.weight.cols == norm.x.cols && one_type && bytes <= kMostShared &&
+  return (has_held_rows<std::uint16_t>(norm) || has_held_rows<float>(norm)) &&
          has_row_local_scales(spec);
 }
 
 void produce(Context& context, const ops::RmsNormForward& norm, const ops::ProduceQuantize& op) {
-  const TensorView& x = norm.x;
   with_type(norm.y, [&]<class T>(T) {
-    const NormRows<T> source{rows_of<T>(x), rows_of<T>(norm.weight), rows_of<T>(norm.y),
-                             norm.epsilon, norm.rstd.row<float>(0)};
-    const auto groups = static_cast<std::size_t>((x.cols + kGroup - 1) / kGroup);
-    launch_source(context, source, norm.y, groups * kGroup * sizeof(T), op.state, op.first);
+    const NormRows<T, false> source(norm);
+    launch_source(context, source, norm.y, source.shared_bytes(norm.y.cols), op.state, op.first);
   });
+}
+
+bool can_quantize(const ops::AddRmsNormForward& norm, const QuantSpec& spec) {
+  return has_held_rows<std::uint16_t>(norm) && has_row_local_scales(spec);
+}
+
+void produce(Context& context, const ops::AddRmsNormForward& op, const ops::ProduceQuantize& both) {
+  const NormRows<std::uint16_t, true> source(op);
+  const TensorView& y = op.output();
+  launch_source(context, source, y, source.shared_bytes(y.cols), both.state, both.first);
 }
 
 bool can_quantize(const ops::SwigluForward& swiglu, const QuantSpec& spec) {
@@ -187,6 +139,9 @@ bool try_to_produce(Context& context, const Producer& producer, const ops::Produ
 bool produce_quantize(Context& context, const ops::ProduceQuantize& op) {
   if (op.second != nullptr) return produce_quantize_both(context, op);
   if (const auto* const norm = std::get_if<ops::RmsNormForward>(&op.producer)) {
+    return try_to_produce(context, *norm, op);
+  }
+  if (const auto* const norm = std::get_if<ops::AddRmsNormForward>(&op.producer)) {
     return try_to_produce(context, *norm, op);
   }
   if (const auto* const swiglu = std::get_if<ops::SwigluForward>(&op.producer)) {

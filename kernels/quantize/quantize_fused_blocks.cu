@@ -1,4 +1,5 @@
 #include "kernels/pointwise/activations.cuh"
+#include "kernels/pointwise/rmsnorm.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_blocks.cuh"
 #include "kernels/quantize/quantize_fused.hpp"
@@ -138,6 +139,51 @@ struct MadeBlocks {
   };
 };
 
+/// Source of block_kernel: the RMS norm of bf16 rows whose rstd is known. Nobody wants it itself.
+struct NormBlocks {
+  using Element = Bf16;
+  static constexpr int kPatches = 1;
+  static constexpr int kShared = 0;
+  static constexpr bool kHasSquares = false;
+  static constexpr int blocks(bool) { return 3; }
+
+  Rows<Bf16> x, weight;
+  const float* rstd;
+
+  bool wide() const { return x.wide && weight.wide; }
+  template <class Place>
+  __device__ void load(const Place& at, Patch<Bf16>& patch) const {
+    patch.load(x, at);
+    const std::int64_t row = at.row0 + at.row, col = at.col0 + at.col;
+    Group<Bf16> w;
+    if (at.whole(weight.wide)) {
+      w.load(weight.at(0, col));
+    } else {
+      w.load_some(weight.at(0, col), at.count());
+    }
+    float r[kGroup];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) r[i] = at.count(i) > 0 ? rstd[row + i] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      const int count = at.count(i);
+      float values[kGroup];
+      Bf16 bits[kGroup];
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) values[j] = (patch.row[i].value(j) * r[i]) * w.value(j);
+      narrow(values, bits);
+      // Zeros outside the source, whose product with rstd may be NaN.
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) bits[j] = j < count ? bits[j] : Bf16{};
+      patch.row[i].set(bits);
+    }
+  }
+  template <class Place>
+  __device__ void next(Place&, Patch<Bf16>&) const {}
+  template <class Place>
+  __device__ void store(const Place&, const Patch<Bf16>&) const {}
+};
+
 /// True when block_kernel knows the scales of `spec` before other blocks do, and no tile of
 /// `tile_cols` columns of the source reaches from one patch of `width` columns into the next.
 bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int patches) {
@@ -147,30 +193,11 @@ bool fits(const QuantSpec& spec, std::int64_t tile_cols, std::int64_t width, int
          (patches == 1 || width % tile_cols == 0);
 }
 
-/// ops::ProduceQuantize of `result`, which Maker makes of `inputs`; false where nothing was done.
-template <class Maker>
-bool produce_both(Context& context, const ops::ProduceQuantize& op,
-                  const TensorView (&inputs)[Maker::kInputs], const TensorView& result) {
+/// Quantizes what `source` makes, whose first patches have the shape of `shape`.
+template <class Source>
+void quantize_made(Context& context, const ops::ProduceQuantize& op, const Source& source,
+                   const TensorView& shape) {
   const QuantizedOperand &first = op.first, &second = *op.second;
-  const TensorView& shape = inputs[0];
-  const std::int64_t width = shape.cols;
-  constexpr int kPatches = Maker::kResults;
-  if (shape.size() == 0 || (kPatches > 1 && width % kGroup != 0) ||
-      !can_quantize_both(first.spec, second.spec) ||
-      !fits(first.spec, first.spec.tile.cols, width, kPatches) ||
-      !fits(second.spec, second.spec.tile.rows, width, kPatches)) {
-    return false;
-  }
-  MadeBlocks<Maker> source{};
-  source.wide_inputs = true;
-  if (result.dtype != DType::bf16) return false;
-  for (int i = 0; i < Maker::kInputs; ++i) {
-    if (inputs[i].dtype != DType::bf16) return false;
-    source.inputs[i] = rows_of<Bf16>(inputs[i]);
-    source.wide_inputs = source.wide_inputs && source.inputs[i].wide;
-  }
-  if (op.keeps_output) source.result = rows_of<Bf16>(result);
-  op.check();
   auto* const factors = static_cast<float*>(context.workspace(kAlignment));
   const auto block = [&](const QuantizedOperand& operand, bool transpose, float* factor) {
     if (has_block_tiles(operand.spec)) return block_tiles(operand, transpose);
@@ -184,6 +211,50 @@ bool produce_both(Context& context, const ops::ProduceQuantize& op,
     launch_blocks<Cast, true, true>(context, source, shape, row, transposed,
                                     delayed ? amax_of(op.state) : nullptr);
   });
+}
+
+/// True when the specs fit patches of `width` columns.
+bool fit(const ops::ProduceQuantize& op, std::int64_t width, int patches) {
+  const QuantSpec &first = op.first.spec, &second = op.second->spec;
+  return can_quantize_both(first, second) && fits(first, first.tile.cols, width, patches) &&
+         fits(second, second.tile.rows, width, patches);
+}
+
+/// ops::ProduceQuantize of `result`, which Maker makes of `inputs`; false where nothing was done.
+template <class Maker>
+bool produce_both(Context& context, const ops::ProduceQuantize& op,
+                  const TensorView (&inputs)[Maker::kInputs], const TensorView& result) {
+  const TensorView& shape = inputs[0];
+  constexpr int kPatches = Maker::kResults;
+  if (shape.size() == 0 || (kPatches > 1 && shape.cols % kGroup != 0) ||
+      result.dtype != DType::bf16 || !fit(op, shape.cols, kPatches)) {
+    return false;
+  }
+  MadeBlocks<Maker> source{};
+  source.wide_inputs = true;
+  for (int i = 0; i < Maker::kInputs; ++i) {
+    if (inputs[i].dtype != DType::bf16) return false;
+    source.inputs[i] = rows_of<Bf16>(inputs[i]);
+    source.wide_inputs = source.wide_inputs && source.inputs[i].wide;
+  }
+  if (op.keeps_output) source.result = rows_of<Bf16>(result);
+  op.check();
+  quantize_made(context, op, source, shape);
+  return true;
+}
+
+/// The same of a norm of x, which `producer` is, of a sum or not.
+template <class Norm>
+bool produce_norm(Context& context, const ops::ProduceQuantize& op, const Norm& producer,
+                  const ops::RmsNormForward& norm) {
+  // A norm that is kept is written once and read once either way.
+  if (op.keeps_output || !fit(op, norm.x.cols, 1)) return false;
+  op.check();
+  if (!find_rstd(context, producer)) return false;
+  quantize_made(
+      context, op,
+      NormBlocks{rows_of<Bf16>(norm.x), rows_of<Bf16>(norm.weight), norm.rstd.row<float>(0)},
+      norm.x);
   return true;
 }
 
@@ -210,9 +281,16 @@ bool produce(Context& context, const ops::GeluBackward& gelu, const ops::Produce
   return produce_both<GeluGradient>(context, op, {gelu.x, gelu.dout}, gelu.dx);
 }
 
-/// Norms take all of a row before they make any of it.
-template <class Norm>
-bool produce(Context&, const Norm&, const ops::ProduceQuantize&) {
+bool produce(Context& context, const ops::RmsNormForward& norm, const ops::ProduceQuantize& op) {
+  return produce_norm(context, op, norm, norm);
+}
+
+bool produce(Context& context, const ops::AddRmsNormForward& norm, const ops::ProduceQuantize& op) {
+  return produce_norm(context, op, norm, norm.norm);
+}
+
+template <class LayerNorm>
+bool produce(Context&, const LayerNorm&, const ops::ProduceQuantize&) {
   return false;
 }
 

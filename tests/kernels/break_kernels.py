@@ -395,6 +395,71 @@ BREAKAGES = (
         ("quantize/quantize_fused_blocks.cu",),
     ),
     Breakage(
+        "sum_cut",
+        "the sum in front of RMSNorm is cut to bf16 where it has to be rounded",
+        "pointwise/rmsnorm_rows.cuh",
+        "    narrow(values, bits);\n    x.store_bits",
+        "    for (int i = 0; i < kGroup; ++i) {\n"
+        "      bits[i] = static_cast<T>(numerics::float_bits(values[i]) >> 16);\n"
+        "    }\n"
+        "    x.store_bits",
+        ("pointwise/rmsnorm.cu",),
+    ),
+    Breakage(
+        "norm_of_summand",
+        "RMSNorm of a sum stores the sum and goes on with the first summand",
+        "pointwise/rmsnorm_rows.cuh",
+        "    loaded.x().set(bits);\n",
+        "",
+        ("pointwise/rmsnorm.cu", "quantize/quantize_fused.cu"),
+    ),
+    Breakage(
+        "unrounded_dx",
+        "RMSNorm's gradient is added before it has been rounded to bf16",
+        "pointwise/rmsnorm.cu",
+        "        result.round(d);\n",
+        "        if constexpr (kAdds) {\n"
+        "          float before[kQuad];\n"
+        "          slot(row, i).widen_to(before);\n"
+        "          for (int c = 0; c < kQuad; ++c) d[c] = d[c] + before[c];\n"
+        "          slot(row, i).words = {};\n"
+        "        }\n"
+        "        result.round(d);\n",
+        ("pointwise/rmsnorm.cu",),
+    ),
+    Breakage(
+        "copied_rows",
+        "the rows that RMSNorm's gradient is added to are read before they are there",
+        "pointwise/rmsnorm.cu",
+        "__pipeline_wait_prior(1)",
+        "__pipeline_wait_prior(2)",
+        ("pointwise/rmsnorm.cu",),
+    ),
+    Breakage(
+        "rstd_of_row",
+        "codes of RMSNorm in both orientations take the rstd of the row before",
+        "quantize/quantize_fused_blocks.cu",
+        "rstd[row + i]",
+        "rstd[max(row + i - 1, std::int64_t{0})]",
+        ("quantize/quantize_fused_blocks.cu",),
+    ),
+    Breakage(
+        "weight_of_block",
+        "codes of RMSNorm in both orientations take the weights of the first columns",
+        "quantize/quantize_fused_blocks.cu",
+        "w.load(weight.at(0, col));",
+        "w.load(weight.at(0, at.col));",
+        ("quantize/quantize_fused_blocks.cu",),
+    ),
+    Breakage(
+        "rounded_norm",
+        "codes of RMSNorm in both orientations round x * rstd to bf16 first",
+        "quantize/quantize_fused_blocks.cu",
+        "values[j] = (patch.row[i].value(j) * r[i]) * w.value(j);",
+        "values[j] = widen(narrow<Bf16>(patch.row[i].value(j) * r[i])) * w.value(j);",
+        ("quantize/quantize_fused_blocks.cu",),
+    ),
+    Breakage(
         "two_levels",
         "scales of two levels keep the tensor's factor",
         "quantize/quantize_group.cuh",

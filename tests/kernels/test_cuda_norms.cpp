@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "emulation/cpu/operations.hpp"
+#include "kernels/pointwise/rmsnorm.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_cases.hpp"
 
@@ -47,6 +48,67 @@ TEST_CASE("cuda rmsnorm") {
     backward(dx);
     backward(dy);
   });
+}
+
+TEST_CASE("cuda rmsnorm of a sum, and its gradient added to another") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  int fused = 0;
+  for_all([&](Shape s, DType type, DType other, Layout layout, std::uint32_t seed) {
+    const Fill fill = seed % 20 == 1 ? Fill::difficult : Fill::ordinary;
+    const auto on_host = [](const auto& op) {
+      op.for_each_part([](const auto& part) { cpu::run(part); });
+    };
+    // Where there is no kernel, its parts: their tensors have the same bytes.
+    const auto on_device = [&](const auto& op, bool done) {
+      if (done) ++fused;
+      if (!done) op.for_each_part([&](const auto& part) { cuda::run(*context, part); });
+    };
+    Twin a(type, s.rows, s.cols, fill, seed, layout), b(other, s.rows, s.cols, fill, seed + 1);
+    Twin weight(other, 1, s.cols, fill, seed + 2, {0, layout.offset});
+    Twin sum(type, s.rows, s.cols, Fill::any_bits, seed + 3, layout);
+    Twin y(type, s.rows, s.cols, Fill::any_bits, seed + 4);
+    Twin rstd(DType::f32, 1, s.rows, Fill::any_bits, seed + 5);
+    const auto of_device = [&](Twin& x) {
+      return ops::AddRmsNormForward{
+          a.device(), b.device(), {x.device(), weight.device(), 1e-6f, y.device(), rstd.device()}};
+    };
+    const auto of_host = [&](Twin& x) {
+      return ops::AddRmsNormForward{
+          a.host(), b.host(), {x.host(), weight.host(), 1e-6f, y.host(), rstd.host()}};
+    };
+    const auto forward = [&](Twin& x) {
+      compare(
+          *context,
+          {{"a", &a}, {"b", &b}, {"weight", &weight}, {"sum", &x}, {"y", &y}, {"rstd", &rstd}},
+          [&] { on_host(of_host(x)); },
+          [&] { on_device(of_device(x), cuda::add_rmsnorm(*context, of_device(x))); });
+    };
+    forward(sum);
+    compare(
+        *context, {{"sum", &sum}, {"rstd", &rstd}}, [&] { on_host(of_host(sum)); },
+        [&] { on_device(of_device(sum), cuda::find_rstd(*context, of_device(sum))); });
+    forward(a);
+    Twin dy(type, s.rows, s.cols, fill, seed + 6, layout);
+    Twin dx(type, s.rows, s.cols, Fill::any_bits, seed + 7, layout);
+    Twin gradient(other, s.rows, s.cols, fill, seed + 8, layout);
+    Twin dweight(DType::f32, 1, s.cols, fill, seed + 9);
+    compare(
+        *context,
+        {{"dy", &dy}, {"x", &sum}, {"rstd", &rstd}, {"gradient", &gradient}, {"dweight", &dweight}},
+        [&] {
+          on_host(ops::RmsNormBackwardAdd{
+              {dy.host(), sum.host(), weight.host(), rstd.host(), dx.host(), dweight.host()},
+              gradient.host()});
+        },
+        [&] {
+          const ops::RmsNormBackwardAdd op{{dy.device(), sum.device(), weight.device(),
+                                            rstd.device(), dx.device(), dweight.device()},
+                                           gradient.device()};
+          on_device(op, cuda::rmsnorm_backward_add(*context, op));
+        });
+  });
+  CHECK(fused > 0);
 }
 
 TEST_CASE("cuda rmsnorm of rows without elements") {

@@ -1,0 +1,135 @@
+// RMS norms of rows that a block holds in registers (held_rows.cuh): each element is read once, and
+// those of a sum are added on the way.
+//
+//   x, or a and b  --> registers
+//        |  kAdds: round(a + b), to memory and in the place of a
+//        +--> dynamic shared memory: a warp for each 4096 adds the squares in the order of tree_sum
+//        |         barrier: rstd
+//        v
+//   (x * rstd) * weight
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "emulation/ops/add_norm.hpp"
+#include "kernels/pointwise/held_rows.cuh"
+#include "kernels/pointwise/tree_sum.cuh"
+
+namespace fp8lab::cuda {
+
+/// The norm of rows of T, of x or where kAdds of a sum. Also a source of row_kernel.
+template <class T, bool kAdds>
+struct NormRows {
+  using Element = T;
+  struct Loaded {
+    Group<T> summands[kAdds ? 2 : 1];
+    __device__ Group<T>& x() { return summands[0]; }
+  };
+  static constexpr int kBlocks = sizeof(T) == 2 ? 4 : 3;
+
+  Rows<T> summands[kAdds ? 2 : 1];
+  Rows<T> x;  ///< where the sum goes
+  Rows<T> weight, y;
+  float epsilon;
+  float* rstd;
+
+  explicit NormRows(const ops::RmsNormForward& norm)
+      : x(rows_of<T>(norm.x)),
+        weight(rows_of<T>(norm.weight)),
+        y(rows_of<T>(norm.y)),
+        epsilon(norm.epsilon),
+        rstd(norm.rstd.row<float>(0)) {
+    summands[0] = x;
+  }
+  explicit NormRows(const ops::AddRmsNormForward& op) : NormRows(op.norm) {
+    summands[0] = rows_of<T>(op.a);
+    summands[1] = rows_of<T>(op.b);
+  }
+  /// Bytes of dynamic shared memory.
+  static std::size_t shared_bytes(std::int64_t cols) {
+    return static_cast<std::size_t>((cols + kGroup - 1) / kGroup * kGroup) * sizeof(T);
+  }
+
+  __device__ Loaded load(std::int64_t row, int col, int left) const {
+    Loaded loaded;
+#pragma unroll
+    for (int i = 0; i < (kAdds ? 2 : 1); ++i) {
+      loaded.summands[i] = load_group(summands[i], row, col, left);
+    }
+    return loaded;
+  }
+  /// The row's rstd, which is written, and x in the place of its summands.
+  __device__ float begin(std::int64_t row, int cols, Loaded (&loaded)[kHeldGroups]) const {
+    extern __shared__ uint4 elements[];
+    auto* const own = reinterpret_cast<T*>(elements);
+#pragma unroll
+    for (int h = 0; h < kHeldGroups; ++h) {
+      const int col = held_col(h);
+      if (col >= cols) continue;
+      if constexpr (kAdds) add(row, col, cols - col, loaded[h]);
+      std::memcpy(own + col, loaded[h].x().words, sizeof(Group<T>));
+    }
+    __syncthreads();
+    const float squares = block_tree_sum(cols, [own](std::int64_t c) {
+      const float value = widen(own[c]);
+      return value * value;
+    });
+    const float mean = squares / static_cast<float>(cols);
+    const float r = 1.0f / __fsqrt_rn(mean + epsilon);
+    if (threadIdx.x == 0) rstd[row] = numerics::canonical_nan(r);
+    return r;
+  }
+  /// A group of y, which is written, zeros after `left` of its elements.
+  __device__ Group<T> make(std::int64_t row, int col, int left, float r, Loaded& loaded) const {
+    T bits[kGroup] = {};
+    if (left > 0) {
+      const int count = min(left, kGroup);
+      float values[kGroup];
+      const Group<T> w = load_group(weight, 0, col, left);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) values[i] = (loaded.x().value(i) * r) * w.value(i);
+      narrow(values, bits);
+      if (left < kGroup) {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) bits[i] = i < count ? bits[i] : T{};
+      }
+      y.store_bits(row, col, count, bits);
+    }
+    Group<T> made;
+    made.set(bits);
+    return made;
+  }
+
+ private:
+  __device__ void add(std::int64_t row, int col, int left, Loaded& loaded) const {
+    float values[kGroup];
+    T bits[kGroup];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      values[i] = loaded.summands[0].value(i) + loaded.summands[kAdds ? 1 : 0].value(i);
+    }
+    narrow(values, bits);
+    x.store_bits(row, col, min(left, kGroup), bits);
+    loaded.x().set(bits);
+  }
+};
+
+/// True where NormRows<T, false> takes `norm`: whole rows of T that a block holds.
+template <class T>
+bool has_held_rows(const ops::RmsNormForward& norm) {
+  constexpr std::size_t kMostShared = 40960;
+  const DType type = sizeof(T) == 2 ? DType::bf16 : DType::f32;
+  return norm.x.dtype == type && norm.y.dtype == type && norm.weight.dtype == type &&
+         norm.x.size() > 0 && norm.weight.cols == norm.x.cols && norm.x.cols <= kLongestRow &&
+         NormRows<T, false>::shared_bytes(norm.x.cols) <= kMostShared;
+}
+/// The same for NormRows<T, true>.
+template <class T>
+bool has_held_rows(const ops::AddRmsNormForward& op) {
+  return op.a.dtype == op.norm.x.dtype && op.b.dtype == op.norm.x.dtype &&
+         has_held_rows<T>(op.norm);
+}
+
+}  // namespace fp8lab::cuda
