@@ -1,9 +1,11 @@
 // A backend that computes one bit wrong.
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "emulation/recording/observed_backend.hpp"
@@ -17,6 +19,10 @@ struct PlantedFault {
   std::int64_t operation = 0, output = 0;  ///< as TracedOutput counts them
   std::int64_t row = 0, col = 0;
   std::uint64_t mask = 0;
+  // The same in an execution that measures more operands, and so keeps more outputs.
+  std::int64_t unmeasured = 0;  ///< number of the operation without measurements
+  std::string name{};           ///< of the output
+  std::int64_t namesakes = 0;   ///< outputs of this name before it
 };
 
 /// Runs everything on the CPU, and turns the bits of one element after its operation, in every
@@ -48,11 +54,23 @@ class FaultyBackend final : public PassThrough {
   FaultyBackend(std::unique_ptr<Backend> cpu, const PlantedFault& fault)
       : PassThrough(*cpu), cpu_(std::move(cpu)), fault_(fault) {}
 
+  TensorView output_of(const AnyOperation& op) const {
+    std::int64_t namesakes = 0;
+    for (const OperationOutput& output : outputs_of(op)) {
+      if (output.name == fault_.name && namesakes++ == fault_.namesakes) return output.view;
+    }
+    FAIL("operation " << fault_.unmeasured << " has no output " << fault_.name);
+    return {};
+  }
+
   void turn(const AnyOperation& op) {
-    // Hashes come where somebody looks; no fault is planted in them.
-    if (std::holds_alternative<const ops::HashTensor*>(op)) return;
-    if (operation_++ != fault_.operation || step_ != fault_.step) return;
-    const TensorView view = outputs_of(op)[static_cast<std::size_t>(fault_.output)].view;
+    // These come where somebody looks; no fault is planted in them.
+    if (std::holds_alternative<const ops::HashTensor*>(op) ||
+        std::holds_alternative<const ops::MeasureOperand*>(op)) {
+      return;
+    }
+    if (operation_++ != fault_.unmeasured || step_ != fault_.step) return;
+    const TensorView view = output_of(op);
     const std::size_t width = size_of(view.dtype);
     auto* const element =
         static_cast<std::byte*>(view.data) +
@@ -66,7 +84,7 @@ class FaultyBackend final : public PassThrough {
   std::unique_ptr<Backend> cpu_;
   PlantedFault fault_;
   std::int32_t step_ = 0;
-  std::int64_t operation_ = 0;
+  std::int64_t operation_ = 0;  ///< without measurements
 };
 
 }  // namespace fp8lab::test

@@ -98,19 +98,29 @@ class FaultDraw {
       const auto& trace = traces_[static_cast<std::size_t>(step - 1)];
       const TracedOutput& output =
           trace[static_cast<std::size_t>(number(static_cast<std::int64_t>(trace.size())))];
-      const bool is_measurement = output.kind == "hash_tensor" || output.kind == "measure_operand";
-      if (output.kind == "upload" || is_measurement) continue;
+      if (output.kind == "upload" || is_measurement(output)) continue;
       const auto bits = static_cast<std::int64_t>(8 * size_of(output.dtype));
-      return {step,
-              output.operation,
-              output.index,
-              number(output.rows),
-              number(output.cols),
-              std::uint64_t{1} << number(bits)};
+      PlantedFault fault{step,
+                         output.operation,
+                         output.index,
+                         number(output.rows),
+                         number(output.cols),
+                         std::uint64_t{1} << number(bits)};
+      fault.unmeasured = output.operation;
+      fault.name = output.name;
+      for (const TracedOutput& before : trace) {
+        if (&before == &output) return fault;
+        if (is_measurement(before)) --fault.unmeasured;
+        if (before.operation == output.operation && before.name == output.name) ++fault.namesakes;
+      }
     }
   }
 
  private:
+  /// Each has one output.
+  static bool is_measurement(const TracedOutput& output) {
+    return output.kind == "hash_tensor" || output.kind == "measure_operand";
+  }
   std::int64_t number(std::int64_t below) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below));
   }
