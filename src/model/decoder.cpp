@@ -35,12 +35,12 @@ Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
   positions_ = table(declaration, model, "positions.weight", model.max_position_embeddings);
 }
 
-void Embedding::forward(Work& work, const TensorView& out) const {
+Residual Embedding::forward(Work& work, const TensorView& out) const {
   work.run(ops::EmbeddingForward{work.tokens(), work.parameter(tokens_).working(), out});
-  if (!positions_) return;
+  if (!positions_) return {out};
   const TensorView rows = work.scratch(position_rows_);
   work.run(ops::EmbeddingForward{work.positions(), work.parameter(*positions_).working(), rows});
-  work.run(ops::Add{out, rows, out});
+  return {out, Residual::Summands{out, rows}};
 }
 
 void Embedding::backward(Work& work, const TensorView& dout) const {
@@ -67,12 +67,10 @@ DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, s
   declaration.own_x(feed_forward_->first(), mlp_norm_->output());
 }
 
-void DecoderLayer::forward(Work& work, const TensorView& out) const {
-  const TensorView branch = work.scratch(branch_), middle = work.saved(middle_);
-  attention_.forward(work, attention_norm_->forward(work, input(work), 0), branch);
-  work.run(ops::Add{input(work), branch, middle});
-  feed_forward_->forward(work, mlp_norm_->forward(work, middle, 0), branch);
-  work.run(ops::Add{middle, branch, out});
+void DecoderLayer::forward(Work& work, const Residual& stream) const {
+  const TensorView branch = work.scratch(branch_);
+  attention_.forward(work, attention_norm_->forward(work, stream, 0), branch);
+  feed_forward_->forward(work, mlp_norm_->forward(work, middle(work), 0), branch);
 }
 
 void DecoderLayer::recompute(Work& work) const {
@@ -82,24 +80,22 @@ void DecoderLayer::recompute(Work& work) const {
   StepContext unmeasured = context;
   unmeasured.log_statistics = false;
   work.begin_pass(unmeasured);
-  const TensorView middle = work.saved(middle_);
+  Residual stream{work.saved(middle_)};
   if (work.recomputes(Recompute::layer)) {
-    const TensorView branch = work.scratch(branch_);
-    attention_.forward(work, attention_norm_->forward(work, input(work), 0), branch);
-    work.run(ops::Add{input(work), branch, middle});
+    attention_.forward(work, attention_norm_->forward(work, {input(work)}, 0),
+                       work.scratch(branch_));
+    stream = middle(work);
   }
-  feed_forward_->recompute(work, mlp_norm_->forward(work, middle, 0));
+  feed_forward_->recompute(work, mlp_norm_->forward(work, stream, 0));
   work.begin_pass(context);
 }
 
 void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
-  const TensorView branch = work.scratch(branch_), d_branch = work.scratch(d_branch_);
+  const TensorView d_branch = work.scratch(d_branch_);
   feed_forward_->backward(work, work.saved(mlp_norm_->output()), gradient, d_branch);
-  mlp_norm_->backward(work, d_branch, work.saved(middle_), branch);
-  work.run(ops::Add{gradient, branch, gradient});
+  mlp_norm_->backward_add(work, d_branch, work.saved(middle_), gradient);
   attention_.backward(work, work.saved(attention_norm_->output()), gradient, d_branch);
-  attention_norm_->backward(work, d_branch, input(work), branch);
-  work.run(ops::Add{gradient, branch, gradient});
+  attention_norm_->backward_add(work, d_branch, input(work), gradient);
 }
 
 Decoder::Decoder(const ModelConfig& model)
@@ -139,26 +135,27 @@ StepContext Decoder::context_of(const Work& work, const Chunk& chunk) const {
   return context;
 }
 
-TensorView Decoder::wanted_input(Work& work) const {
-  if (work.outputs() == work.rows()) return work.saved(final_input_);
-  return work.scratch(chosen_, work.outputs());
+Residual Decoder::head_input(const Work& work, const Chunk& chunk) const {
+  const Residual whole =
+      all_wanted(work) ? output(work) : Residual{work.scratch(chosen_, work.outputs())};
+  return whole.rows(chunk.first, chunk.count);
 }
 
 void Decoder::forward(Work& work) const {
-  const TensorView last = work.saved(final_input_);
-  const auto input_of = [&](std::size_t layer) {
-    return layer < layers_.size() ? layers_[layer].input(work) : last;
-  };
-  embedding_.forward(work, input_of(0));
-  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].forward(work, input_of(i + 1));
+  Residual stream = embedding_.forward(work, layers_.front().input(work));
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].forward(work, stream);
+    if (i + 1 < layers_.size()) stream = layers_[i].output(work, layers_[i + 1].input(work));
+  }
+  if (all_wanted(work) || work.outputs() == 0) return;
   // Rows of a matrix are looked up as rows of an embedding are.
-  if (work.outputs() == 0 || work.outputs() == work.rows()) return;
-  work.run(ops::EmbeddingForward{work.wanted(), last, wanted_input(work)});
+  const TensorView last = added_up(work, output(work));
+  work.run(ops::EmbeddingForward{work.wanted(), last, work.scratch(chosen_, work.outputs())});
 }
 
 void Decoder::head_forward(Work& work, const Chunk& chunk) const {
-  const TensorView x = wanted_input(work).row_range(chunk.first, chunk.count);
-  work.linear(head_).forward(context_of(work, chunk), norm_->forward(work, x, chunk.first),
+  work.linear(head_).forward(context_of(work, chunk),
+                             norm_->forward(work, head_input(work, chunk), chunk.first),
                              logits(work, chunk));
 }
 

@@ -12,6 +12,7 @@
 #include "src/model/declaration.hpp"
 #include "src/model/feed_forward.hpp"
 #include "src/model/norm.hpp"
+#include "src/model/residual.hpp"
 #include "src/model/work.hpp"
 
 namespace fp8lab {
@@ -21,7 +22,8 @@ class Embedding {
  public:
   Embedding(Declaration& declaration, const ModelConfig& model);
 
-  void forward(Work& work, const TensorView& out) const;
+  /// Leaves the stream that begins in `out`.
+  Residual forward(Work& work, const TensorView& out) const;
   void backward(Work& work, const TensorView& dout) const;
   ParameterId weight() const { return tokens_; }
 
@@ -35,15 +37,25 @@ class DecoderLayer {
  public:
   DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index);
 
-  /// The layer's input (tokens, C), which the embedding or the layer before it writes.
+  /// Where the layer's input (tokens, C) is, once the first norm has read it.
   TensorView input(const Work& work) const { return work.saved(input_); }
-  void forward(Work& work, const TensorView& out) const;
+  /// `stream`, that of input(), has been left by the embedding or the layer before.
+  void forward(Work& work, const Residual& stream) const;
+  /// What forward() has left, whose sum goes to `out`; until the next layer's forward pass.
+  Residual output(const Work& work, const TensorView& out) const {
+    return {out, Residual::Summands{work.saved(middle_), work.scratch(branch_)}};
+  }
   /// Makes again what backward reads of the forward pass and other layers have overwritten.
   void recompute(Work& work) const;
   /// `gradient` of the output becomes that of the input.
   void backward(Work& work, const TensorView& gradient) const;
 
  private:
+  /// What the attention block has left.
+  Residual middle(const Work& work) const {
+    return {work.saved(middle_), Residual::Summands{input(work), work.scratch(branch_)}};
+  }
+
   SavedId input_;
   std::unique_ptr<Norm> attention_norm_;
   Attention attention_;
@@ -87,8 +99,13 @@ class Decoder {
  private:
   /// The context in which the head works on a chunk: to it, a chunk is a micro-batch.
   StepContext context_of(const Work& work, const Chunk& chunk) const;
-  /// Of the wanted tokens, the input of the last norm.
-  TensorView wanted_input(Work& work) const;
+  bool all_wanted(const Work& work) const { return work.outputs() == work.rows(); }
+  /// What the last layer has left.
+  Residual output(const Work& work) const {
+    return layers_.back().output(work, work.saved(final_input_));
+  }
+  /// Of the wanted tokens of a chunk, what the last norm reads.
+  Residual head_input(const Work& work, const Chunk& chunk) const;
 
   Declaration declaration_;
   Embedding embedding_;

@@ -5,6 +5,13 @@ namespace {
 
 using Shape = SavedDeclaration::Shape;
 
+/// `norm`, whose x is that of `input`.
+template <class Op>
+ops::Producer norm_of(const Residual& input, const Op& norm) {
+  if (!input.summands) return norm;
+  return ops::AddNorm<Op>{input.summands->a, input.summands->b, norm};
+}
+
 class RmsNorm final : public Norm {
  public:
   RmsNorm(Declaration& declaration, const ModelConfig& model, const std::string& name,
@@ -14,20 +21,31 @@ class RmsNorm final : public Norm {
         y_(declaration.saved(name, Shape::activation, width)),
         rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
 
-  ops::Producer forward(const Work& work, const TensorView& x, std::int64_t first) const override {
-    return ops::RmsNormForward{x, work.parameter(weight_).working(), epsilon_,
-                               work.saved(y_, first, x.rows), work.saved(rstd_, first, x.rows)};
+  ops::Producer forward(const Work& work, const Residual& input,
+                        std::int64_t first) const override {
+    const std::int64_t tokens = input.x.rows;
+    return norm_of(input, ops::RmsNormForward{input.x, work.parameter(weight_).working(), epsilon_,
+                                              work.saved(y_, first, tokens),
+                                              work.saved(rstd_, first, tokens)});
   }
   void backward(Work& work, const TensorView& dy, const TensorView& x,
                 const TensorView& dx) const override {
-    const Parameter& weight = work.parameter(weight_);
-    work.run(
-        ops::RmsNormBackward{dy, x, weight.working(), work.saved(rstd_), dx, weight.gradient()});
+    work.run(gradient_op(work, dy, x, dx));
+  }
+  void backward_add(Work& work, const TensorView& dy, const TensorView& x,
+                    const TensorView& gradient) const override {
+    work.run(ops::RmsNormBackwardAdd{gradient_op(work, dy, x, dy), gradient});
   }
   SavedId output() const override { return y_; }
   std::vector<ParameterId> vectors() const override { return {weight_}; }
 
  private:
+  ops::RmsNormBackward gradient_op(const Work& work, const TensorView& dy, const TensorView& x,
+                                   const TensorView& dx) const {
+    const Parameter& weight = work.parameter(weight_);
+    return {dy, x, weight.working(), work.saved(rstd_), dx, weight.gradient()};
+  }
+
   float epsilon_;
   ParameterId weight_;
   SavedId y_, rstd_;
@@ -44,25 +62,40 @@ class LayerNorm final : public Norm {
         mean_(declaration.saved(name + ".mean", Shape::row, 1)),
         rstd_(declaration.saved(name + ".rstd", Shape::row, 1)) {}
 
-  ops::Producer forward(const Work& work, const TensorView& x, std::int64_t first) const override {
-    return ops::LayerNormForward{x,
-                                 work.parameter(weight_).working(),
-                                 work.parameter(bias_).working(),
-                                 epsilon_,
-                                 work.saved(y_, first, x.rows),
-                                 work.saved(mean_, first, x.rows),
-                                 work.saved(rstd_, first, x.rows)};
+  ops::Producer forward(const Work& work, const Residual& input,
+                        std::int64_t first) const override {
+    const std::int64_t tokens = input.x.rows;
+    return norm_of(input, ops::LayerNormForward{input.x, work.parameter(weight_).working(),
+                                                work.parameter(bias_).working(), epsilon_,
+                                                work.saved(y_, first, tokens),
+                                                work.saved(mean_, first, tokens),
+                                                work.saved(rstd_, first, tokens)});
   }
   void backward(Work& work, const TensorView& dy, const TensorView& x,
                 const TensorView& dx) const override {
-    const Parameter& weight = work.parameter(weight_);
-    work.run(ops::LayerNormBackward{dy, x, weight.working(), work.saved(mean_), work.saved(rstd_),
-                                    dx, weight.gradient(), work.parameter(bias_).gradient()});
+    work.run(gradient_op(work, dy, x, dx));
+  }
+  void backward_add(Work& work, const TensorView& dy, const TensorView& x,
+                    const TensorView& gradient) const override {
+    work.run(ops::LayerNormBackwardAdd{gradient_op(work, dy, x, dy), gradient});
   }
   SavedId output() const override { return y_; }
   std::vector<ParameterId> vectors() const override { return {weight_, bias_}; }
 
  private:
+  ops::LayerNormBackward gradient_op(const Work& work, const TensorView& dy, const TensorView& x,
+                                     const TensorView& dx) const {
+    const Parameter& weight = work.parameter(weight_);
+    return {dy,
+            x,
+            weight.working(),
+            work.saved(mean_),
+            work.saved(rstd_),
+            dx,
+            weight.gradient(),
+            work.parameter(bias_).gradient()};
+  }
+
   float epsilon_;
   ParameterId weight_, bias_;
   SavedId y_, mean_, rstd_;

@@ -247,7 +247,7 @@ TEST_CASE("every operation of a step has its place") {
       }
     }
   }
-  std::vector<std::string> updated, attention, uploads;
+  std::vector<std::string> updated, attention, uploads, added;
   for (const TracedOutput& output : trace) {
     if (output.kind == "adamw" && output.name == "master") {
       CHECK(output.place.phase == Phase::update);
@@ -258,8 +258,9 @@ TEST_CASE("every operation of a step has its place") {
     }
     if (output.name == "dq") attention.push_back("backward " + output.place.layer);
     if (output.kind == "upload") uploads.push_back(output.name);
-    if (output.kind == "add" && output.place.phase == Phase::backward) {
-      CHECK(output.place.layer.starts_with("layers."));
+    if (output.name == "gradient") {
+      CHECK(output.place.phase == Phase::backward);
+      added.push_back(output.place.layer);
     }
   }
   std::vector<std::string> parameters;
@@ -273,6 +274,12 @@ TEST_CASE("every operation of a step has its place") {
   std::vector<std::string> both = each;
   both.insert(both.end(), each.begin(), each.end());
   CHECK(attention == both);
+  const std::vector<std::string> norms = {
+      "layers.1.mlp.norm.weight", "layers.1.attention.norm.weight", "layers.0.mlp.norm.weight",
+      "layers.0.attention.norm.weight"};
+  std::vector<std::string> twice = norms;
+  twice.insert(twice.end(), norms.begin(), norms.end());
+  CHECK(added == twice);
   const std::vector<std::string> batch = {"tokens", "targets", "target weights", "positions",
                                           "document starts"};
   std::vector<std::string> expected = {"step scalars", "step number"};
