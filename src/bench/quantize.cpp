@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
@@ -179,13 +181,38 @@ class BackendBench {
     return result;
   }
 
+  /// Norms at the residual stream, in one call and as their parts, and norms by themselves.
+  std::vector<QuantizeBenchRow> measure_norms(int repetitions) {
+    const std::size_t mark = backend_.memory_mark();
+    const Norms norms(*this);
+    const ops::RmsNormForward forward = norms.forward(source_);
+    const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
+    const ops::RmsNormBackward backward = norms.backward();
+    const ops::RmsNormBackwardAdd added{backward, norms.sum};
+    const double bytes = 2.0 * static_cast<double>(source_.size());
+    std::vector<QuantizeBenchRow> results;
+    const auto add = [&](const std::string& name, int moved, const auto& work) {
+      results.push_back(time(work, moved * bytes, repetitions));
+      results.back().operation = name;
+    };
+    Backend& b = backend_;
+    add("rmsnorm_forward", 2, [&] { b.run(forward); });
+    add("add_rmsnorm_forward", 4, [&] { b.run(of_sum); });
+    add("add_rmsnorm_forward in parts", 4, [&] { b.Backend::run(of_sum); });
+    b.run(forward);  // an rstd for the gradient
+    add("rmsnorm_backward", 3, [&] { b.run(backward); });
+    add("rmsnorm_backward_add", 4, [&] { b.run(added); });
+    add("rmsnorm_backward_add in parts", 4, [&] { b.Backend::run(added); });
+    backend_.release_to(mark);
+    return results;
+  }
+
   /// The operations that quantize their result, in one call and as their parts.
   std::vector<QuantizeBenchRow> measure_results(const QuantSpec& spec, int repetitions) {
     const std::size_t mark = backend_.memory_mark();
     const std::int64_t rows = source_.rows, cols = source_.cols / 2;
     const TensorView half = backend_.allocate(DType::bf16, rows, cols);
-    const TensorView weight = source_.row_range(0, 1);
-    const TensorView rstd = backend_.allocate(DType::f32, 1, rows);
+    const Norms norms(*this);
     TensorView state;
     if (spec.scale_source == ScaleSource::delayed) {
       state = backend_.allocate(DType::f32, 1, DelayedState::length(spec));
@@ -194,39 +221,67 @@ class BackendBench {
     QuantizedOperand narrow = operand_for(spec, rows, cols, true);
     const double elements = static_cast<double>(source_.size());
     std::vector<QuantizeBenchRow> results;
-    const auto add = [&](const char* name, double bytes, const auto& fused, const auto& parts) {
-      results.push_back(time(fused, bytes, repetitions));
-      results.back().operation = std::string(name) + " " + label(spec);
-      results.push_back(time(parts, bytes, repetitions));
-      results.back().operation = std::string(name) + " " + label(spec) + " in parts";
-    };
     Backend& b = backend_;
+    const auto add = [&](const char* name, double bytes, const ops::ProduceQuantize& op,
+                         int readings = 1) {
+      results.push_back(time([&] { b.run(op); }, bytes, repetitions));
+      results.back().operation = std::string(name) + " " + label(spec);
+      results.push_back(time([&] { run_in_parts(op); }, bytes, repetitions));
+      results.back().operation = std::string(name) + " " + label(spec) + " in parts";
+      for (std::size_t i = results.size() - 2; i < results.size(); ++i) {
+        results[i].readings = readings;
+      }
+    };
     QuantizedOperand turned = operand_for(spec, source_.cols, rows, true);
-    const ops::ProduceQuantize norm{
-        ops::RmsNormForward{source_, weight, 1e-6f, copy_, rstd}, {}, state, whole};
-    const ops::ProduceQuantize swiglu{ops::SwigluForward{source_, half}, {}, state, narrow};
-    add(
-        "rmsnorm", 4.0 * elements + bytes_of(whole), [&] { b.run(norm); },
-        [&] { b.Backend::run(norm); });
-    add(
-        "swiglu", 3.0 * elements + bytes_of(narrow), [&] { b.run(swiglu); },
-        [&] { b.Backend::run(swiglu); });
+    const double of_codes = bytes_of(whole), of_both = of_codes + bytes_of(turned);
+    const ops::RmsNormForward norm = norms.forward(source_);
+    const ops::AddRmsNormForward of_sum{source_, norms.branch, norms.forward(norms.sum)};
+    add("rmsnorm", 4.0 * elements + of_codes, {norm, {}, state, whole});
+    add("add_rmsnorm", 8.0 * elements + of_codes, {of_sum, {}, state, whole});
+    // A row's rstd is known when all of it has been read, and a block of columns has all rows.
+    add("rmsnorm both", 4.0 * elements + of_both, {norm, {}, state, whole, &turned, false}, 2);
+    add("add_rmsnorm both", 8.0 * elements + of_both, {of_sum, {}, state, whole, &turned, false},
+        2);
+    add("swiglu", 3.0 * elements + bytes_of(narrow),
+        {ops::SwigluForward{source_, half}, {}, state, narrow});
     QuantizedOperand narrow_turned = operand_for(spec, cols, rows, true);
-    const ops::ProduceQuantize activation{
-        ops::SwigluForward{source_, half}, {}, state, narrow, &narrow_turned, false};
-    add(
-        "swiglu both", 2.0 * elements + bytes_of(narrow) + bytes_of(narrow_turned),
-        [&] { b.run(activation); }, [&] { b.Backend::run(activation); });
-    const ops::ProduceQuantize gradient{
-        ops::SwigluBackward{source_, half, copy_}, {}, state, whole, &turned, false};
-    add(
-        "swiglu backward both", 3.0 * elements + bytes_of(whole) + bytes_of(turned),
-        [&] { b.run(gradient); }, [&] { b.Backend::run(gradient); });
+    add("swiglu both", 2.0 * elements + bytes_of(narrow) + bytes_of(narrow_turned),
+        {ops::SwigluForward{source_, half}, {}, state, narrow, &narrow_turned, false});
+    add("swiglu backward both", 3.0 * elements + of_both,
+        {ops::SwigluBackward{source_, half, copy_}, {}, state, whole, &turned, false});
     backend_.release_to(mark);
     return results;
   }
 
  private:
+  /// Tensors of the residual stream and its norms beside the source and its copy.
+  struct Norms {
+    TensorView x, y, branch, sum, weight, rstd, dweight;
+
+    explicit Norms(const BackendBench& bench) : x(bench.source_), y(bench.copy_) {
+      Backend& backend = bench.backend_;
+      branch = backend.allocate(DType::bf16, x.rows, x.cols);
+      sum = backend.allocate(DType::bf16, x.rows, x.cols);
+      backend.run(ops::Copy{x, branch});
+      weight = x.row_range(0, 1);
+      rstd = backend.allocate(DType::f32, 1, x.rows);
+      dweight = backend.allocate(DType::f32, 1, x.cols);
+    }
+    ops::RmsNormForward forward(const TensorView& of) const { return {of, weight, 1e-6f, y, rstd}; }
+    ops::RmsNormBackward backward() const { return {branch, x, weight, rstd, y, dweight}; }
+  };
+
+  /// A norm of a sum as two operations, and both orientations as one.
+  void run_in_parts(const ops::ProduceQuantize& op) {
+    op.for_each_part([this](const auto& part) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(part)>, ops::AddRmsNormForward>) {
+        backend_.Backend::run(part);
+      } else {
+        backend_.run(part);
+      }
+    });
+  }
+
   static double scales_of(const QuantizedOperand& operand) {
     return static_cast<double>(operand.scales.size());
   }
@@ -328,6 +383,7 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
     results.push_back(std::move(row));
   }
   if (backend.name() == "cpu") results.push_back(bench.measure_transposed_copy(repetitions));
+  for (QuantizeBenchRow& row : bench.measure_norms(repetitions)) results.push_back(std::move(row));
   if (cols % 2 != 0) return results;  // SwiGLU halves them
   for (const QuantSpec& spec : {delayed, spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
