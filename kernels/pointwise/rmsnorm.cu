@@ -139,10 +139,14 @@ void launch_forward_of_rows(Context& context, const NormRows<Bf16, kAdds>& sourc
 // and a thread the same four columns of each:
 //
 //   dy, x of the next rows --> registers, under way during all of what follows
+//   kAdds: their gradient  --> shared memory, under way as long: two steps of it, of which each
+//                              thread copies and reads its own columns
 //   dy, x of the rows      --> partial sums of the weight gradient, in registers
 //                          --> (dy * weight) * x, to shared memory
 //        barrier                a warp adds those of a row in the order of tree_sum: its k
-//        barrier           --> dx
+//        barrier           --> dx, or round(gradient + round(dx))
+//
+// Dynamic shared memory: float4 products[kRows][cols / kQuad]; Quad added[2][kRows][kThreads].
 
 constexpr int kQuad = 4;
 
@@ -178,7 +182,7 @@ struct RowGradients {
   std::int64_t rows;
   int cols;  ///< a multiple of kQuad, at most numerics::kSumChunk
   Rows<Bf16> dy, x;
-  Rows<Bf16> dx;  ///< where dx goes, or where kAdds the gradient that it is added to
+  Rows<Bf16> dx;  ///< kAdds: the gradient that dx is added to, else where dx goes
   const float* rstd;
   float* partial;  ///< (blocks, cols), as of column_block_sums
 };
@@ -203,7 +207,7 @@ struct Columns {
     dy += dy_stride;
     x += x_stride;
   }
-  /// Copies what stands `i` rows after the next one that is written.
+  /// Copies the gradient `i` rows after the next row that is written.
   __device__ void copy(int i, Quad& to) const {
     __pipeline_memcpy_async(&to, dx + i * dx_stride, sizeof(Quad));
   }
@@ -229,11 +233,9 @@ __device__ void take_rows(int cols, int count, bool has_columns, Columns columns
   static_assert(kColumnSumBlock % kRows == 0);
   const int quad = static_cast<int>(threadIdx.x), quads = cols / kQuad;
   Quad next_dy[kRows], next_x[kRows];
-  // What dx is added to, of the rows that are taken together and of the next ones, for registers
-  // are few: each thread copies and reads its own.
-  Quad* const standing = reinterpret_cast<Quad*>(products + kRows * quads) + quad;
+  Quad* const added = reinterpret_cast<Quad*>(products + kRows * quads) + quad;
   const auto slot = [&](int row, int i) -> Quad& {
-    return standing[(row / kRows % 2 * kRows + i) * kThreads];
+    return added[(row / kRows % 2 * kRows + i) * kThreads];
   };
   const auto read = [&](int row, int ahead) {
     if (has_columns && row < count) {
