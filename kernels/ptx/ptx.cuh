@@ -110,10 +110,10 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, std::uint32_t parity
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1, %2;\n"
       "@!done bra again;\n"
       "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
+      "r"(parity), "r"(10000000)
       : "memory");
 }
 
