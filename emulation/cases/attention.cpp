@@ -1,6 +1,8 @@
 // Cases of attention and of rotary positions.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "emulation/cases/case_draw.hpp"
 #include "emulation/cases/list.hpp"
 
@@ -25,6 +27,8 @@ AttentionShape draw_shape(CaseDraw& draw) {
 /// Queries and keys of this size have scores that mostly lie 2^126 to 2^200 apart in a tile: beyond
 /// what the short exp2 of kernels is for, and near.
 constexpr float kWide = 4.5f;
+/// And of this size scores beyond numerics::kNearReference.
+constexpr float kFar = 6000.0f;
 
 /// Heads of models over whole tiles of keys.
 AttentionShape draw_model_shape(CaseDraw& draw) {
@@ -51,6 +55,13 @@ HostTensor draw_documents(CaseDraw& draw, const AttentionShape& a, std::uint32_t
   return starts;
 }
 
+void repeat_first_row(HostTensor& tensor) {
+  const std::size_t bytes = tensor.data.size() / static_cast<std::size_t>(tensor.rows);
+  for (std::size_t at = bytes; at < tensor.data.size(); at += bytes) {
+    std::copy_n(tensor.data.begin(), bytes, tensor.data.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+}
+
 /// A forward pass and what it takes: q, k, v, document starts, out, lse.
 struct Forward {
   AttentionShape shape;
@@ -58,6 +69,7 @@ struct Forward {
   float size;
   std::uint32_t document_length;
   std::int64_t tokens, q_cols, kv_cols;
+  bool has_one_key = false;  ///< all keys are the same: no score is below another one
 
   Forward(const AttentionShape& drawn, DType drawn_dtype, float drawn_size, std::uint32_t length)
       : shape(drawn),
@@ -69,13 +81,12 @@ struct Forward {
         kv_cols(shape.kv_heads * shape.head_dim) {}
 
   std::vector<HostTensor> draw_tensors(CaseDraw& draw) const {
-    const auto keys = [&] { return draw.ordinary(dtype, tokens, kv_cols, size); };
-    return {draw.ordinary(dtype, tokens, q_cols, size),
-            keys(),
-            keys(),
-            draw_documents(draw, shape, document_length),
-            draw.output(dtype, tokens, q_cols),
-            draw.output(DType::f32, shape.heads, tokens)};
+    HostTensor keys = draw.ordinary(dtype, tokens, kv_cols, size);
+    if (has_one_key) repeat_first_row(keys);
+    return {
+        draw.ordinary(dtype, tokens, q_cols, size),  std::move(keys),
+        draw.ordinary(dtype, tokens, kv_cols, size), draw_documents(draw, shape, document_length),
+        draw.output(dtype, tokens, q_cols),          draw.output(DType::f32, shape.heads, tokens)};
   }
   std::string what() const {
     return fmt::format("{} batch {} sequence {} heads {}/{} dim {} tiles {}/{}", name_of(dtype),
@@ -87,8 +98,8 @@ struct Forward {
   }
 };
 
-/// One pass of each type, and one that always has tiles without a masked key, their scores far
-/// apart: a kernel may have a way of its own for those.
+/// One pass of each type, and two that always have tiles without a masked key, for which kernels
+/// have a way of their own: scores far apart, and equal ones far from zero.
 std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
   std::vector<Forward> passes;
   for (const DType dtype : kActivationTypes) {
@@ -97,6 +108,8 @@ std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
     passes.emplace_back(shape, dtype, size, draw.one_in(2) ? kShort : kLong);
   }
   passes.emplace_back(draw_model_shape(draw), DType::bf16, kWide, kLong);
+  passes.emplace_back(draw_model_shape(draw), DType::bf16, kFar, kLong);
+  passes.back().has_one_key = true;
   return passes;
 }
 

@@ -57,10 +57,13 @@ namespace ops {
 /// f32, base-2 log-sum-exp; document_start (1, T) i32: index within its sequence of the first token
 /// of the token's document.
 ///
-/// Per query i and head: m = -inf, l = 0, O = 0. For each kv tile, ascending:
-///   s_j = chain(+0; q_i, k_j over D) * scale for visible j;  m' = max(m, s_j...), NaN ignored;
-///   alpha = (m == -inf) ? 0 : exp2(m - m');  p_j = exp2(s_j - m') for visible j, else 0;
-///   l = (l * alpha) + tree_sum_j(p_j) over kv_tile elements, before rounding;
+/// Per query i and head: m = -inf, l = 0, O = 0. For each kv tile, ascending, with w(d) = 2^-d as
+/// numerics::attention_weight, or wide_attention_weight of f32 operands:
+///   s_j = chain(+0; q_i, k_j over D) for visible j;
+///   m' = max(m, max_j(s_j) * scale), NaN ignored;
+///   alpha = (m == -inf) ? 0 : w(m' - m);
+///   p_j = w(fma(-s_j, scale, m')) for visible j, with 0 for m' = -inf; else 0;
+///   l = chain(l * alpha; p_j, 1 over the tile's keys): the weights as they are multiplied;
 ///   O_d = chain(O_d * alpha; p_j, v_jd over the tile's keys);  m = m'.
 /// A tile without a visible key changes nothing. out = O * (1 / l);  lse = m + log2(l).
 /// q, k and v are of one type, which is the operand type; out is bf16 or f32.
@@ -77,7 +80,7 @@ struct AttentionForward {
 };
 
 /// delta_i = tree_sum_d(dout_id * out_id). For a visible pair:
-///   s = chain(+0; q_i, k_j) * scale;  p = exp2(s - lse_i);  dP = chain(+0; dout_i, v_j over D);
+///   s = chain(+0; q_i, k_j);  p = w(fma(-s, scale, lse_i));  dP = chain(+0; dout_i, v_j over D);
 ///   dS = p * (dP - delta_i), with p before rounding. Masked pairs: p = 0, dS = 0.
 /// dV_jd = chain(+0; p_ij, dout_id) and dK_jd = chain(+0; dS_ij, q_id) * r, each one chain over the
 /// query heads of the group ascending and, within a head, the queries i ascending from the sequence

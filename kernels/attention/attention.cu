@@ -10,7 +10,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// Largest sequence: a kv tile up to here sums its probabilities in two levels (tree_sum.hpp).
+/// Largest sequence: positions of tiles that reach beyond its end are still far below 2^31.
 constexpr std::int64_t kMaxSequence = std::int64_t{1} << 24;
 
 /// One half warp for each 16 consecutive queries.

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/ops/attention.hpp"
@@ -182,6 +183,13 @@ class Tile {
   const T* held_ = nullptr;
 };
 
+/// 2^-d of a score, by the type of the operands.
+template <class T>
+__device__ float weight_of(float d) {
+  if constexpr (sizeof(T) == sizeof(float)) return numerics::wide_attention_weight(d);
+  return numerics::attention_weight(d);
+}
+
 // --- chains -------------------------------------------------------------------------------------
 
 /// Lane 4 g + t holds of an accumulator fragment the rows g and g + 8 and the columns 2 t + 0..1.
@@ -284,6 +292,32 @@ __device__ void chain(const T* a, int a_stride, const T* b, int b_stride, unsign
     if ((groups >> group & 1u) == 0) continue;
     chain_group<kLeft, kRight>(a + group * a_step, a_stride, b + group * b_step, b_stride, pairs,
                                acc);
+  }
+}
+
+/// One group of chain(acc; a, ones), `acc` being two neighbouring columns of a result.
+__device__ inline void row_sum_group(const std::uint16_t* a, int stride, float (&acc)[4]) {
+  constexpr std::uint32_t kOnes = 0x3F803F80u;  // bf16
+  std::uint32_t left[4];
+  load_left<Stored::as_is>(a, stride, left);
+  multiply_group(left, kOnes, kOnes, acc);
+}
+__device__ inline void row_sum_group(const float* a, int stride, float (&acc)[4]) {
+  const int row = fragment_row();
+  for (int k = 0; k < kChainGroup; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      acc[i] = __fmaf_rn(a[(row + i / 2 * 8) * stride + k], 1.0f, acc[i]);
+    }
+  }
+#pragma unroll
+  for (float& sum : acc) sum = __fadd_rn(sum, 0.0f);
+}
+/// acc = chain(acc; a, ones) over the groups of 16 columns of a whose bit is set, ascending.
+template <class T>
+__device__ void add_rows(const T* a, int stride, unsigned groups, float (&acc)[4]) {
+  for (int group = 0; groups >> group != 0; ++group) {
+    if ((groups >> group & 1u) != 0) row_sum_group(a + group * kChainGroup, stride, acc);
   }
 }
 

@@ -112,7 +112,8 @@ struct PairTiles {
         for (int e = 0; e < 2; ++e) {
           const bool visible = rows.sees(r, key + 8 * n + fragment_column() + e);
           const int i = 2 * r + e;
-          const float weight = numerics::exp2((score[n][i] * problem.factors.scale) - lse);
+          const float weight =
+              weight_of<T>(numerics::score_distance(score[n][i], problem.factors.scale, lse));
           const float gradient = weight * (dprob[n][i] - delta);
           const int at = offset + r * 8 * ScoreTile::kStride + 8 * n + e;
           to_operand(visible ? gradient : 0.0f, ds.row(0) + at);

@@ -25,7 +25,7 @@
 //
 //   A warpgroup's tile of 64 keys by 64 queries, transposed (rows are keys), in registers:
 //     S^T = chain(0; K, Q^T), dP^T = chain(0; V, dO^T)     issued together
-//     P = exp2(S * scale - lse)                            while dP^T is under way
+//     P = 2^(S * scale - lse)                              while dP^T is under way
 //     dS = P * (dP - delta)
 //     dV = chain(dV; P^T, dO), dK = chain(dK; dS^T, Q)     issued together
 //   The fragment of S^T is that of the A operand P^T, rounded: nothing goes through shared memory.
@@ -263,23 +263,28 @@ __device__ __forceinline__ void pack(const Scores& values, Weights& operands) {
   }
 }
 
-/// x = exp2(x). Whole warp.
-__device__ __forceinline__ void exponentiate(Scores& x) {
+/// The weights of distances. Whole warp.
+__device__ __forceinline__ void weigh(Scores& x) {
   constexpr int kTogether = 16;
 #pragma unroll
   for (int first = 0; first < kTileRows / 2; first += kTogether) {
-    float even = 0.0f, odd = 0.0f;  // largest magnitudes
+    // Numbers above zero are in the order of their bits, and so are those below, behind them.
+    int farthest = 0;
+    unsigned below = 0;
 #pragma unroll
     for (int i = first; i < first + kTogether; i += 2) {
-      even = max_or_nan(even, fabsf(x[i]));
-      odd = max_or_nan(odd, fabsf(x[i + 1]));
+      farthest = __vimax3_s32(farthest, __float_as_int(x[i]), __float_as_int(x[i + 1]));
+      below = __vimax3_u32(below, __float_as_uint(x[i]), __float_as_uint(x[i + 1]));
     }
-    if (__all_sync(kAllLanes, max_or_nan(even, odd) <= numerics::kExp2Normal)) {
+    const bool normal =
+        farthest <= __float_as_int(numerics::kNormalWeight) && below <= __float_as_uint(-0.5f);
+    if (__all_sync(kAllLanes, normal)) {
 #pragma unroll
-      for (int i = first; i < first + kTogether; ++i) x[i] = numerics::exp2_normal(x[i]);
+      for (int i = first; i < first + kTogether; ++i)
+        x[i] = numerics::normal_attention_weight(x[i]);
     } else {
 #pragma unroll
-      for (int i = first; i < first + kTogether; ++i) x[i] = numerics::exp2(x[i]);
+      for (int i = first; i < first + kTogether; ++i) x[i] = numerics::attention_weight(x[i]);
     }
   }
 }
@@ -460,15 +465,16 @@ class KeyGradients {
     issue_scores<kDim>(dprob, shared_.v[warpgroup_], shared_.dout[ring_.stage]);
   }
 
-  /// What the exponential is taken of.
-  __device__ __forceinline__ void exponents(Scores& score) const {
+  /// Distances of the scores below lse.
+  __device__ __forceinline__ void find_distances(Scores& score) const {
     const float* lse = shared_.facts[ring_.stage].lse + fragment_column();
 #pragma unroll
     for (int n = 0; n < kTileRows / 8; ++n) {
       const float2 of = *reinterpret_cast<const float2*>(lse + 8 * n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        score[4 * n + i] = (score[4 * n + i] * scale_) - (i % 2 == 0 ? of.x : of.y);
+        float& s = score[4 * n + i];
+        s = numerics::score_distance(s, scale_, i % 2 == 0 ? of.x : of.y);
       }
     }
   }
@@ -493,8 +499,8 @@ class KeyGradients {
       issue_both(score, dprob);
       wgmma_wait<1>();
       keep(score);
-      exponents(score);
-      exponentiate(score);
+      find_distances(score);
+      weigh(score);
       wgmma_wait<0>();
       keep(dprob);
       pack(score, p);
@@ -520,9 +526,9 @@ class KeyGradients {
     wgmma_wait<0>();
     keep(score);
     keep(dprob);
-    exponents(score);
+    find_distances(score);
     mask(score, visible);  // others may be of any size
-    exponentiate(score);
+    weigh(score);
     mask(score, visible);
     score_gradients(score, dprob);
     mask(dprob, visible);
@@ -738,10 +744,10 @@ class QueryGradients {
     issue_scores<kDim>(score, q_, shared_.k[ring_.stage]);
     issue_scores<kDim>(dprob, dout_, shared_.v[ring_.stage]);
   }
-  __device__ __forceinline__ void exponents(Scores& score) const {
+  __device__ __forceinline__ void find_distances(Scores& score) const {
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; ++i) {
-      score[i] = (score[i] * problem_.factors.scale) - lse_[i / 2 % 2];
+      score[i] = numerics::score_distance(score[i], problem_.factors.scale, lse_[i / 2 % 2]);
     }
   }
   /// dprob = dS.
@@ -767,8 +773,8 @@ class QueryGradients {
       }
       wgmma_wait<1>();
       keep(score);
-      exponents(score);
-      exponentiate(score);
+      find_distances(score);
+      weigh(score);
       wgmma_wait<0>();
       keep(dprob);
       score_gradients(score, dprob);
@@ -798,9 +804,9 @@ class QueryGradients {
     wgmma_wait<0>();
     keep(score);
     keep(dprob);
-    exponents(score);
+    find_distances(score);
     mask(score, visible);  // others may be of any size
-    exponentiate(score);
+    weigh(score);
     score_gradients(score, dprob);
     mask(dprob, visible);
     pack(dprob, ds);

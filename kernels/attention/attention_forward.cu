@@ -16,13 +16,13 @@
 //   for each kv tile that some query of the block sees, ascending, in steps of 64 keys:
 //     barrier, load Q and K, barrier   once for every kWidth columns of the head; what a tile holds
 //                                      already is not loaded again: Q stays where D <= kWidth
-//     S = chain(0; Q, K^T) * scale     registers; masked elements -infinity
-//     m' = max(m, S)                   the four lanes of a row, by shuffles
-//     alpha = exp2(m - m')             l = l * alpha, O = O * alpha
+//     S = chain(0; Q, K^T)             registers; masked elements -infinity
+//     m' = max(m, S * scale)           the four lanes of a row, by shuffles
+//     alpha = 2^(m - m')               l = l * alpha, O = O * alpha
 //     barrier, load V, barrier
-//     P = exp2(S - m')                 to shared memory, rounded to the operand type; __syncwarp
+//     P = 2^(S * scale - m')           to shared memory, rounded to the operand type; __syncwarp
+//     l = chain(l; P, 1)
 //     O = chain(O; P, V)               registers; __syncwarp before P is written again
-//     l = l + tree_sum(P)              RowSums, P before rounding, once for the kv tile
 //   out = O * (1 / l), lse = m + log2 l, from registers
 //
 // The first barrier of a pair: every warp has read what is overwritten. The second: what was loaded
@@ -32,67 +32,11 @@
 
 #include <algorithm>
 
-#include "kernels/pointwise/tree_sum.cuh"
 #include "kernels/runtime/fault.cuh"
 #include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
-
-constexpr int kSumChunk = static_cast<int>(numerics::kSumChunk);
-
-/// numerics::tree_sum over the kv tile of the thread's two rows. Lane l of a row adds the elements
-/// l, l + 32, ... of a chunk; the lanes of a row are spread over the four threads that share it
-/// exactly as 32 columns of scores are: thread t holds lanes 8 n + 2 t + e at [2 n + e]. So a block
-/// of scores is added element by element, masked ones as +0, which changes no lane.
-class RowSums {
- public:
-  __device__ void add(const float (&p)[kScoreBlocks][4]) {
-#pragma unroll
-    for (int n = 0; n < kScoreBlocks; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) lane_[i / 2][2 * (n % 4) + i % 2] += p[n][i];
-    }
-  }
-
-  /// The chunk is complete: its sum is an element of the second level.
-  __device__ void end_chunk(int chunk) {
-    const int lane = chunk % kWarpSize;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float sum = combine(lane_[r]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int own = 8 * (i / 2) + fragment_column() + i % 2;
-        if (own == lane) upper_[r][i] += sum;
-        lane_[r][i] = 0.0f;
-      }
-    }
-  }
-
-  /// Sum of row r: of one chunk, or of the chunks ended.
-  __device__ float total(int r, bool chunks) const {
-    return chunks ? combine(upper_[r]) : combine(lane_[r]);
-  }
-
- private:
-  /// lane[l] += lane[l + s] for s = 16, 8, 4, 2, 1: lanes 16 and 8 apart are of one thread, 4 and 2
-  /// apart of threads 2 and 1 apart. A thread whose own lane is the higher one adds the same two
-  /// numbers, so that all four return the sum.
-  __device__ static float combine(const float (&lane)[8]) {
-    float pair[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      pair[e] = (lane[e] + lane[4 + e]) + (lane[2 + e] + lane[6 + e]);
-      pair[e] += __shfl_xor_sync(kAllLanes, pair[e], 2);
-      pair[e] += __shfl_xor_sync(kAllLanes, pair[e], 1);
-    }
-    return pair[0] + pair[1];
-  }
-
-  float lane_[2][8] = {};
-  float upper_[2][8] = {};
-};
 
 /// Where a block works. Late q tiles have the most keys: they come first.
 struct ForwardTask {
@@ -152,7 +96,7 @@ class ForwardBlock {
     for (int r = 0; r < 2; ++r) {
       if (rows_.position[r] < 0) continue;
       const std::int64_t token = sequence_.query_row(rows_.position[r]);
-      const float inverse = 1.0f / sum_[r];
+      const float inverse = 1.0f / sum_[2 * r];
 #pragma unroll
       for (int n = 0; n < kWidth / 8; ++n) {
 #pragma unroll
@@ -163,7 +107,7 @@ class ForwardBlock {
         }
       }
       if (lse.data != nullptr && task_.column == 0 && fragment_column() == 0) {
-        lse.store(task_.head, token, maximum_[r] + numerics::log2(sum_[r]));
+        lse.store(task_.head, token, maximum_[r] + numerics::log2(sum_[2 * r]));
       }
     }
   }
@@ -178,31 +122,20 @@ class ForwardBlock {
   /// one step: the first round finds the maximum and the second computes the scores again.
   __device__ void add_tile(int first, int begin, int end, int last) {
     const bool single = begin + kTileRows >= end;
-    const bool chunks = problem_.kv_tile > kSumChunk;
     float score[kScoreBlocks][4];
-    float maximum[2] = {maximum_[0], maximum_[1]};
+    float largest[2] = {kMinusInfinity, kMinusInfinity};
     for (int key = begin; key < end; key += kTileRows) {
       compute_scores(key, last, score);
-      raise_maximum(score, maximum);
+      find_largest(score, largest);
     }
-    rescale(first, last, maximum);
-    RowSums sums;
+    rescale(first, last, largest);
     for (int key = begin; key < end; key += kTileRows) {
       if (!single) compute_scores(key, last, score);
-      add_values(key, last, score, sums);
-      const int done = key + kTileRows - first;
-      if (chunks && (done % kSumChunk == 0 || key + kTileRows >= end)) {
-        sums.end_chunk((done - 1) / kSumChunk);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float total = sums.total(r, chunks);
-      if (rows_.sees_any(r, first, last)) sum_[r] = sum_[r] + total;
+      add_values(key, last, score);
     }
   }
 
-  /// Scaled scores of the keys [key, key + kTileRows), -infinity for what is masked.
+  /// Scores of the keys [key, key + kTileRows), -infinity for what is masked.
   __device__ void compute_scores(int key, int last, float (&score)[kScoreBlocks][4]) {
     clear(score);
     add_scores(queries_, keys(k_, key, last), problem_.head_dim, groups(key, last), q_tile_,
@@ -211,36 +144,38 @@ class ForwardBlock {
     for (int n = 0; n < kScoreBlocks; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        score[n][i] =
-            visible(n, i, key, last) ? score[n][i] * problem_.factors.scale : kMinusInfinity;
+        score[n][i] = visible(n, i, key, last) ? score[n][i] : kMinusInfinity;
       }
     }
   }
 
-  __device__ void raise_maximum(const float (&score)[kScoreBlocks][4], float (&maximum)[2]) const {
+  __device__ static void raise(float& largest, float score) {
+    largest = score > largest ? score : largest;
+  }
+  __device__ void find_largest(const float (&score)[kScoreBlocks][4], float (&largest)[2]) const {
 #pragma unroll
     for (int n = 0; n < kScoreBlocks; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        maximum[i / 2] = score[n][i] > maximum[i / 2] ? score[n][i] : maximum[i / 2];
-      }
+      for (int i = 0; i < 4; ++i) raise(largest[i / 2], score[n][i]);
     }
   }
 
-  /// Takes over the maximum of the tile and multiplies sum and output by alpha, where a row sees
-  /// keys of the tile [first, last).
-  __device__ void rescale(int first, int last, float (&maximum)[2]) {
+  /// Takes over the maximum of the tile, from the thread's largest scores, and multiplies sum and
+  /// output by alpha, where a row sees keys of the tile [first, last).
+  __device__ void rescale(int first, int last, float (&largest)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       for (int span = 1; span <= 2; span *= 2) {
-        const float other = __shfl_xor_sync(kAllLanes, maximum[r], span);
-        maximum[r] = other > maximum[r] ? other : maximum[r];
+        raise(largest[r], __shfl_xor_sync(kAllLanes, largest[r], span));
       }
       if (!rows_.sees_any(r, first, last)) continue;
+      float maximum = maximum_[r];
+      raise(maximum, largest[r] * problem_.factors.scale);
       const float alpha =
-          maximum_[r] == kMinusInfinity ? 0.0f : numerics::exp2(maximum_[r] - maximum[r]);
-      maximum_[r] = maximum[r];
-      sum_[r] = sum_[r] * alpha;
+          maximum_[r] == kMinusInfinity ? 0.0f : weight_of<T>(maximum - maximum_[r]);
+      maximum_[r] = maximum;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) sum_[2 * r + e] = sum_[2 * r + e] * alpha;
 #pragma unroll
       for (int n = 0; n < kWidth / 8; ++n) {
         out_[n][2 * r] = out_[n][2 * r] * alpha;
@@ -250,7 +185,7 @@ class ForwardBlock {
   }
 
   /// Probabilities of the keys from `key` on, their sums, and their products with the values.
-  __device__ void add_values(int key, int last, float (&score)[kScoreBlocks][4], RowSums& sums) {
+  __device__ void add_values(int key, int last, float (&score)[kScoreBlocks][4]) {
     __syncthreads();
     v_tile_.load(keys(v_, key, last), task_.column, problem_.head_dim);
     __syncthreads();
@@ -262,13 +197,15 @@ class ForwardBlock {
     for (int n = 0; n < kScoreBlocks; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float value = numerics::exp2(score[n][i] - maximum_[i / 2]);
-        score[n][i] = visible(n, i, key, last) ? value : 0.0f;
+        const float reference = maximum_[i / 2] == kMinusInfinity ? 0.0f : maximum_[i / 2];
+        const float weight =
+            weight_of<T>(numerics::score_distance(score[n][i], problem_.factors.scale, reference));
+        score[n][i] = visible(n, i, key, last) ? weight : 0.0f;
         to_operand(score[n][i], own + i / 2 * 8 * ScoreTile::kStride + 8 * n + i % 2);
       }
     }
-    sums.add(score);
     __syncwarp();
+    add_rows(p, ScoreTile::kStride, taking_part, sum_);
     chain<Stored::as_is, Stored::as_is>(
         p, ScoreTile::kStride, v_tile_.row(0), OperandTile::kStride, taking_part,
         group_bits(min(kWidth, problem_.head_dim - task_.column)), out_);
@@ -292,7 +229,7 @@ class ForwardBlock {
   OperandTile q_tile_, k_tile_, v_tile_;
   ScoreTile p_tile_;
   float maximum_[2] = {kMinusInfinity, kMinusInfinity};
-  float sum_[2] = {};
+  float sum_[4] = {};  ///< as two neighbouring columns of out: those of a row are equal
   float out_[kWidth / 8][4] = {};
 };
 

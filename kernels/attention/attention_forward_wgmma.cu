@@ -17,16 +17,16 @@
 //        v
 //   consumer warpgroup, 64 queries, 16 for each warp; for the kv tiles n of its item, ascending:
 //
-//     tensor core   | S(n) = Q K(n)^T | O += P(n-1) V(n-1) |       | S(n+1) ...
-//     CUDA cores                      | m', alpha, P(n) = exp2(S(n) - m'), l | O *= alpha |
+//     tensor core   | S(n) = Q K(n)^T | O += P(n-1) V(n-1), l += P(n-1) 1 |     | S(n+1) ...
+//     CUDA cores                      | m', alpha, P(n) = 2^(S(n) - m')   | O, l *= alpha |
 //
-//     S, P and O are registers. What one warpgroup leaves of the tensor core and of the CUDA cores
-//     the two others take, which are elsewhere in their items.
+//     S, P, O and l are registers. What one warpgroup leaves of the tensor core and of the CUDA
+//     cores the two others take, which are elsewhere in their items.
 //   out = O * (1 / l): shared memory, TMA; lse = m + log2(l)
 //
 // A chain takes groups of 16 in ascending order: wgmma's k16. A tile's masked products are there as
-// zeros (attention.hpp: they change no bit of finite operands). exp2 is the short one while all
-// results of a warp are normal.
+// zeros (attention.hpp: they change no bit of finite operands). attention_weight is the short one
+// while all results of a warp are normal.
 #include "kernels/attention/attention_forward.cuh"
 
 #include <algorithm>
@@ -44,6 +44,7 @@ constexpr int kStages = 4;
 constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
 constexpr int kConsumerWarps = kConsumers * kWarpgroup / kWarpSize;
 constexpr int kValueSteps = kTileRows / kChainGroup;
+constexpr int kSumColumns = 8;  ///< of l, all of them equal: the fewest that an instruction makes
 // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
 constexpr int kCopyRegisters = 32, kRegisters = 160;
 
@@ -134,6 +135,11 @@ class Tasks {
 
 // --- shared memory ------------------------------------------------------------------------------
 
+/// Eight rows of 64 bf16 ones, of which any 16 columns are a B operand.
+struct alignas(1024) Ones {
+  std::uint16_t rows[kSumColumns][kSwizzleColumns];
+};
+
 template <int kHeadDim>
 struct Shared {
   using Tile = HeadTile<kHeadDim>;
@@ -141,6 +147,7 @@ struct Shared {
   Tile out[kConsumers];
   Tile k[kStages];
   Tile v[kStages];
+  Ones ones;
   Task task;
   std::uint64_t q_full, q_empty;
   std::uint64_t k_full[kStages], k_empty[kStages];
@@ -256,7 +263,8 @@ class Consumer {
       start_[r] = i < problem_.sequence ? problem_.start(b_, i) : 0;
       maximum_[r] = kMinusInfinity;
     }
-    sum_ = 0.0f;
+#pragma unroll
+    for (float& value : sum_) value = 0.0f;
 #pragma unroll
     for (float& value : out_) value = 0.0f;
   }
@@ -288,6 +296,7 @@ class Consumer {
     issue_values();
     wgmma_wait<0>();
     keep(out_);
+    keep(sum_);
     release(&shared_.v_empty[held_]);
   }
 
@@ -313,27 +322,33 @@ class Consumer {
     wgmma_commit();
     return stage;
   }
-  /// O += P V of the tile in p_.
+  /// O += P V and l += P 1 of the tile in p_.
   __device__ void issue_values() {
     held_ = uniform(v_.stage);
     barrier_wait(&shared_.v_full[held_], v_.parity);
     v_.advance();
     const std::uint64_t values = operand_descriptor<true>(shared_.v[held_].blocks[0]);
+    const std::uint64_t ones = operand_descriptor<false>(&shared_.ones);
     keep(out_);
+    keep(sum_);
     keep(p_);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kValueSteps; ++i) {
       wgmma_bf16<kHeadDim, true>(out_, p_[i], values + kDescriptorStep<true> * i, true);
+      wgmma_bf16<kSumColumns, false>(sum_, p_[i], ones, true);
     }
     wgmma_commit();
   }
-  /// The products of the tile before are done: O *= alpha, and P becomes `weights`.
+  /// The products of the tile before are done: O and l *= alpha, and P becomes `weights`.
   __device__ void take_over(const Scores& weights) {
     keep(out_);
+    keep(sum_);
     keep(p_);
     if (held_ >= 0) release(&shared_.v_empty[held_]);
     if (rescales_) {
+#pragma unroll
+      for (int i = 0; i < kSumColumns / 2; ++i) sum_[i] = sum_[i] * alpha_[i / 2 % 2];
 #pragma unroll
       for (int i = 0; i < kHeadDim / 2; ++i) out_[i] = out_[i] * alpha_[i / 2 % 2];
     }
@@ -369,7 +384,7 @@ class Consumer {
     return seen;
   }
 
-  /// Turns products of the keys from `key` on into P and takes over their maximum and sum.
+  /// Turns products of the keys from `key` on into P and takes over their maximum.
   /// `masked`: some of them are.
   __device__ void weigh(Scores& s, int key, bool masked) {
     const float scale = problem_.factors.scale;
@@ -389,18 +404,26 @@ class Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) maximum_[r] = fmaxf(maximum_[r], most[r] * scale);
     find_alpha(before);
-    // How far below the maximum, negative for masked ones alone: numbers that are not are in the
-    // order of their bits, NaN behind all.
+    // Distances from the maximum, from 0 where a row has none. Those that are not negative are in
+    // the order of their bits, NaN behind all.
+    float reference[2];
 #pragma unroll
-    for (int i = 0; i < kTileRows / 2; ++i) s[i] = maximum_[i / 2 % 2] - s[i] * scale;
+    for (int r = 0; r < 2; ++r) {
+      reference[r] = maximum_[r] == kMinusInfinity ? 0.0f : maximum_[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kTileRows / 2; ++i) {
+      s[i] = numerics::score_distance(s[i], scale, reference[i / 2 % 2]);
+    }
     int farthest = 0;
 #pragma unroll
     for (int i = 0; i < kTileRows / 2; i += 2) {
       farthest = __vimax3_s32(farthest, __float_as_int(s[i]), __float_as_int(s[i + 1]));
     }
-    if (__all_sync(kAllLanes, farthest <= __float_as_int(numerics::kExp2Normal))) {
+    const bool near = fmaxf(fabsf(reference[0]), fabsf(reference[1])) < numerics::kNearReference;
+    if (__all_sync(kAllLanes, near && farthest <= __float_as_int(numerics::kNormalWeight))) {
 #pragma unroll
-      for (int i = 0; i < kTileRows / 2; ++i) s[i] = numerics::exp2_normal(-s[i]);
+      for (int i = 0; i < kTileRows / 2; ++i) s[i] = numerics::normal_attention_weight(s[i]);
       if (masked) {
 #pragma unroll
         for (int i = 0; i < kTileRows / 2; ++i) s[i] = seen[i] ? s[i] : 0.0f;
@@ -411,7 +434,6 @@ class Consumer {
       for (int group = 0; group < kValueSteps; ++group)
         weigh_group(s, group, group <= last_group, seen);
     }
-    add_sum(s);
   }
 
   /// P of 16 keys of a tile, of any distances from the maximum; `wanted`: the warp sees one of
@@ -420,7 +442,7 @@ class Consumer {
     if (wanted) {
 #pragma unroll
       for (int i = 8 * group; i < 8 * group + 8; ++i) {
-        const float p = numerics::exp2(-s[i]);
+        const float p = numerics::attention_weight(s[i]);
         s[i] = seen[i] ? p : 0.0f;
       }
     } else {
@@ -447,51 +469,21 @@ class Consumer {
     }
   }
 
-  /// alpha = exp2(m - m'), where some row of the warp has a new maximum: 1 if a row has not.
+  /// alpha = 2^(m - m'), where some row of the warp has a new maximum: 1 if a row has not.
   __device__ void find_alpha(const float (&before)[2]) {
     rescales_ = __any_sync(kAllLanes, before[0] != maximum_[0] || before[1] != maximum_[1]) != 0;
     if (!rescales_) return;
     const bool lower = own_row() == 1;
     const float from = lower ? before[1] : before[0], to = lower ? maximum_[1] : maximum_[0];
-    const float power = numerics::exp2(from - to);
+    const float power = numerics::attention_weight(to - from);
     const float own = from == kMinusInfinity ? 0.0f : power;
     const float other = __shfl_xor_sync(kAllLanes, own, 2);
     alpha_[0] = lower ? other : own;
     alpha_[1] = lower ? own : other;
-    sum_ = sum_ * own;
   }
 
-  /// Which of the thread's two rows it keeps the sum of, and finds alpha for.
+  /// Which of the thread's two rows it finds alpha for.
   __device__ static int own_row() { return lane_id() / 2 % 2; }
-
-  /// l += numerics::tree_sum(p). Lane 8 n + 2 t + e of a row is the sum of columns 8 n + 2 t + e
-  /// and 32 more, of thread t. Lanes 16 and 8 apart are of one thread, 4 and 2 apart of threads 2
-  /// and 1 apart, which share the rows and then the lanes: who adds which to which changes no bit.
-  __device__ void add_sum(const Scores& p) {
-    float pair[2][2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float lane[4];
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          lane[n] = p[4 * n + 2 * r + e] + p[4 * (n + 4) + 2 * r + e];
-        }
-        pair[r][e] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
-      }
-    }
-    const bool lower = own_row() == 1, odd = lane_id() % 2 == 1;
-    float kept[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float other = __shfl_xor_sync(kAllLanes, lower ? pair[0][e] : pair[1][e], 2);
-      kept[e] = (lower ? pair[1][e] : pair[0][e]) + other;
-    }
-    const float other = __shfl_xor_sync(kAllLanes, odd ? kept[0] : kept[1], 1);
-    const float half = (odd ? kept[1] : kept[0]) + other;
-    sum_ = sum_ + (half + __shfl_xor_sync(kAllLanes, half, 1));
-  }
 
   // --- results ---
 
@@ -503,7 +495,7 @@ class Consumer {
     const auto lane = static_cast<unsigned>(computed_here(lane_id()));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float sum = __shfl_sync(kAllLanes, sum_, lane_id() / 4 * 4 + 2 * r);
+      const float sum = sum_[2 * r];
       const float inverse = 1.0f / sum;
       const unsigned row = warp_row_ + lane / 4 + 8 * r;
 #pragma unroll
@@ -536,10 +528,10 @@ class Consumer {
   Item item_;
   int position_[2], start_[2];  ///< of the thread's rows; position -1 past the sequence
   float maximum_[2], alpha_[2];
-  float sum_;      ///< of own_row()
   bool rescales_;  ///< whether alpha is not 1 for a row of the warp
   std::uint32_t p_[kValueSteps][4] = {};
   float out_[kHeadDim / 2];
+  float sum_[kSumColumns / 2];  ///< element i is of row i / 2
 };
 
 template <int kHeadDim>
@@ -562,6 +554,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     barrier_init_fence();
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v, &maps.out}) prefetch_map(map);
   }
+  auto* const ones = &shared.ones.rows[0][0];
+  for (int i = threadIdx.x; i < kSumColumns * kSwizzleColumns; i += kThreads) ones[i] = 0x3F80;
+  async_fence();
   __syncthreads();
   const int warpgroup = uniform(static_cast<int>(threadIdx.x) / kWarpgroup);
   if (warpgroup == kConsumers) {

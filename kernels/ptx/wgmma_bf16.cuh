@@ -1,5 +1,5 @@
 // wgmma of BF16 operands for attention: tiles of 64 rows by 64 or 128 columns, A from shared memory
-// or from registers (PTX ISA 8.x, section "wgmma").
+// or from registers, by 8 columns from registers (PTX ISA 8.x, section "wgmma").
 #pragma once
 
 #include "kernels/ptx/wgmma.cuh"
@@ -10,6 +10,16 @@ namespace fp8lab::cuda {
 #define FP8LAB_R8(i)                                                                          \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FP8LAB_WGMMA_REGISTERS_8 \
+  asm volatile( \
+      "{\n" \
+      ".reg .pred add;\n" \
+      "setp.ne.b32 add, %9, 0;\n" \
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, " \
+      "add, 1, 1, %10;\n" \
+      "}\n" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0), "n"(kRowsB ? 1 : 0))
 #define FP8LAB_WGMMA_SHARED_64 \
   asm volatile( \
       "{\n" \
@@ -89,8 +99,10 @@ __device__ inline void wgmma_bf16(float (&d)[kN / 2], std::uint64_t a, std::uint
 template <int kN, bool kRowsB>
 __device__ inline void wgmma_bf16(float (&d)[kN / 2], const std::uint32_t (&a)[4], std::uint64_t b,
                                   bool add) {
-  static_assert(kN == 64 || kN == 128);
-  if constexpr (kN == 64) {
+  static_assert(kN == 8 || kN == 64 || kN == 128);
+  if constexpr (kN == 8) {
+    FP8LAB_WGMMA_REGISTERS_8;
+  } else if constexpr (kN == 64) {
     FP8LAB_WGMMA_REGISTERS_64;
   } else {
     FP8LAB_WGMMA_REGISTERS_128;
@@ -99,6 +111,7 @@ __device__ inline void wgmma_bf16(float (&d)[kN / 2], const std::uint32_t (&a)[4
 
 #undef FP8LAB_WGMMA_SHARED_64
 #undef FP8LAB_WGMMA_SHARED_128
+#undef FP8LAB_WGMMA_REGISTERS_8
 #undef FP8LAB_WGMMA_REGISTERS_64
 #undef FP8LAB_WGMMA_REGISTERS_128
 #undef FP8LAB_R8

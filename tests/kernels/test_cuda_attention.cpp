@@ -263,7 +263,7 @@ TEST_CASE("attention on the device over short documents and long sequences") {
   run_and_compare(c);
 }
 
-TEST_CASE("attention on the device with a kv tile of more than one chunk of the tree sum") {
+TEST_CASE("attention on the device with a kv tile of thousands of keys") {
   if (!have_device()) return;
   Case c({.batch = 1, .sequence = 4300, .heads = 1, .kv_heads = 1, .head_dim = 8, .kv_tile = 8192},
          DType::bf16, DType::f32, 0, 31, 0.5);
@@ -414,7 +414,7 @@ TEST_CASE("attention on the device refuses what the CPU refuses, in the same wor
         overwriting([](const auto&... a) { cpu::run(ops::AttentionBackward{a...}); }));
 }
 
-TEST_CASE("attention on the device refuses sequences that its tree sum does not reach") {
+TEST_CASE("attention on the device refuses sequences that are too long to index") {
   if (!have_device()) return;
   cuda::Context context(0);
   const std::int64_t tokens = (std::int64_t{1} << 24) + 1;

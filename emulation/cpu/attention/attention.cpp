@@ -2,6 +2,7 @@
 // operations.hpp.
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "emulation/cpu/attention/attention_chain.hpp"
@@ -45,15 +46,22 @@ class ForwardPass {
         out_(out),
         lse_(lse),
         states_(static_cast<std::size_t>(problem.shape.q_tile)),
+        sums_(static_cast<std::size_t>(problem.shape.q_tile)),
         accumulator_(static_cast<std::size_t>(problem.shape.q_tile * problem.shape.head_dim)),
         scores_(static_cast<std::size_t>(kRowBlock * problem.shape.kv_tile)),
         probabilities_(static_cast<std::size_t>(problem.shape.kv_tile)),
-        operands_(static_cast<std::size_t>(kRowBlock * problem.shape.kv_tile)) {}
+        operands_(static_cast<std::size_t>(kRowBlock * problem.shape.kv_tile)) {
+    std::vector<T> ones(static_cast<std::size_t>(problem.shape.kv_tile));
+    const std::vector<float> one(ones.size(), 1.0f);
+    to_operands(*problem.kernels, one.data(), problem.shape.kv_tile, ones.data());
+    ones_.load(Operand<T>{ones.data(), 1, 1}, problem.shape.kv_tile, 1);
+  }
 
   /// At most q_tile queries.
   void run(const AttentionSequence& sequence, std::int64_t head, const Range& queries) {
     const AttentionShape& shape = problem_.shape;
-    std::fill(states_.begin(), states_.end(), SoftmaxState{-__builtin_inff(), 0.0f, 0.0f});
+    std::fill(states_.begin(), states_.end(), SoftmaxState{-__builtin_inff(), 0.0f});
+    std::fill(sums_.begin(), sums_.end(), 0.0f);
     std::fill(accumulator_.begin(), accumulator_.end(), 0.0f);
     for (std::int64_t key = 0; key < queries.last; key += shape.kv_tile) {
       const Range keys{key, std::min(sequence.length, key + shape.kv_tile)};
@@ -86,9 +94,10 @@ class ForwardPass {
     for (std::int64_t row = 0; row < queries.count(); ++row) {
       add_row(sequence.visible(queries.first + row), slot + row, row, keys);
     }
-    chain_.multiply(Operand<T>{operands_.data() + first, shape.kv_tile, 1}, queries.count(),
-                    values_, {first, last}, {0, shape.head_dim},
+    const Operand<T> weights{operands_.data() + first, shape.kv_tile, 1};
+    chain_.multiply(weights, queries.count(), values_, {first, last}, {0, shape.head_dim},
                     accumulator_.data() + slot * shape.head_dim, shape.head_dim);
+    chain_.multiply(weights, queries.count(), ones_, {first, last}, {0, 1}, sums_.data() + slot, 1);
   }
 
   /// Softmax of row `row` of the score block: row `slot` of the q tile, which sees the keys `seen`.
@@ -104,10 +113,12 @@ class ForwardPass {
     }
     SoftmaxState& state = states_[static_cast<std::size_t>(slot)];
     kernels.softmax_row(scores_.data() + row * shape.kv_tile, first, last, shape.kv_tile,
-                        problem_.factors.scale, &state, probabilities_.data());
+                        problem_.factors.scale, std::is_same_v<T, float>, &state,
+                        probabilities_.data());
     to_operands(kernels, probabilities_.data(), shape.kv_tile, operands);
     float* accumulator = accumulator_.data() + slot * shape.head_dim;
     kernels.multiply(accumulator, state.alpha, shape.head_dim, accumulator);
+    sums_[static_cast<std::size_t>(slot)] *= state.alpha;
   }
 
   void finish(const AttentionSequence& sequence, std::int64_t head, const Range& queries) {
@@ -117,8 +128,9 @@ class ForwardPass {
       const std::int64_t slot = i - queries.first;
       float* row = accumulator_.data() + slot * shape.head_dim;
       const std::int64_t token = sequence.query_row + i;
+      const auto at = static_cast<std::size_t>(slot);
       const float lse =
-          kernels.softmax_end(&states_[static_cast<std::size_t>(slot)], row, shape.head_dim, row);
+          kernels.softmax_end(states_[at].maximum, sums_[at], row, shape.head_dim, row);
       if (!lse_.empty()) lse_.row<float>(head)[token] = lse;
       write_row(kernels, row, shape.head_dim, out_, token, head * shape.head_dim);
     }
@@ -129,7 +141,9 @@ class ForwardPass {
   Chain<T> chain_;
   ChainTile<T> keys_;    ///< (D, keys)
   ChainTile<T> values_;  ///< (keys, D)
+  ChainTile<T> ones_;    ///< (kv_tile, 1)
   std::vector<SoftmaxState> states_;
+  std::vector<float> sums_;         ///< of weights, of the rows of the q tile
   std::vector<float> accumulator_;  ///< (q_tile, D)
   std::vector<float> scores_;       ///< (kRowBlock, kv_tile)
   std::vector<float> probabilities_;

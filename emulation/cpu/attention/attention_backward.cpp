@@ -1,4 +1,5 @@
 // Attention backward: dV, dK and dQ in the order of operations.hpp.
+#include <type_traits>
 #include <vector>
 
 #include <omp.h>
@@ -130,6 +131,7 @@ class BackwardPass {
       arguments.last = std::min(seen.last, keys.last) - keys.first;
       arguments.tile = tile;
       arguments.scale = problem_.factors.scale;
+      arguments.is_wide = std::is_same_v<T, float>;
       arguments.lse = t_.lse.row<float>(head)[token];
       arguments.delta = t_.delta[head * t_.lse.cols + token];
       float* dscores = row_.data() + tile;

@@ -2,6 +2,7 @@
 // vectoriser needs no reordering: elementwise, or 32 independent lanes.
 #include "emulation/cpu/simd/pointwise_kernels.hpp"
 
+#include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
@@ -191,37 +192,51 @@ std::int64_t argmax(const float* logits, std::int64_t n) {
   return best;
 }
 
-void softmax_row(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
-                 float scale, SoftmaxState* state, float* probabilities) {
+template <bool kWide>
+float weight_of(float distance) {
+  return kWide ? numerics::wide_attention_weight(distance) : numerics::attention_weight(distance);
+}
+
+template <bool kWide>
+void softmax_row_of(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
+                    float scale, SoftmaxState* state, float* probabilities) {
+  const float largest =
+      maximum(last - first, kMinusInfinity, [=](std::int64_t j) { return scores[first + j]; });
+  const float old = state->maximum, highest = largest * scale;
+  const float m = highest > old ? highest : old;
+  const float alpha = old == kMinusInfinity ? 0.0f : weight_of<kWide>(m - old);
+  const float reference = m == kMinusInfinity ? 0.0f : m;
   for (std::int64_t j = 0; j < tile; ++j) {
-    probabilities[j] = j >= first && j < last ? scores[j] * scale : kMinusInfinity;
-  }
-  const float old = state->maximum;
-  const float m = maximum(tile, old, [probabilities](std::int64_t j) { return probabilities[j]; });
-  const float alpha = old == kMinusInfinity ? 0.0f : numerics::exp2(old - m);
-  for (std::int64_t j = 0; j < tile; ++j) {
-    const float p = numerics::exp2(probabilities[j] - m);
+    const float p = weight_of<kWide>(numerics::score_distance(scores[j], scale, reference));
     probabilities[j] = j >= first && j < last ? p : 0.0f;
   }
   state->maximum = m;
   state->alpha = alpha;
-  state->sum = (state->sum * alpha) + sum_of(probabilities, tile);
+}
+void softmax_row(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
+                 float scale, bool is_wide, SoftmaxState* state, float* probabilities) {
+  const auto run = is_wide ? softmax_row_of<true> : softmax_row_of<false>;
+  run(scores, first, last, tile, scale, state, probabilities);
 }
 
-float softmax_end(const SoftmaxState* state, const float* accumulator, std::int64_t n, float* out) {
-  multiply(accumulator, 1.0f / state->sum, n, out);
-  return canonical_nan(state->maximum + numerics::log2(state->sum));
+float softmax_end(float maximum, float sum, const float* accumulator, std::int64_t n, float* out) {
+  multiply(accumulator, 1.0f / sum, n, out);
+  return canonical_nan(maximum + numerics::log2(sum));
 }
 
-void score_gradient(const ScoreGradientRow* row, float* probabilities, float* dscores) {
-  const ScoreGradientRow r = *row;
+template <bool kWide>
+void score_gradient_of(const ScoreGradientRow& r, float* probabilities, float* dscores) {
   for (std::int64_t j = 0; j < r.tile; ++j) {
     const bool visible = j >= r.first && j < r.last;
-    const float p = numerics::exp2((r.scores[j] * r.scale) - r.lse);
+    const float p = weight_of<kWide>(numerics::score_distance(r.scores[j], r.scale, r.lse));
     const float ds = p * (r.dprobs[j] - r.delta);
     probabilities[j] = visible ? p : 0.0f;
     dscores[j] = visible ? ds : 0.0f;
   }
+}
+void score_gradient(const ScoreGradientRow* row, float* probabilities, float* dscores) {
+  const auto run = row->is_wide ? score_gradient_of<true> : score_gradient_of<false>;
+  run(*row, probabilities, dscores);
 }
 
 constexpr std::int64_t kGroup = 16;

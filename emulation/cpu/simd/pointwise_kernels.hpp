@@ -23,8 +23,7 @@ struct AdamWFactors {
 /// Running state of one query row of the online softmax.
 struct SoftmaxState {
   float maximum;
-  float sum;
-  float alpha;  ///< factor by which the row's earlier output has to be multiplied
+  float alpha;  ///< factor by which the row's earlier sum and output have to be multiplied
 };
 
 /// One (query, tile) row of the attention backward pass. Columns outside [first, last) are masked.
@@ -33,6 +32,7 @@ struct ScoreGradientRow {
   const float* dprobs;  ///< chain results dout.v
   std::int64_t first, last, tile;
   float scale, lse, delta;
+  bool is_wide;  ///< weights are those of FP32 operands
 };
 
 /// What a layer norm subtracts from a row and multiplies it by.
@@ -83,10 +83,11 @@ struct PointwiseKernels {
   std::int64_t (*argmax)(const float* logits, std::int64_t n);
 
   /// One kv tile of one row; probabilities receive `tile` values. [first, last) must not be empty.
+  /// `is_wide`: of FP32 operands.
   void (*softmax_row)(const float* scores, std::int64_t first, std::int64_t last, std::int64_t tile,
-                      float scale, SoftmaxState* state, float* probabilities);
+                      float scale, bool is_wide, SoftmaxState* state, float* probabilities);
   /// out = accumulator * (1 / sum); returns lse.
-  float (*softmax_end)(const SoftmaxState* state, const float* accumulator, std::int64_t n,
+  float (*softmax_end)(float maximum, float sum, const float* accumulator, std::int64_t n,
                        float* out);
   void (*score_gradient)(const ScoreGradientRow* row, float* probabilities, float* dscores);
 

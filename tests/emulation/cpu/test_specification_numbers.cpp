@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "emulation/cpu/operations.hpp"
+#include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/gelu.hpp"
 #include "emulation/numerics/philox.hpp"
@@ -142,6 +143,7 @@ const std::map<std::string, std::string (*)(const Words&)> kFunctions = {
     {"sigmoid", function<numerics::sigmoid>},
     {"silu", function<numerics::silu>},
     {"gelu", function<numerics::gelu>},
+    {"attention_weight", function<numerics::attention_weight>},
     {"attention", attention},
 };
 

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <string>
 
+#include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/philox.hpp"
 
@@ -67,6 +68,13 @@ double libm_sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 double libm_silu(double x) { return x / (1.0 + std::exp(-x)); }
 double libm_rsqrt(double x) { return 1.0 / std::sqrt(x); }
 
+/// 2^-d
+void weight(Real& x) {
+  mpfr_neg(x.get(), x.get(), MPFR_RNDN);
+  mpfr_exp2(x.get(), x.get(), MPFR_RNDN);
+}
+double libm_weight(double d) { return std::exp2(-d); }
+
 /// An FP32 function on the inputs in [low, high].
 struct Unary {
   const char* name;
@@ -92,6 +100,8 @@ const Unary kUnary[] = {
     {"silu, |x| <= 1", numerics::silu, silu, libm_silu, -1.0f, 1.0f, 4.0},
     {"silu, |x| <= 16", numerics::silu, silu, libm_silu, -16.0f, 16.0f, 19.0},
     {"silu, x >= -87", numerics::silu, silu, libm_silu, -87.0f, kLargest, 90.0},
+    // 2^-18 relative is 64 ulp below a power of two.
+    {"attention_weight", numerics::attention_weight, weight, libm_weight, -0.5f, 126.0f, 64.0},
 };
 
 /// Distance in units of the last place of the FP32 grid at the exact value.

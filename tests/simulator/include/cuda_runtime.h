@@ -263,6 +263,7 @@ inline unsigned __umulhi(unsigned a, unsigned b) {
 }
 inline int __float_as_int(float value) { return fp8lab::simulator::bits_as<int>(value); }
 inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
+inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) { return std::max({a, b, c}); }
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
 inline int __ffs(int a) { return __builtin_ffs(a); }
 

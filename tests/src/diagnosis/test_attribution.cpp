@@ -219,7 +219,9 @@ TEST_CASE("an overflow is named") {
 
 TEST_CASE("flushed gradients are named") {
   const Attribution attribution =
-      attributed(kHealthy + "[slots.dy]\ntile = \"tensor\"\nscale_source = \"none\"\n");
+      attributed(kHealthy +
+                 "[slots.dy]\ntile = \"tensor\"\nscale_source = \"static\"\n"
+                 "static_scale = 4.0\n");
   check_named(attribution, "source", "underflow");
   CHECK(largest(attribution, "slot") == "dgrad.dy");
 }

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulation/numerics/attention_weight.hpp"
 #include "emulation/numerics/codec.hpp"
-#include "emulation/numerics/exact_math.hpp"
 #include "emulation/numerics/mma.hpp"
 #include "emulation/numerics/tree_sum.hpp"
 #include "tests/emulation/cpu/attention/attention_case.hpp"
@@ -75,13 +75,16 @@ class AttentionReference {
     return i < s_.sequence && j <= i &&
            j >= static_cast<std::int64_t>(a_.starts.at(b * s_.sequence + i));
   }
+  float weight(float d) const {
+    return a_.dtype == DType::bf16 ? numerics::attention_weight(d)
+                                   : numerics::wide_attention_weight(d);
+  }
   float operand(float x) const {
     return a_.dtype == DType::bf16 ? numerics::from_bf16(numerics::to_bf16(x)) : x;
   }
   float score(std::int64_t b, std::int64_t head, std::int64_t i, std::int64_t j) const {
     return reference_chain(0.0f, vector(a_.qkv, b, i, a_.q_column(head)),
-                           vector(a_.qkv, b, j, a_.k_column(head)), a_.dtype) *
-           scale_;
+                           vector(a_.qkv, b, j, a_.k_column(head)), a_.dtype);
   }
 
   void forward(AttentionCase& result, std::int64_t b, std::int64_t head, std::int64_t i) const {
@@ -92,17 +95,16 @@ class AttentionReference {
       float m_new = m;
       for (std::int64_t j = tile; j < tile + s_.kv_tile; ++j) {
         s.push_back(visible(b, i, j) ? score(b, head, i, j) : -HUGE_VALF);
-        if (s.back() > m_new) m_new = s.back();
+        m_new = std::fmax(m_new, s.back() * scale_);
       }
-      const float alpha = m == -HUGE_VALF ? 0.0f : numerics::exp2(m - m_new);
+      const float alpha = m == -HUGE_VALF ? 0.0f : weight(m_new - m);
+      const float reference = m_new == -HUGE_VALF ? 0.0f : m_new;
       for (std::int64_t j = tile; j < tile + s_.kv_tile; ++j) {
-        const float shifted = s[static_cast<std::size_t>(j - tile)] - m_new;
-        p.push_back(visible(b, i, j) ? numerics::exp2(shifted) : 0.0f);
+        const float d = std::fma(-s[static_cast<std::size_t>(j - tile)], scale_, reference);
+        p.push_back(visible(b, i, j) ? weight(d) : 0.0f);
         operands.push_back(operand(p.back()));
       }
-      l = (l * alpha) + numerics::tree_sum(s_.kv_tile, [&p](std::int64_t j) {
-            return p[static_cast<std::size_t>(j)];
-          });
+      l = reference_chain(l * alpha, operands, Floats(operands.size(), 1.0f), a_.dtype);
       for (std::size_t c = 0; c < o.size(); ++c) {
         o[c] = reference_chain(o[c] * alpha, operands, column_of_v(b, head, tile, c), a_.dtype);
       }
@@ -136,8 +138,8 @@ class AttentionReference {
     const float delta = numerics::tree_sum(s_.head_dim, [&](std::int64_t c) {
       return dout[static_cast<std::size_t>(c)] * out[static_cast<std::size_t>(c)];
     });
-    const float p =
-        numerics::exp2(score(b, head, i, j) - static_cast<float>(result.lse.at(head, token)));
+    const float p = weight(
+        std::fma(-score(b, head, i, j), scale_, static_cast<float>(result.lse.at(head, token))));
     const float dp = reference_chain(0.0f, dout, vector(a_.qkv, b, j, a_.v_column(head)), a_.dtype);
     return {operand(p), operand(p * (dp - delta))};
   }

@@ -75,10 +75,17 @@ struct NaiveRow {
   Bounded lse;
 };
 
+/// numerics::attention_weight of `distance`, rounded where it was formed: within 2^-18.
+Bounded weight(const Bounded& distance) {
+  const double power = std::exp2(-distance.value);
+  const double relative = std::expm1(kLn2Double * distance.bound + 0x1p-18);
+  return {power, power * relative + 0x1p-130};
+}
+
 /// Output and log-sum-exp of query i. Weights are taken relative to the true maximum M; a common
-/// error of the running maximum cancels in out and is part of the error of l in lse. The argument
-/// of each exponential is rounded once at magnitude <= R, and a weight is rescaled once per later
-/// tile.
+/// error of the running maximum cancels in out and is part of the error of l in lse. A distance is
+/// rounded once, at a magnitude of at most that of the row's scores, and a weight is rescaled once
+/// per later tile.
 NaiveRow forward_row(const Naive& naive, std::int64_t i) {
   const AttentionShape& shape = naive.a.shape;
   std::vector<Bounded> scores;
@@ -90,15 +97,15 @@ NaiveRow forward_row(const Naive& naive, std::int64_t i) {
   }
   const double tiles = static_cast<double>(i / shape.kv_tile - naive.start(i) / shape.kv_tile + 1);
   const double range = largest - smallest;
-  std::vector<Bounded> weights, operands;
+  std::vector<Bounded> operands;
   for (const Bounded& s : scores) {
-    const double argument = s.bound + (tiles + 1.0) * kUnit * range;
-    const double relative = std::expm1(kLn2Double * argument + (tiles + 1.0) * (0x1p-23 + kUnit));
-    const double w = std::exp2(s.value - largest);
-    weights.emplace_back(w, w * relative + 0x1p-130);
-    operands.push_back(operand(weights.back(), naive.a.dtype));
+    const Bounded own =
+        operand(weight({largest - s.value, s.bound + kUnit * range}), naive.a.dtype);
+    const double rescaled = std::expm1(tiles * (0x1p-18 + kUnit * (1.0 + range)));
+    operands.emplace_back(own.value, own.bound + rescaled * own.magnitude());
   }
-  const Bounded l = sum(weights, static_cast<double>(shape.kv_tile) / 32.0 + 6.0 + 2.0 * tiles);
+  const std::vector<Bounded> ones(operands.size(), Bounded(1.0));
+  const Bounded l = chain(operands, ones, naive.a.dtype, tiles + 1.0);
   NaiveRow row;
   for (std::int64_t c = 0; c < shape.head_dim; ++c) {
     std::vector<Bounded> column;
@@ -120,7 +127,7 @@ struct NaivePair {
 NaivePair backward_pair(const Naive& naive, const NaiveRow& row, const Bounded& delta,
                         std::int64_t i, std::int64_t j) {
   NaivePair pair;
-  pair.p = exp2(naive.score(i, j) - row.lse);
+  pair.p = weight(row.lse - naive.score(i, j));
   pair.ds = pair.p * (chain(naive.dout(i), naive.v(j), naive.a.dtype) - delta);
   return pair;
 }

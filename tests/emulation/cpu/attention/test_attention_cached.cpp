@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "emulation/cpu/operations.hpp"
 #include "emulation/base/error.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/reference/truth_backend.hpp"
 #include "tests/emulation/cpu/attention/attention_case.hpp"
 
