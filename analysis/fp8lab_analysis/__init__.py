@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fp8lab_analysis.runs import Run
     from fp8lab_analysis.study import Group, Study, load_study
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Group", "InputError", "Run", "Study", "load_run", "load_study", "__version__"]
 

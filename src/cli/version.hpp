@@ -5,13 +5,13 @@
 
 namespace fp8lab::cli {
 
-/// Version of the project, for example "0.1.0".
+/// Version of the project, for example "0.2.0".
 std::string project_version();
 
 /// Commit and hash of the sources of this build (.cmake/source_version.cmake).
 const char* build_identity();
 
-/// Both, "0.1.0+COMMIT.HASH": what a run file records.
+/// Both, "0.2.0+COMMIT.HASH": what a run file records.
 std::string code_version();
 
 }  // namespace fp8lab::cli
