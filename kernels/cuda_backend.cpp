@@ -8,6 +8,7 @@
 #include "emulation/ops/operand_checks.hpp"
 #include "kernels/gemm/gemm.hpp"
 #include "kernels/pointwise/rmsnorm.hpp"
+#include "kernels/quantize/operand_statistics.hpp"
 #include "kernels/quantize/quantize.hpp"
 #include "kernels/quantize/quantize_fused.hpp"
 #include "kernels/runtime/graph.hpp"
@@ -176,6 +177,10 @@ void CudaBackend::run(const ops::LayerNormBackwardAdd& op) { Backend::run(op); }
 void CudaBackend::run(const ops::QuantizeBoth& op) {
   if (!can_quantize_both(op.first.spec, op.second.spec)) return Backend::run(op);
   quantize_both(context_, op);
+}
+
+void CudaBackend::run(const ops::MeasureBoth& op) {
+  if (!measure_both(context_, op)) Backend::run(op);
 }
 
 void CudaBackend::run(const ops::ProduceQuantize& op) {

@@ -58,6 +58,88 @@ void measure_stored(CaseDraw& draw, DType source, DType values, bool transpose,
            });
 }
 
+/// In whole groups of eight, part of the last panels: the usual way through kernels.
+MatrixShape whole_groups(CaseDraw& draw) {
+  return {8 * draw.integer(1, 20), 16 * draw.integer(1, 20)};
+}
+
+/// Values among which some are zero, alone or in rows.
+HostTensor with_zeros(CaseDraw& draw, HostTensor tensor) {
+  const std::size_t size = size_of(tensor.dtype);
+  const auto elements = static_cast<std::int64_t>(tensor.data.size() / size);
+  for (std::int64_t left = draw.integer(1, 6); left > 0; --left) {
+    const std::int64_t run = draw.one_in(2) ? 1 : draw.integer(1, 2 * tensor.cols);
+    const std::int64_t first = draw.integer(0, elements - 1);
+    const std::int64_t end = std::min(elements, first + run);
+    std::fill(tensor.data.begin() + first * static_cast<std::int64_t>(size),
+              tensor.data.begin() + end * static_cast<std::int64_t>(size), std::byte{0});
+  }
+  return tensor;
+}
+
+/// Both orientations of an operand, made of the source or of another tensor.
+void measure_both(CaseDraw& draw, const QuantSpec& first_spec, const QuantSpec& second_spec,
+                  DType source, const MatrixShape& s) {
+  const bool wild = draw.one_in(4);
+  HostTensor compared = draw.values(source, s.rows, s.cols, wild);
+  if (draw.one_in(2)) compared = with_zeros(draw, std::move(compared));
+  HostTensor quantized = draw.one_in(2) ? compared : draw.values(source, s.rows, s.cols, wild);
+  draw.add(
+      fmt::format("operand_statistics {} and {}", label(first_spec), label(second_spec)), source, s,
+      {std::move(compared), std::move(quantized), codes_of(draw, first_spec, s.rows, s.cols),
+       scales_of(draw, first_spec, s.rows, s.cols), codes_of(draw, second_spec, s.cols, s.rows),
+       scales_of(draw, second_spec, s.cols, s.rows), state_of(draw, first_spec), record_of(draw),
+       record_of(draw)},
+      [first_spec, second_spec, s](Backend& b, const Views& t) {
+        QuantizedOperand first = operand_at(first_spec, s.rows, s.cols, t, 2);
+        QuantizedOperand second = operand_at(second_spec, s.cols, s.rows, t, 4);
+        b.run(ops::Quantize{t[1], false, {}, state_for(first_spec, t[6]), first});
+        b.run(ops::Quantize{t[1], true, {}, state_for(second_spec, t[6]), second});
+        b.run(ops::MeasureBoth{t[0], first, second, t[7], t[8]});
+      });
+}
+
+HostTensor any_codes(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  return spec.storage() == DType::u8 ? draw.bytes(rows, k, spec.format.bits())
+                                     : draw.values(spec.storage(), rows, k, draw.one_in(2));
+}
+
+/// Any codes with any scales, also such as no quantization makes; in both orientations, in the
+/// second alone too.
+void measure_any_codes(CaseDraw& draw, const QuantSpec& spec, DType source, const MatrixShape& s) {
+  draw.add(fmt::format("operand_statistics {}", label(spec)),
+           fmt::format("{} {} of any codes", name_of(source), describe(s)),
+           {with_zeros(draw, draw.values(source, s.rows, s.cols, draw.one_in(4))),
+            any_codes(draw, spec, s.rows, s.cols), draw_scales(draw, spec, s.rows, s.cols),
+            any_codes(draw, spec, s.cols, s.rows), draw_scales(draw, spec, s.cols, s.rows),
+            record_of(draw), record_of(draw), record_of(draw)},
+           [spec, s](Backend& b, const Views& t) {
+             const QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
+             const QuantizedOperand second = operand_at(spec, s.cols, s.rows, t, 3);
+             b.run(ops::MeasureBoth{t[0], first, second, t[5], t[6]});
+             b.run(ops::MeasureOperand{t[0], true, second, t[7]});
+           });
+}
+
+/// Operands that are the source itself, together and one by one.
+void measure_source(CaseDraw& draw, DType source, const MatrixShape& s) {
+  QuantSpec spec;
+  spec.format = source == DType::bf16 ? numerics::kBF16 : numerics::kFP32;
+  draw.add(fmt::format("operand_statistics {}", label(spec)),
+           fmt::format("{} {} itself", name_of(source), describe(s)),
+           {with_zeros(draw, draw.values(source, s.rows, s.cols, draw.one_in(3))), record_of(draw),
+            record_of(draw), record_of(draw), record_of(draw)},
+           [spec, s](Backend& b, const Views& t) {
+             QuantizedOperand first = QuantizedOperand::without_memory(spec, s.rows, s.cols);
+             QuantizedOperand second = QuantizedOperand::without_memory(spec, s.cols, s.rows);
+             first.codes = second.codes = t[0];
+             second.order = StorageOrder::rows_contiguous;
+             b.run(ops::MeasureBoth{t[0], first, second, t[1], t[2]});
+             b.run(ops::MeasureOperand{t[0], false, first, t[3]});
+             b.run(ops::MeasureOperand{t[0], true, second, t[4]});
+           });
+}
+
 enum class Channels : std::uint8_t {
   different,
   equal,    ///< a few values
@@ -125,6 +207,28 @@ void draw_cases<ops::MeasureOperand>(CaseDraw& draw) {
     }
   }
   measure_channels(draw);
+}
+
+template <>
+void draw_cases<ops::MeasureBoth>(CaseDraw& draw) {
+  for (const QuantSpec& spec : every_quantizer()) {
+    const DType source = draw.activation_type();
+    measure_both(draw, spec, spec, source, whole_groups(draw));
+    measure_both(draw, spec, spec, source, draw.shape());
+    if (!spec.has_codebooks()) measure_any_codes(draw, spec, source, whole_groups(draw));
+  }
+  for (const TileShape tile : {TileShape{1, 128}, TileShape{128, 128}, TileShape{0, 0}}) {
+    const QuantSpec first = quantized(numerics::kE4M3, tile);
+    for (const QuantSpec& second :
+         {quantized(numerics::kE4M3, {128, 128}), quantized(numerics::kE5M2, {1, 128}),
+          quantized(numerics::kE4M3, {1, 64}, numerics::ScaleFormat::e8m0)}) {
+      measure_both(draw, first, second, draw.activation_type(), whole_groups(draw));
+    }
+  }
+  for (const DType source : kActivationTypes) {
+    measure_source(draw, source, whole_groups(draw));
+    measure_source(draw, source, draw.shape());
+  }
 }
 
 template <>

@@ -22,6 +22,14 @@ FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// The place of word `index`; neighbours are 1 apart.
+FP8LAB_HD_INLINE constexpr std::uint64_t hash_place(HashedPart part, std::uint64_t index) {
+  return static_cast<std::uint64_t>(part) + index;
+}
+FP8LAB_HD_INLINE constexpr std::uint64_t hash_term_at(std::uint64_t place, std::uint64_t word) {
+  return mix64(word ^ mix64(place));
+}
+
 /// One term of a hash, mix64(word ^ mix64(key + index)). A bijection of `word`, so that
 /// a single changed word always changes the hash.
 ///
@@ -37,7 +45,7 @@ FP8LAB_HD_INLINE constexpr std::uint64_t mix64(std::uint64_t x) {
 /// cut as those of codes, indices counted on from parameter to parameter.
 FP8LAB_HD_INLINE constexpr std::uint64_t hash_term(HashedPart part, std::uint64_t index,
                                                    std::uint64_t word) {
-  return mix64(word ^ mix64(static_cast<std::uint64_t>(part) + index));
+  return hash_term_at(hash_place(part, index), word);
 }
 
 FP8LAB_NUMERICS_END

@@ -84,5 +84,6 @@
   X(RmsNormBackwardAdd)              \
   X(LayerNormBackwardAdd)            \
   X(QuantizeBoth)                    \
+  X(MeasureBoth)                     \
   X(ProduceQuantize)                 \
   X(Product)

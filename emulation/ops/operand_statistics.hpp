@@ -113,5 +113,31 @@ struct MeasureOperand {
   double work() const { return elements(source); }
 };
 
+/// Measures `first`, of `source`, and `second`, of its transpose. A backend may do it in one
+/// reading.
+struct MeasureBoth {
+  static constexpr std::string_view kName = "measure_both";
+  static constexpr WorkClass kClass = WorkClass::measurement;
+
+  TensorView source;
+  const QuantizedOperand& first;
+  const QuantizedOperand& second;
+  TensorView first_record;
+  TensorView second_record;
+
+  /// Calls visit(op) for the measurement of each operand.
+  template <class Visit>
+  void for_each_part(const Visit& visit) const {
+    visit(MeasureOperand{source, false, first, first_record});
+    visit(MeasureOperand{source, true, second, second_record});
+  }
+
+  void check() const {
+    for_each_part([](const auto& op) { op.check(); });
+  }
+  /// Elements measured.
+  double work() const { return 2 * elements(source); }
+};
+
 }  // namespace ops
 }  // namespace fp8lab

@@ -115,6 +115,9 @@ Outputs outputs_of(const ops::QuantizeBoth& op) {
   });
   return outputs;
 }
+Outputs outputs_of(const ops::MeasureBoth& op) {
+  return {{"first_record", op.first_record}, {"second_record", op.second_record}};
+}
 Outputs outputs_of(const ops::ProduceQuantize& op) {
   Outputs outputs = std::visit([](const auto& made) { return outputs_of(made); }, op.producer);
   if (!op.keeps_output) {

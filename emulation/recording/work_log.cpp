@@ -61,6 +61,10 @@ std::string variant_of(const ops::Compensate& op) {
 
 std::string variant_of(const ops::MeasureOperand& op) { return label(op.operand.spec); }
 
+std::string variant_of(const ops::MeasureBoth& op) {
+  return fmt::format("{} and {}", label(op.first.spec), label(op.second.spec));
+}
+
 std::string variant_of(const ops::RmsNormForward& op) { return of_norm(op.x, op.weight); }
 
 std::string variant_of(const ops::RmsNormBackward& op) { return of_norm(op.x, op.weight); }

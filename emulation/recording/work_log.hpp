@@ -39,6 +39,7 @@ std::string variant_of(const ops::Gemm& op);
 std::string variant_of(const ops::Product& op);
 std::string variant_of(const ops::Compensate& op);
 std::string variant_of(const ops::MeasureOperand& op);
+std::string variant_of(const ops::MeasureBoth& op);
 std::string variant_of(const ops::RmsNormForward& op);
 std::string variant_of(const ops::RmsNormBackward& op);
 std::string variant_of(const ops::AdamW& op);

@@ -26,6 +26,18 @@ __device__ inline int computed_here(int value) {
   return value;
 }
 
+/// The value, in a register: the compiler would rather read a constant or a special register anew
+/// in each pass of a loop. Called by whole warps.
+__device__ inline std::uint32_t held(std::uint32_t value) {
+  // What it cannot foresee: a lane's number that has been through a shuffle.
+  std::uint32_t lane = threadIdx.x & 31u;
+  asm volatile("shfl.sync.bfly.b32 %0, %0, 0, 0x1f, 0xffffffff;" : "+r"(lane));
+  return value + (lane >> 5);
+}
+__device__ inline int held(int value) {
+  return static_cast<int>(held(static_cast<std::uint32_t>(value)));
+}
+
 /// The block's dynamic shared memory as one object, at an address that is held in a register. A
 /// block's window depends on its rank in the cluster, and the compiler would read that anew
 /// (S2UR, some 30 cycles) before each access in a loop. Called by whole warps.
@@ -153,6 +165,25 @@ __device__ inline float yielding_product(float x, float y) {
   float product;
   asm("fma.rn.f32 %0, %1, %2, 0f80000000;" : "=f"(product) : "f"(x), "f"(y));  // x * y - 0
   return product;
+}
+
+/// x * y rounded down; subnormal x, y and products count as zero.
+__device__ inline float flushed_product_down(float x, float y) {
+  float product;
+  asm("mul.rm.ftz.f32 %0, %1, %2;" : "=f"(product) : "f"(x), "f"(y));
+  return product;
+}
+
+/// The two BF16 of a word in FP64, the lower one first.
+__device__ inline void widen_pair(std::uint32_t pair, double& low, double& high) {
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.f64.bf16 %0, low;\n"
+      "cvt.f64.bf16 %1, high;\n"
+      "}\n"
+      : "=d"(low), "=d"(high)
+      : "r"(pair));
 }
 
 /// 1 / x within one unit in the last place; subnormal x and results count as zero.

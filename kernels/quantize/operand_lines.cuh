@@ -28,6 +28,11 @@ struct ElementWords {
   static constexpr int kHashWords = kWords / 2;
   std::uint32_t words[kWords];
 
+  /// Of bytes.
+  __device__ static ElementWords of(std::uint64_t bytes) {
+    static_assert(kWords == 2);
+    return {{static_cast<std::uint32_t>(bytes), static_cast<std::uint32_t>(bytes >> 32)}};
+  }
   /// Elements 8 i / kHashWords and following.
   __device__ std::uint64_t hash_word(int i) const {
     return words[2 * i] | static_cast<std::uint64_t>(words[2 * i + 1]) << 32;
@@ -89,30 +94,47 @@ Lines<T> lines_of(const TensorView& view) {
 template <class T>
 inline constexpr int kTurned = static_cast<int>(sizeof(std::uint64_t) / sizeof(T));
 
+/// Four lines of four bytes each, exchanged.
+__device__ inline void turn(std::uint32_t (&words)[4]) {
+  const std::uint32_t low_first = __byte_perm(words[0], words[1], 0x5140);
+  const std::uint32_t high_first = __byte_perm(words[0], words[1], 0x7362);
+  const std::uint32_t low_last = __byte_perm(words[2], words[3], 0x5140);
+  const std::uint32_t high_last = __byte_perm(words[2], words[3], 0x7362);
+  words[0] = __byte_perm(low_first, low_last, 0x5410);
+  words[1] = __byte_perm(low_first, low_last, 0x7632);
+  words[2] = __byte_perm(high_first, high_last, 0x5410);
+  words[3] = __byte_perm(high_first, high_last, 0x7632);
+}
+
 /// turned[m]: the elements m of the lines, the first in the low bits.
 template <class T>
 __device__ __forceinline__ void turn(const ElementWords<T> (&lines)[kTurned<T>],
                                      std::uint64_t (&turned)[kGroup]) {
+  std::uint32_t halves[kGroup][2];
 #pragma unroll
-  for (int m = 0; m < kGroup; ++m) {
-    std::uint32_t halves[2];
+  for (int half = 0; half < 2; ++half) {
+    const ElementWords<T>* part = lines + half * (kTurned<T> / 2);
+    if constexpr (sizeof(T) == 1) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const ElementWords<T>* part = lines + half * (kTurned<T> / 2);
-      if constexpr (sizeof(T) == 1) {
-        // The byte of two lines each, then of all four.
-        const unsigned both = m % 4 | (m % 4 + 4) << 4;
-        const std::uint32_t low = __byte_perm(part[0].words[m / 4], part[1].words[m / 4], both);
-        const std::uint32_t high = __byte_perm(part[2].words[m / 4], part[3].words[m / 4], both);
-        halves[half] = __byte_perm(low, high, 0x5410);
-      } else if constexpr (sizeof(T) == 2) {
-        halves[half] =
-            __byte_perm(part[0].words[m / 2], part[1].words[m / 2], m % 2 == 0 ? 0x5410 : 0x7632);
-      } else {
-        halves[half] = part[0].words[m];
+      for (int m = 0; m < kGroup; m += 4) {
+        std::uint32_t words[4] = {part[0].words[m / 4], part[1].words[m / 4], part[2].words[m / 4],
+                                  part[3].words[m / 4]};
+        turn(words);
+        for (int i = 0; i < 4; ++i) halves[m + i][half] = words[i];
+      }
+    } else {
+#pragma unroll
+      for (int m = 0; m < kGroup; ++m) {
+        halves[m][half] = sizeof(T) == 4
+                              ? part[0].words[m]
+                              : __byte_perm(part[0].words[m / 2], part[sizeof(T) == 2].words[m / 2],
+                                            m % 2 == 0 ? 0x5410 : 0x7632);
       }
     }
-    turned[m] = halves[0] | static_cast<std::uint64_t>(halves[1]) << 32;
+  }
+#pragma unroll
+  for (int m = 0; m < kGroup; ++m) {
+    turned[m] = halves[m][0] | static_cast<std::uint64_t>(halves[m][1]) << 32;
   }
 }
 

@@ -1,9 +1,12 @@
 #include "src/bench/quantize.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -158,6 +161,45 @@ class BackendBench {
     add("row_cosines", 4.0 * elements, [&] {
       backend_.run(ops::RowCosines{source_, copy_, cosines});
     });
+    backend_.release_to(mark);
+    return results;
+  }
+
+  /// Statistics of operands, each orientation by itself and both at once; without a quantizer, of
+  /// the source itself.
+  std::vector<QuantizeBenchRow> measure_statistics(const std::optional<QuantSpec>& spec,
+                                                   int repetitions) {
+    const std::size_t mark = backend_.memory_mark();
+    const auto operand = [&](bool transpose) {
+      const std::int64_t rows = transpose ? source_.cols : source_.rows;
+      const std::int64_t k = transpose ? source_.rows : source_.cols;
+      if (spec) {
+        QuantizedOperand made = operand_for(*spec, rows, k, true);
+        backend_.run(ops::Quantize{source_, transpose, {}, {}, made});
+        return made;
+      }
+      QuantSpec bf16;
+      bf16.format = numerics::kBF16;
+      QuantizedOperand itself = QuantizedOperand::without_memory(bf16, rows, k);
+      itself.codes = source_;
+      if (transpose) itself.order = StorageOrder::rows_contiguous;
+      return itself;
+    };
+    const QuantizedOperand first = operand(false), second = operand(true);
+    const TensorView records = backend_.allocate(DType::u8, 2, sizeof(OperandStatistics));
+    const TensorView record = records.row_range(0, 1), second_record = records.row_range(1, 1);
+    const auto added = [&](const QuantizedOperand& o) { return spec ? bytes_of(o) : 0.0; };
+    const double read = 2.0 * static_cast<double>(source_.size());
+    std::vector<QuantizeBenchRow> results;
+    const auto add = [&](const char* orientation, double bytes, const auto& op) {
+      results.push_back(time([&] { backend_.run(op); }, bytes, repetitions));
+      results.back().operation =
+          fmt::format("statistics {}{}", spec ? label(*spec) : "of the source", orientation);
+    };
+    add("", read + added(first), ops::MeasureOperand{source_, false, first, record});
+    add(" transposed", read + added(second), ops::MeasureOperand{source_, true, second, record});
+    add(" both", read + added(first) + added(second),
+        ops::MeasureBoth{source_, first, second, record, second_record});
     backend_.release_to(mark);
     return results;
   }
@@ -374,22 +416,31 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
   };
   BackendBench bench(backend, rows, cols);
   std::vector<QuantizeBenchRow> results;
+  const auto add_all = [&results](const std::vector<QuantizeBenchRow>& rows_of_one) {
+    results.insert(results.end(), rows_of_one.begin(), rows_of_one.end());
+  };
   for (const QuantSpec& spec : specs) {
     results.push_back(bench.measure(spec, true, false, repetitions));
     results.push_back(bench.measure(spec, false, true, repetitions));
     results.push_back(bench.measure(spec, true, true, repetitions));
   }
-  for (QuantizeBenchRow& row : bench.measure_others(estimated, repetitions)) {
-    results.push_back(std::move(row));
+  add_all(bench.measure_others(estimated, repetitions));
+  for (const QuantSpec& spec : {spec_of(numerics::kE4M3, {}, ScaleFormat::fp32),
+                                spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
+                                spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
+                                spec_of(numerics::kE4M3, {128, 128}, ScaleFormat::fp32),
+                                spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0),
+                                spec_of(numerics::kE5M2, {1, 128}, ScaleFormat::pow2)}) {
+    add_all(bench.measure_statistics(spec, repetitions));
   }
+  add_all(bench.measure_statistics(std::nullopt, repetitions));
   if (backend.name() == "cpu") results.push_back(bench.measure_transposed_copy(repetitions));
   for (QuantizeBenchRow& row : bench.measure_norms(repetitions)) results.push_back(std::move(row));
   if (cols % 2 != 0) return results;  // SwiGLU halves them
   for (const QuantSpec& spec : {delayed, spec_of(numerics::kE4M3, {1, 0}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0)}) {
-    const std::vector<QuantizeBenchRow> rows_of_spec = bench.measure_results(spec, repetitions);
-    results.insert(results.end(), rows_of_spec.begin(), rows_of_spec.end());
+    add_all(bench.measure_results(spec, repetitions));
   }
   return results;
 }

@@ -30,8 +30,9 @@ std::vector<QuantizeBenchRow> bench_quantize(std::int64_t rows, std::int64_t col
 /// read, which no processor's memory keeps, and so are two-level scales: the codes are a second
 /// reading. So are those of a norm in both orientations. Norms of a sum, gradients of norms that
 /// are added, and operations that quantize their result (ops::ProduceQuantize) stand beside their
-/// parts called one after the other, with the same bytes counted. A repetition is several calls in
-/// a row, so that the start of a kernel does not count.
+/// parts called one after the other, with the same bytes counted. Statistics of operands read
+/// source, codes and scales once. A repetition is several calls in a row, so that the start of a
+/// kernel does not count.
 std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows, std::int64_t cols,
                                              int repetitions);
 

@@ -54,6 +54,9 @@ class OperandCapture final : public PassThrough {
     original().run(op);
   }
   void pass(const ops::MeasureOperand& op);
+  void pass(const ops::MeasureBoth& op) {
+    op.for_each_part([this](const auto& part) { pass(part); });
+  }
 
   std::vector<Watched> watched_;
   std::map<const void*, std::pair<std::size_t, Slot>> records_;  ///< by where statistics go

@@ -185,6 +185,11 @@ bool Linear::is_source(Slot slot, const TensorView& source) const {
          source.dtype == backend_.storage(spec.storage());
 }
 
+bool Linear::are_measured_together(const TensorView& x) const {
+  return purpose_ == Purpose::training && is_source(Slot::fprop_x, x) &&
+         is_source(Slot::wgrad_x, x) && x.rows == operand(Slot::wgrad_x).k;
+}
+
 void Linear::be_source(Slot slot, const TensorView& source) {
   operand(slot).codes = source;
   operand(slot).order =
@@ -253,19 +258,33 @@ RandomKey Linear::key_of(const StepContext& context, Slot slot) const {
   return key;
 }
 
+TensorView Linear::record_of(Slot slot) const {
+  return statistics_.row_range(static_cast<std::int64_t>(slot), 1);
+}
+
 void Linear::measure(const StepContext& context, Slot slot, const TensorView& original) {
   if (!context.log_statistics) return;
-  const TensorView record = statistics_.row_range(static_cast<std::int64_t>(slot), 1);
-  backend_.run(ops::MeasureOperand{original, is_second_orientation(slot), operand(slot), record});
+  backend_.run(
+      ops::MeasureOperand{original, is_second_orientation(slot), operand(slot), record_of(slot)});
+}
+
+void Linear::measure_both(const StepContext& context, Slot first, const TensorView& original) {
+  if (!context.log_statistics) return;
+  const Slot second = other_orientation(first);
+  backend_.run(ops::MeasureBoth{original, operand(first), operand(second), record_of(first),
+                                record_of(second)});
+}
+
+void Linear::make(const StepContext& context, Slot slot, const TensorView& original) {
+  const TensorView source = source_of(slot, original);
+  if (!bind(slot, source)) return;
+  backend_.run(ops::Quantize{source, is_second_orientation(slot), key_of(context, slot),
+                             state_of(slot), operand(slot)});
+  rescale_in_warmup(context, slot, source);
 }
 
 void Linear::quantize(const StepContext& context, Slot slot, const TensorView& original) {
-  const TensorView source = source_of(slot, original);
-  if (bind(slot, source)) {
-    backend_.run(ops::Quantize{source, is_second_orientation(slot), key_of(context, slot),
-                               state_of(slot), operand(slot)});
-    rescale_in_warmup(context, slot, source);
-  }
+  make(context, slot, original);
   measure(context, slot, original);
 }
 
@@ -303,23 +322,21 @@ void Linear::produce_both(const StepContext& context, Slot first, const ops::Pro
                                     operand(first), &operand(second), keeps_output});
   rescale_in_warmup(context, first, output);
   rescale_in_warmup(context, second, output);
-  measure(context, first, output);
-  measure(context, second, output);
+  measure_both(context, first, output);
 }
 
 void Linear::quantize_both(const StepContext& context, Slot first, const TensorView& original) {
   const Slot second = other_orientation(first);
-  if (!bind_both(first, original)) {
-    quantize(context, first, original);
-    quantize(context, second, original);
-    return;
+  if (bind_both(first, original)) {
+    backend_.run(ops::QuantizeBoth{original, key_of(context, first), state_of(first),
+                                   operand(first), operand(second)});
+    rescale_in_warmup(context, first, original);
+    rescale_in_warmup(context, second, original);
+  } else {
+    make(context, first, original);
+    make(context, second, original);
   }
-  backend_.run(ops::QuantizeBoth{original, key_of(context, first), state_of(first), operand(first),
-                                 operand(second)});
-  rescale_in_warmup(context, first, original);
-  rescale_in_warmup(context, second, original);
-  measure(context, first, original);
-  measure(context, second, original);
+  measure_both(context, first, original);
 }
 
 bool Linear::is_smoothed(GemmRole role) const { return recipe_.a(role).transform.is_smoothing(); }
@@ -414,7 +431,13 @@ void Linear::forward(const StepContext& context, const TensorView& x, const Tens
   const TensorView w = weight_source(Slot::fprop_w);
   smooth(GemmRole::fprop, x, w);
   if (is_late_weight(Slot::fprop_w)) quantize(context, Slot::fprop_w, w);
-  quantize(context, Slot::fprop_x, x);
+  make(context, Slot::fprop_x, x);
+  if (are_measured_together(x)) {
+    make(context, Slot::wgrad_x, x);
+    measure_both(context, Slot::fprop_x, x);
+  } else {
+    measure(context, Slot::fprop_x, x);
+  }
   multiply_forward(context, x, y);
 }
 
@@ -459,7 +482,10 @@ void Linear::multiply_backward(const StepContext& context, const TensorView& x,
     remake_weight(context, Slot::dgrad_w);
   }
   multiply(GemmRole::dgrad, dy, weight_source(Slot::dgrad_w), x, {}, false, dx);
-  if (!keeps_codes_) quantize(context, Slot::wgrad_x, x);
+  if (!keeps_codes_) {
+    make(context, Slot::wgrad_x, x);
+    if (!are_measured_together(x)) measure(context, Slot::wgrad_x, x);
+  }
   multiply(GemmRole::wgrad, dy, x, weight_source(Slot::fprop_w), {}, context.micro_batch > 0,
            weight_.gradient());
   if (bias_ != nullptr) backend_.run(ops::BiasBackward{dy, bias_->gradient()});

@@ -130,6 +130,8 @@ class Linear {
   /// True where the operand in `slot` is `source` itself, without a copy; a second orientation is
   /// read with its rows contiguous.
   bool is_source(Slot slot, const TensorView& source) const;
+  /// True where both operands of x are x itself, so that forward measures that of backward too.
+  bool are_measured_together(const TensorView& x) const;
   void be_source(Slot slot, const TensorView& source);
   /// The state behind a delayed scale; empty where the slot has none.
   const TensorView& state_of(Slot slot) const;
@@ -155,11 +157,18 @@ class Linear {
   void multiply_backward(const StepContext& context, const TensorView& x, const TensorView& dy,
                          const TensorView& dx);
   RandomKey key_of(const StepContext& context, Slot slot) const;
+  /// The row of statistics() for `slot`.
+  TensorView record_of(Slot slot) const;
+  /// On a logged step, the statistics of the operand in `slot`, or in both orientations of a
+  /// tensor.
   void measure(const StepContext& context, Slot slot, const TensorView& original);
+  void measure_both(const StepContext& context, Slot first, const TensorView& original);
   /// Runs `producer` and quantizes its output in both orientations, which bind_both() has bound.
   void produce_both(const StepContext& context, Slot first, const ops::Producer& producer,
                     bool is_read);
-  /// `original` is the unquantized tensor, in its natural orientation.
+  /// Makes the operand in `slot`. `original` is the unquantized tensor, in its natural orientation.
+  void make(const StepContext& context, Slot slot, const TensorView& original);
+  /// The same, and measures it.
   void quantize(const StepContext& context, Slot slot, const TensorView& original);
   /// Quantizes `original` into `first` and into the second orientation of its tensor.
   void quantize_both(const StepContext& context, Slot first, const TensorView& original);

@@ -67,6 +67,7 @@ const void* subject_of(const AnyOperation& op) {
           [](const ops::HashTensor* h) -> const void* { return h->tensor.data; },
           [](const ops::UpdateDelayedScale* u) -> const void* { return u->state.data; },
           [](const ops::MeasureOperand* m) -> const void* { return m->record.data; },
+          [](const ops::MeasureBoth* m) -> const void* { return m->first_record.data; },
           [](const ops::SmoothingFactors* s) -> const void* { return s->factors.data; },
           [](const auto*) -> const void* { return nullptr; }},
       op);

@@ -88,6 +88,8 @@ void FaultFinder::after(const AnyOperation& op) {
   const Place place = tracker_.next(op);
   if (const auto* const* measured = std::get_if<const ops::MeasureOperand*>(&op)) {
     look_at(**measured, place);
+  } else if (const auto* const* both = std::get_if<const ops::MeasureBoth*>(&op)) {
+    (*both)->for_each_part([&](const auto& part) { look_at(part, place); });
   } else if (kind_ == FaultKind::nonfinite && !written_ && !blamed_) {
     look_at_outputs(op, place);
   }

@@ -14,6 +14,7 @@
 
 #include "emulation/cpu/operations.hpp"
 #include "kernels/cuda_backend.hpp"
+#include "kernels/quantize/operand_statistics.hpp"
 #include "kernels/runtime/operations.hpp"
 #include "tests/kernels/device_test.hpp"
 
@@ -33,6 +34,31 @@ QuantSpec spec_of(TileShape tile, numerics::ScaleFormat scale) {
   return spec;
 }
 
+QuantizedOperand shaped(const QuantSpec& spec, std::int64_t rows, std::int64_t cols,
+                        bool transpose) {
+  QuantizedOperand operand;
+  operand.spec = spec;
+  operand.rows = transpose ? cols : rows;
+  operand.k = transpose ? rows : cols;
+  return operand;
+}
+
+void run_on_cpu(const ops::MeasureBoth& op) {
+  op.for_each_part([](const auto& part) { cpu::run(part); });
+}
+template <class Op>
+void run_on_cpu(const Op& op) {
+  cpu::run(op);
+}
+void run_on_device(cuda::Context& context, const ops::MeasureBoth& op) {
+  if (cuda::measure_both(context, op)) return;
+  op.for_each_part([&](const auto& part) { cuda::run(context, part); });
+}
+template <class Op>
+void run_on_device(cuda::Context& context, const Op& op) {
+  cuda::run(context, op);
+}
+
 /// A tensor, its operand and the record of both, on host and device. The operand is that of the
 /// CPU.
 class Measured {
@@ -41,7 +67,7 @@ class Measured {
            std::int64_t record_offset = 0)
       : source_(source),
         transpose_(transpose),
-        form_(shaped(spec, source.host(), transpose)),
+        form_(shaped(spec, source.host().rows, source.host().cols, transpose)),
         codes_(DType::u8, form_.rows, form_.k, Fill::any_bits, seed),
         scales_(DType::f32, spec.tile_rows(form_.rows), spec.tile_cols(form_.k), Fill::any_bits,
                 seed + 1),
@@ -65,13 +91,6 @@ class Measured {
   void check(const std::string& name) { record_.check_equal(name); }
 
  private:
-  static QuantizedOperand shaped(const QuantSpec& spec, const TensorView& source, bool transpose) {
-    QuantizedOperand operand;
-    operand.spec = spec;
-    operand.rows = transpose ? source.cols : source.rows;
-    operand.k = transpose ? source.rows : source.cols;
-    return operand;
-  }
   QuantizedOperand with(const TensorView& codes, const TensorView& scales) const {
     QuantizedOperand operand = form_;
     operand.codes = codes;
@@ -83,6 +102,66 @@ class Measured {
   bool transpose_;
   QuantizedOperand form_;
   Twin codes_, scales_, record_;
+};
+
+/// Both orientations of a tensor, measured in one reading.
+class MeasuredBoth {
+ public:
+  MeasuredBoth(const QuantSpec& first, const QuantSpec& second, Twin& source, std::uint32_t seed)
+      : source_(source) {
+    for (const bool transpose : {false, true}) {
+      const QuantSpec& spec = transpose ? second : first;
+      QuantizedOperand form = shaped(spec, source.host().rows, source.host().cols, transpose);
+      operands_.push_back(
+          {form, Twin(DType::u8, form.rows, form.k, Fill::any_bits, ++seed, {8 - form.k % 8, 0}),
+           Twin(DType::f32, spec.tile_rows(form.rows), spec.tile_cols(form.k), Fill::any_bits,
+                ++seed),
+           Twin(DType::u8, 1, kRecordBytes, Fill::any_bits, ++seed)});
+      form = on_host(operands_.back());
+      cpu::run(ops::Quantize{source.host(), transpose, {}, {}, form});
+    }
+  }
+
+  Twin& codes(int which) { return operands_[static_cast<std::size_t>(which)].codes; }
+  Twin& scales(int which) { return operands_[static_cast<std::size_t>(which)].scales; }
+  void check(cuda::Context& context, const std::string& name) {
+    source_.upload();
+    for (Operand& operand : operands_) {
+      for (Twin* tensor : {&operand.codes, &operand.scales, &operand.record}) tensor->upload();
+    }
+    Operand &first = operands_[0], &second = operands_[1];
+    const QuantizedOperand of_cpu[] = {on_host(first), on_host(second)};
+    run_on_cpu(ops::MeasureBoth{source_.host(), of_cpu[0], of_cpu[1], first.record.host(),
+                                second.record.host()});
+    const QuantizedOperand of_device[] = {on_device(first), on_device(second)};
+    CHECK(cuda::measure_both(context,
+                             ops::MeasureBoth{source_.device(), of_device[0], of_device[1],
+                                              first.record.device(), second.record.device()}));
+    context.synchronize();
+    first.record.check_equal(name + ", first");
+    second.record.check_equal(name + ", second");
+  }
+
+ private:
+  struct Operand {
+    QuantizedOperand form;
+    Twin codes, scales, record;
+  };
+  static QuantizedOperand on_host(Operand& operand) {
+    QuantizedOperand result = operand.form;
+    result.codes = operand.codes.host();
+    result.scales = operand.scales.host();
+    return result;
+  }
+  static QuantizedOperand on_device(Operand& operand) {
+    QuantizedOperand result = operand.form;
+    result.codes = operand.codes.device();
+    result.scales = operand.scales.device();
+    return result;
+  }
+
+  Twin& source_;
+  std::vector<Operand> operands_;
 };
 
 void check_record(cuda::Context& context, Measured& measured, const std::string& name) {
@@ -115,26 +194,38 @@ void check_source(cuda::Context& context, Twin& source, const std::string& what)
 class Turns {
  public:
   void add(const QuantSpec& spec, std::int64_t rows, std::int64_t cols, bool transpose) {
-    QuantizedOperand form;
-    form.spec = spec;
-    form.rows = transpose ? cols : rows;
-    form.k = transpose ? rows : cols;
     turns_.push_back({Twin(DType::f32, rows, cols, Fill::ordinary, ++seed_),
-                      Twin(DType::u8, 1, kRecordBytes, Fill::any_bits, ++seed_), transpose, form});
+                      Twin(DType::u8, 1, kRecordBytes, Fill::any_bits, ++seed_), nullptr, transpose,
+                      spec});
+    const QuantizedOperand form = shaped(spec, rows, cols, transpose);
     const std::int64_t scales = spec.tile_rows(form.rows) * spec.tile_cols(form.k);
-    if (codes_ == nullptr || codes_->host().cols < rows * cols) {
-      codes_ = std::make_unique<Twin>(DType::u8, 1, rows * cols, Fill::any_bits, 1);
+    for (Codes& codes : codes_) {
+      if (codes.codes == nullptr || codes.codes->host().cols < rows * cols) {
+        codes.codes = std::make_unique<Twin>(DType::u8, 1, rows * cols, Fill::any_bits, 1);
+      }
+      if (codes.scales == nullptr || codes.scales->host().cols < scales) {
+        codes.scales = std::make_unique<Twin>(DType::f32, 1, scales, Fill::any_bits, 2);
+      }
     }
-    if (scales_ == nullptr || scales_->host().cols < scales) {
-      scales_ = std::make_unique<Twin>(DType::f32, 1, scales, Fill::any_bits, 2);
-    }
+  }
+  /// Both orientations of one tensor at once.
+  void add_both(const QuantSpec& spec, std::int64_t rows, std::int64_t cols) {
+    add(spec, rows, cols, true);
+    add(spec, rows, cols, false);
+    turns_.pop_back();
+    turns_.back().second_record =
+        std::make_unique<Twin>(DType::u8, 1, kRecordBytes, Fill::any_bits, ++seed_);
   }
   /// Operands of a few shapes, tiles and orientations.
   void add_small(int count) {
     constexpr TileShape kTiles[] = {{1, 128}, {128, 128}, {0, 0}, {1, 0}, {3, 7}};
     for (int i = 0; i < count; ++i) {
-      add(spec_of(kTiles[i % 5], numerics::ScaleFormat::fp32), 1 + i * 7 % 43, 1 + i * 31 % 290,
-          i % 3 == 0);
+      const QuantSpec spec = spec_of(kTiles[i % 5], numerics::ScaleFormat::fp32);
+      if (i % 4 == 1) {
+        add_both(spec, 8 + i * 8 % 48, 8 + i * 32 % 288);
+      } else {
+        add(spec, 1 + i * 7 % 43, 1 + i * 31 % 290, i % 3 == 0);
+      }
     }
   }
 
@@ -153,58 +244,85 @@ class Turns {
   void upload() {
     for (Turn& turn : turns_) {
       turn.source.upload();
-      turn.record.upload();
+      for (Twin* record : turn.records()) record->upload();
     }
   }
   /// Other bytes in the records on the device.
   void spoil() {
     for (Turn& turn : turns_) {
-      cuda::check(cudaMemset(turn.record.device().data, 0x5A, kRecordBytes), "cudaMemset");
+      for (Twin* record : turn.records()) {
+        cuda::check(cudaMemset(record->device().data, 0x5A, kRecordBytes), "cudaMemset");
+      }
     }
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
   void on_cpu() {
     for (Turn& turn : turns_) {
-      take(turn, turn.source.host(), codes_->host(), scales_->host(), turn.record.host(),
-           [](const auto& op) { cpu::run(op); });
+      take(
+          turn, [](Twin& tensor) { return tensor.host(); }, [](const auto& op) { run_on_cpu(op); });
     }
   }
   /// Calls run(op) for each operation on device memory.
   template <class Run>
   void on_device(const Run& run) {
     for (Turn& turn : turns_) {
-      take(turn, turn.source.device(), codes_->device(), scales_->device(), turn.record.device(),
-           run);
+      take(
+          turn, [](Twin& tensor) { return tensor.device(); }, run);
     }
   }
   TensorView first_record() { return turns_.front().record.device(); }
   void check(const std::string& name) const {
     std::size_t number = 0;
-    for (const Turn& turn : turns_) turn.record.check_equal(name + ", " + std::to_string(number++));
+    for (const Turn& turn : turns_) {
+      for (const Twin* record : turn.records()) {
+        record->check_equal(name + ", " + std::to_string(number));
+      }
+      ++number;
+    }
   }
 
  private:
   struct Turn {
     Twin source, record;
+    std::unique_ptr<Twin> second_record;  ///< null: of one orientation
     bool transpose;
-    QuantizedOperand form;
+    QuantSpec spec;
+
+    std::vector<Twin*> records() const {
+      std::vector<Twin*> all = {const_cast<Twin*>(&record)};
+      if (second_record != nullptr) all.push_back(second_record.get());
+      return all;
+    }
+  };
+  struct Codes {
+    std::unique_ptr<Twin> codes, scales;
   };
 
-  template <class Run>
-  static void take(const Turn& turn, const TensorView& source, const TensorView& codes,
-                   const TensorView& scales, const TensorView& record, const Run& run) {
-    QuantizedOperand operand = turn.form;
-    const std::int64_t rows = operand.spec.tile_rows(operand.rows),
-                       cols = operand.spec.tile_cols(operand.k);
-    operand.codes = {codes.data, DType::u8, operand.rows, operand.k, operand.k};
-    operand.scales = {scales.data, DType::f32, rows, cols, cols};
-    run(ops::Quantize{source, turn.transpose, {}, {}, operand});
-    run(ops::MeasureOperand{source, turn.transpose, operand, record});
+  /// Calls run(op) for the quantization and the measurement of a turn, where view(twin) is.
+  template <class View, class Run>
+  void take(Turn& turn, const View& view, const Run& run) {
+    const TensorView source = view(turn.source);
+    const auto made = [&](Codes& memory, bool transpose) {
+      QuantizedOperand operand = shaped(turn.spec, source.rows, source.cols, transpose);
+      const std::int64_t rows = turn.spec.tile_rows(operand.rows),
+                         cols = turn.spec.tile_cols(operand.k);
+      operand.codes = {view(*memory.codes).data, DType::u8, operand.rows, operand.k, operand.k};
+      operand.scales = {view(*memory.scales).data, DType::f32, rows, cols, cols};
+      run(ops::Quantize{source, transpose, {}, {}, operand});
+      return operand;
+    };
+    if (turn.second_record == nullptr) {
+      const QuantizedOperand operand = made(codes_[0], turn.transpose);
+      run(ops::MeasureOperand{source, turn.transpose, operand, view(turn.record)});
+    } else {
+      const QuantizedOperand first = made(codes_[0], false), second = made(codes_[1], true);
+      run(ops::MeasureBoth{source, first, second, view(turn.record), view(*turn.second_record)});
+    }
   }
 
   std::uint32_t seed_ = 100;
   std::list<Turn> turns_;
-  std::unique_ptr<Twin> codes_, scales_;
+  Codes codes_[2];
 };
 
 std::string columns(std::int64_t cols) { return std::to_string(cols) + " columns"; }
@@ -303,6 +421,79 @@ TEST_CASE("cuda statistics of panels of which one is not finite") {
   }
 }
 
+TEST_CASE("cuda statistics of both orientations in one reading") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  struct Shape {
+    std::int64_t rows, cols;
+  };
+  const QuantSpec rows = spec_of({1, 128}, numerics::ScaleFormat::pow2);
+  const QuantSpec blocks = spec_of({128, 128}, numerics::ScaleFormat::fp32);
+  const QuantSpec tensor = spec_of({0, 0}, numerics::ScaleFormat::fp32);
+  const std::pair<QuantSpec, QuantSpec> kinds[] = {
+      {rows, rows},
+      {blocks, blocks},
+      {tensor, rows},
+      {spec_of({1, 0}, numerics::ScaleFormat::fp32), tensor},
+      {spec_of({1, 48}, numerics::ScaleFormat::e8m0), spec_of({16, 16}, {})},
+      {spec_of({8, 8}, numerics::ScaleFormat::fp32), spec_of({5, 8}, {})}};
+  std::uint32_t seed = 7;
+  for (const Shape shape :
+       {Shape{8, 8}, Shape{8, 264}, Shape{128, 256}, Shape{136, 24}, Shape{168, 528}}) {
+    for (const DType type : {DType::bf16, DType::f32}) {
+      for (const auto& [first, second] : kinds) {
+        for (const Fill fill : {Fill::ordinary, Fill::difficult}) {
+          Twin source(type, shape.rows, shape.cols, fill, seed += 11, {8, 0});
+          MeasuredBoth measured(first, second, source, seed);
+          measured.check(*context,
+                         columns(shape.cols) + " of " + label(first) + " and " + label(second));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda statistics of both orientations, one of which is not finite or not ordinary") {
+  cuda::Context* context = device_context();
+  if (context == nullptr) return;
+  const QuantSpec rows = spec_of({1, 128}, numerics::ScaleFormat::fp32);
+  const auto check = [&](const std::string& name, const auto& change) {
+    for (const int which : {0, 1}) {
+      Twin source(DType::bf16, 160, 272, Fill::ordinary, 91);
+      MeasuredBoth measured(rows, rows, source, 5);
+      change(source, measured, which);
+      measured.check(*context, name + " in " + std::to_string(which));
+    }
+  };
+  check("nothing", [](Twin&, MeasuredBoth&, int) {});
+  check("NaN",
+        [](Twin&, MeasuredBoth& measured, int which) { measured.codes(which).set(3, 100, 127.0); });
+  for (const double scale :
+       {0.0, 0x1p-149, 0x1p-127, 0x1p-126, 0x1p-130, 0x1p120, HUGE_VAL, static_cast<double>(NAN)}) {
+    check("a scale of " + std::to_string(scale), [=](Twin&, MeasuredBoth& measured, int which) {
+      measured.scales(which).set(3, 1, scale);
+    });
+  }
+  check("tiny values", [](Twin& source, MeasuredBoth& measured, int which) {
+    for (std::int64_t i = 0; i < 128; ++i) {
+      source.set(which == 0 ? 3 : i, which == 0 ? i : 3, 0x1p-130 * static_cast<double>(i));
+    }
+    measured.scales(which).set(3, 0, 0x1p-139);
+  });
+  check("values above what tiles hold", [](Twin& source, MeasuredBoth&, int which) {
+    for (std::int64_t i = 0; i < 9; ++i) {
+      source.set(which == 0 ? 7 : i, which == 0 ? i : 7, 17.0 * static_cast<double>(i));
+    }
+  });
+  check("zero rows and columns", [](Twin& source, MeasuredBoth&, int which) {
+    for (std::int64_t i = 0; i < 160; ++i) {
+      for (std::int64_t j = 0; j < 272; ++j) {
+        if ((which == 0 ? i : j) % 5 < 3) source.set(i, j, i % 2 == 0 ? 0.0 : -0.0);
+      }
+    }
+  });
+}
+
 TEST_CASE("cuda statistics of values in either order of storage") {
   cuda::Context* context = device_context();
   if (context == nullptr) return;
@@ -380,7 +571,7 @@ TEST_CASE("cuda statistics of operands that take turns in one memory") {
     turns.add_small(count);
     turns.upload();
     turns.on_cpu();
-    turns.on_device([&](const auto& op) { cuda::run(*context, op); });
+    turns.on_device([&](const auto& op) { run_on_device(*context, op); });
     context->synchronize();
     turns.check(std::to_string(count) + " operands");
   }

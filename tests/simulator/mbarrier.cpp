@@ -188,7 +188,7 @@ void store_wait(int pending) { finish(pending_stores(), pending); }
 void copy_bytes(void* destination, const void* source, std::size_t bytes) {
   const bool aligned = (bytes == 4 || bytes == 8 || bytes == 16) &&
                        reinterpret_cast<std::uintptr_t>(source) % bytes == 0 &&
-                       shared_address(destination) % bytes == 0;
+                       reinterpret_cast<std::uintptr_t>(destination) % bytes == 0;
   if (!aligned) fail("an asynchronous copy that is not of 4, 8 or 16 aligned bytes");
   std::memset(destination, kSpoilt, bytes);
   auto& groups = pending_copies();

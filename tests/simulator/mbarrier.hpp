@@ -47,7 +47,7 @@ void store_box(const void* source, const CUtensorMap& map, Corner corner);
 void store_commit();
 void store_wait(int pending);
 
-/// Bytes of global memory into shared memory, when the calling thread waits for them.
+/// Bytes of global memory into static or dynamic shared memory, when the calling thread waits.
 void copy_bytes(void* destination, const void* source, std::size_t bytes);
 void copy_commit();
 void copy_wait(int pending);

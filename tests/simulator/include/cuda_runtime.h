@@ -263,7 +263,6 @@ inline unsigned __umulhi(unsigned a, unsigned b) {
 }
 inline int __float_as_int(float value) { return fp8lab::simulator::bits_as<int>(value); }
 inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
-inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) { return std::max({a, b, c}); }
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
 inline int __ffs(int a) { return __builtin_ffs(a); }
 
@@ -284,5 +283,19 @@ inline unsigned __vmaxu2(unsigned a, unsigned b) {
 }
 inline unsigned __vminu2(unsigned a, unsigned b) {
   return std::min(a & 0xffffu, b & 0xffffu) | std::min(a >> 16, b >> 16) << 16;
+}
+inline unsigned __vimax3_u16x2(unsigned a, unsigned b, unsigned c) {
+  return __vmaxu2(a, __vmaxu2(b, c));
+}
+inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) { return std::max({a, b, c}); }
+/// max(min(a + b, c), 0) of signed halves.
+inline unsigned __viaddmin_s16x2_relu(unsigned a, unsigned b, unsigned c) {
+  unsigned result = 0;
+  for (const int shift : {0, 16}) {
+    const auto sum = static_cast<std::int16_t>((a >> shift) + (b >> shift));
+    const auto least = std::min(sum, static_cast<std::int16_t>(c >> shift));
+    result |= static_cast<unsigned>(std::max<int>(least, 0)) << shift;
+  }
+  return result;
 }
 // NOLINTEND

@@ -66,7 +66,8 @@ class FaultyBackend final : public PassThrough {
   void turn(const AnyOperation& op) {
     // These come where somebody looks; no fault is planted in them.
     if (std::holds_alternative<const ops::HashTensor*>(op) ||
-        std::holds_alternative<const ops::MeasureOperand*>(op)) {
+        std::holds_alternative<const ops::MeasureOperand*>(op) ||
+        std::holds_alternative<const ops::MeasureBoth*>(op)) {
       return;
     }
     if (operation_++ != fault_.unmeasured || step_ != fault_.step) return;

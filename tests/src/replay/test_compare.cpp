@@ -110,16 +110,15 @@ class FaultDraw {
       fault.name = output.name;
       for (const TracedOutput& before : trace) {
         if (&before == &output) return fault;
-        if (is_measurement(before)) --fault.unmeasured;
+        if (is_measurement(before) && before.index == 0) --fault.unmeasured;
         if (before.operation == output.operation && before.name == output.name) ++fault.namesakes;
       }
     }
   }
 
  private:
-  /// Each has one output.
   static bool is_measurement(const TracedOutput& output) {
-    return output.kind == "hash_tensor" || output.kind == "measure_operand";
+    return output.kind == "hash_tensor" || output.kind.starts_with("measure_");
   }
   std::int64_t number(std::int64_t below) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below));

@@ -51,8 +51,9 @@ class Counter final : public OperationObserver {
  public:
   void after(const AnyOperation& op) override {
     if (std::holds_alternative<const ops::MeasureOperand*>(op)) ++measured;
+    if (std::holds_alternative<const ops::MeasureBoth*>(op)) measured += 2;
   }
-  int measured = 0;
+  int measured = 0;  ///< operands
 };
 
 /// Three steps of two micro-batches of packed documents, the first and the last of them measured,

@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
 
 #include "tests/simulator/mbarrier.hpp"
@@ -19,6 +20,11 @@ inline constexpr int kWarpgroup = 128;  ///< threads
 
 inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 inline int computed_here(int value) { return value; }
+template <class Value>
+inline Value held(Value value) {
+  __syncwarp();
+  return value;
+}
 
 template <class T>
 inline T& held_shared(void* memory) {
@@ -76,6 +82,16 @@ inline float min_or_nan(float a, float b) {
   return a < b ? a : b;
 }
 
+inline float flushed_product_down(float x, float y) {
+  const auto flushed = [](float value) { return std::fabs(value) < 0x1p-126f ? 0.0f : value; };
+  const double product = double{flushed(x)} * flushed(y);
+  const float nearest = static_cast<float>(product);
+  return flushed(nearest > product ? std::nextafter(nearest, -INFINITY) : nearest);
+}
+inline void widen_pair(std::uint32_t pair, double& low, double& high) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xFFFF0000u);
+}
 inline float yielding_product(float x, float y) { return x * y; }
 /// The rounded one: the steps that kernels add to it give the same number from every neighbour.
 inline float approximate_reciprocal(float x) { return 1.0f / x; }

@@ -1,0 +1,453 @@
+// What one thread adds to the statistics of a panel, a lane of StatisticsOrder: where its 32 x 8
+// elements are, their sums, their exponents, and the tiles in which they lie.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/ptx/ptx.cuh"
+#include "kernels/quantize/statistics_operand.cuh"
+
+namespace fp8lab::cuda {
+
+// --- where a thread is --------------------------------------------------------------------------
+
+/// The tile of an element.
+struct TilePlace {
+  std::int64_t row, col;
+
+  __device__ TilePlace(const TileGrid& grid, std::int64_t element_row, std::int64_t element_col)
+      : row(element_row / grid.height), col(element_col / grid.width) {}
+  /// The same by short divisions, where all extents are.
+  __device__ TilePlace(const TileGrid& grid, std::uint32_t element_row, std::uint32_t element_col)
+      : row(element_row / static_cast<std::uint32_t>(grid.height)),
+        col(element_col / static_cast<std::uint32_t>(grid.width)) {}
+};
+
+/// The 32 x 8 elements of a thread. The threads of a warp stay together: one whose columns are not
+/// there compares the first ones instead, and forgets what it has found.
+struct Lane {
+  int rows;  ///< 0: the warp has none
+  bool is_there;
+  std::int64_t row, col;
+  int thread;
+
+  __device__ Lane(const PanelPlace& place, const Compared& compared)
+      : rows(static_cast<int>(max(std::int64_t{0}, min(compared.rows - place.row,
+                                                       std::int64_t{StatisticsOrder::kLaneRows})))),
+        is_there(place.col < compared.cols),
+        row(rows > 0 ? place.row : 0),
+        col(is_there ? place.col : 0),
+        thread(held(static_cast<int>(threadIdx.x))) {}
+
+  /// Of its first element.
+  __device__ TilePlace tile(const TileGrid& grid) const {
+    return {grid, static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(col)};
+  }
+};
+
+/// A position in memory, and how many bytes further the next row is.
+template <class Element>
+class RowPointer {
+ public:
+  __device__ RowPointer(Element* at, std::int64_t elements)
+      : at_(at), step_(held(static_cast<int>(elements * sizeof(Element)))) {}
+  __device__ Element* get() const { return at_; }
+  __device__ void advance() {
+    using Byte = std::conditional_t<std::is_const_v<Element>, const char, char>;
+    at_ = reinterpret_cast<Element*>(reinterpret_cast<Byte*>(at_) + step_);
+  }
+
+ private:
+  Element* at_;
+  int step_;
+};
+
+/// The place of a word in a hash, and how many words further the next one is.
+class HashPlace {
+ public:
+  __device__ HashPlace(std::int64_t word, int step)
+      : at_(numerics::hash_place(numerics::HashedPart::codes, static_cast<std::uint64_t>(word))),
+        step_(step) {}
+  /// The term of a word `further` words from here.
+  __device__ std::uint64_t term(std::uint64_t word, unsigned further = 0) const {
+    return numerics::hash_term_at(at_ + further, word);
+  }
+  __device__ void advance() { at_ += static_cast<std::uint32_t>(step_); }
+
+ private:
+  std::uint64_t at_;
+  int step_;
+};
+
+// --- elements -----------------------------------------------------------------------------------
+
+/// Magnitudes of eight elements, bf16 in pairs.
+template <class T>
+struct Magnitudes {
+  static constexpr bool kPairs = sizeof(T) == 2;
+  static constexpr int kWords = ElementWords<T>::kWords;
+  std::uint32_t words[kWords] = {};
+
+  __device__ static std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+    if constexpr (kPairs) return __vmaxu2(a, b);
+    return max(a, b);
+  }
+  __device__ static std::uint32_t smaller(std::uint32_t a, std::uint32_t b) {
+    if constexpr (kPairs) return __vminu2(a, b);
+    return min(a, b);
+  }
+  /// The upper half of a magnitude in each half of a pair, or the magnitude.
+  __device__ static std::uint32_t spread(std::uint32_t bits) {
+    if constexpr (kPairs) return __byte_perm(bits, bits, 0x3232);
+    return bits;
+  }
+
+  __device__ void raise(const Magnitudes& other) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = larger(words[i], other.words[i]);
+  }
+  __device__ void raise(const Magnitudes& a, const Magnitudes& b) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      words[i] = kPairs ? __vimax3_u16x2(words[i], a.words[i], b.words[i])
+                        : __vimax3_u32(words[i], a.words[i], b.words[i]);
+    }
+  }
+  __device__ void lower(const Magnitudes& other) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = smaller(words[i], other.words[i]);
+  }
+  /// FP32 bits.
+  __device__ std::uint32_t operator[](int i) const {
+    if constexpr (kPairs) return i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u;
+    return words[i];
+  }
+  __device__ void clear(int i) {
+    if constexpr (kPairs) {
+      words[i / 2] &= i % 2 == 0 ? 0xFFFF0000u : 0xFFFFu;
+    } else {
+      words[i] = 0;
+    }
+  }
+  /// Of all, one or, in a pair, two.
+  __device__ std::uint32_t largest() const {
+    std::uint32_t all = words[0];
+#pragma unroll
+    for (int i = 1; i < kWords; ++i) all = larger(all, words[i]);
+    return all;
+  }
+  __device__ std::uint32_t least() const {
+    std::uint32_t all = words[0];
+#pragma unroll
+    for (int i = 1; i < kWords; ++i) all = smaller(all, words[i]);
+    return all;
+  }
+  __device__ bool any_zero() const {
+    constexpr std::uint32_t kOne = kPairs ? 0x00010001u : 1u;
+    return smaller(least(), kOne) != kOne;
+  }
+  /// The upper halves of elements 2 i and 2 i + 1, as bf16.
+  __device__ std::uint32_t pair(int i) const {
+    if constexpr (kPairs) return words[i];
+    return __byte_perm(words[2 * i], words[2 * i + 1], 0x7632);
+  }
+};
+
+template <class T>
+__device__ Magnitudes<T> magnitudes_of(const ElementWords<T>& elements) {
+  Magnitudes<T> result;
+#pragma unroll
+  for (int i = 0; i < Magnitudes<T>::kWords; ++i) {
+    result.words[i] = elements.words[i] & (sizeof(T) == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu);
+  }
+  return result;
+}
+
+/// Element i, which is bf16 or f32.
+template <class T>
+__device__ float element_of(const ElementWords<T>& elements, int i) {
+  if constexpr (sizeof(T) == 2) {
+    const std::uint32_t pair = elements.words[i / 2];
+    return numerics::bits_float(i % 2 == 0 ? pair << 16 : pair & 0xFFFF0000u);
+  } else {
+    return numerics::bits_float(elements.words[i]);
+  }
+}
+
+template <class T>
+__device__ void widen(const ElementWords<T>& elements, double (&wide)[kGroup]) {
+#pragma unroll
+  for (int i = 0; i < kGroup; i += 2) {
+    if constexpr (sizeof(T) == 2) {
+      widen_pair(elements.words[i / 2], wide[i], wide[i + 1]);
+    } else {
+      wide[i] = element_of(elements, i);
+      wide[i + 1] = element_of(elements, i + 1);
+    }
+  }
+}
+
+/// Counts the magnitudes of a group that are saturated.
+template <class T, class Limit>
+__device__ std::uint32_t count_saturated(const Magnitudes<T>& magnitudes, const Limit& limit) {
+  std::uint32_t count = 0;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    if (magnitudes[i] <= numerics::kF32Infinity && magnitudes[i] > limit(i)) ++count;
+  }
+  return count;
+}
+
+// --- the sums of one lane -----------------------------------------------------------------------
+
+/// Those of the source alone.
+struct SourceSums {
+  double xx = 0.0, xxxx = 0.0, x = 0.0;
+
+  /// T is the type of x.
+  template <class T>
+  __device__ void add(double value) {
+    const double square = value * value;
+    xx += square;
+    // Products of FP32 values are exact, of bf16 values those of four: the sums have one rounding,
+    // fused or not.
+    xxxx = sizeof(T) == 2 ? __fma_rn(square, square, xxxx) : xxxx + square * square;
+    x += fabs(value);
+  }
+};
+
+/// Those of an operand.
+struct ErrorSums {
+  double xy = 0.0, yy = 0.0, ee = 0.0, e = 0.0;
+
+  __device__ void add(double x, double y) {
+    const double error = y - x;
+    xy = __fma_rn(x, y, xy);
+    yy = __fma_rn(y, y, yy);
+    ee += error * error;
+    e += error;
+  }
+};
+
+/// Sums over the lanes of a warp, which must all call it, in the order of StatisticsOrder: lane i
+/// gets that of value i. Of two values a lane goes on with one, and gives the other to its
+/// neighbour.
+template <int kCount>
+__device__ double sum_lanes(double (&values)[kCount]) {
+  static_assert(kCount <= kWarpSize);
+  int count = kCount;
+#pragma unroll
+  for (int span = 1; span < kWarpSize; span *= 2) {
+    const bool upper = (lane_id() & span) != 0;
+#pragma unroll
+    for (int i = 0; i < count; i += 2) {
+      const bool alone = i + 1 == count;
+      const double mine = upper && !alone ? values[i + 1] : values[i];
+      const double given = upper || alone ? values[i] : values[i + 1];
+      values[i / 2] = mine + __shfl_xor_sync(kAllLanes, given, span);
+    }
+    count = (count + 1) / 2;
+  }
+  return values[0];
+}
+
+// --- exponents ----------------------------------------------------------------------------------
+
+using ExponentCounts = std::uint32_t[kExponentBins][kWarpSize];
+
+/// Where a lane of a warp counts exponents.
+class ExponentBins {
+ public:
+  __device__ explicit ExponentBins(ExponentCounts& bins)
+      : bins_(reinterpret_cast<std::byte*>(bins)),
+        lane_(held(static_cast<std::uint32_t>(lane_id() * sizeof(std::uint32_t)))),
+        down_(held((-kLowest & 0xFFFFu) * 0x10001u)) {}
+
+  /// The exponents of two magnitudes in bf16.
+  __device__ void count(std::uint32_t pair) const {
+    // An exponent lies 7 bits up, which is the distance of two bins in bytes; the lane goes below.
+    const std::uint32_t bins =
+        __viaddmin_s16x2_relu(pair & 0x7F807F80u, down_, (kHighest - kLowest) * 0x10001u);
+    atomicAdd(at((bins & 0xFFFFu) | lane_), 1u);
+    atomicAdd(at((bins >> 16) + lane_), 1u);
+  }
+  /// Forgets what this lane has counted, in all warps: where none of them is to count.
+  __device__ void clear() const {
+    for (int bin = 0; bin < kExponentBins; ++bin) {
+      *at(lane_ + static_cast<std::uint32_t>(bin * kWarpSize * sizeof(std::uint32_t))) = 0;
+    }
+  }
+  /// Takes zeros from the lowest bin.
+  __device__ void remove(std::uint32_t zeros) const { atomicAdd(at(lane_), 0u - zeros); }
+
+ private:
+  static_assert(kWarpSize * sizeof(std::uint32_t) == 1u << 7);
+  static constexpr std::uint32_t kLowest = (127 + kLowestBinExponent) << 7;
+  static constexpr std::uint32_t kHighest = kLowest + ((kExponentBins - 1) << 7);
+
+  __device__ std::uint32_t* at(std::uint32_t place) const {
+    return reinterpret_cast<std::uint32_t*>(bins_ + place);
+  }
+
+  std::byte* bins_;
+  std::uint32_t lane_;  ///< its offset in bytes
+  std::uint32_t down_;  ///< the lowest bin from both of a pair
+};
+
+// --- tiles --------------------------------------------------------------------------------------
+
+/// From here on a product with a code is zero where the code is.
+inline constexpr float kLeastOrdinaryScale = 0x1p-126f;
+
+/// Scales in registers: one for all columns of a thread, or one for each.
+template <int kColumns>
+class LaneScales {
+  static_assert(kColumns == 1 || kColumns == kGroup);
+
+ public:
+  static constexpr int kCount = kColumns;
+  __device__ float operator[](int i) const { return of_[kCount == 1 ? 0 : i]; }
+  __device__ void set(int i, float scale) { of_[i] = scale; }
+
+ private:
+  float of_[kCount] = {};
+};
+
+/// One for each column in shared memory, where registers are few.
+class SharedScales {
+ public:
+  static constexpr int kCount = kGroup;
+  using Memory = float4[kCount / 4][kPanelThreads];
+
+  __device__ SharedScales(Memory& memory, int thread) : at_(&memory[0][thread]) {}
+  __device__ float operator[](int i) const { return part(i)[i % 4]; }
+  __device__ void set(int i, float scale) { part(i)[i % 4] = scale; }
+
+ private:
+  __device__ float* part(int i) const {
+    return reinterpret_cast<float*>(at_ + i / 4 * kPanelThreads);
+  }
+
+  float4* at_;
+};
+
+/// The tiles in which a thread is. kWhole: all eight columns are there.
+template <class T, class TileScales, bool kWhole>
+class LaneTiles {
+  static constexpr int kScales = TileScales::kCount;
+
+ public:
+  __device__ LaneTiles(const Compared& compared, std::uint8_t* nonzero, const TilePlace& first,
+                       std::int64_t row, std::int64_t col, int rows, const TileScales& scales = {})
+      : compared_(compared), rows_(rows), scales_(scales) {
+    const TileGrid& grid = compared.grid;
+    end_ = static_cast<int>(min((first.row + 1) * grid.height - row, std::int64_t{rows}));
+    height_ = static_cast<int>(min(grid.height, std::int64_t{StatisticsOrder::kLaneRows}));
+    count_ = static_cast<int>(min(compared.cols - col, std::int64_t{kGroup}));
+    width_ = static_cast<int>(min(grid.width, std::int64_t{kGroup}));
+    left_ = static_cast<int>(min((first.col + 1) * grid.width - col, std::int64_t{kGroup}));
+    nonzero_ = nonzero + first.row * grid.wide + first.col;
+    scale_at_ = compared.decoder.scales;
+    if (scale_at_ != nullptr) {
+      scale_at_ += first.row * compared.scale_row_step() + first.col * compared.scale_col_step();
+    }
+    enter();
+  }
+
+  __device__ float scale(int i) const { return scales_[i]; }
+  /// All bits, or none where a scale is below kLeastOrdinaryScale.
+  __device__ std::uint32_t ordinary() const { return ordinary_; }
+
+  /// Takes the rows before `end`, which `magnitudes` are the largest of; they lie in one tile each.
+  /// Returns how many of those tiles are saturated, once, when they end.
+  template <class Source>
+  __device__ std::uint32_t add_rows(int end, const Magnitudes<T>& magnitudes,
+                                    const Source& source) {
+    peaks_.raise(magnitudes);
+    if (end != end_) return 0;
+    const float largest_code = saturation_limit(compared_.qmax, 1.0f);
+    bool may_saturate = false;
+    for_each_column([&](int i, int tile) {
+      if (peaks_[i] != 0) nonzero_[tile] = 1;
+      // Not above Compared::limit, which is asked where this is exceeded.
+      const float limit = flushed_product_down(largest_code, scale(i));
+      may_saturate = may_saturate || !(numerics::bits_float(peaks_[i]) <= limit) ||
+                     (!kWhole && peaks_[i] > numerics::kF32MaxFinite);
+    });
+    const std::uint32_t count = may_saturate ? count_rows(end, source) : 0;
+    begin_ = end;
+    peaks_ = {};
+    if (end != rows_) descend();
+    return count;
+  }
+
+ private:
+  /// Calls take(i, tile) for the columns, with tiles counted from the first.
+  template <class Take>
+  __device__ void for_each_column(const Take& take) const {
+    if (kWhole && kScales == kGroup && width_ == 1) {
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) take(i, i);
+      return;
+    }
+    int tile = 0, left = left_;
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      if (kWhole || i < count_) take(i, tile);
+      if (kScales != 1 && --left == 0) {
+        ++tile;
+        left = width_;
+      }
+    }
+  }
+  /// Saturated elements from the first row of these tiles on.
+  template <class Source>
+  __device__ std::uint32_t count_rows(int end, const Source& source) const {
+    std::uint32_t limits[kScales], count = 0;
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) limits[i] = compared_.limit(scale(i));
+#pragma unroll 1
+    for (int row = begin_; row < end; ++row) {
+      count += count_saturated(magnitudes_of(source(row)),
+                               [&](int i) { return limits[kScales == 1 ? 0 : i]; });
+    }
+    return count;
+  }
+  __device__ void descend() {
+    end_ = min(end_ + height_, rows_);
+    nonzero_ += compared_.grid.wide;
+    if (scale_at_ != nullptr) scale_at_ += compared_.scale_row_step();
+    enter();
+  }
+  __device__ void enter() {
+    const float* at = scale_at_;
+    const std::int64_t step = compared_.scale_col_step();
+    bool is_small = false;
+    const auto set = [&](int i, float scale) {
+      scales_.set(i, scale);
+      is_small = is_small || scale < kLeastOrdinaryScale;
+    };
+    if (at == nullptr) {
+#pragma unroll
+      for (int i = 0; i < kScales; ++i) set(i, 1.0f);
+    } else if constexpr (kScales == 1) {
+      set(0, __ldg(at));
+    } else {
+      for_each_column([&](int i, int tile) { set(i, __ldg(at + tile * step)); });
+    }
+    ordinary_ = is_small ? 0u : ~0u;
+  }
+
+  const Compared& compared_;
+  const float* scale_at_;     ///< that of the first column; nullptr: there are none
+  std::uint8_t* nonzero_;     ///< of the tile of the first column
+  int rows_, end_, height_;   ///< rows of the thread, before the next tiles, of a tile
+  int begin_ = 0;             ///< the first row of these tiles
+  int count_, width_, left_;  ///< columns; of a tile and of the first one, 8 at most
+  TileScales scales_;
+  std::uint32_t ordinary_;
+  Magnitudes<T> peaks_;  ///< largest ones of the columns in these tiles
+};
+
+}  // namespace fp8lab::cuda
