@@ -77,6 +77,12 @@ void draw_cases<ops::SwigluBackward>(CaseDraw& draw) {
              [](Backend& b, const Views& t) {
                b.run(ops::SwigluBackward{t[0], t[1], t[2]});
              });
+    draw.add("swiglu_backward", dtype, s,
+             {updated(draw.values(dtype, s.rows, 2 * s.cols, wild)),
+              draw.values(dtype, s.rows, s.cols, wild)},
+             [](Backend& b, const Views& t) {
+               b.run(ops::SwigluBackward{t[0], t[1], t[0]});
+             });
   }
 }
 

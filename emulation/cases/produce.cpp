@@ -84,7 +84,17 @@ class Productions {
               return ops::SwigluForward{t[0], t[1]};
             }};
   }
+  /// Gradients often take the place of what they are the gradients of, as in training.
   Production swiglu_backward() {
+    if (draw_.one_in(2)) {
+      return {"swiglu_backward_quantize",
+              true,
+              {updated(input(2 * s_.cols)), input(s_.cols)},
+              0,
+              [](const Views& t) {
+                return ops::SwigluBackward{t[0], t[1], t[0]};
+              }};
+    }
     return {"swiglu_backward_quantize",
             true,
             {input(2 * s_.cols), input(s_.cols), output(2 * s_.cols)},
@@ -99,6 +109,15 @@ class Productions {
             }};
   }
   Production gelu_backward() {
+    if (draw_.one_in(2)) {
+      return {"gelu_backward_quantize",
+              true,
+              {updated(input(s_.cols)), input(s_.cols)},
+              0,
+              [](const Views& t) {
+                return ops::GeluBackward{t[0], t[1], t[0]};
+              }};
+    }
     return {"gelu_backward_quantize",
             true,
             {input(s_.cols), input(s_.cols), output(s_.cols)},

@@ -20,7 +20,7 @@ struct SwigluForward {
 };
 
 /// sig = sigmoid(gate);  dup = dout * silu(gate);
-/// dgate = (dout * up) * (sig * (1 + gate * (1 - sig))).
+/// dgate = (dout * up) * (sig * (1 + gate * (1 - sig))). dgate_up may be gate_up.
 struct SwigluBackward {
   static constexpr std::string_view kName = "swiglu_backward";
   static constexpr WorkClass kClass = WorkClass::elementwise;

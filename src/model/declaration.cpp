@@ -70,6 +70,11 @@ ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, bool 
   return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, in_training_only});
 }
 
+ScratchId Declaration::scratch_instead_of(SavedId x, const std::string& name) {
+  const std::int64_t cols = saved_[static_cast<std::size_t>(x)].extent;
+  return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, true, x});
+}
+
 void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) {
   normed_linears_.push_back({std::move(norm), linear});
 }

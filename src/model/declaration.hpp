@@ -87,6 +87,9 @@ struct ScratchDeclaration {
   std::string name;
   std::int64_t cols = 0;
   bool in_training_only = true;
+  /// A tensor of as many columns that only the x of a linear layer is made of: where that layer
+  /// keeps codes of it instead, nothing reads it any more, and both are in the same memory.
+  std::optional<SavedId> instead_of = std::nullopt;
 };
 
 /// A norm and the linear layer that alone reads its output.
@@ -111,6 +114,8 @@ class Declaration {
   LinearId tied_linear(const std::string& module, ParameterId weight);
   SavedId saved(const std::string& name, SavedDeclaration::Shape shape, std::int64_t extent);
   ScratchId scratch(const std::string& name, std::int64_t cols, bool in_training_only = true);
+  /// Of the backward pass alone, see ScratchDeclaration::instead_of.
+  ScratchId scratch_instead_of(SavedId x, const std::string& name);
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
   /// `x` is made by an ops::Producer for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);

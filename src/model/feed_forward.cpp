@@ -8,7 +8,7 @@ namespace {
 using Shape = SavedDeclaration::Shape;
 
 /// Any activation: Forward makes (tokens, F) from the output of the layer up, Backward the gradient
-/// of that output.
+/// of that output in its place.
 template <class Forward, class Backward>
 class ActivatedFeedForward final : public FeedForward {
  public:
@@ -20,12 +20,10 @@ class ActivatedFeedForward final : public FeedForward {
         down_(declaration.recomputed_from(Recompute::feed_forward)
                   .linear("mlp.down", model.intermediate_size, {{"", model.hidden_size}},
                           model.mlp_bias, residual_deviation(model))) {
-    const std::int64_t width = width_of(declaration, up_);
     activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
     declaration.own_x(down_, activated_);
     declaration.writes_residual(down_);
-    d_inner_ = declaration.scratch("mlp.d_inner", width);
-    d_activated_ = declaration.scratch("mlp.d_activated", model.intermediate_size);
+    d_activated_ = declaration.scratch_instead_of(activated_, "mlp.d_activated");
   }
 
   void forward(Work& work, const ops::Producer& norm, const TensorView& out) const override {
@@ -41,10 +39,9 @@ class ActivatedFeedForward final : public FeedForward {
   }
   void backward(Work& work, const TensorView& x, const TensorView& dout,
                 const TensorView& dx) const override {
-    const TensorView d_activated = work.scratch(d_activated_);
+    const TensorView inner = work.saved(inner_), d_activated = work.scratch(d_activated_);
     work.linear(down_).backward(work.context(), work.saved(activated_), dout, d_activated);
-    work.linear(up_).backward(
-        work.context(), x, Backward{work.saved(inner_), d_activated, work.scratch(d_inner_)}, dx);
+    work.linear(up_).backward(work.context(), x, Backward{inner, d_activated, inner}, dx);
   }
   LinearId first() const override { return up_; }
 
@@ -57,7 +54,7 @@ class ActivatedFeedForward final : public FeedForward {
   SavedId inner_;
   LinearId down_;
   SavedId activated_{};
-  ScratchId d_inner_{}, d_activated_{};
+  ScratchId d_activated_{};
 };
 
 }  // namespace

@@ -57,9 +57,12 @@ void Work::allocate_activations(bool training) {
   for (std::size_t i = 0; i < is_shared.size(); ++i) {
     if (recomputes(declaration_.saved()[i].recomputed)) is_shared[i] = true;
   }
+  std::vector<bool> is_kept_as_codes(is_shared.size(), false);
   for (std::size_t i = 0; i < linears_.size(); ++i) {
     const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
-    if (x && linears_[i]->keeps_codes()) is_shared[static_cast<std::size_t>(*x)] = true;
+    if (!x || !linears_[i]->keeps_codes()) continue;
+    is_shared[static_cast<std::size_t>(*x)] = true;
+    is_kept_as_codes[static_cast<std::size_t>(*x)] = true;
   }
   for (std::size_t i = 0; i < is_shared.size(); ++i) {
     const SavedDeclaration& saved = declaration_.saved()[i];
@@ -69,8 +72,13 @@ void Work::allocate_activations(bool training) {
   const auto exists = [&](const ScratchDeclaration& scratch) {
     return training || !scratch.in_training_only;
   };
+  const auto name_of = [&](const ScratchDeclaration& scratch) {
+    const std::optional<SavedId>& x = scratch.instead_of;
+    if (!x || !is_kept_as_codes[static_cast<std::size_t>(*x)]) return scratch.name;
+    return shared_name(declaration_.saved()[static_cast<std::size_t>(*x)]);
+  };
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
-    if (exists(scratch)) activations_.reserve(scratch.name, activation_, t, scratch.cols);
+    if (exists(scratch)) activations_.reserve(name_of(scratch), activation_, t, scratch.cols);
   }
   activations_.allocate();
   for (std::size_t i = 0; i < is_shared.size(); ++i) {
@@ -82,7 +90,7 @@ void Work::allocate_activations(bool training) {
   }
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
     scratch_.push_back(exists(scratch)
-                           ? activations_.view(scratch.name, activation_, t, scratch.cols)
+                           ? activations_.view(name_of(scratch), activation_, t, scratch.cols)
                            : TensorView{});
   }
 }

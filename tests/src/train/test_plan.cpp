@@ -212,14 +212,16 @@ TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {
   const auto plan = [&](const Recipe& recipe) {
     return plan_memory(config, stage, recipe, *backend, nullptr);
   };
-  // Outputs of two norms and of the activation, of every layer but one that all share.
-  const std::int64_t elements = (model.num_hidden_layers - 1) * stage.micro_batch_sequences *
-                                stage.sequence_length *
-                                (2 * model.hidden_size + model.intermediate_size);
+  // Outputs of two norms and of the activation, of every layer but one that all share, and the
+  // gradient of the activation, which takes its place.
+  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
+  const std::int64_t elements =
+      tokens * ((model.num_hidden_layers - 1) * (2 * model.hidden_size + model.intermediate_size) +
+                model.intermediate_size);
   const MemoryPlan whole = plan(load_recipe("bf16")), codes = plan(load_recipe("infir2"));
-  // Three tensors fewer to be aligned for each layer.
+  // Three tensors fewer to be aligned for each layer, and the gradient.
   const std::int64_t saved = whole.activations - codes.activations - elements * 2;
-  CHECK((saved >= 0 && saved < 3 * model.num_hidden_layers * 128));
+  CHECK((saved >= 0 && saved < (3 * model.num_hidden_layers + 1) * 128));
   // A transform of one of the operands may need x itself.
   CHECK(plan(transformed("smooth:0.5")).activations == whole.activations);
 }
