@@ -58,19 +58,27 @@ void dequantize_to(const OperandDecoder& decoder, std::int64_t rows, std::int64_
   });
 }
 
-/// destination (R, C), or its transpose, = convert(source element, logical index).
+/// destination (R, C), or its transpose, = convert(source element, logical index). A block is
+/// turned in a buffer: its rows and those of the destination, which may lie powers of two apart and
+/// so in the same lines of a cache, are each taken whole.
 template <class From, class To, class Convert>
 void map_elements(const TensorView& source, bool transpose, const TensorView& destination,
                   const Convert& convert) {
   for_each_block(source.rows, source.cols,
                  [&](std::int64_t row, std::int64_t n, std::int64_t col, std::int64_t m) {
-                   for (std::int64_t i = row; i < row + n; ++i) {
-                     const From* in = source.row<From>(i);
-                     for (std::int64_t j = col; j < col + m; ++j) {
-                       const To value =
-                           convert(in[j], static_cast<std::uint64_t>(i * source.cols + j));
-                       (transpose ? destination.row<To>(j)[i] : destination.row<To>(i)[j]) = value;
+                   To turned[kBlock][kBlock];
+                   for (std::int64_t i = 0; i < n; ++i) {
+                     const From* in = source.row<From>(row + i) + col;
+                     const auto index = static_cast<std::uint64_t>((row + i) * source.cols + col);
+                     To* const out = transpose ? nullptr : destination.row<To>(row + i) + col;
+                     for (std::int64_t j = 0; j < m; ++j) {
+                       const To value = convert(in[j], index + static_cast<std::uint64_t>(j));
+                       (transpose ? turned[j][i] : out[j]) = value;
                      }
+                   }
+                   if (!transpose) return;
+                   for (std::int64_t j = 0; j < m; ++j) {
+                     std::copy_n(turned[j], n, destination.row<To>(col + j) + row);
                    }
                  });
 }
