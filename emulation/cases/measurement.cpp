@@ -1,5 +1,7 @@
 // Cases of statistics and of hashes.
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <initializer_list>
 #include <utility>
 
@@ -99,9 +101,26 @@ void measure_both(CaseDraw& draw, const QuantSpec& first_spec, const QuantSpec& 
       });
 }
 
+/// As likely as not without infinities and NaN, which the largest exponents of a byte are.
 HostTensor any_codes(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
-  return spec.storage() == DType::u8 ? draw.bytes(rows, k, spec.format.bits())
-                                     : draw.values(spec.storage(), rows, k, draw.one_in(2));
+  const bool finite = draw.one_in(2);
+  if (spec.storage() != DType::u8) return draw.values(spec.storage(), rows, k, !finite);
+  HostTensor codes = draw.bytes(rows, k, spec.format.bits());
+  if (finite) {
+    for (std::byte& code : codes.data) code &= std::byte{0xBF};
+  }
+  return codes;
+}
+
+/// Any scales, some of them so small that their products with codes that are not zero are.
+HostTensor any_scales(CaseDraw& draw, const QuantSpec& spec, std::int64_t rows, std::int64_t k) {
+  HostTensor scales = draw_scales(draw, spec, rows, k);
+  for (std::size_t i = 0; i < scales.data.size(); i += sizeof(float)) {
+    if (!draw.one_in(4)) continue;
+    const float small = std::ldexp(1.0f, -static_cast<int>(draw.integer(126, 149)));
+    std::memcpy(scales.data.data() + i, &small, sizeof small);
+  }
+  return scales;
 }
 
 /// Any codes with any scales, also such as no quantization makes; in both orientations, in the
@@ -110,8 +129,8 @@ void measure_any_codes(CaseDraw& draw, const QuantSpec& spec, DType source, cons
   draw.add(fmt::format("operand_statistics {}", label(spec)),
            fmt::format("{} {} of any codes", name_of(source), describe(s)),
            {with_zeros(draw, draw.values(source, s.rows, s.cols, draw.one_in(4))),
-            any_codes(draw, spec, s.rows, s.cols), draw_scales(draw, spec, s.rows, s.cols),
-            any_codes(draw, spec, s.cols, s.rows), draw_scales(draw, spec, s.cols, s.rows),
+            any_codes(draw, spec, s.rows, s.cols), any_scales(draw, spec, s.rows, s.cols),
+            any_codes(draw, spec, s.cols, s.rows), any_scales(draw, spec, s.cols, s.rows),
             record_of(draw), record_of(draw), record_of(draw)},
            [spec, s](Backend& b, const Views& t) {
              const QuantizedOperand first = operand_at(spec, s.rows, s.cols, t, 1);
