@@ -72,7 +72,8 @@ def _identity(run: Run) -> tuple[object, ...]:
         for key, value in configuration(run).items()
         if not is_recipe_key(key) and not is_change_key(key) and key != EXACT
     }
-    contents = (run.meta.get(key, "") for key in ("data_hash", "initial_weights_hash"))
+    contents = [run.meta.get(key, "") for key in ("data_hash", "initial_weights_hash")]
+    contents.append(run.identity.get("arithmetic", ""))
     return (run.seed, *contents, *sorted(shared.items()))
 
 

@@ -24,7 +24,7 @@ std::string recipe_part(const StageConfig& stage, const StageRecipe& recipe) {
 
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash) {
-  Identity identity = {{"configuration", config.hash}};
+  Identity identity = {{"configuration", config.hash}, {"arithmetic", hex16(xxh3(kArithmetic))}};
   for (std::size_t i = 0; i < config.stages.size(); ++i) {
     const StageConfig& stage = config.stages[i];
     const std::string of_stage = fmt::format(" of stage {}", stage.name);

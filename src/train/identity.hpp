@@ -12,6 +12,11 @@
 
 namespace fp8lab {
 
+/// The version of the project that last gave an operation another definition
+/// (emulation/README.md). Builds that differ in it take other steps from the same beginning, so
+/// that it is part of an Identity; builds that do not have the same bits.
+inline constexpr char kArithmetic[] = "0.2";
+
 /// The name of Parameters::hash before the first step in an Identity.
 inline constexpr char kInitialWeights[] = "initial weights";
 
@@ -30,10 +35,10 @@ std::string recipe_part(const StageConfig& stage, const StageRecipe& recipe);
 /// 16 hex digits over all documents of all sources.
 std::string content_hash(const DataSources& sources);
 
-/// Names and hashes of the configuration (RunConfig::hash), the recipes that the stages and
-/// rollouts name, the data of each stage, its questions, and the initial weights (Parameters::hash
-/// as 16 hex digits). `stages` is in the order of config.stages. Where a file lies and how its path
-/// is written is no part of it.
+/// Names and hashes of the configuration (RunConfig::hash), the arithmetic, the recipes that the
+/// stages and rollouts name, the data of each stage, its questions, and the initial weights
+/// (Parameters::hash as 16 hex digits). `stages` is in the order of config.stages. Where a file
+/// lies and how its path is written is no part of it.
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash);
 

@@ -198,7 +198,7 @@ data.path = "{held_out}"
     with open_run(out) as file:
         meta = file["meta"].attrs
         names = list(meta["identity_names"])
-        assert names[0] == b"configuration" and names[-1] == b"initial weights"
+        assert names[:2] == [b"configuration", b"arithmetic"] and names[-1] == b"initial weights"
         assert all(len(text) == 16 for text in meta["identity_hashes"])
         version, source = meta["code_version"].decode().rsplit(".", 1)
         assert "+" in version and len(source) == 16

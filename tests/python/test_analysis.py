@@ -193,17 +193,24 @@ def test_runs_pair_by_configuration_without_a_study_file(tmp_path: Path) -> None
     }
 
 
-def test_loose_runs_of_other_data_or_start_are_no_pair(tmp_path: Path) -> None:
-    for folder in ("bf16", "infir2", "data", "start", "truth", "mixed"):
+def test_loose_runs_of_other_data_start_or_arithmetic_are_no_pair(tmp_path: Path) -> None:
+    for folder in ("bf16", "infir2", "data", "start", "truth", "mixed", "arithmetic"):
         write_run(tmp_path / folder, "bf16" if folder in ("bf16", "mixed") else "infir2")
     changes = {
         "data": ("data_hash", "0" * 16),
         "start": ("initial_weights_hash", "0" * 16),
         "truth": ("config_text", 'backend = "truth"\n'),
         "mixed": ("config_text", '[[stages]]\nname = "sft"\nrecipe = "infir2"\n'),
+        "arithmetic": ("identity", "arithmetic"),
     }
     for folder, (key, value) in changes.items():
         with h5py.File(tmp_path / folder / "run.h5", "a") as file:
+            if key == "identity":
+                attrs = file["meta"].attrs
+                for name, more in (("identity_names", value), ("identity_hashes", "0" * 16)):
+                    attrs.create(name, [*attrs[name], more], dtype=h5py.string_dtype())
+                make_example_run.seal_meta(file)
+                continue
             if key == "config_text":
                 before = file["meta"].attrs[key]
                 value = value + before if folder == "truth" else before + value
