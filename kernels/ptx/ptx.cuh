@@ -38,7 +38,7 @@ __device__ inline int held(int value) {
   return static_cast<int>(held(static_cast<std::uint32_t>(value)));
 }
 
-/// The block's dynamic shared memory as one object, at an address that is held in a register. A
+/// Shared memory of the block as one object, at an address that is held in a register. A
 /// block's window depends on its rank in the cluster, and the compiler would read that anew
 /// (S2UR, some 30 cycles) before each access in a loop. Called by whole warps.
 template <class T>
@@ -144,20 +144,6 @@ struct Ring {
 };
 
 // --- arithmetic ---------------------------------------------------------------------------------
-
-/// The larger number; NaN where one is NaN.
-__device__ inline float max_or_nan(float a, float b) {
-  float larger;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-  return larger;
-}
-
-/// The smaller number; NaN where one is NaN.
-__device__ inline float min_or_nan(float a, float b) {
-  float smaller;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
-  return smaller;
-}
 
 /// x * y as an FMA. The compiler marks FMAs so that the warp scheduler may switch to another warp
 /// after each, multiplications not: those would delay the products of the other warpgroup.

@@ -39,7 +39,7 @@ enum class Way : std::uint8_t {
   turned,          ///< TurnedCodes
   source_rows,     ///< SourceHash of rows
   source_columns,  ///< SourceHash of columns
-  careful,
+  careful,  ///< all others, values of more than eight bits that are not the source among them
 };
 
 /// The value of Compared::qmax.
@@ -70,8 +70,9 @@ bool is_whole(const TensorView& view) {
   }
 }
 
-/// Distances that threads take in 32 bits.
+/// Distances that threads take in 32 bits: those of as many rows, or of a warp's lanes.
 bool is_short(std::int64_t elements) {
+  static_assert(sizeof(float) * kGroup >= kWarpSize);
   return elements * static_cast<std::int64_t>(sizeof(float)) * kGroup <=
          std::numeric_limits<int>::max();
 }
@@ -97,8 +98,8 @@ Way way_of(const TensorView& source, const Compared& compared, const QuantizedOp
   }
   if (compared.turned) return high_tiles ? Way::turned : Way::careful;
   if (high_tiles && wide_tiles) return Way::straight;
-  const bool few =
-      grid.wide == 1 || grid.width * (kMostRowTiles - 1) >= StatisticsOrder::kPanelCols;
+  // Panels begin with tiles where these are of 16 columns.
+  const bool few = grid.wide == 1 || grid.width * kMostRowTiles >= StatisticsOrder::kPanelCols;
   return grid.height == 1 && wide_tiles && few ? Way::tiled_rows : Way::careful;
 }
 

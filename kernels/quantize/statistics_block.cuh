@@ -50,7 +50,8 @@ struct PanelMemory {
   float values[256];  ///< of the codes
   /// Bits of rows, of which what a warp has of a tile is not all zeros.
   std::uint32_t nonzero_rows[kPanelWarps][kMostRowTiles];
-  /// [row][group of columns][thread]: eight rows of each thread's codes.
+  /// Eight rows of each thread's codes, turned: [row][group of columns][thread] for
+  /// statistics_careful.cuh, rows taken at once side by side for statistics_panel.cuh.
   union {
     std::uint64_t turned[kGroup][sizeof(Bits)][kPanelThreads];
     struct {

@@ -2,8 +2,8 @@
 // of eight may be cut off or lie anywhere, tiles may have any shape, and what a clamp has taken
 // away may be compensated. For one operand at a time, and slower than statistics_panel.cuh.
 //
-// Codes that lie in columns of the source are turned 8 x 8 at a time and wait in shared memory; so
-// are those whose hash takes columns.
+// Codes that lie in columns of the source are turned 8 x 8 at a time and wait in shared memory.
+// Those whose hash takes columns, and that lie in rows, are turned for it alone.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // How a panel of statistics reads an operand that lies in whole groups of eight, beside its source:
 //
 //   TiledRows      codes lie as the source does, a tile is of one row: its scale comes with the row
-//   StraightCodes  codes lie as the source does, eight rows lie in one tile
+//   StraightCodes  codes lie as the source does, 8 x 8 of them lie in one tile
 //   TurnedCodes    codes lie in columns of the source: they are turned 8 x 8 at a time
 //                  (operand_lines.cuh) and wait in shared memory; tiles of eight rows
 //   SourceHash     the operand is the source itself: nothing but the hash, of rows or of columns

@@ -114,10 +114,6 @@ struct Magnitudes {
                         : __vimax3_u32(words[i], a.words[i], b.words[i]);
     }
   }
-  __device__ void lower(const Magnitudes& other) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = smaller(words[i], other.words[i]);
-  }
   /// FP32 bits.
   __device__ std::uint32_t operator[](int i) const {
     if constexpr (kPairs) return i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u;
@@ -142,10 +138,6 @@ struct Magnitudes {
 #pragma unroll
     for (int i = 1; i < kWords; ++i) all = smaller(all, words[i]);
     return all;
-  }
-  __device__ bool any_zero() const {
-    constexpr std::uint32_t kOne = kPairs ? 0x00010001u : 1u;
-    return smaller(least(), kOne) != kOne;
   }
   /// The upper halves of elements 2 i and 2 i + 1, as bf16.
   __device__ std::uint32_t pair(int i) const {
@@ -297,7 +289,8 @@ class ExponentBins {
 
 // --- tiles --------------------------------------------------------------------------------------
 
-/// From here on a product with a code is zero where the code is.
+/// From here on a product with a code of e4m3 is zero where the code is. Other formats look at the
+/// product.
 inline constexpr float kLeastOrdinaryScale = 0x1p-126f;
 
 /// Scales in registers: one for all columns of a thread, or one for each.

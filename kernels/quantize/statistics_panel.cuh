@@ -9,7 +9,8 @@
 //                   columns
 //     each operand  (statistics_codes.cuh) adds the codes to the hash, decodes y and converts it;
 //                   adds xy, y^2, (y - x)^2, y - x
-//     if there is a zero, or a magnitude that may be above what its tile holds: counts those
+//     if there is a zero, or, in tiles of one row, a magnitude that may be above what the tile
+//     holds: counts those; what is above in other tiles is counted where they end
 //
 // Exponents are counted in shared memory, 64 bins for each lane of a warp, so that the lanes never
 // meet in a bank; zeros go to the lowest bin and are taken from it at the end. All elements are

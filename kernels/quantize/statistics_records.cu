@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "kernels/quantize/channel_ranks.cuh"
 #include "kernels/runtime/cuda_handles.hpp"
@@ -262,15 +263,16 @@ std::byte* UnfinishedRecords::memory(Context& context, std::size_t bytes, int co
 }
 
 void UnfinishedRecords::enqueue(Context& context) {
-  if (count_ > 0) {
-    finish_kernel<<<dim3(kFinishBlocks, static_cast<unsigned>(count_)), kFinishThreads, 0,
+  // Forgotten before a launch that may fail: no later one is to repeat it.
+  const int count = std::exchange(count_, 0);
+  if (count > 0) {
+    finish_kernel<<<dim3(kFinishBlocks, static_cast<unsigned>(count)), kFinishThreads, 0,
                     context.stream()>>>(waiting_);
     check_launch("operand_statistics: description");
   }
   if (used_ > 0) {
     check(cudaMemsetAsync(memory_, 0, used_, context.stream()), "cudaMemsetAsync");
   }
-  count_ = 0;
   used_ = 0;
 }
 

@@ -47,6 +47,7 @@ class UnfinishedRecords final : public Postponed {
 
   /// Zeroed memory for the records that are added next, `count` of them.
   std::byte* memory(Context& context, std::size_t bytes, int count);
+  /// Of records that wait together and are read none may have the memory of another.
   void add(const UnfinishedRecord& record) { waiting_.of[count_++] = record; }
   void enqueue(Context& context) override;
 

@@ -332,9 +332,14 @@ void Linear::quantize_both(const StepContext& context, Slot first, const TensorV
                                    operand(first), operand(second)});
     rescale_in_warmup(context, first, original);
     rescale_in_warmup(context, second, original);
-  } else {
+  } else if (recipe_.slot(second).orientation_source == OrientationSource::high_precision) {
     make(context, first, original);
     make(context, second, original);
+  } else {
+    // What is wrong with the first is found in it, before the second is made of its codes.
+    quantize(context, first, original);
+    quantize(context, second, original);
+    return;
   }
   measure_both(context, first, original);
 }

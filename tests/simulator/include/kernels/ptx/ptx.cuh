@@ -71,17 +71,6 @@ struct Ring {
 
 // --- arithmetic ---------------------------------------------------------------------------------
 
-inline float max_or_nan(float a, float b) {
-  if (a != a || b != b) return __uint_as_float(0x7FFFFFFF);
-  if (a == b) return std::signbit(a) ? b : a;
-  return a < b ? b : a;
-}
-inline float min_or_nan(float a, float b) {
-  if (a != a || b != b) return __uint_as_float(0x7FFFFFFF);
-  if (a == b) return std::signbit(a) ? a : b;
-  return a < b ? a : b;
-}
-
 inline float flushed_product_down(float x, float y) {
   const auto flushed = [](float value) { return std::fabs(value) < 0x1p-126f ? 0.0f : value; };
   const double product = double{flushed(x)} * flushed(y);
