@@ -25,7 +25,7 @@ AttentionShape draw_shape(CaseDraw& draw) {
 }
 
 /// Queries and keys of this size have scores that mostly lie 2^126 to 2^200 apart in a tile: beyond
-/// what the short exp2 of kernels is for, and near.
+/// what numerics::normal_attention_weight is for, and near.
 constexpr float kWide = 4.5f;
 /// And of this size scores beyond numerics::kNearReference.
 constexpr float kFar = 6000.0f;

@@ -18,14 +18,14 @@ FP8LAB_HD_INLINE float weight_of_fraction(float f) {
 }
 
 /// How far a product of a query and a key, times `scale`, lies below the reference of its row.
-/// The scale is negated and not the product: of a product that is NaN, x86 keeps the sign, by which
-/// a kernel tells whether a distance is one of normal_attention_weight.
+/// The scale is negated and not the product: x86, on which kernels are simulated, keeps the sign of
+/// a NaN, and they find a NaN among distances by a maximum of signed integers.
 FP8LAB_HD_INLINE float score_distance(float product, float scale, float reference) {
   return fused_multiply_add(product, -scale, reference);
 }
 
-/// References below this are held to 1/4, as the scores are that they are the maximum of: no
-/// score_distance from them is below -1/2.
+/// Below this, numbers lie at most 1/4 apart: a reference, which is a rounded product, is within
+/// 1/8 of the largest product times scale, and no score_distance from it is below -1/2.
 inline constexpr float kNearReference = 0x1p22f;
 
 /// attention_weight in fewer operations for -1/2 <= d <= kNormalWeight: the result is normal, so

@@ -104,6 +104,7 @@ def worst(values: Values, definition: str, results: tuple[str, ...]) -> float:
 EXPERIMENT = Experiment(
     name="attention_weights",
     title="The weights of attention: what their reference and their sum do to errors",
+    computed="FP64 of NumPy and roundings to BF16, without the emulator",
     stated="""
 A weight p = 2^(s - r) of a key is rounded to BF16 before it is multiplied. Version 0.1 divided by
 the sum of the weights before rounding, with the largest score of a row as r. Two other definitions

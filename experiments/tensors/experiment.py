@@ -94,6 +94,7 @@ class Experiment:
     caption: str
     remarks: str = ""
     log_axis: bool = False
+    computed: str = "The emulator on a CPU, whose bits no machine changes"
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def page_of(experiment: Experiment, outcome: Outcome, seeds: int, command: str) 
 PYTHONPATH=build/PRESET/python:analysis {command}
 ```
 
-The emulator on a CPU, whose bits no machine changes; fp8lab {fp8lab.__version__}. Seeds 1 to
+{experiment.computed}; fp8lab {fp8lab.__version__}. Seeds 1 to
 {seeds}. Errors are taken in FP64. Intervals are Student's over seeds: those of the claims of 95 %
 for {together} (Bonferroni), all others of 95 % each.
 """,

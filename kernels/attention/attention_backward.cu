@@ -15,7 +15,7 @@
 //   PairTiles::compute, 64 queries (16 a warp) by 64 keys:
 //     barrier, load Q and K, barrier     S = chain(0; Q, K^T)      for every kWidth columns of the
 //     barrier, load dO and V, barrier    dP = chain(0; dO, V^T)    head, ascending
-//     P = exp2(S * scale - lse), dS = P * (dP - delta)             to shared memory, masked: zeros
+//     P = 2^(S * scale - lse), dS = P * (dP - delta)             to shared memory, masked: zeros
 //   then, with the output columns loaded where the tile holds others:
 //     keys      barrier, load dO and Q, barrier    dV = chain(dV; P^T, dO), dK = chain(dK; dS^T, Q)
 //     queries   barrier, load K, barrier           dQ = chain(dQ; dS, K)

@@ -182,7 +182,7 @@ struct RowGradients {
   std::int64_t rows;
   int cols;  ///< a multiple of kQuad, at most numerics::kSumChunk
   Rows<Bf16> dy, x;
-  Rows<Bf16> dx;  ///< kAdds: the gradient that dx is added to, else where dx goes
+  Rows<Bf16> result;  ///< kAdds: the gradient that dx is added to, else dx
   const float* rstd;
   float* partial;  ///< (blocks, cols), as of column_block_sums
 };
@@ -190,16 +190,16 @@ struct RowGradients {
 /// The four columns of a thread in the rows of a block.
 struct Columns {
   const Bf16 *dy, *x;
-  Bf16* dx;
-  std::int64_t dy_stride, x_stride, dx_stride;
+  Bf16* result;
+  std::int64_t dy_stride, x_stride, result_stride;
 
   __device__ Columns(const RowGradients& of, std::int64_t row, int col)
       : dy(of.dy.at(row, col)),
         x(of.x.at(row, col)),
-        dx(of.dx.at(row, col)),
+        result(of.result.at(row, col)),
         dy_stride(of.dy.stride),
         x_stride(of.x.stride),
-        dx_stride(of.dx.stride) {}
+        result_stride(of.result.stride) {}
   /// The next row that is read.
   __device__ void read(Quad& of_dy, Quad& of_x) {
     of_dy.load(dy);
@@ -209,12 +209,12 @@ struct Columns {
   }
   /// Copies the gradient `i` rows after the next row that is written.
   __device__ void copy(int i, Quad& to) const {
-    __pipeline_memcpy_async(&to, dx + i * dx_stride, sizeof(Quad));
+    __pipeline_memcpy_async(&to, result + i * result_stride, sizeof(Quad));
   }
   /// The next row that is written.
   __device__ void write(const Quad& values) {
-    *reinterpret_cast<uint2*>(dx) = values.words;
-    dx += dx_stride;
+    *reinterpret_cast<uint2*>(result) = values.words;
+    result += result_stride;
   }
 };
 
@@ -299,7 +299,7 @@ __device__ void take_rows(int cols, int count, bool has_columns, Columns columns
   }
 }
 
-/// dx may be dy: a thread overwrites what only it reads, after it has read it.
+/// Without kAdds the result may be dy: a thread overwrites what only it reads, after it has.
 template <bool kAdds, class W, int kRows, int kThreads>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_of_rows(const __grid_constant__ RowGradients of, Rows<W> weight) {
@@ -353,22 +353,22 @@ void launch_backward_of_rows(Context& context, const RowGradients& of, const Row
   }
 }
 
-/// True for what backward_of_rows takes, with its result in `dx`.
-bool has_whole_rows(const ops::RmsNormBackward& op, const TensorView& dx) {
+/// True for what backward_of_rows takes.
+bool has_whole_rows(const ops::RmsNormBackward& op, const TensorView& result) {
   const auto is_wide = [](const TensorView& view) {
     return view.dtype == DType::bf16 && rows_of<Bf16>(view).wide;
   };
   return op.weight.cols == op.x.cols && op.x.size() > 0 && op.x.cols % kQuad == 0 &&
-         op.x.cols <= numerics::kSumChunk && is_wide(op.dy) && is_wide(op.x) && is_wide(dx);
+         op.x.cols <= numerics::kSumChunk && is_wide(op.dy) && is_wide(op.x) && is_wide(result);
 }
 
 template <bool kAdds>
-void backward_by_rows(Context& context, const ops::RmsNormBackward& op, const TensorView& dx) {
+void backward_by_rows(Context& context, const ops::RmsNormBackward& op, const TensorView& result) {
   const RowGradients of{op.x.rows,
                         static_cast<int>(op.x.cols),
                         rows_of<Bf16>(op.dy),
                         rows_of<Bf16>(op.x),
-                        rows_of<Bf16>(dx),
+                        rows_of<Bf16>(result),
                         op.rstd.row<float>(0),
                         column_sum_workspace(context, op.x.rows, op.x.cols)};
   with_rows([&](const auto& weight) { launch_backward_of_rows<kAdds>(context, of, weight); },

@@ -87,8 +87,8 @@ struct ScratchDeclaration {
   std::string name;
   std::int64_t cols = 0;
   bool in_training_only = true;
-  /// A tensor of as many columns that only the x of a linear layer is made of: where that layer
-  /// keeps codes of it instead, nothing reads it any more, and both are in the same memory.
+  /// The x that one linear layer owns (own_x), of as many columns. Where that layer keeps codes
+  /// instead of it, no backward pass reads it, and both are in the same memory.
   std::optional<SavedId> instead_of = std::nullopt;
 };
 

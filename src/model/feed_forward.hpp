@@ -16,7 +16,8 @@ class FeedForward {
   virtual void forward(Work& work, const ops::Producer& norm, const TensorView& out) const = 0;
   /// Makes again what backward reads of the forward pass.
   virtual void recompute(Work& work, const ops::Producer& norm) const = 0;
-  /// dx from dout and the x that the norm made; weight gradients accumulate.
+  /// dx from dout and the x that the norm made; weight gradients accumulate. Once after each
+  /// forward or recompute, whose saved tensors it overwrites with gradients.
   virtual void backward(Work& work, const TensorView& x, const TensorView& dout,
                         const TensorView& dx) const = 0;
   /// The linear layer that reads the norm's output.

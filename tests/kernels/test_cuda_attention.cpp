@@ -224,7 +224,7 @@ TEST_CASE("attention on the device for heads of 64 and 128 columns in kv tiles o
                AttentionShape{3, 129, 7, 1, 128, 64, 64}, AttentionShape{2, 500, 3, 3, 64, 64, 64},
                AttentionShape{1, 520, 6, 2, 128, 64, 64});
   const std::int64_t longest = GENERATE(1, 40, 5000);
-  // Scores of every size: results of exp2 that are all normal, some and none.
+  // Scores of every size: weights that are all normal, some and none.
   const double scale = GENERATE(1.0, 4.0, 30.0);
   Case c(shape, DType::bf16, DType::bf16, 8, 91, scale);
   c.pack(longest, 92);
