@@ -430,6 +430,7 @@ std::vector<QuantizeBenchRow> bench_quantize(Backend& backend, std::int64_t rows
                                 spec_of(numerics::kE4M3, {1, 128}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {128, 128}, ScaleFormat::fp32),
                                 spec_of(numerics::kE4M3, {1, 32}, ScaleFormat::e8m0),
+                                spec_of(numerics::kE4M3, {1, 16}, ScaleFormat::fp32),
                                 spec_of(numerics::kE5M2, {1, 128}, ScaleFormat::pow2)}) {
     add_all(bench.measure_statistics(spec, repetitions));
   }
