@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -308,6 +309,16 @@ void write_kernels_json(const std::string& path, const Backend& tested,
   write_json(path, json);
 }
 
+void print_mismatch(const KernelMismatch& mismatch) {
+  fmt::print(
+      "first mismatch of {}: {}: tensor {} row {} col {}: expected {:#x}, got {:#x}{}; {} "
+      "elements differ\n",
+      mismatch.kernel, mismatch.what, mismatch.tensor, mismatch.row, mismatch.col,
+      mismatch.expected, mismatch.actual,
+      mismatch.guard ? " (memory that must not be written)" : "", mismatch.count);
+  std::fflush(stdout);
+}
+
 int check_kernels(const Values& values) {
   for (const char* option : {"rounds", "repeats"}) {
     if (values[option].as<int>() >= 1) continue;
@@ -323,22 +334,21 @@ int check_kernels(const Values& values) {
   options.repeats = values["repeats"].as<int>();
   options.only = values["only"].as<std::string>();
   ProgressLine progress;
-  options.progress = [&](const std::string& kernel, std::uint64_t outputs) {
-    progress.update(fmt::format("{} outputs; {}", outputs, kernel));
+  std::size_t printed = 0;
+  // As they are found: a comparison may be broken off.
+  options.progress = [&](const std::string& kernel, const KernelOutcome& so_far) {
+    for (; printed < so_far.mismatches.size(); ++printed) {
+      progress.clear();
+      print_mismatch(so_far.mismatches[printed]);
+    }
+    progress.update(fmt::format("{} outputs, {} kernels with mismatches; {}", so_far.outputs,
+                                so_far.mismatches.size(), kernel));
   };
   const KernelOutcome outcome = validate_kernels(*expected, *tested, options);
   progress.clear();
   for (const KernelReport& kernel : outcome.kernels) {
     fmt::print("{}: {} calls, {} outputs, {} mismatches\n", kernel.kernel, kernel.calls,
                kernel.outputs, kernel.mismatches);
-  }
-  for (const KernelMismatch& mismatch : outcome.mismatches) {
-    fmt::print(
-        "first mismatch of {}: {}: tensor {} row {} col {}: expected {:#x}, got {:#x}{}; {} "
-        "elements differ\n",
-        mismatch.kernel, mismatch.what, mismatch.tensor, mismatch.row, mismatch.col,
-        mismatch.expected, mismatch.actual,
-        mismatch.guard ? " (memory that must not be written)" : "", mismatch.count);
   }
   fmt::print("{}: {} outputs, {} kernels with mismatches\n", tested->device(), outcome.outputs,
              outcome.mismatches.size());

@@ -20,7 +20,7 @@ KernelOutcome validate_kernels(Backend& expected, Backend& tested, const KernelO
     report.outputs += compared;
     outcome.outputs += compared;
     if (mismatch && report.mismatches++ == 0) outcome.mismatches.push_back(*mismatch);
-    if (options.progress) options.progress(drawn.name, outcome.outputs);
+    if (options.progress) options.progress(drawn.name, outcome);
   };
   for (int round = 0; round < options.rounds || outcome.outputs < options.outputs; ++round) {
     for (const CaseSource& source : kCaseSources) {

@@ -19,18 +19,21 @@ struct KernelReport {
   std::uint64_t mismatches = 0;  ///< calls with a difference
 };
 
+struct KernelOutcome;
+
 struct KernelOptions {
   std::uint64_t seed = 1;
   std::uint64_t outputs = 20'000'000;  ///< rounds go on until so many elements were compared
   int rounds = 4;                      ///< at least so many; from 4 on every size of shape is met
   int repeats = 2;
   std::string only;  ///< kernels whose name contains this text; empty: all
-  std::function<void(const std::string&, std::uint64_t outputs)> progress;
+  /// After each case: its kernel, and what has been found so far, `kernels` not yet.
+  std::function<void(const std::string& kernel, const KernelOutcome& so_far)> progress;
 };
 
 struct KernelOutcome {
   std::vector<KernelReport> kernels;
-  std::vector<KernelMismatch> mismatches;  ///< the first of each kernel
+  std::vector<KernelMismatch> mismatches;  ///< the first of each kernel, in the order found
   std::uint64_t outputs = 0;
   bool good() const { return mismatches.empty(); }
 };
