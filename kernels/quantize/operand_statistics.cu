@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "emulation/ops/operand_checks.hpp"
+#include "kernels/pointwise/rows.cuh"
 #include "kernels/quantize/statistics_panel.cuh"
 #include "kernels/quantize/statistics_records.hpp"
 #include "kernels/runtime/operations.hpp"
@@ -185,15 +186,6 @@ class Measurement {
   Layout layout_;
 };
 
-/// Calls launch(T{}) with the type of the source.
-template <class Launch>
-void with_source_type(const TensorView& source, const Launch& launch) {
-  if (source.dtype == DType::bf16) {
-    launch(std::uint16_t{});
-  } else {
-    launch(float{});
-  }
-}
 /// Calls launch(kStored) as a type, for codes that statistics_panel.cuh takes.
 template <class Launch>
 void with_stored(const Measurement& measurement, const Launch& launch) {
@@ -305,8 +297,7 @@ void run(Context& context, const ops::MeasureOperand& op) {
   const Measurement measured(source, op.transpose, operand, op.record);
   UnfinishedRecords& records = UnfinishedRecords::of(context);
   std::byte* const memory = records.memory(context, measured.bytes(), 1);
-  with_source_type(source,
-                   [&](auto element) { launch_one<decltype(element)>(context, measured, memory); });
+  with_rows([&]<class T>(const Rows<T>&) { launch_one<T>(context, measured, memory); }, source);
   const ScaleScan scan = measured.scan(memory);
   scan_scales(context, &scan, 1);
   records.add(measured.unfinished(memory));
@@ -321,9 +312,10 @@ bool measure_both(Context& context, const ops::MeasureBoth& op) {
   UnfinishedRecords& records = UnfinishedRecords::of(context);
   std::byte* const memory = records.memory(context, first.bytes() + second.bytes(), 2);
   std::byte* const second_memory = memory + first.bytes();
-  with_source_type(op.source, [&](auto element) {
-    launch_both<decltype(element)>(context, first, memory, second, second_memory);
-  });
+  const auto launch = [&]<class T>(const Rows<T>&) {
+    launch_both<T>(context, first, memory, second, second_memory);
+  };
+  with_rows(launch, op.source);
   const ScaleScan scans[] = {first.scan(memory), second.scan(second_memory)};
   scan_scales(context, scans, 2);
   records.add(first.unfinished(memory));

@@ -76,26 +76,19 @@ bool has_row_type(const TensorView& result) {
          result.cols <= kLongestRow;
 }
 
-/// Calls launch(value of the storage type of `view`).
-template <class Launch>
-void with_type(const TensorView& view, const Launch& launch) {
-  if (view.dtype == DType::bf16) {
-    launch(std::uint16_t{});
-  } else {
-    launch(float{});
-  }
-}
-
 bool can_quantize(const ops::RmsNormForward& norm, const QuantSpec& spec) {
   return (has_held_rows<std::uint16_t>(norm) || has_held_rows<float>(norm)) &&
          has_row_local_scales(spec);
 }
 
 void produce(Context& context, const ops::RmsNormForward& norm, const ops::ProduceQuantize& op) {
-  with_type(norm.y, [&]<class T>(T) {
-    const NormRows<T, false> source(norm);
-    launch_source(context, source, norm.y, source.shared_bytes(norm.y.cols), op.state, op.first);
-  });
+  with_rows(
+      [&]<class T>(const Rows<T>&) {
+        const NormRows<T, false> source(norm);
+        launch_source(context, source, norm.y, source.shared_bytes(norm.y.cols), op.state,
+                      op.first);
+      },
+      norm.y);
 }
 
 bool can_quantize(const ops::AddRmsNormForward& norm, const QuantSpec& spec) {
@@ -115,12 +108,13 @@ bool can_quantize(const ops::SwigluForward& swiglu, const QuantSpec& spec) {
 
 void produce(Context& context, const ops::SwigluForward& swiglu, const ops::ProduceQuantize& op) {
   const TensorView& out = swiglu.out;
-  with_type(out, [&]<class T>(T) {
-    const SwigluRows<T> source{rows_of<T>(swiglu.gate_up.columns(0, out.cols)),
-                               rows_of<T>(swiglu.gate_up.columns(out.cols, out.cols)),
-                               rows_of<T>(out)};
-    launch_source(context, source, out, 0, op.state, op.first);
-  });
+  with_rows(
+      [&]<class T>(const Rows<T>& made) {
+        const SwigluRows<T> source{rows_of<T>(swiglu.gate_up.columns(0, out.cols)),
+                                   rows_of<T>(swiglu.gate_up.columns(out.cols, out.cols)), made};
+        launch_source(context, source, out, 0, op.state, op.first);
+      },
+      out);
 }
 
 /// True where it has been done.
