@@ -77,6 +77,8 @@ class Backend {
     download_all({&one, 1});
   }
   virtual void fill_zero(const TensorView& view) = 0;
+  /// Nobody reads what is in `view`, which others may use, before writing it again.
+  virtual void discard(const TensorView&) {}
   virtual void synchronize() = 0;
   /// Enqueues what `enqueue` enqueues: operations and fill_zero() alone. A backend may keep it in
   /// `recorded`, and when it is given that again, enqueue the same without a call of `enqueue`. So

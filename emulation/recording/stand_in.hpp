@@ -53,6 +53,7 @@ class PassThrough : public StandIn {
     original_.download_all(downloads);
   }
   void fill_zero(const TensorView& view) override { original_.fill_zero(view); }
+  void discard(const TensorView& view) override { original_.discard(view); }
   void synchronize() override { original_.synchronize(); }
 
  protected:

@@ -15,9 +15,32 @@ Id append(std::vector<Declared>& list, Declared declared) {
 
 }  // namespace
 
+Stretch forward_of(Block block) {
+  switch (block) {
+    case Block::attention: return Stretch::attention;
+    case Block::feed_forward: return Stretch::feed_forward;
+    case Block::head: return Stretch::head;
+  }
+  return Stretch::head;
+}
+
+Stretch backward_of(Block block) {
+  switch (block) {
+    case Block::attention: return Stretch::attention_backward;
+    case Block::feed_forward: return Stretch::feed_forward_backward;
+    case Block::head: return Stretch::head;
+  }
+  return Stretch::head;
+}
+
 void Declaration::enter_layer(std::optional<std::int64_t> index) {
   layer_ = index;
   prefix_ = index ? fmt::format("layers.{}.", *index) : std::string();
+}
+
+Declaration& Declaration::in_block(Block block) {
+  block_ = block;
+  return *this;
 }
 
 Declaration& Declaration::recomputed_from(Recompute level) {
@@ -36,6 +59,7 @@ LinearId Declaration::linear(const std::string& module, std::int64_t in,
   LinearDeclaration linear;
   linear.name = prefix_ + module;
   linear.module = module;
+  linear.block = block_;
   linear.recomputed = recomputed_;
   linear.in = in;
   for (const OutputGroup& group : outputs) linear.out += group.rows;
@@ -53,6 +77,7 @@ LinearId Declaration::tied_linear(const std::string& module, ParameterId weight)
   LinearDeclaration linear;
   linear.name = prefix_ + module;
   linear.module = module;
+  linear.block = block_;
   linear.recomputed = recomputed_;
   linear.in = tied.cols;
   linear.out = tied.rows;
@@ -63,16 +88,12 @@ LinearId Declaration::tied_linear(const std::string& module, ParameterId weight)
 
 SavedId Declaration::saved(const std::string& name, SavedDeclaration::Shape shape,
                            std::int64_t extent) {
-  return append<SavedId>(saved_, SavedDeclaration{name, shape, extent, recomputed_});
+  return append<SavedId>(saved_, SavedDeclaration{name, shape, extent, block_, recomputed_});
 }
 
-ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, bool in_training_only) {
-  return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, in_training_only});
-}
-
-ScratchId Declaration::scratch_instead_of(SavedId x, const std::string& name) {
-  const std::int64_t cols = saved_[static_cast<std::size_t>(x)].extent;
-  return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, true, x});
+ScratchId Declaration::scratch(const std::string& name, std::int64_t cols, LiveRange live,
+                               bool in_training_only) {
+  return append<ScratchId>(scratch_, ScratchDeclaration{name, cols, live, in_training_only});
 }
 
 void Declaration::normed_linear(std::vector<ParameterId> norm, LinearId linear) {

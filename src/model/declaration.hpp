@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/config/config.hpp"
+#include "src/model/live_range.hpp"
 
 namespace fp8lab {
 
@@ -16,6 +17,11 @@ enum class ParameterId : std::size_t {};
 enum class LinearId : std::size_t {};
 enum class SavedId : std::size_t {};
 enum class ScratchId : std::size_t {};
+
+/// What a layer, or a tensor that the forward pass makes, belongs to.
+enum class Block : std::uint8_t { attention, feed_forward, head };
+Stretch forward_of(Block block);
+Stretch backward_of(Block block);
 
 /// How the weights of a parameter begin: value + deviation * N(0, 1).
 struct Initialization {
@@ -62,12 +68,14 @@ struct LinearDeclaration {
   std::optional<SavedId> own_x;  ///< the tensor that a Producer makes for this layer alone
   bool writes_residual = false;  ///< the output is what its block adds to the residual stream
   std::string module;            ///< its name within the layer: "mlp.down"
+  Block block{};
   Recompute recomputed = Recompute::none;  ///< as SavedDeclaration::recomputed, of its x
   bool in_chunks = false;                  ///< works on MemoryConfig::loss_chunk tokens at once
 };
 
 /// A tensor that the forward pass makes of a micro-batch of T tokens and that lives until the
-/// backward pass has read it; without one, layers use it one after another.
+/// backward pass has read it; without one, layers use it one after another. The head's activations,
+/// of which there are one of each, live as long as the head is at work.
 struct SavedDeclaration {
   enum class Shape : std::uint8_t {
     activation,  ///< (T, extent) in the recipe's activation type
@@ -77,6 +85,7 @@ struct SavedDeclaration {
   std::string name;  ///< the same in all layers
   Shape shape = Shape::activation;
   std::int64_t extent = 0;
+  Block block{};
   /// The first level at which the backward pass computes it again; none: it is always kept.
   Recompute recomputed = Recompute::none;
   bool in_chunks = false;  ///< there are MemoryConfig::loss_chunk tokens of it at once
@@ -86,10 +95,8 @@ struct SavedDeclaration {
 struct ScratchDeclaration {
   std::string name;
   std::int64_t cols = 0;
+  LiveRange live;  ///< the same for all of one name
   bool in_training_only = true;
-  /// The x that one linear layer owns (own_x), of as many columns. Where that layer keeps codes
-  /// instead of it, no backward pass reads it, and both are in the same memory.
-  std::optional<SavedId> instead_of = std::nullopt;
 };
 
 /// A norm and the linear layer that alone reads its output.
@@ -103,6 +110,8 @@ class Declaration {
   /// What follows belongs to layer `index`: its parameters and linear layers are called
   /// "layers.INDEX.NAME". Nothing: to no layer.
   void enter_layer(std::optional<std::int64_t> index);
+  /// What follows belongs to `block`.
+  Declaration& in_block(Block block);
   /// The backward pass computes what follows again from this level on; none: it never does.
   Declaration& recomputed_from(Recompute level);
 
@@ -113,9 +122,8 @@ class Declaration {
   /// A linear layer with the weight of another module and no bias.
   LinearId tied_linear(const std::string& module, ParameterId weight);
   SavedId saved(const std::string& name, SavedDeclaration::Shape shape, std::int64_t extent);
-  ScratchId scratch(const std::string& name, std::int64_t cols, bool in_training_only = true);
-  /// Of the backward pass alone, see ScratchDeclaration::instead_of.
-  ScratchId scratch_instead_of(SavedId x, const std::string& name);
+  ScratchId scratch(const std::string& name, std::int64_t cols, LiveRange live,
+                    bool in_training_only = true);
   void normed_linear(std::vector<ParameterId> norm, LinearId linear);
   /// `x` is made by an ops::Producer for `linear`, and nothing else reads it.
   void own_x(LinearId linear, SavedId x);
@@ -134,6 +142,7 @@ class Declaration {
  private:
   std::optional<std::int64_t> layer_;
   std::string prefix_;
+  Block block_{};
   Recompute recomputed_ = Recompute::none;
   std::vector<ParameterDeclaration> parameters_;
   std::vector<LinearDeclaration> linears_;

@@ -7,8 +7,13 @@ namespace {
 
 using Shape = SavedDeclaration::Shape;
 
+// What a block adds to the residual stream, until the next norm, or the head, has read it.
 constexpr const char* kBranch = "branch";
-constexpr const char* kBranchGradient = "d_branch";
+constexpr LiveRange kBranchRange{Stretch::attention, Stretch::feed_forward, Stretch::head,
+                                 Stretch::recompute};
+// The gradients of the stream and of a branch, from the head on.
+constexpr const char *kHiddenGradient = "d_hidden", *kBranchGradient = "d_branch";
+constexpr LiveRange kGradientRange = LiveRange::from_to(Stretch::head, Stretch::attention_backward);
 
 ParameterId table(Declaration& declaration, const ModelConfig& model, const char* name,
                   std::int64_t rows) {
@@ -30,7 +35,7 @@ std::vector<DecoderLayer> make_layers(Declaration& declaration, const ModelConfi
 
 Embedding::Embedding(Declaration& declaration, const ModelConfig& model)
     : tokens_(table(declaration, model, "embed.weight", model.vocab_size)),
-      position_rows_(declaration.scratch(kBranch, model.hidden_size, false)) {
+      position_rows_(declaration.scratch(kBranch, model.hidden_size, kBranchRange, false)) {
   if (model.positions != PositionKind::learned) return;
   positions_ = table(declaration, model, "positions.weight", model.max_position_embeddings);
 }
@@ -50,16 +55,18 @@ void Embedding::backward(Work& work, const TensorView& dout) const {
 }
 
 DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, std::int64_t index)
-    : input_(declaration.saved("input", Shape::activation, model.hidden_size)),
+    : input_(declaration.in_block(Block::attention)
+                 .saved("input", Shape::activation, model.hidden_size)),
       attention_norm_(make_norm(declaration.recomputed_from(Recompute::layer), model,
                                 "attention.norm", model.hidden_size)),
       attention_(declaration, model, index),
       middle_(declaration.saved("middle", Shape::activation, model.hidden_size)),
-      mlp_norm_(make_norm(declaration.recomputed_from(Recompute::gate_up), model, "mlp.norm",
-                          model.hidden_size)),
+      mlp_norm_(
+          make_norm(declaration.in_block(Block::feed_forward).recomputed_from(Recompute::gate_up),
+                    model, "mlp.norm", model.hidden_size)),
       feed_forward_(make_feed_forward(declaration, model)),
-      branch_(declaration.scratch(kBranch, model.hidden_size, false)),
-      d_branch_(declaration.scratch(kBranchGradient, model.hidden_size)) {
+      branch_(declaration.scratch(kBranch, model.hidden_size, kBranchRange, false)),
+      d_branch_(declaration.scratch(kBranchGradient, model.hidden_size, kGradientRange)) {
   declaration.recomputed_from(Recompute::none);
   declaration.normed_linear(attention_norm_->vectors(), attention_.first());
   declaration.normed_linear(mlp_norm_->vectors(), feed_forward_->first());
@@ -68,13 +75,16 @@ DecoderLayer::DecoderLayer(Declaration& declaration, const ModelConfig& model, s
 }
 
 void DecoderLayer::forward(Work& work, const Residual& stream) const {
+  work.enter(Stretch::attention);
   const TensorView branch = work.scratch(branch_);
   attention_.forward(work, attention_norm_->forward(work, stream, 0), branch);
+  work.enter(Stretch::feed_forward);
   feed_forward_->forward(work, mlp_norm_->forward(work, middle(work), 0), branch);
 }
 
 void DecoderLayer::recompute(Work& work) const {
   if (!work.recomputes(Recompute::gate_up)) return;
+  work.enter(Stretch::recompute);
   // The operands have been measured in the forward pass.
   const StepContext context = work.context();
   StepContext unmeasured = context;
@@ -92,16 +102,19 @@ void DecoderLayer::recompute(Work& work) const {
 
 void DecoderLayer::backward(Work& work, const TensorView& gradient) const {
   const TensorView d_branch = work.scratch(d_branch_);
-  feed_forward_->backward(work, work.saved(mlp_norm_->output()), gradient, d_branch);
+  work.enter(Stretch::feed_forward_backward);
+  feed_forward_->backward(work, work.saved_x(mlp_norm_->output()), gradient, d_branch);
   mlp_norm_->backward_add(work, d_branch, work.saved(middle_), gradient);
-  attention_.backward(work, work.saved(attention_norm_->output()), gradient, d_branch);
+  work.enter(Stretch::attention_backward);
+  attention_.backward(work, work.saved_x(attention_norm_->output()), gradient, d_branch);
   attention_norm_->backward_add(work, d_branch, input(work), gradient);
 }
 
 Decoder::Decoder(const ModelConfig& model)
     : embedding_(declaration_, model),
       layers_(make_layers(declaration_, model)),
-      final_input_(declaration_.saved("final_input", Shape::activation, model.hidden_size)),
+      final_input_(declaration_.in_block(Block::head)
+                       .saved("final_input", Shape::activation, model.hidden_size)),
       norm_(make_norm(declaration_, model, "norm", model.hidden_size)),
       head_(model.tie_word_embeddings
                 ? declaration_.tied_linear("lm_head", embedding_.weight())
@@ -109,9 +122,9 @@ Decoder::Decoder(const ModelConfig& model)
                                       model.initializer_range)),
       logits_(declaration_.saved("logits", Shape::activation, model.vocab_size)),
       token_losses_(declaration_.saved("token_losses", Shape::row, 1)),
-      chosen_(declaration_.scratch(kBranch, model.hidden_size, false)),
-      d_hidden_(declaration_.scratch("d_hidden", model.hidden_size)),
-      d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size)) {
+      chosen_(declaration_.scratch("chosen", model.hidden_size, Stretch::head, false)),
+      d_hidden_(declaration_.scratch(kHiddenGradient, model.hidden_size, kGradientRange)),
+      d_branch_(declaration_.scratch(kBranchGradient, model.hidden_size, kGradientRange)) {
   declaration_.own_x(head_, norm_->output());
   declaration_.in_chunks(head_, logits_);
 }
@@ -142,11 +155,13 @@ Residual Decoder::head_input(const Work& work, const Chunk& chunk) const {
 }
 
 void Decoder::forward(Work& work) const {
+  work.enter(Stretch::attention);
   Residual stream = embedding_.forward(work, layers_.front().input(work));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].forward(work, stream);
     if (i + 1 < layers_.size()) stream = layers_[i].output(work, layers_[i + 1].input(work));
   }
+  work.enter(Stretch::head);
   if (all_wanted(work) || work.outputs() == 0) return;
   // Rows of a matrix are looked up as rows of an embedding are.
   const TensorView last = added_up(work, output(work));
@@ -161,7 +176,7 @@ void Decoder::head_forward(Work& work, const Chunk& chunk) const {
 
 void Decoder::head_backward(Work& work, const Chunk& chunk) const {
   work.linear(head_).backward(
-      context_of(work, chunk), work.saved(norm_->output(), chunk.first, chunk.count),
+      context_of(work, chunk), work.saved_x(norm_->output(), chunk.first, chunk.count),
       logits(work, chunk), work.scratch(d_branch_).row_range(chunk.first, chunk.count));
 }
 

@@ -23,7 +23,8 @@ class ActivatedFeedForward final : public FeedForward {
     activated_ = declaration.saved("mlp.activated", Shape::activation, model.intermediate_size);
     declaration.own_x(down_, activated_);
     declaration.writes_residual(down_);
-    d_activated_ = declaration.scratch_instead_of(activated_, "mlp.d_activated");
+    d_activated_ = declaration.scratch("mlp.d_activated", model.intermediate_size,
+                                       Stretch::feed_forward_backward);
   }
 
   void forward(Work& work, const ops::Producer& norm, const TensorView& out) const override {
@@ -40,7 +41,7 @@ class ActivatedFeedForward final : public FeedForward {
   void backward(Work& work, const TensorView& x, const TensorView& dout,
                 const TensorView& dx) const override {
     const TensorView inner = work.saved(inner_), d_activated = work.scratch(d_activated_);
-    work.linear(down_).backward(work.context(), work.saved(activated_), dout, d_activated);
+    work.linear(down_).backward(work.context(), work.saved_x(activated_), dout, d_activated);
     work.linear(up_).backward(work.context(), x, Backward{inner, d_activated, inner}, dx);
   }
   LinearId first() const override { return up_; }

@@ -7,7 +7,8 @@
 namespace fp8lab {
 namespace {
 
-constexpr const char* kApart = "product";  // buffer of what is finished before it is added
+// Buffers: of what is finished before it is added, and of codes turned into numbers again.
+constexpr const char *kApart = "product", *kDequantized = "dequantized";
 
 constexpr std::uint32_t kMicroBatchBits = 20;  // of RandomKey::tensor, below the micro-batch
 constexpr auto kTensorCount = static_cast<std::uint32_t>(kTensors.size());
@@ -87,7 +88,8 @@ void Linear::reserve_product(GemmRole role) {
     throw Error(fmt::format("{}: {}: {}", name_, gemm_role_name(role), support.reason));
   });
   if (product.is_apart()) {
-    workspace_.reserve(kApart, backend_.storage(product.apart_type()), a.rows, b.rows);
+    workspace_.reserve(kApart, product_range(role), backend_.storage(product.apart_type()), a.rows,
+                       b.rows);
   }
 }
 
@@ -110,6 +112,20 @@ bool Linear::is_left_for_backward(Slot slot) const {
 bool Linear::is_kept(Slot slot) const {
   if (is_weight(slot)) return life_.weights == WeightCodes::keep;
   return is_left_for_backward(slot) && life_.recomputed.empty();
+}
+
+LiveRange Linear::forward_range() const {
+  const LiveRange forward = life_.forward;
+  return life_.recomputed.empty() ? forward : forward | Stretch::recompute;
+}
+
+LiveRange Linear::live_range(Slot slot) const {
+  if (is_left_for_backward(slot)) return LiveRange::from_to(life_.forward, life_.backward);
+  switch (slot) {
+    case Slot::fprop_x: return forward_range();
+    case Slot::fprop_w: return forward_range() | life_.backward;  // see restore_forward_weight
+    default: return life_.backward;
+  }
 }
 
 std::string Linear::buffer_name(Slot slot) const {
@@ -137,7 +153,7 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
   if (is_kept(slot)) {
     target.codes = backend_.allocate(dtype, rows, k);
   } else {
-    workspace_.reserve(buffer_name(slot), dtype, rows, k);
+    workspace_.reserve(buffer_name(slot), live_range(slot), dtype, rows, k);
   }
   if (spec.transform.is_smoothing()) {
     TensorView& factors = factors_[gemm_role(slot)];
@@ -150,11 +166,11 @@ void Linear::reserve(Slot slot, const OperandShape& shape) {
     if (is_kept(slot)) {
       target.scales = backend_.allocate(DType::f32, tile_rows, cols);
     } else {
-      workspace_.reserve(scales_name(slot), DType::f32, tile_rows, cols);
+      workspace_.reserve(scales_name(slot), live_range(slot), DType::f32, tile_rows, cols);
     }
   }
   if (is_second_orientation(slot) && spec.orientation_source != OrientationSource::high_precision) {
-    workspace_.reserve("dequantized", backend_.storage(DType::f32), k, rows);
+    workspace_.reserve(kDequantized, dequantized_range(), backend_.storage(DType::f32), k, rows);
   }
   if (spec.scale_source != ScaleSource::delayed) return;
   TensorView& state = states_[history_slot(recipe_, slot)];
@@ -172,7 +188,8 @@ TensorView Linear::source_of(Slot slot, const TensorView& original) {
   const DType dtype = spec.orientation_source == OrientationSource::dequantized
                           ? backend_.storage(spec.storage())
                           : backend_.storage(DType::f32);
-  const TensorView dequantized = workspace_.view("dequantized", dtype, first.rows, first.k);
+  const TensorView dequantized =
+      workspace_.view(kDequantized, dequantized_range(), dtype, first.rows, first.k);
   backend_.run(ops::Dequantize{first, false, dequantized, keeps_space});
   if (keeps_space) operand(slot).source_space = first.own_space();
   return dequantized;
@@ -215,10 +232,11 @@ bool Linear::bind(Slot slot, const TensorView& source) {
   }
   if (!is_kept(slot)) {
     const DType dtype = backend_.storage(target.spec.storage());
-    target.codes = workspace_.view(buffer_name(slot), dtype, target.rows, target.k);
+    const LiveRange live = live_range(slot);
+    target.codes = workspace_.view(buffer_name(slot), live, dtype, target.rows, target.k);
     if (target.spec.has_scale()) {
       target.scales =
-          workspace_.view(scales_name(slot), DType::f32, target.spec.tile_rows(target.rows),
+          workspace_.view(scales_name(slot), live, DType::f32, target.spec.tile_rows(target.rows),
                           target.spec.scale_cols(target.k));
     }
   }
@@ -420,7 +438,7 @@ void Linear::multiply(GemmRole role, const TensorView& a, const TensorView& b,
   if (product.has_estimator()) product.estimated_source = differentiated;
   if (product.is_apart()) {
     const DType dtype = backend_.storage(product.apart_type());
-    product.apart = workspace_.view(kApart, dtype, d.rows, d.cols);
+    product.apart = workspace_.view(kApart, product_range(role), dtype, d.rows, d.cols);
   }
   backend_.run(product);
 }

@@ -6,6 +6,7 @@
 
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
+#include "src/model/live_range.hpp"
 #include "src/model/parameters.hpp"
 #include "src/model/workspace.hpp"
 
@@ -28,6 +29,7 @@ struct OperandLife {
   /// one a decoder layer, hold what they keep of x one after another.
   std::string recomputed;
   WeightCodes weights = WeightCodes::keep;
+  Stretch forward = Stretch::head, backward = Stretch::head;  ///< those of its block
 };
 
 /// The slot whose state the delayed scale of `slot` is taken from. Orientations that derive the
@@ -116,6 +118,10 @@ class Linear {
   bool is_left_for_backward(Slot slot) const;
   /// Makes the operand fprop.x one of `rows` rows.
   void fit_x(std::int64_t rows);
+  /// When the layer's forward pass runs.
+  LiveRange forward_range() const;
+  /// When the operand in `slot`, which has no memory of its own, is in use.
+  LiveRange live_range(Slot slot) const;
   std::string buffer_name(Slot slot) const;
   std::string scales_name(Slot slot) const;
   void reserve(Slot slot, const OperandShape& shape);
@@ -147,6 +153,11 @@ class Linear {
   bool bind(Slot slot, const TensorView& source);
   /// The same for both orientations of a tensor; false unless both are made from `source`.
   bool bind_both(Slot first, const TensorView& source);
+  /// When there may be a second orientation made from the codes of the first.
+  LiveRange dequantized_range() const { return {Stretch::weights, life_.backward}; }
+  LiveRange product_range(GemmRole role) const {
+    return role == GemmRole::fprop ? forward_range() : life_.backward;
+  }
   /// The product `role` of its quantized operands into d, `a` and `b` being their tensors before
   /// that, and `differentiated` the tensor of fprop whose gradient it is, if it is one.
   void multiply(GemmRole role, const TensorView& a, const TensorView& b,

@@ -62,8 +62,9 @@ class Transformer {
 
   /// In the order of Declaration::linears().
   const std::vector<std::unique_ptr<Linear>>& linears() const { return work_.linears(); }
-  /// What the linear layers hold in backend memory, with the buffers that they share.
+  /// What the linear layers hold in backend memory for themselves, and what all share.
   std::size_t operand_bytes() const { return work_.operand_bytes(); }
+  std::size_t buffer_bytes() const { return work_.buffer_bytes(); }
   /// (T, V) after forward(); only where they do not come in chunks.
   TensorView logits() const;
   TensorView argmax();              ///< (1, T) i32 of logits()

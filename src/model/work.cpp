@@ -29,15 +29,13 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
       declaration_(declaration),
       shape_(shape),
       activation_(backend.storage(recipe.activation_dtype)),
-      operands_(backend),
-      activations_(backend) {
+      workspace_(backend) {
   if (shape_.sequence_length > model.max_position_embeddings) {
     throw Error(fmt::format("sequence_length {} exceeds the model's max_position_embeddings {}",
                             shape_.sequence_length, model.max_position_embeddings));
   }
   const std::size_t before = backend_.memory_bytes();
   build_linears(model, recipe, purpose);
-  operands_.allocate();
   operand_bytes_ = backend_.memory_bytes() - before;
   allocate_activations(purpose == Purpose::training);
   allocate_tokens();
@@ -46,52 +44,66 @@ Work::Work(Backend& backend, const Parameters& parameters, const Declaration& de
   }
 }
 
+std::optional<LiveRange> Work::live_range(std::size_t index, bool training) const {
+  const SavedDeclaration& saved = declaration_.saved()[index];
+  const Stretch forward = forward_of(saved.block), backward = backward_of(saved.block);
+  // Losses of tokens are asked for after a step.
+  if (saved.block == Block::head && saved.shape == SavedDeclaration::Shape::activation) {
+    return backward;
+  }
+  if (!training) return LiveRange::from_to(Stretch::attention, Stretch::head);
+  if (is_kept_as_codes_[index]) {
+    const LiveRange made = forward;
+    return recomputes(saved.recomputed) ? made | Stretch::recompute : made;
+  }
+  // What is made again is so by every layer but the last, whose own is still there.
+  if (recomputes(saved.recomputed)) return LiveRange::from_to(forward, backward);
+  return std::nullopt;
+}
+
 void Work::allocate_activations(bool training) {
   const std::int64_t t = shape_.tokens();
-  const auto dtype_of = [&](const SavedDeclaration& saved) {
-    const bool is_activation = saved.shape == SavedDeclaration::Shape::activation;
+  const std::vector<SavedDeclaration>& saved = declaration_.saved();
+  const auto tokens_of = [&](std::size_t i) {
+    return saved[i].in_chunks ? shape_.logit_rows() : t;
+  };
+  const auto dtype_of = [&](std::size_t i) {
+    const bool is_activation = saved[i].shape == SavedDeclaration::Shape::activation;
     return is_activation ? activation_ : backend_.storage(DType::f32);
   };
-  // What no backward pass reads, or makes again, is made by every layer in the same memory.
-  std::vector<bool> is_shared(declaration_.saved().size(), !training);
-  for (std::size_t i = 0; i < is_shared.size(); ++i) {
-    if (recomputes(declaration_.saved()[i].recomputed)) is_shared[i] = true;
-  }
-  std::vector<bool> is_kept_as_codes(is_shared.size(), false);
+  is_kept_as_codes_.assign(saved.size(), false);
   for (std::size_t i = 0; i < linears_.size(); ++i) {
     const std::optional<SavedId>& x = declaration_.linears()[i].own_x;
-    if (!x || !linears_[i]->keeps_codes()) continue;
-    is_shared[static_cast<std::size_t>(*x)] = true;
-    is_kept_as_codes[static_cast<std::size_t>(*x)] = true;
+    if (x && linears_[i]->keeps_codes()) is_kept_as_codes_[static_cast<std::size_t>(*x)] = true;
   }
-  for (std::size_t i = 0; i < is_shared.size(); ++i) {
-    const SavedDeclaration& saved = declaration_.saved()[i];
-    const auto [rows, cols] = extent_of(saved, saved.in_chunks ? shape_.logit_rows() : t);
-    if (is_shared[i]) activations_.reserve(shared_name(saved), dtype_of(saved), rows, cols);
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const auto [rows, cols] = extent_of(saved[i], tokens_of(i));
+    const std::optional<LiveRange> live = live_range(i, training);
+    if (live) workspace_.reserve(shared_name(saved[i]), *live, dtype_of(i), rows, cols);
   }
   const auto exists = [&](const ScratchDeclaration& scratch) {
     return training || !scratch.in_training_only;
   };
-  const auto name_of = [&](const ScratchDeclaration& scratch) {
-    const std::optional<SavedId>& x = scratch.instead_of;
-    if (!x || !is_kept_as_codes[static_cast<std::size_t>(*x)]) return scratch.name;
-    return shared_name(declaration_.saved()[static_cast<std::size_t>(*x)]);
-  };
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
-    if (exists(scratch)) activations_.reserve(name_of(scratch), activation_, t, scratch.cols);
+    if (exists(scratch)) {
+      workspace_.reserve(scratch.name, scratch.live, activation_, t, scratch.cols);
+    }
   }
-  activations_.allocate();
-  for (std::size_t i = 0; i < is_shared.size(); ++i) {
-    const SavedDeclaration& saved = declaration_.saved()[i];
-    const auto [rows, cols] = extent_of(saved, saved.in_chunks ? shape_.logit_rows() : t);
-    saved_.push_back(is_shared[i]
-                         ? activations_.view(shared_name(saved), dtype_of(saved), rows, cols)
-                         : backend_.allocate(dtype_of(saved), rows, cols));
+  const std::size_t before = backend_.memory_bytes();
+  workspace_.allocate();
+  buffer_bytes_ = backend_.memory_bytes() - before;
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const auto [rows, cols] = extent_of(saved[i], tokens_of(i));
+    const std::optional<LiveRange> live = live_range(i, training);
+    saved_.push_back({live ? workspace_.view(shared_name(saved[i]), *live, dtype_of(i), rows, cols)
+                           : backend_.allocate(dtype_of(i), rows, cols),
+                      live});
   }
   for (const ScratchDeclaration& scratch : declaration_.scratch()) {
-    scratch_.push_back(exists(scratch)
-                           ? activations_.view(name_of(scratch), activation_, t, scratch.cols)
-                           : TensorView{});
+    scratch_.push_back(exists(scratch) ? Placed{workspace_.view(scratch.name, scratch.live,
+                                                                activation_, t, scratch.cols),
+                                                scratch.live}
+                                       : Placed{});
   }
 }
 
@@ -110,8 +122,10 @@ void Work::build_linears(const ModelConfig& model, const Recipe& recipe, Purpose
     life.owns_x = linear.own_x.has_value();
     if (recomputes(linear.recomputed)) life.recomputed = linear.module;
     life.weights = shape_.memory.weight_codes;
+    life.forward = forward_of(linear.block);
+    life.backward = backward_of(linear.block);
     linears_.push_back(std::make_unique<Linear>(
-        backend_, operands_, linear.name, static_cast<std::uint32_t>(linears_.size()),
+        backend_, workspace_, linear.name, static_cast<std::uint32_t>(linears_.size()),
         recipe.for_layer(linear.name, layers), parameters_[linear.weight],
         linear.bias ? &parameters_[*linear.bias] : nullptr,
         linear.in_chunks ? shape_.logit_rows() : shape_.tokens(), purpose, life));
@@ -153,15 +167,25 @@ void Work::set_targets(const std::vector<std::int32_t>& targets) {
 TensorView Work::saved(SavedId id, std::int64_t first, std::int64_t tokens) const {
   const auto index = static_cast<std::size_t>(id);
   const SavedDeclaration& declaration = declaration_.saved()[index];
+  const TensorView whole = memory_of(saved_[index]);
   const auto [rows, cols] = extent_of(declaration, tokens);
-  if (declaration.shape == SavedDeclaration::Shape::activation) {
-    return saved_[index].row_range(first, rows);
-  }
-  return saved_[index].columns(extent_of(declaration, first).cols, cols);
+  if (declaration.shape == SavedDeclaration::Shape::activation) return whole.row_range(first, rows);
+  return whole.columns(extent_of(declaration, first).cols, cols);
+}
+
+TensorView Work::saved_x(SavedId id, std::int64_t first, std::int64_t tokens) const {
+  const auto index = static_cast<std::size_t>(id);
+  if (!is_kept_as_codes_[index]) return saved(id, first, tokens);
+  return TensorView::without_memory(activation_, tokens, declaration_.saved()[index].extent);
 }
 
 TensorView Work::scratch(ScratchId id, std::int64_t tokens) const {
-  return scratch_[static_cast<std::size_t>(id)].row_range(0, tokens);
+  return memory_of(scratch_[static_cast<std::size_t>(id)]).row_range(0, tokens);
+}
+
+TensorView Work::memory_of(const Placed& placed) const {
+  FP8LAB_ASSERT(!placed.live || workspace_.is_live(*placed.live));
+  return placed.view;
 }
 
 }  // namespace fp8lab

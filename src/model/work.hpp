@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "emulation/backend.hpp"
@@ -56,6 +57,8 @@ class Work {
   const KvCache* cache() const { return cache_; }
 
   // --- for modules ----------------------------------------------------------------------------
+  /// The next stretch of the pass begins.
+  void enter(Stretch next) { workspace_.enter(next); }
   /// The step that the pass belongs to; set before each pass.
   void begin_pass(const StepContext& context) { context_ = context; }
   const StepContext& context() const { return context_; }
@@ -69,14 +72,19 @@ class Work {
   /// The part of a saved tensor that belongs to `tokens` of them from `first` on.
   TensorView saved(SavedId id, std::int64_t first, std::int64_t tokens) const;
   TensorView saved(SavedId id) const { return saved(id, 0, rows_); }
+  /// The same of the x of a linear layer in the backward pass: without memory where the layer has
+  /// kept codes of it.
+  TensorView saved_x(SavedId id, std::int64_t first, std::int64_t tokens) const;
+  TensorView saved_x(SavedId id) const { return saved_x(id, 0, rows_); }
   TensorView scratch(ScratchId id, std::int64_t tokens) const;
   TensorView scratch(ScratchId id) const { return scratch(id, rows_); }
 
   const RotaryTables& rotary() const { return rotary_; }  ///< empty without rotary positions
   Backend& backend() { return backend_; }
   const std::vector<std::unique_ptr<Linear>>& linears() const { return linears_; }
-  /// What the linear layers hold in backend memory, with the buffers that they share.
+  /// What the linear layers hold in backend memory for themselves, and what all share.
   std::size_t operand_bytes() const { return operand_bytes_; }
+  std::size_t buffer_bytes() const { return buffer_bytes_; }
   const BatchShape& shape() const { return shape_; }
   /// True where the backward pass computes again what is declared with this level.
   bool recomputes(Recompute level) const {
@@ -85,8 +93,17 @@ class Work {
   DType activation() const { return activation_; }  ///< storage type of activations
 
  private:
+  /// Memory of a saved or scratch tensor.
+  struct Placed {
+    TensorView view;
+    std::optional<LiveRange> live = std::nullopt;  ///< when it may be used; nothing: always
+  };
+
   void build_linears(const ModelConfig& model, const Recipe& recipe, Purpose purpose);
+  /// When a saved tensor is in use; nothing where every layer has its own memory for it.
+  std::optional<LiveRange> live_range(std::size_t saved, bool training) const;
   void allocate_activations(bool training);
+  TensorView memory_of(const Placed& placed) const;
   void allocate_tokens();
 
   Backend& backend_;
@@ -94,11 +111,11 @@ class Work {
   const Declaration declaration_;
   BatchShape shape_;
   DType activation_;
-  Workspace operands_;     ///< buffers that linear layers share
-  Workspace activations_;  ///< scratch; for inference what layers save, too
-  std::size_t operand_bytes_ = 0;
+  Workspace workspace_;  ///< what layers share: operands, scratch, for inference all they save
+  std::size_t operand_bytes_ = 0, buffer_bytes_ = 0;
   std::vector<std::unique_ptr<Linear>> linears_;  ///< in the order of the declaration
-  std::vector<TensorView> saved_, scratch_;
+  std::vector<Placed> saved_, scratch_;
+  std::vector<bool> is_kept_as_codes_;  ///< of the saved tensors
 
   RotaryTables rotary_;
 

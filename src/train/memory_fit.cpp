@@ -222,10 +222,10 @@ void require_memory_of(const RunConfig& config, const Backend& backend) {
     if (!on_host) require_memory(static_cast<double>(data), fmt::format("{} ({})", what, tokens));
     if (!on_host && !free) continue;
     const MemoryPlan plan = largest_plan(config, stage, backend);
-    const std::string planned =
-        fmt::format("parameters and optimizer {}, activations {}, operands {}, caches {}",
-                    text_of(plan.parameters), text_of(plan.activations), text_of(plan.operands),
-                    text_of(plan.caches));
+    const std::string planned = fmt::format(
+        "parameters and optimizer {}, activations {}, operands {}, buffers {}, caches {}",
+        text_of(plan.parameters), text_of(plan.activations), text_of(plan.operands),
+        text_of(plan.buffers), text_of(plan.caches));
     if (on_host) {
       require(plan.total() + data, machine_memory(),
               fmt::format("{} ({}, {})", what, planned, tokens), "this machine", config, backend);

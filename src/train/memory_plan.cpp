@@ -31,7 +31,8 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
       in_context(fmt::format("stage {}, recipe {}", stage.name, recipe.name),
                  [&] { return make_transformer(memory, run.parameters, config, stage, recipe); });
   plan.operands = static_cast<std::int64_t>(transformer->operand_bytes());
-  plan.activations = held() - plan.parameters - plan.operands;
+  plan.buffers = static_cast<std::int64_t>(transformer->buffer_bytes());
+  plan.activations = held() - plan.parameters - plan.operands - plan.buffers;
   for_each_state({memory, run.parameters, run.step.scalars, transformer->linears()},
                  [&](const std::string&, const TensorView& view) {
                    plan.checkpoint += view.size() * static_cast<std::int64_t>(size_of(view.dtype));
@@ -41,7 +42,7 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
     const EvaluationMemory evaluation(memory, run.parameters, *transformer, *stage.eval,
                                       texts_of(stage, held_out));
   });
-  plan.caches = held() - plan.parameters - plan.operands - plan.activations;
+  plan.caches = held() - plan.total();
   return plan;
 }
 

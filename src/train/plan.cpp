@@ -157,9 +157,9 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
   const MemoryPlan memory = plan_memory(config, stage, recipe, backend);
   text += fmt::format(
       "memory {:.1f} MiB: parameters and optimizer {:.1f}, activations {:.1f}, operands {:.1f}, "
-      "caches {:.1f}\n",
+      "buffers {:.1f}, caches {:.1f}\n",
       mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
-      mib(memory.caches));
+      mib(memory.buffers), mib(memory.caches));
   text += describe_checkpoint(memory, backend);
   const TimePlan time = timed(config, stage, recipe, backend, phase);
   seconds += time.total() * static_cast<double>(of.steps);

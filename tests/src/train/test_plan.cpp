@@ -59,8 +59,8 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
   CHECK(held() == plan.parameters);
   run.parameters.initialize(1);
   const auto transformer = make_transformer(*backend, run.parameters, config, stage, recipe);
-  CHECK(held() == plan.parameters + plan.operands + plan.activations);
-  CHECK(plan.operands > 0);
+  CHECK(held() == plan.total() - plan.caches);
+  CHECK((plan.operands > 0 && plan.buffers > 0));
   std::int64_t checkpoint = 0;
   for_each_state(
       {*backend, run.parameters, run.step.scalars, transformer->linears()},
@@ -212,16 +212,14 @@ TEST_CASE("a quantized layer holds codes of x until the backward pass, not x") {
   const auto plan = [&](const Recipe& recipe) {
     return plan_memory(config, stage, recipe, *backend, nullptr);
   };
-  // Outputs of two norms and of the activation, of every layer but one that all share, and the
-  // gradient of the activation, which takes its place.
-  const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  const std::int64_t elements =
-      tokens * ((model.num_hidden_layers - 1) * (2 * model.hidden_size + model.intermediate_size) +
-                model.intermediate_size);
+  // Outputs of two norms and of the activation, of every layer.
+  const std::int64_t elements = stage.micro_batch_sequences * stage.sequence_length *
+                                model.num_hidden_layers *
+                                (2 * model.hidden_size + model.intermediate_size);
   const MemoryPlan whole = plan(load_recipe("bf16")), codes = plan(load_recipe("infir2"));
-  // Three tensors fewer to be aligned for each layer, and the gradient.
+  // Three tensors fewer to be aligned for each layer.
   const std::int64_t saved = whole.activations - codes.activations - elements * 2;
-  CHECK((saved >= 0 && saved < (3 * model.num_hidden_layers + 1) * 128));
+  CHECK((saved >= 0 && saved < 3 * model.num_hidden_layers * 128));
   // A transform of one of the operands may need x itself.
   CHECK(plan(transformed("smooth:0.5")).activations == whole.activations);
 }
@@ -245,36 +243,44 @@ TEST_CASE("choices of [memory] hold what they say, and not the rest") {
   const StageConfig stage = small_stage();
   const auto backend = make_backend("cpu", 1);
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
-  const auto bytes = [&](const char* recipe, const MemoryConfig& memory) {
+  const auto plan = [&](const char* recipe, const MemoryConfig& memory) {
     config.memory = memory;
-    return plan_memory(config, stage, load_recipe(recipe), *backend, nullptr).total();
+    return plan_memory(config, stage, load_recipe(recipe), *backend, nullptr);
   };
-  const auto saved = [&](const char* recipe, const MemoryConfig& memory) {
-    return bytes(recipe, {}) - bytes(recipe, memory);
+  const MemoryPlan bf16 = plan("bf16", {}), infir2 = plan("infir2", {});
+  // `bytes` of each layer, but for what aligns them, are those of one layer, in its buffers.
+  const auto check_saved = [&](Recompute recompute, std::int64_t bytes) {
+    const MemoryPlan found = plan("bf16", {recompute, {}, 0});
+    INFO(static_cast<int>(recompute) << ", " << bytes);
+    const std::int64_t all = model.num_hidden_layers * bytes;
+    const std::int64_t saved = bf16.activations - found.activations;
+    CHECK((saved >= all && saved < all + 8192));
+    CHECK(found.buffers >= bf16.buffers);
+    CHECK(bf16.total() - found.total() >= all - bytes);
+    CHECK(found.operands == bf16.operands);
   };
-  // Alignment of the tensors that share memory now.
-  const auto is_about = [](std::int64_t found, std::int64_t expected) {
-    INFO(found << " " << expected);
-    return found >= expected && found < expected + 8192;
-  };
-  // Per token of all layers but one, in BF16: gate, up and a norm's output, with its rstd in FP32.
-  const std::int64_t shared = (model.num_hidden_layers - 1) * tokens;
-  const std::int64_t gate_up = shared * (2 * (2 * model.intermediate_size + model.hidden_size) + 4);
-  CHECK(is_about(saved("bf16", {Recompute::gate_up, {}, 0}), gate_up));
-  const std::int64_t feed_forward = gate_up + shared * 2 * model.intermediate_size;
-  CHECK(is_about(saved("bf16", {Recompute::feed_forward, {}, 0}), feed_forward));
+  // Per token of a layer, in BF16: gate, up and a norm's output, with its rstd in FP32.
+  const std::int64_t gate_up = tokens * (2 * (2 * model.intermediate_size + model.hidden_size) + 4);
+  check_saved(Recompute::gate_up, gate_up);
+  const std::int64_t feed_forward = gate_up + tokens * 2 * model.intermediate_size;
+  check_saved(Recompute::feed_forward, feed_forward);
   const std::int64_t heads = model.num_attention_heads * model.head_dim;
   const std::int64_t qkv = heads + 2 * model.num_key_value_heads * model.head_dim;
   const std::int64_t attention =
-      shared * (2 * (2 * model.hidden_size + qkv + heads) + 4 * (model.num_attention_heads + 1));
-  CHECK(is_about(saved("bf16", {Recompute::layer, {}, 0}), feed_forward + attention));
-  CHECK(is_about(saved("bf16", {Recompute::none, {}, 64}), (tokens - 64) * 2 * model.vocab_size));
-  CHECK(saved("bf16", {Recompute::none, WeightCodes::remake, 0}) == 0);
-  // Two codes of a byte for each weight of all layers but one, and some of the rest.
-  const std::int64_t weights = model.hidden_size * (qkv + heads + 3 * model.intermediate_size);
-  const std::int64_t remade = saved("infir2", {Recompute::none, WeightCodes::remake, 0});
-  CHECK(remade >= 2 * weights * (model.num_hidden_layers - 1));
-  CHECK(remade < 2 * weights * model.num_hidden_layers);
+      tokens * (2 * (2 * model.hidden_size + qkv + heads) + 4 * (model.num_attention_heads + 1));
+  check_saved(Recompute::layer, feed_forward + attention);
+
+  const MemoryPlan chunks = plan("bf16", {Recompute::none, {}, 64});
+  CHECK(chunks.buffers < bf16.buffers);
+  CHECK(chunks.activations == bf16.activations);
+  CHECK(plan("bf16", {Recompute::none, WeightCodes::remake, 0}).total() == bf16.total());
+  // Two codes of a byte for each weight of a layer, and scales.
+  const std::int64_t codes =
+      2 * model.hidden_size * (qkv + heads + 3 * model.intermediate_size) * model.num_hidden_layers;
+  const MemoryPlan remade = plan("infir2", {Recompute::none, WeightCodes::remake, 0});
+  const std::int64_t saved = infir2.operands - remade.operands;
+  CHECK((saved >= codes && saved < codes + codes / 16));
+  CHECK(infir2.total() - remade.total() >= codes - codes / model.num_hidden_layers);
 }
 
 TEST_CASE("planned memory has what evaluations hold") {

@@ -1,0 +1,55 @@
+// When memory that layers share is in use.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+namespace fp8lab {
+
+/// The stretches of a micro-batch's way through a model:
+///
+///     weights -> (attention -> feed_forward) of each layer -> head
+///       -> (recompute -> feed_forward_backward -> attention_backward) of each layer
+///
+/// Each block has its norm with it, the head both of its passes and the loss.
+enum class Stretch : std::uint8_t {
+  weights,       ///< the step's weights are quantized
+  attention,     ///< forward
+  feed_forward,  ///< forward
+  head,          ///< the last norm, LM head and loss, forward and backward
+  recompute,     ///< what a layer's backward pass reads and is not kept is made again
+  feed_forward_backward,
+  attention_backward,
+};
+
+/// Stretches in which a buffer is in use. Its contents survive from one to the next if both are
+/// among them.
+class LiveRange {
+ public:
+  constexpr LiveRange(Stretch one) : bits_(bit(one)) {}
+  constexpr LiveRange(std::initializer_list<Stretch> all) {
+    for (const Stretch one : all) bits_ |= bit(one);
+  }
+  static constexpr LiveRange from_to(Stretch first, Stretch last) {
+    LiveRange range(first);
+    for (auto i = static_cast<unsigned>(first); i <= static_cast<unsigned>(last); ++i) {
+      range.bits_ |= 1u << i;
+    }
+    return range;
+  }
+
+  constexpr LiveRange operator|(LiveRange other) const {
+    LiveRange both(other);
+    both.bits_ |= bits_;
+    return both;
+  }
+  constexpr bool has(Stretch one) const { return (bits_ & bit(one)) != 0; }
+  constexpr bool meets(LiveRange other) const { return (bits_ & other.bits_) != 0; }
+  constexpr bool operator<(LiveRange other) const { return bits_ < other.bits_; }
+
+ private:
+  static constexpr unsigned bit(Stretch one) { return 1u << static_cast<unsigned>(one); }
+  unsigned bits_ = 0;
+};
+
+}  // namespace fp8lab
