@@ -263,8 +263,9 @@ void draw_cases<ops::HashTensor>(CaseDraw& draw) {
              });
   };
   for (const DType dtype : kActivationTypes) {
-    const MatrixShape s = draw.shape();
-    hash(draw.values(dtype, s.rows, s.cols, draw.one_in(2)));
+    for (const MatrixShape& s : {draw.shape(), whole_groups(draw)}) {
+      hash(draw.values(dtype, s.rows, s.cols, draw.one_in(2)));
+    }
   }
   const MatrixShape s = draw.shape();
   hash(draw.bytes(s.rows, s.cols));

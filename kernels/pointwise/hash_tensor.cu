@@ -1,19 +1,55 @@
-#include "kernels/pointwise/hash_tensor.hpp"
+// Identity of a tensor's bits: the terms of numerics::hash_term, summed. Integer additions modulo
+// 2^64 may come in any order.
+#include <cstdint>
 
+#include "emulation/numerics/operand_hash.hpp"
 #include "kernels/pointwise/rows.cuh"
 #include "kernels/pointwise/tree_sum.cuh"
+#include "kernels/runtime/context.hpp"
 #include "kernels/runtime/operations.hpp"
 
 namespace fp8lab::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+using Sum = unsigned long long;  // as atomicAdd takes it
+
+constexpr int kThreads = 256, kBlocksOfMultiprocessor = 8;
+constexpr std::int64_t kWord = sizeof(std::uint64_t);
+
+/// Adds the sum over the threads of a block, which must all call it, to *total.
+__device__ void add_block(Sum mine, Sum* total) {
+  __shared__ Sum of_warps[kThreads / kWarpSize];
+  const auto over_lanes = [](Sum sum, int lanes) {
+    for (int span = lanes / 2; span > 0; span /= 2) sum += __shfl_xor_sync(kAllLanes, sum, span);
+    return sum;
+  };
+  mine = over_lanes(mine, kWarpSize);
+  if (lane_id() == 0) of_warps[warp_id()] = mine;
+  __syncthreads();
+  if (warp_id() != 0) return;
+  constexpr int kWarps = kThreads / kWarpSize;
+  mine = over_lanes(of_warps[lane_id() % kWarps], kWarps);
+  if (lane_id() == 0) atomicAdd(total, mine);
+}
+
+/// Words in pairs, one after the other, counted from `first` on.
+__global__ void __launch_bounds__(kThreads)
+    hash_words_kernel(numerics::HashedPart part, const ulonglong2* pairs, std::int64_t count,
+                      std::uint64_t first, Sum* total) {
+  Sum sum = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+#pragma unroll 4
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
+    const ulonglong2 pair = pairs[i];
+    const std::uint64_t word = first + 2 * static_cast<std::uint64_t>(i);
+    sum += numerics::hash_term(part, word, pair.x);
+    sum += numerics::hash_term(part, word + 1, pair.y);
+  }
+  add_block(sum, total);
+}
+
 /// Up to 8 bytes as a little-endian word.
 __device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
-  constexpr auto kWord = static_cast<std::int64_t>(sizeof(std::uint64_t));
-  if (count >= kWord && reinterpret_cast<std::uintptr_t>(bytes) % kWord == 0) {
-    return *reinterpret_cast<const std::uint64_t*>(bytes);
-  }
   std::uint64_t word = 0;
   for (int i = 0; i < kWord && i < count; ++i) {
     word |= static_cast<std::uint64_t>(bytes[i]) << 8 * i;
@@ -21,90 +57,50 @@ __device__ std::uint64_t load_word(const std::byte* bytes, std::int64_t count) {
   return word;
 }
 
-/// Adds the sums of a block's warps to *total.
-__device__ void add_sums(HashSum sum, HashSum* total) {
-  for (int span = kWarpSize / 2; span > 0; span /= 2) {
-    sum += __shfl_down_sync(kAllLanes, sum, span);
-  }
-  if (lane_id() == 0) atomicAdd(total, sum);
-}
-
-/// Adds the terms of a matrix, counted from `first` on, to *total: rows of `bytes` bytes, `stride`
-/// bytes apart, in words of `word` bytes.
-__global__ void hash_kernel(numerics::HashedPart part, const std::byte* data, std::int64_t rows,
-                            std::int64_t bytes, std::int64_t stride, int word, std::uint64_t first,
-                            HashSum* total) {
-  const std::int64_t words = (bytes + word - 1) / word;
-  HashSum sum = 0;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * words;
+/// Rows of `bytes` bytes, `stride` bytes apart, whose words are counted from `first` on.
+__global__ void __launch_bounds__(kThreads)
+    hash_rows_kernel(numerics::HashedPart part, const std::byte* data, std::int64_t rows,
+                     std::int64_t bytes, std::int64_t stride, std::uint64_t first, Sum* total) {
+  const std::int64_t words = (bytes + kWord - 1) / kWord;
+  Sum sum = 0;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < rows * words;
        i += step) {
-    const std::int64_t at = i % words * word;
-    const std::int64_t count = min(bytes - at, std::int64_t{word});
+    const std::int64_t at = i % words * kWord;
     sum += numerics::hash_term(part, first + static_cast<std::uint64_t>(i),
-                               load_word(data + i / words * stride + at, count));
+                               load_word(data + i / words * stride + at, bytes - at));
   }
-  add_sums(sum, total);
-}
-
-/// The same for columns of `rows` elements: neighbouring threads read neighbouring columns.
-template <class Bits>
-__global__ void hash_columns_kernel(numerics::HashedPart part, const Bits* data, std::int64_t rows,
-                                    std::int64_t cols, std::int64_t stride, HashSum* total) {
-  constexpr int kElements = sizeof(std::uint64_t) / sizeof(Bits);
-  const std::int64_t words = (rows + kElements - 1) / kElements;
-  HashSum sum = 0;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < cols * words;
-       i += step) {
-    const std::int64_t at = i / cols, col = i % cols;
-    std::uint64_t word = 0;
-    for (int j = 0; j < kElements && at * kElements + j < rows; ++j) {
-      const std::uint64_t bits = data[(at * kElements + j) * stride + col];
-      word |= bits << 8 * sizeof(Bits) * j;
-    }
-    sum += numerics::hash_term(part, static_cast<std::uint64_t>(col * words + at), word);
-  }
-  add_sums(sum, total);
-}
-
-unsigned hash_blocks(const Context& context, const TensorView& view) {
-  return grid_size((view.size() + kThreads - 1) / kThreads,
-                   static_cast<std::int64_t>(context.multiprocessors()) * 8);
+  add_block(sum, total);
 }
 
 }  // namespace
 
-void add_hash(Context& context, numerics::HashedPart part, const TensorView& view, int word_bytes,
-              std::uint64_t first, HashSum* total) {
-  if (view.size() == 0) return;
-  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
-  hash_kernel<<<hash_blocks(context, view), kThreads, 0, context.stream()>>>(
-      part, static_cast<const std::byte*>(view.data), view.rows, view.cols * size,
-      view.row_stride * size, word_bytes, first, total);
-  check_launch("hash_tensor");
-}
-
-void add_transposed_hash(Context& context, numerics::HashedPart part, const TensorView& view,
-                         HashSum* total) {
-  if (view.size() == 0) return;
-  const auto launch = [&](const auto* data) {
-    hash_columns_kernel<<<hash_blocks(context, view), kThreads, 0, context.stream()>>>(
-        part, data, view.rows, view.cols, view.row_stride, total);
-  };
-  if (view.dtype == DType::bf16) {
-    launch(static_cast<const std::uint16_t*>(view.data));
-  } else {
-    launch(static_cast<const std::uint32_t*>(view.data));
-  }
-  check_launch("hash of a transpose");
-}
-
 void run(Context& context, const ops::HashTensor& op) {
   op.check();
   context.catch_up();  // the tensor may be a record of statistics
-  add_hash(context, op.part, op.tensor, sizeof(std::uint64_t), op.first,
-           static_cast<HashSum*>(op.sum.data));
+  const TensorView& view = op.tensor;
+  if (view.size() == 0) return;
+  const auto size = static_cast<std::int64_t>(size_of(view.dtype));
+  const std::int64_t bytes = view.cols * size;
+  constexpr auto kPair = static_cast<std::int64_t>(sizeof(ulonglong2));
+  const bool is_whole = view.contiguous() && bytes % kWord == 0 && view.rows * bytes % kPair == 0 &&
+                        reinterpret_cast<std::uintptr_t>(view.data) % kPair == 0;
+  const auto blocks = [&](std::int64_t items) {
+    return grid_size((items + kThreads - 1) / kThreads,
+                     std::int64_t{context.multiprocessors()} * kBlocksOfMultiprocessor);
+  };
+  auto* const total = static_cast<Sum*>(op.sum.data);
+  if (is_whole) {
+    const std::int64_t pairs = view.rows * bytes / kPair;
+    hash_words_kernel<<<blocks(pairs), kThreads, 0, context.stream()>>>(
+        op.part, static_cast<const ulonglong2*>(view.data), pairs, op.first, total);
+  } else {
+    hash_rows_kernel<<<blocks(static_cast<std::int64_t>(op.words())), kThreads, 0,
+                       context.stream()>>>(op.part, static_cast<const std::byte*>(view.data),
+                                           view.rows, bytes, view.row_stride * size, op.first,
+                                           total);
+  }
+  check_launch("hash_tensor");
 }
 
 }  // namespace fp8lab::cuda

@@ -19,6 +19,9 @@ inline constexpr int kPanelSums = kSourceSums + kMostOperands * kErrorSums;
 inline constexpr int kRowsAtOnce = 2;
 static_assert(kGroup % kRowsAtOnce == 0);
 
+/// Rows of which there is what comes eight at a time: those at work and the next ones.
+inline constexpr int kRingRows = 2 * kGroup;
+
 /// Tiles of one row that the columns of a warp may lie in, where its scales are read ahead.
 inline constexpr int kMostRowTiles = 16;
 
@@ -27,14 +30,14 @@ struct alignas(uint4) CodesOfRows {
   std::uint64_t of[kRowsAtOnce];
 };
 
-/// What is read from global memory ahead: rows of the source [row][thread], codes, and scales of
-/// eight rows.
+/// What is read from global memory ahead: rows of the source [row][thread], codes, and a ring of
+/// scales.
 template <class T>
 struct FetchedRows {
   static constexpr int kVectors = sizeof(ElementWords<T>) / sizeof(uint4);
   uint4 source[kRowsAtOnce][kVectors][kPanelThreads];
   CodesOfRows codes[kPanelThreads];
-  float scales[kPanelWarps][kGroup][kMostRowTiles];
+  float scales[kPanelWarps][kRingRows][kMostRowTiles];
 };
 
 /// Shared memory of a block; the source has the type T, codes Bits.
@@ -51,11 +54,11 @@ struct PanelMemory {
   /// Bits of rows, of which what a warp has of a tile is not all zeros.
   std::uint32_t nonzero_rows[kPanelWarps][kMostRowTiles];
   /// Eight rows of each thread's codes, turned: [row][group of columns][thread] for
-  /// statistics_careful.cuh, rows taken at once side by side for statistics_panel.cuh.
+  /// statistics_careful.cuh, a ring with rows taken at once side by side for statistics_panel.cuh.
   union {
     std::uint64_t turned[kGroup][sizeof(Bits)][kPanelThreads];
     struct {
-      CodesOfRows turned[kGroup / kRowsAtOnce][kPanelThreads];
+      CodesOfRows turned[kRingRows / kRowsAtOnce][kPanelThreads];
       SharedScales::Memory scales;
       FetchedRows<T> rows;
     } ahead;

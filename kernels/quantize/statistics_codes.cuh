@@ -9,8 +9,8 @@
 //
 // Of eight rows, all threads of a warp call
 //
-//   begin          starts copies of what they need; the thread waits for its own before
-//   enter          what is done once for the rows
+//   begin          starts copies of what they need, while the eight before are at work
+//   enter          what is done once for the rows; the thread has waited for its copies
 //     fetch, take  starts the copy of each of kRowsAtOnce rows, and takes them when they have come
 //     add_row      adds a row; kOrdinary where nothing needs to be counted
 //     count_row    counts zeros and what is saturated, in the few rows that are not ordinary
@@ -201,21 +201,21 @@ class TiledRows : public RowCodes<T, kStored> {
     nonzero_ = operand.results.nonzero + lane.row * compared_.grid.wide + tile;
   }
 
-  __device__ void begin() {
-    __syncwarp();
+  __device__ void begin(int row) {
     const float* at = scale_at_;
     for (int i = part_; i < kGroup; i += parts_) {
-      __pipeline_memcpy_async(scales_ + i * kMostRowTiles, at, sizeof(float));
+      __pipeline_memcpy_async(scales_ + ((row + i) % kRingRows) * kMostRowTiles, at, sizeof(float));
       at += parts_ * scale_step_;
     }
     scale_at_ += kGroup * scale_step_;
   }
+  /// All lanes have left the eight rows before, and their copies are there.
   __device__ void enter(int) { __syncwarp(); }
   __device__ void take(int row, Row (&rows)[kRowsAtOnce]) const {
     const CodesOfRows codes = this->fetched();
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
-      rows[i] = {CodeGroup::of(codes.of[i]), scales_[(row % kGroup + i) * kMostRowTiles]};
+      rows[i] = {CodeGroup::of(codes.of[i]), scales_[(row % kRingRows + i) * kMostRowTiles]};
     }
   }
   __device__ std::uint32_t add_row(const Row& row, const ElementWords<T>&,
@@ -271,7 +271,7 @@ class StraightCodes : public RowCodes<T, kStored> {
         tiles_(operand.compared, operand.results.nonzero, lane.tile(operand.compared.grid),
                lane.row, lane.col, lane.rows) {}
 
-  __device__ void begin() {}
+  __device__ void begin(int) {}
   __device__ void enter(int) {}
   __device__ void take(int, Row (&rows)[kRowsAtOnce]) const {
     const CodesOfRows codes = this->fetched();
@@ -314,11 +314,12 @@ class TurnedCodes : public Codes<T, kStored> {
         first_word_(lane.col * operand.compared.hash_words + lane.row / kGroup) {}
 
   /// Eight codes of each column come to the place of the rows.
-  __device__ void begin() {
+  __device__ void begin(int row) {
     const std::uint8_t* column = at_;
+    CodesOfRows* const to = rows(row);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      __pipeline_memcpy_async(&rows(i)->of[i % kRowsAtOnce], column, sizeof(CodeGroup));
+      __pipeline_memcpy_async(&line(to, i), column, sizeof(CodeGroup));
       column += step_;
     }
     at_ += kGroup;
@@ -326,11 +327,12 @@ class TurnedCodes : public Codes<T, kStored> {
   __device__ void enter(int row) {
     CodeGroup columns[kGroup];
     std::uint64_t turned[kGroup];
+    CodesOfRows* const lines = rows(row);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) columns[i] = CodeGroup::of(rows(i)->of[i % kRowsAtOnce]);
+    for (int i = 0; i < kGroup; ++i) columns[i] = CodeGroup::of(line(lines, i));
     turn<std::uint8_t>(columns, turned);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) rows(i)->of[i % kRowsAtOnce] = turned[i];
+    for (int i = 0; i < kGroup; ++i) line(lines, i) = turned[i];
     HashPlace place(first_word_ + row / kGroup, hash_words_);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
@@ -340,7 +342,7 @@ class TurnedCodes : public Codes<T, kStored> {
   }
   __device__ void fetch(int) {}
   __device__ void take(int row, Row (&taken)[kRowsAtOnce]) const {
-    const CodesOfRows codes = *rows(row % kGroup);
+    const CodesOfRows codes = *rows(row);
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) taken[i] = CodeGroup::of(codes.of[i]);
   }
@@ -357,9 +359,13 @@ class TurnedCodes : public Codes<T, kStored> {
   }
 
  private:
-  /// Those that row `row` of eight is taken with.
+  /// Those that row `row` is taken with.
   __device__ CodesOfRows* rows(int row) const {
-    return turned_ + row / kRowsAtOnce * kPanelThreads;
+    return turned_ + row % kRingRows / kRowsAtOnce * kPanelThreads;
+  }
+  /// Line i of the eight that begin at `first`.
+  __device__ static std::uint64_t& line(CodesOfRows* first, int i) {
+    return first[i / kRowsAtOnce * kPanelThreads].of[i % kRowsAtOnce];
   }
 
   CodesOfRows* turned_;
@@ -396,7 +402,7 @@ class SourceHash {
   __device__ bool finite() const { return true; }
   __device__ void forget() { hash_ = 0; }
 
-  __device__ void begin() {}
+  __device__ void begin(int) {}
   __device__ void enter(int row) {
     if constexpr (kTranspose) {
 #pragma unroll
@@ -460,7 +466,7 @@ class NoOperand {
   __device__ void give(Memory&, int) const {}
   __device__ bool finite() const { return true; }
   __device__ void forget() {}
-  __device__ void begin() {}
+  __device__ void begin(int) {}
   __device__ void enter(int) {}
   __device__ void fetch(int) {}
   __device__ void take(int, Row (&)[kRowsAtOnce]) const {}

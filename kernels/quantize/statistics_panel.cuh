@@ -59,13 +59,11 @@ class PanelThread {
     const auto source_row = [&](int row) {
       return Lines<T>::load_whole(source_.at(lane_.row + row, lane_.col));
     };
+    begin(0);
     fetch();
+    wait();
 #pragma unroll 1
     for (int group = 0; group < lane_.rows; group += kGroup) {
-      first_.begin();
-      second_.begin();
-      __pipeline_commit();
-      __pipeline_wait_prior(0);
       first_.enter(group);
       second_.enter(group);
       peaks_ = {};
@@ -104,6 +102,15 @@ class PanelThread {
  private:
   __device__ bool is_finite() const { return sums_.x < statistics_detail::kInfinity; }
 
+  /// Starts the copies of what comes eight rows at a time.
+  __device__ void begin(int row) {
+    first_.begin(row);
+    second_.begin(row);
+  }
+  __device__ static void wait() {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+  }
   /// Starts the copies of the next rows.
   __device__ void fetch() {
 #pragma unroll
@@ -132,8 +139,7 @@ class PanelThread {
 
   /// The rows from `row` on that are taken at once.
   __device__ void add_rows(int row) {
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
+    wait();
     ElementWords<T> x[kRowsAtOnce];
     typename First::Row first[kRowsAtOnce];
     typename Second::Row second[kRowsAtOnce];
@@ -141,6 +147,7 @@ class PanelThread {
     first_.take(row, first);
     second_.take(row, second);
     if (row + kRowsAtOnce < lane_.rows) fetch();
+    if (row % kGroup == 0 && row + kGroup < lane_.rows) begin(row + kGroup);
     static_assert(kRowsAtOnce == 2);
     peaks_.raise(magnitudes_of(x[0]), magnitudes_of(x[1]));
     std::uint32_t ordinary = kOrdinary;
@@ -183,14 +190,14 @@ class PanelThread {
   Magnitudes<T> peaks_, channels_;  ///< largest ones of the columns, in eight rows and in all
 };
 
-/// Blocks of a multiprocessor: of FP32 and two operands fewer, which need the registers.
-template <class T, class Second>
-inline constexpr int kPanelBlocks = sizeof(T) == 2 || std::is_same_v<Second, NoOperand> ? 4 : 3;
+/// Blocks of a multiprocessor: fewer of two operands, which need the registers.
+template <class Second>
+inline constexpr int kPanelBlocks = std::is_same_v<Second, NoOperand> ? 4 : 3;
 
 /// One block a panel, in the order of rows, then columns. The operands are TiledRows,
 /// StraightCodes, TurnedCodes or SourceHash; two are of one such kind of codes, or both the source.
 template <class T, class First, class Second>
-__global__ void __launch_bounds__(kPanelThreads, kPanelBlocks<T, Second>)
+__global__ void __launch_bounds__(kPanelThreads, kPanelBlocks<Second>)
     panel_kernel(const __grid_constant__ Lines<T> source,
                  const __grid_constant__ PanelOperand<typename First::Bits> first,
                  const __grid_constant__ PanelOperand<typename Second::Bits> second,
