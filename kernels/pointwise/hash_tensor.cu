@@ -16,6 +16,11 @@ using Sum = unsigned long long;  // as atomicAdd takes it
 constexpr int kThreads = 256, kBlocksOfMultiprocessor = 8;
 constexpr std::int64_t kWord = sizeof(std::uint64_t);
 
+/// What a thread reads at once.
+struct alignas(2 * kWord) WordPair {
+  std::uint64_t first, second;
+};
+
 /// Adds the sum over the threads of a block, which must all call it, to *total.
 __device__ void add_block(Sum mine, Sum* total) {
   __shared__ Sum of_warps[kThreads / kWarpSize];
@@ -34,16 +39,16 @@ __device__ void add_block(Sum mine, Sum* total) {
 
 /// Words in pairs, one after the other, counted from `first` on.
 __global__ void __launch_bounds__(kThreads)
-    hash_words_kernel(numerics::HashedPart part, const ulonglong2* pairs, std::int64_t count,
+    hash_words_kernel(numerics::HashedPart part, const WordPair* pairs, std::int64_t count,
                       std::uint64_t first, Sum* total) {
   Sum sum = 0;
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
 #pragma unroll 4
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
-    const ulonglong2 pair = pairs[i];
+    const WordPair pair = pairs[i];
     const std::uint64_t word = first + 2 * static_cast<std::uint64_t>(i);
-    sum += numerics::hash_term(part, word, pair.x);
-    sum += numerics::hash_term(part, word + 1, pair.y);
+    sum += numerics::hash_term(part, word, pair.first);
+    sum += numerics::hash_term(part, word + 1, pair.second);
   }
   add_block(sum, total);
 }
@@ -82,7 +87,7 @@ void run(Context& context, const ops::HashTensor& op) {
   if (view.size() == 0) return;
   const auto size = static_cast<std::int64_t>(size_of(view.dtype));
   const std::int64_t bytes = view.cols * size;
-  constexpr auto kPair = static_cast<std::int64_t>(sizeof(ulonglong2));
+  constexpr auto kPair = static_cast<std::int64_t>(sizeof(WordPair));
   const bool is_whole = view.contiguous() && bytes % kWord == 0 && view.rows * bytes % kPair == 0 &&
                         reinterpret_cast<std::uintptr_t>(view.data) % kPair == 0;
   const auto blocks = [&](std::int64_t items) {
@@ -93,7 +98,7 @@ void run(Context& context, const ops::HashTensor& op) {
   if (is_whole) {
     const std::int64_t pairs = view.rows * bytes / kPair;
     hash_words_kernel<<<blocks(pairs), kThreads, 0, context.stream()>>>(
-        op.part, static_cast<const ulonglong2*>(view.data), pairs, op.first, total);
+        op.part, static_cast<const WordPair*>(view.data), pairs, op.first, total);
   } else {
     hash_rows_kernel<<<blocks(static_cast<std::int64_t>(op.words())), kThreads, 0,
                        context.stream()>>>(op.part, static_cast<const std::byte*>(view.data),
