@@ -115,11 +115,12 @@ std::vector<Forward> draw_forward_passes(CaseDraw& draw) {
 
 /// Tokens that join each sequence of a cache, one, many or none, and those held before.
 struct Arrivals {
+  AttentionShape shape;
   HostTensor start, cached;
   std::int64_t tokens = 0;
 
   Arrivals(CaseDraw& draw, const AttentionShape& a)
-      : start(draw.integers(a.batch + 1, 0, 0)), cached(draw.integers(a.batch, 0, 0)) {
+      : shape(a), start(draw.integers(a.batch + 1, 0, 0)), cached(draw.integers(a.batch, 0, 0)) {
     auto* first = reinterpret_cast<std::int32_t*>(start.data.data());
     auto* held = reinterpret_cast<std::int32_t*>(cached.data.data());
     for (std::int64_t b = 0; b < a.batch; ++b) {
@@ -129,6 +130,18 @@ struct Arrivals {
       held[b] = static_cast<std::int32_t>(draw.integer(0, a.sequence - count));
     }
     tokens = first[a.batch];
+  }
+
+  /// Makes NaN of the rows of a cache that nobody may read: those behind the last token.
+  void spoil(HostTensor& cache) const {
+    const auto* first = reinterpret_cast<const std::int32_t*>(start.data.data());
+    const auto* held = reinterpret_cast<const std::int32_t*>(cached.data.data());
+    const auto bytes = static_cast<std::ptrdiff_t>(cache.data.size()) / cache.rows;
+    for (std::int64_t b = 0; b < shape.batch; ++b) {
+      const std::int64_t end = held[b] + first[b + 1] - first[b];
+      std::fill(cache.data.begin() + (b * shape.sequence + end) * bytes,
+                cache.data.begin() + (b + 1) * shape.sequence * bytes, std::byte{0xff});
+    }
   }
 };
 
@@ -163,14 +176,17 @@ void draw_cases<ops::AttentionBackward>(CaseDraw& draw) {
 
 template <>
 void draw_cases<ops::AttentionCached>(CaseDraw& draw) {
-  for (const DType dtype : kActivationTypes) {
-    const AttentionShape a = draw_shape(draw);
+  const auto add = [&](const AttentionShape& a, DType dtype) {
     const Arrivals arrivals(draw, a);
     const std::int64_t q_cols = a.heads * a.head_dim, kv_cols = a.kv_heads * a.head_dim;
     const auto arriving = [&](std::int64_t cols) {
       return draw.ordinary(dtype, arrivals.tokens, cols);
     };
-    const auto cache = [&] { return updated(draw.ordinary(dtype, a.batch * a.sequence, kv_cols)); };
+    const auto cache = [&] {
+      HostTensor rows = draw.ordinary(dtype, a.batch * a.sequence, kv_cols);
+      arrivals.spoil(rows);
+      return updated(std::move(rows));
+    };
     draw.add("attention_cached",
              fmt::format("{} batch {} capacity {} tokens {} heads {}/{} dim {} kv_tile {}",
                          name_of(dtype), a.batch, a.sequence, arrivals.tokens, a.heads, a.kv_heads,
@@ -180,7 +196,11 @@ void draw_cases<ops::AttentionCached>(CaseDraw& draw) {
              [a](Backend& b, const Views& t) {
                b.run(ops::AttentionCached{a, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]});
              });
-  }
+  };
+  for (const DType dtype : kActivationTypes) add(draw_shape(draw), dtype);
+  AttentionShape shape = draw_model_shape(draw);
+  shape.batch = draw.integer(1, 3);
+  add(shape, DType::bf16);
 }
 
 template <>

@@ -351,6 +351,7 @@ struct PackedSequence {
   const AttentionProblem& problem;
   int b;
 
+  __device__ int first() const { return 0; }                  ///< position of the first query
   __device__ int length() const { return problem.sequence; }  ///< positions of keys end here
   __device__ std::int64_t query_row(int position) const { return problem.token(b, position); }
   __device__ std::int64_t key_row(int position) const { return problem.token(b, position); }
@@ -366,11 +367,31 @@ struct CachedSequence {
   std::int64_t query_base, key_base;  ///< rows of position 0
   int held, end;                      ///< positions of the queries are [held, end)
 
+  __device__ int first() const { return held; }
   __device__ int length() const { return end; }
   __device__ std::int64_t query_row(int position) const { return query_base + position; }
   __device__ std::int64_t key_row(int position) const { return key_base + position; }
   __device__ int start(int) const { return 0; }
   __device__ int block_start(int) const { return 0; }
+};
+
+/// The counts of attention_cached.
+struct NewTokens {
+  const std::int32_t* query_start;
+  const std::int32_t* cached;
+  int rows, batch, capacity;
+
+  __device__ int first(int b) const { return query_start[b]; }
+  __device__ int count(int b) const { return query_start[b + 1] - query_start[b]; }
+  /// Are the counts of sequence b possible?
+  __device__ bool fits(int b) const {
+    return first(b) >= 0 && count(b) >= 0 && first(b) + count(b) <= rows && cached[b] >= 0 &&
+           cached[b] <= capacity - count(b);
+  }
+  __device__ CachedSequence sequence(int b) const {
+    return {std::int64_t{first(b)} - cached[b], std::int64_t{b} * capacity, cached[b],
+            cached[b] + count(b)};
+  }
 };
 
 // --- visibility ---------------------------------------------------------------------------------

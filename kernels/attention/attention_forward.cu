@@ -256,30 +256,13 @@ void forward(Context& context, const AttentionProblem& problem, const TensorView
 
 // --- against a cache ----------------------------------------------------------------------------
 
-/// The counts of attention_cached.
-struct NewTokens {
-  const std::int32_t* query_start;
-  const std::int32_t* cached;
-  int rows, batch, capacity;
-
-  __device__ int first(int b) const { return query_start[b]; }
-  __device__ int count(int b) const { return query_start[b + 1] - query_start[b]; }
-  /// Are the counts of sequence b possible?
-  __device__ bool fits(int b) const {
-    return first(b) >= 0 && count(b) >= 0 && first(b) + count(b) <= rows && cached[b] >= 0 &&
-           cached[b] <= capacity - count(b);
-  }
-  __device__ CachedSequence sequence(int b) const {
-    return {std::int64_t{first(b)} - cached[b], std::int64_t{b} * capacity, cached[b],
-            cached[b] + count(b)};
-  }
-};
-
-/// One block for each sequence. Reports counts that do not fit and leaves such sequences alone.
-template <class T>
-__global__ void append_to_cache(NewTokens tokens, OperandRows<T> source, T* cache,
-                                std::int64_t cache_stride, int columns, std::uint32_t* faults) {
-  const int b = static_cast<int>(blockIdx.x);
+/// `parts` blocks for each sequence; rows are `columns` vectors of type Vector. Reports counts that
+/// do not fit and leaves such sequences alone.
+template <class Vector>
+__global__ void append_to_cache(NewTokens tokens, int parts, OperandRows<Vector> source,
+                                Vector* cache, std::int64_t cache_stride, int columns,
+                                std::uint32_t* faults) {
+  const int b = static_cast<int>(blockIdx.x) / parts, part = static_cast<int>(blockIdx.x) % parts;
   const bool ends = (b > 0 || tokens.first(0) == 0) &&
                     (b + 1 < tokens.batch || tokens.query_start[tokens.batch] == tokens.rows);
   if (!ends || !tokens.fits(b)) {
@@ -287,12 +270,48 @@ __global__ void append_to_cache(NewTokens tokens, OperandRows<T> source, T* cach
     return;
   }
   const CachedSequence sequence = tokens.sequence(b);
-  for (int i = sequence.held; i < sequence.end; ++i) {
-    const T* from = source.data + sequence.query_row(i) * source.stride;
-    T* to = cache + sequence.key_row(i) * cache_stride;
-    for (int c = static_cast<int>(threadIdx.x); c < columns; c += kAttentionThreads)
-      to[c] = from[c];
+  const std::int64_t vectors = std::int64_t{sequence.end - sequence.held} * columns;
+  for (std::int64_t at = std::int64_t{part} * kAttentionThreads + threadIdx.x; at < vectors;
+       at += std::int64_t{parts} * kAttentionThreads) {
+    const int i = sequence.held + static_cast<int>(at / columns);
+    const int c = static_cast<int>(at % columns);
+    cache[sequence.key_row(i) * cache_stride + c] =
+        source.data[sequence.query_row(i) * source.stride + c];
   }
+}
+
+/// Appends the new rows of `source` to `cache` in vectors of type Vector.
+template <class Vector>
+void append_rows(Context& context, const NewTokens& tokens, const TensorView& source,
+                 const TensorView& cache) {
+  const auto vectors = [&](std::int64_t elements) {
+    return elements * static_cast<std::int64_t>(size_of(source.dtype)) /
+           static_cast<std::int64_t>(sizeof(Vector));
+  };
+  const int most = std::max(4 * context.multiprocessors() / tokens.batch, 1);
+  const std::int64_t columns = vectors(source.cols);
+  const std::int64_t work =
+      (source.rows * columns / tokens.batch + kAttentionThreads - 1) / kAttentionThreads;
+  const int parts = static_cast<int>(std::clamp<std::int64_t>(work, 1, most));
+  launch_attention(
+      context, "append_to_cache", append_to_cache<Vector>, std::int64_t{tokens.batch} * parts, 0,
+      tokens, parts,
+      OperandRows<Vector>{static_cast<const Vector*>(source.data), vectors(source.row_stride)},
+      static_cast<Vector*>(cache.data), vectors(cache.row_stride), static_cast<int>(columns),
+      context.faults());
+}
+
+template <class T>
+void append(Context& context, const NewTokens& tokens, const TensorView& source,
+            const TensorView& cache) {
+  const auto is_whole = [](const TensorView& view) {
+    constexpr auto kElements = static_cast<std::int64_t>(sizeof(uint4) / sizeof(T));
+    return view.cols % kElements == 0 && view.row_stride % kElements == 0 &&
+           reinterpret_cast<std::uintptr_t>(view.data) % sizeof(uint4) == 0;
+  };
+  const bool whole = is_whole(source) && is_whole(cache);
+  whole ? append_rows<uint4>(context, tokens, source, cache)
+        : append_rows<T>(context, tokens, source, cache);
 }
 
 template <class T, int kWidth>
@@ -326,13 +345,11 @@ template <class T>
 void run_cached(Context& context, const AttentionProblem& problem, const NewTokens& tokens,
                 const TensorView& q, const TensorView& k, const TensorView& v,
                 const TensorView& k_cache, const TensorView& v_cache, const TensorView& out) {
-  const auto append = [&](const TensorView& source, const TensorView& cache) {
-    launch_attention(context, "append_to_cache", append_to_cache<T>, problem.batch, 0, tokens,
-                     operand_rows<T>(source), cache.row<T>(0), cache.row_stride,
-                     static_cast<int>(source.cols), context.faults());
-  };
-  append(k, k_cache);
-  append(v, v_cache);
+  append<T>(context, tokens, k, k_cache);
+  append<T>(context, tokens, v, v_cache);
+  if (fits_wgmma(q, k_cache, v_cache, out, problem)) {
+    return attention_cached_wgmma(context, q, k_cache, v_cache, out, problem, tokens);
+  }
   const auto forward = problem.head_dim > 64 ? forward_cached<T, 128> : forward_cached<T, 64>;
   forward(context, problem, tokens, q, k_cache, v_cache, out);
 }

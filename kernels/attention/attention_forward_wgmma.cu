@@ -1,5 +1,5 @@
-// Attention forward on the tensor cores of Hopper: wgmma, TMA, a persistent kernel. In the order of
-// emulation/ops/attention.hpp, for kv tiles of 64 keys.
+// Attention forward on the tensor cores of Hopper, also against a cache: wgmma, TMA, a persistent
+// kernel. In the order of emulation/ops/attention.hpp, for kv tiles of 64 keys.
 //
 // An item is 64 queries of one head. A block works on one task after the other: an item for each of
 // its consumer warpgroups, all of one key-value head, so that they read the same keys and values.
@@ -24,12 +24,17 @@
 //     cores the two others take, which are elsewhere in their items.
 //   out = O * (1 / l): shared memory, TMA; lse = m + log2(l)
 //
+// Of a cache, the 64 queries of an item need not begin where a kv tile does, so that two tiles have
+// keys behind some of them; rows of a V tile behind the last token hold whatever was there, and are
+// set to zero in shared memory; out is stored row by row, as other sequences follow.
+//
 // A chain takes groups of 16 in ascending order: wgmma's k16. A tile's masked products are there as
 // zeros (attention.hpp: they change no bit of finite operands). attention_weight is the short one
 // while all results of a warp are normal.
 #include "kernels/attention/attention_forward.cuh"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "kernels/attention/head_tile.cuh"
 #include "kernels/ptx/wgmma_bf16.cuh"
@@ -48,6 +53,52 @@ constexpr int kSumColumns = 8;  ///< of l, all of them equal: the fewest that an
 // Registers of a thread; all of a multiprocessor's are 128 for each of 512 threads.
 constexpr int kCopyRegisters = 32, kRegisters = 160;
 
+// --- sequences ----------------------------------------------------------------------------------
+
+/// Rows of queries in a tensor map of (column, row, matrix).
+struct QueryRows {
+  int row, matrix;
+};
+
+/// Sequences of packed documents, as long as each other.
+struct PackedSequences {
+  static constexpr bool kIsCached = false;
+  using Sequence = PackedSequence;
+
+  __host__ __device__ int tiles(const AttentionProblem& problem) const { return problem.tiles(); }
+  __device__ Sequence of(const AttentionProblem& problem, int b) const { return {problem, b}; }
+  __device__ static QueryRows query_rows(const Sequence& sequence, int position) {
+    return {position, sequence.b};
+  }
+  __device__ static void check(const Sequence& sequence, int position, std::uint32_t* faults) {
+    const AttentionProblem& problem = sequence.problem;
+    if (sequence.start(position) != problem.document_start[problem.token(sequence.b, position)]) {
+      report(faults, Fault::document_start);
+    }
+  }
+};
+
+/// New tokens in a cache, any number of each sequence.
+struct CachedSequences {
+  static constexpr bool kIsCached = true;
+  using Sequence = CachedSequence;
+
+  NewTokens tokens;
+
+  /// The most that a sequence has.
+  __host__ __device__ int tiles(const AttentionProblem&) const {
+    const int most = tokens.rows < tokens.capacity ? tokens.rows : tokens.capacity;
+    return (most + kTileRows - 1) / kTileRows;
+  }
+  __device__ Sequence of(const AttentionProblem&, int b) const {
+    return tokens.fits(b) ? tokens.sequence(b) : Sequence{};
+  }
+  __device__ static QueryRows query_rows(const Sequence& sequence, int position) {
+    return {static_cast<int>(sequence.query_row(position)), 0};
+  }
+  __device__ static void check(const Sequence&, int, std::uint32_t*) {}
+};
+
 // --- tasks --------------------------------------------------------------------------------------
 
 /// 64 queries of one head and the kv tiles with a key that one of them sees.
@@ -64,71 +115,90 @@ struct Task {
   Item items[kConsumers];
 };
 
-/// Item `index` of a key-value head, later queries first. Whole warp.
-__device__ Item find_item(const AttentionProblem& problem, int b, int kv_head, int index,
-                          std::uint32_t* faults) {
-  const int tile = problem.tiles() - 1 - index / problem.group();
-  Item item;
-  item.head = kv_head * problem.group() + index % problem.group();
-  item.query = tile * kTileRows;
-  int least = item.query, most = 0;
-  const int end = min(item.query + kTileRows, problem.sequence);
-  for (int i = item.query + lane_id(); i < end; i += kWarpSize) {
-    const int start = problem.start(b, i);
-    if (start != problem.document_start[problem.token(b, i)]) {
-      report(faults, Fault::document_start);
-    }
-    least = min(least, start);
-    most = max(most, start);
-  }
-  item.first = __reduce_min_sync(kAllLanes, least) / kTileRows;
-  item.last = tile + 1;
-  item.clear = __reduce_max_sync(kAllLanes, most);
-  return item;
-}
-
 /// Tasks of a call; blocks take the next one when they have copied the last.
+template <class Sequences>
 class Tasks {
  public:
-  /// `next` is a word that is zero between kernels.
-  __device__ Tasks(const AttentionProblem& problem, unsigned* next, std::uint32_t* faults)
-      : problem_(problem), next_(next), faults_(faults) {}
+  using Sequence = typename Sequences::Sequence;
 
-  __host__ __device__ static int count(const AttentionProblem& problem) {
-    return lists(problem) * ((items(problem) + kConsumers - 1) / kConsumers);
+  /// `next` is a word that is zero between kernels.
+  __device__ Tasks(const AttentionProblem& problem, const Sequences& sequences, unsigned* next,
+                   std::uint32_t* faults)
+      : problem_(problem), sequences_(sequences), next_(next), faults_(faults) {}
+
+  __host__ __device__ static int count(const AttentionProblem& problem,
+                                       const Sequences& sequences) {
+    return lists(problem) * ((items(problem, sequences) + kConsumers - 1) / kConsumers);
   }
 
   /// The last of all blocks to find nothing left sets the word back. Whole warp.
   __device__ Task take() const {
-    const int count = Tasks::count(problem_);
-    int index = 0;
-    if (lane_id() == 0) {
-      index = static_cast<int>(atomicInc(next_, static_cast<unsigned>(count) + gridDim.x - 1));
+    const int count = Tasks::count(problem_, sequences_);
+    while (true) {
+      int index = 0;
+      if (lane_id() == 0) {
+        index = static_cast<int>(atomicInc(next_, static_cast<unsigned>(count) + gridDim.x - 1));
+      }
+      index = __shfl_sync(kAllLanes, index, 0);
+      if (index >= count) {
+        Task none{};
+        none.b = -1;
+        return none;
+      }
+      const Task task = find_task(index);
+      if (task.last > 0) return task;  // else the sequence has no such tiles
     }
-    index = __shfl_sync(kAllLanes, index, 0);
-    Task task{};
-    task.b = -1;
-    if (index >= count) return task;
+  }
+
+ private:
+  /// Key-value heads of all sequences, and items of each.
+  __host__ __device__ static int lists(const AttentionProblem& p) { return p.batch * p.kv_heads; }
+  __host__ __device__ static int items(const AttentionProblem& p, const Sequences& sequences) {
+    return sequences.tiles(p) * p.group();
+  }
+
+  __device__ Task find_task(int index) const {
     const int list = index % lists(problem_), first = index / lists(problem_) * kConsumers;
+    Task task{};
     task.b = list / problem_.kv_heads;
     task.kv_head = list % problem_.kv_heads;
     task.first = problem_.tiles();
+    const Sequence sequence = sequences_.of(problem_, task.b);
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c) {
-      if (first + c >= items(problem_)) continue;
-      task.items[c] = find_item(problem_, task.b, task.kv_head, first + c, faults_);
+      if (first + c >= items(problem_, sequences_)) continue;
+      task.items[c] = find_item(sequence, task.kv_head, first + c);
+      if (task.items[c].last == 0) continue;
       task.first = min(task.first, task.items[c].first);
       task.last = max(task.last, task.items[c].last);
     }
     return task;
   }
 
- private:
-  /// Key-value heads of all sequences, and items of each.
-  __host__ __device__ static int lists(const AttentionProblem& p) { return p.batch * p.kv_heads; }
-  __host__ __device__ static int items(const AttentionProblem& p) { return p.tiles() * p.group(); }
+  /// Item `index` of a key-value head, later queries first; none where there are no such queries.
+  __device__ Item find_item(const Sequence& sequence, int kv_head, int index) const {
+    const int tile = sequences_.tiles(problem_) - 1 - index / problem_.group();
+    Item item{};
+    item.head = kv_head * problem_.group() + index % problem_.group();
+    item.query = sequence.first() + tile * kTileRows;
+    if (item.query >= sequence.length()) return item;
+    const int end = min(item.query + kTileRows, sequence.length());
+    item.last = (end - 1) / kTileRows + 1;
+    if constexpr (Sequences::kIsCached) return item;
+    int least = item.query, most = 0;
+    for (int i = item.query + lane_id(); i < end; i += kWarpSize) {
+      Sequences::check(sequence, i, faults_);
+      const int start = sequence.start(i);
+      least = min(least, start);
+      most = max(most, start);
+    }
+    item.first = __reduce_min_sync(kAllLanes, least) / kTileRows;
+    item.clear = __reduce_max_sync(kAllLanes, most);
+    return item;
+  }
 
   const AttentionProblem& problem_;
+  const Sequences& sequences_;
   unsigned* next_;
   std::uint32_t* faults_;
 };
@@ -155,7 +225,7 @@ struct Shared {
 };
 
 /// Tensor maps of (column, position, sequence): boxes of 64 columns by 64 positions, of out by the
-/// 16 of a warp.
+/// 16 of a warp. Of a cache, queries are one matrix, and out is not stored by its map.
 struct Maps {
   CUtensorMap q, k, v, out;
 };
@@ -163,8 +233,10 @@ struct Maps {
 // --- the warpgroup that copies ------------------------------------------------------------------
 
 /// Runs in one warp, whose first lane copies.
-template <int kHeadDim>
-__device__ void copy_operands(const Maps& maps, const Tasks& tasks, Shared<kHeadDim>& shared) {
+template <int kHeadDim, class Sequences>
+__device__ void copy_operands(const Maps& maps, const AttentionProblem& problem,
+                              const Sequences& sequences, const Tasks<Sequences>& tasks,
+                              Shared<kHeadDim>& shared) {
   constexpr int kBytes = sizeof(HeadTile<kHeadDim>);
   Ring<kStages> ring;
   Ring<1> queries;
@@ -181,7 +253,8 @@ __device__ void copy_operands(const Maps& maps, const Tasks& tasks, Shared<kHead
       for (int c = 0; c < kConsumers; ++c) {
         const Item& item = task.items[c];
         if (item.last == 0) continue;
-        copy_tile(shared.q[c], &maps.q, &shared.q_full, item.head, item.query, task.b);
+        const QueryRows rows = Sequences::query_rows(sequences.of(problem, task.b), item.query);
+        copy_tile(shared.q[c], &maps.q, &shared.q_full, item.head, rows.row, rows.matrix);
       }
 #pragma unroll 1
       for (int tile = task.first; tile < task.last; ++tile, ring.advance()) {
@@ -204,16 +277,18 @@ __device__ void copy_operands(const Maps& maps, const Tasks& tasks, Shared<kHead
 
 // --- the warpgroups that multiply ---------------------------------------------------------------
 
-template <int kHeadDim>
+template <int kHeadDim, class Sequences>
 class Consumer {
  public:
-  __device__ Consumer(const AttentionProblem& problem, Shared<kHeadDim>& shared, int warpgroup)
+  __device__ Consumer(const AttentionProblem& problem, const Sequences& sequences,
+                      Shared<kHeadDim>& shared, int warpgroup)
       : problem_(problem),
+        sequences_(sequences),
         shared_(shared),
         warpgroup_(warpgroup),
         warp_row_(warp_id() * kChainGroup % kTileRows) {}
 
-  __device__ void run(const CUtensorMap& out, const ResultRows& lse) {
+  __device__ void run(const CUtensorMap& map, const ResultRows& out, const ResultRows& lse) {
     Ring<1> queries;
     while (true) {
       barrier_wait(&shared_.q_full, queries.parity);
@@ -231,10 +306,14 @@ class Consumer {
       }
       find_rows();
       multiply();
-      store(out, lse);
+      if constexpr (Sequences::kIsCached) {
+        store_rows(out);
+      } else {
+        store(map, lse);
+      }
       pass_over(last - item_.last);
     }
-    if (lane_id() == 0) store_wait_all();
+    if (!Sequences::kIsCached && lane_id() == 0) store_wait_all();
   }
 
  private:
@@ -256,11 +335,13 @@ class Consumer {
   // --- an item ---
 
   __device__ void find_rows() {
+    const auto sequence = sequences_.of(problem_, b_);
+    end_ = sequence.length();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = item_.query + warp_row_ + fragment_row() + 8 * r;
-      position_[r] = i < problem_.sequence ? i : -1;
-      start_[r] = i < problem_.sequence ? problem_.start(b_, i) : 0;
+      position_[r] = i < end_ ? i : -1;
+      start_[r] = i < end_ ? sequence.start(i) : 0;
       maximum_[r] = kMinusInfinity;
     }
 #pragma unroll
@@ -280,20 +361,20 @@ class Consumer {
       const int key = tile * kTileRows;
       const bool is_last = tile + 1 == item_.last;
       if (is_last) release(&shared_.q_empty);
-      weigh(scores, key, is_last || key < item_.clear);
+      weigh(scores, key, key + kTileRows > item_.query + 1 || key < item_.clear);
       wgmma_wait<0>();  // O of the tile before
       take_over(scores);
       if (is_last) break;
       // Not into `scores`: what that holds would have to be moved to the accumulators.
       Scores next;
       stage = issue_scores(next);
-      issue_values();
+      issue_values(key);
       wgmma_wait<1>();
       keep(next);
 #pragma unroll
       for (int i = 0; i < kTileRows / 2; ++i) scores[i] = next[i];
     }
-    issue_values();
+    issue_values((item_.last - 1) * kTileRows);
     wgmma_wait<0>();
     keep(out_);
     keep(sum_);
@@ -322,11 +403,12 @@ class Consumer {
     wgmma_commit();
     return stage;
   }
-  /// O += P V and l += P 1 of the tile in p_.
-  __device__ void issue_values() {
+  /// O += P V and l += P 1 of the tile in p_, of the keys from `key` on.
+  __device__ void issue_values(int key) {
     held_ = uniform(v_.stage);
     barrier_wait(&shared_.v_full[held_], v_.parity);
     v_.advance();
+    if (Sequences::kIsCached && key + kTileRows > end_) clear_rows(shared_.v[held_], end_ - key);
     const std::uint64_t values = operand_descriptor<true>(shared_.v[held_].blocks[0]);
     const std::uint64_t ones = operand_descriptor<false>(&shared_.ones);
     keep(out_);
@@ -339,6 +421,17 @@ class Consumer {
       wgmma_bf16<kSumColumns, false>(sum_, p_[i], ones, true);
     }
     wgmma_commit();
+  }
+  /// Zeros in the rows of a tile from `first` on, for the products of this warpgroup; others that
+  /// read the tile do the same.
+  __device__ void clear_rows(HeadTile<kHeadDim>& tile, int first) const {
+    constexpr int kPieces = kHeadDim / 8;
+    for (int i = first * kPieces + static_cast<int>(threadIdx.x) % kWarpgroup;
+         i < kTileRows * kPieces; i += kWarpgroup) {
+      *reinterpret_cast<uint4*>(tile.piece(i / kPieces, i % kPieces)) = {};
+    }
+    async_fence();
+    named_sync(1 + warpgroup_, kWarpgroup);
   }
   /// The products of the tile before are done: O and l *= alpha, and P becomes `weights`.
   __device__ void take_over(const Scores& weights) {
@@ -429,7 +522,8 @@ class Consumer {
         for (int i = 0; i < kTileRows / 2; ++i) s[i] = seen[i] ? s[i] : 0.0f;
       }
     } else {
-      const int last_group = (item_.query + warp_row_ - key) / kChainGroup;  // that the warp sees
+      // That the warp sees.
+      const int last_group = (item_.query + warp_row_ + kChainGroup - 1 - key) / kChainGroup;
 #pragma unroll
       for (int group = 0; group < kValueSteps; ++group)
         weigh_group(s, group, group <= last_group, seen);
@@ -487,10 +581,8 @@ class Consumer {
 
   // --- results ---
 
-  /// A warp writes its 16 rows: positions past the sequence are not stored.
-  __device__ void store(const CUtensorMap& map, const ResultRows& lse) {
-    if (lane_id() == 0) store_wait_read<0>();
-    __syncwarp();
+  /// out of the warp's 16 rows in shared memory.
+  __device__ void stage_out() {
     auto& tile = shared_.out[warpgroup_];
     const auto lane = static_cast<unsigned>(computed_here(lane_id()));
 #pragma unroll
@@ -504,13 +596,24 @@ class Consumer {
         auto* pair = reinterpret_cast<std::uint32_t*>(tile.piece(row, n)) + lane % 4;
         *pair = pack_bf16(out_[i] * inverse, out_[i + 1] * inverse);
       }
-      if (fragment_column() == 0 && position_[r] >= 0) {
-        lse.store(item_.head, problem_.token(b_, position_[r]), maximum_[r] + numerics::log2(sum));
-      }
+    }
+  }
+
+  /// A warp writes its 16 rows: positions past the sequence are not stored.
+  __device__ void store(const CUtensorMap& map, const ResultRows& lse) {
+    if (lane_id() == 0) store_wait_read<0>();
+    __syncwarp();
+    stage_out();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (fragment_column() != 0 || position_[r] < 0) continue;
+      lse.store(item_.head, problem_.token(b_, position_[r]),
+                maximum_[r] + numerics::log2(sum_[2 * r]));
     }
     async_fence();
     __syncwarp();
     if (lane_id() != 0) return;
+    auto& tile = shared_.out[warpgroup_];
 #pragma unroll
     for (int i = 0; i < HeadTile<kHeadDim>::kBlocks; ++i) {
       store_box(tile.blocks[i] + warp_row_ * kSwizzleColumns, &map,
@@ -518,13 +621,30 @@ class Consumer {
     }
     store_commit();
   }
+  /// The same without a tensor map.
+  __device__ void store_rows(const ResultRows& out) {
+    constexpr int kPieces = kHeadDim / 8;
+    __syncwarp();
+    stage_out();
+    __syncwarp();
+    const auto sequence = sequences_.of(problem_, b_);
+    for (int i = lane_id(); i < kChainGroup * kPieces; i += kWarpSize) {
+      const int row = warp_row_ + i / kPieces, piece = i % kPieces;
+      if (item_.query + row >= end_) break;
+      auto* to = static_cast<std::uint16_t*>(out.data) +
+                 sequence.query_row(item_.query + row) * out.stride + item_.head * kHeadDim;
+      reinterpret_cast<uint4*>(to)[piece] =
+          *reinterpret_cast<const uint4*>(shared_.out[warpgroup_].piece(row, piece));
+    }
+  }
 
   const AttentionProblem& problem_;
+  const Sequences& sequences_;
   Shared<kHeadDim>& shared_;
   int warpgroup_, warp_row_;
   Ring<kStages> k_, v_;  ///< next stages to read
   int held_;             ///< stage of V that products read; -1: none
-  int b_;
+  int b_, end_;          ///< sequence, and where its positions end
   Item item_;
   int position_[2], start_[2];  ///< of the thread's rows; position -1 past the sequence
   float maximum_[2], alpha_[2];
@@ -534,10 +654,12 @@ class Consumer {
   float sum_[kSumColumns / 2];  ///< element i is of row i / 2
 };
 
-template <int kHeadDim>
+template <int kHeadDim, class Sequences>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_forward_wgmma_kernel(const __grid_constant__ Maps maps,
                                    const __grid_constant__ AttentionProblem problem,
+                                   const __grid_constant__ Sequences sequences,
+                                   const __grid_constant__ ResultRows out,
                                    const __grid_constant__ ResultRows lse, unsigned* next,
                                    std::uint32_t* faults) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -562,55 +684,93 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == kConsumers) {
     lower_registers<kCopyRegisters>();
     if (threadIdx.x % kWarpgroup < kWarpSize) {
-      copy_operands<kHeadDim>(maps, Tasks(problem, next, faults), shared);
+      copy_operands<kHeadDim>(maps, problem, sequences,
+                              Tasks<Sequences>(problem, sequences, next, faults), shared);
     }
   } else {
     raise_registers<kRegisters>();
-    Consumer<kHeadDim>(problem, shared, warpgroup).run(maps.out, lse);
+    Consumer<kHeadDim, Sequences>(problem, sequences, shared, warpgroup).run(maps.out, out, lse);
   }
 }
 
 // --- host ---------------------------------------------------------------------------------------
 
-CUtensorMap head_map(const TensorView& view, const AttentionShape& shape, int box_rows) {
+/// `matrices` of `rows` rows each.
+CUtensorMap head_map(const TensorView& view, std::int64_t rows, std::int64_t matrices,
+                     int box_rows) {
   return tensor_map(view.data, 2,
                     {{view.cols, 1, kSwizzleColumns},
-                     {shape.sequence, view.row_stride, box_rows},
-                     {shape.batch, shape.sequence * view.row_stride, 1}},
+                     {rows, view.row_stride, box_rows},
+                     {matrices, rows * view.row_stride, 1}},
                     CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-template <int kHeadDim>
-void launch(Context& context, const ops::AttentionForward& op, const AttentionProblem& problem) {
+template <int kHeadDim, class Sequences>
+void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
+            const Sequences& sequences, const TensorView& out, const TensorView& lse) {
   constexpr int kMemory = static_cast<int>(sizeof(Shared<kHeadDim>));
   static_assert(kMemory <= 227 * 1024);
-  const auto kernel = attention_forward_wgmma_kernel<kHeadDim>;
+  const auto kernel = attention_forward_wgmma_kernel<kHeadDim, Sequences>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMemory),
         "attention_forward_wgmma");
-  const Maps maps{head_map(op.q, op.shape, kTileRows), head_map(op.k, op.shape, kTileRows),
-                  head_map(op.v, op.shape, kTileRows), head_map(op.out, op.shape, kChainGroup)};
-  const int blocks = std::min(context.multiprocessors(), Tasks::count(problem));
+  const int blocks =
+      std::min(context.multiprocessors(), Tasks<Sequences>::count(problem, sequences));
   kernel<<<static_cast<unsigned>(blocks), kThreads, kMemory, context.stream()>>>(
-      maps, problem, result_rows(op.lse), context.signals(), context.faults());
+      maps, problem, sequences, result_rows(out), result_rows(lse), context.signals(),
+      context.faults());
   check_launch("attention_forward_wgmma");
+}
+
+/// For the head dimensions that fits_wgmma accepts.
+template <class Sequences>
+void launch(Context& context, const Maps& maps, const AttentionProblem& problem,
+            const Sequences& sequences, const TensorView& out, const TensorView& lse) {
+  const auto run = problem.head_dim == 64 ? launch<64, Sequences> : launch<128, Sequences>;
+  run(context, maps, problem, sequences, out, lse);
+}
+
+bool fits_wgmma(const AttentionProblem& problem, std::initializer_list<TensorView> tensors) {
+  const auto is_bulk = [](const TensorView& view) {
+    return view.dtype == DType::bf16 && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
+           view.row_stride % 8 == 0;
+  };
+  return (problem.head_dim == 64 || problem.head_dim == 128) && problem.kv_tile == kTileRows &&
+         std::all_of(tensors.begin(), tensors.end(), is_bulk);
 }
 
 }  // namespace
 
 bool fits_wgmma(const ops::AttentionForward& op, const AttentionProblem& problem) {
-  const auto bulk = [](const TensorView& view) {
-    return view.dtype == DType::bf16 && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-           view.row_stride % 8 == 0;
-  };
-  const bool dimension = op.shape.head_dim == 64 || op.shape.head_dim == 128;
-  return dimension && problem.kv_tile == kTileRows && bulk(op.q) && bulk(op.k) && bulk(op.v) &&
-         bulk(op.out);
+  return fits_wgmma(problem, {op.q, op.k, op.v, op.out});
 }
 
 void attention_forward_wgmma(Context& context, const ops::AttentionForward& op,
                              const AttentionProblem& problem) {
-  const auto run = op.shape.head_dim == 64 ? launch<64> : launch<128>;
-  run(context, op, problem);
+  const auto map = [&](const TensorView& view, int box_rows) {
+    return head_map(view, op.shape.sequence, op.shape.batch, box_rows);
+  };
+  launch(context,
+         Maps{map(op.q, kTileRows), map(op.k, kTileRows), map(op.v, kTileRows),
+              map(op.out, kChainGroup)},
+         problem, PackedSequences{}, op.out, op.lse);
+}
+
+bool fits_wgmma(const TensorView& q, const TensorView& k_cache, const TensorView& v_cache,
+                const TensorView& out, const AttentionProblem& problem) {
+  return fits_wgmma(problem, {q, k_cache, v_cache, out});
+}
+
+void attention_cached_wgmma(Context& context, const TensorView& q, const TensorView& k_cache,
+                            const TensorView& v_cache, const TensorView& out,
+                            const AttentionProblem& problem, const NewTokens& tokens) {
+  const auto of_tokens = [&](const TensorView& view) {
+    return head_map(view, view.rows, 1, kTileRows);
+  };
+  const auto of_cache = [&](const TensorView& view) {
+    return head_map(view, problem.sequence, problem.batch, kTileRows);
+  };
+  launch(context, Maps{of_tokens(q), of_cache(k_cache), of_cache(v_cache), of_tokens(out)}, problem,
+         CachedSequences{tokens}, out, TensorView{});
 }
 
 }  // namespace fp8lab::cuda

@@ -71,22 +71,57 @@ class Bench {
                                           dqkv_.heads(shape_, 0, heads),
                                           dqkv_.heads(shape_, heads, kv_heads),
                                           dqkv_.heads(shape_, heads + kv_heads, kv_heads)};
-    return {measure("forward", forward, 2, repeats), measure("backward", backward, 5, repeats)};
+    const double pairs = shape_.visible_pairs();
+    std::vector<DeviceAttentionRow> rows = {measure("forward", forward, 2 * pairs, repeats),
+                                            measure("backward", backward, 5 * pairs, repeats)};
+    for (const std::int64_t tokens : {shape_.sequence, std::int64_t{256}, std::int64_t{1}}) {
+      rows.push_back(measure_cached(forward, tokens, repeats));
+    }
+    return rows;
   }
 
  private:
   std::int64_t tokens() const { return shape_.batch * shape_.sequence; }
 
-  /// `products` of all visible pairs are the work of the pass.
+  /// The last `count` tokens of each sequence against a cache of the others.
+  DeviceAttentionRow measure_cached(const ops::AttentionForward& forward, std::int64_t count,
+                                    int repeats) {
+    const std::int64_t batch = shape_.batch, held = shape_.sequence - count;
+    std::vector<std::int32_t> counts;
+    for (std::int64_t b = 0; b <= batch; ++b)
+      counts.push_back(static_cast<std::int32_t>(b * count));
+    counts.resize(static_cast<std::size_t>(2 * batch + 1), static_cast<std::int32_t>(held));
+    const Bytes memory(counts.size() * sizeof counts[0]);
+    cuda::check(cudaMemcpy(memory.data(), counts.data(), memory.size(), cudaMemcpyHostToDevice),
+                "cudaMemcpy");
+    const TensorView all{memory.data(), DType::i32, 1, 2 * batch + 1, 2 * batch + 1};
+    const auto rows = [&](const TensorView& view) { return view.row_range(0, batch * count); };
+    const Matrix keys(device_, tokens(), forward.k.cols), values(device_, tokens(), forward.v.cols);
+    const ops::AttentionCached op{shape_,
+                                  rows(forward.q),
+                                  rows(forward.k),
+                                  rows(forward.v),
+                                  all.columns(0, batch + 1),
+                                  all.columns(batch + 1, batch),
+                                  keys.view(),
+                                  values.view(),
+                                  rows(forward.out)};
+    const double pairs = static_cast<double>(batch * count) *
+                         (static_cast<double>(held) + 0.5 * static_cast<double>(count + 1));
+    return measure("cached, " + std::to_string(count) + " new", op, 2 * pairs, repeats);
+  }
+
+  /// `pairs` of queries and keys, for each head, are the work of the pass.
   template <class Operation>
-  DeviceAttentionRow measure(const char* pass, const Operation& op, int products, int repeats) {
+  DeviceAttentionRow measure(const std::string& pass, const Operation& op, double pairs,
+                             int repeats) {
     std::vector<double> seconds;
     for (int i = -kBenchWarmUps; i < repeats; ++i) {
       const double time = device_.seconds_of([&] { cuda::run(device_.context(), op); });
       if (i >= 0) seconds.push_back(time);
     }
     const double middle = median(seconds);
-    return {shape_, pass, middle, 2e-12 * products * op.work() / middle};
+    return {shape_, pass, middle, 2e-12 * shape_.work(pairs) / middle};
   }
 
   DeviceBench& device_;

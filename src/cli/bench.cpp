@@ -197,11 +197,11 @@ nlohmann::ordered_json bench_attention(const Values& values) {
   const DeviceAttentionBench bench = bench_device_attention(values["repeats"].as<int>());
   nlohmann::ordered_json json = {{"device", bench.device}};
   fmt::print("attention on {}: bf16, causal, queries of one document a sequence\n", bench.device);
-  fmt::print("  {:<12} {:>7} {:>4} {:<9} {:>9} {:>8}\n", "sequences", "heads", "D", "pass", "ms",
+  fmt::print("  {:<12} {:>7} {:>4} {:<17} {:>9} {:>8}\n", "sequences", "heads", "D", "pass", "ms",
              "TFLOP/s");
   for (const DeviceAttentionRow& row : bench.rows) {
     const AttentionShape& shape = row.shape;
-    fmt::print("  {:<12} {:>7} {:>4} {:<9} {:>9.4f} {:>8.1f}\n",
+    fmt::print("  {:<12} {:>7} {:>4} {:<17} {:>9.4f} {:>8.1f}\n",
                fmt::format("{} x {}", shape.batch, shape.sequence),
                fmt::format("{}/{}", shape.heads, shape.kv_heads), shape.head_dim, row.pass,
                1e3 * row.seconds, row.tflops);
