@@ -3,7 +3,10 @@
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -251,16 +254,21 @@ void draw_cases<ops::MeasureBoth>(CaseDraw& draw) {
 }
 
 template <>
-void draw_cases<ops::HashTensor>(CaseDraw& draw) {
+void draw_cases<ops::HashTensors>(CaseDraw& draw) {
+  const auto hash_all = [&](const std::string& what, std::vector<HostTensor> tensors) {
+    const std::uint64_t first = draw.word();
+    tensors.push_back(flat(draw.output(DType::u8, 1, sizeof(std::uint64_t))));
+    draw.add("hash_tensors", what, std::move(tensors), [first](Backend& b, const Views& t) {
+      const auto hashed = std::span(t).first(t.size() - 1);
+      b.run(ops::HashTensors{hashed, numerics::HashedPart::weights, first, t.back()});
+    });
+  };
   const auto hash = [&](HostTensor tensor) {
     const MatrixShape s{tensor.rows, tensor.cols};
-    const DType dtype = tensor.dtype;
-    const std::uint64_t first = draw.word();
-    draw.add("hash_tensor", dtype, s,
-             {std::move(tensor), flat(draw.output(DType::u8, 1, sizeof(std::uint64_t)))},
-             [first](Backend& b, const Views& t) {
-               b.run(ops::HashTensor{t[0], numerics::HashedPart::weights, first, t[1]});
-             });
+    const std::string what = std::string(name_of(tensor.dtype)) + " " + describe(s);
+    std::vector<HostTensor> tensors;
+    tensors.push_back(std::move(tensor));
+    hash_all(what, std::move(tensors));
   };
   for (const DType dtype : kActivationTypes) {
     const MatrixShape s = draw.shape(), whole = whole_groups(draw);
@@ -269,6 +277,15 @@ void draw_cases<ops::HashTensor>(CaseDraw& draw) {
   }
   const MatrixShape s = draw.shape();
   hash(draw.bytes(s.rows, s.cols));
+  // More than one launch takes, with and without gaps, whole words or not.
+  std::vector<HostTensor> many;
+  const std::int64_t count = draw.integer(2, 300);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t rows = draw.integer(1, 4), cols = 4 * draw.integer(1, 40) + draw.integer(0, 1);
+    HostTensor tensor = draw.values(draw.activation_type(), rows, cols, false);
+    many.push_back(draw.one_in(2) ? flat(std::move(tensor)) : std::move(tensor));
+  }
+  hash_all(fmt::format("{} tensors", count), std::move(many));
 }
 
 }  // namespace fp8lab

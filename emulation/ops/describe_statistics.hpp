@@ -13,14 +13,14 @@
 
 namespace fp8lab {
 
-/// FP64 sums over a band of rows or over the tensor, x the source and y its dequantized value.
+/// FP64 sums over a band of rows or over the tensor, x the source, y its dequantized value, e the
+/// error y - x. There is no sum of x y, which follows from those of squares.
 struct StatisticsTotals {
-  double xx, xxxx, xy, yy, ee, e, x;
+  double xx, xxxx, yy, ee, e, x;
 
   StatisticsTotals& operator+=(const StatisticsTotals& other) {
     xx += other.xx;
     xxxx += other.xxxx;
-    xy += other.xy;
     yy += other.yy;
     ee += other.ee;
     e += other.e;
@@ -68,7 +68,8 @@ FP8LAB_HD inline void describe_errors(const StatisticsTotals& sums, double finit
   result.crest_factor = ratio(result.amax, result.rms);
   result.sqnr_db = sqnr_decibels(sums.xx, sums.ee);
   const double norms = std::sqrt(sums.xx) * std::sqrt(sums.yy);
-  result.cosine = sums.xx == 0.0 && sums.yy == 0.0 ? 1.0 : ratio(sums.xy, norms);
+  const double product = ((sums.xx + sums.yy) - sums.ee) * 0.5;
+  result.cosine = sums.xx == 0.0 && sums.yy == 0.0 ? 1.0 : ratio(product, norms);
 }
 
 FP8LAB_HD inline void describe_channels(const ChannelRanks& channels, OperandStatistics& result) {

@@ -21,7 +21,7 @@
 #include "emulation/ops/estimator_factor.hpp"
 #include "emulation/ops/gelu.hpp"
 #include "emulation/ops/gemm.hpp"
-#include "emulation/ops/hash_tensor.hpp"
+#include "emulation/ops/hash_tensors.hpp"
 #include "emulation/ops/layernorm.hpp"
 #include "emulation/ops/operand_statistics.hpp"
 #include "emulation/ops/produce.hpp"
@@ -74,7 +74,7 @@
   X(AdvanceMoments)                  \
   X(UpdateWeights)                   \
   X(RowCosines)                      \
-  X(HashTensor)
+  X(HashTensors)
 
 /// Calls X(Name) for every operation that is composed of those above, its for_each_part(). A
 /// backend may do it in one pass over the data, with the bits of the composition.

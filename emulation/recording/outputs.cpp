@@ -96,7 +96,7 @@ Outputs outputs_of(const ops::AdvanceMoments& op) {
 Outputs outputs_of(const ops::UpdateWeights& op) {
   return present({{"master", op.master}, {"working", op.working}});
 }
-Outputs outputs_of(const ops::HashTensor& op) { return {{"sum", op.sum}}; }
+Outputs outputs_of(const ops::HashTensors& op) { return {{"sum", op.sum}}; }
 
 Outputs outputs_of(const ops::AddRmsNormForward& op) { return outputs_of_parts(op); }
 Outputs outputs_of(const ops::AddLayerNormForward& op) { return outputs_of_parts(op); }

@@ -76,12 +76,14 @@ std::uint64_t operand_hash(const QuantizedOperand& operand) {
          (operand.scales.empty() ? 0 : hash_scales(operand.scales));
 }
 
-void hash_tensor(const ops::HashTensor& op) {
+void hash_tensors(const ops::HashTensors& op) {
   op.check();
   auto* const bytes = static_cast<std::byte*>(op.sum.data);
   std::uint64_t sum = 0;
   std::memcpy(&sum, bytes, sizeof sum);
-  sum += tensor_hash(op.part, op.tensor, op.first);
+  op.for_each([&](const TensorView& tensor, std::uint64_t first) {
+    sum += tensor_hash(op.part, tensor, first);
+  });
   std::memcpy(bytes, &sum, sizeof sum);
 }
 

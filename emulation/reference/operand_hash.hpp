@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "emulation/ops/hash_tensor.hpp"
+#include "emulation/ops/hash_tensors.hpp"
 #include "emulation/ops/operand.hpp"
 
 namespace fp8lab::reference {
@@ -11,10 +11,10 @@ namespace fp8lab::reference {
 /// The hash of codes and scales that numerics::hash_term defines. The operand has been checked.
 std::uint64_t operand_hash(const QuantizedOperand& operand);
 
-/// The sum that ops::HashTensor adds.
+/// The sum that ops::HashTensors adds for one tensor.
 std::uint64_t tensor_hash(numerics::HashedPart part, const TensorView& tensor, std::uint64_t first);
 
 /// What the operation says.
-void hash_tensor(const ops::HashTensor& op);
+void hash_tensors(const ops::HashTensors& op);
 
 }  // namespace fp8lab::reference

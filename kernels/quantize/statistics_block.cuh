@@ -12,7 +12,7 @@ namespace fp8lab::cuda {
 inline constexpr int kMostOperands = 2;
 
 /// Sums of a panel: those of the source, then those of each operand.
-inline constexpr int kSourceSums = 3, kErrorSums = 4;
+inline constexpr int kSourceSums = 3, kErrorSums = 3;
 inline constexpr int kPanelSums = kSourceSums + kMostOperands * kErrorSums;
 
 /// Rows that a thread takes at a time.
@@ -147,10 +147,10 @@ struct PanelMemory {
   /// Sum `which` of StatisticsTotals.
   __device__ double total(int which, int operand, bool is_source) const {
     const int errors = kSourceSums + operand * kErrorSums;
-    // xx, xxxx, xy, yy, ee, e, x.
-    int from = which < 2 ? which : which == 6 ? 2 : errors + which - 2;
-    if (is_source && which >= 2 && which <= 5) {
-      if (which >= 4) return 0.0;
+    // xx, xxxx, yy, ee, e, x.
+    int from = which < 2 ? which : which == 5 ? 2 : errors + which - 2;
+    if (is_source && which >= 2 && which <= 4) {
+      if (which >= 3) return 0.0;
       from = 0;
     }
     return (sums[0][from] + sums[1][from]) + (sums[2][from] + sums[3][from]);

@@ -62,7 +62,7 @@ class CarefulThread {
 
   /// Adds to what the block has found. All threads of a warp must call it.
   __device__ void give() {
-    double sums[] = {source_sums_.xx, source_sums_.xxxx, source_sums_.x, error_sums_.xy,
+    double sums[] = {source_sums_.xx, source_sums_.xxxx, source_sums_.x,
                      error_sums_.yy,  error_sums_.ee,    error_sums_.e};
     memory_.give_sums(sums);
     auto& found = memory_.operands[0];

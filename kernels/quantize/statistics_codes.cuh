@@ -82,10 +82,9 @@ class Codes {
 
   /// In the order of PanelMemory::sums.
   __device__ void list_sums(double* sums) const {
-    sums[0] = sums_.xy;
-    sums[1] = sums_.yy;
-    sums[2] = sums_.ee;
-    sums[3] = sums_.e;
+    sums[0] = sums_.yy;
+    sums[1] = sums_.ee;
+    sums[2] = sums_.e;
   }
   __device__ void give(Memory& memory, int operand) const {
     memory.give_count(underflow_, memory.operands[operand].underflow);

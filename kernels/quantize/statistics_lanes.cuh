@@ -211,13 +211,12 @@ struct SourceSums {
 
 /// Those of an operand.
 struct ErrorSums {
-  double xy = 0.0, yy = 0.0, ee = 0.0, e = 0.0;
+  double yy = 0.0, ee = 0.0, e = 0.0;
 
   __device__ void add(double x, double y) {
     const double error = y - x;
-    xy = __fma_rn(x, y, xy);
     yy = __fma_rn(y, y, yy);
-    ee += error * error;
+    ee = __fma_rn(error, error, ee);
     e += error;
   }
 };

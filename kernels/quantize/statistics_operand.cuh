@@ -22,7 +22,7 @@ struct Tally {
   std::uint32_t finished;                       ///< blocks of the last kernel
 };
 
-inline constexpr int kStatisticsSums = 7;
+inline constexpr int kStatisticsSums = 6;
 static_assert(sizeof(StatisticsTotals) == kStatisticsSums * sizeof(double));
 inline constexpr int kPanelWarps = StatisticsOrder::kPanelRows / StatisticsOrder::kLaneRows;
 inline constexpr int kPanelThreads = kPanelWarps * kWarpSize;

@@ -8,7 +8,7 @@
 //     source        converts x to FP64; adds x^2, x^4, |x|; counts exponents, raises the amax of
 //                   columns
 //     each operand  (statistics_codes.cuh) adds the codes to the hash, decodes y and converts it;
-//                   adds xy, y^2, (y - x)^2, y - x
+//                   adds y^2, (y - x)^2, y - x
 //     if there is a zero, or, in tiles of one row, a magnitude that may be above what the tile
 //     holds: counts those; what is above in other tiles is counted where they end
 //

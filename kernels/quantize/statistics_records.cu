@@ -41,7 +41,7 @@ struct ScaleScans {
   ScaleScan of[kMostOperands];
 };
 
-constexpr int kScanThreads = 1024;
+constexpr int kScanThreads = 256;
 constexpr int kFinishThreads = kRankThreads;
 constexpr int kFinishBlocks = 3;  ///< of an operand
 constexpr int kBandsAtOnce = 128;
@@ -123,38 +123,59 @@ struct SeenScales {
   }
 };
 
+/// Scales of a row that a thread takes at once. Lanes go on along the rows where the operand is the
+/// transpose: flags of tiles lie in the order of the source, so that lanes read neighbours.
+constexpr int kScanned = 8;
+
+__device__ void scan_group(const ScaleScan& job, std::int64_t row, std::int64_t first,
+                           SeenScales& seen) {
+  const int count = static_cast<int>(min(job.cols - first, std::int64_t{kScanned}));
+  const float* scales = job.scales + row * job.stride + first;
+  const std::uint8_t* nonzero =
+      job.nonzero + (job.transpose ? first * job.grid.wide + row : row * job.grid.wide + first);
+  const std::int64_t step = job.transpose ? job.grid.wide : 1;
+  float values[kScanned];
+  bool nonzeros[kScanned];
+#pragma unroll
+  for (int i = 0; i < kScanned; ++i) {
+    values[i] = i < count ? scales[i] : 0.0f;
+    nonzeros[i] = i < count && first + i < job.tiles && nonzero[i * step] != 0;
+  }
+  const auto word = static_cast<std::uint64_t>(row * job.cols + first);
+#pragma unroll
+  for (int i = 0; i < kScanned; ++i) {
+    if (i >= count) break;
+    seen.hash += numerics::hash_term(numerics::HashedPart::scales, word + i, float_bits(values[i]));
+    if (first + i < job.tiles) seen.add(values[i], nonzeros[i]);
+  }
+}
+
 /// Blocks (any number, operands). Without scales the tensor is one tile of scale 1.
 __global__ void __launch_bounds__(kScanThreads)
     scan_kernel(const __grid_constant__ ScaleScans jobs) {
   constexpr int kWarps = kScanThreads / kWarpSize;
-  static_assert(kWarps == kWarpSize);
   __shared__ SeenScales of_warps[kWarps];
   const ScaleScan& job = jobs.of[blockIdx.y];
   SeenScales seen{};
-  const std::int64_t count = job.scales == nullptr ? 1 : job.rows * job.cols;
+  const std::int64_t groups_across = (job.cols + kScanned - 1) / kScanned;
+  const std::int64_t groups = job.scales == nullptr ? 0 : job.rows * groups_across;
+  const std::int64_t inner = job.transpose ? job.rows : groups_across;
   const std::int64_t step = std::int64_t{gridDim.x} * kScanThreads;
-  const bool small = count <= 0xFFFFFFFFu;  // whose divisions are short
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kScanThreads + threadIdx.x; i < count;
-       i += step) {
-    if (job.scales == nullptr) {
-      seen.add(1.0f, job.nonzero[0] != 0);
-      continue;
-    }
-    const std::int64_t row =
-        small ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(job.cols) : i / job.cols;
-    const std::int64_t col = i - row * job.cols;
-    const float scale = job.scales[row * job.stride + col];
-    seen.hash += numerics::hash_term(numerics::HashedPart::scales, static_cast<std::uint64_t>(i),
-                                     float_bits(scale));
-    if (col >= job.tiles) continue;
-    const std::int64_t tile = job.transpose ? col * job.grid.wide + row : row * job.grid.wide + col;
-    seen.add(scale, job.nonzero[tile] != 0);
+  const bool small = groups <= 0xFFFFFFFFu;  // whose divisions are short
+  const std::int64_t thread = std::int64_t{blockIdx.x} * kScanThreads + threadIdx.x;
+  if (job.scales == nullptr && thread == 0) seen.add(1.0f, job.nonzero[0] != 0);
+  for (std::int64_t i = thread; i < groups; i += step) {
+    const std::int64_t outer =
+        small ? static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(inner) : i / inner;
+    const std::int64_t within = i - outer * inner;
+    scan_group(job, job.transpose ? within : outer, kScanned * (job.transpose ? outer : within),
+               seen);
   }
   seen = seen.of_warp();
   if (lane_id() == 0) of_warps[warp_id()] = seen;
   __syncthreads();
   if (warp_id() != 0) return;
-  seen = of_warps[lane_id()].of_warp();
+  seen = (lane_id() < kWarps ? of_warps[lane_id()] : SeenScales{}).of_warp();
   if (lane_id() == 0) seen.give(*job.tally);
 }
 
@@ -235,10 +256,11 @@ void scan_scales(Context& context, const ScaleScan* scans, int count) {
   std::int64_t most = 1;
   for (int i = 0; i < count; ++i) {
     jobs.of[i] = scans[i];
-    if (scans[i].scales != nullptr) most = std::max(most, scans[i].rows * scans[i].cols);
+    if (scans[i].scales == nullptr) continue;
+    most = std::max(most, scans[i].rows * ((scans[i].cols + kScanned - 1) / kScanned));
   }
   const std::int64_t blocks = std::clamp<std::int64_t>((most + kScanThreads - 1) / kScanThreads, 1,
-                                                       std::int64_t{context.multiprocessors()} * 2);
+                                                       std::int64_t{context.multiprocessors()} * 8);
   scan_kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(count)), kScanThreads, 0,
                 context.stream()>>>(jobs);
   check_launch("operand_statistics: scales");

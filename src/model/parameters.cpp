@@ -309,12 +309,9 @@ void Parameters::initialize(std::uint64_t seed) {
 
 const TensorView& Parameters::enqueue_hash() const {
   backend_.fill_zero(hash_);
-  std::uint64_t first = 0;
-  for (const Parameter& parameter : parameters_) {
-    const ops::HashTensor op{parameter.master(), numerics::HashedPart::weights, first, hash_};
-    backend_.run(op);
-    first += op.words();
-  }
+  std::vector<TensorView> masters;
+  for (const Parameter& parameter : parameters_) masters.push_back(parameter.master());
+  backend_.run(ops::HashTensors{masters, numerics::HashedPart::weights, 0, hash_});
   return hash_;
 }
 

@@ -64,7 +64,6 @@ const void* subject_of(const AnyOperation& op) {
           [](const ops::LoadState* l) -> const void* { return l->state.codes.data; },
           [](const ops::AdvanceMoments* a) -> const void* { return a->gradient.data; },
           [](const ops::UpdateWeights* u) -> const void* { return u->master.data; },
-          [](const ops::HashTensor* h) -> const void* { return h->tensor.data; },
           [](const ops::UpdateDelayedScale* u) -> const void* { return u->state.data; },
           [](const ops::MeasureOperand* m) -> const void* { return m->record.data; },
           [](const ops::MeasureBoth* m) -> const void* { return m->first_record.data; },
@@ -206,7 +205,8 @@ Place PlaceTracker::next(const AnyOperation& op) {
     place.layer = layer_of(op);
   }
   const bool belongs_to_none =
-      is_one_of<Upload, ops::CrossEntropy, ops::AccumulateSquareSum, ops::BeginUpdate>(op);
+      is_one_of<Upload, ops::CrossEntropy, ops::AccumulateSquareSum, ops::BeginUpdate,
+                ops::HashTensors>(op);
   if (!place.layer.empty()) {
     last_ = place.layer;
   } else if (const std::string block = block_of(last_); !belongs_to_none && !block.empty()) {

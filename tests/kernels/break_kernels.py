@@ -388,10 +388,10 @@ BREAKAGES = (
     Breakage(
         "word_pairs",
         "the hash of a tensor counts both words of a pair as the first",
-        "pointwise/hash_tensor.cu",
+        "pointwise/hash_tensors.cu",
         "numerics::hash_term(part, word + 1, pair.second)",
         "numerics::hash_term(part, word, pair.second)",
-        ("pointwise/hash_tensor.cu",),
+        ("pointwise/hash_tensors.cu",),
     ),
     Breakage(
         "missing_columns",

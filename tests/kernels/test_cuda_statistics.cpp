@@ -652,7 +652,7 @@ TEST_CASE("cuda statistics are there for whatever reads or writes a record") {
   const TensorView sum = backend.allocate(DType::u8, 1, sizeof(std::uint64_t));
   const auto hash_of = [&](const TensorView& record) {
     std::uint64_t hash = 0;
-    backend.run(ops::HashTensor{record, {}, 0, sum});
+    backend.run(ops::HashTensors{{&record, 1}, {}, 0, sum});
     backend.download(&hash, sum);
     return hash;
   };

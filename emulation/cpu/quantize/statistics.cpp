@@ -40,8 +40,7 @@ Sum combine(Sum* lanes, int count) {
 
 StatisticsTotals combine(StatisticsSums& sums) {
   const auto of = [](double* lanes) { return combine(lanes, StatisticsSums::kLanes); };
-  return {of(sums.xx), of(sums.xxxx), of(sums.xy), of(sums.yy),
-          of(sums.ee), of(sums.e),    of(sums.x)};
+  return {of(sums.xx), of(sums.xxxx), of(sums.yy), of(sums.ee), of(sums.e), of(sums.x)};
 }
 
 /// What one thread has seen; order does not matter.

@@ -129,9 +129,14 @@ void turn(const float* row, float* turned) {
   }
 }
 
+/// sum = RN(value^2 + sum).
+[[gnu::always_inline]] inline void add_square(const Doubles& value, Doubles& sum) {
+  for (int i = 0; i < kSummed; ++i) sum[i] = __builtin_fma(value[i], value[i], sum[i]);
+}
+
 /// Lanes `first` to `first` + kSummed - 1, of `count` elements each.
 void add_lanes(const Turned& turned, int first, std::int64_t count, StatisticsSums* sums) {
-  Doubles xx{}, xxxx{}, xy{}, yy{}, ee{}, e{}, magnitudes{};
+  Doubles xx{}, xxxx{}, yy{}, ee{}, e{}, magnitudes{};
   for (std::int64_t i = 0; i < count; ++i) {
     Floats x_values, y_values;
     load(turned.x + i * kLanes + first, x_values);
@@ -142,15 +147,13 @@ void add_lanes(const Turned& turned, int first, std::int64_t count, StatisticsSu
     const Doubles error = y - x;
     xx += square;
     xxxx += square * square;
-    xy += x * y;
     yy += y * y;
-    ee += error * error;
+    add_square(error, ee);
     e += error;
     magnitudes += (Doubles)((WideWords)x & std::int64_t{0x7FFFFFFFFFFFFFFF});
   }
   store(xx, sums->xx + first);
   store(xxxx, sums->xxxx + first);
-  store(xy, sums->xy + first);
   store(yy, sums->yy + first);
   store(ee, sums->ee + first);
   store(e, sums->e + first);

@@ -23,7 +23,6 @@ struct StatisticsSums {
   static constexpr int kLanes = StatisticsBlock::kLanes;
   alignas(64) double xx[kLanes];    ///< x^2
   alignas(64) double xxxx[kLanes];  ///< (x^2)^2
-  alignas(64) double xy[kLanes];
   alignas(64) double yy[kLanes];
   alignas(64) double ee[kLanes];  ///< (y - x)^2
   alignas(64) double e[kLanes];   ///< y - x

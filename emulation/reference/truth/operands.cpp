@@ -57,6 +57,6 @@ void run(const ops::Gemm& op) {
 
 void run(const ops::MeasureOperand&) { throw Error(kNoStatistics); }
 
-void run(const ops::HashTensor& op) { reference::hash_tensor(op); }
+void run(const ops::HashTensors& op) { reference::hash_tensors(op); }
 
 }  // namespace fp8lab::truth

@@ -35,17 +35,26 @@ TEST_CASE(
     }
   }
   std::uint64_t sum = 5;
-  const ops::HashTensor op{
-      tensor, numerics::HashedPart::weights, 1000, {&sum, DType::u8, 1, sizeof sum, sizeof sum}};
-  CHECK(op.words() == 6);
+  const TensorView total{&sum, DType::u8, 1, sizeof sum, sizeof sum};
+  const ops::HashTensors op{{&tensor, 1}, numerics::HashedPart::weights, 1000, total};
+  CHECK(ops::HashTensors::words(tensor) == 6);
   cpu::run(op);
   CHECK(sum == expected);
   memory[kCols] = 0;  // beside the first row
   sum = 5;
   cpu::run(op);
   CHECK(sum == expected);
-  CHECK_THROWS_AS(cpu::run(ops::HashTensor{tensor, numerics::HashedPart::weights, 0, tensor}),
-                  Error);
+  CHECK_THROWS_AS(
+      cpu::run(ops::HashTensors{{&tensor, 1}, numerics::HashedPart::weights, 0, tensor}), Error);
+
+  // Words are counted on through several tensors.
+  const std::uint64_t alone = expected - 5;
+  for (const int rows : {1, 2}) {
+    const TensorView parts[] = {tensor.row_range(0, rows), tensor.row_range(rows, 3 - rows)};
+    sum = 0;
+    cpu::run(ops::HashTensors{parts, numerics::HashedPart::weights, 1000, total});
+    CHECK(sum == alone);
+  }
 }
 
 TEST_CASE("embedding copies rows and adds gradients in token order") {

@@ -65,7 +65,7 @@ class FaultyBackend final : public PassThrough {
 
   void turn(const AnyOperation& op) {
     // These come where somebody looks; no fault is planted in them.
-    if (std::holds_alternative<const ops::HashTensor*>(op) ||
+    if (std::holds_alternative<const ops::HashTensors*>(op) ||
         std::holds_alternative<const ops::MeasureOperand*>(op) ||
         std::holds_alternative<const ops::MeasureBoth*>(op)) {
       return;

@@ -118,7 +118,7 @@ class FaultDraw {
 
  private:
   static bool is_measurement(const TracedOutput& output) {
-    return output.kind == "hash_tensor" || output.kind.starts_with("measure_");
+    return output.kind == "hash_tensors" || output.kind.starts_with("measure_");
   }
   std::int64_t number(std::int64_t below) {
     return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(below));

@@ -51,9 +51,10 @@ double sum_of_halves(const double* lanes, std::size_t count) {
   return sum_of_halves(lanes, count / 2) + sum_of_halves(lanes + count / 2, count / 2);
 }
 
-/// The sum over (r, c) in the order that ops::MeasureOperand states, lane by lane.
-template <class Term>
-double sum_in_order(std::int64_t rows, std::int64_t cols, const Term& term) {
+/// The sum over (r, c) in the order that ops::MeasureOperand states, lane by lane; add(sum, r, c)
+/// is the sum with one more.
+template <class Add>
+double sum_in_order(std::int64_t rows, std::int64_t cols, const Add& add) {
   double all = 0.0;
   for (std::int64_t row = 0; row < rows; row += 128) {
     double band = 0.0;
@@ -62,7 +63,7 @@ double sum_in_order(std::int64_t rows, std::int64_t cols, const Term& term) {
       for (std::int64_t lane = 0; lane < 4 * 32; ++lane) {
         for (std::int64_t i = 0; i < 32 * 8; ++i) {
           const std::int64_t r = row + lane / 32 * 32 + i / 8, c = col + lane % 32 * 8 + i % 8;
-          if (r < rows && c < cols) lanes[lane] += term(r, c);
+          if (r < rows && c < cols) lanes[lane] = add(lanes[lane], r, c);
         }
       }
       band += sum_of_halves(lanes, 4 * 32);
@@ -278,28 +279,27 @@ TEST_CASE("sums have the stated order, to the last bit") {
   Matrix back(DType::f32, rows, cols);
   cpu::run(ops::Dequantize{operand, transpose, back.view()});
   std::int64_t finite = 0;
-  const auto sum = [&](const auto& term) {
+  const auto sum = [&](const auto& add) {
     finite = 0;
-    return sum_in_order(rows, cols, [&](std::int64_t r, std::int64_t c) {
+    return sum_in_order(rows, cols, [&](double so_far, std::int64_t r, std::int64_t c) {
       const double x = source.at(r, c), y = back.view().row<float>(r)[c];
-      if (!std::isfinite(x) || !std::isfinite(y)) return 0.0;
+      if (!std::isfinite(x) || !std::isfinite(y)) return so_far;
       ++finite;
-      return term(x, y);
+      return add(so_far, x, y);
     });
   };
-  const double xx = sum([](double x, double) { return x * x; });
-  const double xxxx = sum([](double x, double) { return (x * x) * (x * x); });
-  const double xy = sum([](double x, double y) { return x * y; });
-  const double yy = sum([](double, double y) { return y * y; });
-  const double ee = sum([](double x, double y) { return (y - x) * (y - x); });
-  const double e = sum([](double x, double y) { return y - x; });
-  const double magnitude = sum([](double x, double) { return std::abs(x); });
+  const double xx = sum([](double all, double x, double) { return std::fma(x, x, all); });
+  const double xxxx = sum([](double all, double x, double) { return all + (x * x) * (x * x); });
+  const double yy = sum([](double all, double, double y) { return std::fma(y, y, all); });
+  const double ee = sum([](double all, double x, double y) { return std::fma(y - x, y - x, all); });
+  const double e = sum([](double all, double x, double y) { return all + (y - x); });
+  const double magnitude = sum([](double all, double x, double) { return all + std::abs(x); });
   const auto n = static_cast<double>(finite);
   CHECK(s.nonfinite_count == static_cast<double>(rows * cols - finite));
   CHECK(s.rms == std::sqrt(xx / n));
   CHECK(s.mse == ee / n);
   CHECK(s.kurtosis == xxxx / n / (xx / n * (xx / n)));
-  CHECK(s.cosine == xy / (std::sqrt(xx) * std::sqrt(yy)));
+  CHECK(s.cosine == (xx + yy - ee) / 2 / (std::sqrt(xx) * std::sqrt(yy)));
   CHECK(s.bias == e / magnitude);
 }
 

@@ -3,6 +3,6 @@
 
 namespace fp8lab::cpu {
 
-void run(const ops::HashTensor& op) { reference::hash_tensor(op); }
+void run(const ops::HashTensors& op) { reference::hash_tensors(op); }
 
 }  // namespace fp8lab::cpu
