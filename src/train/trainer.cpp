@@ -143,6 +143,8 @@ bool Trainer::open_log() {
   }
   last_evaluation_ = status.last_eval_step;
   watch_->go_on(directory_.run_file(), execution_->position().step);
+  say("preparing stage " + execution_->stage().name);
+  begun_ = execution_->begin_stage();
   log_ = RunLog::resume(directory_.run_file(), execution_->position().step,
                         config_.logging.every_steps, std::move(lock));
   record_changes(status.meta);
@@ -171,7 +173,9 @@ void Trainer::record_changes(const RunMeta& before) {
 
 Trainer::Stage Trainer::begin_stage() {
   Stage stage;
-  for (const EventRecord& event : execution_->begin_stage()) log_->append(event);
+  const bool is_begun = begun_.has_value();
+  const auto events = is_begun ? *std::exchange(begun_, std::nullopt) : execution_->begin_stage();
+  for (const EventRecord& event : events) log_->append(event);
   watch_->begin_stage();
   stage.config = &execution_->stage();
   make_evaluator(stage);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,9 @@ class Trainer {
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<RunWatch> watch_;
   std::unique_ptr<RunLog> log_;
+  /// What happened to the first stage of a resumed run, which begins before the run file is cut: a
+  /// checkpoint that cannot be loaded leaves that as it was.
+  std::optional<std::vector<EventRecord>> begun_;
   CheckpointWriter writer_;
   double start_seconds_ = 0;
   std::int64_t last_evaluation_ = 0;  ///< step of the last one that is recorded

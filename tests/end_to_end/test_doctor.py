@@ -96,6 +96,9 @@ def test_damage_is_named_with_the_way_on(tmp_path: Path) -> None:
     health, text = found["checkpoint.safetensors"]
     assert health == "damaged" and "checksum" in text and "copy" in text
     assert checkpoint.read_bytes() == bytes(damaged)
+    before = file.read_bytes()
+    refused(train(config, out, "--resume"), "checksum")
+    assert file.read_bytes() == before
     checkpoint.unlink()
     status, found = doctor(out)
     assert status == 3 and "missing" in found["checkpoint.safetensors"][1]
