@@ -80,20 +80,22 @@ void time_steps(const RunConfig& config, const StageConfig& stage, const Recipe&
     const auto micro_batches =
         static_cast<std::size_t>(stage.batch_sequences / stage.micro_batch_sequences);
     const std::vector<Batch> batches(micro_batches, random_batch(stage, config.model.vocab_size));
-    const auto time = [&](const char* name, bool hash, bool statistics) {
-      StepTiming timing{name, {}};
-      for (int i = 0; i < repeats + kWarmUps; ++i) {
-        const double seconds = seconds_of([&] {
-          work.take(batches, config.optimizer.update, statistics);
-          work.step().results(hash, statistics);
-        });
-        if (i >= kWarmUps) timing.seconds.push_back(seconds);
-      }
-      bench.steps.push_back(std::move(timing));
+    const auto time = [&](StepTiming& timing, bool hash, bool statistics, bool counts) {
+      const double seconds = seconds_of([&] {
+        work.take(batches, config.optimizer.update, statistics);
+        work.step().results(hash, statistics);
+      });
+      if (counts) timing.seconds.push_back(seconds);
     };
-    time("step", false, false);
-    time("with a hash of the weights", true, false);
-    time("with statistics and hash", true, true);
+    bench.steps = {
+        {"step", {}}, {"with a hash of the weights", {}}, {"with statistics and hash", {}}};
+    // In turn, so that a device that grows warmer is as warm for each.
+    for (int i = 0; i < repeats + kWarmUps; ++i) {
+      const bool counts = i >= kWarmUps;
+      time(bench.steps[0], false, false, counts);
+      time(bench.steps[1], true, false, counts);
+      time(bench.steps[2], true, true, counts);
+    }
   }
   backend.release_to(mark);
 }
