@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -65,6 +66,15 @@ int complain(std::string message, int status) {
   // Where standard error takes nothing, the status is all there is to say; fmt::print would throw.
   std::fprintf(stderr, "fp8lab: %s\n", message.c_str());
   return status;
+}
+
+constexpr const char* kOutOfMemory = "out of memory";
+
+/// The handler of operator new. No exception may leave the threads that share a loop: without
+/// memory there, the program ends as it does elsewhere, but at once.
+void refuse_memory() {
+  if (omp_get_level() == 0) throw std::bad_alloc();
+  std::_Exit(complain(kOutOfMemory, ExitCode::kRuntimeFailure));
 }
 
 /// A full disk, say; a path that leads nowhere is bad input.
@@ -195,6 +205,7 @@ std::vector<Assignment> assignments_of(const Values& values) {
 }
 
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
+  std::set_new_handler(refuse_memory);
   try {
     checked_threads(omp_get_max_threads(), "OMP_NUM_THREADS");
     const int status = dispatch(commands, arguments);
@@ -213,7 +224,7 @@ int run(const std::vector<Command>& commands, const std::vector<std::string>& ar
     const bool is_output = std::ferror(stdout) != 0;
     return complain(is_output ? kOutputFailure : error.what(), ExitCode::kRuntimeFailure);
   } catch (const std::bad_alloc&) {
-    return complain("out of memory", ExitCode::kRuntimeFailure);
+    return complain(kOutOfMemory, ExitCode::kRuntimeFailure);
   } catch (const std::exception& error) {
     return complain(error.what(), ExitCode::kRuntimeFailure);
   }

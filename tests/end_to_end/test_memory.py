@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -202,3 +205,35 @@ def test_what_does_not_fit_names_what_would(folder: Path) -> None:
     assert micro_batch == "stages.cpt.micro_batch_sequences=512"
     assert chunk == "memory.loss_chunk=128"
     assert not (folder / "runs").exists()
+
+
+def test_memory_that_runs_out_is_said_wherever_it_does(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG)
+    words = ["train", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    # Heaps of threads, and what malloc keeps of what was freed, would hide most allocations.
+    heap = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "100000"}
+
+    def train_in(space: int) -> subprocess.CompletedProcess[str]:
+        """In `space` MiB of addresses."""
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        limit = (space << 20, space << 20)
+        return subprocess.run(
+            [PROGRAM, *words, "--threads", "2"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **heap},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+            timeout=120,
+        )
+
+    below, enough = 32, 4096
+    assert train_in(enough).returncode == 0
+    while enough - below > 1:
+        middle = (below + enough) // 2
+        below, enough = (below, middle) if train_in(middle).returncode == 0 else (middle, enough)
+    said = []
+    for space in range(enough - 1, enough - 11, -1):
+        ended = train_in(space)
+        assert ended.returncode == 1, f"{space} MiB: {ended.returncode} {ended.stderr}"
+        said.append(ended.stderr)
+    assert any("out of memory" in text or "no memory for" in text for text in said)
