@@ -281,7 +281,8 @@ void draw_cases<ops::HashTensors>(CaseDraw& draw) {
   std::vector<HostTensor> many;
   const std::int64_t count = draw.integer(2, 300);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t rows = draw.integer(1, 4), cols = 4 * draw.integer(1, 40) + draw.integer(0, 1);
+    const std::int64_t rows = draw.integer(1, 4),
+                       cols = 4 * draw.integer(1, 40) + draw.integer(0, 1);
     HostTensor tensor = draw.values(draw.activation_type(), rows, cols, false);
     many.push_back(draw.one_in(2) ? flat(std::move(tensor)) : std::move(tensor));
   }

@@ -76,11 +76,11 @@ namespace ops {
 ///
 /// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
 /// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2), at most 200 (exact); cosine = sum xy / sqrt(sum x^2
-/// sum y^2), where sum xy is (sum x^2 + sum y^2 - sum (y-x)^2) / 2; kurtosis = mean x^4 / (mean x^2)^2; crest_factor = amax / rms. These run over the
-/// elements where x and y are both finite; nonfinite_count counts the others. Where a denominator
-/// is zero: cosine is 1 for x = y = 0 and else 0, sqnr_db is 200 for an exact operand and -200 for
-/// an error on a zero source, the others are 0.
-/// underflow_fraction: x != 0 and y = 0 (either sign), of all elements. saturation_fraction:
+/// sum y^2), where sum xy is (sum x^2 + sum y^2 - sum (y-x)^2) / 2; kurtosis = mean x^4 / (mean
+/// x^2)^2; crest_factor = amax / rms. These run over the elements where x and y are both finite;
+/// nonfinite_count counts the others. Where a denominator is zero: cosine is 1 for x = y = 0 and
+/// else 0, sqnr_db is 200 for an exact operand and -200 for an error on a zero source, the others
+/// are 0. underflow_fraction: x != 0 and y = 0 (either sign), of all elements. saturation_fraction:
 /// |x| > Qmax * scale * (1 + 2^-22), of all elements; the allowance is for the rounding of the
 /// scale itself (two roundings of at most 2^-24), so that current scaling of an unclipped tile
 /// counts 0; a tile flushed by a zero scale counts as underflow alone, and an expanded tile, whose
@@ -94,12 +94,12 @@ namespace ops {
 /// scale 1). exponent_histogram: see OperandStatistics.
 ///
 /// Sums are FP64 in a fixed order. x^2 and y^2 are exact, x^4 is RN(x^2 x^2), and the addition of
-/// RN(y-x)^2 is fused with its multiplication. A panel of 128 source rows and 256 columns has 4 x 32 lanes:
-/// lane (r / 32, c / 8) adds its elements (r, c) by ascending row, then column. The lanes lie in
-/// the order of these indices; neighbours 2 l and 2 l + 1 are added, then neighbours among these
-/// sums, until one is left. The panels of the same rows are added by ascending column, then their
-/// sums by ascending row. What follows from sums, counts and columns is describe_statistics. So the
-/// bits do not depend on threads, SIMD target, libm or backend.
+/// RN(y-x)^2 is fused with its multiplication. A panel of 128 source rows and 256 columns has 4 x
+/// 32 lanes: lane (r / 32, c / 8) adds its elements (r, c) by ascending row, then column. The lanes
+/// lie in the order of these indices; neighbours 2 l and 2 l + 1 are added, then neighbours among
+/// these sums, until one is left. The panels of the same rows are added by ascending column, then
+/// their sums by ascending row. What follows from sums, counts and columns is describe_statistics.
+/// So the bits do not depend on threads, SIMD target, libm or backend.
 struct MeasureOperand {
   static constexpr std::string_view kName = "measure_operand";
   static constexpr WorkClass kClass = WorkClass::measurement;

@@ -1,5 +1,5 @@
-// Identity of the bits of tensors: the terms of numerics::hash_term, summed. Integer additions modulo
-// 2^64 may come in any order.
+// Identity of the bits of tensors: the terms of numerics::hash_term, summed. Integer additions
+// modulo 2^64 may come in any order.
 #include <cstdint>
 
 #include "emulation/numerics/operand_hash.hpp"

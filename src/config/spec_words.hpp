@@ -21,11 +21,12 @@ namespace fp8lab {
 ///
 /// Words, in any order: a tile; a scale format; a scale rounding (default_scale_rounding where none
 /// is given; the nearest one is "scale_rounding:nearest"); a scale arithmetic; a scale statistic
-/// such as "std:3"; mae or mse, the choice between 6 and 4 of two-level scales; "delayed" or "static:NUMBER"; a rounding other than
-/// nearest; a transform; and as KEY:VALUE the other keys of a recipe's slot table that shape codes
-/// and scales: amax_epsilon, epsilon_mode, margin, encode_limit, scale_overflow, scale_factor,
-/// history, amax_algorithm, overflow. A word about the scale asks for current scaling unless another source
-/// is given; without one the values are only cast. The result is effective().
+/// such as "std:3"; mae or mse, the choice between 6 and 4 of two-level scales; "delayed" or
+/// "static:NUMBER"; a rounding other than nearest; a transform; and as KEY:VALUE the other keys of
+/// a recipe's slot table that shape codes and scales: amax_epsilon, epsilon_mode, margin,
+/// encode_limit, scale_overflow, scale_factor, history, amax_algorithm, overflow. A word about the
+/// scale asks for current scaling unless another source is given; without one the values are only
+/// cast. The result is effective().
 ///
 /// parse_quant_spec(label(spec)) is effective(spec) but for orientation_source, weight_source and
 /// estimator.

@@ -8,9 +8,9 @@
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "emulation/ops/operand_checks.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/numerics/philox.hpp"
+#include "emulation/ops/operand_checks.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/python/arrays.hpp"

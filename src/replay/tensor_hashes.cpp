@@ -14,8 +14,8 @@ TensorHashes::TensorHashes(Backend& backend)
 
 void TensorHashes::add(const TensorView& tensor) {
   if (pending_ == kCapacity) drain();
-  backend_.run(ops::HashTensors{
-      {&tensor, 1}, numerics::HashedPart::codes, 0, sums_.row_range(pending_, 1)});
+  backend_.run(
+      ops::HashTensors{{&tensor, 1}, numerics::HashedPart::codes, 0, sums_.row_range(pending_, 1)});
   ++pending_;
 }
 

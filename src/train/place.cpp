@@ -204,9 +204,8 @@ Place PlaceTracker::next(const AnyOperation& op) {
   } else {
     place.layer = layer_of(op);
   }
-  const bool belongs_to_none =
-      is_one_of<Upload, ops::CrossEntropy, ops::AccumulateSquareSum, ops::BeginUpdate,
-                ops::HashTensors>(op);
+  const bool belongs_to_none = is_one_of<Upload, ops::CrossEntropy, ops::AccumulateSquareSum,
+                                         ops::BeginUpdate, ops::HashTensors>(op);
   if (!place.layer.empty()) {
     last_ = place.layer;
   } else if (const std::string block = block_of(last_); !belongs_to_none && !block.empty()) {

@@ -1,8 +1,8 @@
 // The fast GEMM on every SIMD target against the reference: any codes, spec and shape.
 #include <vector>
 
-#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/reference/gemm_reference.hpp"
 #include "tests/fuzz/fuzz_target.hpp"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/probes/wgmma_probe.hpp"
 #include "emulation/cases/case_generator.hpp"
+#include "kernels/probes/wgmma_probe.hpp"
 #include "tests/kernels/device_test.hpp"
 
 namespace {

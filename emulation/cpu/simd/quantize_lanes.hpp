@@ -114,10 +114,11 @@ constexpr FormatSpec kSaturatingFormats[kSaturatingFormatCount] = {
     numerics::kE4M3, numerics::kE5M2, numerics::kE2M3, numerics::kE3M2, numerics::kE2M1};
 
 /// Round to nearest even into a floating format of at most 8 bits, saturating; numerics::
-/// NearestCodec on lanes, with constants that the compiler knows. One FP32 addition of the power of two whose unit
-/// in the last place is the grid spacing rounds the value, so that the low bits of the sum count
-/// grid steps; the exponent adds 2^mantissa_bits for each binade above the subnormals. What takes
-/// off the exponent's offset is even, and rides in the low bits of the addend.
+/// NearestCodec on lanes, with constants that the compiler knows. One FP32 addition of the power of
+/// two whose unit in the last place is the grid spacing rounds the value, so that the low bits of
+/// the sum count grid steps; the exponent adds 2^mantissa_bits for each binade above the
+/// subnormals. What takes off the exponent's offset is even, and rides in the low bits of the
+/// addend.
 template <SaturatingFormat kName, bool kFinite>
 struct Saturating {
 #if defined(__AVX512BW__)

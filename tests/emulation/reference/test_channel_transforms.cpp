@@ -11,11 +11,11 @@
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/range_expansion.hpp"
 #include "emulation/numerics/smoothing.hpp"
 #include "emulation/reference/operand_decode.hpp"
 #include "emulation/reference/transform.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/reference/transform_case.hpp"
 
 namespace fp8lab {

@@ -21,8 +21,7 @@ GoldenSteps example() {
   second.loss = 5.25;
   second.grad_norm = 0.1;
   second.weight_hash = 0xffffffffffffffff;
-  return {"quickstart", "infir2",           {"seed=1"},
-          "a device",   "0123456789abcdef", {first, second}};
+  return {"quickstart", "infir2", {"seed=1"}, "a device", "0123456789abcdef", {first, second}};
 }
 
 GoldenSteps read(const ScratchDirectory& scratch, const std::string& text) {

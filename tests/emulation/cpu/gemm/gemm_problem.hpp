@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "emulation/cpu/operations.hpp"
+#include "emulation/cases/case_generator.hpp"
 #include "emulation/cpu/gemm/gemm.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/numerics/codec.hpp"
 #include "emulation/reference/gemm_reference.hpp"
-#include "emulation/cases/case_generator.hpp"
 
 namespace fp8lab::test {
 

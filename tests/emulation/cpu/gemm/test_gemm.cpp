@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulation/cpu/operations.hpp"
 #include "emulation/base/error.hpp"
+#include "emulation/cpu/operations.hpp"
 #include "tests/emulation/cpu/gemm/gemm_problem.hpp"
 
 namespace {

@@ -9,8 +9,8 @@ inline OperandStatistics measure(const TensorView& source, bool transpose,
                                  const QuantizedOperand& operand) {
   OperandStatistics statistics{};
   constexpr std::int64_t kBytes = sizeof statistics;
-  cpu::run(ops::MeasureOperand{
-      source, transpose, operand, {&statistics, DType::u8, 1, kBytes, kBytes}});
+  cpu::run(
+      ops::MeasureOperand{source, transpose, operand, {&statistics, DType::u8, 1, kBytes, kBytes}});
   return statistics;
 }
 

@@ -8,9 +8,9 @@
 #include <omp.h>
 
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/cpu/simd/aligned_buffer.hpp"
 #include "emulation/cpu/simd/target.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
 namespace fp8lab {

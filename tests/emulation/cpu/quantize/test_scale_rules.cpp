@@ -8,9 +8,9 @@
 
 #include "emulation/cpu/gemm/gemm.hpp"
 #include "emulation/cpu/operations.hpp"
-#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "emulation/numerics/scaling.hpp"
 #include "emulation/reference/gemm_reference.hpp"
+#include "tests/emulation/cpu/quantize/measure.hpp"
 #include "tests/emulation/cpu/quantize/quantize_reference.hpp"
 
 using namespace fp8lab;
