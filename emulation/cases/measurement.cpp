@@ -277,14 +277,15 @@ void draw_cases<ops::HashTensors>(CaseDraw& draw) {
   }
   const MatrixShape s = draw.shape();
   hash(draw.bytes(s.rows, s.cols));
-  // More than one launch takes, with and without gaps, whole words or not.
+  // More whole ones than one launch takes, and among them some with gaps or cut words.
   std::vector<HostTensor> many;
-  const std::int64_t count = draw.integer(2, 300);
+  const std::int64_t count = draw.integer(220, 400);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t rows = draw.integer(1, 4),
-                       cols = 4 * draw.integer(1, 40) + draw.integer(0, 1);
+    const bool is_whole = !draw.one_in(8);
+    const std::int64_t rows = draw.integer(1, 4);
+    const std::int64_t cols = is_whole ? 8 * draw.integer(1, 20) : draw.integer(1, 160);
     HostTensor tensor = draw.values(draw.activation_type(), rows, cols, false);
-    many.push_back(draw.one_in(2) ? flat(std::move(tensor)) : std::move(tensor));
+    many.push_back(is_whole ? flat(std::move(tensor)) : std::move(tensor));
   }
   hash_all(fmt::format("{} tensors", count), std::move(many));
 }
