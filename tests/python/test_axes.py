@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import make_example_run
 import pytest
-from test_analysis import stress
+from loose_runs import stress
 
 from fp8lab_analysis import compare, study, study_page
 from fp8lab_analysis.axes import axis_keys, axis_settings
