@@ -67,7 +67,8 @@ def run_file_key(key: str) -> str:
 def settings(text: str) -> Iterator[str]:
     for match in re.finditer(r"--set[= ]+['\"]?([\w.*]+)=", text):
         yield run_file_key(match[1])
-    for match in re.finditer(r"`((?:stages|optimizer|logging|model|attention|memory)\.[\w.*]+)`", text):
+    tables = r"(?:stages|optimizer|logging|model|attention|memory)"
+    for match in re.finditer(rf"`({tables}\.[\w.*]+)`", text):
         yield run_file_key(match[1])
 
 

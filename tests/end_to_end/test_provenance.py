@@ -363,7 +363,7 @@ def test_a_resume_between_stages_continues_the_data(tmp_path: Path) -> None:
     assert column(out, "/hashes/weights") == column(tmp_path / "whole", "/hashes/weights")
 
 
-# --- delayed scaling over stages -------------------------------------------------------------------
+# --- delayed scaling over stages ------------------------------------------------------------------
 
 
 def without_history(out: Path) -> dict[int, int]:
@@ -466,7 +466,7 @@ def recipe_with(folder: Path, line: str) -> Path:
     return path
 
 
-# --- one profile -----------------------------------------------------------------------------------
+# --- one profile ----------------------------------------------------------------------------------
 
 
 def test_there_is_one_math_profile(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Token shards and mixtures through the program: inspected, trained on, killed, resumed, refused."""
+"""Token shards and mixtures through the program: inspected, trained on, killed, resumed."""
 
 from __future__ import annotations
 
