@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstddef>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -232,9 +233,20 @@ void read_shared(TomlReader& document, StudyConfig& study) {
     if (study.shared_stages.empty() || arm.is_alone) continue;
     SharedRun run = shared_run_of(document, study, set, arm);
     arm.shared_run = run.name;
-    const bool known = std::any_of(study.shared_runs.begin(), study.shared_runs.end(),
-                                   [&](const SharedRun& other) { return other.name == run.name; });
-    if (!known) study.shared_runs.push_back(std::move(run));
+    const auto known = std::find_if(study.shared_runs.begin(), study.shared_runs.end(),
+                                    [&](const SharedRun& other) { return other.name == run.name; });
+    if (known == study.shared_runs.end()) {
+      study.shared_runs.push_back(std::move(run));
+      continue;
+    }
+    // Short names leave out folders and signs: two starts of one name would be trained as one.
+    for (std::size_t i = 0; i < run.assignments.size(); ++i) {
+      const Assignment &one = known->assignments[i], &other = run.assignments[i];
+      if (one.value == other.value) continue;
+      document.fail("shared.axes", fmt::format("'{}' is {} and {}, whose shared runs would both be "
+                                               "called {}; accepted: values with other names",
+                                               one.key, one.value, other.value, run.name));
+    }
   }
 }
 
@@ -284,6 +296,34 @@ const Field<StudyConfig>& scale_field() {
     return row;
   }();
   return field;
+}
+
+bool is_same_key(const std::string& a, const std::string& b) {
+  // stages.*.steps stands for that of every stage.
+  std::istringstream left(a), right(b);
+  std::string x, y;
+  while (std::getline(left, x, '.')) {
+    if (!std::getline(right, y, '.') || (x != y && x != "*" && y != "*")) return false;
+  }
+  return !std::getline(right, y, '.');
+}
+
+// What the command line sets for every arm must reach one.
+void check_reach(const TomlReader& document, const StudyConfig& study,
+                 const std::vector<Assignment>& assignments) {
+  for (const Assignment& assignment : assignments) {
+    const auto sets_key = [&](const auto& run) {
+      return std::any_of(
+          run.assignments.begin(), run.assignments.end(),
+          [&](const Assignment& own) { return is_same_key(own.key, assignment.key); });
+    };
+    if (!std::all_of(study.arms.begin(), study.arms.end(), sets_key)) continue;
+    if (!std::all_of(study.shared_runs.begin(), study.shared_runs.end(), sets_key)) continue;
+    throw Error(
+        fmt::format("{}: --set {}={} has no effect: every arm sets it itself; accepted: a "
+                    "study file with other values",
+                    document.where(), assignment.key, assignment.value));
+  }
 }
 
 // Every run of the study must be valid before the first one starts. Returns what identifies them.
@@ -385,6 +425,7 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   read_arms(document, study);
   read_shared(document, study);
   document.finish();
+  check_reach(document, study, assignments);
   for (const Assignment& assignment : assignments) {
     study.text += fmt::format("\n# --set {}", toml_quoted(assignment.key + "=" + assignment.value));
   }

@@ -60,24 +60,41 @@ std::string pairing_key(const RunConfig& config) {
   return to_toml(neutral);
 }
 
+/// What an arm that starts from a shared run starts from, but for recipes; empty for one that
+/// trains all stages itself.
+std::string start_of(const StudyPlan& plan, const PlannedArm& arm) {
+  for (const RunConfig& shared : plan.shared) {
+    if (shared.name == arm.shared_run) return pairing_key(shared);
+  }
+  return {};
+}
+
 /// Fills in which arms are baselines and which arm is compared with which: the one owner of the
-/// pairing of a study. `twins` are the configurations that the arms would have as baselines. Of
-/// several baselines that an arm could be compared with, the first counts.
+/// pairing of a study. `twins` are the configurations that the arms would have as baselines. Arms
+/// that start from shared runs are compared with those whose start differs in recipes alone; one
+/// that trains all stages itself may be compared with any start. Of several baselines that an arm
+/// could be compared with, the first counts.
 void pair_with_baselines(const StudyConfig& study, const std::vector<RunConfig>& twins,
-                         std::vector<PlannedArm>& arms) {
-  std::map<std::string, std::string> baselines;  // the baseline arm of every key
+                         StudyPlan& plan) {
+  std::map<std::string, std::string> baselines;  // the baseline arm of every key and start
+  std::map<std::string, std::string> of_any_start;
   std::vector<std::string> keys;
-  for (std::size_t i = 0; i < arms.size(); ++i) {
-    PlannedArm& arm = arms[i];
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    PlannedArm& arm = plan.arms[i];
     keys.push_back(pairing_key(twins[i]));
     arm.is_baseline = runs_baseline(study, arm.config) && pairing_key(arm.config) == keys.back();
-    if (arm.is_baseline) baselines.emplace(keys.back(), arm.name);
+    if (!arm.is_baseline) continue;
+    baselines.emplace(keys.back() + start_of(plan, arm), arm.name);
+    of_any_start.emplace(keys.back(), arm.name);
   }
-  for (std::size_t i = 0; i < arms.size(); ++i) {
-    const auto baseline = baselines.find(keys[i]);
-    if (!arms[i].is_baseline && baseline != baselines.end()) {
-      arms[i].baseline_arm = baseline->second;
-    }
+  for (std::size_t i = 0; i < plan.arms.size(); ++i) {
+    PlannedArm& arm = plan.arms[i];
+    if (arm.is_baseline) continue;
+    const bool is_alone = arm.shared_run.empty();
+    auto found = baselines.find(keys[i] + start_of(plan, arm));
+    const bool has_own = found != baselines.end();
+    if (!has_own && is_alone) found = of_any_start.find(keys[i]);
+    if (has_own || (is_alone && found != of_any_start.end())) arm.baseline_arm = found->second;
   }
 }
 
@@ -422,7 +439,7 @@ StudyPlan plan_study(const StudyConfig& study) {
     twins.push_back(study.baseline_set.empty() ? plan.arms.back().config
                                                : planned(arm, configure_as_baseline(study, arm)));
   }
-  pair_with_baselines(study, twins, plan.arms);
+  pair_with_baselines(study, twins, plan);
   return plan;
 }
 

@@ -123,6 +123,59 @@ TEST_CASE("a baseline has the settings of baselines in shared studies too") {
   CHECK(pairs == std::map<std::string, std::string>{{"base", "itself"}, {"slow", "base"}});
 }
 
+TEST_CASE("arms from other shared runs are no pair, but for their recipes") {
+  const std::string arms =
+      "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
+      "[[axis]]\nkey = \"stages.cpt.steps\"\nvalues = [30, 60]\n";
+  CHECK(pairs_of(arms, "shared_stages = [\"cpt\"]\n[shared]\naxes = [\"stages.cpt.steps\"]\n") ==
+        std::map<std::string, std::string>{{"bf16-steps30", "itself"},
+                                           {"bf16-steps60", "itself"},
+                                           {"infir2-steps30", "bf16-steps30"},
+                                           {"infir2-steps60", "bf16-steps60"}});
+  CHECK(pairs_of("[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n",
+                 "shared_stages = [\"cpt\"]\n[shared]\naxes = [\"recipe\"]\n") ==
+        std::map<std::string, std::string>{{"bf16", "itself"}, {"infir2", "bf16"}});
+}
+
+TEST_CASE("an arm alone is compared with a baseline of any start") {
+  const auto pairs =
+      pairs_of(arm("base", "recipe = \"bf16\"\n") +
+                   "[[arm]]\nname = \"alone\"\nshared = false\nset = { recipe = \"infir2\" }\n",
+               "shared_stages = [\"cpt\"]\n");
+  CHECK(pairs == std::map<std::string, std::string>{{"alone", "base"}, {"base", "itself"}});
+}
+
+TEST_CASE("shared runs of one name are refused") {
+  const std::string head =
+      "shared_stages = [\"cpt\"]\n[shared]\naxes = [\"stages.cpt.data.path\"]\n"
+      "set = { stages.cpt.data.kind = \"text\" }\n";
+  const auto from = [](const std::string& name, const std::string& path) {
+    return arm(name, "recipe = \"bf16\"\nstages.cpt.data.path = \"" + path + "\"\n");
+  };
+  CHECK_THROWS_WITH(pairs_of(from("a", "web/train.txt") + from("b", "code/train.txt"), head),
+                    Catch::Contains("would both be called shared-train"));
+}
+
+TEST_CASE("a setting of the command line that reaches no arm is refused") {
+  const ScratchDirectory folder;
+  std::ofstream(folder / "base.toml") << kBase;
+  const auto load = [&](const std::string& head, const Assignment& assignment) {
+    std::ofstream(folder / "s.toml")
+        << "base = \"base.toml\"\n" + head +
+               "[[axis]]\nkey = \"recipe\"\nvalues = [\"bf16\", \"infir2\"]\n"
+               "[[axis]]\nkey = \"stages.sft.steps\"\nvalues = [100, 200]\n";
+    return plan_study(load_study_config(folder / "s.toml", {assignment}));
+  };
+  for (const Assignment& assignment :
+       {Assignment{"recipe", "mxfp8"}, Assignment{"stages.sft.steps", "300"}}) {
+    CHECK_THROWS_WITH(load("", assignment), Catch::Contains("has no effect"));
+  }
+  CHECK(load("", {"seed", "4"}).arms.front().config.seed == 4);
+  // The shared run has it.
+  const StudyPlan plan = load("shared_stages = [\"cpt\"]\n", {"recipe", "infir2"});
+  CHECK(plan.shared.front().recipe == "infir2");
+}
+
 TEST_CASE("an arm alone has the stages of the others, and its own initial weights") {
   const ScratchDirectory folder;
   std::ofstream(folder / "base.toml") << "init_from = \"own\"\n" << kBase;
