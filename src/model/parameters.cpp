@@ -162,7 +162,10 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
   }
   if (purpose == Purpose::training) {
     assign_groups();
-    allocate_scratch();
+    allocate_loaded_moments();
+    allocate_rounding({&optimizer_.weights, &optimizer_.gradients});
+  } else {
+    allocate_rounding({&optimizer_.weights});
   }
   hash_ = backend_.allocate(DType::u8, 1, sizeof(std::uint64_t));
 }
@@ -214,29 +217,36 @@ bool Parameters::is_in_place(const StoredState& state) const {
          (is_plain_state(state.spec) && state.codes.dtype == backend_.storage(DType::f32));
 }
 
-void Parameters::allocate_scratch() {
-  std::int64_t largest = 0, codes = 0, numbers = 0;
+void Parameters::allocate_loaded_moments() {
+  // AdamW reads and rounds BF16 moments itself.
+  const UpdateSpec& rule = optimizer_.update;
+  if (rule.rule == UpdateRule::adamw && rule.moments == MomentUse::rounded &&
+      is_plain_state(optimizer_.first_moment) && is_plain_state(optimizer_.second_moment) &&
+      is_plain_state(optimizer_.weights)) {
+    return;
+  }
+  std::int64_t largest = 0;
   bool first = false, second = false;
   for (const Parameter& parameter : parameters_) {
-    const std::int64_t n = parameter.declaration.size();
-    largest = std::max(largest, n);
+    largest = std::max(largest, parameter.declaration.size());
     first = first || !is_in_place(parameter.tensors.first_moment);
     second = second || !is_in_place(parameter.tensors.second_moment);
-    for (const QuantSpec* spec : {&optimizer_.weights, &optimizer_.gradients}) {
+  }
+  const DType real = backend_.storage(DType::f32);
+  if (first) loaded_first_ = backend_.allocate(real, 1, largest);
+  if (second) loaded_second_ = backend_.allocate(real, 1, largest);
+}
+
+void Parameters::allocate_rounding(std::initializer_list<const QuantSpec*> storages) {
+  std::int64_t codes = 0, numbers = 0;
+  for (const Parameter& parameter : parameters_) {
+    const std::int64_t n = parameter.declaration.size();
+    for (const QuantSpec* spec : storages) {
       if (is_plain_state(*spec)) continue;
       codes = std::max(codes, n * state_code_bytes(*spec));
       numbers = std::max(numbers, stored_tiles(*spec, n) * spec->tile_numbers());
     }
   }
-  // AdamW reads and rounds BF16 moments itself.
-  const UpdateSpec& rule = optimizer_.update;
-  const bool by_adamw = rule.rule == UpdateRule::adamw && rule.moments == MomentUse::rounded &&
-                        is_plain_state(optimizer_.first_moment) &&
-                        is_plain_state(optimizer_.second_moment) &&
-                        is_plain_state(optimizer_.weights);
-  const DType real = backend_.storage(DType::f32);
-  if (first && !by_adamw) loaded_first_ = backend_.allocate(real, 1, largest);
-  if (second && !by_adamw) loaded_second_ = backend_.allocate(real, 1, largest);
   if (codes > 0) rounded_codes_ = backend_.allocate(DType::u8, 1, codes);
   if (numbers > 0) rounded_scales_ = backend_.allocate(DType::f32, 1, numbers);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -112,8 +113,10 @@ class Parameters {
   static RandomKey key_of(const Parameter& parameter, StateRole role, RandomKey key);
   void allocate_moments(Parameter& parameter);
   void assign_groups();
-  /// Memory that parameters share while they are updated.
-  void allocate_scratch();
+  /// Memory that parameters share: for moments that an update turns into FP32, and for rounding
+  /// what is stored in one of `storages`.
+  void allocate_loaded_moments();
+  void allocate_rounding(std::initializer_list<const QuantSpec*> storages);
   bool is_in_place(const StoredState& state) const;
   void set_weight_bound(const Parameter& parameter) const;
 

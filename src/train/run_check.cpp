@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/spec/state_rules.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
@@ -21,7 +22,7 @@ void check_stage_data(const StageConfig& stage, const DataSources& train, const 
   check_targets(train, stage.sequence_length, where);
   if (eval == nullptr) return;
   check_targets(*eval, stage.sequence_length, where + ", evaluation");
-  check_evaluation(*stage.eval, *eval, model);
+  check_evaluation(*stage.eval, *eval, model, stage.sequence_length);
 }
 
 Backend& RunCheck::backend(const std::string& name) {
@@ -61,8 +62,10 @@ void RunCheck::check(const RunConfig& config) {
 }
 
 const Identity& RunCheck::initial_state(const RunConfig& config) {
+  const OptimizerConfig storage = storage_of(config);
   std::string key =
-      config.backend + "\n" + config.init_from.string() + "\n" + model_table_text(config.model);
+      fmt::format("{}\n{}\n{}\n{}\n{}", config.backend, config.init_from.string(),
+                  model_table_text(config.model), state_label(storage.weights), config.seed);
   if (config.growth) {
     key += fmt::format("{} {} {}", config.growth->from_layers,
                        static_cast<int>(config.growth->order), config.growth->silent_copies);
@@ -75,8 +78,12 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
   const InitialState initial = open_initial_state(config.init_from, config.model, config.growth);
   Identity state;
   {
-    Parameters weights(memory, config.model, storage_of(config), DType::f32, Purpose::inference);
+    // Masters alone count; those in BF16 have working copies of no other type.
+    const bool is_bf16 = storage.weights == plain_state(DType::bf16);
+    Parameters weights(memory, config.model, storage, is_bf16 ? DType::bf16 : DType::f32,
+                       Purpose::inference);
     load_parameters(*initial.weights, config.init_from.string(), weights);
+    weights.round_weights(config.seed);
     state.emplace_back(kInitialWeights, hex16(weights.hash()));
   }
   memory.release_to(mark);

@@ -225,6 +225,16 @@ def test_each_seed_starts_from_its_own_shared_run(tmp_path: Path) -> None:
     assert "'shared-seed2'" in study.refused()
 
 
+def test_arms_may_store_the_shared_weights_in_their_own_ways(tmp_path: Path) -> None:
+    study = Study(tmp_path, SHARED)
+    axis = '[[axis]]\nkey = "optimizer.weights"\nvalues = ["fp32", "bf16", "fp16/tensor"]\n'
+    study.file.write_text(study.file.read_text().replace('["bf16", "fp32"]', '["bf16"]') + axis)
+    study.done()
+    assert "complete already" in study.done() or all(study.complete().values())
+    starts = {meta(path.parent, "initial_weights_hash") for path in study.out.glob("bf16-*/run.h5")}
+    assert len(starts) == 3
+
+
 def test_a_killed_shared_run_keeps_its_own_arms_only(tmp_path: Path) -> None:
     study = Study(tmp_path, SHARED_SEEDS + SEEDS)
     study.base.write_text(BASE.format(steps=2).replace("\nsteps = 2", "\nsteps = 4000", 1))
