@@ -96,7 +96,9 @@ class GradientError {
     StepContext context = step_.context;
     context.log_statistics = false;
     const TrainingStep training{backend, parameters, transformer, block};
+    StressedStep stressed = stress_next_step(backend, parameters, run_);
     training.accumulate(context, {&step_.batch, 1}, 0.0);
+    stressed.end();
     return gradients_of(backend, parameters);
   }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "src/train/execution.hpp"
 #include "src/train/training_step.hpp"
 
@@ -29,6 +31,22 @@ StageRecipe CheckpointedRun::stage_recipe() const {
   return recipes_of(config, stage())[static_cast<std::size_t>(position.recipe)];
 }
 
+namespace {
+
+/// Later steps are those of the checkpoint's weights: without what is planted on the way to them.
+void refuse_stresses(const StageConfig& stage, std::int64_t stage_step, std::int64_t skipped) {
+  for (const StressConfig& stress : stage.stress) {
+    const std::int64_t end = stress.at_step + std::max<std::int64_t>(1, stress.over_steps);
+    if (end <= stage_step || stress.at_step > stage_step + skipped) continue;
+    throw Error(fmt::format(
+        "stage {} is under stress from its step {} to {}, and the weights are those of the "
+        "checkpoint after step {}; accepted: the step that follows it (--batch 1)",
+        stage.name, stress.at_step + 1, end, stage_step));
+  }
+}
+
+}  // namespace
+
 StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std::int64_t skipped) {
   const StageConfig& stage = run.stage();
   Mixture stream = training_stream(data, run.config, stage);
@@ -43,6 +61,7 @@ StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std
     }
     step.batch.trained_tokens = tokens;
   }
+  if (skipped > 0) refuse_stresses(stage, run.position.stage_step, skipped);
   step.context.seed = run.config.seed;
   step.context.step = static_cast<std::uint32_t>(run.position.step + 1 + skipped);
   step.context.log_statistics = true;
@@ -55,6 +74,13 @@ StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std
   return step;
 }
 
+StressedStep stress_next_step(Backend& backend, Parameters& parameters,
+                              const CheckpointedRun& run) {
+  StressedStep stressed(backend, parameters, run.stage(), run.position.stage_step, run.config.seed);
+  if (stressed.has_planted()) parameters.round_weights(run.config.seed);
+  return stressed;
+}
+
 CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& run)
     : backend(memory_of),
       memory(backend, run.config, load_recipe(run.config.recipe)),
@@ -62,6 +88,7 @@ CheckpointAtWork::CheckpointAtWork(Backend& memory_of, const CheckpointedRun& ru
           make_transformer(backend, memory.parameters, run.config, run.stage(), run.recipe)) {
   load_checkpoint(*run.checkpoint,
                   {backend, memory.parameters, memory.step.scalars, transformer->linears()});
+  stress_next_step(backend, memory.parameters, run);
 }
 
 void CheckpointAtWork::take(const StepBatch& step) {

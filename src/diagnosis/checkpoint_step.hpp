@@ -9,6 +9,7 @@
 #include "src/config/config.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/data/mixture.hpp"
+#include "src/model/stress.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"
 #include "src/train/checkpoint.hpp"
@@ -44,10 +45,15 @@ struct StepBatch {
 };
 
 /// The step `skipped` steps after the next one, with the data that the run reads there. Throws
-/// Error when no token of it is trained on.
+/// Error when no token of it is trained on, and when a stress is due in it or before, whose weights
+/// the checkpoint does not have.
 StepBatch batch_of_step(const CheckpointedRun& run, const DataSources& data, std::int64_t skipped);
 
-/// The run at its checkpoint, in backend memory.
+/// Puts `parameters`, which hold the checkpoint's weights, under the stresses of the step that
+/// follows; what is planted for good is rounded to their storage.
+StressedStep stress_next_step(Backend& backend, Parameters& parameters, const CheckpointedRun& run);
+
+/// The run at its checkpoint, in backend memory, under the stresses of the step that follows.
 struct CheckpointAtWork {
   CheckpointAtWork(Backend& backend, const CheckpointedRun& run);
 

@@ -61,6 +61,30 @@ TEST_CASE("a run's own recipe gives the statistics that the run logs") {
   CHECK(at == sqnr.size());
 }
 
+TEST_CASE("a step under stress is replayed as the run took it") {
+  const char* stress =
+      GENERATE("[{kind = \"spike\", at_step = 2, factor = 4096}]",
+               "[{kind = \"outlier_channels\", at_step = 1, over_steps = 2, gain = 256}]",
+               "[{kind = \"aligned_swiglu\", at_step = 2, channels = 3, factor = 8.0},"
+               " {kind = \"spike\", at_step = 2, factor = 16}]");
+  INFO(stress);
+  DiagnosedRun run("infir2", {{"stages.s.stress", stress}});
+  const std::vector<RecipeReplay> replays = replayed(run, {load_recipe("infir2")});
+  const std::vector<double> sqnr = run.logged("sqnr_db"), amax = run.logged("amax");
+  std::size_t at = 0;
+  for (const LayerReplay& layer : replays[0].layers) {
+    for (const Slot slot : kSlots) {
+      INFO(layer.layer << " " << slot_name(slot));
+      CHECK(layer.operands[slot].amax == amax.at(at));
+      CHECK(layer.operands[slot].sqnr_db == sqnr.at(at));
+      ++at;
+    }
+  }
+  // The checkpoint has no weights of a later step.
+  CHECK_THROWS_WITH(batch_of_step(run.at_checkpoint(), run.data(), 1),
+                    Catch::Contains("under stress"));
+}
+
 TEST_CASE("a recipe that stores other activations sees them in its own type") {
   DiagnosedRun run("fp32");
   const std::vector<RecipeReplay> replays =
