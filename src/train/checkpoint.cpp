@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <system_error>
 
 #include "src/config/model_table.hpp"
@@ -306,10 +307,38 @@ std::unique_ptr<ModelTensors> open_checkpoint_tensors(OpenCheckpoint file,
   return std::make_unique<CheckpointTensors>(std::move(file), model);
 }
 
+namespace {
+
+/// Refuses weights of another architecture: some would be left out, or mean something else.
+/// Frequencies, lengths and epsilons are free: a longer context may ask for others.
+void check_architecture(const CheckpointFile& file, const ModelConfig& model) {
+  const ModelConfig stored = read_checkpoint_model(file);
+  ModelConfig wanted = model;
+  wanted.max_position_embeddings = stored.max_position_embeddings;
+  wanted.rope_theta = stored.rope_theta;
+  wanted.rope_scaling = stored.rope_scaling;
+  wanted.rms_norm_eps = stored.rms_norm_eps;
+  wanted.layer_norm_eps = stored.layer_norm_eps;
+  wanted.initializer_range = stored.initializer_range;
+  wanted.scaled_residual_init = stored.scaled_residual_init;
+  if (wanted == stored) return;
+  std::istringstream own(model_table_text(wanted)), other(model_table_text(stored));
+  std::string line, stored_line;
+  while (std::getline(own, line) && std::getline(other, stored_line) && line == stored_line) {
+  }
+  throw Error(
+      fmt::format("{}: its model has {}, this one {}; accepted: the architecture of the "
+                  "checkpoint, or [growth]",
+                  file.path(), stored_line, line));
+}
+
+}  // namespace
+
 InitialState open_initial_state(const std::filesystem::path& path, const ModelConfig& model,
                                 const std::optional<GrowthConfig>& growth) {
   const OpenCheckpoint checkpoint = CheckpointFile::open_if(path);
   const ModelConfig stored = growth ? model_before(*growth, model) : model;
+  if (checkpoint) check_architecture(*checkpoint, stored);
   InitialState state;
   state.weights = checkpoint ? open_checkpoint_tensors(checkpoint, stored)
                              : fit_to_model(open_model_tensors(path), path.string(), stored);

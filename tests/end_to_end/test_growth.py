@@ -101,3 +101,34 @@ def test_what_cannot_grow_is_refused(small: Path, tmp_path: Path) -> None:
     deep = configuration(tmp_path / "deep.toml", 8, grown("stack").replace("= 2", "= 4"))
     result = run("train", "--config", deep, "--init-from", small, "--out", tmp_path / "x")
     assert result.returncode == 2 and str(small) in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("layers", "growth", "key"),
+    [
+        (1, "", "num_hidden_layers = 2, this one num_hidden_layers = 1"),
+        (3, "[growth]\nfrom_layers = 1\n", "num_hidden_layers = 2"),
+        (2, "", "tie_word_embeddings = true, this one tie_word_embeddings = false"),
+        (2, "", "num_attention_heads = 1, this one num_attention_heads = 2"),
+        (2, "", "qkv_bias = true, this one qkv_bias = false"),
+    ],
+)
+def test_weights_of_another_architecture_are_refused(
+    small: Path, tmp_path: Path, layers: int, growth: str, key: str
+) -> None:
+    config = configuration(tmp_path / "run.toml", layers, growth)
+    settings = {
+        "tie": "model.tie_word_embeddings=false",
+        "heads": "model.num_attention_heads=2",
+        "qkv": "model.qkv_bias=false",
+    }
+    chosen = [text for word, text in settings.items() if word in key]
+    more = [word for text in chosen for word in ("--set", text)]
+    if "heads" in key:
+        more += ["--set", "model.head_dim=32", "--set", "model.num_key_value_heads=2"]
+    words = ("train", "--config", config, "--out", tmp_path / "run", "--init-from", small)
+    assert key in refused(*words, *more)
+    # A longer context is the same architecture.
+    longer = ("--set", "model.rope_theta=50000.0", "--set", "model.max_position_embeddings=8192")
+    if layers == 2 and "tie" in key:
+        succeeded(*words, *longer)
