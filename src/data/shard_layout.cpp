@@ -234,6 +234,7 @@ ShardLayout parse_megatron(Bytes bytes, Bytes index, const std::string& name) {
   layout.tokens = bytes;
   layout.token_count = static_cast<std::int64_t>(bytes.size() / width);
   layout.hashed = bytes;
+  layout.hashed_index = index;
   return layout;
 }
 

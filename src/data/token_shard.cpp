@@ -131,6 +131,7 @@ void TokenShard::check_tokens() {
   }
   const auto rest = layout_.hashed.subspan(before + tokens.size());
   hash.update(rest.data(), rest.size());
+  hash.update(layout_.hashed_index.data(), layout_.hashed_index.size());
   hash_ = hash.digest();
   if (layout_.content_hash && *layout_.content_hash != hash_) {
     throw Error(fmt::format("{}: damaged: its contents have the hash {}, its header says {}", name_,

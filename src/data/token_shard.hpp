@@ -47,8 +47,9 @@ struct ShardLayout {
   std::span<const std::byte> tokens;
   std::span<const std::byte> loss_mask;  ///< one bit a token; empty: none
   std::span<const std::byte>
-      document_ends;                  ///< u64 each: index after the document; empty: not held
-  std::span<const std::byte> hashed;  ///< what the content hash covers
+      document_ends;                        ///< u64 each: index after the document; empty: not held
+  std::span<const std::byte> hashed;        ///< what the content hash covers, before `hashed_index`
+  std::span<const std::byte> hashed_index;  ///< Megatron's .idx; empty: none
   std::span<const std::byte> sequence_lengths, sequence_offsets;  ///< Megatron: i32, i64 (bytes)
   std::span<const std::byte> document_indices;  ///< Megatron: i64 each, sequences before it
 };

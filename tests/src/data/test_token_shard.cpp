@@ -144,6 +144,9 @@ TEST_CASE("Megatron's documents are runs of sequences") {
     CHECK(documents_of(shard) == std::vector<Ids>{{3, 4, 5}, {6, 7, 8, 9}});
     CHECK(shard.vocabulary() == 10);
     CHECK(shard.layout().format == ShardFormat::megatron);
+    // Other documents of the same ids are other contents.
+    const std::string other = megatron_index({2, 1, 0, 4}, {0, 1, 2, 3, 4}, wide);
+    CHECK(parse_megatron(ids, other).hash() != shard.hash());
   }
 }
 
