@@ -235,7 +235,8 @@ int eval(const std::vector<std::string>& arguments) {
     source.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
                              "name data with --data");
   }
-  check_evaluation(*stage.eval, data, run.model);
+  check_targets(data, stage.sequence_length, "eval");
+  check_evaluation(*stage.eval, data, run.model, stage.sequence_length);
   phase.begin("");
   LoadedModel model(source, run, values);
   Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data);

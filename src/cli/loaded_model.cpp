@@ -117,6 +117,10 @@ LoadedModel::LoadedModel(const ModelSource& source, const RunConfig& run, const 
   shape_.memory.loss_chunk = run.memory.loss_chunk;  // quantizers of the head may see it
   transformer_ = make_transformer(Purpose::inference);
   context_.seed = run.seed;
+  // Random roundings of the forward pass are those of the run's evaluation after this step.
+  if (checkpoint_ != nullptr) {
+    context_.step = static_cast<std::uint32_t>(read_checkpoint(*checkpoint_).position.step);
+  }
 }
 
 std::unique_ptr<Transformer> LoadedModel::make_transformer(Purpose purpose) const {

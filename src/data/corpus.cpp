@@ -16,6 +16,12 @@
 namespace fp8lab {
 namespace {
 
+/// Of the first of `count` files.
+std::string name_of_files(const std::filesystem::path& first, std::size_t count) {
+  const std::string name = first.filename().string();
+  return count > 1 ? fmt::format("{}+{}", name, count - 1) : name;
+}
+
 class DocumentCorpus final : public Corpus {
  public:
   DocumentCorpus(std::vector<Document> documents, SourceRecord record)
@@ -136,7 +142,8 @@ class ShardCorpus final : public Corpus {
     for (const TokenShard& shard : shards_) {
       records.push_back({shard.name(), name_of(shard.layout().format), shard.documents(),
                          shard.layout().token_count, hex16(shard.hash()),
-                         tokenizer_of(shard.layout())});
+                         tokenizer_of(shard.layout()),
+                         name_of_files(shard.name(), shards_.size())});
     }
     return records;
   }
@@ -185,6 +192,8 @@ class ShardCorpus final : public Corpus {
 SourceRecord record_of(const SourceConfig& source) {
   SourceRecord record;
   record.format = word_for(kDataKindNames, source.kind);
+  record.name = source.paths.empty() ? record.format
+                                     : name_of_files(source.paths.front(), source.paths.size());
   for (const std::filesystem::path& path : source.paths) {
     record.path += (record.path.empty() ? "" : ", ") + path.string();
   }

@@ -21,6 +21,7 @@ struct SourceRecord {
   std::int64_t tokens = 0;
   std::string hash;       ///< 16 hex digits over the contents, as `fp8lab data inspect` prints it
   std::string tokenizer;  ///< as Vocabulary::tokenizer()
+  std::string name;       ///< of its first file, "+2" for two more; the format of the generator
 };
 
 /// Documents in a fixed order. Read-only, so stages and evaluations may share one.

@@ -109,7 +109,7 @@ void check_targets(const DataSources& sources, std::int64_t sequence_length,
     if (gives_target(*corpus)) continue;
     const SourceRecord record = corpus->records().front();
     throw Error(fmt::format(
-        "{}: no token of {} can be trained on: in all of its {} documents the "
+        "{}: no token of {} can be trained on or scored: in all of its {} documents the "
         "response begins after the first {} tokens; accepted: a larger "
         "sequence_length, or other data",
         where, record.path.empty() ? record.format : record.path, corpus->size(), sequence_length));

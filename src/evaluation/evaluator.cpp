@@ -16,16 +16,10 @@ namespace {
 
 constexpr std::uint32_t kEvaluationStream = 0xe7a1;
 
-std::string source_name(const Corpus& corpus) {
-  const SourceRecord record = corpus.records().front();
-  return record.path.empty() ? record.format
-                             : std::filesystem::path(record.path).filename().string();
-}
-
 /// Names of all sources; those of one name are told apart by their place in the mixture.
 std::vector<std::string> source_names(const DataSources& data) {
   std::vector<std::string> names;
-  for (const auto& corpus : data.corpora) names.push_back(source_name(*corpus));
+  for (const auto& corpus : data.corpora) names.push_back(corpus->records().front().name);
   const std::vector<std::string> plain = names;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (std::count(plain.begin(), plain.end(), plain[i]) > 1) names[i] += fmt::format("#{}", i + 1);
@@ -70,9 +64,24 @@ void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, 
 }
 
 const DataSources& checked(const EvalConfig& config, const DataSources& data,
-                           const ModelConfig& model) {
-  check_evaluation(config, data, model);
+                           const ModelConfig& model, std::int64_t sequence_length) {
+  check_evaluation(config, data, model, sequence_length);
   return data;
+}
+
+void check_lengths(const std::vector<Question>& questions, const std::string& file,
+                   std::int64_t sequence_length) {
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const std::size_t prompt = questions[i].prompt.size();
+    for (const Choice& choice : questions[i].choices) {
+      const auto inputs = static_cast<std::int64_t>(prompt + choice.tokens.size()) - 1;
+      if (inputs <= sequence_length) continue;
+      throw Error(fmt::format(
+          "{}: question {} with a choice has {} tokens; accepted: at most {}, one more than "
+          "sequence_length",
+          file, i + 1, inputs + 1, sequence_length + 1));
+    }
+  }
 }
 
 }  // namespace
@@ -114,12 +123,14 @@ std::vector<Score> scores_of(const Evaluation& evaluation) {
   return scores;
 }
 
-void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model) {
+void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model,
+                      std::int64_t sequence_length) {
   if (config.exact_match > 0 || config.pass_at_k) {
     for (const auto& corpus : data.corpora) corpus->reference(0);  // may be an Error
   }
   if (!config.multiple_choice.empty()) {
-    read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size);
+    check_lengths(read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size),
+                  config.multiple_choice.string(), sequence_length);
   }
   if (config.rollout && !config.rollout->recipe.empty()) load_recipe(config.rollout->recipe);
 }
@@ -174,7 +185,7 @@ Evaluator::Evaluator(Backend& backend, const Parameters& parameters, Transformer
       parameters_(parameters),
       transformer_(transformer),
       config_(config),
-      data_(checked(config, data, parameters.model())),
+      data_(checked(config, data, parameters.model(), transformer.shape().sequence_length)),
       stop_(stop),
       problems_(problems_of(config, data, transformer.shape().sequence_length)),
       memory_(backend, parameters, transformer, config_, texts_of(config, data, problems_), stop) {

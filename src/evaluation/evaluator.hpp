@@ -65,9 +65,11 @@ struct Score {
 /// All numbers but the mean loss and the exact match, which have columns of their own.
 std::vector<Score> scores_of(const Evaluation& evaluation);
 
-/// Throws Error for questions that do not fit `model`, for data whose ids must be read as text and
-/// cannot, and for an unknown rollout recipe: before anything is computed.
-void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model);
+/// Throws Error for questions that do not fit `model` or a sequence of `sequence_length` tokens,
+/// for data whose ids must be read as text and cannot, and for an unknown rollout recipe: before
+/// anything is computed.
+void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model,
+                      std::int64_t sequence_length);
 
 /// The texts of an evaluation, as far as they decide how much memory it takes.
 struct EvaluationTexts {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -61,8 +62,10 @@ Question read_question(const nlohmann::json& object, const std::string& where,
   return question;
 }
 
-/// Is the right one the first of the largest?
+/// Is the right one the first of the largest? Not where a score is no number.
 bool is_best(const std::vector<double>& scores, std::size_t answer) {
+  const auto is_nan = [](double score) { return std::isnan(score); };
+  if (std::any_of(scores.begin(), scores.end(), is_nan)) return false;
   return std::max_element(scores.begin(), scores.end()) - scores.begin() ==
          static_cast<std::ptrdiff_t>(answer);
 }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kDomain = 0x5a3e1e00u;  ///< apart from every other use of the seed
 constexpr double kLog2E = 0x1.71547652B82FEp+0;
+constexpr double kLeastExponent = -1000;  ///< of exp2_f64; less is nothing beside the largest
 
 double open_unit(const DrawKey& key) {
   const numerics::PhiloxCounter bits = numerics::philox4x32(
@@ -35,14 +36,16 @@ class Candidates {
       largest = std::max(largest, logits[i]);
       ids_.push_back(static_cast<std::int32_t>(i));
     }
-    // Infinite logits share everything; without a finite one there is nothing to compare with.
+    // Infinite logits share everything, and those of minus infinity get nothing unless all are.
     const double factor = kLog2E / temperature;
     weights_.resize(logits.size(), 0.0);
     for (const std::int32_t id : ids_) {
       const double below = logit(id) == largest
                                ? 0.0
                                : static_cast<double>(logit(id)) - static_cast<double>(largest);
-      weights_[static_cast<std::size_t>(id)] = numerics::exp2_f64(below * factor);
+      const double exponent = below * factor;
+      weights_[static_cast<std::size_t>(id)] =
+          exponent < kLeastExponent ? 0.0 : numerics::exp2_f64(exponent);
     }
   }
 

@@ -223,6 +223,25 @@ def test_recipes_that_remember_are_evaluated_with_what_a_checkpoint_holds(folder
         assert evaluate("delayed", cwd=folder)["loss"] == file["/eval/loss"][-1]
 
 
+def test_random_roundings_are_those_of_the_run(folder: Path) -> None:
+    train = ("train", "--config", "run.toml", "--recipe", "unit_scaling", "--out", "random")
+    succeeded(*train, cwd=folder)
+    with h5py.File(folder / "random/run.h5", "r", swmr=True) as file:
+        assert evaluate("random", cwd=folder)["loss"] == file["/eval/loss"][-1]
+
+
+def test_an_evaluation_without_a_target_is_refused(folder: Path) -> None:
+    message = refused("eval", "run", "--sequence-length", 4, cwd=folder)
+    assert "no token of held.jsonl can be trained on or scored" in message
+
+
+def test_sources_of_several_files_are_named_by_the_first(folder: Path) -> None:
+    config = RUN.replace('path = "held.jsonl"', 'path = ["held.jsonl", "train.jsonl"]')
+    (folder / "two.toml").write_text(config)
+    succeeded("train", "--config", "two.toml", "--out", "two", cwd=folder)
+    assert evaluate("two", cwd=folder)["sources"][0]["name"] == "held.jsonl+1"
+
+
 def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     for arguments, words in {
         (): "--source is missing",

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -102,6 +103,23 @@ TEST_CASE("tokens are drawn in proportion to their weights") {
     }
     CHECK(shares[4] == 0.0);
   }
+}
+
+TEST_CASE("logits of minus infinity get nothing, those of infinity everything") {
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  const std::vector<double> shares =
+      frequencies({5.0f, 1.0f, -kInfinite, 4.0f, -3000.0f}, sampling(1.0), 4000);
+  const double e = std::exp(1.0), sum = e + 1 + std::exp(-3.0);
+  CHECK(shares[0] == Approx(e / sum).margin(0.04));
+  CHECK(shares[3] == Approx(1 / sum).margin(0.04));
+  CHECK(shares[2] + shares[4] == 0.0);
+  CHECK(frequencies({5.0f, 1.0f, 4.0f}, sampling(1e-6), 10)[0] == Approx(1.0));
+  const std::vector<double> two =
+      frequencies({kInfinite, 9.0f, kInfinite, -kInfinite}, sampling(1.0), 4000);
+  CHECK(two[0] == Approx(0.5).margin(0.04));
+  CHECK(two[0] + two[2] == Approx(1.0));
+  const std::vector<double> none = frequencies({-kInfinite, -kInfinite}, sampling(1.0), 4000);
+  CHECK(none[0] == Approx(0.5).margin(0.04));
 }
 
 TEST_CASE("top_k and top_p leave out the rest") {

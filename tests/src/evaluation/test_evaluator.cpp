@@ -324,6 +324,40 @@ TEST_CASE("questions that do not fit are refused with their line") {
                       Catch::Contains("cannot be read"));
 }
 
+TEST_CASE("questions longer than a sequence are refused before anything is computed") {
+  EvalConfig config = two_sources();
+  const ScratchDirectory folder;
+  config.multiple_choice = folder / "q.jsonl";
+  const auto text = [&](std::int64_t tokens) {  // the beginning of a document is one more
+    std::ofstream(config.multiple_choice)
+        << R"({"question": ")" << std::string(static_cast<std::size_t>(tokens - 3), 'q')
+        << R"(", "choices": ["a", "bc"], "answer": 0})"
+        << "\n";
+  };
+  text(kLength + 1);
+  CHECK(Fixture("bf16", config).evaluate().multiple_choice->questions == 1);
+  text(kLength + 2);
+  CHECK_THROWS_WITH(Fixture("bf16", config), Catch::Contains("question 1 with a choice has"));
+}
+
+TEST_CASE("a model whose losses are no numbers answers no question") {
+  EvalConfig config = two_sources();
+  const ScratchDirectory folder;
+  config.multiple_choice = folder / "q.jsonl";
+  std::ofstream(config.multiple_choice)
+      << R"({"question": "q", "choices": ["a", "b"], "answer": 0})"
+      << "\n";
+  Fixture fixture("fp32", config);
+  for (const Parameter& parameter : fixture.parameters.all()) {
+    const std::vector<float> values(static_cast<std::size_t>(parameter.master().size()), NAN);
+    fixture.parameters.upload(parameter, 0, values);
+  }
+  const ChoiceAccuracy found = *fixture.evaluate().multiple_choice;
+  CHECK(found.sum == 0.0);
+  CHECK(found.per_token == 0.0);
+  CHECK(found.per_byte == 0.0);
+}
+
 TEST_CASE("a raised flag ends an evaluation, which can be made again with the same result") {
   std::atomic<bool> stop{false};
   EvalConfig config = with_rollout("");
