@@ -133,6 +133,7 @@ int gemm(const std::vector<std::string>& arguments) {
   const std::string file_a = required(values, "a", "gemm");
   const std::string file_b = required(values, "b", "gemm");
   const std::string out = output_file(required(values, "out", "gemm"), "gemm: --out").string();
+  check_files_apart(values, "gemm", {"out"}, {"a", "b", "c", "bias", "scale-a", "scale-b"});
   const auto backend = make_backend(values["backend"].as<std::string>(), threads_of(values, "gemm"),
                                     values["implementation"].as<std::string>());
   const auto shapeless = [](const QuantSpec& spec) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -64,6 +65,25 @@ void check_output_files(const Values& values, const std::string& command,
   for (const char* option : options) {
     if (values.count(option) == 0) continue;
     output_file(values[option].as<std::string>(), fmt::format("{}: --{}", command, option));
+  }
+}
+
+void check_files_apart(const Values& values, const std::string& command,
+                       std::initializer_list<const char*> outputs,
+                       std::initializer_list<const char*> inputs) {
+  std::map<fs::path, std::string> taken;  // by which option
+  const auto path_of = [&](const char* option) {
+    return fs::weakly_canonical(fs::absolute(values[option].as<std::string>()));
+  };
+  for (const char* option : inputs) {
+    if (values.count(option) != 0) taken.emplace(path_of(option), option);
+  }
+  for (const char* option : outputs) {
+    if (values.count(option) == 0) continue;
+    const auto [known, is_new] = taken.emplace(path_of(option), option);
+    if (is_new) continue;
+    refuse(fmt::format("{}: --{}", command, option), values[option].as<std::string>(),
+           fmt::format("is the file of --{} too; accepted: another one", known->second));
   }
 }
 

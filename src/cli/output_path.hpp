@@ -21,6 +21,12 @@ std::filesystem::path output_folder(const std::string& path, const std::string& 
 void check_output_files(const Values& values, const std::string& command,
                         std::initializer_list<const char*> options);
 
+/// Throws Error where one of `outputs` names the file of another, or of one of `inputs`, all of
+/// them options: it would be lost.
+void check_files_apart(const Values& values, const std::string& command,
+                       std::initializer_list<const char*> outputs,
+                       std::initializer_list<const char*> inputs);
+
 /// The text of --json, without the end of the line. Bytes of names that are no UTF-8 are replaced.
 std::string json_text(const nlohmann::ordered_json& json);
 

@@ -200,6 +200,7 @@ int quantize(const std::vector<std::string>& arguments) {
   if (is_model(file)) return quantize_model(values);
   refuse_given(values, "quantize", {"compare"}, "is for a model");
   check_output_files(values, "quantize", {"out", "dequantized"});
+  check_files_apart(values, "quantize", {"out", "dequantized"}, {"input", "partner"});
   const Plan plan = read_plan(values);
   const auto backend =
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());

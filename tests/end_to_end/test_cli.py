@@ -340,6 +340,21 @@ def test_gemm_refusals(matrices: Path) -> None:
     )
 
 
+def test_results_do_not_take_the_place_of_operands(matrices: Path) -> None:
+    a, b = matrices / "a.npy", matrices / "b.npy"
+    before = a.read_bytes()
+    alias = matrices / ".." / matrices.name / "a.npy"
+    for out in (a, alias):
+        words = ("gemm", "--spec", "sm90_wgmma_fp8", "--a", a, "--b", b, "--out", out)
+        assert "is the file of --a too" in refused(*words)
+        assert "is the file of --input too" in refused(
+            "quantize", a, "--spec", "e5m2", "--out", out
+        )
+    two = ("--out", matrices / "codes.npy", "--dequantized", matrices / "codes.npy")
+    assert "is the file of --out too" in refused("quantize", a, "--spec", "e5m2", *two)
+    assert a.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "content",
     [
