@@ -10,7 +10,8 @@ from fp8lab_analysis.runs import Run
 
 # Keys that change no bit of a run. Where it starts is not a key but the hash of its first weights.
 _NEUTRAL = ("name", "init_from", "text", "hash")
-_NEUTRAL_TABLES = ("logging",)
+_NEUTRAL_TABLES = ("logging", "warnings", "memory")
+_OTHER_SUM = "memory.loss_chunk"  # of that table: gradients of the head are added up in chunks
 _NO_STRESS = "planted_outliers.channels"  # of run files before [[stages.stress]]; 0: none
 EXACT = "exact"  # the key of the sources of error that exact arithmetic replaces
 _SAME_BITS = ("cpu", "cuda")  # backends; the truth path has bits of its own
@@ -34,7 +35,7 @@ def changes_numbers(key: str, value: str) -> bool:
     """False for a setting that changes no bit of a run."""
     return (
         key not in _NEUTRAL
-        and key.split(".")[0] not in _NEUTRAL_TABLES
+        and (key == _OTHER_SUM or key.split(".")[0] not in _NEUTRAL_TABLES)
         and not (key == "backend" and value in _SAME_BITS)
         and not (key.endswith(_NO_STRESS) and value == "0")
     )

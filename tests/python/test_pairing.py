@@ -112,6 +112,18 @@ def test_runs_pair_by_configuration_without_a_study_file(tmp_path: Path) -> None
     }
 
 
+def test_what_changes_no_bit_parts_no_loose_pair(tmp_path: Path) -> None:
+    settings = {
+        "bf16": "",
+        "recomputed": '[memory]\nrecompute = "layer"\n',
+        "silent": "[warnings]\nenabled = false\n",
+        "chunks": "[memory]\nloss_chunk = 64\n",
+    }
+    for name, text in settings.items():
+        write_run(tmp_path / name, "bf16" if name == "bf16" else "infir2", stress=text)
+    assert pairs_of(study.load_study([tmp_path])) == {"recomputed": "bf16", "silent": "bf16"}
+
+
 def test_loose_runs_of_other_data_start_or_arithmetic_are_no_pair(tmp_path: Path) -> None:
     for folder in ("bf16", "infir2", "data", "start", "truth", "mixed", "arithmetic"):
         write_run(tmp_path / folder, "bf16" if folder in ("bf16", "mixed") else "infir2")
