@@ -29,6 +29,7 @@ from fp8lab_analysis.hdf5 import (
     to_text,
 )
 from fp8lab_analysis.runs import (
+    QUANTIZER_STATISTICS,
     SLOTS,
     STATISTICS,
     VECTOR_STATISTICS,
@@ -272,6 +273,37 @@ def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
     )
 
 
+def _recipes_of_steps(
+    meta: dict[str, str], stages: list[str], metrics: Metrics, events: list[Event]
+) -> dict[int, str]:
+    """The recipe of every step, by extra.stage_recipes: "cpt=infir2+bf16@492+mxfp8@fallback" for a
+    stage that goes on in bf16 after 492 steps, and in mxfp8 after an event "fallback"."""
+    found: dict[int, str] = {}
+    falls = [event.step for event in events if event.kind == "fallback"]
+    for entry in filter(None, meta.get("extra.stage_recipes", "").split(",")):
+        stage, _, text = entry.partition("=")
+        steps = metrics.step[metrics.stage == stages.index(stage)] if stage in stages else []
+        for part in text.split("+"):
+            name, _, when = part.partition("@")
+            after = int(steps[0]) - 1 + int(when) if when.isdigit() and len(steps) else 0
+            if when == "fallback":
+                after = next((fall for fall in falls if fall in steps), np.iinfo(np.int64).max)
+            found.update((int(step), name) for step in steps if step > after)
+    return found
+
+
+def _keep_one_recipe(
+    tensors: TensorLog, recipes: dict[int, str], meta: dict[str, str]
+) -> TensorLog:
+    """What quantizers of another recipe made is not that of the formats named in /tensors."""
+    named = meta.get("extra.tensors_recipe", meta["recipe_name"])
+    other = np.array([recipes.get(int(step), named) != named for step in tensors.step], dtype=bool)
+    for name in QUANTIZER_STATISTICS:
+        if name in tensors.statistics:
+            tensors.statistics[name][other] = np.nan
+    return tensors
+
+
 def _read_scores(file: h5py.File, stages: int) -> list[Score]:
     columns = read_columns(file, "scores", ("step", *SCORES))
     rows = _written_rows(columns, SCORES)
@@ -382,6 +414,9 @@ def load_run(path: Path) -> Run:
         tensors = _read_tensors(file, metrics, meta.schema)
         scores = _read_scores(file, len(stages))
         events = _read_events(file)
+        tensors = _keep_one_recipe(
+            tensors, _recipes_of_steps(meta.texts, stages, metrics, events), meta.texts
+        )
         warnings = _read_warnings(file, tensors)
         used = {
             "metrics": len(metrics),

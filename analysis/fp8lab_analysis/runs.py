@@ -31,6 +31,19 @@ STATISTICS = (
     "scale_log2_spread",
     "zero_tile_fraction",
 )
+# Those of a quantizer; the others are of the tensor alone.
+QUANTIZER_STATISTICS = (
+    "mse",
+    "sqnr_db",
+    "cosine",
+    "bias",
+    "underflow_fraction",
+    "saturation_fraction",
+    "scale_min",
+    "scale_max",
+    "scale_log2_spread",
+    "zero_tile_fraction",
+)
 VECTOR_STATISTICS = ("top_channel", "top_channel_amax", "exponent_histogram")
 
 
@@ -79,7 +92,8 @@ class Score:
 @dataclass(frozen=True)
 class TensorLog:
     """Rows of /tensors: statistics of N logged operands at L steps. What a delayed scale made
-    before it knew any amax says nothing about the recipe: such entries are NaN."""
+    before it knew any amax says nothing about the recipe: such entries are NaN. So are errors and
+    scales of steps in another recipe than the one whose formats these are."""
 
     layer: list[str]
     slot: list[str]

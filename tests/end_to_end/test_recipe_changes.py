@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from test_provenance import (
     trained,
     write_config,
 )
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "analysis"))
+
+from fp8lab_analysis.run_reader import load_run  # noqa: E402
 
 SHIPPED = Path(__file__).parents[2] / "experiments/recipes"
 CONSTANT = 'learning_rate.kind = "constant"\n'
@@ -239,6 +244,36 @@ def test_the_recipe_at_work_is_that_of_the_run(tmp_path: Path) -> None:
     refused(run("eval", tmp_path / "run", *data), "recipe of stage a after 3 steps")
     plan = train(config, tmp_path / "no", "--dry-run").stdout
     assert "after 3 steps: recipe mine" in plan and plan.count("memory ") == 2
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stages", "named", "measured"),
+    [
+        ("infir2", (("a", 'recipe = "bf16"\n'), ("b", "")), "infir2", range(5, 9)),
+        ("bf16", (("a", 'recipe = "infir2"\n'), ("b", 'recipe = "fp32"\n')), "infir2", range(1, 5)),
+        ("infir2", (("a", recipe_at((3, "bf16"))),), "infir2", range(1, 4)),
+        ("infir2", (("a", fallback("bf16", "nonfinite = true")),), "infir2", range(1, 5)),
+    ],
+)
+def test_errors_are_those_of_the_formats_that_the_run_names(
+    tmp_path: Path,
+    recipe: str,
+    stages: tuple[tuple[str, str], ...],
+    named: str,
+    measured: range,
+) -> None:
+    text = "".join(stage(name, more=more) for name, more in stages)
+    trained(write_config(tmp_path, text, recipe=recipe, logging=EVERY), tmp_path / "run")
+    found = load_run(tmp_path / "run" / "run.h5")
+    assert found.meta["extra.tensors_recipe"] == named
+    formats = dict(zip(zip(found.tensors.layer, found.tensors.slot), found.tensors.format))
+    assert formats["layers.0.mlp.down", "fprop.x"].startswith("e4m3fn/1x128")
+    chosen = [layer != "lm_head" for layer in found.tensors.layer]
+    known = np.isfinite(found.tensors.get("sqnr_db")[:, chosen])
+    assert list(found.tensors.step[known.all(axis=1)]) == list(measured)
+    assert not known[~np.isin(found.tensors.step, measured)].any()
+    assert found.tensors.get("sqnr_db")[known.all(axis=1)][:, chosen].max() < 60
+    assert np.isfinite(found.tensors.get("kurtosis")).all()
 
 
 # --- fallbacks ------------------------------------------------------------------------------------
