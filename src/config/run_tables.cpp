@@ -84,11 +84,26 @@ const Table<GrowthConfig>& growth_table() {
   return table;
 }
 
+/// Rows of a tile, whole groups of the tensor core.
+Field<AttentionConfig> tile(const char* word, std::int64_t AttentionConfig::*member,
+                            const char* help) {
+  constexpr std::int64_t kGroup = 16;
+  Field<AttentionConfig> field = integer(word, member, kGroup, 65536, help);
+  field.accepted = fmt::format("a multiple of {} up to 65536", kGroup);
+  field.set = [member, plain = field.set](AttentionConfig& config, const FieldValue& value) {
+    AttentionConfig trial = config;
+    const bool fits = plain(trial, value) && trial.*member % kGroup == 0;
+    if (fits) config = trial;
+    return fits;
+  };
+  return field;
+}
+
 const Table<AttentionConfig>& attention_table() {
   using S = AttentionConfig;
   static const Table<S> table{{
-      integer("kv_tile", &S::kv_tile, 1, 65536, "keys of one step of the online softmax"),
-      integer("q_tile", &S::q_tile, 1, 65536, "queries whose gradients are summed together"),
+      tile("kv_tile", &S::kv_tile, "keys of one step of the online softmax"),
+      tile("q_tile", &S::q_tile, "queries whose gradients are summed together"),
   }};
   return table;
 }

@@ -25,7 +25,7 @@ bool is_spike(const StressConfig& stress) { return stress.kind == StressKind::sp
 /// A number whose products round nothing.
 Field<StressConfig> power_of_two(const char* word, double StressConfig::*member, const char* help) {
   Field<StressConfig> field = number(word, member, 0x1p-60, 0x1p60, help);
-  field.accepted = "a power of two such as 4096, so that it rounds nothing";
+  field.accepted = "a power of two from 2^-60 to 2^60 such as 4096.0, so that it rounds nothing";
   field.set = [member, plain = field.set](StressConfig& stress, const FieldValue& value) {
     StressConfig trial = stress;
     int exponent = 0;

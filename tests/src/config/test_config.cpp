@@ -295,6 +295,8 @@ TEST_CASE("bad configurations are refused with place, key and what is accepted")
       {"[optimizer]\nlr = 1\n" + stage, {"'optimizer.lr'", "beta1, beta2"}},
       {"[logging]\nevery = 1\n" + stage, {"'logging.every'", "every_steps"}},
       {"[attention]\ntile = 1\n" + stage, {"'attention.tile'", "kv_tile, q_tile"}},
+      {"[attention]\nkv_tile = 24\n" + stage, {"'attention.kv_tile'", "a multiple of 16"}},
+      {"[attention]\nq_tile = 0\n" + stage, {"'attention.q_tile'", "a multiple of 16"}},
       {stage + "[stages.data]\nfile = \"x\"\n", {"'stages.data.file'", "path"}},
       {stage + "[stages.eval]\nsteps = 1\n", {"'stages.eval.steps'", "every_steps"}},
       {stage + "[stages.learning_rate]\nmax = 1\n", {"'stages.learning_rate.max'", "peak"}},
