@@ -137,7 +137,7 @@ void take_prompts(const Values& values, const ModelSource& source, Task& task) {
   const auto count = static_cast<std::int64_t>(task.texts.size());
   if (values.count("rollouts") == 0) task.rollouts = std::max(task.rollouts, count);
   task.texts.resize(static_cast<std::size_t>(std::min(task.rollouts, count)));
-  task.end = end_token(values, vocabulary);
+  task.end = end_token(values, kCommand, vocabulary, task.run.model.vocab_size);
   task.padding = vocabulary.padding();
 }
 
@@ -177,7 +177,7 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
                     "accepted: a smaller --tokens, or a larger --sequence-length",
                     kCommand, task.tokens, stage.sequence_length));
   }
-  task.end = end_token(values, data.vocabulary());
+  task.end = end_token(values, kCommand, data.vocabulary(), task.run.model.vocab_size);
   task.padding = data.vocabulary().padding();
 }
 
@@ -224,6 +224,7 @@ CertificateConfig certificate_config(const Values& values, const Task& task, std
                     "as well",
                     kCommand));
   }
+  check_shortest(sampled, kCommand, task.tokens, "tokens");
   SamplingConfig greedy;
   greedy.temperature = 0.0;
   greedy.min_new_tokens = sampled.min_new_tokens;

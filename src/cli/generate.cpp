@@ -100,7 +100,8 @@ int generate(const std::vector<std::string>& arguments) {
   config.sampling = read_sampling(values, kCommand);
   config.max_new_tokens =
       checked_value<std::int64_t>(values, kCommand, "max-new-tokens", 1, 1 << 20);
-  config.end = end_token(values, vocabulary);
+  check_shortest(config.sampling, kCommand, config.max_new_tokens, "max-new-tokens");
+  config.end = end_token(values, kCommand, vocabulary, run.model.vocab_size);
   config.log_probabilities = values.count("log-probabilities") != 0;
   config.prefill_chunk = checked_value<std::int64_t>(values, kCommand, "prefill-chunk", 0, 65536);
   const std::vector<Prompt> prompts =

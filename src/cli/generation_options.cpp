@@ -99,8 +99,18 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
   return Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
 }
 
-std::int32_t end_token(const Values& values, const Vocabulary& vocabulary) {
-  return values.count("end") != 0 ? values["end"].as<std::int32_t>() : vocabulary.end();
+std::int32_t end_token(const Values& values, const std::string& command,
+                       const Vocabulary& vocabulary, std::int64_t vocab_size) {
+  if (values.count("end") == 0) return vocabulary.end();
+  return checked_value<std::int32_t>(values, command, "end", 0,
+                                     static_cast<std::int32_t>(vocab_size - 1));
+}
+
+void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
+                    const std::string& option) {
+  if (sampling.min_new_tokens <= most) return;
+  throw Error(fmt::format("{}: --min-new-tokens {} is more than --{} {}", command,
+                          sampling.min_new_tokens, option, most));
 }
 
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values,

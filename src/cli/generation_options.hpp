@@ -38,8 +38,13 @@ SamplingConfig read_sampling(const Values& values, const std::string& command);
 Vocabulary find_vocabulary(const Values& values, const ModelSource& source, const RunConfig& run,
                            const std::string& command);
 
-/// --end, else the end token of the vocabulary.
-std::int32_t end_token(const Values& values, const Vocabulary& vocabulary);
+/// --end, a token of `vocab_size`, else the end token of the vocabulary.
+std::int32_t end_token(const Values& values, const std::string& command,
+                       const Vocabulary& vocabulary, std::int64_t vocab_size);
+
+/// Throws Error where --min-new-tokens is more than `most`, which `option` gives.
+void check_shortest(const SamplingConfig& sampling, const std::string& command, std::int64_t most,
+                    const std::string& option);
 
 /// Prompts of the command line, then those of the file. Throws Error for what is no prompt.
 std::vector<std::vector<std::int32_t>> read_prompts(const Values& values,

@@ -176,6 +176,8 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
         ("run", "--chunk", "9999"): "--chunk 9999 splits no prompt",
         ("run", "--tokens", 127): "no prompt of the data leaves room for 127 tokens",
         ("run", "--temperature", 0): "accepted: above 0",
+        ("run", "--end", 400): "--end 400",
+        ("run", "--tokens", 8, "--min-new-tokens", 9): "--min-new-tokens 9 is more than --tokens 8",
         ("run", "--prompt", "a" * 100): "do not fit a sequence of 128",
         ("run", "--prompt", "a", "--data", "train.jsonl"): "--data is for prompts of documents",
         ("run", "--form", "running_text"): "--form is for --data",

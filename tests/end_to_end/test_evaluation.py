@@ -271,6 +271,9 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
         ("--prompt", "a", "--temperature", -1): "accepted: 0 to 1000",
         ("--prompt", "a", "--samples", 0): "accepted: 1 to",
         ("--prompt", "a", "--top-p", 0): "--top-p 0",
+        ("--prompt", "a", "--end", 272): "--end 272",
+        ("--prompt", "a", "--end", -2): "--end -2",
+        ("--prompt", "a", "--min-new-tokens", 9, "--max-new-tokens", 8): "more than --max-new",
         ("--prompt", "a", "--log-probabilities"): "needs --json",
         ("--prompt", "a", "--vocabulary", "run.toml"): "run.toml: malformed JSON",
     }.items():
