@@ -273,35 +273,46 @@ def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
     )
 
 
-def _recipes_of_steps(
-    meta: dict[str, str], stages: list[str], metrics: Metrics, events: list[Event]
-) -> dict[int, str]:
-    """The recipe of every step, by extra.stage_recipes: "cpt=infir2+bf16@492+mxfp8@fallback" for a
-    stage that goes on in bf16 after 492 steps, and in mxfp8 after an event "fallback"."""
-    found: dict[int, str] = {}
-    falls = [event.step for event in events if event.kind == "fallback"]
-    for entry in filter(None, meta.get("extra.stage_recipes", "").split(",")):
-        stage, _, text = entry.partition("=")
-        steps = metrics.step[metrics.stage == stages.index(stage)] if stage in stages else []
-        for part in text.split("+"):
-            name, _, when = part.partition("@")
-            after = int(steps[0]) - 1 + int(when) if when.isdigit() and len(steps) else 0
-            if when == "fallback":
-                after = next((fall for fall in falls if fall in steps), np.iinfo(np.int64).max)
-            found.update((int(step), name) for step in steps if step > after)
-    return found
+def _stage_starts(meta: dict[str, str], stages: int, metrics: Metrics) -> Ints:
+    """Steps before each stage. Files without extra.stage_steps tell by their rows of /metrics."""
+    counts = [int(count) for count in filter(None, meta.get("extra.stage_steps", "").split(","))]
+    if counts:
+        return np.cumsum([0, *counts[:-1]])
+    rows = [metrics.step[metrics.stage == stage] for stage in range(stages)]
+    return np.array([steps[0] - 1 if steps.size else np.iinfo(np.int64).max for steps in rows])
+
+
+def _recipe_of_step(step: int, stage: str, start: int, falls: list[int]) -> str:
+    """By the entry of a stage in extra.stage_recipes, "cpt=infir2+bf16@492+mxfp8@fallback": bf16
+    follows after 492 steps, and mxfp8 after an event "fallback" of the stage."""
+    recipe = ""
+    for part in stage.partition("=")[2].split("+"):
+        name, _, when = part.partition("@")
+        if when == "fallback":
+            holds = any(start < fall < step for fall in falls)
+        else:
+            holds = step > start + int(when or 0)
+        recipe = name if holds else recipe
+    return recipe
 
 
 def _keep_one_recipe(
-    tensors: TensorLog, recipes: dict[int, str], meta: dict[str, str]
-) -> TensorLog:
+    tensors: TensorLog, meta: dict[str, str], stages: int, metrics: Metrics, events: list[Event]
+) -> None:
     """What quantizers of another recipe made is not that of the formats named in /tensors."""
+    entries = list(filter(None, meta.get("extra.stage_recipes", "").split(",")))
+    starts = _stage_starts(meta, stages, metrics)
+    if len(entries) != len(starts):
+        return
     named = meta.get("extra.tensors_recipe", meta["recipe_name"])
-    other = np.array([recipes.get(int(step), named) != named for step in tensors.step], dtype=bool)
+    falls = [event.step for event in events if event.kind == "fallback"]
+    other = np.zeros(tensors.step.size, dtype=bool)
+    for row, step in enumerate(map(int, tensors.step)):
+        stage = max(int(np.searchsorted(starts, step)) - 1, 0)
+        other[row] = _recipe_of_step(step, entries[stage], int(starts[stage]), falls) != named
     for name in QUANTIZER_STATISTICS:
         if name in tensors.statistics:
             tensors.statistics[name][other] = np.nan
-    return tensors
 
 
 def _read_scores(file: h5py.File, stages: int) -> list[Score]:
@@ -414,9 +425,7 @@ def load_run(path: Path) -> Run:
         tensors = _read_tensors(file, metrics, meta.schema)
         scores = _read_scores(file, len(stages))
         events = _read_events(file)
-        tensors = _keep_one_recipe(
-            tensors, _recipes_of_steps(meta.texts, stages, metrics, events), meta.texts
-        )
+        _keep_one_recipe(tensors, meta.texts, len(stages), metrics, events)
         warnings = _read_warnings(file, tensors)
         used = {
             "metrics": len(metrics),

@@ -76,8 +76,7 @@ std::string start_of(const StudyPlan& plan, const PlannedArm& arm) {
 /// could be compared with, the first counts.
 void pair_with_baselines(const StudyConfig& study, const std::vector<RunConfig>& twins,
                          StudyPlan& plan) {
-  std::map<std::string, std::string> baselines;  // the baseline arm of every key and start
-  std::map<std::string, std::string> of_any_start;
+  std::map<std::string, std::string> baselines;  // of every key and start, and of every key
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {
     PlannedArm& arm = plan.arms[i];
@@ -85,16 +84,12 @@ void pair_with_baselines(const StudyConfig& study, const std::vector<RunConfig>&
     arm.is_baseline = runs_baseline(study, arm.config) && pairing_key(arm.config) == keys.back();
     if (!arm.is_baseline) continue;
     baselines.emplace(keys.back() + start_of(plan, arm), arm.name);
-    of_any_start.emplace(keys.back(), arm.name);
+    baselines.emplace(keys.back(), arm.name);
   }
   for (std::size_t i = 0; i < plan.arms.size(); ++i) {
     PlannedArm& arm = plan.arms[i];
-    if (arm.is_baseline) continue;
-    const bool is_alone = arm.shared_run.empty();
-    auto found = baselines.find(keys[i] + start_of(plan, arm));
-    const bool has_own = found != baselines.end();
-    if (!has_own && is_alone) found = of_any_start.find(keys[i]);
-    if (has_own || (is_alone && found != of_any_start.end())) arm.baseline_arm = found->second;
+    const auto baseline = baselines.find(keys[i] + start_of(plan, arm));
+    if (!arm.is_baseline && baseline != baselines.end()) arm.baseline_arm = baseline->second;
   }
 }
 

@@ -104,13 +104,15 @@ RunMeta Trainer::make_meta() {
       "m={} v={} master={} gradient={}", name_of_state(config_.optimizer.first_moment),
       name_of_state(config_.optimizer.second_moment), name_of_state(config_.optimizer.weights),
       name_of_state(config_.optimizer.gradients));
-  std::string stage_recipes;
+  std::string stage_recipes, stage_steps;
   for (std::size_t i = 0; i < config_.stages.size(); ++i) {
     meta.stage_names.push_back(config_.stages[i].name);
     stage_recipes += (i == 0 ? "" : ",") + config_.stages[i].name + "=" +
                      recipes_text(config_, config_.stages[i]);
+    stage_steps += fmt::format("{}{}", i == 0 ? "" : ",", config_.stages[i].steps);
   }
   meta.extra["stage_recipes"] = stage_recipes;
+  meta.extra["stage_steps"] = stage_steps;
   meta.extra["tensors_recipe"] = load_recipe(named_recipe(config_)).name;
   meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
   meta.extra["attention_q_tile"] = std::to_string(config_.attention.q_tile);
