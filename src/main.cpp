@@ -3,9 +3,11 @@
 #include <vector>
 
 #include "src/cli/command.hpp"
+#include "src/cli/wait_policy.hpp"
 
 int main(int argc, char** argv) {
   using namespace fp8lab;
+  cli::sleep_when_idle(argv);
   const std::vector<cli::Command> commands = {
       {"info", "version, instruction sets, threads, devices", cli::info},
       {"recipes", "list, show or check quantization recipes", cli::recipes},
