@@ -23,15 +23,42 @@ if(FP8LAB_SANITIZE OR FP8LAB_FUZZ)
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
 endif()
 
-# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...]): the static library
-# fp8lab_NAME of one folder. LIBS are the folders that it may include.
-function(fp8lab_add_library name)
-  cmake_parse_arguments(arg "" "" "LIBS;PRIVATE" ${ARGN})
-  add_library(fp8lab_${name} STATIC ${arg_UNPARSED_ARGUMENTS})
-  set_target_properties(fp8lab_${name} PROPERTIES
-    POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
-  target_link_libraries(fp8lab_${name}
-    PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
+option(FP8LAB_PRECOMPILE "Precompile the standard headers that nearly every source includes" ON)
+if(FP8LAB_PRECOMPILE)
+  # GCC forgets which headers are the system's once they are precompiled, and reports in them what it
+  # otherwise keeps to itself: bounds of searches and copies that it cannot follow through inlining.
+  target_compile_options(fp8lab_options INTERFACE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread;-Wno-stringop-overflow>)
+endif()
+
+# fp8lab_precompile(TARGET [LIGHT] [OPENMP] [PIC]): .cmake/precompiled.hpp, compiled once for all
+# targets with the same of these flags.
+function(fp8lab_precompile target)
+  if(NOT FP8LAB_PRECOMPILE)
+    return()
+  endif()
+  set(precompiled fp8lab_precompiled)
+  foreach(flag IN ITEMS LIGHT OPENMP PIC)
+    set(with_${flag} OFF)
+    if(flag IN_LIST ARGN)
+      set(with_${flag} ON)
+      string(TOLOWER "_${flag}" suffix)
+      string(APPEND precompiled ${suffix})
+    endif()
+  endforeach()
+  if(NOT TARGET ${precompiled})
+    file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/generated/precompiled.cpp" CONTENT "")
+    add_library(${precompiled} OBJECT "${CMAKE_BINARY_DIR}/generated/precompiled.cpp")
+    target_link_libraries(${precompiled} PRIVATE fp8lab_options fmt::fmt
+      $<$<BOOL:${with_OPENMP}>:OpenMP::OpenMP_CXX>)
+    set_target_properties(${precompiled} PROPERTIES POSITION_INDEPENDENT_CODE ${with_PIC})
+    if(with_LIGHT)
+      fp8lab_compile_lightly(${precompiled})
+    endif()
+    target_precompile_headers(${precompiled} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/.cmake/precompiled.hpp>")
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${precompiled})
 endfunction()
 
 # fp8lab_compile_lightly(TARGET...): for code without loops over data. -O3 of it would take half as
@@ -40,6 +67,29 @@ function(fp8lab_compile_lightly)
   foreach(target IN LISTS ARGN)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endforeach()
+endfunction()
+
+# fp8lab_add_library(NAME source... [LIBS public...] [PRIVATE private...] [LIGHT]): the static library
+# fp8lab_NAME of one folder. LIBS are the folders that it may include; LIGHT: code without loops over
+# data.
+function(fp8lab_add_library name)
+  cmake_parse_arguments(arg "LIGHT" "" "LIBS;PRIVATE" ${ARGN})
+  add_library(fp8lab_${name} STATIC ${arg_UNPARSED_ARGUMENTS})
+  set_target_properties(fp8lab_${name} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
+  target_link_libraries(fp8lab_${name}
+    PUBLIC ${arg_LIBS} PRIVATE $<BUILD_INTERFACE:fp8lab_options> ${arg_PRIVATE})
+  set(flags PIC)
+  if(arg_LIGHT)
+    fp8lab_compile_lightly(fp8lab_${name})
+    list(APPEND flags LIGHT)
+  endif()
+  if("OpenMP::OpenMP_CXX" IN_LIST arg_PRIVATE)
+    list(APPEND flags OPENMP)
+  endif()
+  if("fmt::fmt" IN_LIST arg_PRIVATE)  # the precompiled headers hold fmt, with its definitions
+    fp8lab_precompile(fp8lab_${name} ${flags})
+  endif()
 endfunction()
 
 # Instruction sets of the CPU emulator, slowest first, and the compiler's flags for each.
@@ -122,6 +172,9 @@ function(fp8lab_add_test name tier)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE fp8lab_options fp8lab_catch_main ${arg_LIBS})
   target_compile_definitions(${name} PRIVATE FP8LAB_TEST_DATA="${CMAKE_SOURCE_DIR}/tests")
+  if(FP8LAB_PRECOMPILE AND NOT "OpenMP::OpenMP_CXX" IN_LIST arg_LIBS)
+    target_precompile_headers(${name} REUSE_FROM fp8lab_catch_precompiled)
+  endif()
   catch_discover_tests(${name} TEST_SPEC "${arg_SPEC}" TEST_PREFIX "${name}: " PROPERTIES LABELS ${tier}
     SKIP_REGULAR_EXPRESSION "skipped: (no CUDA device|FP8LAB_)")
 endfunction()
