@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import signal
+from scipy import integrate, signal
 
 Array = npt.NDArray[np.float64]
 Curve = tuple[Array, Array]  # steps, values
@@ -127,7 +127,7 @@ def gap_area(steps: Array, gap: Array) -> float:
     finite."""
     if steps.size < 2:
         return math.nan
-    return float(np.trapz(gap, steps))
+    return float(integrate.trapezoid(gap, steps))
 
 
 def largest_gap(steps: Array, smooth: Array) -> tuple[float, int | None]:

@@ -32,6 +32,7 @@ class DocumentCorpus final : public Corpus {
       const auto prompt = static_cast<std::int32_t>(document.prompt_length);
       hash.update(&prompt, sizeof prompt);
       hash.update(document.tokens.data(), document.tokens.size() * sizeof(std::int32_t));
+      hash.update(document.loss_mask.data(), document.loss_mask.size());
       record_.tokens += static_cast<std::int64_t>(document.tokens.size());
     }
     hash_ = hash.digest();
@@ -48,6 +49,7 @@ class DocumentCorpus final : public Corpus {
     view.tokens = reinterpret_cast<const std::byte*>(document.tokens.data());
     view.size = static_cast<std::int64_t>(document.tokens.size());
     view.prompt_length = document.prompt_length;
+    if (!document.loss_mask.empty()) view.loss_mask = document.loss_mask.data();
     return view;
   }
 

@@ -4,41 +4,49 @@
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "emulation/base/error.hpp"
 #include "src/data/arithmetic.hpp"
+#include "src/data/json_records.hpp"
 #include "src/data/tokenizer.hpp"
 #include "src/io/file_kind.hpp"
-#include "src/io/json_document.hpp"
 
 namespace fp8lab {
 namespace {
 
-struct Passage {
-  std::string prompt;
-  std::string response;
-};
-
-Document to_document(const Passage& passage, DataForm form) {
-  Document document;
-  document.tokens.push_back(ByteTokenizer::kBegin);
-  const auto append = [&](const std::string& text) {
-    const auto tokens = ByteTokenizer::encode(text);
-    document.tokens.insert(document.tokens.end(), tokens.begin(), tokens.end());
-  };
-  append(passage.prompt);
-  if (form == DataForm::prompt_response) {
-    document.prompt_length = static_cast<std::int64_t>(document.tokens.size());
-    document.reference = passage.response;
+/// A mask where the response is not all that follows the prompt: answers of several turns.
+void set_loss_mask(Document& document, const std::vector<bool>& trained) {
+  bool differs = false;
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    differs = differs || trained[i] != (static_cast<std::int64_t>(i) >= document.prompt_length);
   }
-  append(passage.response);
-  document.tokens.push_back(ByteTokenizer::kEnd);
-  return document;
+  if (!differs) return;
+  document.loss_mask.assign((trained.size() + 7) / 8, std::byte{0});
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    if (trained[i]) document.loss_mask[i / 8] |= std::byte{1} << (i % 8);
+  }
 }
 
-Passage question_answer(const std::string& question, const std::string& answer) {
-  return {"Question: " + question + "\nAnswer: ", answer};
+/// [begin] pieces [end]; the end is trained on if the last piece is.
+Document to_document(const Passage& passage, DataForm form) {
+  Document document;
+  std::vector<bool> trained{false};
+  document.tokens.push_back(ByteTokenizer::kBegin);
+  for (const Piece& piece : passage) {
+    const auto tokens = ByteTokenizer::encode(piece.text);
+    const bool learned = piece.trained || form == DataForm::running_text;
+    if (learned && form == DataForm::prompt_response) {
+      document.prompt_length = static_cast<std::int64_t>(document.tokens.size());
+      document.reference = piece.text;
+    }
+    document.tokens.insert(document.tokens.end(), tokens.begin(), tokens.end());
+    trained.insert(trained.end(), tokens.size(), learned);
+  }
+  document.tokens.push_back(ByteTokenizer::kEnd);
+  trained.push_back(passage.back().trained || form == DataForm::running_text);
+  set_loss_mask(document, trained);
+  return document;
 }
 
 std::ifstream open(const std::filesystem::path& path) {
@@ -54,10 +62,11 @@ std::vector<Passage> read_text(const std::filesystem::path& path) {
   std::vector<Passage> passages;
   std::string line, document;
   const auto finish = [&] {
-    if (!document.empty()) passages.push_back({"", document});
+    if (!document.empty()) passages.push_back({{document}});
     document.clear();
   };
-  while (std::getline(file, line)) {
+  for (bool first = true; std::getline(file, line); first = false) {
+    if (first) line = without_byte_order_mark(line);
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
       finish();
     } else {
@@ -68,59 +77,18 @@ std::vector<Passage> read_text(const std::filesystem::path& path) {
   return passages;
 }
 
-std::string string_field(const nlohmann::json& object, const char* key, const std::string& where) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) {
-    throw Error(fmt::format("{}: expected a string in \"{}\"", where, key));
-  }
-  return found->get<std::string>();
-}
-
-/// Everything before the last assistant message is the prompt.
-Passage messages_passage(const nlohmann::json& messages, const std::string& where) {
-  if (!messages.is_array() || messages.empty()) {
-    throw Error(fmt::format("{}: \"messages\" must be a non-empty array", where));
-  }
-  Passage passage;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object()) throw Error(fmt::format("{}: message {} is no object", where, i));
-    const std::string role = string_field(messages[i], "role", where);
-    const std::string content = string_field(messages[i], "content", where);
-    if (i + 1 < messages.size()) {
-      passage.prompt += fmt::format("{}: {}\n", role, content);
-    } else if (role == "assistant") {
-      passage.prompt += "assistant: ";
-      passage.response = content;
-    } else {
-      throw Error(fmt::format("{}: the last message must be the assistant's", where));
-    }
-  }
-  return passage;
-}
-
-Passage parse_line(const std::string& line, const std::string& where) {
-  nlohmann::json object = parse_json(line, where);
-  if (!object.is_object()) throw Error(fmt::format("{}: expected a JSON object", where));
-  if (object.contains("question")) {
-    return question_answer(string_field(object, "question", where),
-                           string_field(object, "answer", where));
-  }
-  if (object.contains("messages")) return messages_passage(object["messages"], where);
-  if (object.contains("text")) return {"", string_field(object, "text", where)};
-  throw Error(
-      fmt::format("{}: accepted are {{question, answer}}, {{messages}} and {{text}}", where));
-}
-
 std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm form) {
   std::ifstream file = open(path);
   std::vector<Passage> passages;
   std::string line;
   for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string_view record = without_byte_order_mark(line);
+    if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = fmt::format("{}:{}", path.string(), number);
-    passages.push_back(parse_line(line, where));
-    if (form == DataForm::prompt_response && passages.back().prompt.empty()) {
-      throw Error(fmt::format("{}: prompt_response needs a question or messages", where));
+    passages.push_back(parse_record(record, where));
+    const Piece& first = passages.back().front();
+    if (form == DataForm::prompt_response && (first.trained || first.text.empty())) {
+      throw Error(fmt::format("{}: prompt_response needs a question, a prompt or messages", where));
     }
   }
   return passages;

@@ -1,6 +1,7 @@
 // Documents of a stage: tokens and which of them are trained on.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,12 +10,13 @@
 
 namespace fp8lab {
 
-/// [begin] prompt response [end]. `prompt_length` counts begin and the prompt: those tokens are
-/// never targets. It is 1 for running text.
+/// [begin] prompt response [end]. `prompt_length` counts begin and the prompt, up to the last
+/// response: those tokens are no targets, but for what `loss_mask` says. It is 1 for running text.
 struct Document {
   std::vector<std::int32_t> tokens;
   std::int64_t prompt_length = 1;
-  std::string reference;  ///< prompt_response: the expected response, for exact match
+  std::vector<std::byte> loss_mask;  ///< as DocumentView's; empty: everything after the prompt
+  std::string reference;             ///< prompt_response: the expected response, for exact match
 };
 
 /// Reads or generates the documents of one source that holds no tokens yet, in file order. Throws

@@ -13,7 +13,5 @@ void bind_quantization(pybind11::module_& module);
 void bind_gemm(pybind11::module_& module);
 /// Model.
 void bind_model(pybind11::module_& module);
-/// read_run, read_statistic, read_samples, statistic_names.
-void bind_runs(pybind11::module_& module);
 
 }  // namespace fp8lab::python

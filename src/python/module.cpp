@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pybind11/pybind11.h>
 
+#include <exception>
 #include <string>
 
 #include "emulation/base/error.hpp"
@@ -25,25 +26,36 @@ void check_numpy() {
 #endif
 }
 
+/// The classes that the package also raises without this module. They live as long as the process.
+PyObject* error_class = nullptr;
+PyObject* runtime_failure_class = nullptr;
+
+void register_exceptions(py::module_& module) {
+  const py::module_ errors = py::module_::import("fp8lab.errors");
+  module.attr("Error") = errors.attr("Error");
+  module.attr("RuntimeFailure") = errors.attr("RuntimeFailure");
+  error_class = py::object(errors.attr("Error")).release().ptr();
+  runtime_failure_class = py::object(errors.attr("RuntimeFailure")).release().ptr();
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const fp8lab::Error& error) {
+      PyErr_SetString(error_class, error.what());
+    } catch (const fp8lab::RuntimeFailure& failure) {
+      PyErr_SetString(runtime_failure_class, failure.what());
+    }
+  });
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_fp8lab, module) {
   check_numpy();
   module.doc() = "Bindings of the fp8lab emulator; use the package fp8lab.";
   module.attr("__version__") = FP8LAB_VERSION;
-  // Users know the exceptions by the package that shows them.
-  const auto describe = [](py::handle exception, const char* text) {
-    exception.attr("__module__") = "fp8lab";
-    exception.attr("__doc__") = text;
-  };
-  describe(py::register_exception<fp8lab::Error>(module, "Error", PyExc_ValueError),
-           "Bad input, in one line: what was wrong, where, and what is accepted.");
-  describe(
-      py::register_exception<fp8lab::RuntimeFailure>(module, "RuntimeFailure", PyExc_RuntimeError),
-      "The machine failed: a file could not be read.");
+  register_exceptions(module);
   fp8lab::python::bind_codec(module);
   fp8lab::python::bind_quantization(module);
   fp8lab::python::bind_gemm(module);
   fp8lab::python::bind_model(module);
-  fp8lab::python::bind_runs(module);
 }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "src/python"))
 
-from fp8lab.tokens.chat import ChatTemplate, Rendered  # noqa: E402
+from fp8lab.tokens.chat import ChatTemplate  # noqa: E402
 from fp8lab.tokens.documents import Chat, Passage, read_documents, to_record  # noqa: E402
 from fp8lab.tokens.shards import TokenError, need  # noqa: E402
+from fp8lab.tokens.template import Rendered  # noqa: E402
 from fp8lab.tokens.tokenizer import assistant_mask  # noqa: E402
 
 
@@ -40,6 +42,148 @@ def test_templates_run_in_a_sandbox_and_say_what_they_refuse() -> None:
         ChatTemplate("{% if false %}{% generation %}{% endgeneration %}{% endif %}", {}).render(
             chat
         )
+
+
+ROLES = "{% for m in messages %}<|{{ m.role }}|>"
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "weather"}]}
+
+
+def talk(*contents: Any) -> list[dict[str, Any]]:
+    roles = ("user", "assistant") * len(contents)
+    return [{"role": role, "content": content} for role, content in zip(roles, contents)]
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        "{{ m.content }}",
+        "{{ m.content | trim }}",
+        "{{ m['content'] | string }}",
+        "{{ 'a' ~ m.content }}",
+        "{{ '%s' % m.content }}",
+        "{{ '%s' % (m.content,) }}",
+        "{{ '%(c)s' % {'c': m.content} }}",
+        "{{ '{}'.format(m.content) }}",
+        "{{ [m.content] | join }}",
+        "{{ '%s' | format(m.content) }}",
+        "{% set text = m.content %}{% set both %}{{ text }}{% endset %}{{ both }}",
+        "{% generation %}{{ m.content }}{% endgeneration %}",
+    ],
+)
+def test_what_is_no_text_is_not_written(writes: str) -> None:
+    """As None, True, [...] and {...}, whatever the way: those words would be trained on."""
+    template = ChatTemplate(ROLES + writes + "{% endfor %}", {})
+    assert template.render(Chat(talk("w?", "ok"), "f:1")).text.endswith("ok")
+    bad: list[Any] = [(None, "null"), (True, "true"), ([{"type": "text", "text": "x"}], "a list")]
+    for value, kind in [*bad, ({"a": 1}, "an object")]:
+        with pytest.raises(TokenError, match=f"f:1: .*writes {kind} where text belongs"):
+            template.render(Chat(talk("w?", value), "f:1"))
+
+
+def test_null_that_a_template_leaves_out_is_no_fault() -> None:
+    template = ChatTemplate(
+        ROLES + "{% if m.content %}{{ m.content }}{% endif %}"
+        "{% for call in m.tool_calls %}{{ loop.index }}{{ call | tojson }}{% endfor %};{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        {},
+    )
+    messages = [*talk("w?"), CALL, {"role": "tool", "content": "sunny"}, *talk("", "ok")[1:]]
+    text, spans = template.render(Chat(messages, "f:1"))
+    assert text == '<|user|>w?;<|assistant|>1{"name": "weather"};<|tool|>sunny;<|assistant|>ok;'
+    assert [text[begin:end] for begin, end in spans] == ['1{"name": "weather"};', "ok;"]
+
+
+TAGS = [
+    ("{% generation %}", "{% endgeneration %}"),
+    ("{%generation%}", "{%endgeneration%}"),
+    ("{%- generation-%}", "{%-endgeneration -%}"),
+    ("{%+ generation %}", "{%\n\tendgeneration\n%}"),
+    ("{%  \n generation %}", "{%+endgeneration%}"),
+]
+
+
+@pytest.mark.parametrize(("begin", "end"), TAGS)
+def test_the_tag_is_found_however_it_is_spelled(begin: str, end: str) -> None:
+    source = (
+        ROLES + "{% if m.role == 'assistant' %}" + begin + "{{ m.content }}" + end + "{% else %}"
+        "{{ m.content }}{% endif %}{% endfor %}"
+    )
+    text, spans = ChatTemplate(source, {}).render(Chat(talk("2+2?", "4"), "f:1"))
+    assert (text, spans) == ("<|user|>2+2?<|assistant|>4", [(25, 26)])
+
+
+def test_marks_do_not_stay_in_the_text() -> None:
+    chat = Chat(talk("q", "a"), "f:1")
+    nested = "{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}"
+    half = "{% set x %}{% generation %}ab{% endgeneration %}{% endset %}{{ x[1:] }}"
+    for source, message in {
+        nested: "no row of parts",
+        half: "no row of parts",
+        "x\U0010fffe": "has a character that marks",
+        "{{ '\\U0010fffe' }}{% for m in messages %}{% endfor %}": "left in the text",
+    }.items():
+        with pytest.raises(TokenError, match=message):
+            ChatTemplate(source, {}).render(chat)
+    with pytest.raises(TokenError, match="has a character that marks"):
+        ChatTemplate("{{ bos_token }}", {"bos_token": "\U0010ffff"})
+
+
+HOSTILE = {
+    "{{ 1/0 }}": "ZeroDivisionError",
+    "{{ 2.0**99999 }}": "OverflowError",
+    "{{ 'x'*10**10 }}": "needs more than",
+    "{{ 'x'.center(10**10) }}": "needs more than",
+    "{{ range(10**12) | list }}": "OverflowError",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "too deeply",
+    "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}": "too deeply",
+    "{{ '\\ud800' }}": "half of a surrogate pair",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "not done",
+    "{{ 10**(10**9) }}": "not done",
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_whatever_a_template_does_is_one_line(source: str) -> None:
+    with pytest.raises(TokenError) as caught:
+        ChatTemplate(source, {}, seconds=1.0).render(Chat(talk("q", "a"), "f:1"))
+    message = str(caught.value)
+    assert HOSTILE[source] in message and message.count("\n") == 0 and len(message) < 500
+
+
+def test_turns_that_are_not_to_be_trained_on() -> None:
+    marked = ROLES + (
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    plain = ROLES + "{{ m.content }}{% endfor %}"
+    plain += "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    for key, no, yes in (("weight", 0, 1), ("train", False, True)):
+        messages = talk("a", "bad", "c", "good")
+        messages[1][key], messages[3][key] = no, yes
+        record = to_record({"messages": messages}, "f:1")
+        assert isinstance(record, Chat) and record.untrained == {1}
+        for source in (marked, plain):
+            text, spans = ChatTemplate(source, {}).render(record)
+            assert "bad" in text and [text[begin:end] for begin, end in spans] == ["good"]
+    once = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
+    with pytest.raises(TokenError, match="not one part for each message"):
+        ChatTemplate(once, {}).render(record)
+    for change, message in {
+        ("weight", 0.5): 'message 1: "weight"; accepted: 0 and 1',
+        ("weight", True): 'message 1: "weight"; accepted: 0 and 1',
+        ("train", 0): 'message 1: "train"; accepted: false and true',
+        ("train", "no"): 'message 1: "train"; accepted: false and true',
+        ("weight", 0): "no message that is trained on, so nothing to train on",
+    }.items():
+        messages = talk("a", "b")
+        messages[1][change[0]] = change[1]
+        with pytest.raises(TokenError, match=message):
+            to_record({"messages": messages}, "f:1")
+    with pytest.raises(TokenError, match="message 0: only messages of the assistant"):
+        to_record({"messages": [{**talk("a")[0], "train": True}, talk("a", "b")[1]]}, "f:1")
+    with pytest.raises(TokenError, match="say different things"):
+        both = {"role": "assistant", "content": "b", "weight": 1, "train": False}
+        to_record({"messages": [both]}, "f:1")
 
 
 def test_json_in_templates_is_that_of_transformers() -> None:

@@ -307,7 +307,7 @@ def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "No such file" in refused(capsys, tmp_path / "none.txt", *chosen, folder)
     assert "accepted endings" in refused(capsys, tmp_path / "a.pdf", *chosen, folder)
     (tmp_path / "bad.json").write_text("{}")
-    assert "tokenizer.json" in refused(capsys, file, *chosen, tmp_path / "bad.json")
+    assert "bad.json: Model missing" in refused(capsys, file, *chosen, tmp_path / "bad.json")
     (folder / "tokenizer_config.json").write_text("[]")
     assert "expected an object" in refused(capsys, file, *chosen, folder)
     (folder / "tokenizer_config.json").unlink()
@@ -401,7 +401,7 @@ def test_prompts_and_questions_become_ids(
     assert (tmp_path / "ids/token_bytes.json").exists()
     common = ("--questions", "--tokenizer", GOLDEN, "--out", tmp_path / "other")
     for text, words in {
-        "{": "bad.jsonl:1: not JSON",
+        "{": "bad.jsonl:1: not valid JSON",
         '{"text": "a"}': 'expected an object with a "prompt"',
         '{"prompt": "\\ud800"}': "surrogate",
     }.items():

@@ -1,18 +1,14 @@
 """The compiled module; `fp8lab` documents what is shown from here."""
 
-from os import PathLike
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fp8lab.errors import Error as Error
+from fp8lab.errors import RuntimeFailure as RuntimeFailure
+
 __version__: str
-
-class Error(ValueError):
-    """Bad input, in one line: what was wrong, where, and what is accepted."""
-
-class RuntimeFailure(RuntimeError):
-    """The machine failed: a file could not be read."""
 
 class QuantSpec:
     """How one matrix is quantized.
@@ -152,7 +148,3 @@ class Model:
     ) -> tuple[float, float]: ...
     def save(self, folder: str, dtype: str, recipe: str, /) -> None: ...
 
-def read_run(path: str | PathLike[str], /) -> dict[str, Any]: ...
-def read_statistic(path: str | PathLike[str], name: str, /) -> NDArray[np.float64]: ...
-def read_samples(path: str | PathLike[str], /) -> list[tuple[int, str, NDArray[np.float32]]]: ...
-def statistic_names() -> list[str]: ...

@@ -1,19 +1,49 @@
 """Run files (HDF5): complete, running, or left by a killed writer.
 
-With h5py itself the latter two take `h5py.File(path, "r", libver="latest", swmr=True)`, which opens
-complete ones as well; a plain `h5py.File(path, "r")` refuses them.
+Needs h5py, not the compiled module. With h5py itself the latter two take
+`h5py.File(path, "r", libver="latest", swmr=True)`, which opens complete ones as well; a plain
+`h5py.File(path, "r")` refuses them. src/io/README.md describes every dataset.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8lab import _fp8lab
+from fp8lab.errors import Error
+
+SCHEMAS = ("fp8lab-run-1", "fp8lab-run-2")
+NO_STEP = -1  # `step` of a row that was never written
+LARGEST_COMPRESSION = 1100  # deflate reaches 1032 to 1
+SMALL_DATASET = 16 << 20  # bytes that any dataset may have
+
+# Columns of the groups of rows, each cut at the shortest of them.
+COLUMNS = {
+    "metrics": ("stage", "tokens", "loss", "grad_norm", "learning_rate", "seconds"),
+    "eval": ("stage", "loss", "exact_match", "exact_match_count"),
+    "scores": ("stage", "name", "value", "count"),
+    "events": ("kind", "message"),
+    "samples": ("name", "offset", "length"),
+}
+META_TEXTS = (
+    "run_name", "recipe_name", "recipe_text", "recipe_resolved", "recipe_hash", "config_text",
+    "config_hash", "data_hash", "initial_weights_hash", "code_version", "backend", "device",
+    "math_profile", "simd_target", "optimizer_states",
+)  # fmt: skip
+STATISTICS = (
+    "amax", "rms", "mse", "sqnr_db", "cosine", "bias", "underflow_fraction", "saturation_fraction",
+    "nonfinite_count", "kurtosis", "crest_factor", "channel_outlier_ratio", "scale_min",
+    "scale_max", "scale_log2_spread", "zero_tile_fraction", "top_channel", "top_channel_amax",
+    "exponent_histogram",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,13 +78,190 @@ class Sample(NamedTuple):
     values: NDArray[np.float32]
 
 
+class _Damage(Exception):
+    """What is wrong inside a file; becomes an Error that names it."""
+
+
+def _open(path: Path) -> Any:
+    """The plain way comes first: an SWMR reader waits minutes for a damaged block to become
+    whole."""
+    try:
+        import h5py
+    except ModuleNotFoundError:
+        raise ImportError("h5py is not installed; run files need it (pip install h5py)") from None
+    if not path.is_file():
+        reason = "is no regular file" if path.exists() else "no such file"
+        raise Error(f"{path}: {reason}; expected a run file of fp8lab")
+    try:
+        return h5py.File(path, "r", libver="latest")
+    except OSError as error:
+        reason = str(error)
+    if not any(word in reason for word in ("open for write", "consistency flags", "lock")):
+        raise Error(f"{path}: not a readable HDF5 file ({' '.join(reason.split())})")
+    return h5py.File(path, "r", libver="latest", swmr=True)
+
+
+@contextmanager
+def _reading(path: str | PathLike[str]) -> Iterator[Any]:
+    """The open file; whatever goes wrong in reading it is an Error that names it. HDF5 raises
+    nearly every type of exception on a damaged file."""
+    try:
+        with _open(Path(path)) as file:
+            yield file
+    except (Error, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Error(
+            f"{path}: damaged run file ({reason}); 'fp8lab doctor {Path(path).parent}' tells what "
+            "can be saved"
+        ) from None
+
+
+def _dataset(file: Any, path: str) -> Any:
+    """A dataset whose data are in this file. Raises _Damage for one whose stored bytes cannot fill
+    its extent, which would fill the memory."""
+    import h5py
+
+    group, _, name = path.rpartition("/")
+    link = file[group].get(name, getlink=True) if group else file.get(name, getlink=True)
+    item = file.get(path) if isinstance(link, h5py.HardLink) else None
+    if not isinstance(item, h5py.Dataset):
+        raise _Damage(f"there is no dataset /{path}")
+    if item.id.get_create_plist().get_external_count() != 0:
+        raise _Damage(f"/{path} lies in another file")
+    stored = item.id.get_storage_size()
+    size = item.dtype.itemsize
+    for extent in item.shape:
+        size *= int(extent)
+    if size > SMALL_DATASET + LARGEST_COMPRESSION * stored:
+        raise _Damage(f"/{path} has shape {item.shape}, but {stored} bytes of it are there")
+    return item
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _values(file: Any, path: str) -> NDArray[Any]:
+    return np.asarray(_dataset(file, path)[...])
+
+
+def _texts(file: Any, path: str) -> list[str]:
+    return [_text(value) for value in _values(file, path).tolist()]
+
+
+def _list(value: Any) -> list[str]:
+    """A list attribute; one without entries has no array."""
+    return [_text(item) for item in value.tolist()] if isinstance(value, np.ndarray) else []
+
+
+def _checksum(attributes: Mapping[str, Any]) -> str:
+    """SHA-256 over the attributes of /meta but `checksum`: netstrings, ordered by name."""
+    import h5py
+
+    def netstring(data: bytes) -> bytes:
+        return str(len(data)).encode() + b":" + data
+
+    total = hashlib.sha256()
+    for name in sorted(attributes, key=str.encode):
+        if name == "checksum":
+            continue
+        value = attributes[name]
+        if isinstance(value, (np.ndarray, h5py.Empty)):
+            data = b"".join(netstring(entry.encode()) for entry in _list(value))
+        else:
+            data = _text(value).encode()
+        total.update(netstring(name.encode()) + netstring(data))
+    return total.hexdigest()
+
+
+def _meta(file: Any, path: str | PathLike[str]) -> dict[str, Any]:
+    attributes = dict(file["meta"].attrs.items()) if "meta" in file else {}
+    schema = _text(attributes.get("schema", ""))
+    if schema not in SCHEMAS:
+        raise Error(f"{path}: schema '{schema}' of /meta; accepted: {' and '.join(SCHEMAS)}")
+    if schema != SCHEMAS[0] and _text(attributes.get("checksum", "")) != _checksum(attributes):
+        raise _Damage("the attributes of /meta do not have their checksum")
+    missing = [key for key in (*META_TEXTS, "seed", "parameter_count") if key not in attributes]
+    if missing:
+        raise _Damage(f"/meta has no attribute '{missing[0]}'")
+    meta: dict[str, Any] = {key: _text(attributes[key]) for key in META_TEXTS}
+    meta["seed"] = int(attributes["seed"])
+    meta["parameter_count"] = int(attributes["parameter_count"])
+    meta["stage_names"] = _list(attributes.get("stage_names"))
+    meta["extra"] = {
+        key.removeprefix("extra."): _text(value)
+        for key, value in attributes.items()
+        if key.startswith("extra.")
+    }
+    return meta
+
+
+def _row_count(file: Any, group: str, names: list[str]) -> int:
+    """Rows that all datasets of a group have, up to the first that was never written: a killed
+    writer can leave the others longer."""
+    step = _values(file, f"{group}/step")
+    rows = min(len(step), *(len(_dataset(file, name)) for name in names))
+    unwritten = np.flatnonzero(step[:rows] == NO_STEP)
+    return int(unwritten[0]) if unwritten.size else rows
+
+
+def _rows(file: Any, group: str) -> dict[str, Any]:
+    """The columns of a group, texts as lists. Files of the first schema lack /scores."""
+    datasets = {name: f"{group}/{name}" for name in COLUMNS[group]}
+    if group == "metrics":
+        datasets["weight_hash"] = "hashes/weights"
+    if group == "scores" and group not in file:
+        empty = {"stage": "i4", "value": "f8", "count": "i8"}
+        columns = {name: np.zeros(0, kind) for name, kind in {"step": "i8", **empty}.items()}
+        return {**columns, "name": []}
+    count = _row_count(file, group, list(datasets.values()))
+    columns = {"step": _values(file, f"{group}/step")[:count]}
+    for name, path in datasets.items():
+        column = _values(file, path)[:count]
+        is_text = column.dtype.kind in "SO"
+        columns[name] = [_text(value) for value in column.tolist()] if is_text else column
+    return columns
+
+
+def _tensor_steps(file: Any, statistics: list[str]) -> NDArray[Any]:
+    rows = _row_count(file, "tensors", [f"tensors/{name}" for name in statistics])
+    return _values(file, "tensors/step")[:rows]
+
+
+def _all_statistics(file: Any) -> list[str]:
+    """What a row of /tensors has; `without_history` is not in files of the first schema."""
+    later = [name for name in ("without_history",) if name in file["tensors"]]
+    return [*STATISTICS, "hash", *later]
+
+
 def read_run(path: str | PathLike[str]) -> Run:
     """Reads a run file, also of a run that goes on or was killed. Raises Error when `path` is none.
 
     (h5py refuses the file of such a run with a plain `h5py.File(path, "r")`; to look into it with
     h5py open `h5py.File(path, "r", libver="latest", swmr=True)`.)
     """
-    return Run(**_fp8lab.read_run(path))
+    with _reading(path) as file:
+        meta = _meta(file, path)
+        done = _values(file, "complete")  # first: a run that is seen complete is seen whole
+        tensors: dict[str, Any] = {
+            name: _texts(file, f"tensors/{name}") for name in ("layer", "slot", "format")
+        }
+        tensors["scale_bits_per_element"] = _values(file, "tensors/scale_bits_per_element")
+        if len({len(column) for column in tensors.values()}) > 1:
+            raise _Damage("the names of /tensors differ in number")
+        tensors["step"] = _tensor_steps(file, _all_statistics(file))
+        return Run(
+            meta=meta,
+            metrics=_rows(file, "metrics"),
+            eval=_rows(file, "eval"),
+            scores=_rows(file, "scores"),
+            events=_rows(file, "events"),
+            tensors=tensors,
+            complete=bool(done.size),
+            final_weight_hash=int(done[0]) if done.size else 0,
+        )
 
 
 def read_statistic(path: str | PathLike[str], name: str) -> NDArray[np.float64]:
@@ -63,14 +270,31 @@ def read_statistic(path: str | PathLike[str], name: str) -> NDArray[np.float64]:
     Steps and tensors are those of `Run.tensors`. Raises Error for a name that is not one of
     `statistic_names()`.
     """
-    return _fp8lab.read_statistic(path, name)
+    if name not in STATISTICS:
+        raise Error(f"unknown statistic '{name}'; known are {', '.join(STATISTICS)}")
+    with _reading(path) as file:
+        _meta(file, path)
+        steps = _tensor_steps(file, _all_statistics(file))
+        return _values(file, f"tensors/{name}")[: len(steps)].astype(np.float64)
 
 
 def read_samples(path: str | PathLike[str]) -> list[Sample]:
     """The captured tensors of a run file."""
-    return [Sample(*sample) for sample in _fp8lab.read_samples(path)]
+    with _reading(path) as file:
+        _meta(file, path)
+        rows = _rows(file, "samples")
+        values = _values(file, "samples/values")
+        samples = []
+        for step, name, offset, length in zip(
+            rows["step"].tolist(), rows["name"], rows["offset"].tolist(), rows["length"].tolist()
+        ):
+            # A kill can come between a row and its values.
+            if not (0 <= offset and 0 <= length and offset + length <= len(values)):
+                break
+            samples.append(Sample(step, name, values[offset : offset + length]))
+        return samples
 
 
 def statistic_names() -> list[str]:
     """Names of the statistics that a run file holds of each logged operand."""
-    return _fp8lab.statistic_names()
+    return list(STATISTICS)

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <utility>
 
 #include "emulation/base/error.hpp"
 #include "src/data/arithmetic.hpp"
@@ -107,7 +108,7 @@ TEST_CASE("malformed JSON lines name file and line") {
       {"{\"question\": \"a\", \"answer\": \"b\"}\n{oops\n", ":2: malformed JSON"},
       {"{\"question\": \"a\", \"answer\": \"b\", \"answer\": \"c\"}\n",
        ":1: key 'answer' is given twice"},
-      {"[1]\n", ":1: expected a JSON object"},
+      {"[1]\n", ":1: expected an object"},
       {"{\"question\": 3, \"answer\": \"b\"}\n", ":1: expected a string in \"question\""},
       {"{\"question\": \"a\"}\n", "\"answer\""},
       {"{\"prompt\": \"a\"}\n", "accepted are"},
@@ -123,6 +124,125 @@ TEST_CASE("malformed JSON lines name file and line") {
   }
   CHECK_THROWS_WITH(json_lines("/nowhere/x.jsonl", DataForm::running_text),
                     Catch::Contains("cannot open"));
+}
+
+namespace {
+
+/// The text of a document, and what of it is trained on; its end is a '$'.
+std::pair<std::string, std::string> read_back(const Document& document) {
+  const auto corpus = make_corpus({document});
+  const DocumentView view = corpus->document(0);
+  std::string text, trained;
+  for (std::int64_t i = 1; i < view.size; ++i) {
+    const auto token = view.token(i);
+    const std::string piece =
+        token == ByteTokenizer::kEnd ? "$" : Vocabulary::bytes().decode({token});
+    text += piece;
+    if (view.trained(i)) trained += piece;
+  }
+  return {text, trained};
+}
+
+const std::string kUser = R"({"role": "user", "content": "a"})";
+const std::string kSecond = R"({"role": "user", "content": "c"})";
+
+std::string answer(const std::string& content, const std::string& more = "") {
+  return R"({"role": "assistant", "content": ")" + content + "\"" + more + "}";
+}
+
+std::string messages(const std::string& list) { return "{\"messages\": [" + list + "]}\n"; }
+
+}  // namespace
+
+TEST_CASE("every answer of a chat is trained on, but those that say no") {
+  const std::string tail = ", " + kSecond + ", " + answer("d");
+  const std::string both = "user: a\nassistant: b\nuser: c\nassistant: d$";
+  const std::string one = "user: a\nassistant: b$";
+  const std::string sharegpt =
+      R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"},)"
+      R"( {"from": "gpt", "value": "b"}]})";
+  const std::string alpaca = R"({"instruction": "a", "input": "b", "output": "c"})";
+  struct Case {
+    std::string line, text, trained;
+  };
+  const Case cases[] = {
+      {messages(kUser + ", " + answer("b") + tail), both, "b\nd$"},
+      {messages(kUser + ", " + answer("b", ", \"weight\": 0") + tail), both, "d$"},
+      {messages(kUser + ", " + answer("b", ", \"train\": false") + tail), both, "d$"},
+      {messages(kUser + ", " + answer("b", ", \"weight\": null") + tail), both, "b\nd$"},
+      {messages(kUser + ", " + answer("b") + ", " + kSecond + ", " +
+                answer("d", ", \"weight\": 0")),
+       both, "b\n"},
+      {messages(kUser + ", " + answer("b") + ", " + kSecond), "user: a\nassistant: b\nuser: c$",
+       "b\n"},
+      {messages(kUser + ", " + answer("b", ", \"weight\": 1, \"train\": true")), one, "b$"},
+      {sharegpt, "system: s\nuser: a\nassistant: b$", "b$"},
+      {alpaca, "user: a\nb\nassistant: c$", "c$"},
+      {R"({"instruction": "a", "input": "", "output": "c"})", "user: a\nassistant: c$", "c$"},
+      {R"({"prompt": "a", "completion": "b", "text": null})", "ab$", "b$"},
+      {R"({"messages": null, "prompt": "a", "completion": "b"})", "ab$", "b$"},
+  };
+  for (const Case& one_case : cases) {
+    INFO(one_case.line);
+    const TemporaryFile file(one_case.line);
+    const auto document = json_lines(file.path(), DataForm::prompt_response).at(0);
+    CHECK(read_back(document) == std::pair(one_case.text, one_case.trained));
+    const auto text = json_lines(file.path(), DataForm::running_text).at(0);
+    CHECK(read_back(text) == std::pair(one_case.text, one_case.text));
+    CHECK(text.loss_mask.empty());
+  }
+  // Problems ask for the last answer that is trained on.
+  const TemporaryFile two(cases[0].line);
+  const auto corpus = make_corpus(json_lines(two.path(), DataForm::prompt_response));
+  CHECK(corpus->reference(0) == "d");
+  CHECK(prompt_length(corpus->document(0)) == 1 + static_cast<std::int64_t>(both.size()) - 2);
+  // What is trained on is part of the data's identity.
+  const TemporaryFile other(cases[1].line);
+  CHECK(make_corpus(json_lines(other.path(), DataForm::prompt_response))->hash() != corpus->hash());
+}
+
+TEST_CASE("chats that say nothing, or what has no words here, are refused") {
+  const std::pair<std::string, const char*> cases[] = {
+      {messages(kUser + ", " + answer("b", ", \"weight\": 0")), "no message that is trained on"},
+      {messages(kUser + ", " + answer("b", ", \"weight\": 0.5")),
+       "message 1: \"weight\"; accepted: 0"},
+      {messages(kUser + ", " + answer("b", ", \"weight\": true")),
+       "message 1: \"weight\"; accepted: 0"},
+      {messages(kUser + ", " + answer("b", ", \"train\": 0")),
+       "message 1: \"train\"; accepted: false"},
+      {messages(answer("b", ", \"weight\": 1, \"train\": false")), "say different things"},
+      {messages(R"({"role": "user", "content": "a", "weight": 1}, )" + answer("b")),
+       "message 0: only messages of the assistant"},
+      {messages(kUser + R"(, {"role": "assistant", "content": null})"),
+       "message 1: expected a string in \"content\""},
+      {messages(kUser + ", " + answer("b", R"(, "tool_calls": [{}])")), "message 1: calls tools"},
+      {R"({"tools": [{}], "messages": [)" + kUser + ", " + answer("b") + "]}", "has tools"},
+      {R"({"conversations": [{"from": "bot", "value": "a"}]})", "from 'bot'; accepted: human, gpt"},
+      {R"({"instruction": "a", "output": "b", "history": [["c", "d"]]})",
+       "\"history\" is not read"},
+      {R"({"prompt": [1], "completion": "b"})", "expected a string in \"prompt\""},
+  };
+  for (const auto& [line, message] : cases) {
+    INFO(line);
+    const TemporaryFile file(line);
+    CHECK_THROWS_WITH(json_lines(file.path(), DataForm::prompt_response),
+                      Catch::Contains(":1: ") && Catch::Contains(message));
+  }
+}
+
+TEST_CASE("a byte order mark is no text") {
+  const TemporaryFile lines(
+      "\xEF\xBB\xBF{\"text\": \"a\"}\n\xEF\xBB\xBF \r\n\xEF\xBB\xBF{\"text\": \"b\"}");
+  const auto documents = json_lines(lines.path(), DataForm::running_text);
+  REQUIRE(documents.size() == 2);
+  CHECK(read_back(documents[1]).first == "b$");
+  SourceConfig source;
+  source.kind = DataKind::text;
+  const TemporaryFile text(
+      "\xEF\xBB\xBF"
+      "a\nb\n");
+  source.paths = {text.path()};
+  CHECK(read_back(load_documents(source, DataForm::running_text).at(0)).first == "a\nb$");
 }
 
 TEST_CASE("running text is cut at the end of a sequence and goes on in the next one") {

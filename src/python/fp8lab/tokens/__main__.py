@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fp8lab.tokens.documents import Passage, Record, read_documents
+from fp8lab.tokens.chat import CHATML, CHATML_TOKENS, ChatTemplate, read_text
+from fp8lab.tokens.documents import Chat, Passage, Record, read_documents
 from fp8lab.tokens.questions import encode_questions
-from fp8lab.tokens.shards import ShardWriter, TokenError, hash_file, write_atomically
+from fp8lab.tokens.shards import NewFiles, ShardWriter, TokenError, hash_file
 from fp8lab.tokens.tokenizer import BEGIN, END, Encoder, load_encoder, token_bytes, train_bpe
+
+LONGEST_NAME = 200  # bytes; the shards' names are longer by their number and ending
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -27,6 +33,19 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--tokenizer", type=Path, help="tokenizer.json, or a model's folder")
     chosen.add_argument("--train-bpe", type=int, metavar="VOCABULARY", help="train on the inputs")
+    add(
+        "--special",
+        action="append",
+        default=[],
+        metavar="TOKEN",
+        help="of a trained tokenizer, a special token more, such as '<|tool|>'",
+    )
+    add(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="for messages (default: the model's; ChatML for a trained tokenizer)",
+    )
     add("--begin", help="token before every document (default: bos_token)")
     add("--end", help="token after every document (default: eos_token)")
     add(
@@ -44,10 +63,14 @@ def _records(options: argparse.Namespace) -> Iterator[Record]:
 
 
 def _texts(records: Iterator[Record]) -> Iterator[str]:
+    """What a BPE learns from: of chats what is said and by whom, not what a template adds."""
     for record in records:
-        if not isinstance(record, Passage):
-            raise TokenError(f"{record.where}: messages need the tokenizer of their template")
-        yield record.prompt + record.response
+        if isinstance(record, Passage):
+            yield record.prompt + record.response
+            continue
+        for message in record.messages:
+            content = message.get("content")
+            yield f"{message['role']}\n{content if isinstance(content, str) else ''}"
 
 
 def _masked(options: argparse.Namespace) -> bool:
@@ -55,23 +78,42 @@ def _masked(options: argparse.Namespace) -> bool:
     return any(not isinstance(r, Passage) or r.prompt for r in _records(options))
 
 
-def _encoder(options: argparse.Namespace) -> Encoder:
+def _encoder(options: argparse.Namespace) -> tuple[Encoder, dict[str, str]]:
+    """The encoder, and the tokenizer_config.json of a trained tokenizer."""
     if options.train_bpe is None:
-        return load_encoder(options.tokenizer, options.begin, options.end)
+        if options.special:
+            raise TokenError("--special: for --train-bpe only")
+        chosen = (options.begin, options.end, options.chat_template)
+        return load_encoder(options.tokenizer, *chosen), {}
     if options.begin is not None or options.end is not None:
         raise TokenError(f"--begin and --end: a trained tokenizer has {BEGIN} and {END}")
-    return Encoder(train_bpe(_texts(_records(options)), options.train_bpe), BEGIN, END)
+    source = None if options.chat_template is None else read_text(options.chat_template)
+    specials, end = list(options.special), END
+    if source is None and any(isinstance(record, Chat) for record in _records(options)):
+        source, end = CHATML, CHATML_TOKENS[1]
+        specials = [*CHATML_TOKENS, *(token for token in specials if token not in CHATML_TOKENS)]
+    config = {"bos_token": BEGIN, "eos_token": end}
+    template = None
+    if source is not None:
+        template = ChatTemplate(source, dict(config))
+        config["chat_template"] = source
+    json_bytes = train_bpe(_texts(_records(options)), options.train_bpe, specials)
+    return Encoder(json_bytes, BEGIN, end, template), config
+
+
+def _hashes(options: argparse.Namespace) -> list[str]:
+    return [f"{hash_file(path):016x}" for path in options.inputs]
 
 
 def _manifest(
-    options: argparse.Namespace, encoder: Encoder, shards: list[dict[str, Any]]
+    options: argparse.Namespace, encoder: Encoder, hashes: list[str], shards: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Everything that the shards follow from, and nothing that depends on where or when."""
     t = encoder.tokenization
     return {
         "schema": "fp8lab-tokens-manifest-1",
         "inputs": [
-            {"file": path.name, "hash": f"{hash_file(path):016x}"} for path in options.inputs
+            {"file": path.name, "hash": value} for path, value in zip(options.inputs, hashes)
         ],
         "tokenizer": {
             "hash": f"{t.tokenizer_hash:016x}",
@@ -86,81 +128,116 @@ def _manifest(
     }
 
 
+def _name(options: argparse.Namespace) -> str:
+    """The first part of the shards' names: a file name, so that nothing is written elsewhere."""
+    name: str = options.inputs[0].stem if options.name is None else options.name
+    fits = name.isprintable() and "/" not in name and not name.startswith(".")
+    if not fits or not 0 < len(os.fsencode(name)) <= LONGEST_NAME:
+        raise TokenError(
+            f"--name {ascii(name[:80])}; accepted: the beginning of a file name, without '/' and "
+            f"a dot in front, of at most {LONGEST_NAME} bytes"
+        )
+    return name
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Writes the shards, NAME.manifest.json, tokenizer.json and token_bytes.json; returns the
-    manifest. A folder holds one tokenizer."""
+    manifest. A folder holds one tokenizer. On an error nothing of it is left."""
     if options.shard_tokens < 2:
         raise TokenError("--shard-tokens: accepted: at least 2")
-    encoder = _encoder(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    present = options.out / "tokenizer.json"
-    if present.exists() and present.read_bytes() != encoder.json_bytes:
-        raise TokenError(f"{present}: another tokenizer; accepted: another --out")
-    name = options.name or options.inputs[0].stem
-    if list(options.out.glob(f"{name}-*.tokens")):
-        raise TokenError(f"{options.out}: holds shards of the name '{name}'")
+    name = _name(options)
+    encoder, config = _encoder(options)
     table = token_bytes(encoder)
-    manifest = _manifest(options, encoder, _write_shards(options, encoder, name))
-    write_atomically(present, encoder.json_bytes)
-    if table is not None:
-        write_atomically(options.out / "token_bytes.json", table)
-    if options.train_bpe is not None:
-        config = json.dumps({"bos_token": BEGIN, "eos_token": END}, indent=2) + "\n"
-        write_atomically(options.out / "tokenizer_config.json", config.encode())
-    text = json.dumps(manifest, indent=2) + "\n"
-    write_atomically(options.out / f"{name}.manifest.json", text.encode())
-    return manifest
-
-
-def _write_shards(options: argparse.Namespace, encoder: Encoder, name: str) -> list[dict[str, Any]]:
-    """All shards or none: those before a bad record are removed again."""
-    writer = ShardWriter(
-        options.out,
-        name,
-        encoder.tokenization,
-        masked=_masked(options),
-        shard_tokens=options.shard_tokens,
-    )
-    try:
+    masked = _masked(options)
+    hashes = _hashes(options)
+    out: Path = options.out
+    with NewFiles(out) as files:
+        present = out / "tokenizer.json"
+        if present.exists() and present.read_bytes() != encoder.json_bytes:
+            raise TokenError(f"{present}: another tokenizer; accepted: another --out")
+        if any(path.name.startswith(f"{name}-") for path in out.glob("*.tokens")):
+            raise TokenError(f"{out}: holds shards of the name '{name}'")
+        writer = ShardWriter(
+            out,
+            name,
+            encoder.tokenization,
+            masked=masked,
+            shard_tokens=options.shard_tokens,
+            write=files.write,
+        )
         for tokens, trained in encoder.encode(_records(options)):
             writer.add(tokens, trained)
-        return writer.finish()
-    except TokenError:
-        for record in writer.records:
-            (options.out / record["file"]).unlink()
-        raise
+        manifest = _manifest(options, encoder, hashes, writer.finish())
+        files.write(present, encoder.json_bytes)
+        if table is not None:
+            files.write(out / "token_bytes.json", table)
+        if config:
+            text = json.dumps(config, indent=2) + "\n"
+            files.write(out / "tokenizer_config.json", text.encode())
+        text = json.dumps(manifest, indent=2) + "\n"
+        files.write(out / f"{name}.manifest.json", text.encode())
+        for path, before, after in zip(options.inputs, hashes, _hashes(options)):
+            if before != after:
+                raise TokenError(f"{path}: changed while it was read")
+    return manifest
 
 
 def write_questions(options: argparse.Namespace) -> dict[str, int]:
     """Writes the inputs with ids, and token_bytes.json; returns the number of records of each."""
     if options.tokenizer is None:
         raise TokenError("--questions: needs the --tokenizer of a model")
-    encoder = _encoder(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    counts = encode_questions(options.inputs, encoder, options.out)
+    if options.chat_template is not None:
+        raise TokenError("--questions: takes no --chat-template")
+    encoder, _ = _encoder(options)
     table = token_bytes(encoder)
-    if table is not None:
-        write_atomically(options.out / "token_bytes.json", table)
-    return counts
+    with NewFiles(options.out) as files:
+        encoded = encode_questions(options.inputs, encoder, options.out)
+        for target, lines in encoded.items():
+            files.write(target, "".join(lines).encode())
+        if table is not None:
+            files.write(options.out / "token_bytes.json", table)
+    return {target.name: len(lines) for target, lines in encoded.items()}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0: written; 2: bad input, one line on standard error."""
-    options = _parse(arguments)
-    try:
-        if options.questions:
-            for name, count in write_questions(options).items():
-                print(f"{options.out / name}: {count} records")
-            return 0
-        manifest = run(options)
-    except TokenError as error:
-        print(f"fp8lab.tokens: {error}", file=sys.stderr)
-        return 2
-    print(
+def _summary(options: argparse.Namespace) -> str:
+    if options.questions:
+        counts = write_questions(options).items()
+        return "\n".join(f"{options.out / name}: {count} records" for name, count in counts)
+    manifest = run(options)
+    return (
         f"{options.out}: {manifest['documents']} documents, {manifest['tokens']} tokens, "
         f"{manifest['trained_tokens']} trained on, in {len(manifest['shards'])} shards, "
         f"tokenizer {manifest['tokenizer']['hash']} with {manifest['tokenizer']['vocabulary']} ids"
     )
+
+
+def _refused(message: str, status: int) -> int:
+    print(f"fp8lab.tokens: {message}", file=sys.stderr)
+    return status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: written. 2: bad input. 1: the machine failed: no space or memory left, or a standard
+    output that takes nothing. In 1 and 2 with one line on standard error."""
+    options = _parse(arguments)
+    try:
+        summary = _summary(options)
+    except TokenError as error:
+        return _refused(" ".join(str(error).split()), 2)
+    except MemoryError:
+        return _refused("out of memory", 1)
+    except OSError as error:
+        place = error.filename or options.out
+        reason = f"{place}: {error.strerror or error}"
+        return _refused(reason, 1 if error.errno in OUT_OF_SPACE else 2)
+    except KeyboardInterrupt:
+        return _refused("interrupted; nothing is written", 130)
+    try:
+        print(summary, flush=True)
+    except OSError as error:
+        # The interpreter writes what is left once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _refused(f"standard output: {error.strerror}; the shards are written", 1)
     return 0
 
 

@@ -1,147 +1,181 @@
 """Chat templates: `chat_template` of tokenizer_config.json, rendered as transformers does.
 
-The template is code of others, so it runs in jinja2's immutable sandbox. `strftime_now` is not
-offered: the same input must give the same bytes, and templates have a fixed date to fall back on.
+The template is code of others, so it runs in jinja2's immutable sandbox, in a process of its own
+with limits of time and memory. `strftime_now` is not offered: the same input must give the same
+bytes, and templates have a fixed date to fall back on.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
+import resource
+import signal
+import weakref
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fp8lab.tokens.documents import Chat, Messages
+from fp8lab.tokens.documents import Chat
+from fp8lab.tokens.json_lines import parse_json
 from fp8lab.tokens.shards import TokenError, need
+from fp8lab.tokens.template import Rendered, Template
 
-Span = tuple[int, int]
+SECONDS = 10.0  # for one conversation; an honest template takes milliseconds
+MEMORY = 1 << 30  # bytes that rendering may add
 
-
-class Rendered(NamedTuple):
-    """A conversation as text, and the character ranges that are the assistant's."""
-
-    text: str
-    spans: list[Span]
-
-
-def _token_text(value: Any) -> str:
-    """A special token is a string or an object with `content`."""
-    return value.get("content", "") if isinstance(value, dict) else str(value)
-
-
-def _tracker(jinja2: Any) -> Any:
-    """An extension for {% generation %} ... {% endgeneration %}, which marks what the assistant
-    says and renders to its body."""
-
-    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            call = jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body)
-            return call.set_lineno(line)
-
-        def mark(self, caller: Any) -> str:
-            # Two private-use characters stand around the body until the whole text is known.
-            return f"{OPEN}{caller()}{CLOSE}"
-
-    return Generation
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.role == 'assistant' %}"
+    "{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}"
+    "{% else %}{{ message.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 
 
-OPEN, CLOSE = "\U0010fffe", "\U0010ffff"
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or limit < hard:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+def _complaint(error: BaseException) -> str:
+    """One line for whatever the code of a template can raise."""
+    if isinstance(error, MemoryError):
+        return f"needs more than {MEMORY >> 20} MiB"
+    if isinstance(error, RecursionError):
+        return "nests or calls itself too deeply"
+    text = " ".join(str(error).split())[:300]
+    known = isinstance(error, TokenError) or type(error).__module__.startswith("jinja2")
+    return text if known and text else f"{type(error).__name__}: {text}"
+
+
+def _serve(
+    connection: Connection, other_end: Connection, source: str, special_tokens: dict[str, str]
+) -> None:
+    """Compiles the template, says whether it did, and renders what comes until nothing does."""
+    other_end.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _limit_memory()
+        template = Template(source, special_tokens)
+        connection.send("")
+    except Exception as error:
+        connection.send(_complaint(error))
+        return
+    while True:
+        try:
+            chat = connection.recv()
+        except EOFError:
+            return
+        try:
+            reply: Rendered | str = template.render(chat)
+        except Exception as error:
+            reply = _complaint(error)
+        connection.send(reply)
 
 
 class ChatTemplate:
-    """A compiled template. Raises TokenError when it does not compile."""
+    """A compiled template. Raises TokenError when it does not compile, and for a conversation that
+    it refuses or is not done with after `seconds`."""
 
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        jinja2 = need("jinja2", "a chat template")
-        need("jinja2.ext", "a chat template")
-        sandbox = need("jinja2.sandbox", "a chat template")
-        environment = sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_tracker(jinja2), jinja2.ext.loopcontrols],
+    def __init__(
+        self, source: str, special_tokens: dict[str, str], seconds: float = SECONDS
+    ) -> None:
+        need("jinja2", "a chat template")
+        self._seconds = seconds
+        context = multiprocessing.get_context("fork")
+        self._connection, other_end = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(other_end, self._connection, source, special_tokens), daemon=True
         )
-        environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-            value, ensure_ascii=False, indent=indent
-        )
-        environment.globals["raise_exception"] = self._refuse
-        self._error = jinja2.TemplateError
-        self._special_tokens = special_tokens
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise TokenError(f"chat template: {error}") from error
-        self._marks = "{% generation" in source.replace("{%-", "{%")
+        self._process.start()
+        other_end.close()
+        self._stop = weakref.finalize(self, _end, self._process, self._connection)
+        complaint = self._answer("chat template")
+        if complaint:
+            raise TokenError(f"chat template: {complaint}")
 
-    @staticmethod
-    def _refuse(message: str) -> None:
-        raise TokenError(f"chat template: {message}")
-
-    def _render(self, messages: Messages, prompt: bool, where: str) -> str:
+    def _answer(self, where: str) -> Any:
         try:
-            return str(
-                self._template.render(
-                    messages=messages, add_generation_prompt=prompt, **self._special_tokens
-                )
-            )
-        except TokenError as error:
-            raise TokenError(f"{where}: {error}") from error
-        except (self._error, TypeError, ValueError, KeyError) as error:
-            raise TokenError(f"{where}: chat template: {error}") from error
+            if self._connection.poll(self._seconds):
+                return self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._stop()
+            raise TokenError(f"{where}: its process ended without an answer") from error
+        self._stop()
+        raise TokenError(f"{where}: not done after {self._seconds:g} s")
 
     def render(self, chat: Chat) -> Rendered:
-        """Text and the assistant's ranges: what the template marks with {% generation %}; without
-        marks, what follows the generation prompt up to the end of each assistant message."""
-        if any(mark in json.dumps(chat.messages, ensure_ascii=False) for mark in (OPEN, CLOSE)):
-            raise TokenError(f"{chat.where}: has a character that marks the assistant's words")
-        if self._marks:
-            return _take_marks(self._render(chat.messages, False, chat.where), chat.where)
-        return self._by_prefixes(chat)
-
-    def _by_prefixes(self, chat: Chat) -> Rendered:
-        text = self._render(chat.messages, False, chat.where)
-        spans: list[Span] = []
-        for index, message in enumerate(chat.messages):
-            if message["role"] != "assistant":
-                continue
-            before = self._render(chat.messages[:index], True, chat.where)
-            after = self._render(chat.messages[: index + 1], False, chat.where)
-            if not (after.startswith(before) and text.startswith(after)):
-                raise TokenError(
-                    f"{chat.where}: message {index} reads otherwise once others follow, so its "
-                    "tokens cannot be found; accepted: a template with {% generation %}"
-                )
-            spans.append((len(before), len(after)))
-        return Rendered(text, spans)
+        """Text, and the ranges that are trained on."""
+        where = f"{chat.where}: chat template"
+        try:
+            self._connection.send(chat)
+        except OSError as error:
+            raise TokenError(f"{where}: its process has ended") from error
+        answer = self._answer(where)
+        if isinstance(answer, str):
+            raise TokenError(f"{where}: {answer}")
+        return Rendered(*answer)
 
 
-def _take_marks(marked: str, where: str) -> Rendered:
-    text, spans = "", []
-    for index, part in enumerate(marked.replace(CLOSE, OPEN).split(OPEN)):
-        if index % 2 == 1:
-            spans.append((len(text), len(text) + len(part)))
-        text += part
-    if not spans:
-        raise TokenError(f"{where}: the template marks nothing as the assistant's")
-    return Rendered(text, spans)
+def _end(process: Any, connection: Connection) -> None:
+    connection.close()
+    process.kill()
+    process.join()
 
 
-def load_chat_template(folder: Path) -> ChatTemplate | None:
-    """The template of a model's folder: chat_template.jinja, else the key of
+def token_text(value: Any, where: str) -> str | None:
+    """A special token is a string, an object with `content`, or null."""
+    text = value.get("content") if isinstance(value, dict) else value
+    if text is not None and not isinstance(text, str):
+        raise TokenError(f'{where}: expected a string or an object with "content"')
+    return text
+
+
+def _named_template(entries: list[Any], file: Path) -> str | None:
+    """The template named default of several."""
+    for entry in entries:
+        if not isinstance(entry, dict) or not {"name", "template"} <= entry.keys():
+            raise TokenError(f'{file}: chat_template: every entry needs a "name" and a "template"')
+    found: str | None = {str(entry["name"]): entry["template"] for entry in entries}.get("default")
+    return found
+
+
+def load_chat_template(folder: Path, chosen: Path | None = None) -> ChatTemplate | None:
+    """The template of a model's folder: the file `chosen`, or chat_template.jinja, else the key of
     tokenizer_config.json. None when it has none."""
+    file = folder / "tokenizer_config.json"
     config = load_tokenizer_config(folder)
     special = {
-        key: _token_text(value)
+        key: token_text(value, f"{file}: {key}") or ""
         for key, value in config.items()
         if key.endswith("_token") and value is not None and not isinstance(value, bool)
     }
-    file = folder / "chat_template.jinja"
-    template = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
+    path = chosen or folder / "chat_template.jinja"
+    if chosen is not None or path.exists():
+        template: Any = read_text(path)
+    else:
+        template = config.get("chat_template")
     if isinstance(template, list):  # several by name
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return None if template is None else ChatTemplate(str(template), special)
+        template = _named_template(template, file)
+    if template is not None and not isinstance(template, str):
+        raise TokenError(f"{file}: chat_template: expected a string or a list")
+    return None if template is None else ChatTemplate(template, special)
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8. Raises TokenError with its name."""
+    try:
+        if path.exists() and not path.is_file():
+            raise TokenError(f"{path}: is no regular file")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenError(f"{path}: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise TokenError(f"{path}: {error.strerror}") from error
 
 
 def load_tokenizer_config(folder: Path) -> dict[str, Any]:
@@ -149,10 +183,7 @@ def load_tokenizer_config(folder: Path) -> dict[str, Any]:
     file = folder / "tokenizer_config.json"
     if not file.exists():
         return {}
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise TokenError(f"{file}: not valid JSON") from error
+    config = parse_json(read_text(file), str(file))
     if not isinstance(config, dict):
         raise TokenError(f"{file}: expected an object")
     return config

@@ -1,13 +1,16 @@
-"""Reads documents: text, JSON lines, Parquet. What they hold is decided record by record."""
+"""Reads documents: text, JSON lines, Parquet. What they hold is decided record by record.
+
+src/data/README.md has the table of records, which the program's `kind = "jsonl"` reads alike.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fp8lab.tokens.json_lines import BLANK, BYTE_ORDER_MARK, read_json_lines, require_unicode
 from fp8lab.tokens.shards import TokenError, need
 
 Messages = list[dict[str, Any]]
@@ -20,6 +23,17 @@ FORMATS = {
 }
 PROMPT = "Question: {question}\nAnswer: "
 """The same words as the byte-level reader of the program puts around a question."""
+SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+ACCEPTED = (
+    "{question, answer}, {messages}, {conversations}, {prompt, completion}, {instruction, output} "
+    "and {text}"
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,9 @@ class Chat:
 
     messages: Messages
     where: str
+    untrained: frozenset[int] = frozenset()
+    """Indices of assistant messages that are not trained on."""
+    tools: list[Any] | None = None
 
 
 Record = Passage | Chat
@@ -45,52 +62,132 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
     value = record.get(key)
     if not isinstance(value, str):
         raise TokenError(f'{where}: expected a string in "{key}"')
-    _require_unicode(value, where)
+    require_unicode(value, where)
     return value
 
 
-def _require_unicode(text: str, where: str) -> None:
-    """JSON can spell half of a surrogate pair, which is no character and has no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise TokenError(f"{where}: holds half of a surrogate pair") from error
+def _is_trained(message: dict[str, Any], where: str) -> bool:
+    """By the keys `weight` (0 or 1) and `train` (false or true); without them, whether the message
+    is the assistant's."""
+    assistant = message["role"] == "assistant"
+    said = []
+    for key, kind in (("weight", (int, float)), ("train", bool)):
+        value = message.get(key)
+        if value is None:
+            continue
+        is_bool = isinstance(value, bool)
+        if not isinstance(value, kind) or value not in (0, 1) or is_bool != (kind is bool):
+            accepted = "false and true" if kind is bool else "0 and 1"
+            raise TokenError(f'{where}: "{key}"; accepted: {accepted}')
+        said.append(bool(value))
+    if len(set(said)) > 1:
+        raise TokenError(f'{where}: "weight" and "train" say different things')
+    if said and said[0] and not assistant:
+        raise TokenError(f"{where}: only messages of the assistant can be trained on")
+    return said[0] if said else assistant
 
 
-def _messages(record: dict[str, Any], where: str) -> Messages:
-    messages = record["messages"]
+def _content_fits(message: dict[str, Any]) -> bool:
+    """Text, parts of it, or nothing beside calls of tools. What a template makes of parts and of
+    nothing is judged by what it writes."""
+    content = message.get("content")
+    if content is None:
+        return "content" in message or bool(message.get("tool_calls"))
+    return isinstance(content, (str, list))
+
+
+def _chat(record: dict[str, Any], messages: Any, key: str, where: str) -> Chat:
     if not isinstance(messages, list) or not messages:
-        raise TokenError(f'{where}: "messages" must be a non-empty list')
-    for message in messages:
+        raise TokenError(f'{where}: "{key}" must be a non-empty list')
+    untrained, kept = [], []
+    for index, message in enumerate(messages):
+        place = f"{where}: message {index}"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise TokenError(f'{where}: every message needs a "role"')
-    _require_unicode(json.dumps(messages, ensure_ascii=False), where)
-    if not any(message["role"] == "assistant" for message in messages):
-        raise TokenError(f"{where}: no message of the assistant, so nothing to train on")
-    return messages
+        if not _content_fits(message):
+            raise TokenError(f'{place}: expected a string in "content"')
+        if not _is_trained(message, place) and message["role"] == "assistant":
+            untrained.append(index)
+        kept.append({k: value for k, value in message.items() if k not in ("weight", "train")})
+    tools = record.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise TokenError(f'{where}: "tools" must be a list')
+    try:
+        require_unicode([kept, tools], where)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, TokenError):
+            raise
+        raise TokenError(f"{where}: holds what is no JSON: {error}") from error
+    if sum(message["role"] == "assistant" for message in kept) == len(untrained):
+        what = "that is trained on" if untrained else "of the assistant"
+        raise TokenError(f"{where}: no message {what}, so nothing to train on")
+    return Chat(kept, where, frozenset(untrained), tools or None)
+
+
+def _conversation(record: dict[str, Any], where: str) -> Chat:
+    """ShareGPT: `from` and `value` instead of `role` and `content`."""
+    turns = record["conversations"]
+    if isinstance(turns, list):
+        turns = [_named_as_message(turn, f"{where}: message {i}") for i, turn in enumerate(turns)]
+    return _chat(record, turns, "conversations", where)
+
+
+def _named_as_message(turn: Any, where: str) -> Any:
+    if not isinstance(turn, dict) or "from" not in turn:
+        return turn
+    role = _string(turn, "from", where)
+    if role not in SHAREGPT_ROLES:
+        raise TokenError(f"{where}: from '{role}'; accepted: {', '.join(SHAREGPT_ROLES)}")
+    others = {key: value for key, value in turn.items() if key not in ("from", "value")}
+    return {"role": SHAREGPT_ROLES[role], "content": _string(turn, "value", where), **others}
+
+
+def _instruction(record: dict[str, Any], where: str) -> Chat:
+    """Alpaca: an instruction, perhaps an input below it, and the output."""
+    if record.get("history"):
+        raise TokenError(f'{where}: "history" is not read; accepted: {{messages}}')
+    user = _string(record, "instruction", where)
+    if record.get("input") not in (None, ""):
+        user += "\n" + _string(record, "input", where)
+    messages = [
+        {"role": "user", "content": user},
+        {"role": "assistant", "content": _string(record, "output", where)},
+    ]
+    if record.get("system") not in (None, ""):
+        messages.insert(0, {"role": "system", "content": _string(record, "system", where)})
+    return _chat({}, messages, "messages", where)
 
 
 def to_record(record: Any, where: str) -> Record:
-    """{"question", "answer"}, {"messages"} or {"text"}. Raises TokenError for anything else."""
+    """One of ACCEPTED, the first that fits; null counts as no key. Raises TokenError for anything
+    else."""
     if not isinstance(record, dict):
         raise TokenError(f"{where}: expected an object")
+    record = {key: value for key, value in record.items() if value is not None}
     if "question" in record:
         prompt = PROMPT.format(question=_string(record, "question", where))
         return Passage(prompt, _string(record, "answer", where))
     if "messages" in record:
-        return Chat(_messages(record, where), where)
+        return _chat(record, record["messages"], "messages", where)
+    if "conversations" in record:
+        return _conversation(record, where)
+    if "prompt" in record and "completion" in record:
+        return Passage(_string(record, "prompt", where), _string(record, "completion", where))
+    if "instruction" in record and "output" in record:
+        return _instruction(record, where)
     if "text" in record:
         return Passage("", _string(record, "text", where))
-    raise TokenError(f"{where}: accepted are {{question, answer}}, {{messages}} and {{text}}")
+    raise TokenError(f"{where}: accepted are {ACCEPTED}")
 
 
 def _read_text(path: Path) -> Iterator[Record]:
     """Paragraphs: blank lines separate documents."""
     lines: list[str] = []
     with path.open(encoding="utf-8", newline="\n") as file:
-        for line in file:
-            if line.strip():
-                lines.append(line.removesuffix("\n"))
+        for number, line in enumerate(file):
+            text = line.removeprefix(BYTE_ORDER_MARK) if number == 0 else line
+            if text.strip(BLANK):
+                lines.append(text.removesuffix("\n"))
             elif lines:
                 yield Passage("", "\n".join(lines))
                 lines = []
@@ -98,17 +195,18 @@ def _read_text(path: Path) -> Iterator[Record]:
         yield Passage("", "\n".join(lines))
 
 
-def _read_json_lines(path: Path) -> Iterator[Record]:
-    with path.open(encoding="utf-8", newline="\n") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise TokenError(f"{where}: not valid JSON") from error
-            yield to_record(value, where)
+def _without_filling(value: Any) -> Any:
+    """Arrow gives every message all keys that any has, null where it lacks them; `content` alone
+    may be null by itself."""
+    if isinstance(value, list):
+        return [_without_filling(item) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: _without_filling(item)
+            for key, item in value.items()
+            if item is not None or key == "content"
+        }
+    return value
 
 
 def _read_parquet(path: Path) -> Iterator[Record]:
@@ -120,9 +218,8 @@ def _read_parquet(path: Path) -> Iterator[Record]:
             for batch in file.iter_batches(batch_size=1024):
                 for record in batch.to_pylist():
                     row += 1
-                    used = {key: value for key, value in record.items() if value is not None}
-                    yield to_record(used, f"{path}: row {row}")
-    except (arrow.ArrowInvalid, OSError) as error:
+                    yield to_record(_without_filling(record), f"{path}: row {row}")
+    except (arrow.lib.ArrowException, OSError) as error:
         raise TokenError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from error
 
 
@@ -131,10 +228,17 @@ def read_documents(path: Path, file_format: str | None = None) -> Iterator[Recor
     chosen = file_format or FORMATS.get(path.suffix)
     if chosen is None:
         raise TokenError(f"{path}: accepted endings are {', '.join(FORMATS)}; or give --format")
-    reader = {"text": _read_text, "jsonl": _read_json_lines, "parquet": _read_parquet}[chosen]
     try:
-        yield from reader(path)
+        if path.exists() and not path.is_file():
+            raise TokenError(f"{path}: is no regular file")
+        if chosen == "jsonl":
+            for where, value in read_json_lines(path):
+                yield to_record(value, where)
+        else:
+            yield from _read_text(path) if chosen == "text" else _read_parquet(path)
     except UnicodeDecodeError as error:
         raise TokenError(f"{path}: not UTF-8 at byte {error.start} of a line or block") from error
-    except OSError as error:
-        raise TokenError(f"{path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+        if isinstance(error, TokenError):
+            raise
+        raise TokenError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fp8lab.tokens.shards import TokenError, write_atomically
+from fp8lab.tokens.json_lines import read_json_lines, require_unicode
+from fp8lab.tokens.shards import TokenError
 from fp8lab.tokens.tokenizer import Encoder
 
 BEGINNINGS = ("prompt", "question")
@@ -17,10 +18,7 @@ def _ids(value: Any, encoder: Encoder, where: str) -> Any:
     """Ids of a string; what is no string stays, for the program to judge."""
     if not isinstance(value, str):
         return value
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise TokenError(f"{where}: holds half of a surrogate pair") from error
+    require_unicode(value, where)
     return encoder.texts([value])[0]
 
 
@@ -39,27 +37,22 @@ def encode_record(record: Any, encoder: Encoder, where: str) -> dict[str, Any]:
     return encoded
 
 
-def encode_questions(inputs: list[Path], encoder: Encoder, folder: Path) -> dict[str, int]:
-    """Writes each of `inputs` (JSON lines) into `folder` under its name; records by file name."""
-    counts = {}
+def encode_questions(inputs: list[Path], encoder: Encoder, folder: Path) -> dict[Path, list[str]]:
+    """The lines of each of `inputs` (JSON lines) by the file in `folder` that gets them."""
+    files: dict[Path, list[str]] = {}
     for path in inputs:
         target = folder / path.name
-        if target.exists():
+        if target.exists() or target in files:
             raise TokenError(f"{target}: exists")
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TokenError(f"{path}: {error}") from error
-        lines = []
-        for number, line in enumerate(text.split("\n"), 1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise TokenError(f"{where}: not JSON: {error}") from error
-            lines.append(json.dumps(encode_record(record, encoder, where)) + "\n")
-        write_atomically(target, "".join(lines).encode())
-        counts[path.name] = len(lines)
-    return counts
+            if path.exists() and not path.is_file():
+                raise TokenError(f"{path}: is no regular file")
+            files[target] = [
+                json.dumps(encode_record(record, encoder, where)) + "\n"
+                for where, record in read_json_lines(path)
+            ]
+        except UnicodeDecodeError as error:
+            raise TokenError(f"{path}: not UTF-8 at byte {error.start}") from error
+        except OSError as error:
+            raise TokenError(f"{path}: {error.strerror}") from error
+    return files

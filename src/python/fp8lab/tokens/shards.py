@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +47,37 @@ def hash_file(path: Path) -> int:
     """XXH3-64 of a file, read in blocks."""
     with path.open("rb") as file:
         return hash_pieces(iter(lambda: file.read(1 << 20), b""))
+
+
+class NewFiles:
+    """Files that belong together: on an error what was written so far is removed again, and the
+    folder if it was made for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._written: list[Path] = []
+        self._made: list[Path] = []
+
+    def __enter__(self) -> NewFiles:
+        missing = [self.folder, *self.folder.parents]
+        self._made = [folder for folder in missing if not folder.exists()]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def write(self, path: Path, *pieces: Any) -> None:
+        """Replaces `path` by the pieces. One that was there before stays on an error."""
+        if not path.exists():
+            self._written.append(path)
+        write_atomically(path, *pieces)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        for path in self._written:
+            path.unlink(missing_ok=True)
+        for folder in self._made:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def write_atomically(path: Path, *pieces: Any) -> None:
@@ -109,8 +141,10 @@ class ShardWriter:
         *,
         masked: bool,
         shard_tokens: int = 1 << 27,
+        write: Callable[..., None] = write_atomically,
     ) -> None:
         self.folder = folder
+        self._write_file = write
         self.prefix = prefix
         self.tokenization = tokenization
         self.masked = masked
@@ -179,7 +213,7 @@ class ShardWriter:
             content_hash,
         )
         path = self.folder / f"{self.prefix}-{len(self.records):05d}.tokens"
-        write_atomically(path, header, *sections)
+        self._write_file(path, header, *sections)
         record = {
             "file": path.name,
             "tokens": len(tokens),

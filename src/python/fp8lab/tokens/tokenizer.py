@@ -7,12 +7,20 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fp8lab.tokens.chat import ChatTemplate, Rendered, load_chat_template, load_tokenizer_config
+from fp8lab.tokens.chat import (
+    ChatTemplate,
+    load_chat_template,
+    load_tokenizer_config,
+    token_text,
+)
 from fp8lab.tokens.documents import Chat, Passage, Record
 from fp8lab.tokens.shards import Tokenization, TokenError, hash_pieces, need
+from fp8lab.tokens.template import Rendered
 
 BEGIN, END = "<|begin|>", "<|end|>"
 BATCH = 512
+LARGEST_VOCABULARY = 1 << 24
+"""Ids of a tokenizer are below this, sixty times the largest published ones."""
 Encoded = tuple[list[int], list[bool]]
 
 
@@ -25,13 +33,23 @@ def _bytes_of_unicode() -> dict[str, int]:
     return alphabet
 
 
-def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
-    """A byte-level BPE of at most `vocabulary` ids as tokenizer.json. Digits stay single, as in
-    Qwen2, so that numbers have one spelling. The same texts give the same bytes."""
-    if vocabulary < 258:
+def train_bpe(texts: Iterable[str], vocabulary: int, specials: Sequence[str] = ()) -> bytes:
+    """A byte-level BPE of at most `vocabulary` ids as tokenizer.json. Its first ids are BEGIN, END
+    and `specials`. Digits stay single, as in Qwen2, so that numbers have one spelling. The same
+    texts give the same bytes."""
+    tokens = [BEGIN, END, *specials]
+    if not 256 + len(tokens) <= vocabulary <= LARGEST_VOCABULARY:
         raise TokenError(
-            f"--train-bpe {vocabulary}; accepted: at least 258, for bytes and specials"
+            f"--train-bpe {vocabulary}; accepted: at least {256 + len(tokens)}, for bytes and "
+            f"specials, and at most {LARGEST_VOCABULARY}"
         )
+    for token in tokens:
+        if not token or tokens.count(token) > 1:
+            raise TokenError(f"--special '{token}'; accepted: text, each once")
+        try:
+            token.encode()
+        except UnicodeEncodeError as error:
+            raise TokenError(f"--special {ascii(token)}: not UTF-8") from error
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     library = need("tokenizers", "training a BPE")
     pre = library.pre_tokenizers
@@ -42,7 +60,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> bytes:
     tokenizer.decoder = library.decoders.ByteLevel()
     trainer = library.trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[BEGIN, END],
+        special_tokens=tokens,
         initial_alphabet=sorted(pre.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -63,20 +81,28 @@ class Encoder:
         begin: str | None,
         end: str | None,
         template: ChatTemplate | None = None,
+        source: str = "tokenizer.json",
     ) -> None:
         library = need("tokenizers", "encoding")
         try:
             self._tokenizer = library.Tokenizer.from_str(json_bytes.decode())
         except Exception as error:  # the library raises bare Exception
-            raise TokenError(f"tokenizer.json: {str(error).splitlines()[0]}") from error
+            reason = " ".join(str(error).split())[:300]
+            raise TokenError(f"{source}: {reason}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._template = template
         self._begin = self._special(begin)
         self._end = self._special(end)
         self.json_bytes = json_bytes
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        if not ids or max(ids) >= LARGEST_VOCABULARY:
+            raise TokenError(
+                f"{source}: its largest token id is {max(ids, default='none')}; accepted: 0 to "
+                f"{LARGEST_VOCABULARY - 1}"
+            )
         self.tokenization = Tokenization(
-            vocabulary=1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values()),
+            vocabulary=1 + max(ids),
             begin=-1 if self._begin is None else self._begin,
             end=-1 if self._end is None else self._end,
             tokenizer_hash=hash_pieces([json_bytes]),
@@ -85,7 +111,10 @@ class Encoder:
     def _special(self, token: str | None) -> int | None:
         if token is None:
             return None
-        found = self._tokenizer.token_to_id(token)
+        try:
+            found = self._tokenizer.token_to_id(token)
+        except UnicodeEncodeError as error:
+            raise TokenError(f"token {ascii(token)}: not UTF-8") from error
         if found is None:
             raise TokenError(f"the tokenizer has no token '{token}'")
         return int(found)
@@ -131,7 +160,7 @@ class Encoder:
         if self._template is None:
             raise TokenError(
                 f"{chat.where}: messages need a chat template; accepted: --tokenizer FOLDER with "
-                "tokenizer_config.json"
+                "tokenizer_config.json, or --chat-template FILE"
             )
         rendered = self._template.render(chat)
         self._tokenizer.encode_special_tokens = False
@@ -153,12 +182,17 @@ def token_bytes(encoder: Encoder) -> bytes | None:
     document = json.loads(encoder.json_bytes)
     if "ByteLevel" not in json.dumps(document.get("decoder")):
         return None
+    if not isinstance(document["model"].get("vocab"), dict):
+        return None  # Unigram's, which has no bytes either
     alphabet = _bytes_of_unicode()
     added = {token["id"]: token for token in document.get("added_tokens", [])}
     texts = [""] * encoder.tokenization.vocabulary
     for token, index in document["model"]["vocab"].items():
-        if index not in added:
-            texts[index] = bytes(alphabet[character] for character in token).hex()
+        if index in added:
+            continue
+        if not set(token) <= alphabet.keys():
+            return None  # a token that is not spelled in the alphabet of bytes
+        texts[index] = bytes(alphabet[character] for character in token).hex()
     for index, token in added.items():
         texts[index] = "" if token["special"] else token["content"].encode().hex()
     table = {
@@ -171,24 +205,29 @@ def token_bytes(encoder: Encoder) -> bytes | None:
     return (json.dumps(table, separators=(",", ":")) + "\n").encode()
 
 
-def load_encoder(path: Path, begin: str | None, end: str | None) -> Encoder:
+def load_encoder(
+    path: Path, begin: str | None, end: str | None, template: Path | None = None
+) -> Encoder:
     """From a tokenizer.json, or a model's folder with its tokenizer_config.json, which names begin
-    and end unless they are given, and holds the chat template."""
+    and end unless they are given, and holds the chat template unless a file is."""
     file = path / "tokenizer.json" if path.is_dir() else path
     try:
+        if file.exists() and not file.is_file():
+            raise TokenError(f"{file}: is no regular file")
         json_bytes = file.read_bytes()
     except OSError as error:
         raise TokenError(f"{file}: {error.strerror}") from error
     config = load_tokenizer_config(file.parent)
 
     def token(key: str, given: str | None) -> str | None:
-        value = config.get(key)
-        value = value.get("content") if isinstance(value, dict) else value
-        return given if given is not None else value
+        if given is not None:
+            return given
+        return token_text(config.get(key), f"{file.parent / 'tokenizer_config.json'}: {key}")
 
     return Encoder(
         json_bytes,
         token("bos_token", begin),
         token("eos_token", end),
-        load_chat_template(file.parent),
+        load_chat_template(file.parent, template),
+        str(file),
     )

@@ -1,0 +1,249 @@
+"""A chat template in this process: compiled, rendered, with the assistant's words marked.
+
+Templates are the code of others: `chat.py` runs them in a process of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fp8lab.tokens.documents import Chat, Messages
+from fp8lab.tokens.shards import TokenError, need
+
+Span = tuple[int, int]
+OPEN, CLOSE = "\U0010fffe", "\U0010ffff"
+"""Two private-use characters that stand around the assistant's words until the text is known."""
+
+# Filters that make text of any value, as None becomes the word None.
+TEXT_FILTERS = (
+    "capitalize", "center", "e", "escape", "forceescape", "indent", "lower", "replace", "safe",
+    "string", "striptags", "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordwrap",
+)  # fmt: skip
+
+
+class Rendered(NamedTuple):
+    """A conversation as text, and the character ranges that are trained on."""
+
+    text: str
+    spans: list[Span]
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    names = {list: "a list", tuple: "a list", dict: "an object"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _environment(jinja2: Any) -> Any:
+    """The environment of transformers, which refuses to write what is no text. Judged is what the
+    template writes, not what the messages hold: a template may leave null out."""
+    sandbox = need("jinja2.sandbox", "a chat template")
+
+    def as_text(value: Any) -> Any:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number or isinstance(value, (str, jinja2.Undefined)):
+            return value
+        raise TokenError(
+            f"writes {_kind(value)} where text belongs; accepted: messages with text there, or a "
+            "template that leaves it out"
+        )
+
+    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
+        """{% generation %} ... {% endgeneration %} marks what the assistant says and renders to
+        its body."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            call = jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body)
+            return call.set_lineno(line)
+
+        def mark(self, caller: Any) -> str:
+            return f"{OPEN}{caller()}{CLOSE}"
+
+    class Environment(sandbox.ImmutableSandboxedEnvironment):  # type: ignore[misc]
+        """Looks at what the operators and methods that make text are given."""
+
+        intercepted_binops = frozenset(["%"])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if isinstance(left, str):
+                by_name = isinstance(right, dict) and "%(" in left
+                values = right.values() if by_name else right
+                for value in values if by_name or isinstance(right, tuple) else [right]:
+                    as_text(value)
+            return super().call_binop(context, operator, left, right)
+
+        def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(function, "__name__", "") in ("format", "format_map"):
+                named = [kwargs[key] for key in kwargs if key not in ("_loop_vars", "_block_vars")]
+                for value in [*args, *named]:
+                    as_text(value)
+            return super().call(context, function, *args, **kwargs)
+
+    environment = Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=as_text,
+        extensions=[Generation, jinja2.ext.loopcontrols],
+    )
+    filters = environment.filters
+    for name in TEXT_FILTERS:
+        filters[name] = _checked(filters[name], as_text)
+    filters["join"] = _checked(filters["join"], lambda value: [as_text(item) for item in value])
+    filters["format"] = _format(filters["format"], as_text)
+    filters["as_text"] = as_text
+    filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
+    environment.globals["raise_exception"] = _refuse
+    return environment
+
+
+def _checked(function: Callable[..., Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A filter that looks at its value, which follows the context if it takes one."""
+    place = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        values = list(args)
+        found = check(values[place])
+        if isinstance(found, list):  # may have been an iterator
+            values[place] = found
+        return function(*values, **kwargs)
+
+    return checked
+
+
+def _format(function: Callable[..., Any], check: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The filter `format`, which looks at what it writes into its text."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for value in [*args, *kwargs.values()]:
+            check(value)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _refuse(message: Any) -> None:
+    raise TokenError(str(message))
+
+
+class Template:
+    """A compiled template. Raises TokenError when it does not compile."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        jinja2 = need("jinja2", "a chat template")
+        need("jinja2.ext", "a chat template")
+        if any(mark in text for text in (source, *special_tokens.values()) for mark in OPEN + CLOSE):
+            raise TokenError("has a character that marks the assistant's words")
+        environment = _environment(jinja2)
+        nodes = jinja2.nodes
+        self._special_tokens = special_tokens
+        try:
+            tree = environment.parse(source)
+            for concat in tree.find_all(nodes.Concat):  # a ~ b makes text of both
+                concat.nodes = [
+                    nodes.Filter(node, "as_text", [], [], None, None, lineno=node.lineno)
+                    for node in concat.nodes
+                ]
+            tree.set_environment(environment)
+            # Found in what was parsed: the tag may be spelled in many ways.
+            self._marks = any(
+                node.name == "mark" for node in tree.find_all(nodes.ExtensionAttribute)
+            )
+            self._template = environment.from_string(tree)
+        except jinja2.TemplateError as error:
+            raise TokenError(str(error)) from error
+
+    def _render(self, chat: Chat, messages: Messages, prompt: bool) -> str:
+        text = self._template.render(
+            messages=messages,
+            add_generation_prompt=prompt,
+            tools=chat.tools,
+            **self._special_tokens,
+        )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenError("writes half of a surrogate pair") from error
+        return str(text)
+
+    def render(self, chat: Chat) -> Rendered:
+        """Text and the ranges that are trained on: what the template marks with {% generation %};
+        without marks, what follows the generation prompt up to the end of each assistant message.
+        """
+        given = json.dumps([chat.messages, chat.tools], ensure_ascii=False)
+        if OPEN in given or CLOSE in given:
+            raise TokenError("the messages have a character that marks the assistant's words")
+        rendered = self._by_marks(chat) if self._marks else self._by_prefixes(chat)
+        if OPEN in rendered.text or CLOSE in rendered.text:
+            raise TokenError("a mark of the assistant's words is left in the text")
+        return rendered
+
+    def _by_prefixes(self, chat: Chat) -> Rendered:
+        text = self._render(chat, chat.messages, False)
+        spans: list[Span] = []
+        for index, message in enumerate(chat.messages):
+            if message["role"] != "assistant" or index in chat.untrained:
+                continue
+            before = self._render(chat, chat.messages[:index], True)
+            after = self._render(chat, chat.messages[: index + 1], False)
+            if not (after.startswith(before) and text.startswith(after)):
+                raise TokenError(
+                    f"message {index} reads otherwise once others follow, so its tokens cannot be "
+                    "found; accepted: a template with {% generation %}"
+                )
+            spans.append((len(before), len(after)))
+        return Rendered(text, spans)
+
+    def _by_marks(self, chat: Chat) -> Rendered:
+        rendered = take_marks(self._render(chat, chat.messages, False))
+        if not chat.untrained:
+            return rendered
+        answers = [i for i, message in enumerate(chat.messages) if message["role"] == "assistant"]
+        fits = len(answers) == len(rendered.spans) and all(
+            str(chat.messages[i].get("content") or "").strip() in rendered.text[begin:end]
+            for i, (begin, end) in zip(answers, rendered.spans)
+        )
+        if not fits:
+            raise TokenError(
+                "a message of the assistant is not to be trained on, but what the template marks "
+                "is not one part for each message of the assistant"
+            )
+        kept = [
+            span for i, span in zip(answers, rendered.spans, strict=True) if i not in chat.untrained
+        ]
+        return Rendered(rendered.text, kept)
+
+
+def take_marks(marked: str) -> Rendered:
+    """Text without its marks. Raises TokenError for marks that are not pairs, or none."""
+    pieces: list[str] = []
+    spans: list[Span] = []
+    length, begin, done = 0, -1, 0
+    for place, character in enumerate(marked):
+        if character not in (OPEN, CLOSE):
+            continue
+        pieces.append(marked[done:place])
+        length += place - done
+        done = place + 1
+        if (character == OPEN) != (begin < 0):
+            raise TokenError("what the template marks as the assistant's is no row of parts")
+        if character == CLOSE:
+            spans.append((begin, length))
+        begin = length if character == OPEN else -1
+    if begin >= 0:
+        raise TokenError("what the template marks as the assistant's is no row of parts")
+    if not spans:
+        raise TokenError("marks nothing as the assistant's")
+    return Rendered("".join([*pieces, marked[done:]]), spans)
