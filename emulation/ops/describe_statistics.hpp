@@ -1,6 +1,7 @@
 // From what is read from the tensors to the record that is logged: one definition in FP64, for the
 // CPU backend and for the device. Division and square root are rounded to nearest, nothing is
-// contracted, and logarithms are numerics::log2_f64.
+// contracted, and logarithms are numerics::log2_f64. No arithmetic is done on a NaN: payloads
+// differ between processors, and a record has the same bytes on every backend.
 #pragma once
 
 #include <cmath>
@@ -42,26 +43,26 @@ struct StatisticsParts {
 
 namespace statistics_detail {
 
-inline constexpr double kExactDecibels = 200.0;
 inline constexpr double kDecibelsPerOctave = 3.0102999566398120;  // 10 log10 2
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
+/// Undefined where the denominator is zero or itself undefined.
 FP8LAB_HD inline double ratio(double numerator, double denominator) {
-  return denominator == 0.0 ? 0.0 : numerator / denominator;
+  return denominator > 0.0 || denominator < 0.0 ? numerator / denominator : kUndefined;
 }
 
 FP8LAB_HD inline double sqnr_decibels(double signal, double error) {
-  if (error == 0.0) return kExactDecibels;
-  if (signal == 0.0) return -kExactDecibels;
+  if (signal == 0.0) return error == 0.0 ? kUndefined : -kInfinity;
+  if (error == 0.0) return kInfinity;
   const double octaves = numerics::log2_f64(signal) - numerics::log2_f64(error);
-  const double decibels = kDecibelsPerOctave * octaves;
-  return decibels < kExactDecibels ? decibels : kExactDecibels;
+  return kDecibelsPerOctave * octaves;
 }
 
 FP8LAB_HD inline void describe_errors(const StatisticsTotals& sums, double finite,
                                       OperandStatistics& result) {
   const double mean_square = ratio(sums.xx, finite);
-  result.rms = std::sqrt(mean_square);
+  result.rms = finite > 0.0 ? std::sqrt(mean_square) : kUndefined;
   result.mse = ratio(sums.ee, finite);
   result.bias = ratio(sums.e, sums.x);
   result.kurtosis = ratio(ratio(sums.xxxx, finite), mean_square * mean_square);
@@ -69,7 +70,7 @@ FP8LAB_HD inline void describe_errors(const StatisticsTotals& sums, double finit
   result.sqnr_db = sqnr_decibels(sums.xx, sums.ee);
   const double norms = std::sqrt(sums.xx) * std::sqrt(sums.yy);
   const double product = ((sums.xx + sums.yy) - sums.ee) * 0.5;
-  result.cosine = sums.xx == 0.0 && sums.yy == 0.0 ? 1.0 : ratio(product, norms);
+  result.cosine = ratio(product, norms);
 }
 
 FP8LAB_HD inline void describe_channels(const ChannelRanks& channels, OperandStatistics& result) {
@@ -90,6 +91,7 @@ FP8LAB_HD inline void describe_channels(const ChannelRanks& channels, OperandSta
 FP8LAB_HD inline void describe_scales(const StatisticsParts& parts, OperandStatistics& result) {
   result.zero_tile_fraction =
       static_cast<double>(parts.zero_tiles) / static_cast<double>(parts.tiles);
+  result.scale_min = result.scale_max = result.scale_log2_spread = kUndefined;
   if (parts.largest_scale == 0.0f) return;
   result.scale_min = parts.smallest_scale;
   result.scale_max = parts.largest_scale;
@@ -106,11 +108,11 @@ FP8LAB_HD inline std::int64_t exponents_counted(const StatisticsCounts& counts) 
   return all;
 }
 
-/// Bin `bin` of the histogram of `all` exponents.
+/// Bin `bin` of the histogram of `all` exponents; empty where there are none.
 FP8LAB_HD inline double exponent_fraction(const StatisticsCounts& counts, std::int64_t all,
                                           int bin) {
-  return statistics_detail::ratio(static_cast<double>(counts.exponents[bin]),
-                                  static_cast<double>(all));
+  if (all == 0) return 0.0;
+  return static_cast<double>(counts.exponents[bin]) / static_cast<double>(all);
 }
 
 /// All but the histogram, whose bins depend on nothing else.

@@ -75,12 +75,12 @@ namespace ops {
 /// saturation_fraction is that of the codes alone.
 ///
 /// amax = max |x|; rms = sqrt(mean x^2); mse = mean (x-y)^2; bias = sum(y-x) / sum|x|;
-/// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2), at most 200 (exact); cosine = sum xy / sqrt(sum x^2
-/// sum y^2), where sum xy is (sum x^2 + sum y^2 - sum (y-x)^2) / 2; kurtosis = mean x^4 / (mean
-/// x^2)^2; crest_factor = amax / rms. These run over the elements where x and y are both finite;
-/// nonfinite_count counts the others. Where a denominator is zero: cosine is 1 for x = y = 0 and
-/// else 0, sqnr_db is 200 for an exact operand and -200 for an error on a zero source, the others
-/// are 0. underflow_fraction: x != 0 and y = 0 (either sign), of all elements. saturation_fraction:
+/// sqnr_db = 10 log10(sum x^2 / sum (x-y)^2); cosine = sum xy / sqrt(sum x^2 sum y^2), where sum xy
+/// is (sum x^2 + sum y^2 - sum (y-x)^2) / 2; kurtosis = mean x^4 / (mean x^2)^2; crest_factor =
+/// amax / rms. These run over the elements where x and y are both finite; nonfinite_count counts
+/// the others. What has no denominator is undefined: NaN. An all-zero tensor has no sqnr_db; that
+/// of an exact nonzero one is +infinity, that of an error on a zero source -infinity, which no
+/// mean takes in. underflow_fraction: x != 0 and y = 0, of all elements. saturation_fraction:
 /// |x| > Qmax * scale * (1 + 2^-22), of all elements; the allowance is for the rounding of the
 /// scale itself (two roundings of at most 2^-24), so that current scaling of an unclipped tile
 /// counts 0; a tile flushed by a zero scale counts as underflow alone, and an expanded tile, whose
@@ -90,8 +90,8 @@ namespace ops {
 /// by ascending index; a column without finite elements has amax 0, and entries beyond the number
 /// of columns are -1.
 /// scale_min, scale_max and scale_log2_spread run over the tiles that are neither all zero nor
-/// flushed by a zero scale (0 if there are none; an operand without scales counts as one tile of
-/// scale 1). exponent_histogram: see OperandStatistics.
+/// flushed by a zero scale (NaN if there are none; an operand without scales counts as one tile
+/// of scale 1). exponent_histogram: see OperandStatistics; of an all-zero tensor it is 0.
 ///
 /// Sums are FP64 in a fixed order. x^2 and y^2 are exact, x^4 is RN(x^2 x^2), and the addition of
 /// RN(y-x)^2 is fused with its multiplication. A panel of 128 source rows and 256 columns has 4 x

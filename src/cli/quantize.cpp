@@ -13,10 +13,12 @@
 #include "emulation/spec/recipe.hpp"
 #include "src/backend/factory.hpp"
 #include "src/cli/backend_option.hpp"
+#include "src/cli/checkpoint_source.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/quantize_model.hpp"
+#include "src/cli/sqnr_summary.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/config/spec_words.hpp"
@@ -165,12 +167,16 @@ void print_report(const OperandStatistics& s, const QuantizedOperand& operand, b
     object["operand"] = label(operand.spec);
     object["rows"] = operand.rows;
     object["k"] = operand.k;
-    for (const auto& [name, value] : rows) object[name] = value;
+    for (const auto& [name, value] : rows) object[name] = finite_json(value);
+    object["exact"] = is_exact(s);  // JSON has neither infinity nor NaN: null
     fmt::print("{}\n", json_text(object));
     return;
   }
   fmt::print("{} ({}, {})\n", label(operand.spec), operand.rows, operand.k);
-  for (const auto& [name, value] : rows) fmt::print("  {:<22} {:.9g}\n", name, value);
+  for (const auto& [name, value] : rows) {
+    fmt::print("  {:<22} {}\n", name,
+               std::isnan(value) ? "undefined" : fmt::format("{:.9g}", value));
+  }
 }
 
 void write_results(Backend& backend, const Values& values, const QuantizedOperand& operand) {

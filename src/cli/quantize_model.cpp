@@ -18,6 +18,7 @@
 #include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/sqnr_summary.hpp"
 #include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/io/file_kind.hpp"
@@ -49,8 +50,7 @@ struct Summary {
   std::string quantizer;
   bool of_recipe = false;
   std::int64_t weights = 0;
-  double sqnr_sum = 0, lowest_sqnr = std::numeric_limits<double>::infinity();
-  std::string lowest_name;
+  SqnrSummary sqnr;
   double most_underflow = 0, most_saturation = 0;
 };
 
@@ -162,11 +162,7 @@ std::vector<Summary> summarize(const std::vector<MeasuredWeight>& weights) {
       }
       const OperandStatistics& s = one.statistics;
       ++found->weights;
-      found->sqnr_sum += s.sqnr_db;
-      if (s.sqnr_db < found->lowest_sqnr || found->lowest_name.empty()) {
-        found->lowest_sqnr = s.sqnr_db;
-        found->lowest_name = weight.header.name;
-      }
+      found->sqnr.add(s, weight.header.name);
       found->most_underflow = std::max(found->most_underflow, s.underflow_fraction);
       found->most_saturation = std::max(found->most_saturation, s.saturation_fraction);
     }
@@ -200,10 +196,10 @@ void print_weight(const MeasuredWeight& weight) {
       fmt::join(top_channels(s, weight.header.shape[1]), " "));
   const std::size_t width = widest(weight.measurements);
   for (const Measurement& one : weight.measurements) {
-    fmt::print(
-        "  {} {:<{}} {:>8.3f} dB  underflow {:<10.3g} saturated {:<10.3g} scale bits {:.4g}\n",
-        one.of_recipe ? '*' : ' ', one.quantizer, width, one.statistics.sqnr_db,
-        one.statistics.underflow_fraction, one.statistics.saturation_fraction, one.scale_bits);
+    fmt::print("  {} {:<{}} {:>8} dB  underflow {:<10.3g} saturated {:<10.3g} scale bits {:.4g}\n",
+               one.of_recipe ? '*' : ' ', one.quantizer, width,
+               decibel_text(one.statistics.sqnr_db, 3), one.statistics.underflow_fraction,
+               one.statistics.saturation_fraction, one.scale_bits);
   }
 }
 
@@ -213,15 +209,16 @@ void print_summary(const std::vector<MeasuredWeight>& weights, const std::string
   const std::size_t width = widest(summaries);
   for (const Summary& summary : summaries) {
     fmt::print(
-        "  {} {:<{}} mean {:>8.3f} dB  lowest {:>8.3f} dB in {}; underflow up to {:.3g}, saturated "
+        "  {} {:<{}} mean {:>8} dB  lowest {:>8} dB in {}{}; underflow up to {:.3g}, saturated "
         "up to {:.3g}\n",
         summary.of_recipe ? '*' : ' ', summary.quantizer, width,
-        summary.sqnr_sum / static_cast<double>(summary.weights), summary.lowest_sqnr,
-        summary.lowest_name, summary.most_underflow, summary.most_saturation);
+        decibel_text(summary.sqnr.mean(), 3), decibel_text(summary.sqnr.lowest(), 3),
+        summary.sqnr.lowest_name().empty() ? "none" : summary.sqnr.lowest_name(),
+        summary.sqnr.left_out(), summary.most_underflow, summary.most_saturation);
   }
 }
 
-/// JSON has no infinity: an exact operand's SQNR is null.
+/// JSON has neither infinity nor NaN: null, and `exact` tells which.
 ordered_json finite(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json();
 }
@@ -244,6 +241,7 @@ ordered_json to_json(const MeasuredWeight& weight) {
     object["quantizers"].push_back({{"quantizer", one.quantizer},
                                     {"of_recipe", one.of_recipe},
                                     {"sqnr_db", finite(s.sqnr_db)},
+                                    {"exact", is_exact(s)},
                                     {"mse", finite(s.mse)},
                                     {"cosine", finite(s.cosine)},
                                     {"underflow_fraction", finite(s.underflow_fraction)},
@@ -267,9 +265,11 @@ void print_json(const std::vector<MeasuredWeight>& weights, const std::string& m
         {{"quantizer", summary.quantizer},
          {"of_recipe", summary.of_recipe},
          {"weights", summary.weights},
-         {"mean_sqnr_db", finite(summary.sqnr_sum / static_cast<double>(summary.weights))},
-         {"lowest_sqnr_db", finite(summary.lowest_sqnr)},
-         {"lowest_tensor", summary.lowest_name},
+         {"exact", summary.sqnr.exact()},
+         {"without_sqnr", summary.sqnr.undefined()},
+         {"mean_sqnr_db", finite(summary.sqnr.mean())},
+         {"lowest_sqnr_db", finite(summary.sqnr.lowest())},
+         {"lowest_tensor", summary.sqnr.lowest_name()},
          {"largest_underflow_fraction", finite(summary.most_underflow)},
          {"largest_saturation_fraction", finite(summary.most_saturation)}});
   }

@@ -15,6 +15,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/sqnr_summary.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/diagnosis/accumulators.hpp"
 #include "src/diagnosis/estimator_remark.hpp"
@@ -149,7 +150,7 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
                part_text(product.error().accumulator), part_text(product.error().estimator));
     for (const Slot slot : {a_slot(product.role), b_slot(product.role)}) {
       const OperandStatistics& s = product.operand(slot);
-      fmt::print("  {:<8} {:>7.2f} {:>9.3g} {:>9.3g}", slot_name(slot), s.sqnr_db,
+      fmt::print("  {:<8} {:>7} {:>9.3g} {:>9.3g}", slot_name(slot), decibel_text(s.sqnr_db, 2),
                  s.underflow_fraction, s.saturation_fraction);
     }
     fmt::print("\n");
@@ -159,22 +160,17 @@ void print_products(const std::vector<RecipeReplay>& replays, std::int64_t most)
 /// A slot under one recipe, over the layers that round there.
 struct SlotSummary {
   std::int64_t layers = 0;
-  double mean_sqnr = 0, lowest_sqnr = 0, most_underflow = 0, most_saturation = 0;
-  std::string lowest;  ///< layer
+  SqnrSummary sqnr;  ///< names layers
+  double most_underflow = 0, most_saturation = 0;
 };
 
 SlotSummary summarize(const RecipeReplay& replay, Slot slot) {
   SlotSummary summary;
-  double sum = 0;
   for (const LayerReplay& layer : replay.layers) {
     if (!layer.recipe.slot(slot).is_cast()) continue;
     const OperandStatistics& s = layer.operands[slot];
-    sum += s.sqnr_db;
-    summary.mean_sqnr = sum / static_cast<double>(++summary.layers);
-    if (summary.lowest.empty() || s.sqnr_db < summary.lowest_sqnr) {
-      summary.lowest_sqnr = s.sqnr_db;
-      summary.lowest = layer.layer;
-    }
+    ++summary.layers;
+    summary.sqnr.add(s, layer.layer);
     summary.most_underflow = std::max(summary.most_underflow, s.underflow_fraction);
     summary.most_saturation = std::max(summary.most_saturation, s.saturation_fraction);
   }
@@ -213,8 +209,9 @@ void print_summaries(const std::vector<RecipeReplay>& replays) {
       const SlotSummary s = summarize(replay, slot);
       fmt::print("{:<{}}  {:<8}  {:>6}", replay.recipe.name, recipe, slot_name(slot), s.layers);
       if (s.layers > 0) {
-        fmt::print("  {:>8.2f} {:>9.2f}  {:<{}} {:>10.3g} {:>10.3g}", s.mean_sqnr, s.lowest_sqnr,
-                   s.lowest, layer, s.most_underflow, s.most_saturation);
+        fmt::print("  {:>8} {:>9}  {:<{}} {:>10.3g} {:>10.3g}{}", decibel_text(s.sqnr.mean(), 2),
+                   decibel_text(s.sqnr.lowest(), 2), s.sqnr.lowest_name(), layer, s.most_underflow,
+                   s.most_saturation, s.sqnr.left_out());
       }
       fmt::print("\n");
     }
@@ -274,6 +271,7 @@ ordered_json to_json(const RecipeReplay& replay) {
       entry["operands"].push_back({{"slot", slot_name(slot)},
                                    {"quantizer", label(layer.recipe.slot(slot))},
                                    {"sqnr_db", finite_json(s.sqnr_db)},
+                                   {"exact", is_exact(s)},
                                    {"underflow_fraction", finite_json(s.underflow_fraction)},
                                    {"saturation_fraction", finite_json(s.saturation_fraction)},
                                    {"amax", finite_json(s.amax)},

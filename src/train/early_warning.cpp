@@ -41,7 +41,8 @@ double median_of(std::vector<double> values) {
 /// How far beyond the range of its scale an operand goes; amax leaves out what became infinite.
 double lag_of(const OperandStatistics& statistics, double range) {
   if (statistics.nonfinite_count > 0.0) return std::numeric_limits<double>::infinity();
-  return statistics.amax / (statistics.scale_max * range);
+  const bool has_scale = !std::isnan(statistics.scale_max);  // of a tile that is not flushed
+  return statistics.amax / (has_scale ? statistics.scale_max * range : 0.0);
 }
 
 /// The larger of two scores of one detector, with the sum of their counts.

@@ -404,6 +404,26 @@ def test_report(tmp_path: Path) -> None:
         assert (summary["lowest_sqnr_db"], summary["lowest_tensor"]) == min(entries)
 
 
+def test_zero_and_exact_weights_enter_no_mean_of_sqnr(tmp_path: Path) -> None:
+    tensors = random_tensors(CONFIG)
+    zero, exact = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.o_proj.weight"
+    tensors[zero] = np.zeros_like(tensors[zero])
+    tensors[exact] = np.ones_like(tensors[exact])
+    folder = write_folder(tmp_path / "model", tensors)
+    report = json.loads(program("quantize", folder, "--recipe", "te_current", "--json"))
+    own = {w["tensor"]: w["quantizers"][0] for w in report["weights"] if w["layer"] != "lm_head"}
+    assert (own[zero]["sqnr_db"], own[zero]["cosine"], own[zero]["exact"]) == (None, None, False)
+    assert (own[exact]["sqnr_db"], own[exact]["cosine"], own[exact]["exact"]) == (None, 1.0, True)
+    finite = [entry["sqnr_db"] for entry in own.values() if entry["sqnr_db"] is not None]
+    assert len(finite) == len(own) - 2
+    summary = next(found for found in report["summary"] if found["of_recipe"])
+    assert (summary["exact"], summary["without_sqnr"]) == (1, 1)
+    assert summary["mean_sqnr_db"] == pytest.approx(np.mean(finite))
+    assert summary["mean_sqnr_db"] < 40.0  # 200 dB for either of the two would be above 50
+    text = program("quantize", folder, "--recipe", "te_current", "--report")
+    assert "1 exact, 1 without a nonzero finite element" in text
+
+
 def test_report_of_a_file_without_config(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", random_tensors(CONFIG))
     (folder / "config.json").unlink()
