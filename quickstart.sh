@@ -4,7 +4,7 @@
 #   ./quickstart.sh            builds the program, runs the default study, writes its report
 #   ./quickstart.sh build      builds the program
 #   ./quickstart.sh test       builds everything and runs the tests
-#   ./quickstart.sh packages   installs what these three need, and stops
+#   ./quickstart.sh packages   installs what the first two need, and stops
 #   ./quickstart.sh check [study|build|test|packages]   says what is missing and what it takes
 # Debian, Ubuntu and their relatives, as root or with sudo: missing packages are installed. Elsewhere
 # what is there is used, and one line names the packages that are missing.
@@ -112,6 +112,7 @@ is_here() {
       compiler=${CXX:-c++}
       at_least "$(version_of "$compiler" -dumpversion)" 12 0 ;;
     cmake) at_least "$(version_of cmake --version)" 3 25 ;;
+    openmp) is_here compiler ;;
     ninja | make) command -v "$1" >/dev/null ;;
     python) at_least "$(version_of "$python" --version)" 3 11 ;;
     numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | mistune)
@@ -235,8 +236,8 @@ build_program() {
 groups_of() {
   case "$1" in
     build) echo "build" ;;
-    study) echo "build study" ;;
-    test | packages) echo "build study test" ;;
+    study | packages) echo "build study" ;;
+    test) echo "build study test" ;;
     *)
       sed -n '4,8s/^#   //p' "$0" >&2
       exit 2
