@@ -1,42 +1,211 @@
 #!/bin/sh
-# Sets up fp8lab on a fresh Debian 12 machine. Asks nothing; needs a network only where a
-# distribution package is missing.
-#   ./quickstart.sh          builds the program, runs the default study, writes its report
-#   ./quickstart.sh build    builds the program
-#   ./quickstart.sh test     builds everything and runs the tests
+# Sets up fp8lab. Asks nothing.
+#   git clone URL fp8lab && cd fp8lab
+#   ./quickstart.sh            builds the program, runs the default study, writes its report
+#   ./quickstart.sh build      builds the program
+#   ./quickstart.sh test       builds everything and runs the tests
+#   ./quickstart.sh packages   installs what the first two need, and stops
+#   ./quickstart.sh check [study|build|test|packages]   says what is missing and what it takes
+# Debian, Ubuntu and their relatives, as root or with sudo: missing packages are installed. Elsewhere
+# what is there is used, and one line names the packages that are missing.
 # The program is built for this processor's best instruction set, with CUDA code where a GPU and
-# nvcc are found; FP8LAB_CUDA=ON or OFF decides otherwise. The tests are built for all instruction
-# sets, with CUDA code wherever nvcc is.
+# nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. FP8LAB_PYTHON is the
+# interpreter with the packages of the report, /usr/bin/python3 without it. The tests are built for
+# all instruction sets, with CUDA code wherever nvcc is; CI=true makes warnings errors.
 set -eu
 cd "$(dirname "$0")"
-action="${1:-study}"
+python="${FP8LAB_PYTHON:-/usr/bin/python3}"
+system="${FP8LAB_SYSTEM:-}"  # another root than / for what describes the machine; for the tests
 
-packages="g++ cmake ninja-build libboost-program-options-dev libeigen3-dev libfmt-dev
-libtomlplusplus-dev nlohmann-json3-dev libhdf5-dev libxxhash-dev libzip-dev"
-report_packages="python3 python3-numpy python3-h5py python3-matplotlib python3-scipy python3-jinja2"
-test_packages="make catch2 libboost-context-dev libmpfr-dev libopenblas-dev python3-pytest python3-nbclient
-python3-ipykernel python3-mistune python3-dev pybind11-dev"
+# What each action needs: group, name here, and the packages of Debian, Fedora, Arch and openSUSE.
+# The libraries have the names by which CMake says that they are missing (.cmake/dependencies.cmake).
+table() {
+  cat <<'TABLE'
+build compiler g++ gcc-c++ gcc gcc-c++
+build openmp g++ gcc-c++ gcc gcc-c++
+build cmake cmake cmake cmake cmake
+build ninja ninja-build ninja-build ninja ninja
+build boost_program_options libboost-program-options-dev boost-devel boost libboost_program_options-devel
+build eigen libeigen3-dev eigen3-devel eigen eigen3-devel
+build fmt libfmt-dev fmt-devel fmt fmt-devel
+build tomlplusplus libtomlplusplus-dev tomlplusplus-devel tomlplusplus tomlplusplus-devel
+build nlohmann_json nlohmann-json3-dev json-devel nlohmann-json nlohmann_json-devel
+build hdf5 libhdf5-dev hdf5-devel hdf5 hdf5-devel
+build xxhash libxxhash-dev xxhash-devel xxhash xxhash-devel
+build libzip libzip-dev libzip-devel libzip libzip-devel
+study python python3 python3 python python3
+study numpy python3-numpy python3-numpy python-numpy python3-numpy
+study h5py python3-h5py python3-h5py python-h5py python3-h5py
+study matplotlib python3-matplotlib python3-matplotlib python-matplotlib python3-matplotlib
+study scipy python3-scipy python3-scipy python-scipy python3-scipy
+study jinja2 python3-jinja2 python3-jinja2 python-jinja python3-Jinja2
+test make make make make make
+test catch2 catch2 catch-devel catch2 Catch2-devel
+test zlib zlib1g-dev zlib-devel zlib zlib-devel
+test boost_context libboost-context-dev boost-devel boost libboost_context-devel
+test mpfr libmpfr-dev mpfr-devel mpfr mpfr-devel
+test openblas libopenblas-dev openblas-devel openblas openblas-devel
+test pytest python3-pytest python3-pytest python-pytest python3-pytest
+test nbclient python3-nbclient python3-nbclient python-nbclient python3-nbclient
+test ipykernel python3-ipykernel python3-ipykernel python-ipykernel python3-ipykernel
+test mistune python3-mistune python3-mistune python-mistune python3-mistune
+test python_headers python3-dev python3-devel python python3-devel
+test pybind11 pybind11-dev pybind11-devel pybind11 python3-pybind11-devel
+TABLE
+}
 
-install_missing() {
-  missing=""
-  for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
-      missing="$missing $package"
-  done
-  [ -n "$missing" ] || return 0
-  echo "quickstart: installing$missing"
-  as_root=""
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || {
-      echo "quickstart: not root and no sudo; install these packages first:$missing" >&2
-      exit 1
-    }
-    as_root="sudo"
+fail() {
+  echo "quickstart: $*" >&2
+  exit 1
+}
+
+# family: the column of the table for this distribution, and how it installs.
+family() {
+  distribution="this system"
+  likes=""
+  # shellcheck source=/dev/null
+  if [ -r "$system/etc/os-release" ]; then
+    distribution="$(. "$system/etc/os-release" && echo "${PRETTY_NAME:-${ID:-this system}}")"
+    likes="$(. "$system/etc/os-release" && echo "${ID:-} ${ID_LIKE:-}")"
   fi
+  column=0
+  for like in $likes; do
+    case "$like" in
+      debian | ubuntu) column=3 install="apt-get install" ;;
+      fedora | rhel | centos) column=4 install="dnf install" ;;
+      arch) column=5 install="pacman -S" ;;
+      suse | opensuse*) column=6 install="zypper install" ;;
+      *) continue ;;
+    esac
+    return 0
+  done
+}
+
+# packages_of COLUMN NAME...: each package once.
+packages_of() {
+  of_column=$1
+  shift
+  table | awk -v column="$of_column" -v names="$*" '
+    BEGIN { count = split(names, list, " "); for (i = 1; i <= count; i++) wanted[list[i]] }
+    $2 in wanted && !seen[$column]++ { printf "%s%s", separator, $column; separator = " " }'
+}
+
+# names_of GROUP...
+names_of() { table | awk -v groups=" $* " 'index(groups, " " $1 " ") { print $2 }'; }
+
+# version_of COMMAND OPTION: the first number with a point, or the first number.
+version_of() { "$1" "$2" 2>/dev/null | sed -n 's/^[^0-9]*\([0-9][0-9.]*\).*/\1/p' | head -n 1; }
+
+# at_least VERSION MAJOR MINOR
+at_least() {
+  echo "$1" | awk -F. -v major="$2" -v minor="$3" \
+    '{ exit !($1 + 0 > major || ($1 + 0 == major && $2 + 0 >= minor)) }'
+}
+
+is_python_module() { "$python" -c "import importlib.util as i, sys
+sys.exit(i.find_spec('$1') is None)" 2>/dev/null; }
+
+# is_here NAME: whether that is here, as far as it can be told before CMake looks for libraries.
+is_here() {
+  case "$1" in
+    compiler)
+      compiler=${CXX:-c++}
+      at_least "$(version_of "$compiler" -dumpversion)" 12 0 ;;
+    cmake) at_least "$(version_of cmake --version)" 3 25 ;;
+    openmp) is_here compiler ;;
+    ninja | make) command -v "$1" >/dev/null ;;
+    python) at_least "$(version_of "$python" --version)" 3 11 ;;
+    numpy | h5py | matplotlib | scipy | jinja2 | pytest | nbclient | ipykernel | mistune)
+      is_python_module "$1" ;;
+    # What is optional, or asked for by CMake.
+    *) is_here compiler && is_here cmake && is_here ninja ;;
+  esac
+}
+
+# end_with_missing NAME...: one line that says what to install, and by which command.
+end_with_missing() {
+  family
+  case "$column" in
+    0) fail "missing: $(echo "$*" | tr '_' ' '); no package names are known for $distribution;" \
+         "Debian's are: $(packages_of 3 "$@")" ;;
+    *) fail "missing on $distribution; install with: $install $(packages_of "$column" "$@")" ;;
+  esac
+}
+
+can_be_root() {
+  [ "$(id -u)" -eq 0 ] && return 0
+  command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }
+}
+
+# The packages of some names that dpkg does not know as installed.
+missing_packages() {
+  for package in $(packages_of 3 "$@"); do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+  done
+}
+
+install_packages() {
+  echo "quickstart: installing $*"
+  as_root=""
+  [ "$(id -u)" -eq 0 ] || as_root="sudo"
   $as_root apt-get update -qq
-  # shellcheck disable=SC2086
   $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    $missing >/dev/null
+    "$@" >/dev/null
+}
+
+# What is missing, in $missing: packages where this script installs them ($installs = yes), else
+# names of the table.
+find_missing() {
+  missing=""
+  installs=no
+  # shellcheck disable=SC2046
+  if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null && can_be_root; then
+    installs=yes
+    missing="$(missing_packages $(names_of "$@") | tr '\n' ' ')"
+    return 0
+  fi
+  for name in $(names_of "$@"); do
+    is_here "$name" || missing="$missing$name "
+  done
+}
+
+# Compilers that run at once: one for each processor, as far as there are 2 GiB for each.
+compile_jobs() {
+  memory="$(awk '/^MemAvailable:/ { print int($2 / 1024) }' "$system/proc/meminfo" 2>/dev/null)"
+  limit="$(cat "$system/sys/fs/cgroup/memory.max" 2>/dev/null || echo max)"
+  case "$limit" in
+    "" | max) ;;
+    *) [ "$((limit / 1048576))" -ge "${memory:-0}" ] || memory=$((limit / 1048576)) ;;
+  esac
+  jobs=$(nproc)
+  fitting=$((${memory:-2048} / 2048))
+  [ "$fitting" -ge "$jobs" ] || jobs=$fitting
+  [ "$jobs" -ge 1 ] || jobs=1
+}
+
+# Time and disk, measured: experiments/results/setup.md.
+announce() {
+  compile_jobs
+  case "$action" in
+    build) minutes="8 to 25" disk="1.3 GB of packages, 0.1 GB of build" ;;
+    study) minutes="12 to 30" disk="1.7 GB of packages, 0.2 GB of build and runs" ;;
+    test) minutes="100 to 250" disk="2 GB of packages, 4 GB of build" ;;
+    packages) minutes="1 to 3" disk="2 GB of packages" ;;
+  esac
+  echo "quickstart: $action takes $minutes minutes of processor time ($(nproc) processors," \
+    "$jobs compilers at once) and up to $disk"
+}
+
+prepare() {
+  announce
+  find_missing "$@"
+  [ -n "$missing" ] || return 0
+  # shellcheck disable=SC2086
+  if [ "$installs" = yes ]; then install_packages $missing; else end_with_missing $missing; fi
+  for name in compiler cmake; do
+    is_here "$name" || fail "the $name here is too old: accepted are CMake 3.25 and GCC 12 or Clang" \
+      "14, or newer (CXX names another compiler)"
+  done
 }
 
 # build PRESET OPTION...
@@ -44,45 +213,83 @@ build() {
   preset=$1
   shift
   build_dir=build/$preset
+  log=build/configure.log
+  mkdir -p build
   echo "quickstart: building ($preset)"
-  cmake --preset "$preset" "$@" >"configure.log" 2>&1 || {
-    cat configure.log >&2
+  cmake --preset "$preset" "$@" >"$log" 2>&1 || {
+    libraries="$(sed -n 's/.*fp8lab: missing: *//p' "$log")"
+    # shellcheck disable=SC2086
+    [ -z "$libraries" ] || end_with_missing $libraries
+    cat "$log" >&2
     exit 1
   }
-  grep 'fp8lab:' configure.log || true
-  rm -f configure.log
-  cmake --build "$build_dir"
+  grep 'fp8lab:' "$log" || true
+  cmake --build "$build_dir" -j "$jobs"
 }
 
 build_program() {
   cuda=OFF
   if command -v nvcc >/dev/null && nvidia-smi -L >/dev/null 2>&1; then cuda=ON; fi
-  build program "-DFP8LAB_CUDA=${FP8LAB_CUDA:-$cuda}"
+  build program "-DFP8LAB_CUDA=${FP8LAB_CUDA:-$cuda}" "-DFP8LAB_SIMD=${FP8LAB_SIMD:-native}"
 }
 
-# shellcheck disable=SC2086
+groups_of() {
+  case "$1" in
+    build) echo "build" ;;
+    study | packages) echo "build study" ;;
+    test) echo "build study test" ;;
+    *)
+      sed -n '4,8s/^#   //p' "$0" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# shellcheck disable=SC2046,SC2086
+case "${1:-study}" in
+  check)
+    action="${2:-study}"
+    groups="$(groups_of "$action")"
+    announce
+    find_missing $groups
+    if [ -z "$missing" ]; then
+      echo "quickstart: nothing is missing"
+    elif [ "$installs" = yes ]; then
+      echo "quickstart: would install $missing"
+    else
+      end_with_missing $missing
+    fi
+    ;;
+  *)
+    action="${1:-study}"
+    groups="$(groups_of "$action")"
+    prepare $groups
+    ;;
+esac
+[ "${1:-study}" != check ] || exit 0
+
 case "$action" in
   build)
-    install_missing $packages
     build_program
     echo "quickstart: the program is $build_dir/src/fp8lab"
     ;;
   study)
-    install_missing $packages $report_packages
     build_program
     "$build_dir/src/fp8lab" ablate --study experiments/studies/quickstart.toml --out runs/quickstart
-    "$build_dir/src/fp8lab" report runs/quickstart --out runs/quickstart/report
+    "$build_dir/src/fp8lab" report runs/quickstart --out runs/quickstart/report \
+      --python "$python"
     echo "quickstart: open runs/quickstart/report/index.html"
     ;;
   test)
-    install_missing $packages $report_packages $test_packages
-    if command -v nvcc >/dev/null; then build cuda-sm90a; else build cpu-release; fi
+    werror=OFF
+    [ "${CI:-}" != true ] || werror=ON
+    if command -v nvcc >/dev/null; then
+      build cuda-sm90a "-DFP8LAB_WERROR=$werror"
+    else
+      build cpu-release "-DFP8LAB_WERROR=$werror"
+    fi
     # Two tests at a time share the processors: idle threads must not spin.
     export OMP_WAIT_POLICY=passive
     exec ctest --test-dir "$build_dir" -L '^(ci|exhaustive)$' --output-on-failure -j "$(nproc)"
-    ;;
-  *)
-    echo "usage: ./quickstart.sh [build|study|test]" >&2
-    exit 2
     ;;
 esac

@@ -5,7 +5,7 @@ add_library(fp8lab_options INTERFACE)
 target_include_directories(fp8lab_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(
   fp8lab_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror;-ffp-contract=off;-fno-math-errno>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;$<$<BOOL:${FP8LAB_WERROR}>:-Werror>;-ffp-contract=off;-fno-math-errno>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 if(FP8LAB_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")

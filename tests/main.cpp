@@ -1,2 +1,2 @@
 #define CATCH_CONFIG_MAIN
-#include "tests/catch.hpp"
+#include <catch2/catch.hpp>

@@ -13,6 +13,7 @@
 #include "src/backend/factory.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
+#include "src/cli/progress.hpp"
 #include "src/cli/ranks.hpp"
 #include "src/cli/run_choice.hpp"
 #include "src/cli/study_listing.hpp"
@@ -111,6 +112,7 @@ int run_here(const Values& values, const StudyConfig& study, StudyOptions option
   if (values["launcher"].as<std::string>() == "mpi") {
     const StartedRank started = rank_of_this_process();
     options.rank = started.rank;
+    options.progress = nullptr;
     if (options.threads == 0) options.threads = threads_beside(started.on_this_machine);
     options.say = [place = started.rank.place, say = options.say](const std::string& line) {
       say(fmt::format("rank {}: {}", place, line));
@@ -180,10 +182,13 @@ int ablate(const std::vector<std::string>& arguments) {
   options.jobs = at_once;
   options.threads = threads;
   options.stop = &stop_requested();
-  options.say = [](const std::string& line) {
-    fmt::print("{}\n", line);
+  StudyLine line;
+  options.say = [&](const std::string& text) {
+    line.clear();
+    fmt::print("{}\n", text);
     std::fflush(stdout);
   };
+  options.progress = [&](const std::string& text) { line.update(text); };
   const bool submits = values["launcher"].as<std::string>() == "slurm";
   return submits ? submit(values, study, options) : run_here(values, study, options);
 }

@@ -1,8 +1,29 @@
 #include "src/cli/progress.hpp"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 
 namespace fp8lab::cli {
+
+void StudyLine::update(const std::string& text) {
+  const Clock::time_point now = Clock::now();
+  if (!terminal_ && dirty_ && now - printed_ < (now - began_) / 100) return;
+  printed_ = now;
+  dirty_ = true;
+  if (!terminal_) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+    return;
+  }
+  winsize size{};
+  const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  const std::size_t width = known ? size.ws_col - 1u : text.size();
+  std::fprintf(stderr, "\r%s\033[K", text.substr(0, width).c_str());
+}
+
+void StudyLine::clear() {
+  if (dirty_ && terminal_) std::fputs("\r\033[K", stderr);
+  if (terminal_) dirty_ = false;
+}
 
 PhaseLine::~PhaseLine() {
   begin("");

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <mutex>
 #include <string>
@@ -35,6 +36,25 @@ class ProgressLine {
   bool terminal_ = isatty(STDERR_FILENO) == 1;
   bool dirty_ = false;
   std::chrono::steady_clock::time_point printed_ = std::chrono::steady_clock::now();
+};
+
+/// How far a study is. A terminal sees one line that is rewritten, as much of it as is wide enough;
+/// elsewhere the intervals between lines grow with the time: a hundredth of it, so that the log of
+/// a day is no longer than that of some minutes.
+class StudyLine {
+ public:
+  ~StudyLine() { clear(); }
+
+  void update(const std::string& text);
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  bool dirty_ = false;
+  const Clock::time_point began_ = Clock::now();
+  Clock::time_point printed_ = began_;
 };
 
 /// Names a phase that turns out to take long: on a terminal after one second, with the seconds so

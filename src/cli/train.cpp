@@ -1,8 +1,10 @@
 // fp8lab train: one run through all its stages.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <system_error>
 
@@ -18,6 +20,7 @@
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/study/step_slot.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/memory_fit.hpp"
 #include "src/train/plan.hpp"
@@ -44,6 +47,8 @@ Options train_options() {
   options.add(
       "no-graphs",
       "backend cuda: launch kernels that repeat from step to step one by one; the same bits");
+  options.add("step-descriptor", value<int>(),
+              "for ablate: an open file descriptor that gets each step with its loss");
   options.add("resume", "continue the run in --out");
   options.add("dry-run",
               "print recipe, memory and time estimate, and what --out holds; write nothing");
@@ -93,6 +98,13 @@ void choose_simd(const Values& values, const std::string& backend) {
                           did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
+/// An open descriptor other than that of input, output and errors.
+int step_descriptor(const Values& values) {
+  const int descriptor = values["step-descriptor"].as<int>();
+  if (descriptor > STDERR_FILENO && ::fcntl(descriptor, F_GETFD) != -1) return descriptor;
+  throw Error(fmt::format("train: --step-descriptor {} is none that is open beyond 2", descriptor));
+}
+
 /// What --dry-run says of the options that a plan does not depend on.
 std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
   std::string text;
@@ -138,6 +150,9 @@ int train(const std::vector<std::string>& arguments) {
   if (values.count("help") != 0) return ExitCode::kSuccess;
   const RunConfig config = chosen_run(values, "train");
   choose_simd(values, config.backend);
+  if (values.count("dry-run") != 0) {
+    refuse_given(values, "train --dry-run", {"step-descriptor"}, "is for a run");
+  }
   TrainerOptions options = trainer_options(values, config);
   const std::unique_ptr<Backend> backend = make_backend(config.backend, threads_of(values, "train"),
                                                         "own", values.count("no-graphs") == 0);
@@ -155,6 +170,14 @@ int train(const std::vector<std::string>& arguments) {
   require_memory_of(config, *backend);
   options.phase = [&](const std::string& what) { phase.begin(what); };
   options.progress = ProgressPrinter(config.logging.print_every_seconds);
+  if (values.count("step-descriptor") != 0) {
+    options.progress = [print = options.progress, descriptor = step_descriptor(values),
+                        first = std::int64_t{0}](const Progress& at) mutable {
+      print(at);
+      if (first == 0) first = at.step;
+      write_step(descriptor, {at.step, at.total_steps, first, at.loss, at.stage});
+    };
+  }
   options.stop = &stop_flag();
   // Until the run begins nothing is written, and Ctrl-C ends the program as it is.
   Trainer trainer(config, *backend, options);

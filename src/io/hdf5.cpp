@@ -306,10 +306,11 @@ void Hdf5File::reserve(std::size_t bytes) {
     error = ::posix_fallocate(descriptor(), end(), static_cast<off_t>(bytes));
   }
   if (error == 0) return;
-  // Gives back what was taken before the space ran out; the first error is the one to report.
-  static_cast<void>(::ftruncate(descriptor(), end()));
-  throw RuntimeFailure(
-      fmt::format("{}: cannot grow by {} bytes: {}", name(), bytes, error_text(error)));
+  // Gives back what was taken before the space ran out.
+  const bool given_back = ::ftruncate(descriptor(), end()) == 0;
+  throw RuntimeFailure(fmt::format("{}: cannot grow by {} bytes: {}{}", name(), bytes,
+                                   error_text(error),
+                                   given_back ? "" : "; nor could it be cut back to its end"));
 }
 
 void Hdf5File::flush() {

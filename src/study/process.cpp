@@ -79,6 +79,7 @@ pid_t start(const ChildTask& task) {
   Pipe pipe;
   Launch launch{{}, task.inherited, input.get(), log.get(), pipe.input.get(), ::getpid()};
   if (task.lock) launch.inherited.push_back(task.lock->descriptor());
+  if (task.step) launch.inherited.push_back(task.step->descriptor());
   for (std::string& word : words) launch.words.push_back(word.data());
   launch.words.push_back(nullptr);
   const pid_t child = ::fork();
@@ -138,6 +139,15 @@ class Children {
 
   void terminate() const {
     for (const auto& [child, task] : running_) ::kill(child, SIGTERM);
+  }
+
+  std::vector<RunningChild> running() const {
+    std::vector<RunningChild> list;
+    for (const auto& [child, running] : running_) {
+      list.push_back(
+          {&running.task, std::chrono::duration<double>(Clock::now() - running.began).count()});
+    }
+    return list;
   }
 
   /// One that has ended, if any has.
@@ -208,9 +218,10 @@ std::string output_of(std::vector<std::string> words) {
       fmt::format("{} failed: {}", words[0], complaint.empty() ? said : complaint));
 }
 
-std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int jobs,
-                                      const std::atomic<bool>& stop,
-                                      const std::function<void(const ChildResult&)>& finished) {
+std::vector<ChildResult> run_children(
+    const std::vector<ChildTask>& tasks, int jobs, const std::atomic<bool>& stop,
+    const std::function<void(const ChildResult&)>& finished,
+    const std::function<void(const std::vector<RunningChild>&)>& watch) {
   std::vector<ChildResult> results;
   Children children;
   std::size_t next = 0;
@@ -226,6 +237,7 @@ std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int j
     }
     std::optional<ChildResult> ended = children.collect();
     if (!ended) {
+      if (watch) watch(children.running());
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       continue;
     }

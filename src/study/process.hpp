@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/io/file_lock.hpp"
+#include "src/study/step_slot.hpp"
 
 namespace fp8lab {
 
@@ -19,8 +20,14 @@ struct ChildTask {
   std::filesystem::path log;           ///< receives standard output and error
   /// Held by the child too, so that it covers a child that outlives this process for a moment.
   std::shared_ptr<FileLock> lock;
-  std::filesystem::path lock_path;  ///< locked when the task starts, where `lock` is null
-  std::vector<int> inherited = {};  ///< further descriptors that stay open in the child
+  std::filesystem::path lock_path;           ///< locked when the task starts, where `lock` is null
+  std::vector<int> inherited = {};           ///< further descriptors that stay open in the child
+  std::shared_ptr<StepSlot> step = nullptr;  ///< where the child tells its step; inherited too
+};
+
+struct RunningChild {
+  const ChildTask* task;
+  double seconds;  ///< since its start
 };
 
 struct ChildResult {
@@ -32,14 +39,16 @@ struct ChildResult {
   std::filesystem::path log;
 };
 
-/// Runs the tasks with at most `jobs` at once and calls `finished` as each ends. Once `stop` is
+/// Runs the tasks with at most `jobs` at once and calls `finished` as each ends, and `watch` with
+/// those at work many times a second. Once `stop` is
 /// raised no further task starts and running ones get SIGTERM. They also get it when this process
 /// dies, however it dies; a signal of the terminal reaches this process alone. Throws
 /// RuntimeFailure when a process cannot be started, Error when another process holds its lock; no
 /// child is left then.
-std::vector<ChildResult> run_children(const std::vector<ChildTask>& tasks, int jobs,
-                                      const std::atomic<bool>& stop,
-                                      const std::function<void(const ChildResult&)>& finished);
+std::vector<ChildResult> run_children(
+    const std::vector<ChildTask>& tasks, int jobs, const std::atomic<bool>& stop,
+    const std::function<void(const ChildResult&)>& finished,
+    const std::function<void(const std::vector<RunningChild>&)>& watch = {});
 
 /// What a command of the system prints, found in PATH and run to its end. Throws Error when it
 /// cannot be started, RuntimeFailure with its words on standard error when it fails.

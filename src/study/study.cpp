@@ -16,6 +16,7 @@
 #include "src/io/file_kind.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"
+#include "src/study/study_progress.hpp"
 #include "src/train/run_check.hpp"
 
 namespace fp8lab {
@@ -109,8 +110,13 @@ ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jo
       "train", "--config=" + (directory / "config.toml").string(), "--out=" + directory.string(),
       fmt::format("--threads={}", threads), "--arm=" + config.name};
   if (is_present(directory / "run.h5")) arguments.push_back("--resume");
-  return {config.name, arguments, directory / "log.txt", nullptr,
-          lock_of_run(options.directory, config.name)};
+  ChildTask task{config.name, arguments, directory / "log.txt", nullptr,
+                 lock_of_run(options.directory, config.name)};
+  if (options.progress) {
+    task.step = std::make_shared<StepSlot>();
+    task.arguments.push_back(fmt::format("--step-descriptor={}", task.step->descriptor()));
+  }
+  return task;
 }
 
 /// Stopped by us, with or without the time for a checkpoint.
@@ -147,7 +153,8 @@ std::string describe(const ChildResult& child, const StudyOptions& options) {
 /// Trains shared runs, unless another process has done so in the meantime; one that another process
 /// trains is waited for.
 void run_shared(const StudyPlan& plan, const std::vector<const RunConfig*>& shared,
-                const StudyOptions& options, RunCheck& check, StudyResult& result) {
+                const StudyOptions& options, StudyProgress& progress, RunCheck& check,
+                StudyResult& result) {
   std::vector<ChildTask> tasks;
   for (const RunConfig* config : shared) {
     const auto lock_path = lock_of_run(options.directory, config->name);
@@ -162,9 +169,13 @@ void run_shared(const StudyPlan& plan, const std::vector<const RunConfig*>& shar
   }
   if (tasks.empty()) return;
   check.release_backends();
-  auto results = run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
-    options.say(fmt::format("{}: {}", child.name, describe(child, options)));
-  });
+  auto results = run_children(
+      tasks, options.jobs, *options.stop,
+      [&](const ChildResult& child) {
+        progress.finished(child);
+        options.say(fmt::format("{}: {}", child.name, describe(child, options)));
+      },
+      [&](const std::vector<RunningChild>& children) { progress.watch(children); });
   std::erase_if(results, [&](const ChildResult& child) {
     return child.exit_code == 0 && options.only != child.name;  // the arms are what counts
   });
@@ -243,7 +254,10 @@ StudyResult run_alone(const StudyPlan& plan, const StudyOptions& options, RunChe
   const UnfinishedRuns unfinished = find_unfinished_runs(plan, options, check);
   result.complete = unfinished.complete;
   if (!options.only) wait_for_left_runs(unfinished.arms, options);
-  run_shared(plan, unfinished.shared, options, check, result);
+  std::vector<const RunConfig*> left;
+  for (const PlannedArm* arm : unfinished.arms) left.push_back(&arm->config);
+  StudyProgress progress(unfinished.shared, left, options.jobs, options.progress);
+  run_shared(plan, unfinished.shared, options, progress, check, result);
   const auto arms = with_their_start(unfinished.arms, options);
   std::vector<RunConfig> configs;
   for (const PlannedArm* arm : arms) configs.push_back(with_start(*arm, options));
@@ -254,11 +268,14 @@ StudyResult run_alone(const StudyPlan& plan, const StudyOptions& options, RunChe
   }
   check.release_backends();
   std::size_t done = 0;
-  const auto results =
-      run_children(tasks, options.jobs, *options.stop, [&](const ChildResult& child) {
+  const auto results = run_children(
+      tasks, options.jobs, *options.stop,
+      [&](const ChildResult& child) {
+        progress.finished(child);
         options.say(fmt::format("{}: {} ({} of {} arms)", child.name, describe(child, options),
                                 ++done, tasks.size()));
-      });
+      },
+      [&](const std::vector<RunningChild>& children) { progress.watch(children); });
   count(results, options, result);
   return result;
 }

@@ -30,7 +30,10 @@ struct StudyOptions {
   const std::atomic<bool>* stop = nullptr;
   /// For what is checked before the first run starts; called in the meantime only.
   std::function<std::unique_ptr<Backend>(const std::string& name)> make_backend;
-  std::function<void(const std::string&)> say;  ///< one line of progress
+  std::function<void(const std::string&)> say;  ///< a line for what begins or ends
+  /// Every two seconds a line for the runs at work (StudyProgress); null: none. Not for ranks,
+  /// which do not know what the others are at.
+  std::function<void(const std::string&)> progress;
 };
 
 /// An arm as it will be run.

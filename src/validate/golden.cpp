@@ -1,5 +1,6 @@
 #include "src/validate/golden.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>

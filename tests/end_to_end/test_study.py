@@ -606,3 +606,38 @@ def test_run_names_stay_in_their_folder(tmp_path: Path, name: str) -> None:
         "'name' is" in result.stderr and "at most" in result.stderr or "1 to 100" in result.stderr
     )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [config]
+
+
+def test_a_study_says_every_two_seconds_where_its_runs_are(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=4000)
+    process = study.start("--jobs", 1)
+    assert process.stderr is not None
+    lines = [process.stderr.readline()]
+    began = time.monotonic()
+    lines += [process.stderr.readline() for _ in range(2)]
+    assert 3.0 < time.monotonic() - began < 20.0  # two seconds each, on a busy machine more
+    process.terminate()
+    process.communicate(timeout=60)
+    told = re.compile(
+        r"^bf16 step (\d+)/4002 sft loss (\d\.\d{4}); 0 of 2 runs done, about \d+ (?:s|min) left$"
+    )
+    found = [told.match(line.rstrip("\n")) for line in lines]
+    assert all(found), lines
+    steps = [int(match[1]) for match in found if match]
+    assert steps == sorted(set(steps))
+    with open_run(study.out / "bf16") as run:
+        losses = dict(zip(run["metrics/step"][:].tolist(), run["metrics/loss"][:].tolist()))
+    for match in found:
+        assert match and abs(losses[int(match[1])] - float(match[2])) <= 6e-5
+
+
+def test_the_descriptor_of_steps_must_be_open(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    for number in ("1", "77", "-1"):
+        words = [PROGRAM, "train", "--config", study.base, f"--step-descriptor={number}"]
+        words += ["--out", tmp_path / "run"]
+        result = subprocess.run(
+            [str(word) for word in words], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert result.returncode == 2 and f"--step-descriptor {number}" in result.stderr
+        assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 // --set KEY=VALUE, one a line, over a configuration with every kind of table. What comes out must
 // read back unchanged from the text that a run stores.
+#include <algorithm>
 #include <vector>
 
 #include "src/config/config.hpp"

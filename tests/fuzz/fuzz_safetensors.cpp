@@ -1,5 +1,6 @@
 // The container of checkpoints and models, the position that a checkpoint holds, and the index of
 // shards. The first byte chooses.
+#include <algorithm>
 #include <cstring>
 #include <set>
 

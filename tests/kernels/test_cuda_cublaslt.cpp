@@ -166,7 +166,7 @@ TEST_CASE("a split that the library does not offer is refused") {
   gemm.prepare(*device_context(), scratch.data(), 1);
   CHECK(gemm.split_k() == 1);
   CHECK_THROWS_WITH(gemm.prepare(*device_context(), scratch.data(), 63),
-                    Catch::Matchers::Contains("accepted here: split_k:"));
+                    Catch::Contains("accepted here: split_k:"));
 }
 
 TEST_CASE("shapes, rows and biases that the library does not take are refused") {
@@ -182,7 +182,7 @@ TEST_CASE("shapes, rows and biases that the library does not take are refused") 
   const GemmSpec spec = fp8_gemm(Schedule::fast, DType::bf16);
   const auto refused = [&](const GemmCall& call, const char* words) {
     CHECK_THROWS_WITH(cuda::CublasLtGemm(library, call, cuda::LibraryA::ours_a),
-                      Catch::Matchers::Contains(words));
+                      Catch::Contains(words));
   };
   refused({spec, odd.device(), b.device(), {}, false, odd_d.device()}, "multiples of 16");
   refused({spec, short_k.device(), short_b.device(), {}, false, d.device()}, "multiples of 16");
@@ -194,7 +194,7 @@ TEST_CASE("what the library computes in no shape is refused, no device needed") 
   const auto reason = [](const GemmSpec& spec, const QuantSpec& a, const QuantSpec& b) {
     return cuda::cublaslt_refusal(spec, a, b);
   };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   const TileShape tensor{0, 0}, row{1, 0}, vector{1, 128}, block{128, 128};
   const GemmSpec fast = fp8_gemm(Schedule::fast, DType::bf16);
   const GemmSpec promoted = fp8_gemm(Schedule::promote, DType::bf16);

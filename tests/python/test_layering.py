@@ -169,3 +169,78 @@ def test_downward_include_is_accepted(tmp_path: Path, file: str, line: str) -> N
     path.parent.mkdir(parents=True)
     path.write_text(f"{line}\n")
     assert violations(tmp_path)[0] == []
+
+
+# Names of the standard library by the header that declares them. Which other headers bring them along
+# differs from one version of the library to the next: what one compiler accepts another does not.
+DECLARED = {
+    "algorithm": r"(any_of|all_of|none_of|find|find_if|sort|stable_sort|max_element|min_element"
+    r"|transform|copy|copy_if|copy_n|fill|fill_n|remove_if|count|count_if|equal|mismatch|reverse"
+    r"|rotate|unique|lower_bound|upper_bound|nth_element|clamp|max|min|for_each|replace_if) ?[(<]",
+    "numeric": r"(accumulate|iota|inner_product|partial_sum|reduce|gcd|lcm) ?[(<]",
+    "array": r"array<",
+    "chrono": r"chrono::",
+    "cmath": r"(sqrt|exp2|log2|fabs|isnan|isfinite|ldexp|frexp|ilogb|pow|floor|ceil)\(",
+    "cstdint": r"u?int(8|16|32|64)_t",
+    "cstring": r"(memcpy|memset|memcmp|strlen)\(",
+    "fstream": r"[io]?fstream",
+    "functional": r"function<",
+    "iterator": r"(back_inserter|make_move_iterator|istreambuf_iterator)",
+    "limits": r"numeric_limits<",
+    "map": r"map<",
+    "memory": r"(make_unique|make_shared|unique_ptr|shared_ptr)<",
+    "mutex": r"(mutex|lock_guard|unique_lock)\b",
+    "optional": r"(optional|nullopt)\b",
+    "set": r"set<",
+    "sstream": r"[io]?stringstream",
+    "thread": r"(thread|this_thread)\b",
+    "utility": r"exchange\(",
+    "variant": r"variant<",
+}
+
+
+def undeclared(texts: dict[str, str]) -> list[str]:
+    """Uses of the standard library in files whose header neither they nor our headers include."""
+    included = {
+        name: {header for _, header in INCLUDE.findall(without_comments(text))}
+        for name, text in texts.items()
+    }
+
+    def reached(name: str, seen: set[str]) -> set[str]:
+        for header in included.get(name, set()) - seen:
+            seen.add(header)
+            reached(header, seen)
+        return seen
+
+    found = []
+    for name, text in texts.items():
+        headers = reached(name, set())
+        for header, names in DECLARED.items():
+            use = re.search(rf"\bstd::{names}", without_comments(text))
+            if use and header not in headers:
+                found.append(f"{name}: {use.group(0)} without <{header}>")
+    return found
+
+
+def test_what_is_used_of_the_standard_library_is_included() -> None:
+    texts = {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for folder in (*SOURCE_FOLDERS, "tests")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in (".hpp", ".cpp")
+    }
+    assert len(texts) > 400
+    assert undeclared(texts) == []
+
+
+def test_a_planted_use_without_its_header_is_found() -> None:
+    texts = {
+        "a.hpp": "#pragma once\n#include <algorithm>\n",
+        "b.cpp": '#include "a.hpp"\nbool b = std::any_of(x, y, z);\n',
+        "c.cpp": "#include <vector>\nbool c = std::any_of(x, y, z);  // <algorithm>\n",
+        "d.cpp": "// #include <cstdint>\nstd::int64_t d = 0;\n",
+    }
+    assert undeclared(texts) == [
+        "c.cpp: std::any_of( without <algorithm>",
+        "d.cpp: std::int64_t without <cstdint>",
+    ]

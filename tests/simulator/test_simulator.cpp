@@ -3,7 +3,10 @@
 #include <cuda_runtime.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <set>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // The factors of gradient estimators.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>

@@ -1,4 +1,5 @@
 // Mixtures: proportions, order, resuming, and what may be mixed.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <set>

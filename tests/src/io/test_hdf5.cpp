@@ -3,6 +3,7 @@
 #include "src/io/hdf5.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <catch2/catch.hpp>
 #include <chrono>

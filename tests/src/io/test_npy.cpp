@@ -7,7 +7,7 @@
 #include "tests/scratch_directory.hpp"
 
 using namespace fp8lab;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

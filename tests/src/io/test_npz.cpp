@@ -6,7 +6,7 @@
 #include "tests/src/io/zip_file.hpp"
 
 using namespace fp8lab;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using test::zip_file;
 
 namespace {

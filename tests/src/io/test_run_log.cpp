@@ -15,7 +15,7 @@
 #include "tests/src/io/run_log_examples.hpp"
 
 using namespace fp8lab;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 namespace fs = std::filesystem;
 
 namespace {

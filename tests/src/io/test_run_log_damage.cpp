@@ -1,4 +1,5 @@
 // Run files on disks that lose bits and have little room.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "emulation/base/error.hpp"

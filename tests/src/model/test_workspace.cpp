@@ -1,4 +1,5 @@
 // Buffers share memory exactly where none of them is in use with another.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 #include <set>

@@ -1,6 +1,7 @@
 // Tensor cores of other chips: recorded products are replayed, and rules that are wrong in one
 // parameter fail, on vectors of our own and on the recorded ones.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>

@@ -2,6 +2,7 @@
 // definition of wide formats.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
