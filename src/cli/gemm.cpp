@@ -167,7 +167,7 @@ int gemm(const std::vector<std::string>& arguments) {
                     "same K",
                     file_a, a.rows, a.k, file_b, b.rows, b.k));
   }
-  if (library) check_library_call(problem, a.k);
+  if (library) check_library_call(problem, a.rows, b.rows, a.k);
   TensorView d;
   if (library || wants_epilogue(values)) {
     d = call_library(values, *backend, problem, a, b);
