@@ -15,6 +15,7 @@
 #include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/seed_option.hpp"
 #include "src/config/config.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/model/model_export.hpp"
@@ -39,7 +40,7 @@ Options export_options() {
       "folder whose tokenizer is copied (default: the Hugging Face folder SOURCE is or began "
       "with)");
   options.add("shard-bytes", value<std::uint64_t>(5'000'000'000), "largest size of one file");
-  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
+  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
   options.add("backend", one_of(quantizing_backends(), "cpu"), "quantizes");
   options.add("threads", value<int>(0), "0: all processors");
   return options;
@@ -73,7 +74,10 @@ int export_command(const std::vector<std::string>& arguments) {
   options.dtype = dtype_of(values);
   options.shard_bytes = values["shard-bytes"].as<std::uint64_t>();
   options.seed = values["seed"].as<std::uint64_t>();
-  if (values.count("recipe") != 0) options.recipe = load_recipe(values["recipe"].as<std::string>());
+  if (values.count("recipe") != 0) {
+    options.recipe = load_recipe(values["recipe"].as<std::string>());
+    check_seed(values, "export", weight_specs(*options.recipe));
+  }
   const ModelSource source = open_model(required(values, "source", "export"));
   const std::string folder = required(values, "dir", "export");
   output_folder(folder, "export: DIR");

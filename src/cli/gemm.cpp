@@ -1,6 +1,7 @@
 // fp8lab gemm: what would the hardware return?
 #include <fmt/format.h>
 
+#include <array>
 #include <optional>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "src/cli/command.hpp"
 #include "src/cli/matrices.hpp"
 #include "src/cli/output_path.hpp"
+#include "src/cli/seed_option.hpp"
 #include "src/config/library_call.hpp"
 #include "src/config/spec_words.hpp"
 
@@ -46,7 +48,7 @@ Options gemm_options() {
               "bias.npy, one a row of A, as the library adds it; types as C");
   options.add("d-scale", value<float>(1.0f), "factor of FP8 results");
   options.add("out", value<std::string>(), "D.npy");
-  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
+  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
   options.add("backend", one_of(quantizing_backends(), "cpu"), "");
   options.add("implementation", one_of({"own", "cublaslt"}, "own"),
               "cublaslt, with --backend cuda: the library, held to the spec's split_k");
@@ -155,6 +157,7 @@ int gemm(const std::vector<std::string>& arguments) {
                     "for --backend cpu, not {}",
                     backend->name()));
   }
+  check_seed(values, "gemm", std::array{problem.a, problem.b});
   const auto seed = values["seed"].as<std::uint64_t>();
   const MatrixOperand left =
       read_operand(*backend, file_a, optional(values, "scale-a"), problem.a, seed);
@@ -167,7 +170,7 @@ int gemm(const std::vector<std::string>& arguments) {
                     "same K",
                     file_a, a.rows, a.k, file_b, b.rows, b.k));
   }
-  if (library) check_library_call(problem, a.k);
+  if (library) check_library_call(problem, a.rows, b.rows, a.k);
   TensorView d;
   if (library || wants_epilogue(values)) {
     d = call_library(values, *backend, problem, a, b);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/ops/given_operand.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -23,6 +24,7 @@ void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
                     name, name_of(scales.dtype), scales.rows, scales.cols,
                     tile_name(operand.spec.tile), operand.rows, operand.k, rows, cols));
   }
+  check_given_scales(name, scales.view(), operand.spec);
   backend.upload(operand.scales, scales.data.data());
 }
 
@@ -81,6 +83,7 @@ MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string
     throw Error(fmt::format("{}: quantizer {} {}", name, label(spec),
                             spec.has_scale() ? "needs scales" : "has no scales"));
   }
+  check_given_codes(name, values.view(), spec.format);
   QuantizedOperand operand = allocate_operand(backend, spec, values.rows, values.cols);
   operand.key.seed = seed;
   backend.upload(operand.codes, values.data.data());

@@ -27,8 +27,8 @@ struct MatrixOperand {
 };
 
 /// An operand from `values`: codes (u8) with `scales`, or values that are quantized. The names
-/// stand for the matrices in messages. Throws Error where scales are missing or superfluous, and
-/// for shapes and types that do not fit.
+/// stand for the matrices in messages. Throws Error where scales are missing or superfluous, for
+/// shapes and types that do not fit, and for codes and scales that `spec` cannot store.
 MatrixOperand make_operand(Backend& backend, NpyArray& values, const std::string& name,
                            const std::optional<NpyArray>& scales, const std::string& scale_name,
                            const QuantSpec& spec, std::uint64_t seed);

@@ -1,6 +1,7 @@
 // fp8lab quantize: codes, scales and the error of one matrix.
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "src/cli/matrices.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/quantize_model.hpp"
+#include "src/cli/seed_option.hpp"
 #include "src/cli/sqnr_summary.hpp"
 #include "src/config/config.hpp"
 #include "src/config/nearest_name.hpp"
@@ -72,7 +74,7 @@ Options quantize_options() {
               "write scale * decode(code), transforms undone, float32, to this file");
   options.add("report", "print the error statistics (always done without --out and --dequantized)");
   options.add("json", "statistics as JSON");
-  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding");
+  options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
   options.add("backend", one_of(quantizing_backends(), "cpu"), "");
   options.add("threads", value<int>(0), "0: all processors");
   return options;
@@ -212,6 +214,7 @@ int quantize(const std::vector<std::string>& arguments) {
       make_backend(values["backend"].as<std::string>(), values["threads"].as<int>());
   NpyArray array = read_matrix(file);
   const TensorView x = upload(*backend, array);
+  check_seed(values, "quantize", std::array{plan.spec, plan.first.value_or(plan.spec)});
   const auto seed = values["seed"].as<std::uint64_t>();
   TensorView source = x;
   Space source_space;

@@ -18,6 +18,7 @@
 #include "src/cli/model_source.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
+#include "src/cli/seed_option.hpp"
 #include "src/cli/sqnr_summary.hpp"
 #include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
@@ -64,6 +65,9 @@ class ModelQuantizer {
     for (const std::string& words : values["compare"].as<std::vector<std::string>>()) {
       others_.push_back(parse_quant_spec(words));
     }
+    std::vector<QuantSpec> specs = weight_specs(recipe_);
+    specs.insert(specs.end(), others_.begin(), others_.end());
+    check_seed(values, "quantize", specs);
     if (source.model && source.model->tie_word_embeddings) {
       tied_embedding_ = source.tensors->headers().front().name;
     }

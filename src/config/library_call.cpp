@@ -79,6 +79,18 @@ void check_operand(const QuantSpec& operand, const TileShape& tile, bool fp8, co
                           label(operand), fp8 ? "e4m3fn or e5m2" : "bf16", tile_name(tile)));
 }
 
+/// The extents that FP8 calls had on the H200.
+void check_extents(std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kMeasuredM = 1000;
+  const auto is_odd = [](std::int64_t extent) { return extent % 16 != 0; };
+  if (is_odd(m) && m != kMeasuredM) {
+    throw Error(
+        fmt::format("cublaslt_h200: M = {}; accepted: multiples of 16, and {}", m, kMeasuredM));
+  }
+  if (is_odd(n)) throw Error(fmt::format("cublaslt_h200: N = {}; accepted: multiples of 16", n));
+  if (is_odd(k)) throw Error(fmt::format("cublaslt_h200: K = {}; accepted: multiples of 16", k));
+}
+
 }  // namespace
 
 bool is_library_call(const std::string& text) { return text.rfind(kPrefix, 0) == 0; }
@@ -120,7 +132,7 @@ LibraryCall parse_library_call(const std::string& text) {
   return call;
 }
 
-void check_library_call(const LibraryCall& call, std::int64_t k) {
+void check_library_call(const LibraryCall& call, std::int64_t m, std::int64_t n, std::int64_t k) {
   const bool fp8 = call.gemm.accumulator == Accumulator::sm90_wgmma_fp8;
   check_operand(call.a, call.scales_a, fp8, "A");
   check_operand(call.b, call.scales_b, fp8, "B");
@@ -138,9 +150,7 @@ void check_library_call(const LibraryCall& call, std::int64_t k) {
   if (call.output == numerics::kE5M2 && !e5m2_a && !e5m2_b) {
     throw Error("cublaslt_h200: output e5m2 needs an e5m2 operand; accepted: e4m3fn or wider");
   }
-  if (fp8 && k % 16 != 0) {
-    throw Error(fmt::format("cublaslt_h200: K = {}; accepted: multiples of 16", k));
-  }
+  if (fp8) check_extents(m, n, k);
   if (call.gemm.split_k > 1 && call.scales_a.is_row()) {
     throw Error(
         "cublaslt_h200: the library never splits K with scales by row; accepted: split_k=1");

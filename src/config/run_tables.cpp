@@ -17,9 +17,6 @@ namespace {
 
 using namespace fields;  // NOLINT: the vocabulary of the tables below
 
-/// Micro-batches, or chunks of the loss, of a step that random keys tell apart.
-constexpr std::int64_t kMostChunks = 4096;
-
 const Table<LoggingConfig>& logging_table() {
   using S = LoggingConfig;
   static const Table<S> table{{
@@ -138,6 +135,22 @@ void check_in_model(const TomlReader& reader, const StageConfig& stage, const Mo
   check_stage_size(reader, stage, model);
 }
 
+/// A running mean counts once the window is full, and a step runs under the fallback's recipe only
+/// after the one that is judged.
+void check_fallback_window(const TomlReader& reader, const StageConfig& stage) {
+  if (!stage.fallback) return;
+  const FallbackCriteria& when = stage.fallback->when;
+  const bool has_mean = when.loss_spike > 0 || when.gradient_norm > 0;
+  if (!has_mean || when.window + 2 <= stage.steps) return;
+  reader.fail("fallback",
+              fmt::format("when.window = {} leaves loss_spike and gradient_norm no step to act in "
+                          "{} steps: they count from step {} on, and the recipe changes after it; "
+                          "accepted: {}",
+                          when.window, stage.steps, when.window + 1,
+                          stage.steps < 3 ? std::string("steps of 3 or more")
+                                          : "window " + integers(1, stage.steps - 2)));
+}
+
 /// Rollouts of another recipe have other sources of error.
 void check_exact(const TomlReader& reader, const RunConfig& config) {
   if (config.exact.empty()) return;
@@ -216,6 +229,7 @@ void check_run(const TomlReader& reader, const RunConfig& config) {
                  "saturation is that of logged steps; accepted: "
                  "logging.statistics_every_steps above 0");
     }
+    check_fallback_window(table, stage);
     if (!names.insert(stage.name).second) {
       table.fail("name", fmt::format("two stages are called '{}'", stage.name));
     }

@@ -16,6 +16,9 @@ inline constexpr double kMostActivations = 0x1p52;       ///< elements saved by 
 inline constexpr double kMostEvaluatedTokens = 0x1p32;
 inline constexpr double kMostAnswers = 0x1p24;          ///< of one evaluation
 inline constexpr std::int64_t kMostProblems = 1 << 24;  ///< of a generated corpus, held in memory
+/// Micro-batches, or chunks of the loss, of a step that random keys tell apart
+/// (src/model/linear.cpp).
+inline constexpr std::int64_t kMostChunks = 4096;
 inline constexpr std::int64_t kMostSteps = 0xffffffff;  ///< of a run: random draws number them so
 
 /// Weights of a model, without those of norms and biases; sums and products cannot overflow.

@@ -47,6 +47,12 @@ bool has_swiglu_in(const ModelConfig& model, const std::string& pattern) {
 
 void check_stress(const TomlReader& reader, const StressConfig& stress, const StageConfig& stage,
                   const ModelConfig& model) {
+  if (is_spike(stress) && stress.factor == 1.0) {
+    reader.fail("factor", "1 makes no spike; accepted: another power of two, such as 64.0");
+  }
+  if (grows_channels(stress) && stress.gain == 1.0) {
+    reader.fail("gain", "1 changes no channel; accepted: another power of two, such as 4096.0");
+  }
   const std::int64_t most = aligns(stress) ? model.intermediate_size : model.hidden_size;
   if (stress.channels > most) {
     reader.refuse("channels", fmt::format("the integer {}", stress.channels), integers(1, most));

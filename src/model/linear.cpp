@@ -3,7 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
+
+#include "src/config/size_limits.hpp"
 
 namespace fp8lab {
 namespace {
@@ -12,6 +15,8 @@ namespace {
 constexpr const char *kApart = "product", *kDequantized = "dequantized";
 
 constexpr std::uint32_t kMicroBatchBits = 20;  // of RandomKey::tensor, below the micro-batch
+static_assert(kMostChunks <= std::int64_t{1} << (32 - kMicroBatchBits),
+              "micro-batches would share random words");
 constexpr auto kTensorCount = static_cast<std::uint32_t>(kTensors.size());
 
 std::uint32_t without_micro_batch(const RandomKey& key) {

@@ -173,17 +173,24 @@ Parameters::Parameters(Backend& backend, const ModelConfig& model, const Optimiz
 void Parameters::assign_groups() {
   const auto layers = static_cast<int>(model_.num_hidden_layers);
   for (const OptimizerGroup& group : optimizer_.groups) {
-    bool matches = false;
+    bool matches = false, counts = false;
     for (Parameter& parameter : parameters_) {
       if (!layer_pattern_matches(group.match, parameter.name(), layers)) continue;
       matches = true;
-      if (parameter.group.match.empty()) parameter.group = group;
+      if (!parameter.group.match.empty()) continue;
+      parameter.group = group;
+      counts = true;
     }
     if (!matches) {
       throw Error("optimizer.group: match = \"" + group.match +
                   "\" is the name of no parameter of "
                   "the model; accepted: for example \"" +
                   parameters_.front().name() + "\"");
+    }
+    if (!counts) {
+      throw Error("optimizer.group: match = \"" + group.match +
+                  "\" changes nothing, since groups before it have all of its parameters and the "
+                  "first group counts; accepted: narrower groups before wider ones");
     }
   }
 }

@@ -25,21 +25,13 @@ struct Renamed {
 };
 
 /// The names of ml_dtypes that mean another format here, or none: its e4m3 and e3m4 are the
-/// IEEE-like formats, and its fn formats of less than 8 bits have no NaN.
+/// IEEE-like formats, its fn formats of less than 8 bits have no NaN, and
+/// its e8m0fnu is the OCP one.
 constexpr Renamed kRenamed[] = {
-    {"float8_e4m3", "e4m3b7"}, {"float8_e3m4", "e3m4b3"}, {"float8_e4m3b11fnuz", "e4m3fnuzb11"},
-    {"float6_e2m3fn", "e2m3"}, {"float6_e3m2fn", "e3m2"}, {"float4_e2m1fn", "e2m1"},
+    {"float8_e4m3", "e4m3b7"},  {"float8_e3m4", "e3m4b3"}, {"float8_e4m3b11fnuz", "e4m3fnuzb11"},
+    {"float6_e2m3fn", "e2m3"},  {"float6_e3m2fn", "e3m2"}, {"float4_e2m1fn", "e2m1"},
+    {"float8_e8m0fnu", "e8m0"},
 };
-
-/// The format of a narrow type of ml_dtypes: float8_NAME has the format NAME.
-std::optional<numerics::FormatSpec> format_of_type(std::string_view type) {
-  for (const Renamed& renamed : kRenamed) {
-    if (renamed.theirs == type) return format_by_name(renamed.ours);
-  }
-  constexpr std::string_view kPrefix = "float8_";
-  if (!type.starts_with(kPrefix)) return std::nullopt;
-  return format_by_name(type.substr(kPrefix.size()));
-}
 
 Elements elements_of(const py::array& array, const std::string& name) {
   const auto type = array.dtype().attr("name").cast<std::string>();
@@ -69,6 +61,15 @@ std::vector<py::ssize_t> shape_of(py::handle object) {
 }
 
 }  // namespace
+
+std::optional<numerics::FormatSpec> format_of_type(std::string_view type) {
+  for (const Renamed& renamed : kRenamed) {
+    if (renamed.theirs == type) return format_by_name(renamed.ours);
+  }
+  constexpr std::string_view kPrefix = "float8_";
+  if (!type.starts_with(kPrefix)) return std::nullopt;
+  return format_by_name(type.substr(kPrefix.size()));
+}
 
 Borrowed borrow_array(py::handle object, const std::string& name) {
   if (!py::isinstance<py::array>(object)) {
@@ -122,6 +123,13 @@ Input copy_matrix(py::handle object, const std::string& name) {
   input.matrix.cols = borrowed.view.cols;
   input.codes = borrowed.codes;
   return input;
+}
+
+void check_codes_are(const std::string& name, const std::optional<numerics::FormatSpec>& codes,
+                     const numerics::FormatSpec& format) {
+  if (!codes || *codes == format) return;
+  throw Error(fmt::format("{}: holds {} codes; accepted: codes of {}", name, format_name(*codes),
+                          format_name(format)));
 }
 
 py::array to_numpy(const NpyArray& array, const std::vector<py::ssize_t>& shape) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulation/base/tensor_view.hpp"
@@ -14,6 +15,9 @@
 #include "src/io/npy.hpp"
 
 namespace fp8lab::python {
+
+/// The format of a narrow type of ml_dtypes, by the type's name: float8_NAME has the format NAME.
+std::optional<numerics::FormatSpec> format_of_type(std::string_view type);
 
 /// A copy of a NumPy array in row-major order.
 struct Input {
@@ -43,6 +47,10 @@ Input copy_array(pybind11::handle object, const std::string& name);
 
 /// copy_array of a two-dimensional array with at least one element.
 Input copy_matrix(pybind11::handle object, const std::string& name);
+
+/// Throws Error where an array of `codes` is not of `format`. Plain uint8 has none and passes.
+void check_codes_are(const std::string& name, const std::optional<numerics::FormatSpec>& codes,
+                     const numerics::FormatSpec& format);
 
 /// A matrix of float32 or uint8 elements as a new NumPy array of `shape`.
 pybind11::array to_numpy(const NpyArray& array, const std::vector<pybind11::ssize_t>& shape);

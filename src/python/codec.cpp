@@ -114,12 +114,26 @@ py::array encode(const py::object& x, const std::string& format, const std::stri
   return encode_values<std::uint32_t>(input.view, shape, cast);
 }
 
-/// Unsigned codes of any width; the signed and the wide types are refused by name.
+/// Throws Error for a code of more bits than the format has.
+template <class Code>
+void check_width(const Code* codes, std::size_t count, const FormatSpec& format) {
+  const std::uint64_t limit = std::uint64_t{1} << format.bits();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (codes[i] < limit) continue;
+    throw Error(
+        fmt::format("codes: element {} is {:#x}, but codes of {} have {} bits; accepted: "
+                    "one code in each element, below {:#x}",
+                    i, codes[i], format_name(format), format.bits(), limit));
+  }
+}
+
+/// Unsigned codes of any width.
 template <class Code>
 py::array decode_codes(const py::array& codes, const FormatSpec& format) {
   const auto contiguous = py::array_t<Code, py::array::c_style>(codes);
   const Code* const source = contiguous.data();
   const auto count = static_cast<std::size_t>(contiguous.size());
+  if (format.bits() < 8 * static_cast<int>(sizeof(Code))) check_width(source, count, format);
   py::array_t<float> result(shape_of(codes));
   float* const values = result.mutable_data();
   const py::gil_scoped_release unlocked;
@@ -133,15 +147,26 @@ py::array decode_codes(const py::array& codes, const FormatSpec& format) {
   return result;
 }
 
+/// Whether the elements of NumPy type `type` are values of `format` in as many bits as its codes.
+bool is_type_of(const std::string& type, const FormatSpec& format) {
+  if (type == "bfloat16") return format == numerics::kBF16;
+  if (type == "float16") return format == numerics::kFP16;
+  if (type == "float32") return format == numerics::kFP32;
+  return format_of_type(type) == format;
+}
+
 py::array decode(const py::object& codes, const std::string& format_name_) {
   const FormatSpec format = known_format(format_name_);
   if (!py::isinstance<py::array>(codes)) throw Error("codes: a NumPy array is needed");
-  const auto array = py::reinterpret_borrow<py::array>(codes);
+  auto array = py::reinterpret_borrow<py::array>(codes);
   const auto type = array.dtype().attr("name").cast<std::string>();
   const char* const expected = format.bits() <= 8    ? "uint8"
                                : format.bits() <= 16 ? "uint16"
                                                      : "uint32";
-  if (type != expected || !array.dtype().attr("isnative").cast<bool>()) {
+  const bool native = array.dtype().attr("isnative").cast<bool>();
+  if (native && is_type_of(type, format)) {
+    array = array.attr("view")(expected);
+  } else if (type != expected || !native) {
     throw Error(fmt::format("codes: elements are {}; {} needs {}", type, format_name_, expected));
   }
   if (format.bits() <= 8) return decode_codes<std::uint8_t>(array, format);

@@ -43,10 +43,7 @@ Argument read_argument(const char* name, const py::object& values, const py::obj
   } else if (codes) {
     argument.spec.format = *codes;
   }
-  if (codes && *codes != argument.spec.format) {
-    throw Error(fmt::format("{}: holds {} codes, but the operand is {}", name, format_name(*codes),
-                            label(argument.spec)));
-  }
+  check_codes_are(name, codes, argument.spec.format);
   if (!scales.is_none()) {
     argument.scales = copy_matrix(scales, std::string("scale_") + name).matrix;
   }
@@ -128,8 +125,8 @@ py::array library_gemm(const py::object& a_values, const py::object& b_values,
   check_same_k(a, b);
   call.a = a.spec;
   call.b = b.spec;
-  check_library_call(call, a.input.matrix.cols);
   const std::int64_t m = a.input.matrix.rows, n = b.input.matrix.rows;
+  check_library_call(call, m, n, a.input.matrix.cols);
   std::optional<NpyArray> bias = read_floats(bias_values, "bias", 1, m);
   std::optional<NpyArray> c = read_floats(addend, "c", m, n);
   if (c.has_value() != (beta != 0.0f)) throw Error("c and a beta other than 0 need each other");

@@ -113,7 +113,10 @@ py::tuple quantize(const py::object& x, const QuantSpec& spec, bool transpose, s
 py::array dequantize(const py::object& codes, const py::object& scales, const QuantSpec& spec,
                      int threads) {
   Input input = copy_matrix(codes, "codes");
-  if (input.matrix.dtype != DType::u8) throw Error("codes: accepted: uint8");
+  if (input.matrix.dtype != DType::u8) {
+    throw Error("codes: accepted: uint8, or the type of ml_dtypes of the format");
+  }
+  check_codes_are("codes", input.codes, spec.format);
   std::optional<NpyArray> scale_matrix;
   if (!scales.is_none()) scale_matrix = copy_matrix(scales, "scales").matrix;
   const std::unique_ptr<Backend> backend = make_backend("cpu", threads);

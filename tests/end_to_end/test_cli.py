@@ -273,6 +273,8 @@ def test_gemm_alpha_beta_and_bias(matrices: Path) -> None:
 
 def test_library_call_refusals(matrices: Path) -> None:
     a, b, out = matrices / "a.npy", matrices / "b.npy", matrices / "d.npy"
+    np.save(a, np.ones((32, 256), np.float32))
+    np.save(b, np.ones((48, 256), np.float32))
 
     def call(mode: str, *more: object) -> str:
         spec = f"cublaslt_h200:{mode}"
@@ -293,13 +295,18 @@ def test_library_call_refusals(matrices: Path) -> None:
     assert "leaves range" in call("tensor/split_k=9")
     assert "--d-scale is for outputs" in call("tensor", "--d-scale", 2)
     assert "--beta needs --c" in call("tensor", "--beta", 2)
-    np.save(matrices / "c.npy", np.zeros((24, 41), np.float32))
+    np.save(matrices / "c.npy", np.zeros((32, 49), np.float32))
     assert "no effect without --beta" in call("tensor", "--c", matrices / "c.npy")
-    assert "expected (24, 40)" in call("tensor", "--c", matrices / "c.npy", "--beta", 2)
-    assert "expected (1, 24)" in call("tensor", "--bias", matrices / "c.npy")
-    np.save(matrices / "a.npy", np.zeros((24, 250), np.float32))
-    np.save(matrices / "b.npy", np.zeros((40, 250), np.float32))
-    assert "multiples of 16" in call("tensor")
+    assert "expected (32, 48)" in call("tensor", "--c", matrices / "c.npy", "--beta", 2)
+    assert "expected (1, 32)" in call("tensor", "--bias", matrices / "c.npy")
+    np.save(matrices / "a.npy", np.zeros((32, 250), np.float32))
+    np.save(matrices / "b.npy", np.zeros((48, 250), np.float32))
+    assert "K = 250; accepted: multiples of 16" in call("tensor")
+    np.save(a, np.zeros((17, 256), np.float32))
+    np.save(b, np.zeros((48, 256), np.float32))
+    assert "M = 17; accepted: multiples of 16" in call("row")
+    np.save(a, np.zeros((1000, 256), np.float32))
+    succeeded("gemm", "--spec", "cublaslt_h200:row", "--a", a, "--b", b, "--out", out)
 
 
 def test_gemm_refusals(matrices: Path) -> None:
@@ -319,6 +326,15 @@ def test_gemm_refusals(matrices: Path) -> None:
     assert "unknown word '1x'" in gemm("sm90_wgmma_fp8", a, b, "--operand-a", "e4m3fn/1x")
     assert "accepted" in gemm("sm90_wgmma_fp8/fast", a, b, "--operand-a", "e4m3fn/1x128")
     assert "delayed scaling" in gemm("te_delayed:fprop", a, b)
+    codes, scale = matrices / "codes.npy", matrices / "scale.npy"
+    np.save(codes, np.full((24, 256), 0x21, np.uint8))
+    np.save(scale, np.full((24, 2), 0.006975, np.float32))
+    few = gemm("ideal_exact", codes, b, "--operand-a", "e2m1")
+    assert "codes.npy: element (0, 0) is 0x21, but codes of e2m1 have 4 bits" in few
+    scaled = ["--operand-a", "e4m3fn/1x128/pow2", "--scale-a", scale]
+    assert "scale.npy: scale 0.006975 of tile (0, 0) cannot be stored by e4m3fn/1x128/pow2" in gemm(
+        "sm90_wgmma_fp8/promote:128/fp32", codes, b, *scaled
+    )
     assert "takes block scales and a is e4m3fn" in gemm(
         "sm100_mxf8f6f4", a, b, "--operand-a", "e4m3fn"
     )

@@ -141,6 +141,9 @@ def test_options_that_do_nothing_here_are_refused(tmp_path: Path) -> None:
             "--form is for prompts of documents",
         ("report", ".", "--export", "trackio"): "--export needs --out",
         ("export", "model", "out", "--seed", 4): "--seed quantizes by --recipe",
+        ("quantize", "x.npy", "--spec", "e5m2", "--seed", 4): "--seed has no effect",
+        (*gemm, "--seed", 0): "--seed has no effect",
+        ("export", "model", "out", "--recipe", "infir2", "--seed", 4): "--seed has no effect",
         ("export", "model", "out", "--threads", 1): "--threads quantizes by --recipe",
         ("quantize", "x.npy", "--spec", "e5m2", "--compare", "e5m2"): "--compare is for a model",
         ("quantize", "model", "--recipe", "infir2", "--out", "o", "--compare", "e5m2"):

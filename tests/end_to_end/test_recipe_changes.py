@@ -369,6 +369,8 @@ def test_a_step_that_is_not_finite_leaves_the_weights(tmp_path: Path) -> None:
         (fallback("bf16", ""), ["nothing makes the stage fall back"]),
         ('fallback = { recipe = "bf16" }\n', ["fallback.when", "nothing makes"]),
         (fallback("bf16", "saturation = 0.1"), ["statistics_every_steps above 0"]),
+        (fallback("bf16", "loss_spike = 2.0"), ["when.window = 16", "in 4 steps"]),
+        (fallback("bf16", "gradient_norm = 2.0, window = 3"), ["from step 4 on", "from 1 to 2"]),
     ],
 )
 def test_what_no_stage_can_do_is_refused(tmp_path: Path, more: str, words: list[str]) -> None:

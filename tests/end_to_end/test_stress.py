@@ -158,3 +158,22 @@ def test_steps_of_a_stress_are_scaled_and_fit_the_stage(folder: Path) -> None:
     late = SPIKE.replace(f"at_step={SPIKE_STEP}", "at_step=1.0")
     message = refused("train", "--config", "run.toml", "--dry-run", "--set", late, cwd=folder)
     assert "do not fit into steps = 8" in message
+
+
+def test_what_changes_nothing_is_refused(folder: Path) -> None:
+    for assignment, expected in {
+        'stages.cpt.stress=[{kind="spike", at_step=1, factor=1}]': "1 makes no spike",
+        'stages.cpt.stress=[{kind="outlier_channels", gain=1}]': "1 changes no channel",
+    }.items():
+        words = ("train", "--config", "run.toml", "--dry-run", "--set", assignment)
+        message = refused(*words, cwd=folder)
+        assert expected in message and "accepted" in message
+    names = ["layers", "layers.*.mlp"]
+    for order in (names, names[::-1]):
+        groups = ", ".join(f'{{match="{name}", learning_rate=0.5}}' for name in order)
+        words = ("train", "--config", "run.toml", "--set", f"optimizer.group=[{groups}]", "--out")
+        if order[0] == "layers.*.mlp":
+            succeeded(*words, folder / "groups", cwd=folder)
+        else:
+            message = refused(*words, folder / "shadowed", cwd=folder)
+            assert 'match = "layers.*.mlp" changes nothing' in message

@@ -51,6 +51,8 @@ def encode(
 def decode(codes: NDArray[Any], format: str = "e4m3fn") -> NDArray[np.float32]:
     """Exact float32 values of `codes`, same shape: uint8, uint16 or uint32 by the format's width.
 
+    An array of the format's own type, such as `ml_dtypes.float8_e5m2` for e5m2, is read as its
+    codes. Codes of another format's type, or with more bits than the format, are refused.
     NaN becomes the canonical 0x7FFFFFFF.
     """
     return _fp8lab.decode(codes, format)
@@ -83,7 +85,11 @@ def dequantize(
     *,
     threads: int = 0,
 ) -> NDArray[np.float32]:
-    """scale * decode(code), rounded to float32, of `codes` (rows, K) quantized by `spec`."""
+    """scale * decode(code), rounded to float32, of `codes` (rows, K) quantized by `spec`.
+
+    Codes are uint8, or of the format's own type of ml_dtypes. Scales that `spec` cannot store, such
+    as 0.3 under pow2, are refused, as are codes with more bits than the format.
+    """
     return _fp8lab.dequantize(codes, scales, _spec(spec), threads)
 
 
@@ -111,7 +117,8 @@ def gemm(
     `RECIPE:ROLE` such as `infir2:fprop` with that recipe's operands. Without `operand_a` an operand
     is unscaled, in the format of its ml_dtypes codes, else e4m3fn for FP8 units, bf16 for others.
     An array of values is quantized by its operand's spec; uint8 codes are taken as they are, with
-    `scale_a` (tile rows, tile columns) where that spec has scales.
+    `scale_a` (tile rows, tile columns) where that spec has scales. Codes of another format and
+    scales that the spec cannot store are refused.
 
     `bias` (N,) is added to every row after scaling, rounded separately. `accumulate` (M, N) is the
     addend of an fp32 output: fma(acc, scale, accumulate). `threads` 0 means all processors.
@@ -119,7 +126,7 @@ def gemm(
     `cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N]` is a call of cuBLASLt as measured on an H200:
     D = alpha A B^T + beta C + bias with `c` (M, N) and, the library being column-major, `bias`
     (M,). FP8 outputs are uint8 codes of D * d_scale. MODE is tensor, row, 1x128x1x128,
-    1x128x128x128, 128x128x1x128 or bf16.
+    1x128x128x128, 128x128x1x128 or bf16. FP8 calls take multiples of 16 for M, N and K.
     """
     operands = (_operand(operand_a), _operand(operand_b), scale_a, scale_b, bias)
     if _fp8lab.is_library_call(spec):
