@@ -165,11 +165,12 @@ void take_documents(const Values& values, const ModelSource& source, Task& task)
   task.run = own ? model_run(source, values, {}) : run_with_data(values, source);
   const StageConfig& stage = last_stage(task.run);
   const DataSources data =
-      open_sources(stage.eval ? stage.eval->data : stage.data, task.run.model.vocab_size, kCommand);
+      open_sources(stage.eval ? stage.eval->data : stage.data, source.vocabulary, kCommand);
   if (own) {
     const std::string part = stage.eval ? "evaluation data of stage " : "training data of stage ";
     source.require_unchanged(part + stage.name, content_hash(data), "name data with --data");
   }
+  print_notes(vocabulary_notes(data, source.vocabulary));
   task.texts = prompts_of(data, task.rollouts, task.tokens, stage.sequence_length);
   if (task.texts.empty()) {
     throw Error(

@@ -1,5 +1,6 @@
 #include "src/cli/checkpoint_source.hpp"
 #include "src/cli/backend_option.hpp"
+#include "src/cli/command.hpp"
 
 #include <fmt/format.h>
 
@@ -76,17 +77,17 @@ CheckpointSource open_checkpoint_source(const std::string& path, const Values& v
   const StageConfig& stage = run.stage();
   model.require_unchanged(recipe_part(stage, run.stage_recipe()), run.recipe.hash,
                           "start the run anew");
-  const DataSources data = open_sources(stage.data, config.model.vocab_size, "stage " + stage.name);
+  const DataSources data = open_sources(stage.data, model.vocabulary, "stage " + stage.name);
   model.require_unchanged("training data of stage " + stage.name, content_hash(data),
                           "start the run anew");
+  print_notes(vocabulary_notes(data, model.vocabulary));
   StepBatch step = batch_of_step(run, data, batch - 1);
   return {std::move(model), std::move(run), std::move(step)};
 }
 
 DataSources open_evaluation_data(const CheckpointSource& source) {
   const StageConfig& stage = source.run.stage();
-  DataSources data =
-      open_sources(stage.eval->data, source.run.config.model.vocab_size, "stage " + stage.name);
+  DataSources data = open_sources(stage.eval->data, source.model.vocabulary, "stage " + stage.name);
   source.model.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
                                  "start the run anew");
   return data;

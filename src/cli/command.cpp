@@ -171,6 +171,10 @@ int run_action(const std::string& command, const Values& values, const std::stri
   throw unknown_word(command, selector == "action" ? "action" : "word", name, names);
 }
 
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "fp8lab: note: {}\n", note);
+}
+
 Error unknown_word(const std::string& command, const std::string& what, const std::string& word,
                    const std::vector<std::string>& accepted) {
   return Error(fmt::format("{}: unknown {} '{}'{}; accepted: {}", command, what, word,

@@ -78,6 +78,9 @@ std::vector<Assignment> assignments_of(const Values& values);
 Error unknown_word(const std::string& command, const std::string& what, const std::string& word,
                    const std::vector<std::string>& accepted);
 
+/// A line on standard error that is no failure; each once.
+void print_notes(const std::vector<std::string>& notes);
+
 /// The whole program without the program's name: dispatches, prints errors, returns the status.
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments);
 

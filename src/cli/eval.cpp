@@ -230,11 +230,12 @@ int eval(const std::vector<std::string>& arguments) {
   refuse_unused(values, *stage.eval);
   PhaseLine phase;
   phase.begin("opening the data");
-  const DataSources data = open_sources(stage.eval->data, run.model.vocab_size, "eval");
+  const DataSources data = open_sources(stage.eval->data, source.vocabulary, "eval");
   if (!names_data(assignments)) {
     source.require_unchanged("evaluation data of stage " + stage.name, content_hash(data),
                              "name data with --data");
   }
+  print_notes(vocabulary_notes(data, source.vocabulary));
   check_targets(data, stage.sequence_length, "eval");
   check_evaluation(*stage.eval, data, run.model, stage.sequence_length);
   phase.begin("");

@@ -82,6 +82,7 @@ int export_command(const std::vector<std::string>& arguments) {
   const std::string folder = required(values, "dir", "export");
   output_folder(folder, "export: DIR");
   options.tokenizer = tokenizer_folder(values, source);
+  options.tokenizer_name = source.vocabulary.tokenizer;
   const auto backend =
       make_backend(values["backend"].as<std::string>(), threads_of(values, "export"));
   PhaseLine phase;

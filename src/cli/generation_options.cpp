@@ -89,13 +89,28 @@ Vocabulary find_vocabulary(const Values& values, const ModelSource& source, cons
                            const std::string& command) {
   if (values.count("vocabulary") != 0) {
     const std::string name = values["vocabulary"].as<std::string>();
-    return name == "bytes" ? Vocabulary::bytes() : Vocabulary::read(name);
+    Vocabulary vocabulary = name == "bytes" ? Vocabulary::bytes() : Vocabulary::read(name);
+    const std::string& known = source.vocabulary.tokenizer;
+    if (!known.empty() && known != vocabulary.tokenizer()) {
+      throw Error(
+          fmt::format("{}: --vocabulary {}: is of {}, the weights of {} are of the "
+                      "tokenizer {}; accepted: its own, or prompts of token ids, which "
+                      "python3 -m fp8lab.tokens --questions writes",
+                      command, name, vocabulary.tokenizer(), source.name, known));
+    }
+    check_vocabulary(vocabulary, source.vocabulary, command + ": --vocabulary", name);
+    return vocabulary;
   }
+  if (source.vocabulary.tokenizer == "bytes") return Vocabulary::bytes();
   if (!source.run_config.empty()) {
-    return open_sources(last_stage(run).data, run.model.vocab_size, command).vocabulary();
+    return open_sources(last_stage(run).data, source.vocabulary, command).vocabulary();
   }
   const std::filesystem::path table = source.tokenizer / "token_bytes.json";
-  if (is_present(table)) return Vocabulary::read(table);
+  if (is_present(table)) {
+    Vocabulary vocabulary = Vocabulary::read(table);
+    check_vocabulary(vocabulary, source.vocabulary, command, table.string());
+    return vocabulary;
+  }
   return Vocabulary::opaque(run.model.vocab_size, -1, -1, "");
 }
 

@@ -9,8 +9,8 @@
 #include "src/config/hugging_face.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/io/file_kind.hpp"
-#include "src/io/run_reader.hpp"
 #include "src/train/checkpoint.hpp"
+#include "src/train/start_vocabulary.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -19,13 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointFile = "checkpoint.safetensors";
 
-/// What the run file in `folder` says, if there is one.
-std::optional<RunMeta> run_beside(const fs::path& folder) {
-  const fs::path file = folder / "run.h5";
-  if (!is_file(file)) return std::nullopt;
-  return read_run_status(file).meta;
-}
-
 /// The Hugging Face folder that a run started from, if it is still there.
 fs::path initial_folder(const std::string& config_text) {
   const toml::table config = parse_toml(config_text, "run.h5");
@@ -33,16 +26,19 @@ fs::path initial_folder(const std::string& config_text) {
   return is_hugging_face_folder(start) ? start : fs::path();
 }
 
-ModelSource open_checkpoint(OpenCheckpoint checkpoint) {
+ModelSource open_checkpoint(OpenCheckpoint checkpoint, const std::string& name) {
   ModelSource source;
   const fs::path path = checkpoint->path();
   source.model = read_checkpoint_model(*checkpoint);
   source.tensors = open_checkpoint_tensors(checkpoint, *source.model);
   source.checkpoint = std::move(checkpoint);
-  if (const std::optional<RunMeta> run = run_beside(path.parent_path())) {
+  const std::optional<RunMeta> run = run_meta_in(path.parent_path());
+  if (run) {
     source.run_config = run->config_text;
     source.identity = run->identity;
   }
+  source.vocabulary = checkpoint_vocabulary(*source.checkpoint, run ? &*run : nullptr, name,
+                                            source.model->vocab_size);
   source.tokenizer = initial_folder(source.run_config);
   return source;
 }
@@ -67,10 +63,10 @@ ModelSource open_model(const std::string& path) {
   const bool directory = is_folder(path);
   ModelSource source;
   if (directory && is_present(fs::path(path) / kCheckpointFile)) {
-    source =
-        open_checkpoint(std::make_shared<const CheckpointFile>(fs::path(path) / kCheckpointFile));
+    source = open_checkpoint(
+        std::make_shared<const CheckpointFile>(fs::path(path) / kCheckpointFile), path);
   } else if (OpenCheckpoint checkpoint = CheckpointFile::open_if(path)) {
-    source = open_checkpoint(std::move(checkpoint));
+    source = open_checkpoint(std::move(checkpoint), path);
   } else {
     source.tensors = open_model_tensors(path);
     const fs::path folder = directory ? fs::path(path) : fs::path(path).parent_path();
@@ -78,6 +74,7 @@ ModelSource open_model(const std::string& path) {
       source.model = read_hugging_face_config(folder);
       source.tensors = fit_to_model(std::move(source.tensors), path, *source.model);
       source.tokenizer = folder;
+      source.vocabulary = start_vocabulary(path, source.model->vocab_size);
     }
   }
   source.name = path;

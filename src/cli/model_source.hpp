@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/config/config.hpp"
+#include "src/data/model_vocabulary.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/model_tensors.hpp"
 #include "src/train/checkpoint_file.hpp"
@@ -22,6 +23,7 @@ struct ModelSource {
   OpenCheckpoint checkpoint;         ///< the file that holds them, if a run wrote it
   std::string run_config;            ///< TOML of the run beside that file; or empty
   Identity identity;                 ///< of that run; empty without one
+  ModelVocabulary vocabulary = 0;    ///< whose ids the weights know
 
   /// Throws Error when nothing describes the model.
   const ModelConfig& require_model() const;

@@ -317,6 +317,7 @@ int quantize_model(const Values& values) {
   options.recipe = quantizer.recipe();
   options.seed = values["seed"].as<std::uint64_t>();
   options.tokenizer = source.tokenizer;
+  options.tokenizer_name = source.vocabulary.tokenizer;
   PhaseLine phase;
   phase.begin("writing " + values["out"].as<std::string>());
   export_model(*backend, *source.tensors, source.require_model(), options,

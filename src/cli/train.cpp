@@ -181,6 +181,7 @@ int train(const std::vector<std::string>& arguments) {
   options.stop = &stop_flag();
   // Until the run begins nothing is written, and Ctrl-C ends the program as it is.
   Trainer trainer(config, *backend, options);
+  print_notes(trainer.notes());
   catch_stop_signals();
   const RunOutcome outcome = trainer.run();
   phase.begin("");

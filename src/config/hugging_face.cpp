@@ -11,6 +11,7 @@
 #include "src/config/nearest_name.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
 
 namespace fp8lab {
@@ -66,7 +67,8 @@ void ignore_harmless(JsonFields& fields) {
                  "model_max_length",
                  "unsloth_version",
                  "unsloth_fixed",
-                 "quantization_config"});
+                 "quantization_config",
+                 kTokenizerField});
 }
 
 ModelConfig parse(const json& document, const std::string& origin) {
@@ -100,6 +102,28 @@ const Family& family_of(const ModelConfig& model) {
 }
 
 }  // namespace
+
+std::string folder_tokenizer(const std::filesystem::path& folder) {
+  std::string stated;
+  if (is_hugging_face_folder(folder)) {
+    const std::filesystem::path file = folder / "config.json";
+    const json value = read_json_object(file).value(kTokenizerField, json(""));
+    if (!value.is_string()) {
+      throw Error(fmt::format("{}: {} is no string", file.string(), kTokenizerField));
+    }
+    stated = value.get<std::string>();
+  }
+  const std::filesystem::path tokenizer = folder / "tokenizer.json";
+  if (!is_file(tokenizer)) return stated;
+  std::string own = hex16(xxh3(read_file(tokenizer)));
+  if (!stated.empty() && stated != own) {
+    throw Error(
+        fmt::format("{}: is the tokenizer {}, but config.json beside it has {} = {}; "
+                    "accepted: one of the two",
+                    tokenizer.string(), own, kTokenizerField, stated));
+  }
+  return own;
+}
 
 bool is_hugging_face_folder(const std::filesystem::path& path) {
   return is_file(path / "config.json");

@@ -12,6 +12,14 @@ namespace fp8lab {
 /// True for a folder with a config.json.
 bool is_hugging_face_folder(const std::filesystem::path& path);
 
+/// A key of config.json for folders without a tokenizer.json, read by folder_tokenizer.
+inline constexpr char kTokenizerField[] = "fp8lab_tokenizer";
+
+/// "bytes", or the XXH3-64 of tokenizer.json as 16 digits: which tokenizer the weights in `folder`
+/// are of. A folder without a tokenizer.json may say it in config.json (kTokenizerField);
+/// empty: neither does. Throws Error when the two differ.
+std::string folder_tokenizer(const std::filesystem::path& folder);
+
 /// The model that `folder`/config.json describes. Absent fields mean what transformers takes for
 /// them. Throws Error naming file and field for other families, for values that change the
 /// arithmetic and that the model lacks (sliding windows, other activations, ...), and for fields

@@ -18,7 +18,28 @@ std::uint32_t stream_of(std::uint32_t stream, std::size_t index) {
   return stream + (static_cast<std::uint32_t>(index) << 16);
 }
 
+/// With spaces between them; empty for the generator.
+std::string files_of(const SourceConfig& source) {
+  std::string files;
+  for (const std::filesystem::path& path : source.paths) {
+    files += (files.empty() ? "" : " ") + path.string();
+  }
+  return files;
+}
+
 }  // namespace
+
+std::vector<std::string> vocabulary_notes(const DataSources& sources,
+                                          const ModelVocabulary& model) {
+  std::vector<std::string> notes;
+  for (const auto& corpus : sources.corpora) {
+    const std::string files = corpus->records().front().path;
+    std::string note = vocabulary_note(corpus->vocabulary(), model, files);
+    const bool is_known = std::find(notes.begin(), notes.end(), note) != notes.end();
+    if (!note.empty() && !is_known) notes.push_back(std::move(note));
+  }
+  return notes;
+}
 
 void check_one_tokenizer(const std::vector<StageSources>& stages) {
   std::string known;
@@ -70,21 +91,14 @@ void MixtureSchedule::seek(std::int64_t sequences) {
   while (sequences_ < sequences) next();
 }
 
-DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
+DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
                          const std::string& where) {
   DataSources sources;
   sources.form = config.form;
   for (const SourceConfig& source : config.sources) {
     sources.corpora.push_back(open_corpus(source, config.form));
     sources.weights.push_back(source.weight);
-    const Corpus& corpus = *sources.corpora.back();
-    const Vocabulary& vocabulary = corpus.vocabulary();
-    const std::string name = corpus.records().front().path;
-    if (vocabulary.size() > vocab_size) {
-      throw Error(fmt::format("{}: {} needs a vocabulary of {}, model.vocab_size is {}", where,
-                              name.empty() ? "the byte-level tokenizer" : name, vocabulary.size(),
-                              vocab_size));
-    }
+    check_vocabulary(sources.corpora.back()->vocabulary(), model, where, files_of(source));
   }
   check_one_tokenizer({{where, &sources}});
   return sources;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/data/dataset.hpp"
+#include "src/data/model_vocabulary.hpp"
 
 namespace fp8lab {
 
@@ -49,10 +50,13 @@ struct StageSources {
 /// tokenizer is not known.
 void check_one_tokenizer(const std::vector<StageSources>& stages);
 
-/// Opens every source. Throws Error when they were made by different tokenizers, or when ids do not
-/// fit a model with `vocab_size` tokens; `where` names the stage.
-DataSources open_sources(const DataConfig& config, std::int64_t vocab_size,
+/// Opens every source. Throws Error when they were made by different tokenizers, and as
+/// check_vocabulary does for `model`; `where` names the stage.
+DataSources open_sources(const DataConfig& config, const ModelVocabulary& model,
                          const std::string& where);
+
+/// Each vocabulary_note of the sources once.
+std::vector<std::string> vocabulary_notes(const DataSources& sources, const ModelVocabulary& model);
 
 /// Throws Error naming `where` and the source if one of them gives no target: if every token that
 /// is trained on lies beyond the first `sequence_length` tokens of its document.

@@ -206,6 +206,10 @@ ordered_json make_config(const ModelConfig& model, const ExportOptions& options,
       if (source.contains(key)) config[key] = source[key];
     }
   }
+  const bool has_tokenizer =
+      !options.tokenizer.empty() && is_file(options.tokenizer / "tokenizer.json");
+  if (has_tokenizer || options.tokenizer_name.empty()) return config;
+  config[kTokenizerField] = options.tokenizer_name;
   return config;
 }
 
@@ -215,6 +219,16 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
     if (!is_file(from / name)) continue;
     write_file_atomically(to / name, read_file(from / name));
   }
+}
+
+void check_tokenizer(const ExportOptions& options) {
+  if (options.tokenizer.empty() || options.tokenizer_name.empty()) return;
+  const std::string copied = folder_tokenizer(options.tokenizer);
+  if (copied.empty() || copied == options.tokenizer_name) return;
+  throw Error(
+      fmt::format("{}: holds the tokenizer {}, the weights are of {}; accepted: their own, "
+                  "or none",
+                  options.tokenizer.string(), copied, options.tokenizer_name));
 }
 
 /// A folder that vanishes unless it got its name.
@@ -288,6 +302,7 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const fs::path& folder) {
   const fs::path path = check_folder(folder);
+  check_tokenizer(options);
   const Plan plan = make_plan(tensors, model, options);
   const ordered_json config = make_config(model, options, plan);
   std::vector<TensorHeader> headers;

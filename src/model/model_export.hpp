@@ -20,12 +20,15 @@ struct ExportOptions {
   std::optional<Recipe> recipe;
   std::uint64_t seed = 0;           ///< of stochastic rounding
   std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; or empty
+  /// Which tokenizer the weights are of, "bytes" or a hash (kTokenizerField); empty: not known.
+  std::string tokenizer_name = {};
 };
 
 /// Writes config.json, the tensors and the tokenizer into `folder`, which appears complete or not
 /// at all. Values are rounded to nearest even. Throws Error when the folder exists and is not
 /// empty, for values too large for `dtype`, for models and quantizers that no convention of files
-/// has (hugging_face_config, stored_scale_tile), and for layers quantized in different tiles.
+/// has (hugging_face_config, stored_scale_tile), for layers quantized in different tiles, and for a
+/// tokenizer that is not the weights' own.
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const std::filesystem::path& folder);
 

@@ -89,7 +89,10 @@ class Model {
     if (!known) throw Error("dtype " + dtype + ": accepted: bf16, f16, f32");
     options.dtype = *type;
     if (!recipe.empty()) options.recipe = load_recipe(recipe);
-    if (is_hugging_face_folder(source_)) options.tokenizer = source_;
+    if (is_hugging_face_folder(source_)) {
+      options.tokenizer = source_;
+      options.tokenizer_name = folder_tokenizer(source_);
+    }
     const py::gil_scoped_release unlocked;
     const std::unique_ptr<Backend> backend = make_backend("cpu", 0);
     export_model(*backend, *tensors_of(session_.parameters()), session_.model(), options, folder);

@@ -35,13 +35,14 @@ struct RunPosition {
   FallbackState fallback;  ///< of the stage
 };
 
-/// What a checkpoint covers: weights, moments, step scalars, and what the quantizers of `linears`
-/// remember.
+/// What a checkpoint covers: weights, moments, step scalars, what the quantizers of `linears`
+/// remember, and whose ids the weights know.
 struct CheckpointScope {
   Backend& backend;
   Parameters& parameters;
   const TensorView& scalars;
   const std::vector<std::unique_ptr<Linear>>& linears;
+  std::string tokenizer = {};  ///< of the weights (start_vocabulary.hpp); empty: not known
 };
 
 /// Calls visit(name, tensor) for everything in `scope`: two runs in which all of it is the same, at

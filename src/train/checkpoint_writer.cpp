@@ -14,6 +14,7 @@
 #include "src/io/hash.hpp"
 #include "src/io/safetensors.hpp"
 #include "src/train/checkpoint_format.hpp"
+#include "src/train/start_vocabulary.hpp"
 
 namespace fp8lab {
 namespace {
@@ -68,6 +69,7 @@ Metadata metadata_of(const CheckpointScope& scope, const RunPosition& position,
       {"microseconds", std::to_string(static_cast<std::int64_t>(position.seconds * 1e6))},
       {"streams", streams_text(position.streams)},
       {"history_steps", history_steps_text(scope.linears)}};
+  if (!scope.tokenizer.empty()) metadata[kTokenizerKey] = scope.tokenizer;
   if (position.recipe > 0) metadata["stage_recipe"] = std::to_string(position.recipe);
   if (position.fallback != FallbackState{}) metadata["fallback"] = fallback_text(position.fallback);
   return metadata;

@@ -15,6 +15,7 @@
 #include "src/train/memory_plan.hpp"
 #include "src/train/run_check.hpp"
 #include "src/train/schedule.hpp"
+#include "src/train/start_vocabulary.hpp"
 #include "src/train/training_step.hpp"
 
 namespace fp8lab {
@@ -61,7 +62,7 @@ Execution::Execution(const RunConfig& config, Backend& backend,
     }
   }
   this->say("opening the data");
-  open_data();
+  open_data(init_from.empty() ? config_.init_from : init_from);
   this->say("initializing weights");
   reserve_memory();
   memory_ = std::make_unique<RunMemory>(backend_, config_, recipe_);
@@ -115,14 +116,23 @@ void Execution::load_initial_weights(const std::filesystem::path& init_from) {
   }
 }
 
-void Execution::open_data() {
+void Execution::open_data(const std::filesystem::path& start) {
+  const ModelVocabulary model = start_vocabulary(start, config_.model.vocab_size);
+  const auto note = [&](const DataSources& sources) {
+    for (std::string& line : vocabulary_notes(sources, model)) {
+      const bool is_known = std::find(notes_.begin(), notes_.end(), line) != notes_.end();
+      if (!is_known) notes_.push_back(std::move(line));
+    }
+  };
   for (const StageConfig& stage : config_.stages) {
     const std::string where = "stage " + stage.name;
-    DataSources train = open_sources(stage.data, config_.model.vocab_size, where);
+    DataSources train = open_sources(stage.data, model, where);
     std::optional<DataSources> eval;
-    if (stage.eval) eval = open_sources(stage.eval->data, config_.model.vocab_size, where);
+    if (stage.eval) eval = open_sources(stage.eval->data, model, where);
     Mixture mixture = training_stream(train, config_, stage);
     check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
+    note(train);
+    if (eval) note(*eval);
     data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
   }
   std::vector<StageSources> stages;
@@ -131,6 +141,12 @@ void Execution::open_data() {
     if (data_[i].eval) stages.push_back({stages.back().where, &*data_[i].eval});
   }
   check_one_tokenizer(stages);
+  tokenizer_ = model.tokenizer;
+  for (const StageData& data : data_) {
+    for (const auto& corpus : data.train.corpora) {
+      if (tokenizer_.empty()) tokenizer_ = corpus->vocabulary().tokenizer();
+    }
+  }
 }
 
 void Execution::go_on_from(OpenCheckpoint checkpoint, const RunPosition& position) {
@@ -160,7 +176,8 @@ void Execution::continue_amax_histories(std::vector<EventRecord>& events) {
 }
 
 CheckpointScope Execution::scope() {
-  return {backend_, memory_->parameters, memory_->step.scalars, transformer_->linears()};
+  return {backend_, memory_->parameters, memory_->step.scalars, transformer_->linears(),
+          tokenizer_};
 }
 
 std::vector<EventRecord> Execution::begin_stage() {

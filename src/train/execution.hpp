@@ -103,6 +103,10 @@ class Execution {
   CheckpointScope scope();
 
   const Identity& identity() const { return identity_; }
+  /// Of the weights, or of the data that they are trained on; empty: neither says (Vocabulary).
+  const std::string& tokenizer() const { return tokenizer_; }
+  /// What a user should know about data and start, a line each.
+  const std::vector<std::string>& notes() const { return notes_; }
   const Recipe& recipe() const { return recipe_; }
   /// Of each stage, those of recipes_of.
   const std::vector<std::vector<Recipe>>& recipes() const { return recipes_; }
@@ -110,7 +114,8 @@ class Execution {
   std::int64_t total_steps() const;
 
  private:
-  void open_data();
+  /// Of a run that starts from `start`.
+  void open_data(const std::filesystem::path& start);
   /// Memory of the largest stage, in one piece.
   void reserve_memory();
   void load_initial_weights(const std::filesystem::path& init_from);
@@ -140,6 +145,8 @@ class Execution {
   Recipe recipe_;
   std::vector<std::vector<Recipe>> recipes_;  ///< of each stage, as recipes_of
   std::vector<StageData> data_;
+  std::string tokenizer_;
+  std::vector<std::string> notes_;
   std::int64_t most_memory_ = 0;  ///< of the largest stage, in backend memory
   std::unique_ptr<RunMemory> memory_;
   std::unique_ptr<Transformer> transformer_;

@@ -13,6 +13,7 @@
 #include "src/train/checkpoint.hpp"
 #include "src/train/identity.hpp"
 #include "src/train/memory_plan.hpp"
+#include "src/train/start_vocabulary.hpp"
 
 namespace fp8lab {
 
@@ -31,13 +32,13 @@ Backend& RunCheck::backend(const std::string& name) {
   return *backend;
 }
 
-const DataSources& RunCheck::sources(const DataConfig& config, std::int64_t vocab_size,
+const DataSources& RunCheck::sources(const DataConfig& config, const ModelVocabulary& model,
                                      const std::string& where) {
   for (const Opened& opened : opened_) {
-    if (opened.config == config && opened.vocab_size == vocab_size) return *opened.sources;
+    if (opened.config == config && opened.model == model) return *opened.sources;
   }
-  auto sources = std::make_unique<DataSources>(open_sources(config, vocab_size, where));
-  opened_.push_back({config, vocab_size, std::move(sources)});
+  auto sources = std::make_unique<DataSources>(open_sources(config, model, where));
+  opened_.push_back({config, model, std::move(sources)});
   return *opened_.back().sources;
 }
 
@@ -45,15 +46,16 @@ void RunCheck::check(const RunConfig& config) {
   if (!config.init_from.empty() && !is_present(config.init_from)) {
     throw Error(fmt::format("init_from: {} does not exist", config.init_from.string()));
   }
+  const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
   std::vector<StageSources> stages;
   for (const StageConfig& stage : config.stages) {
     const std::string where = "stage " + stage.name;
     for (const StageRecipe& recipe : recipes_of(config, stage)) {
       validate_stage(config, stage, load_recipe(recipe.name), backend(config.backend));
     }
-    const DataSources& train = sources(stage.data, config.model.vocab_size, where);
+    const DataSources& train = sources(stage.data, model, where);
     const DataSources* const held_out =
-        stage.eval ? &sources(stage.eval->data, config.model.vocab_size, where) : nullptr;
+        stage.eval ? &sources(stage.eval->data, model, where) : nullptr;
     check_stage_data(stage, train, held_out, config.model);
     stages.push_back({where, &train});
     if (held_out != nullptr) stages.push_back({where, held_out});
@@ -94,13 +96,13 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
 }
 
 Identity RunCheck::identity(const RunConfig& config) {
+  const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
   std::vector<StageContents> contents;
   for (const StageConfig& stage : config.stages) {
     const std::string where = "stage " + stage.name;
-    const std::int64_t vocab_size = config.model.vocab_size;
     StageContents content;
-    content.train = &sources(stage.data, vocab_size, where);
-    if (stage.eval) content.eval = &sources(stage.eval->data, vocab_size, where);
+    content.train = &sources(stage.data, model, where);
+    if (stage.eval) content.eval = &sources(stage.eval->data, model, where);
     contents.push_back(content);
   }
   Identity identity = make_identity(config, contents, "");

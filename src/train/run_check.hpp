@@ -41,13 +41,13 @@ class RunCheck {
 
  private:
   Backend& backend(const std::string& name);
-  const DataSources& sources(const DataConfig& config, std::int64_t vocab_size,
+  const DataSources& sources(const DataConfig& config, const ModelVocabulary& model,
                              const std::string& where);
   const Identity& initial_state(const RunConfig& config);
 
   struct Opened {
     DataConfig config;
-    std::int64_t vocab_size;
+    ModelVocabulary model;
     std::unique_ptr<DataSources> sources;
   };
   MakeBackend make_backend_;

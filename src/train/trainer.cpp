@@ -14,6 +14,7 @@
 #include "src/io/file_lock.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
+#include "src/train/start_vocabulary.hpp"
 
 namespace fp8lab {
 namespace {
@@ -89,6 +90,7 @@ RunMeta Trainer::make_meta() {
   }
   meta.data_hash = hex16(data.digest());
   meta.extra["data_manifest"] = data_manifest(entries);
+  if (!execution_->tokenizer().empty()) meta.extra[kTokenizerKey] = execution_->tokenizer();
   meta.identity = execution_->identity();
   for (const auto& [name, hash] : meta.identity) {
     if (name == kInitialWeights) meta.initial_weights_hash = hash;

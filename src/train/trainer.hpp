@@ -50,6 +50,9 @@ class Trainer {
   Trainer(const RunConfig& config, Backend& backend, TrainerOptions options);
   ~Trainer();
 
+  /// What a user should know about data and start (Execution::notes).
+  const std::vector<std::string>& notes() const { return execution_->notes(); }
+
   /// Returns `interrupted` after a checkpoint when the stop flag was raised. Throws RuntimeFailure
   /// when the loss is not finite and the policy says stop.
   RunOutcome run();
