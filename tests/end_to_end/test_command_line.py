@@ -443,3 +443,17 @@ def test_a_plan_says_what_its_options_would_do(tmp_path: Path) -> None:
     write_folder(tmp_path / "model", random_tensors(CONFIG))
     refusal = run(*plan, "--init-from", "model", cwd=tmp_path)
     assert refusal.returncode == 2 and "model" in refusal.stderr
+
+
+@pytest.mark.parametrize("policy", ["active", "passive", None])
+def test_idle_threads_sleep_whatever_the_environment_says(policy: str | None) -> None:
+    """OpenMP's runtime prints the policy that it reads, once for each time it is loaded."""
+    settings = {"OMP_DISPLAY_ENV": "verbose"}
+    if policy is not None:
+        settings["OMP_WAIT_POLICY"] = policy
+    inherited = {k: v for k, v in os.environ.items() if k not in {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}}
+    result = subprocess.run(
+        [PROGRAM, "info"], capture_output=True, text=True, check=True, env={**inherited, **settings}
+    )
+    reported = dict(re.findall(r"(OMP_WAIT_POLICY|GOMP_SPINCOUNT) = '(\w+)'", result.stderr))
+    assert reported == {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}

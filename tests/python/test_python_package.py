@@ -636,3 +636,19 @@ def test_threads_are_bounded(threads: int) -> None:
     ):
         with pytest.raises(ValueError, match=f"threads: {threads}; accepted: 0"):
             call()
+
+
+def test_idle_threads_sleep_and_the_environment_stays_as_it_was() -> None:
+    """OpenMP's runtime prints the policy that it reads when the module is loaded."""
+    code = (
+        "import os, fp8lab; fp8lab.QuantSpec;"
+        "print(os.environ['OMP_WAIT_POLICY'], os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
+    environment |= {"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": "active"}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in result.stderr
+    assert "GOMP_SPINCOUNT = '0'" in result.stderr
+    assert result.stdout.split() == ["active", "None"]

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "_fp8lab": ("QuantSpec", "__version__"),
+    "_emulator": ("QuantSpec", "__version__"),
     "arithmetic": ("Quantized", "decode", "dequantize", "encode", "gemm", "quantize"),
     "errors": ("Error", "RuntimeFailure"),
     "model": ("Completion", "Model", "Step"),

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8lab import _fp8lab
-from fp8lab._fp8lab import QuantSpec
+from fp8lab._emulator import QuantSpec, _fp8lab
 
 
 class Quantized(NamedTuple):

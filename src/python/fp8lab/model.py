@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fp8lab import _fp8lab
+from fp8lab._emulator import _fp8lab
 
 IGNORED = -100
 """A target that is not trained on; any negative number is one."""

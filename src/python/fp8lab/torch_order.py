@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fp8lab._fp8lab import Error, QuantSpec
+from fp8lab._emulator import Error, QuantSpec
 from fp8lab.arithmetic import encode, gemm
 
 _BLOCK = 128
