@@ -416,8 +416,10 @@ def test_report(tmp_path: Path) -> None:
 def test_zero_and_exact_weights_enter_no_mean_of_sqnr(tmp_path: Path) -> None:
     tensors = random_tensors(CONFIG)
     zero, exact = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.o_proj.weight"
-    tensors[zero] = np.zeros_like(tensors[zero])
-    tensors[exact] = np.ones_like(tensors[exact])
+    for name, element in ((zero, b"\0\0"), (exact, b"\x80\x3f")):  # 0 and 1 in bf16
+        kind, shape, data = tensors[name]
+        assert kind == "BF16"
+        tensors[name] = (kind, shape, element * (len(data) // 2))
     folder = write_folder(tmp_path / "model", tensors)
     report = json.loads(program("quantize", folder, "--recipe", "te_current", "--json"))
     own = {w["tensor"]: w["quantizers"][0] for w in report["weights"] if w["layer"] != "lm_head"}
