@@ -11,6 +11,9 @@ int main(int argc, char** argv) {
   const std::vector<cli::Command> commands = {
       {"info", "version, instruction sets, threads, devices", cli::info},
       {"recipes", "list, show or check quantization recipes", cli::recipes},
+      {"presets", "the built-in run configurations", cli::presets},
+      {"models", "the built-in models", cli::models},
+      {"init", "write a run, recipe or study file to begin with", cli::init},
       {"train", "run one configuration through its stages", cli::train},
       {"eval", "losses, answers, choices and rollouts of a model", cli::eval},
       {"generate", "complete prompts, in the numerics of a recipe", cli::generate},

@@ -1,7 +1,9 @@
 """Run files as the files of other programs: event files of TensorBoard, the database of trackio.
 
-Both are written from their public formats, without those programs. A run has no date, so that its
-times are seconds since its start, counted from 1970: an axis of relative time is right.
+Both are written from their public formats, without those programs. Names are those of the run file:
+metrics/loss, eval/loss, scores/NAME. A run file has no date, so that the times of an export are seconds
+since the start of the run, counted from 1970: an axis of relative time is right. `live.py` writes the
+same while a run trains, with the time of day.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -44,13 +46,13 @@ def scalars(run: Run) -> Iterator[Scalar]:
     metrics, held_out = run.metrics, run.evaluations
     for name in METRICS:
         for step, seconds, value in zip(metrics.step, metrics.seconds, getattr(metrics, name)):
-            yield Scalar((int(step), float(seconds), f"train/{name}", float(value)))
+            yield Scalar((int(step), float(seconds), f"metrics/{name}", float(value)))
     for step, seconds, loss, match in zip(
         held_out.step, _seconds(run, held_out.step), held_out.loss, held_out.exact_match
     ):
-        yield Scalar((int(step), seconds, "held_out/loss", float(loss)))
+        yield Scalar((int(step), seconds, "eval/loss", float(loss)))
         if math.isfinite(match):
-            yield Scalar((int(step), seconds, "held_out/exact_match", float(match)))
+            yield Scalar((int(step), seconds, "eval/exact_match", float(match)))
     steps = np.array([score.step for score in run.scores], dtype=np.int64)
     for score, seconds in zip(run.scores, _seconds(run, steps)):
         yield Scalar((score.step, seconds, f"scores/{score.name}", score.value))
@@ -63,7 +65,7 @@ def scalars(run: Run) -> Iterator[Scalar]:
             means = stats.finite_column_means(run.tensors.get(statistic)[:, chosen].T)
             for step, seconds, value in zip(run.tensors.step, times, means):
                 if math.isfinite(value):
-                    name = f"operands/{slot}/{statistic}"
+                    name = f"tensors/{slot}/{statistic}"
                     yield Scalar((int(step), seconds, name, float(value)))
 
 
@@ -122,19 +124,27 @@ def _float32(value: float) -> bytes:
         return struct.pack("<f", np.float32(value))
 
 
-def _event(item: Scalar) -> bytes:
+def _event(item: Scalar, clock: float = 0.0) -> bytes:
     """Event{wall_time = 1, step = 2, summary = 5 {value = 1 {tag = 1, simple_value = 2}}}."""
     step, seconds, name, value = item
     entry = _field(1, name.encode()) + b"\x15" + _float32(value)
-    wall_time = b"\x09" + struct.pack("<d", seconds)
+    wall_time = b"\x09" + struct.pack("<d", clock + seconds)
     return wall_time + b"\x10" + _varint(step) + _field(5, _field(1, entry))
+
+
+def event_head(clock: float = 0.0) -> bytes:
+    """The first record of an event file, of time `clock`."""
+    return _record(b"\x09" + struct.pack("<d", clock) + _field(3, b"brain.Event:2"))
+
+
+def event_records(items: Iterable[Scalar], clock: float = 0.0) -> bytes:
+    """The records of scalars; `clock` is the time at which their seconds are 0."""
+    return b"".join(_record(_event(item, clock)) for item in items)
 
 
 def event_file(run: Run) -> bytes:
     """An event file of TensorBoard with all scalars of a run, in the order of steps."""
-    first = b"\x09" + struct.pack("<d", 0.0) + _field(3, b"brain.Event:2")
-    items = sorted(scalars(run), key=lambda item: item[0])
-    return b"".join(map(_record, [first, *map(_event, items)]))
+    return event_head() + event_records(sorted(scalars(run), key=lambda item: item[0]))
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -167,9 +177,9 @@ def export_tensorboard(study: Study, out: Path) -> str:
 # --- trackio: a database a project ----------------------------------------------------------------
 
 _TRACKIO = """
-CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
   timestamp TEXT NOT NULL, run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL);
-CREATE TABLE configs (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS configs (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL,
   run_name TEXT NOT NULL, config TEXT NOT NULL, created_at TEXT NOT NULL, UNIQUE(run_id));
 """
 
@@ -201,10 +211,10 @@ def export_trackio(study: Study, out: Path) -> str:
     half = path.with_name(path.name + ".tmp")
     half.unlink(missing_ok=True)
     try:
-        with closing(sqlite3.connect(half)) as base, base:
-            base.executescript(_TRACKIO)
+        with closing(open_trackio(half)) as base, base:
             for name, run in run_names(study):
-                _insert_run(base, name, run)
+                insert_scalars(base, name, scalars(run))
+                insert_config(base, name, run)
     except sqlite3.Error as error:
         half.unlink(missing_ok=True)
         raise OSError(0, str(error), str(path)) from None
@@ -212,21 +222,35 @@ def export_trackio(study: Study, out: Path) -> str:
     return f"{path}: {counted(len(study.runs), 'run')}; read with TRACKIO_DIR={out}"
 
 
-def _insert_run(base: sqlite3.Connection, name: str, run: Run) -> None:
+def open_trackio(path: Path) -> sqlite3.Connection:
+    """The database, with its tables."""
+    base = sqlite3.connect(path, timeout=60.0)
+    base.executescript(_TRACKIO)
+    return base
+
+
+def insert_scalars(
+    base: sqlite3.Connection, name: str, items: Iterable[Scalar], clock: float = 0.0
+) -> None:
+    """A row a step; `clock` is the time at which the seconds of the scalars are 0."""
     rows: dict[int, tuple[float, dict[str, float | str]]] = {}
-    for step, seconds, tag, value in scalars(run):
+    for step, seconds, tag, value in items:
         rows.setdefault(step, (seconds, {}))[1][tag] = _json_number(value)
     base.executemany(
         "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?, ?)",
         [
-            (name, _time(seconds), name, step, json.dumps(values))
+            (name, _time(clock + seconds), name, step, json.dumps(values))
             for step, (seconds, values) in sorted(rows.items())
         ],
     )
+
+
+def insert_config(base: sqlite3.Connection, name: str, run: Run, clock: float = 0.0) -> None:
+    """The configuration of a run, unless it is there."""
     config = {"recipe": run.recipe, "seed": run.seed, **dict(sorted(run.meta.items()))}
     base.execute(
-        "INSERT INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)",
-        (name, name, json.dumps(config), _time(0.0)),
+        "INSERT OR IGNORE INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)",
+        (name, name, json.dumps(config), _time(clock)),
     )
 
 

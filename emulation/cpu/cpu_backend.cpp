@@ -12,6 +12,7 @@
 #include <omp.h>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"
@@ -70,7 +71,7 @@ struct CpuBackend::Memory {
 };
 
 CpuBackend::CpuBackend(int threads)
-    : threads_(checked_threads(threads, "threads") == 0 ? omp_get_num_procs() : threads),
+    : threads_(checked_threads(threads, "threads") == 0 ? default_threads() : threads),
       memory_limit_(static_cast<std::size_t>(machine_memory())) {
   active_target();  // throws here, not in the middle of a run, where no kernels fit the processor
 }

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
-#include <thread>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/backend/factory.hpp"
@@ -44,12 +44,17 @@ Options ablate_options() {
       "as they become free, mpirun -n N fp8lab ablate --launcher mpi ...");
   options.add("slurm", value<std::vector<std::string>>(),
               "long option of sbatch such as partition=gpu, time=4:00:00, gpus=1; repeatable");
+  options.add("stop-before", value<int>(60, "60"),
+              "launcher slurm: seconds before the time limit at which a task gets SIGTERM and "
+              "writes a checkpoint; more than its longest step");
   options.add("list", "print the arms with the hashes of configuration and recipes; run nothing");
   options.add("dry-run",
               "print what the runs that --out lacks need in memory and time, from operations timed "
               "here (up to a minute); run nothing");
   return options;
 }
+
+constexpr int kLongestLead = 65535;  // the most that sbatch takes
 
 /// The words that a task of Slurm repeats: which study, with what settings, where.
 std::vector<std::string> command_of_task(const Values& values, const StudyOptions& options) {
@@ -76,7 +81,8 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
   job.at_once = values["jobs"].as<int>();
   if (options.threads > 0) job.settings.push_back(fmt::format("cpus-per-task={}", options.threads));
   for (const std::string& setting : words_of(values, "slurm")) job.settings.push_back(setting);
-  for (const std::string& setting : job.settings) check_slurm_setting(setting);
+  check_slurm_settings(job.settings);
+  job.stop_before = values["stop-before"].as<int>();
   job.command = command_of_task(values, options);
   // The machine that submits need not have the device: what that supports is checked by the tasks.
   options.make_backend = [&](const std::string& name) {
@@ -91,9 +97,8 @@ int submit(const Values& values, const StudyConfig& study, StudyOptions options)
 /// Threads of the arm of each rank that share the processors of this machine, at most those that
 /// the process is bound to.
 int threads_beside(int ranks) {
-  const auto bound = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const auto all = static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
-  return std::min(bound, std::max(1, all / ranks));
+  return std::min(available_processors(), std::max(1, all / ranks));
 }
 
 /// The run that --run or --index names; none for all.
@@ -142,6 +147,18 @@ void check_combination(const Values& values) {
                  "is not read without --dry-run");
   }
   if (launcher != "slurm") refuse_given(values, "ablate", {"slurm"}, "is for --launcher slurm");
+  if (launcher != "slurm" && values.count("dry-run") == 0) {
+    refuse_given(values, "ablate", {"stop-before"}, "is for --launcher slurm and --dry-run");
+  }
+  const int stop_before = values["stop-before"].as<int>();
+  if (stop_before < 1 || stop_before > kLongestLead) {
+    throw Error(fmt::format("ablate: --stop-before {}: accepted: 1 to {} seconds", stop_before,
+                            kLongestLead));
+  }
+  for (const std::string& setting : words_of(values, "slurm")) {
+    if (!setting.starts_with("signal=")) continue;
+    refuse_given(values, "ablate", {"stop-before"}, "and --slurm signal=... say the same twice");
+  }
   if (launcher != "local") {
     refuse_given(values, "ablate --launcher " + launcher, {"index", "run"},
                  "is for --launcher local");
@@ -166,14 +183,15 @@ int ablate(const std::vector<std::string>& arguments) {
   checked_threads(std::int64_t{threads} * jobs, "ablate: --jobs times --threads");
   const StudyConfig study =
       load_study_config(file, assignments_of(values), chosen_scale(values, "ablate"));
-  const int processors = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int processors = available_processors();
   const int at_once = jobs > 0 ? jobs : processors;
   if (values.count("list") != 0 || values.count("dry-run") != 0) {
     const StudyPlan plan = plan_study(study);
     if (values.count("list") != 0) print_runs(plan);
     if (values.count("dry-run") == 0) return ExitCode::kSuccess;
     print_needs(plan, text_of(values, "out"), at_once,
-                threads > 0 ? threads : std::max(1, processors / at_once));
+                threads > 0 ? threads : std::max(1, processors / at_once),
+                values["stop-before"].as<int>());
     return ExitCode::kSuccess;
   }
   StudyOptions options;

@@ -125,10 +125,14 @@ int attribute(const std::vector<std::string>& arguments) {
                             : source.run.recipe;
   const int threads = threads_of(values, kCommand);
   const auto backend = make_backend(source.run.config.backend, threads);
-  const Attribution attribution =
-      attribute_gradient(*backend, source.run, source.step, recipe, words_of(values, "group"),
-                         threads, [&](const std::string& part) { phase.begin(part); });
   phase.begin("");
+  PartsLine parts(kCommand);
+  const Attribution attribution = attribute_gradient(
+      *backend, source.run, source.step, recipe, words_of(values, "group"), threads,
+      [&](const std::string& part, std::size_t done, std::size_t total) {
+        parts.begin(part, done, total);
+      });
+  parts.clear();
   print_step(source, *backend);
   fmt::print(
       "gradient under recipe {}: error {:.4g} against double precision, relative; with every "

@@ -49,8 +49,8 @@ Options certify_options() {
   options.add("data", value<std::vector<std::string>>(),
               "documents whose prompts are completed: .jsonl or .txt files, or token shards; "
               "repeatable (default: held-out data of the run's last stage, else its data)");
-  options.add("form", value<std::string>(),
-              "of --data: prompt_response, or running_text, whose prompts are first halves");
+  options.add("form", one_of({"running_text", "prompt_response"}),
+              "of --data; prompts of running_text are first halves");
   options.add(
       "rollouts", value<std::int64_t>(),
       "sequences under each sampling; prompts repeat (default: the largest batch, or as many as "

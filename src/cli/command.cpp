@@ -10,13 +10,16 @@
 #include <filesystem>
 #include <new>
 #include <system_error>
+#include <utility>
 #include <variant>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/key_help.hpp"
 #include "src/config/nearest_name.hpp"
+#include "src/io/printable.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -29,10 +32,12 @@ std::string help_text(const std::vector<Command>& commands) {
   }
   return text +
          "\nfp8lab COMMAND --help, -h, or fp8lab help COMMAND explain one command; fp8lab help "
-         "config "
-         "and\nfp8lab help recipe list the keys of run files and recipes; fp8lab --version prints "
-         "the version.\nEnded by 0: success, 1: the machine failed, 2: bad input, 3: a difference "
-         "found,\n4: interrupted after a checkpoint\n";
+         "config, "
+         "help recipe\nand help study list the keys of run files, recipes and studies; fp8lab "
+         "version, "
+         "--version or -v prints the\nversion.\nEnded by 0: success, 1: the machine failed, 2: bad "
+         "input, 3: a difference "
+         "found,\n4: interrupted after a checkpoint, 5: train is complete, but its loss diverged\n";
 }
 
 std::string command_names(const std::vector<Command>& commands) {
@@ -61,8 +66,7 @@ int complain(std::string message, int status) {
   if (message.size() > kHead + kTail) {
     message.replace(kHead, message.size() - kHead - kTail, " [...] ");
   }
-  std::replace_if(
-      message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  message = printable(message);
   // Where standard error takes nothing, the status is all there is to say; fmt::print would throw.
   std::fprintf(stderr, "fp8lab: %s\n", message.c_str());
   return status;
@@ -92,7 +96,8 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
   };
   if (topic == "config") return page(run_key_page);
   if (topic == "recipe") return page(recipe_key_page);
-  std::vector<std::string> names = {"config", "recipe"};
+  if (topic == "study") return page(study_key_page);
+  std::vector<std::string> names = {"config", "recipe", "study", "version"};
   for (const Command& command : commands) {
     if (command.name == topic) return command.run({"--help"});
     names.emplace_back(command.name);
@@ -101,13 +106,11 @@ int explain(const std::vector<Command>& commands, const std::string& topic) {
 }
 
 int dispatch(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
-  if (arguments.empty()) {
-    throw Error(fmt::format("no command; accepted: {} (fp8lab --help)", command_names(commands)));
-  }
-  const std::string& name = arguments.front();
+  const std::string name = arguments.empty() ? "help" : arguments.front();
+  const bool version = name == "--version" || name == "-v" || name == "version";
   const bool help = name == "--help" || name == "-h" || name == "help";
   const std::size_t most = name == "help" ? 2 : 1;
-  if ((help || name == "--version") && arguments.size() > most) {
+  if ((help || version) && arguments.size() > most) {
     throw Error(fmt::format("{}: too many arguments, '{}'", name, arguments[most]));
   }
   if (help && arguments.size() == 2) return explain(commands, arguments[1]);
@@ -115,7 +118,7 @@ int dispatch(const std::vector<Command>& commands, const std::vector<std::string
     fmt::print("{}", help_text(commands));
     return ExitCode::kSuccess;
   }
-  if (name == "--version") {
+  if (version) {
     fmt::print("fp8lab {}\n", code_version());
     return ExitCode::kSuccess;
   }
@@ -160,10 +163,10 @@ void refuse_unread(const std::string& command, const Values& values, const std::
 
 int run_action(const std::string& command, const Values& values, const std::string& selector,
                const std::vector<Action>& actions) {
-  const std::string name = required(values, selector, command);
   std::vector<std::string> names;
+  for (const Action& action : actions) names.emplace_back(action.name);
+  const std::string name = required(values, selector, command, alternatives(names));
   for (const Action& action : actions) {
-    names.emplace_back(action.name);
     if (action.name != name) continue;
     refuse_unread(command, values, selector, actions, action);
     return action.run(values);
@@ -185,9 +188,12 @@ int threads_of(const Values& values, const std::string& command) {
   return checked_threads(values["threads"].as<int>(), command + ": --threads");
 }
 
-std::string required(const Values& values, const std::string& name, const std::string& command) {
+std::string required(const Values& values, const std::string& name, const std::string& command,
+                     const std::string& accepted) {
   if (values.count(name) == 0) {
-    throw Error(fmt::format("{}: --{} is missing (fp8lab {} --help)", command, name, command));
+    throw Error(fmt::format("{}: {} is missing{}{}; usage: {} (fp8lab {} --help)", command,
+                            values.spelled(name), accepted.empty() ? "" : "; accepted: ", accepted,
+                            values.usage(), command.substr(0, command.find(' '))));
   }
   return values[name].as<std::string>();
 }
@@ -203,7 +209,13 @@ Assignment parse_assignment(const std::string& text) {
 std::vector<Assignment> assignments_of(const Values& values) {
   std::vector<Assignment> assignments;
   for (const std::string& text : words_of(values, "set")) {
-    assignments.push_back(parse_assignment(text));
+    Assignment next = parse_assignment(text);
+    for (const Assignment& before : assignments) {
+      if (before.key != next.key) continue;
+      throw Error(fmt::format("--set {}: {} is set before, to {}; accepted: once", text, next.key,
+                              before.value));
+    }
+    assignments.push_back(std::move(next));
   }
   return assignments;
 }
@@ -211,7 +223,7 @@ std::vector<Assignment> assignments_of(const Values& values) {
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   std::set_new_handler(refuse_memory);
   try {
-    checked_threads(omp_get_max_threads(), "OMP_NUM_THREADS");
+    omp_set_num_threads(default_threads());
     const int status = dispatch(commands, arguments);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       throw RuntimeFailure(kOutputFailure);

@@ -8,6 +8,7 @@
 #include "emulation/base/error.hpp"
 #include "src/cli/options.hpp"
 #include "src/config/config.hpp"
+#include "src/study/process.hpp"
 
 namespace fp8lab::cli {
 
@@ -16,8 +17,9 @@ struct ExitCode {
   static constexpr int kSuccess = 0;
   static constexpr int kRuntimeFailure = 1;
   static constexpr int kBadInput = 2;
-  static constexpr int kMismatch = 3;     ///< also a record that cannot be checked
-  static constexpr int kInterrupted = 4;  ///< after a checkpoint
+  static constexpr int kMismatch = 3;                ///< also a record that cannot be checked
+  static constexpr int kInterrupted = 4;             ///< after a checkpoint
+  static constexpr int kDiverged = kDivergedStatus;  ///< `train`: complete, but the loss diverged
 };
 
 /// A subcommand: `run` gets the arguments after its name and returns the exit status. It throws
@@ -30,6 +32,9 @@ struct Command {
 
 int info(const std::vector<std::string>& arguments);
 int recipes(const std::vector<std::string>& arguments);
+int init(const std::vector<std::string>& arguments);
+int presets(const std::vector<std::string>& arguments);
+int models(const std::vector<std::string>& arguments);
 int train(const std::vector<std::string>& arguments);
 int data(const std::vector<std::string>& arguments);
 int compare(const std::vector<std::string>& arguments);
@@ -64,8 +69,9 @@ int run_action(const std::string& command, const Values& values, const std::stri
 /// --threads. Throws Error for what checked_threads refuses.
 int threads_of(const Values& values, const std::string& command);
 
-/// The value of a required option. Throws Error that names it.
-std::string required(const Values& values, const std::string& name, const std::string& command);
+/// The value of a required option. Throws Error that says what to type; `accepted` may be empty.
+std::string required(const Values& values, const std::string& name, const std::string& command,
+                     const std::string& accepted = {});
 
 /// "KEY=VALUE" of --set. Throws Error.
 Assignment parse_assignment(const std::string& text);

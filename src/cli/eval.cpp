@@ -38,7 +38,7 @@ Options eval_options() {
   add_model_options(options, all_backends());
   options.add("data", value<std::vector<std::string>>(),
               "held-out documents: .jsonl or .txt files, or token shards; repeatable");
-  options.add("form", value<std::string>(), "running_text or prompt_response");
+  options.add("form", one_of({"running_text", "prompt_response"}), "of --data");
   options.add("held-out-sequences", value<std::int64_t>(), "sequences of the held-out loss");
   options.add("exact-match", value<std::int64_t>(), "problems answered greedily");
   options.add("pass-at", value<std::vector<std::int64_t>>(), "k of pass@k; repeatable");

@@ -33,7 +33,7 @@ Options gemm_options() {
   options.add("scale-b", value<std::string>(), "decode scales of B");
   options.add("spec", value<std::string>(),
               "RECIPE:ROLE such as infir2:fprop, ACCUMULATOR[/SCHEDULE][/OUTPUT] such as "
-              "sm90_wgmma_fp8/promote:128/fp32 (fp8lab info lists them), or a library call "
+              "sm90_wgmma_fp8/promote:128/fp32 (fp8lab info --accumulators), or a library call "
               "cublaslt_h200:MODE[/fast][/OUTPUT][/split_k=N] with MODE tensor, row, 1x128x1x128, "
               "1x128x128x128, 128x128x1x128 or bf16");
   options.add(

@@ -1,11 +1,12 @@
 // fp8lab info: what this build is and what this machine gives it.
 #include <fmt/format.h>
 #include <hdf5.h>
-#include <omp.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/spec/recipe_names.hpp"
 #include "emulation/spec/tensor_core.hpp"
@@ -38,7 +39,8 @@ nlohmann::ordered_json collect() {
     facts["simd"].push_back(cpu::name_of(target));
   }
   facts["simd_in_use"] = cpu::name_of(cpu::active_target());
-  facts["threads"] = omp_get_max_threads();
+  facts["threads"] = default_threads();
+  facts["processors"] = available_processors();
 #if defined(FP8LAB_HAVE_CUDA)
   facts["cuda"] = "compiled in";
 #else
@@ -48,6 +50,14 @@ nlohmann::ordered_json collect() {
   facts["experiments"] = experiments_directory().string();
   facts["recipes"] = builtin_recipe_names();
   return facts;
+}
+
+/// "2: the processors that this process may use".
+std::string threads_text() {
+  const char* const why = std::getenv("OMP_NUM_THREADS") != nullptr
+                              ? "OMP_NUM_THREADS"
+                              : "the processors that affinity and control group leave this process";
+  return fmt::format("{} of every command without --threads: {}", default_threads(), why);
 }
 
 std::string words(const nlohmann::ordered_json& value) {
@@ -100,7 +110,7 @@ nlohmann::ordered_json profiles() {
 }
 
 void print_profiles() {
-  fmt::print("\naccumulators of recipes and gemm --spec, their arithmetic and its evidence:\n");
+  fmt::print("accumulators of recipes and gemm --spec, their arithmetic and its evidence:\n");
   for (const TensorCoreProfile& profile : tensor_core_profiles()) {
     const std::string name = accumulator_name(profile.accumulator);
     fmt::print("{:<22} {}: {}{}\n{:<22} {}: {}; {}\n", profile.name,
@@ -119,8 +129,9 @@ std::string code_version() { return project_version() + "+" + build_identity(); 
 int info(const std::vector<std::string>& arguments) {
   Options options(
       "fp8lab info\n"
-      "What this build is, and the tensor cores it emulates with the evidence for each");
-  options.add("json", "machine-readable");
+      "What this build is, what this machine gives it, and the tensor cores that it emulates");
+  options.add("accumulators", "the tensor cores alone, with their arithmetic and its evidence");
+  options.add("json", "machine-readable, everything");
   const Values values = parse_arguments("info", options, arguments);
   if (values.count("help") != 0) return ExitCode::kSuccess;
   nlohmann::ordered_json facts = collect();
@@ -129,8 +140,21 @@ int info(const std::vector<std::string>& arguments) {
     fmt::print("{}\n", json_text(facts));
     return ExitCode::kSuccess;
   }
+  if (values.count("accumulators") != 0) {
+    print_profiles();
+    return ExitCode::kSuccess;
+  }
+  facts["threads"] = threads_text();
+  facts.erase("processors");
+  facts.erase("recipes");
   for (const auto& [name, value] : facts.items()) fmt::print("{:<12} {}\n", name, words(value));
-  print_profiles();
+  fmt::print("tensor cores {}, listed by fp8lab info --accumulators\n",
+             tensor_core_profiles().size());
+  fmt::print(
+      "recipes {}, presets {}, models {}, listed by fp8lab recipes list, fp8lab presets and "
+      "fp8lab models\n",
+      builtin_recipe_names().size(), experiment_names("presets").size(),
+      experiment_names("models").size());
   return ExitCode::kSuccess;
 }
 

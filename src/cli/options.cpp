@@ -1,9 +1,12 @@
 #include "src/cli/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <cctype>
+#include <limits>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -16,6 +19,11 @@ namespace {
 
 namespace po = boost::program_options;
 
+/// "cpu|cuda" of an option with words, "arg" of others.
+std::string placeholder_of(const OptionType& type) {
+  return type.accepted.empty() ? "arg" : fmt::format("{}", fmt::join(type.accepted, "|"));
+}
+
 /// The option as the library describes it; it takes ownership of the result.
 const po::value_semantic* semantic_of(const OptionType& type) {
   return std::visit(
@@ -25,6 +33,7 @@ const po::value_semantic* semantic_of(const OptionType& type) {
           return new po::untyped_value(true);
         } else {
           po::typed_value<T>* const semantic = po::value<T>();
+          semantic->value_name(placeholder_of(type));
           if (!type.has_default) return semantic;
           if (!type.default_text.empty()) return semantic->default_value(held, type.default_text);
           if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
@@ -74,11 +83,71 @@ void refuse_other_word(const std::string& command, const Option& option, const V
                           did_you_mean(word, accepted), alternatives(accepted)));
 }
 
-/// "cpu or cuda (default: the run's)".
-std::string help_of(const Option& option) {
-  if (option.type.accepted.empty()) return option.help;
-  const std::string words = alternatives(option.type.accepted);
-  return option.help.empty() ? words : fmt::format("{} ({})", words, option.help);
+/// What an option of a type may hold, for one that holds something else.
+std::string accepted_by(const OptionType& type) {
+  return std::visit(
+      [](const auto& held) -> std::string {
+        using T = std::decay_t<decltype(held)>;
+        if constexpr (std::is_floating_point_v<T>) {
+          return "a number such as 0.1";
+        } else if constexpr (std::is_unsigned_v<T>) {
+          return fmt::format("a whole number from 0 to {}", std::numeric_limits<T>::max());
+        } else if constexpr (std::is_integral_v<T>) {
+          return fmt::format("a whole number, at most {}", std::numeric_limits<T>::max());
+        } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+          return "a whole number";
+        } else {
+          return "a text";
+        }
+      },
+      type.held);
+}
+
+/// Reads each value by itself, so that what is wrong has a name.
+void refuse_other_type(const std::string& command, const Option& option,
+                       const po::parsed_options& parsed) {
+  for (const po::option& word : parsed.options) {
+    if (word.string_key != option.name || word.value.size() != 1) continue;
+    po::options_description one;
+    one.add_options()(option.name.c_str(), semantic_of(option.type), "");
+    po::parsed_options alone(&one);
+    alone.options = {word};
+    po::variables_map ignored;
+    try {
+      po::store(alone, ignored);
+    } catch (const po::validation_error&) {
+      throw Error(fmt::format("{}: --{} {}: accepted: {}", command, option.name, word.value.front(),
+                              accepted_by(option.type)));
+    }
+  }
+}
+
+bool is_place(const std::vector<Positional>& positional, const std::string& option) {
+  return std::any_of(positional.begin(), positional.end(),
+                     [&](const Positional& place) { return place.option == option; });
+}
+
+std::string upper(std::string word) {
+  for (char& c : word) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return word;
+}
+
+/// Words that stand without a name come first, as they are typed.
+void print_help(const Options& options, const std::vector<Positional>& positional) {
+  po::options_description described("options");
+  std::string words;
+  for (const Option& option : options.all()) {
+    if (is_place(positional, option.name)) {
+      const std::string word = upper(option.name);
+      if (option.help != word) words += fmt::format("  {:<20} {}\n", word, option.help);
+    } else {
+      described.add_options()(option.name.c_str(), semantic_of(option.type), option.help.c_str());
+    }
+  }
+  described.add_options()("help,h", "this text");
+  std::ostringstream text;
+  text << described;
+  fmt::print("{}\n{}{}{}", options.usage(), words.empty() ? "" : "\n", words, "\n" + text.str());
 }
 
 std::map<std::string, Value> read(const std::string& command, const Options& options,
@@ -91,6 +160,7 @@ std::map<std::string, Value> read(const std::string& command, const Options& opt
           .positional(positional)
           .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
           .run();
+  for (const Option& option : options.all()) refuse_other_type(command, option, parsed);
   po::variables_map found;
   po::store(parsed, found);
   po::notify(found);
@@ -132,21 +202,22 @@ Values parse_arguments(const std::string& name, const Options& options,
   std::vector<std::string> names;
   std::map<std::string, std::vector<std::string>> accepted;
   for (const Option& option : options.all()) {
-    described.add_options()(option.name.c_str(), semantic_of(option.type), help_of(option).c_str());
+    described.add_options()(option.name.c_str(), semantic_of(option.type), option.help.c_str());
     names.push_back("--" + option.name);
     if (!option.type.accepted.empty()) accepted[option.name] = option.type.accepted;
   }
   described.add_options()("help,h", "this text");
   names.push_back("--help");
   po::positional_options_description words;
-  for (const Positional& place : positional) words.add(place.option.c_str(), place.count);
+  std::vector<std::string> places;
+  for (const Positional& place : positional) {
+    words.add(place.option.c_str(), place.count);
+    places.push_back(place.option);
+  }
   try {
-    Values values(read(name, options, described, words, arguments), std::move(accepted));
-    if (values.count("help") != 0) {
-      std::ostringstream text;
-      text << described;
-      fmt::print("{}", text.str());
-    }
+    Values values(read(name, options, described, words, arguments), std::move(accepted), places,
+                  options.usage().substr(0, options.usage().find('\n')));
+    if (values.count("help") != 0) print_help(options, positional);
     return values;
   } catch (const po::unknown_option& error) {
     throw Error(fmt::format("{}: {}{} (fp8lab {} --help)", name, error.what(),
@@ -156,6 +227,11 @@ Values parse_arguments(const std::string& name, const Options& options,
   } catch (const po::error& error) {
     throw Error(fmt::format("{}: {} (fp8lab {} --help)", name, error.what(), name));
   }
+}
+
+std::string Values::spelled(const std::string& option) const {
+  const bool is_word = std::find(places_.begin(), places_.end(), option) != places_.end();
+  return is_word ? upper(option) : "--" + option;
 }
 
 std::vector<std::string> words_of(const Values& values, const std::string& option) {

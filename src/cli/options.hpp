@@ -86,9 +86,14 @@ struct Value {
 /// What a command line says: an entry for each option that was given or has a default.
 class Values {
  public:
+  /// `places` are the options that stand without a name, `usage` the first line of the help.
   Values(std::map<std::string, Value> values,
-         std::map<std::string, std::vector<std::string>> accepted)
-      : values_(std::move(values)), accepted_(std::move(accepted)) {}
+         std::map<std::string, std::vector<std::string>> accepted, std::vector<std::string> places,
+         std::string usage)
+      : values_(std::move(values)),
+        accepted_(std::move(accepted)),
+        places_(std::move(places)),
+        usage_(std::move(usage)) {}
 
   std::size_t count(const std::string& option) const { return values_.count(option); }
   /// Of an option that count() finds.
@@ -98,10 +103,15 @@ class Values {
   const std::vector<std::string>& accepted(const std::string& option) const {
     return accepted_.at(option);
   }
+  /// How to give an option: "--spec", or "SOURCE" of one that stands without a name.
+  std::string spelled(const std::string& option) const;
+  const std::string& usage() const { return usage_; }
 
  private:
   std::map<std::string, Value> values_;
   std::map<std::string, std::vector<std::string>> accepted_;
+  std::vector<std::string> places_;
+  std::string usage_;
 };
 
 /// Parses `arguments` of the subcommand `name`. Adds --help and -h, and prints the options when it

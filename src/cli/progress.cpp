@@ -25,6 +25,35 @@ void StudyLine::clear() {
   if (terminal_) dirty_ = false;
 }
 
+void PartsLine::begin(const std::string& part, std::size_t done, std::size_t total) {
+  const auto now = Clock::now();
+  if (done == 0) began_ = now;
+  if (done == 1) second_ = now;
+  if (done == 0) return;
+  // The first part may be another kind of work, such as the reference.
+  const bool is_first = done == 1;
+  const auto spent = std::chrono::duration<double>(now - (is_first ? began_ : second_)).count();
+  const double each = spent / static_cast<double>(is_first ? 1 : done - 1);
+  const double left = each * static_cast<double>(total - done);
+  const double all = left + std::chrono::duration<double>(now - began_).count();
+  constexpr double kShort = 5;
+  if (all < kShort && !said_) return;
+  if (!terminal_ && said_ && now - printed_ < std::chrono::seconds(10)) return;
+  printed_ = now;
+  said_ = true;
+  const std::string line =
+      fmt::format("{}: {} of {} done, about {:.0f} s left: {}", command_, done, total, left, part);
+  const std::string text = terminal_ ? fmt::format("\r{}\033[K", line) : line + " ...\n";
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  dirty_ = terminal_;
+}
+
+void PartsLine::clear() {
+  if (dirty_) std::fputs("\r\033[K", stderr);
+  dirty_ = false;
+}
+
 PhaseLine::~PhaseLine() {
   begin("");
   {

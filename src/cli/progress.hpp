@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace fp8lab::cli {
 
@@ -55,6 +57,29 @@ class StudyLine {
   bool dirty_ = false;
   const Clock::time_point began_ = Clock::now();
   Clock::time_point printed_ = began_;
+};
+
+/// Work in parts of about the same length: how many are done and how long the rest will take, from
+/// the first part that is done on. A terminal sees one line that is rewritten; elsewhere a line
+/// appears at once, then every ten seconds. What takes less than five seconds in all stays unsaid.
+class PartsLine {
+ public:
+  explicit PartsLine(std::string command) : command_(std::move(command)) {}
+  ~PartsLine() { clear(); }
+  PartsLine(const PartsLine&) = delete;
+  PartsLine& operator=(const PartsLine&) = delete;
+
+  /// `part` begins, `done` of `total` are done.
+  void begin(const std::string& part, std::size_t done, std::size_t total);
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string command_;
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
+  bool dirty_ = false, said_ = false;
+  Clock::time_point began_, second_, printed_;  ///< of the first part, of the second one
 };
 
 /// Names a phase that turns out to take long: on a terminal after one second, with the seconds so

@@ -54,8 +54,8 @@ Options quantize_options() {
   options.add("spec", value<std::string>(),
               "quantizer such as e4m3fn/1x128/pow2 or infir2:fprop.x");
   options.add("recipe", value<std::string>(), "recipe by name or file");
-  options.add("slot", value<std::string>(),
-              "fprop.x, fprop.w, dgrad.dy, dgrad.w, wgrad.dy or wgrad.x");
+  options.add("slot", one_of({"fprop.x", "fprop.w", "dgrad.dy", "dgrad.w", "wgrad.dy", "wgrad.x"}),
+              "operand of the recipe");
   options.add("transpose", "with --spec: quantize X transposed");
   options.add(
       "partner", value<std::string>(),
@@ -73,6 +73,8 @@ Options quantize_options() {
   options.add("dequantized", value<std::string>(),
               "write scale * decode(code), transforms undone, float32, to this file");
   options.add("report", "print the error statistics (always done without --out and --dequantized)");
+  options.add("worst", value<std::int64_t>(10),
+              "MODEL: weights that are listed, those of the lowest SQNR; 0: all");
   options.add("json", "statistics as JSON");
   options.add("seed", value<std::uint64_t>(0), "for stochastic rounding and drawn signs");
   options.add("backend", one_of(quantizing_backends(), "cpu"), "");
@@ -206,7 +208,7 @@ int quantize(const std::vector<std::string>& arguments) {
   const std::string file = required(values, "input", "quantize");
   threads_of(values, "quantize");
   if (is_model(file)) return quantize_model(values);
-  refuse_given(values, "quantize", {"compare"}, "is for a model");
+  refuse_given(values, "quantize", {"compare", "worst"}, "is for a model");
   check_output_files(values, "quantize", {"out", "dequantized"});
   check_files_apart(values, "quantize", {"out", "dequantized"}, {"input", "partner"});
   const Plan plan = read_plan(values);

@@ -23,6 +23,7 @@
 #include "src/config/config.hpp"
 #include "src/config/spec_words.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/printable.hpp"
 #include "src/model/model_export.hpp"
 #include "src/model/operand.hpp"
 #include "src/model/weight_names.hpp"
@@ -195,8 +196,8 @@ void print_weight(const MeasuredWeight& weight) {
   fmt::print(
       "{} ({}): {}\n  amax {:.6g}  rms {:.6g}  crest {:.4g}  kurtosis {:.4g}  "
       "channel outliers {:.4g}  top channels {}\n",
-      weight.header.name, fmt::join(weight.header.shape, ", "), weight.layer, s.amax, s.rms,
-      s.crest_factor, s.kurtosis, s.channel_outlier_ratio,
+      printable(weight.header.name), fmt::join(weight.header.shape, ", "), weight.layer, s.amax,
+      s.rms, s.crest_factor, s.kurtosis, s.channel_outlier_ratio,
       fmt::join(top_channels(s, weight.header.shape[1]), " "));
   const std::size_t width = widest(weight.measurements);
   for (const Measurement& one : weight.measurements) {
@@ -217,9 +218,31 @@ void print_summary(const std::vector<MeasuredWeight>& weights, const std::string
         "up to {:.3g}\n",
         summary.of_recipe ? '*' : ' ', summary.quantizer, width,
         decibel_text(summary.sqnr.mean(), 3), decibel_text(summary.sqnr.lowest(), 3),
-        summary.sqnr.lowest_name().empty() ? "none" : summary.sqnr.lowest_name(),
+        summary.sqnr.lowest_name().empty() ? "none" : printable(summary.sqnr.lowest_name()),
         summary.sqnr.left_out(), summary.most_underflow, summary.most_saturation);
   }
+}
+
+/// The `count` weights whose first quantizer, the recipe's where it has one, has the lowest SQNR;
+/// 0: all, in the order of the files.
+void print_worst(const std::vector<MeasuredWeight>& weights, std::int64_t count) {
+  std::vector<const MeasuredWeight*> order;
+  for (const MeasuredWeight& weight : weights) order.push_back(&weight);
+  const auto all = static_cast<std::int64_t>(order.size());
+  if (count == 0 || count >= all) {
+    fmt::print("\n");
+    for (const MeasuredWeight* weight : order) print_weight(*weight);
+    return;
+  }
+  const auto key = [](const MeasuredWeight* weight) {
+    const double sqnr = weight->measurements.front().statistics.sqnr_db;
+    return std::isnan(sqnr) ? std::numeric_limits<double>::infinity() : sqnr;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const auto* a, const auto* b) { return key(a) < key(b); });
+  fmt::print("\nthe {} of {} weights with the lowest SQNR (--worst 0: all; --json: every number)\n",
+             count, all);
+  for (std::int64_t i = 0; i < count; ++i) print_weight(*order[static_cast<std::size_t>(i)]);
 }
 
 /// JSON has neither infinity nor NaN: null, and `exact` tells which.
@@ -292,6 +315,12 @@ int quantize_model(const Values& values) {
     throw Error(fmt::format("quantize: --{} is for a matrix; a model takes --recipe", option));
   }
   required(values, "recipe", "quantize");
+  const auto worst = values["worst"].as<std::int64_t>();
+  if (worst < 0)
+    throw Error(fmt::format("quantize: --worst {}: accepted: 0 for all, or more", worst));
+  if (values.count("json") != 0) {
+    refuse_given(values, "quantize --json", {"worst"}, "is for the table; JSON has all weights");
+  }
   if (values.count("out") != 0) {
     output_folder(values["out"].as<std::string>(), "quantize: --out");
     if (values.count("report") + values.count("json") == 0) {
@@ -308,8 +337,8 @@ int quantize_model(const Values& values) {
     if (json) {
       print_json(weights, source.name, quantizer.recipe().name);
     } else {
-      for (const MeasuredWeight& weight : weights) print_weight(weight);
       print_summary(weights, quantizer.recipe().name);
+      print_worst(weights, worst);
     }
   }
   if (values.count("out") == 0) return ExitCode::kSuccess;

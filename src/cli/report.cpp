@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/cli/analysis_package.hpp"
 #include "src/cli/command.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/config/config.hpp"
-#include "src/config/experiments.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/study_log.hpp"
 #include "src/study/study.hpp"
@@ -35,24 +35,14 @@ Options report_options() {
   options.add("beside", value<std::string>(), "another study, laid beside this one arm by arm");
   options.add("follow", value<double>(),
               "seconds: read growing run files and write the page anew until all are complete");
-  options.add("export", value<std::string>(),
-              "tensorboard or trackio: write their files to --out instead of a page");
+  options.add("export", one_of({"tensorboard", "trackio"}),
+              "write their files to --out instead of a page");
   options.add("plan", value<std::string>(),
               "study file: print how many seeds its margin needs, from the noise of earlier runs");
   options.add("from", value<std::string>(),
               "earlier runs for --plan, a study directory (default: runs/NAME of the study)");
-  options.add("python", value<std::string>("/usr/bin/python3"),
-              "interpreter that has numpy, h5py, matplotlib and jinja2");
+  add_python(options, "numpy, scipy, h5py, matplotlib and jinja2");
   return options;
-}
-
-/// The package lies beside the experiments, installed as in the source tree.
-std::filesystem::path analysis_directory() {
-  const auto directory = experiments_directory().parent_path() / "analysis";
-  if (!is_folder(directory / "fp8lab_analysis")) {
-    throw Error(fmt::format("{}: the analysis package is missing", directory.string()));
-  }
-  return directory;
 }
 
 std::string text_of(int error) { return std::error_code(error, std::generic_category()).message(); }
@@ -65,14 +55,6 @@ std::filesystem::path out_directory(const Values& values, const std::string& fir
     return (directory ? input : input.parent_path()) / "report";
   }
   return output_folder(values["out"].as<std::string>(), "report: --out");
-}
-
-/// The analysis package comes before whatever else the user's interpreter should find.
-void set_python_path() {
-  std::string path = analysis_directory();
-  const char* before = std::getenv("PYTHONPATH");
-  if (before != nullptr && *before != '\0') path += std::string(":") + before;
-  setenv("PYTHONPATH", path.c_str(), 1);
 }
 
 /// Status that waitpid reports of `words`, run to its end; with `until_interrupted`, Ctrl-C is for

@@ -151,7 +151,7 @@ void print_runs(const StudyPlan& plan) {
 }
 
 void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, int jobs,
-                 int threads) {
+                 int threads, int stop_before) {
   std::vector<const RunConfig*> shared, arms;
   for (const RunConfig& run : plan.shared) shared.push_back(&run);
   for (const PlannedArm& arm : plan.arms) arms.push_back(&arm.config);
@@ -179,6 +179,16 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   fmt::print("plan: time of all these about {:.3g} s, {} at once, without evaluations{}\n",
              seconds_of(of_shared, jobs) + seconds_of(of_arms, jobs), jobs,
              missing == 0 ? "" : fmt::format(" and without the {} unknown", missing));
+  double longest = 0;
+  for (const auto* runs : {&of_shared, &of_arms}) {
+    for (const RunNeeds& run : *runs) longest = std::max(longest, run.longest_step);
+  }
+  if (longest < stop_before) return;
+  fmt::print(
+      "plan: warning: the longest step takes about {:.3g} s, and Slurm sends SIGTERM {} s before a "
+      "time limit: such a task loses its steps since the last checkpoint; give a longer "
+      "--stop-before\n",
+      longest, stop_before);
 }
 
 }  // namespace fp8lab::cli

@@ -6,24 +6,29 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <system_error>
 
 #include "emulation/base/error.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "src/backend/factory.hpp"
+#include "src/cli/analysis_package.hpp"
 #include "src/cli/backend_option.hpp"
 #include "src/cli/command.hpp"
+#include "src/cli/live_log.hpp"
 #include "src/cli/output_path.hpp"
 #include "src/cli/progress.hpp"
 #include "src/cli/run_choice.hpp"
 #include "src/cli/version.hpp"
 #include "src/config/config.hpp"
-#include "src/config/nearest_name.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/run_reader.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/study/step_slot.hpp"
 #include "src/train/checkpoint.hpp"
 #include "src/train/memory_fit.hpp"
 #include "src/train/plan.hpp"
+#include "src/train/run_ending.hpp"
 #include "src/train/stop_signal.hpp"
 #include "src/train/trainer.hpp"
 
@@ -31,8 +36,22 @@ namespace fp8lab::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Those that this build has and this processor runs.
+std::vector<std::string> simd_names() {
+  std::vector<std::string> names;
+  for (const cpu::SimdTarget target : cpu::available_targets()) {
+    names.emplace_back(cpu::name_of(target));
+  }
+  return names;
+}
+
 Options train_options() {
-  Options options("fp8lab train --config FILE | --preset NAME");
+  Options options(
+      "fp8lab train --config FILE | --preset NAME\n"
+      "Ends with 0: complete; 5: complete, but diverged (a loss that is not finite, or a smoothed "
+      "loss that\nends more than 0.5 nats above its best of the first third of a stage); 4: "
+      "interrupted after a checkpoint");
   add_run_choice(options);
   add_scale(options);
   options.add("backend", one_of(all_backends()), "default: the run's");
@@ -41,26 +60,34 @@ Options train_options() {
               "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
   options.add("arm", value<std::string>(), "name of the study arm, recorded in the run file");
   options.add("threads", value<int>(0), "0: all processors");
-  options.add(
-      "simd", value<std::string>(),
-      "backend cpu: portable, avx2, avx512, avx512_fp16 or avx512_amx, if fp8lab info lists it");
+  options.add("simd", one_of(simd_names()), "backend cpu: instruction set (default: the best)");
   options.add(
       "no-graphs",
       "backend cuda: launch kernels that repeat from step to step one by one; the same bits");
   options.add("step-descriptor", value<int>(),
               "for ablate: an open file descriptor that gets each step with its loss");
+  options.add("log", one_of({"tensorboard", "trackio"}),
+              "write the numbers of the run file for this program while training");
+  options.add("log-dir", value<std::string>(), "where --log writes (default: a folder in --out)");
+  add_python(options, "numpy, scipy and h5py, for --log");
   options.add("resume", "continue the run in --out");
   options.add("dry-run",
               "print recipe, memory and time estimate, and what --out holds; write nothing");
   return options;
 }
 
-/// The last line of a terminal is rewritten; elsewhere a line appears every so many seconds.
-class ProgressPrinter {
+/// Steps: the last line of a terminal is rewritten; elsewhere a line appears every so many seconds.
+/// What has to be told of the run stays, a line each.
+class RunPrinter {
  public:
-  explicit ProgressPrinter(double every_seconds) : every_(every_seconds) {}
+  explicit RunPrinter(double every_seconds) : every_(every_seconds) {}
 
-  void operator()(const Progress& progress) {
+  void tell(const std::string& line) const {
+    fmt::print("{}{}\n", terminal_ ? "\r\033[K" : "", line);
+    std::fflush(stdout);
+  }
+
+  void show(const Progress& progress) {
     const auto now = std::chrono::steady_clock::now();
     const bool last = progress.step == progress.total_steps;
     if (!terminal_ && !last && progress.step > 2 && now - printed_ < every_) return;
@@ -88,14 +115,9 @@ void choose_simd(const Values& values, const std::string& backend) {
   if (backend != "cpu") {
     throw Error(fmt::format("train: --simd is for backend cpu, this run is on {}", backend));
   }
-  const std::string name = values["simd"].as<std::string>();
-  std::vector<std::string> names;
   for (const cpu::SimdTarget target : cpu::available_targets()) {
-    names.emplace_back(cpu::name_of(target));
-    if (name == names.back()) return cpu::set_active_target(target);
+    if (cpu::name_of(target) == values["simd"].as<std::string>()) cpu::set_active_target(target);
   }
-  throw Error(fmt::format("train: unknown SIMD target '{}'{}; this build has {}", name,
-                          did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 /// An open descriptor other than that of input, output and errors.
@@ -130,6 +152,31 @@ std::string describe_refusal(const RunConfig& config, const Backend& backend) {
     return fmt::format("refused here: {}\n", error.what());
   }
   return {};
+}
+
+/// The closing lines of a complete run; the status of the command.
+int tell_ending(const fs::path& directory) {
+  const fs::path file = directory / "run.h5";
+  const RunEnding ending = describe_ending(read_run(file));
+  fmt::print("{}: {}\n", ending.diverged ? "complete, but diverged" : "complete", file.string());
+  for (const std::string& line : ending.lines) fmt::print("{}\n", line);
+  const std::string run = shell_word(directory.string());
+  fmt::print("next: fp8lab report {0}/run.h5 | fp8lab eval {0} | fp8lab compare {0} OTHER_RUN\n",
+             run);
+  return ending.diverged ? ExitCode::kDiverged : ExitCode::kSuccess;
+}
+
+/// That of --log, or nothing.
+std::unique_ptr<LiveLog> live_log(const Values& values, const fs::path& directory) {
+  if (values.count("log") == 0) {
+    refuse_given(values, "train", {"log-dir", "python"}, "is for --log");
+    return nullptr;
+  }
+  const auto kind = values["log"].as<std::string>();
+  const fs::path out = values.count("log-dir") != 0 ? fs::path(values["log-dir"].as<std::string>())
+                                                    : directory / kind;
+  return std::make_unique<LiveLog>(kind, values["python"].as<std::string>(),
+                                   output_folder(out.string(), "train: --log-dir"));
 }
 
 TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
@@ -168,8 +215,16 @@ int train(const std::vector<std::string>& arguments) {
     return ExitCode::kSuccess;
   }
   require_memory_of(config, *backend);
+  const std::unique_ptr<LiveLog> live = live_log(values, options.directory);
+  if (live) {
+    options.opened = [&](double seconds, std::int64_t step) {
+      live->start(options.directory / "run.h5", seconds, step);
+    };
+  }
   options.phase = [&](const std::string& what) { phase.begin(what); };
-  options.progress = ProgressPrinter(config.logging.print_every_seconds);
+  RunPrinter printer(config.logging.print_every_seconds);
+  options.progress = [&](const Progress& progress) { printer.show(progress); };
+  options.tell = [&](const std::string& line) { printer.tell(line); };
   if (values.count("step-descriptor") != 0) {
     options.progress = [print = options.progress, descriptor = step_descriptor(values),
                         first = std::int64_t{0}](const Progress& at) mutable {
@@ -190,8 +245,7 @@ int train(const std::vector<std::string>& arguments) {
                options.directory.string());
     return ExitCode::kInterrupted;
   }
-  fmt::print("complete: {}\n", (options.directory / "run.h5").string());
-  return ExitCode::kSuccess;
+  return tell_ending(options.directory);
 }
 
 }  // namespace fp8lab::cli

@@ -44,7 +44,7 @@ Options whatif_options() {
   options.add("recipe", value<std::vector<std::string>>(), "recipe by name or file, repeatable");
   options.add("accumulator", value<std::vector<std::string>>(),
               "accumulator of every GEMM that it can compute, such as sm89_mma_fp8 (fp8lab info "
-              "lists them), repeatable");
+              "--accumulators), repeatable");
   options.add("tensors",
               "mean, deviation and amax of every tensor that the step computes, in the "
               "run's own recipe");
@@ -399,8 +399,13 @@ int whatif(const std::vector<std::string>& arguments) {
   const auto backend = make_backend(run.config.backend, threads_of(values, kCommand));
   std::vector<RecipeReplay> replays;
   if (!recipes.empty()) {
-    replays = replay_step(*backend, run, source.step, recipes, threads_of(values, kCommand),
-                          [&](const std::string& part) { phase.begin("replaying " + part); });
+    phase.begin("");
+    PartsLine parts(kCommand);
+    const std::size_t layers = declaration_of(run.config.model).linears().size();
+    std::size_t done = 0;
+    replays = replay_step(
+        *backend, run, source.step, recipes, threads_of(values, kCommand),
+        [&](const std::string& part) { parts.begin("replaying " + part, done++, layers); });
   }
   std::vector<AccumulatorEvaluation> rows;
   if (!accumulators.empty()) {

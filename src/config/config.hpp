@@ -126,6 +126,8 @@ struct DataConfig {
 
 enum class StageKind : std::uint8_t { pretrain, cpt, sft };
 enum class ScheduleKind : std::uint8_t { wsd, cosine, linear, constant };
+/// How wsd goes from `peak` to `final`.
+enum class DecayShape : std::uint8_t { cosine, linear, one_minus_sqrt };
 
 /// Learning rate over the `steps` of one stage.
 struct LearningRateSchedule {
@@ -133,7 +135,8 @@ struct LearningRateSchedule {
   double peak = 1e-3;
   double final = 1e-4;
   std::int64_t warmup_steps = 10;
-  std::int64_t decay_steps = 0;  ///< wsd only: length of the closing cosine decay
+  std::int64_t decay_steps = 0;           ///< wsd only: length of the closing decay
+  DecayShape decay = DecayShape::cosine;  ///< wsd only
   bool operator==(const LearningRateSchedule&) const = default;
 };
 

@@ -50,6 +50,12 @@ inline constexpr std::array<Named<StageKind>, 3> kStageKindNames = {{
     {"sft", StageKind::sft},
 }};
 
+inline constexpr std::array<Named<DecayShape>, 3> kDecayShapeNames = {{
+    {"cosine", DecayShape::cosine},
+    {"linear", DecayShape::linear},
+    {"1-sqrt", DecayShape::one_minus_sqrt},
+}};
+
 inline constexpr std::array<Named<ScheduleKind>, 4> kScheduleKindNames = {{
     {"wsd", ScheduleKind::wsd},
     {"cosine", ScheduleKind::cosine},

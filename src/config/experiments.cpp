@@ -79,9 +79,15 @@ fs::path find_experiment(const std::string& folder, const std::string& name_or_p
   const fs::path file = experiments_directory() / folder / (name_or_path + ".toml");
   if (!name_or_path.empty() && is_file(file)) return file;
   const std::vector<std::string> names = experiment_names(folder);
+  // More names than anybody reads are listed elsewhere.
+  constexpr std::size_t kMostNames = 20;
+  const std::string accepted = names.size() <= kMostNames
+                                   ? fmt::format("{}", fmt::join(names, ", "))
+                                   : fmt::format("the {} names that fp8lab {} lists", names.size(),
+                                                 folder == "recipes" ? "recipes list" : folder);
   throw Error(fmt::format("{}unknown {} '{}'{}; accepted: {}, or a path to a .toml file", prefix,
                           singular(folder), name_or_path, did_you_mean(name_or_path, names),
-                          fmt::join(names, ", ")));
+                          accepted));
 }
 
 }  // namespace fp8lab

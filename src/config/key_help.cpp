@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "emulation/spec/spec_fields.hpp"
+#include "src/config/examples.hpp"
 #include "src/config/recipe_fields.hpp"
 #include "src/config/run_tables.hpp"
 
@@ -48,6 +49,12 @@ std::string page_of(const std::vector<KeyHelp>& keys) {
   return text;
 }
 
+std::string with_example(const std::string& keys, const std::string& kind,
+                         const std::string& example) {
+  return fmt::format("{}\nA complete file, which fp8lab init {} FILE.toml writes:\n\n{}", keys,
+                     kind, example);
+}
+
 KeyHelp list_of_patterns(const std::string& path, const std::string& help) {
   return {path,
           "patterns of layers: layers.N.attention.qkv, layers.N.attention.o, "
@@ -88,7 +95,7 @@ std::vector<KeyHelp> recipe_keys() {
   return keys;
 }
 
-std::string run_key_page() {
+std::string run_key_list() {
   return "Keys of a run file (TOML), in their tables. --set KEY=VALUE sets one on the command "
          "line: "
          "--set seed=2,\n--set optimizer.beta1=0.8, --set stages.NAME.steps=50, and stages.*.steps "
@@ -96,8 +103,18 @@ std::string run_key_page() {
          page_of(run_keys());
 }
 
-std::string recipe_key_page() {
+std::string recipe_key_list() {
   return "Keys of a recipe file (TOML), in their tables.\n\n" + page_of(recipe_keys());
 }
+
+std::string study_key_list() {
+  return "Keys of a study file (TOML), in their tables.\n\n" + page_of(study_keys());
+}
+
+std::string run_key_page() { return with_example(run_key_list(), "run", run_example()); }
+std::string recipe_key_page() {
+  return with_example(recipe_key_list(), "recipe", recipe_example());
+}
+std::string study_key_page() { return with_example(study_key_list(), "study", study_example()); }
 
 }  // namespace fp8lab

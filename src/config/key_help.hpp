@@ -1,4 +1,4 @@
-// All keys of run files and recipes in words, from the tables that read them.
+// All keys of run files, recipes and studies in words, from the tables that read them.
 #pragma once
 
 #include <string>
@@ -21,8 +21,17 @@ std::vector<KeyHelp> run_keys();
 /// The keys of recipe files.
 std::vector<KeyHelp> recipe_keys();
 
-/// The page that `fp8lab help config` or `fp8lab help recipe` prints.
+/// The keys of study files.
+std::vector<KeyHelp> study_keys();
+
+/// All keys in words, without an example.
+std::string run_key_list();
+std::string recipe_key_list();
+std::string study_key_list();
+
+/// The page that `fp8lab help config`, `help recipe` or `help study` prints: the keys, and a file.
 std::string run_key_page();
 std::string recipe_key_page();
+std::string study_key_page();
 
 }  // namespace fp8lab

@@ -57,6 +57,10 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
     const bool begins = wanted.size() >= kShortestPrefix && candidate.starts_with(wanted);
     if (begins && (longer.empty() || name.size() < longer.size())) longer = name;
   }
+  // An end of two letters that was left out is one slip.
+  constexpr std::size_t kShortEnd = 2;
+  const bool lacks_its_end = !longer.empty() && longer.size() <= word.size() + kShortEnd;
+  if (lacks_its_end && least > 0) return longer;
   return nearest.empty() ? longer : nearest;
 }
 

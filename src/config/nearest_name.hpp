@@ -11,6 +11,7 @@ namespace fp8lab {
 /// their neighbour, where capitals and small letters are one letter, and so are '-' and '_'. Else
 /// the shortest name that begins with `word`. Empty where none is near: at most a third of the
 /// letters may differ. The first of several equally near ones.
+/// A name that is `word` and at most two letters more comes before them.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& names);
 
 /// " (did you mean 'infir2'?)" for messages about an unknown `word`; empty where no name is near.

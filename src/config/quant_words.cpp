@@ -109,6 +109,12 @@ class QuantWords {
 void QuantWords::read_format(const std::string& word) {
   const Row& field = *find_field(quant_fields(), "format");
   if (field.set(spec_, word)) return;
+  if (is_builtin_recipe(word)) {
+    fail(
+        fmt::format("'{0}' is a recipe, of six operands; accepted: one of them, such as "
+                    "{0}:fprop.x or {0}:wgrad.dy",
+                    word));
+  }
   fail(fmt::format("unknown format '{}'{}; accepted: {}; or RECIPE:SLOT such as infir2:fprop.x",
                    word, did_you_mean(word, field.names), field.accepted));
 }

@@ -120,7 +120,7 @@ std::vector<std::string> split_key(const Assignment& assignment) {
 
 // Sets table.parts[first]....parts.back().
 void set_value(toml::table& table, const std::vector<std::string>& parts, std::size_t first,
-               const Assignment& assignment) {
+               const Assignment& assignment, const std::string& origin) {
   toml::table* target = &table;
   for (std::size_t i = first; i + 1 < parts.size(); ++i) {
     if (!target->contains(parts[i])) target->insert(parts[i], toml::table{});
@@ -131,7 +131,12 @@ void set_value(toml::table& table, const std::vector<std::string>& parts, std::s
     target = next->as_table();
   }
   toml::table value = parse_value(assignment);
-  make_room_for(parts.back(), *target);
+  // What the run file or an assignment says itself, nothing replaces.
+  const auto is_of_a_base = [&](const toml::node& node) {
+    const auto& path = node.source().path;
+    return path && *path != origin && !path->starts_with(kAssignmentOrigin);
+  };
+  make_room_for(parts.back(), *value.get("value"), *target, is_of_a_base);
   move_into(*target, toml::key(parts.back()), *value.get("value"));
 }
 
@@ -143,7 +148,7 @@ std::string name_of_stage(const toml::node& stage) {
 }
 
 void assign_to_stages(toml::table& document, const std::vector<std::string>& parts,
-                      const Assignment& assignment) {
+                      const Assignment& assignment, const std::string& origin) {
   const toml::node* node = document.get("stages");
   const bool usable = node != nullptr && node->is_array() && parts.size() >= 3;
   if (!usable) {
@@ -155,7 +160,7 @@ void assign_to_stages(toml::table& document, const std::vector<std::string>& par
   for (toml::node& stage : *document.get("stages")->as_array()) {
     names.push_back(name_of_stage(stage));
     if (!stage.is_table() || (parts[1] != "*" && parts[1] != names.back())) continue;
-    set_value(*stage.as_table(), parts, 2, assignment);
+    set_value(*stage.as_table(), parts, 2, assignment, origin);
     found = true;
   }
   if (!found) {
@@ -207,9 +212,9 @@ toml::table build_run_document(const std::string& text, const std::string& origi
     refuse_base(assignment);
     const std::vector<std::string> parts = split_key(assignment);
     if (parts[0] == "stages" && parts.size() > 1) {
-      assign_to_stages(document, parts, assignment);
+      assign_to_stages(document, parts, assignment, origin);
     } else {
-      set_value(document, parts, 0, assignment);
+      set_value(document, parts, 0, assignment, origin);
     }
     resolve_references(document, origin);
   }

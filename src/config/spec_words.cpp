@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,11 @@ GemmRequest problem_of_recipe(const std::string& text, std::size_t colon) {
 }
 
 }  // namespace
+
+bool is_builtin_recipe(const std::string& word) {
+  const std::vector<std::string> names = builtin_recipe_names();
+  return std::find(names.begin(), names.end(), word) != names.end();
+}
 
 std::vector<std::string> split_at_slashes(const std::string& text) {
   std::vector<std::string> words;
@@ -78,15 +84,21 @@ GemmSpec parse_gemm_spec(const std::string& text) {
   } catch (const AccumulatorError& error) {
     throw Error(fmt::format("GEMM '{}': {}", text, error.what()));
   }
+  if (!accumulator && is_builtin_recipe(text)) {
+    throw Error(
+        fmt::format("GEMM '{0}': is a recipe, of three GEMMs; accepted: {0}:fprop, "
+                    "{0}:dgrad or {0}:wgrad",
+                    text));
+  }
   if (!accumulator) {
     std::string names;
     for (const TensorCoreProfile& known : tensor_core_profiles()) {
       names += ", " + std::string(known.name);
     }
     throw Error(fmt::format(
-        "GEMM '{}': unknown accumulator '{}'{}; accepted: {}, or RECIPE:ROLE such "
-        "as infir2:fprop",
-        text, words.front(), did_you_mean(words.front(), names.substr(2)), names.substr(2)));
+        "GEMM '{}': unknown accumulator '{}'{}; accepted: the names that fp8lab info "
+        "--accumulators lists, such as sm90_wgmma_fp8, or RECIPE:ROLE such as infir2:fprop",
+        text, words.front(), did_you_mean(words.front(), names.substr(2))));
   }
   spec.accumulator = *accumulator;
   SettledOnce settled(fmt::format("GEMM '{}'", text));

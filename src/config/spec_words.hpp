@@ -40,6 +40,9 @@ QuantSpec parse_quant_spec(const std::string& words);
 /// refuse_state does not refuse it.
 QuantSpec parse_state_spec(const std::string& words);
 
+/// True for the name of a built-in recipe.
+bool is_builtin_recipe(const std::string& word);
+
 /// An operand of a recipe.
 struct RecipeSlot {
   std::string recipe;  ///< name or file

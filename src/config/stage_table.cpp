@@ -23,15 +23,20 @@ const Table<LearningRateSchedule>& learning_rate_table() {
   const auto is_wsd = [](const S& rate) { return rate.kind == ScheduleKind::wsd; };
   static const Table<S> table{{
       choice("kind", &S::kind, kScheduleKindNames,
-             "what follows the warm-up: a constant rate and a cosine at the end (wsd), or one "
+             "what follows the warm-up: a constant rate and a decay at the end (wsd), or one "
              "curve"),
       number("peak", &S::peak, 0.0, 10.0, "rate after the warm-up"),
       number("final", &S::final, 0.0, 10.0, "rate at the last step"),
       integer("warmup_steps", &S::warmup_steps, 0, kLargeCount, "steps of linear growth")
           .or_share()
           .by_default("10, or all steps of a shorter stage"),
-      integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the closing cosine")
+      integer("decay_steps", &S::decay_steps, 0, kLargeCount, "steps of the closing decay")
           .or_share()
+          .when(is_wsd, "kind = \"wsd\""),
+      choice(
+          "decay", &S::decay, kDecayShapeNames,
+          "curve of the closing decay, by the share p of it that is done: half a cosine, a line, "
+          "or 1 - sqrt(p) of the way left")
           .when(is_wsd, "kind = \"wsd\""),
   }};
   return table;

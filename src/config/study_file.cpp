@@ -11,9 +11,10 @@
 
 #include "emulation/base/error.hpp"
 #include "src/config/config.hpp"
+#include "src/config/experiments.hpp"
 #include "src/config/run_name.hpp"
 #include "src/config/stage_recipes.hpp"
-#include "src/config/table.hpp"
+#include "src/config/study_tables.hpp"
 #include "src/config/toml_reader.hpp"
 #include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
@@ -269,35 +270,6 @@ void read_baseline(TomlReader& document, StudyConfig& study) {
   table.finish();
 }
 
-const Table<StudyDesign>& design_table() {
-  using S = StudyDesign;
-  using fields::integer, fields::number;
-  static const Table<S> table{{
-      number("margin", &S::margin, 1e-6, 0.5,
-             "fraction of the baseline's loss within which an arm counts as equivalent")
-          .required(),
-      number("alpha", &S::alpha, 1e-6, 0.25, "chance of a false verdict over all arms and looks"),
-      number("power", &S::power, 0.5, 0.999, "chance of the verdict that is true"),
-      integer("looks", &S::looks, 1, 50, "times that the study is judged"),
-  }};
-  return table;
-}
-
-const Field<StudyConfig>& scale_field() {
-  static const Field<StudyConfig> field = [] {
-    auto row = fields::number("scale", &StudyConfig::scale, 0.0, kLargestScale, "of all steps");
-    row.accepted = fmt::format("a number above 0, at most {}", kLargestScale);
-    row.set = [set = row.set](StudyConfig& study, const FieldValue& value) {
-      StudyConfig trial;
-      const bool fits = set(trial, value) && trial.scale > 0.0;
-      if (fits) study.scale = trial.scale;
-      return fits;
-    };
-    return row;
-  }();
-  return field;
-}
-
 bool is_same_key(const std::string& a, const std::string& b) {
   // stages.*.steps stands for that of every stage.
   std::istringstream left(a), right(b);
@@ -364,6 +336,35 @@ std::string check_runs(const TomlReader& document, StudyConfig& study) {
 
 }  // namespace
 
+const Table<StudyDesign>& design_table() {
+  using S = StudyDesign;
+  using fields::integer, fields::number;
+  static const Table<S> table{{
+      number("margin", &S::margin, 1e-6, 0.5,
+             "fraction of the baseline's loss within which an arm counts as equivalent")
+          .required(),
+      number("alpha", &S::alpha, 1e-6, 0.25, "chance of a false verdict over all arms and looks"),
+      number("power", &S::power, 0.5, 0.999, "chance of the verdict that is true"),
+      integer("looks", &S::looks, 1, 50, "times that the study is judged"),
+  }};
+  return table;
+}
+
+const Field<StudyConfig>& scale_field() {
+  static const Field<StudyConfig> field = [] {
+    auto row = fields::number("scale", &StudyConfig::scale, 0.0, kLargestScale, "of all steps");
+    row.accepted = fmt::format("a number above 0, at most {}", kLargestScale);
+    row.set = [set = row.set](StudyConfig& study, const FieldValue& value) {
+      StudyConfig trial;
+      const bool fits = set(trial, value) && trial.scale > 0.0;
+      if (fits) study.scale = trial.scale;
+      return fits;
+    };
+    return row;
+  }();
+  return field;
+}
+
 bool runs_baseline(const StudyConfig& study, const RunConfig& arm) {
   const auto runs_another = [&](const StageConfig& stage) {
     const std::vector<std::string> names = own_recipes(stage);
@@ -407,10 +408,13 @@ StudyConfig load_study_config(const std::filesystem::path& file,
   }
   study.title = document.text("title", study.name);
   const std::string base = document.text("base", "");
-  if (base.empty()) document.refuse("base", "missing", "a run configuration file");
+  if (base.empty())
+    document.refuse("base", "missing", "a preset's name, or the path of a run file");
   study.base = (file.parent_path() / base).lexically_normal();
   if (!is_file(study.base)) {
-    document.fail("base", fmt::format("{} does not exist", study.base.string()));
+    const bool is_name = base.find('/') == std::string::npos && !base.ends_with(".toml");
+    if (!is_name) document.fail("base", fmt::format("{} does not exist", study.base.string()));
+    study.base = find_experiment("presets", base, document.where("base"));
   }
   study.assignments = read_set(document);
   study.assignments.insert(study.assignments.end(), assignments.begin(), assignments.end());

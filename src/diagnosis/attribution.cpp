@@ -141,8 +141,7 @@ double Attribution::share_without(const Part& part) const {
 
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
                                const Recipe& recipe, const std::vector<std::string>& groups,
-                               int threads,
-                               const std::function<void(const std::string&)>& progress) {
+                               int threads, const GradientProgress& progress) {
   if (!backend.is_on_host()) {
     throw Error(
         fmt::format("backend '{}' keeps operands where they cannot be replaced; accepted: "
@@ -157,23 +156,29 @@ Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, con
   Attribution result;
   const Recipe scaled = with_known_histories(recipe, run, result.remarks);
   if (const auto remark = estimator_remark(recipe)) result.remarks.push_back(*remark);
-  progress("the gradient in double precision");
+  std::size_t total = 3, done = 0;  // in double precision, with all sources, with none
+  for (const ErrorSourceGroup& group : wanted) {
+    total += group.sources.size() * (group.is_of_scales ? 1 : 2);
+  }
+  progress("the gradient in double precision", done++, total);
   GradientError error(backend, run, step, scaled, threads);
   const std::vector<LinearDeclaration>& linears = error.declaration().linears();
   const Switches on = all_switches(linears.size(), true), off = all_switches(linears.size(), false);
-  progress("the gradient under recipe " + recipe.name);
+  progress("the gradient under recipe " + recipe.name, done++, total);
   result.whole = error.of(on);
+  progress("the gradient with nothing rounded", done++, total);
   result.nothing = error.of(off);
   for (const ErrorSourceGroup& group : wanted) {
     PartGroup parts{group.name, {}};
     for (const ErrorSource& one : group.sources) {
-      progress("the gradient without " + one.name);
       Part part{one.name, std::nullopt, 0};
       if (!group.is_of_scales) {
+        progress("the gradient with " + one.name + " alone", done++, total);
         Switches alone = off;
         one.set(alone, true);
         part.alone = error.of(alone);
       }
+      progress("the gradient without " + one.name, done++, total);
       Switches without = on;
       one.set(without, false);
       part.without = error.of(without);

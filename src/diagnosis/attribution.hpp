@@ -1,6 +1,7 @@
 // Where the error of a gradient comes from.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -37,13 +38,15 @@ struct Attribution {
   double share_without(const Part& part) const;
 };
 
+/// Told which gradient is taken next, how many are done, and how many there are.
+using GradientProgress = std::function<void(const std::string&, std::size_t, std::size_t)>;
+
 /// Takes the gradient of all parameters at `step` of `run` under `recipe`, and compares it with
 /// that in double precision: |g - g*| / |g*|. Then source by source as Attribution says, of the
 /// named groups, or of all where `groups` is empty. `backend` is the CPU's. Throws Error for what
 /// cannot run under `recipe`, and for a group that there is not.
 Attribution attribute_gradient(Backend& backend, const CheckpointedRun& run, const StepBatch& step,
                                const Recipe& recipe, const std::vector<std::string>& groups,
-                               int threads,
-                               const std::function<void(const std::string&)>& progress);
+                               int threads, const GradientProgress& progress);
 
 }  // namespace fp8lab

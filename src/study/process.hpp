@@ -14,6 +14,9 @@
 
 namespace fp8lab {
 
+/// The status of a `train` that is complete, but whose loss diverged.
+inline constexpr int kDivergedStatus = 5;
+
 struct ChildTask {
   std::string name;
   std::vector<std::string> arguments;  ///< of this program, without its name
@@ -37,6 +40,9 @@ struct ChildResult {
   double seconds = 0;
   std::string last_line;  ///< of what it wrote; empty when it wrote nothing
   std::filesystem::path log;
+
+  /// Its run is complete, whatever became of the loss: an arm may be there to diverge.
+  bool is_complete() const { return exit_code == 0 || exit_code == kDivergedStatus; }
 };
 
 /// Runs the tasks with at most `jobs` at once and calls `finished` as each ends, and `watch` with

@@ -16,6 +16,7 @@
 #include "emulation/base/error.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/shell_word.hpp"
 #include "src/study/process.hpp"
 #include "src/study/study_folder.hpp"
 
@@ -30,10 +31,28 @@ constexpr std::size_t kLargestArray = 1000;  // MaxArraySize is 1001 where nobod
 constexpr std::array kOwnSettings = {"array",  "chdir",    "dependency", "error",
                                      "output", "parsable", "wrap",       "kill-on-invalid-dep"};
 
-std::string in_shell(const std::string& word) {
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
+std::string key_of(const std::string& setting) { return setting.substr(0, setting.find('=')); }
+
+bool has_control_character(const std::string& text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::iscntrl(c) != 0; });
+}
+
+/// A folder within the quotes of a file name of sbatch, where % begins a replacement.
+std::string in_pattern(const std::string& folder) {
+  std::string text;
+  for (const char c : folder) text += c == '%' ? std::string("%%") : std::string(1, c);
+  return text;
+}
+
+/// Lines of a script end at a newline, and its quoted names at a quote, whatever they hold.
+void check_folder(const fs::path& folder) {
+  const std::string text = folder.string();
+  if (!has_control_character(text) && text.find_first_of("\"\\") == std::string::npos) return;
+  throw Error(
+      fmt::format("ablate --launcher slurm: --out '{}': accepted: a folder whose path has no "
+                  "control character, no '\"' and no '\\', which a script of sbatch cannot hold",
+                  text));
 }
 
 /// One submission: runs, by name, that begin together.
@@ -46,17 +65,22 @@ struct Array {
 std::string script_of(const Array& array, const SlurmJob& job, const fs::path& folder) {
   std::string text = "#!/bin/bash\n";
   const auto set = [&](const std::string& setting) { text += "#SBATCH --" + setting + "\n"; };
-  set("job-name=" + array.title);
+  // An option twice would leave the choice to sbatch: the user's stands for ours.
+  const auto set_unless_given = [&](const std::string& setting) {
+    const auto same = [key = key_of(setting)](const auto& given) { return key_of(given) == key; };
+    if (std::none_of(job.settings.begin(), job.settings.end(), same)) set(setting);
+  };
+  set_unless_given("job-name=" + array.title);
   set(fmt::format("array=0-{}{}", array.runs.size() - 1,
                   job.at_once > 0 ? fmt::format("%{}", job.at_once) : ""));
-  set(fmt::format("output=\"{}/%A_%a.out\"", folder.string()));
-  set("open-mode=append");
-  set("signal=B:TERM@60");  // a minute before its time is over a run writes a checkpoint
+  set(fmt::format("output=\"{}/%A_%a.out\"", in_pattern(folder.string())));
+  set_unless_given("open-mode=append");
+  set_unless_given(fmt::format("signal=B:TERM@{}", job.stop_before));
   for (const std::string& setting : job.settings) set(setting);
   text += "runs=(\n";
-  for (const std::string& run : array.runs) text += fmt::format("  {}\n", in_shell(run));
+  for (const std::string& run : array.runs) text += fmt::format("  {}\n", shell_quoted(run));
   text += ")\nexec";
-  for (const std::string& word : job.command) text += " " + in_shell(word);
+  for (const std::string& word : job.command) text += " " + shell_quoted(word);
   return text + " --threads \"$SLURM_CPUS_ON_NODE\" --run \"${runs[SLURM_ARRAY_TASK_ID]}\"\n";
 }
 
@@ -171,12 +195,14 @@ class Submission {
 
 }  // namespace
 
-void check_slurm_setting(const std::string& setting) {
-  const std::string key = setting.substr(0, setting.find('='));
+namespace {
+
+void check_setting(const std::string& setting) {
+  const std::string key = key_of(setting);
   const bool plain = !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
     return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-';
   });
-  if (!plain || key.front() == '-' || setting.find('\n') != std::string::npos) {
+  if (!plain || key.front() == '-' || has_control_character(setting)) {
     throw Error(
         fmt::format("ablate: --slurm {}: accepted: a long option of sbatch without its "
                     "hyphens, such as partition=gpu or exclusive",
@@ -187,8 +213,22 @@ void check_slurm_setting(const std::string& setting) {
   }
 }
 
+}  // namespace
+
+void check_slurm_settings(const std::vector<std::string>& settings) {
+  std::map<std::string, std::string> given;  // by key
+  for (const std::string& setting : settings) {
+    check_setting(setting);
+    const auto [other, is_new] = given.emplace(key_of(setting), setting);
+    if (is_new) continue;
+    throw Error(fmt::format("ablate: --slurm {}: '{}' is given before as {}; accepted: once",
+                            setting, other->first, other->second));
+  }
+}
+
 SubmittedStudy submit_study(const StudyConfig& study, const StudyPlan& plan,
                             const StudyOptions& options, const SlurmJob& job) {
+  check_folder(fs::absolute(options.directory));
   make_directories(options.directory / "slurm");
   const FileLock lock = lock_study(plan, options.directory, FileLock::Mode::shared);
   const std::optional<FileLock> alone =

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "src/config/nearest_name.hpp"
 #include "src/io/atomic_file.hpp"
@@ -103,9 +104,8 @@ ChildTask make_task(const RunConfig& config, const StudyOptions& options, int jo
   const auto directory = options.directory / config.name;
   make_directories(directory);
   write_file_atomically(directory / "config.toml", config.text);
-  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
-  const int threads =
-      options.threads > 0 ? options.threads : std::max(1, static_cast<int>(processors) / jobs);
+  const int processors = available_processors();
+  const int threads = options.threads > 0 ? options.threads : std::max(1, processors / jobs);
   std::vector<std::string> arguments = {
       "train", "--config=" + (directory / "config.toml").string(), "--out=" + directory.string(),
       fmt::format("--threads={}", threads), "--arm=" + config.name};
@@ -127,7 +127,7 @@ bool was_interrupted(const ChildResult& child, const StudyOptions& options) {
 void count(const std::vector<ChildResult>& results, const StudyOptions& options,
            StudyResult& total) {
   for (const ChildResult& result : results) {
-    if (result.exit_code == 0) {
+    if (result.is_complete()) {
       ++total.complete;
     } else if (was_interrupted(result, options)) {
       ++total.interrupted;
@@ -139,7 +139,10 @@ void count(const std::vector<ChildResult>& results, const StudyOptions& options,
 
 /// How a child ended; of one that failed its last line, and where the rest is.
 std::string describe(const ChildResult& child, const StudyOptions& options) {
-  if (child.exit_code == 0) return fmt::format("complete after {:.0f} s", child.seconds);
+  if (child.is_complete()) {
+    const char* how = child.exit_code == kDivergedStatus ? ", diverged" : "";
+    return fmt::format("complete after {:.0f} s{}", child.seconds, how);
+  }
   if (was_interrupted(child, options)) {
     return fmt::format("interrupted after {:.0f} s", child.seconds);
   }
@@ -177,7 +180,7 @@ void run_shared(const StudyPlan& plan, const std::vector<const RunConfig*>& shar
       },
       [&](const std::vector<RunningChild>& children) { progress.watch(children); });
   std::erase_if(results, [&](const ChildResult& child) {
-    return child.exit_code == 0 && options.only != child.name;  // the arms are what counts
+    return child.is_complete() && options.only != child.name;  // the arms are what counts
   });
   count(results, options, result);
   tasks.clear();
@@ -373,7 +376,7 @@ class RankWork {
     const auto ended = run_children({task}, 1, *options_.stop, [&](const ChildResult& child) {
       options_.say(fmt::format("{}: {}", child.name, describe(child, options_)));
     });
-    const bool complete = !ended.empty() && ended.front().exit_code == 0;
+    const bool complete = !ended.empty() && ended.front().is_complete();
     if (!complete) held_.push_back(taken->lock);
     if (!complete || run.arm != nullptr) count(ended, options_, result);
     if (run.arm == nullptr) check_runs_are_those_of(plan_, options_.directory, check_);

@@ -67,8 +67,9 @@ RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phas
       needs.bytes = std::max(needs.bytes, memory.total());
       needs.checkpoint = std::max(needs.checkpoint, memory.checkpoint);
       if (of.steps == 0) continue;
-      needs.seconds +=
-          timed(config, stage, recipe, backend, phase).total() * static_cast<double>(of.steps);
+      const double step = timed(config, stage, recipe, backend, phase).total();
+      needs.seconds += step * static_cast<double>(of.steps);
+      needs.longest_step = std::max(needs.longest_step, step);
     }
   }
   return needs;

@@ -28,6 +28,7 @@ struct RunNeeds {
   std::int64_t checkpoint = 0;  ///< of the file, which the host copies and then writes
   bool is_on_host = true;       ///< the backend's memory
   double seconds = 0;
+  double longest_step = 0;  ///< seconds
 };
 
 /// The numbers of describe_plan. Throws Error as that does.

@@ -1,6 +1,7 @@
 #include "src/train/schedule.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "emulation/numerics/exact_math.hpp"
 
@@ -15,6 +16,16 @@ double cosine_between(double peak, double final, double progress) {
 
 double progress_of(std::int64_t step, std::int64_t first, std::int64_t last) {
   return last > first ? static_cast<double>(step - first) / static_cast<double>(last - first) : 1.0;
+}
+
+double decayed(const LearningRateSchedule& schedule, double progress) {
+  const double way = schedule.peak - schedule.final;
+  switch (schedule.decay) {
+    case DecayShape::cosine: return cosine_between(schedule.peak, schedule.final, progress);
+    case DecayShape::linear: return schedule.final + way * (1.0 - progress);
+    case DecayShape::one_minus_sqrt: return schedule.final + way * (1.0 - std::sqrt(progress));
+  }
+  return schedule.final;
 }
 
 }  // namespace
@@ -34,7 +45,7 @@ double learning_rate(const LearningRateSchedule& schedule, std::int64_t step, st
     case ScheduleKind::wsd: {
       const std::int64_t decay_from = std::max(schedule.warmup_steps, steps - schedule.decay_steps);
       if (step <= decay_from) return schedule.peak;
-      return cosine_between(schedule.peak, schedule.final, progress_of(step, decay_from, steps));
+      return decayed(schedule, progress_of(step, decay_from, steps));
     }
   }
   return schedule.peak;

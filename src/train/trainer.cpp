@@ -15,6 +15,7 @@
 #include "src/io/hash.hpp"
 #include "src/train/identity.hpp"
 #include "src/train/start_vocabulary.hpp"
+#include "src/train/told_log.hpp"
 
 namespace fp8lab {
 namespace {
@@ -142,10 +143,15 @@ std::vector<TensorName> Trainer::tensor_names() const {
   return names;
 }
 
+std::unique_ptr<RunLog> Trainer::told(std::unique_ptr<RunLog> log) const {
+  return options_.tell ? told_log(std::move(log), options_.tell) : std::move(log);
+}
+
 bool Trainer::open_log() {
   FileLock lock = directory_.lock(options_.resume);
   if (!options_.resume) {
-    log_ = RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock));
+    log_ =
+        told(RunLog::create(directory_.run_file(), make_meta(), tensor_names(), std::move(lock)));
     return true;
   }
   const Identity& identity = execution_->identity();
@@ -161,8 +167,8 @@ bool Trainer::open_log() {
   watch_->go_on(directory_.run_file(), execution_->position().step);
   say("preparing stage " + execution_->stage().name);
   begun_ = execution_->begin_stage();
-  log_ = RunLog::resume(directory_.run_file(), execution_->position().step,
-                        config_.logging.every_steps, std::move(lock));
+  log_ = told(RunLog::resume(directory_.run_file(), execution_->position().step,
+                             config_.logging.every_steps, std::move(lock)));
   record_changes(status.meta);
   // One that a kill kept from being recorded.
   if (checkpoint &&
@@ -333,9 +339,19 @@ bool Trainer::evaluate(Stage& stage) {
                              : -1.0;
   }
   log_->append(record);
+  std::string said =
+      fmt::format("step {} {} held-out loss {:.5g}", record.step, stage.config->name, record.loss);
+  if (record.exact_match_count > 0) {
+    said += fmt::format(", exact match {:.3g} of {} problems", record.exact_match,
+                        record.exact_match_count);
+  }
   for (const Score& score : scores_of(evaluation)) {
     log_->append(ScoreRecord{record.step, record.stage, score.name, score.value, score.count});
+    const bool of_a_source =
+        score.name.find('/') != std::string::npos && !score.name.starts_with("choice/");
+    if (!of_a_source) said += fmt::format(", {} {:.4g}", score.name, score.value);
   }
+  if (options_.tell) options_.tell(said);
   return true;
 }
 
@@ -376,6 +392,7 @@ RunOutcome Trainer::run() {
 RunOutcome Trainer::run_stages() {
   say("opening the run file");
   if (!open_log()) return RunOutcome::complete;
+  if (options_.opened) options_.opened(elapsed(), execution_->position().step);
   while (!execution_->is_complete()) {
     say("preparing stage " + execution_->stage().name);
     Stage stage = begin_stage();

@@ -41,6 +41,9 @@ struct TrainerOptions {
   std::string simd_target;
   const std::atomic<bool>* stop = nullptr;  ///< set by a signal: checkpoint and return
   std::function<void(const Progress&)> progress;
+  /// The run file is open; seconds of the run so far, and its last step that is in there.
+  std::function<void(double, std::int64_t)> opened;
+  std::function<void(const std::string&)> tell;   ///< held-out losses and events, one line each
   std::function<void(const std::string&)> phase;  ///< what may take long now; "": nothing
 };
 
@@ -63,6 +66,8 @@ class Trainer {
 
   /// False when the run in the directory is complete.
   bool open_log();
+  /// `log`, told to options.tell.
+  std::unique_ptr<RunLog> told(std::unique_ptr<RunLog> log) const;
   void record_changes(const RunMeta& before);
   RunMeta make_meta();
   std::vector<TensorName> tensor_names() const;

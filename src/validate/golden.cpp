@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/validate/golden_conversions.hpp"
@@ -103,11 +104,10 @@ std::vector<std::uint64_t> compute_hashes(std::uint32_t seed, int threads, const
       tally.progress(static_cast<double>(++done) / static_cast<double>(jobs.size()));
     }
   };
-  const unsigned available = std::max(1u, std::thread::hardware_concurrency());
-  const unsigned workers = threads > 0 ? static_cast<unsigned>(threads) : available;
+  const int workers = threads > 0 ? threads : default_threads();
   {
     std::vector<std::jthread> pool;
-    for (unsigned i = 0; i < workers; ++i) pool.emplace_back(work);
+    for (int i = 0; i < workers; ++i) pool.emplace_back(work);
   }
   for (int c = 0; c < kGoldenConversions; ++c) {
     const auto from = static_cast<std::size_t>(golden_conversion_alias(c)) * kHashChunks;

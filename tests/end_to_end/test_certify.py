@@ -167,7 +167,7 @@ def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "model", random_tensors(CONFIG))
     model = tmp_path / "model"
     for arguments, words in {
-        (): "--source is missing",
+        (): "SOURCE is missing; usage: fp8lab ",
         ("run", "--batch", "1,,2"): "--batch 1,,2: accepted: different numbers from 1 to 4096",
         ("run", "--batch", "2,2"): "--batch 2,2",
         ("run", "--batch", "0"): "--batch 0",

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from model_files import CONFIG, random_tensors, write_folder
-from program import refused, run, succeeded
+from program import PROGRAM, refused, run, succeeded
 
 COMMANDS = ["info", "recipes", "train", "data", "ablate", "export", "report", "validate", "gemm"]
 COMMANDS += ["quantize", "bench", "eval", "generate", "doctor", "compare", "verify"]
-COMMANDS += ["whatif", "attribute", "certify"]
+COMMANDS += ["whatif", "attribute", "certify", "init", "presets", "models"]
 
 # Options of commands that do several things, with a value each, and which action reads which.
 VALUES = {
@@ -99,8 +99,11 @@ def test_a_command_lists_the_backends_that_it_accepts() -> None:
     listed = {}
     for command in COMMANDS:
         page = succeeded(command, "--help")
-        for option, words in re.findall(r"(--backend\S*) arg(?: \(=\w+\))?\s+([^\n(]*\w)", page):
-            listed[f"{command} {option}"] = words
+        for option, words in re.findall(r"^  (--backend\S*) ([\w|]+)", page, re.MULTILINE):
+            names = words.split("|")
+            listed[f"{command} {option}"] = " or ".join(
+                [", ".join(names[:-1]), names[-1]] if len(names) > 1 else names
+            )
     assert listed == BACKENDS
     for words, accepted in BACKENDS.items():
         command, option = words.split()
@@ -243,6 +246,11 @@ def test_the_nearest_name_is_offered(tmp_path: Path) -> None:
         (*preset, "--set", "stages.sft.kind=sftt"): "sft",
         (*preset, "--backend", "cuba"): "cuda",
         (*preset, "--simd", "portabel"): "portable",
+        ("report", "run.toml", "--export", "tensorbord"): "tensorboard",
+        ("eval", "x", "--form", "running"): "running_text",
+        ("quantize", "x.npy", "--spec", "e4m3/1x128"): "e4m3fn",
+        ("init", "recipes"): "recipe",
+        ("help", "studies"): "study",
         (*preset, "--set", 'stages.cpt.data.families=["summ"]'): "sum",
         (*gemm, "sm90_wgmma_fp9"): "sm90_wgmma_fp8",
         (*gemm, "infir2:forp"): "fprop",
@@ -274,6 +282,153 @@ def test_threads_are_bounded(threads: str, tmp_path: Path) -> None:
         message = refused(*words, f"--threads={threads}", cwd=tmp_path)
         assert "threads" in message and threads in message, message
     assert "--jobs" in refused("ablate", "--study", "none.toml", f"--jobs={threads}", cwd=tmp_path)
+
+
+def test_values_of_another_type_are_told_what_is_accepted(tmp_path: Path) -> None:
+    train = ["train", "--preset", "quickstart"]
+    for words, expected in {
+        (*train, "--scale", "small"): "train: --scale small: accepted: a number such as 0.1",
+        (*train, "--threads", "x"): "train: --threads x: accepted: a whole number, at most 2147",
+        ("quantize", "x.npy", "--spec", "e5m2", "--seed", "x"): "--seed x: accepted: a whole number",
+        ("eval", "x", "--top-p", "big"): "eval: --top-p big: accepted: a number such as 0.1",
+        ("eval", "x", "--pass-at", "one"): "eval: --pass-at one: accepted: a whole number",
+    }.items():
+        assert expected in refused(*words, cwd=tmp_path), words
+
+
+def test_a_key_is_set_once(tmp_path: Path) -> None:
+    train = ["train", "--preset", "quickstart", "--dry-run", "--set", "seed=1", "--set"]
+    message = refused(*train, "seed=2", cwd=tmp_path)
+    assert message == "fp8lab: --set seed=2: seed is set before, to 1; accepted: once\n"
+    assert "set before, to 1" in refused(*train, "seed=1", cwd=tmp_path)
+
+
+def test_a_terminal_obeys_nothing_that_a_message_repeats(tmp_path: Path) -> None:
+    for name in ("\x1b[2J\x07x", "a\x9b2Jb", "\x7f\r\nfp8lab: fine"):
+        for words in (("eval", name), ("train", "--config", name), (name,), ("info", "--" + name)):
+            message = refused(*words, cwd=tmp_path)[:-1]
+            assert all(32 <= ord(c) < 127 or ord(c) > 159 for c in message), (words, message)
+
+
+@pytest.mark.parametrize("kind", ["run", "recipe", "study"])
+def test_a_file_to_begin_with_works_as_it_is(kind: str, tmp_path: Path) -> None:
+    said = succeeded("init", kind, cwd=tmp_path)
+    file = tmp_path / f"{kind}.toml"
+    assert f"fp8lab {kind}.toml" not in said and f"{kind}.toml: a complete {kind} file" in said
+    command = said.split("next: fp8lab ")[1].split()
+    text = succeeded(*command, cwd=tmp_path)
+    assert {"run": "pretrain", "recipe": "mine", "study": "shared-seed2"}[kind] in text
+    assert "is there" in refused("init", kind, cwd=tmp_path)
+    # Every key is in it, as help lists it, and help has the file's beginning.
+    page = succeeded("help", {"run": "config"}.get(kind, kind))
+    example = page.split("writes:\n\n")[1]
+    assert file.read_text().startswith(example)
+    commented = file.read_text()[len(example) :]
+    lines = [line[2:] for line in commented.splitlines() if line.startswith("# ")]
+    for line in page.split("\nA complete file")[0].splitlines():
+        assert not line or line in lines, line
+
+
+def test_the_keys_of_a_study_are_those_that_its_reader_knows(tmp_path: Path) -> None:
+    """An unknown key is answered with the known ones, table by table."""
+    succeeded("init", "study", "s.toml", cwd=tmp_path)
+    text = (tmp_path / "s.toml").read_text().split("\n\n# Keys")[0].replace(
+        'baseline = "bf16" ', 'baseline = { recipe = "bf16", zzz = 1 } ', 1
+    )
+    page = succeeded("help", "study").split("\nA complete file")[0]
+    known: dict[str, list[str]] = {"": []}
+    heading = ""
+    for line in page.splitlines():
+        if line.startswith("["):
+            heading = line.strip("[]")
+            known[heading] = []
+        elif re.match(r"  \w", line):
+            known[heading].append(line.strip())
+    plain = text.replace(", zzz = 1", "")
+    cases = {
+        "": "zzz = 1\n" + plain,
+        "baseline": text,
+        "design": plain.replace("margin =", "zzz = 1\nmargin ="),
+        "shared": plain.replace("axes =", "zzz = 1\naxes ="),
+        "axis": plain.replace('key = "recipe"', 'zzz = 1\nkey = "recipe"'),
+        "arm": plain.replace('name = "infir2-half_rate"', 'zzz = 1\nname = "infir2-half_rate"'),
+    }
+    tables = {"set", "design", "axis", "arm", "shared"}
+    for table, document in cases.items():
+        (tmp_path / "s.toml").write_text(document)
+        message = refused("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
+        assert "unknown key" in message and "zzz" in message, message
+        accepted = set(message.split("accepted: ")[1].strip().split(", "))
+        expected = set(known[table]) | (tables if table == "" else set())
+        assert accepted == expected, (table, accepted, expected)
+
+
+def test_names_of_presets_and_models(tmp_path: Path) -> None:
+    presets = json.loads(succeeded("presets", "--json"))
+    assert {"quickstart", "worded"} <= {row["name"] for row in presets}
+    text = succeeded("presets")
+    assert all(row["name"] in text and row["summary"] in text for row in presets)
+    models = {row["name"]: row for row in json.loads(succeeded("models", "--json"))}
+    assert models["gpt2"]["parameters"] == 124_439_808  # as published
+    assert "124.4 M  12 layers" in succeeded("models")
+    # A study begins from a preset by its name.
+    study = 'base = "quickstrt"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "infir2"]\n'
+    (tmp_path / "s.toml").write_text(study)
+    message = refused("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
+    assert "s.toml:1:" in message and "unknown preset 'quickstrt' (did you mean 'quickstart'?)" in message
+    (tmp_path / "s.toml").write_text(study.replace("quickstrt", "quickstart"))
+    assert "infir2" in succeeded("ablate", "--study", "s.toml", "--list", cwd=tmp_path)
+
+
+def test_a_recipe_is_no_quantizer(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 32), np.float32))
+    message = refused("quantize", "x.npy", "--spec", "mxfp8", cwd=tmp_path)
+    assert "'mxfp8' is a recipe" in message and "mxfp8:fprop.x" in message
+    gemm = ["gemm", "--a", "x.npy", "--b", "x.npy", "--out", "d.npy", "--spec", "infir2"]
+    assert "infir2:fprop" in refused(*gemm, cwd=tmp_path)
+
+
+def test_another_kind_leaves_the_keys_of_a_base_behind(tmp_path: Path) -> None:
+    stage = '[[stages]]\nbase = "cpt"\n'
+    train = ["train", "--config", "run.toml", "--dry-run"]
+    for more, settings in {
+        'learning_rate = { kind = "constant" }\n': [],
+        "": ["stages.cpt.learning_rate.kind=constant"],
+    }.items():
+        (tmp_path / "run.toml").write_text('model = "tiny"\n' + stage + more)
+        words = [word for setting in settings for word in ("--set", setting)]
+        succeeded(*train, *words, cwd=tmp_path)
+    # What a file says itself is not dropped in silence.
+    own = 'learning_rate = { kind = "constant", decay_steps = 3 }\n'
+    (tmp_path / "run.toml").write_text('model = "tiny"\n' + stage + own)
+    assert 'is for kind = "wsd"' in refused(*train, cwd=tmp_path)
+    own = "learning_rate.decay_steps = 3\n"
+    (tmp_path / "run.toml").write_text('model = "tiny"\n' + stage + own)
+    message = refused(*train, "--set", "stages.cpt.learning_rate.kind=constant", cwd=tmp_path)
+    assert 'is for kind = "wsd"' in message
+
+
+@pytest.mark.parametrize("given", ["0", "x", "", "-3", "1.5"])
+def test_odd_threads_of_the_environment_are_refused(given: str) -> None:
+    result = run("info", environment={"OMP_NUM_THREADS": given})
+    assert result.returncode == 2 and result.stdout == ""
+    assert f"\nfp8lab: OMP_NUM_THREADS: {given}; accepted: 1 to " in "\n" + result.stderr
+
+
+def test_threads_are_those_that_the_process_may_use() -> None:
+    def threads(**environment: str) -> int:
+        plain = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+        done = subprocess.run(
+            ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), PROGRAM, "info", "--json"],
+            env={**plain, **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return int(json.loads(done.stdout)["threads"])
+
+    assert threads() == 1
+    assert threads(OMP_NUM_THREADS="3") == threads(OMP_NUM_THREADS="3,2") == 3
 
 
 def test_threads_of_the_environment_are_bounded() -> None:

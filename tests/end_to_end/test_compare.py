@@ -133,7 +133,7 @@ def test_what_is_missing(folder: Path) -> None:
     assert "two" in refused("compare", "a", cwd=folder)
     assert "no run file" in refused("compare", "a", "nothing", cwd=folder)
     assert "no run file" in refused("verify", "nothing", cwd=folder)
-    assert "--run is missing" in refused("verify", cwd=folder)
+    assert "RUN is missing; usage: fp8lab " in refused("verify", cwd=folder)
     assert "ends after step 4" in refused("verify", "a", "--from", 4, cwd=folder)
     assert "more than it has" in refused("verify", "a", "--steps", 5, cwd=folder)
     assert "from 1 on" in refused("verify", "a", "--steps", 0, cwd=folder)

@@ -244,7 +244,7 @@ def test_sources_of_several_files_are_named_by_the_first(folder: Path) -> None:
 
 def test_bad_input_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
     for arguments, words in {
-        (): "--source is missing",
+        (): "SOURCE is missing; usage: fp8lab ",
         ("none",): "none",
         ("run", "--recipe", "nothing"): "nothing",
         ("run", "--pass-at", "9"): "from 1 to samples = 3",

@@ -24,7 +24,7 @@ def listed(topic: str) -> dict[str, str]:
     """Keys with what is said about each, "[a.b] c" as "a.b.c"."""
     keys: dict[str, str] = {}
     table, key = "", ""
-    for line in succeeded("help", topic).splitlines()[1:]:
+    for line in succeeded("help", topic).split("\nA complete file")[0].splitlines()[1:]:
         if line.startswith("["):
             table = line.strip("[]") + "."
             key = ""

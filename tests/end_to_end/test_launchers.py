@@ -149,12 +149,65 @@ def test_a_failed_task_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "fp32: its task 3_0 ended: killed before it could" in scheduler.submitted(study)
 
 
+def test_every_option_of_sbatch_stands_once_in_the_script(tmp_path: Path) -> None:
+    scheduler, study = Scheduler(tmp_path / "slurm"), Study(tmp_path)
+    scheduler.submitted(study)
+    assert "#SBATCH --signal=B:TERM@60\n" in scheduler.script(1)
+    scheduler.submitted(study, "--stop-before", 600)
+    assert "#SBATCH --signal=B:TERM@600\n" in scheduler.script(2)
+    own = ["signal=B:TERM@900", "open-mode=truncate", "job-name=mine"]
+    scheduler.submitted(study, *(word for line in own for word in ("--slurm", line)))
+    for line in own:
+        assert f"#SBATCH --{line}\n" in scheduler.script(3)
+    for job in (1, 2, 3):
+        options = re.findall("^#SBATCH --([a-z-]+)", scheduler.script(job), re.MULTILINE)
+        assert len(options) == len(set(options)) and "signal" in options, options
+
+
+@pytest.mark.parametrize("name", ["s2\ntouch pwned\n#", 'a"b', "a\\b", "a\tb", "a\x1bb"])
+def test_a_folder_that_no_script_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    scheduler, study = Scheduler(tmp_path / "slurm"), Study(tmp_path)
+    study.out = tmp_path / name
+    done = scheduler.submit(study)
+    assert done.returncode == 2 and "a script of sbatch cannot hold" in done.stderr
+    assert done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
+    assert not study.out.exists() and not (scheduler.folder / "script.1").exists()
+    # The folder from which it is named counts as well, and a name with other signs is kept whole.
+    study.out = tmp_path / "50% of 'it' $HOME"
+    scheduler.submitted(study)
+    assert f'--output="{tmp_path}/50%% of \'it\' $HOME/slurm/%A_%a.out"' in scheduler.script(1)
+
+
+def test_a_plan_warns_of_steps_longer_than_a_task_has_left(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    assert "longest step" not in study.planned()
+    study.base.write_text(study.base.read_text().replace("hidden_size = 64", "hidden_size = 1024"))
+    big = ("--set", "stages.*.batch_sequences=4096", "--set", "stages.*.micro_batch_sequences=1")
+    text = study.planned(*big, "--stop-before", 1)
+    assert "plan: warning: the longest step takes about" in text and "SIGTERM 1 s before" in text
+
+
+def test_an_arm_that_diverges_is_complete(tmp_path: Path) -> None:
+    study = Study(tmp_path, steps=12)
+    steep = "stages.sft.learning_rate={kind='constant', peak=9.0, final=9.0, warmup_steps=0}"
+    text = study.done("--set", steep, "--set", "stages.sft.data.families=['sum']")
+    assert re.search(r"^bf16: complete after \d+ s, diverged", text, re.MULTILINE), text
+    assert "2 complete, 0 failed, 0 interrupted" in text
+    assert all(study.complete().values())
+    assert study.run("--set", steep).returncode == 2  # another study
+
+
 def test_settings_and_commands_that_do_not_serve_are_refused(tmp_path: Path) -> None:
     scheduler, study = Scheduler(tmp_path / "slurm"), Study(tmp_path)
     for words, part in {
         ("--slurm", "array=0-9"): "'array' is set by ablate itself",
         ("--slurm", "--partition=x"): "without its hyphens",
         ("--slurm", "Partition=x"): "a long option of sbatch",
+        ("--slurm", "time=1\ttouch"): "a long option of sbatch",
+        ("--slurm", "time=1", "--slurm", "time=2"): "'time' is given before as time=1",
+        ("--slurm", "cpus-per-task=2"): "'cpus-per-task' is given before as cpus-per-task=1",
+        ("--slurm", "signal=B:TERM@9", "--stop-before", 9): "say the same twice",
+        ("--stop-before", 0): "--stop-before 0: accepted: 1 to 65535 seconds",
         ("--index", "0"): "--index is for --launcher local",
         ("--run", "bf16"): "--run is for --launcher local",
         ("--set", "stages.cpt.data.path=none.txt"): "none.txt",
@@ -162,6 +215,7 @@ def test_settings_and_commands_that_do_not_serve_are_refused(tmp_path: Path) -> 
         done = scheduler.submit(study, *words)
         assert done.returncode == 2 and part in done.stderr, (words, done.stderr)
     assert "--slurm is for --launcher slurm" in study.refused("--slurm", "gpus=1")
+    assert "--stop-before is for --launcher slurm" in study.refused("--stop-before", 9)
     assert "--launcher slrm (did you mean 'slurm'?): accepted" in study.refused(
         "--launcher", "slrm"
     )

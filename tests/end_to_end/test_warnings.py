@@ -138,8 +138,14 @@ def surprised(config: Path) -> Path:
 
 
 def train(config: Path, out: Path, *more: object) -> Run:
-    succeeded("train", "--config", config, "--out", out, "--threads", "2", *more)
-    return load_run(out / "run.h5")
+    result = run("train", "--config", config, "--out", out, "--threads", "2", *more)
+    found = load_run(out / "run.h5")
+    # Complete; the status is that of the definition which reports have.
+    losses = [found.metrics.loss[found.stage_rows(stage)] for stage in found.stage_names]
+    diverged = any(stats.has_diverged(loss) for loss in losses)
+    assert result.returncode == (5 if diverged else 0), result.stderr
+    assert ("\ncomplete, but diverged: " if diverged else "\ncomplete: ") in result.stdout
+    return found
 
 
 def kinds(found: Run, kind: str) -> list[Any]:
@@ -237,14 +243,13 @@ def test_what_is_not_finite_is_named_with_operand_and_element(config: Path, tmp_
 
 def test_only_the_first_of_broken_steps_is_executed_again(config: Path, tmp_path: Path) -> None:
     rangeless = config.parent / "rangeless.toml"
-    found = train(
-        config,
-        tmp_path / "run",
-        *("--set", f"recipe={rangeless}", "--set", "logging.nonfinite=keep_going"),
-        *("--set", 'stages.two.stress=[{kind="outlier_channels", channels=2, gain=65536.0}]'),
-    )
+    broken = ["--set", f"recipe={rangeless}", "--set", "logging.nonfinite=keep_going", "--set"]
+    broken += ['stages.two.stress=[{kind="outlier_channels", channels=2, gain=65536.0}]']
+    found = train(config, tmp_path / "run", *broken)
     events = kinds(found, "nan")
     assert [event.step for event in events] == list(range(25, 37))
+    again = run("train", "--config", config, "--out", tmp_path / "run", "--resume", *broken)
+    assert again.returncode == 5 and "diverged: two: the loss is nan at step 25" in again.stdout
     assert [event.message.startswith("gradient of") for event in events] == [False] + [True] * 11
 
 
@@ -261,6 +266,39 @@ def test_spikes_are_those_of_the_analysis_and_name_an_operand(
     assert starts and [event.step for event in spikes] == starts
     for event in spikes:
         assert "a spike from" in event.message and "times its usual one; row" in event.message
+
+
+def test_the_terminal_tells_what_the_file_holds(surprised: Path, tmp_path: Path) -> None:
+    """Events as they are in the file, held-out losses as they are measured, and how it ended."""
+    steep = "stages.two.learning_rate={kind='constant', peak=0.3, final=0.3, warmup_steps=0}"
+    every = ("--set", "stages.*.eval={every_steps=20, sequences=1, data={kind='arithmetic'}}")
+    out = tmp_path / "a run"
+    result = run(
+        *("train", "--config", surprised, "--out", out, "--threads", "2"),
+        *("--set", steep, "--set", "recipe=te_delayed", *every),
+    )
+    found, lines = load_run(out / "run.h5"), result.stdout.splitlines()
+    assert found.events and {event.kind for event in found.events} & {"spike", "early_warning"}
+    for event in found.events:
+        assert any(line.startswith(f"step {event.step} {event.kind}: {event.message}") for line in lines)
+    held = [line for line in lines if " held-out loss " in line]
+    assert len(held) == found.evaluations.step.size == 5
+    for step, loss, line in zip(found.evaluations.step, found.evaluations.loss, held):
+        assert line.startswith(f"step {step} ") and float(line.split()[5]) == pytest.approx(
+            loss, rel=1e-4
+        )
+    # Steps so large that what was learned by heart is lost.
+    loss = found.metrics.loss[found.stage_rows("two")]
+    assert stats.has_diverged(loss) and result.returncode == 5
+    row = stats.divergence_row(loss)
+    step = int(found.metrics.step[found.stage_rows("two")][row])
+    complete = lines.index(f"complete, but diverged: {out}/run.h5")
+    assert lines[complete + 1].startswith("held-out loss: one ")
+    assert lines[complete + 2].startswith("diverged: two: the smoothed loss ends at ")
+    assert lines[complete + 2].endswith(f"; from step {step} on")
+    count = len(kinds(found, "early_warning"))
+    assert not count or f"{count} early_warning" in lines[complete + 3]
+    assert lines[complete + 4].startswith(f"next: fp8lab report '{out}'/run.h5 | fp8lab eval ")
 
 
 @pytest.mark.parametrize("recipe", ["bf16", "te_delayed", "infir2"])

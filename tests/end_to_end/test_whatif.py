@@ -169,7 +169,7 @@ def test_what_is_missing_is_named(copy: Path) -> None:
         return text
 
     for words, expected in {
-        (): "--run is missing",
+        (): "RUN is missing; usage: fp8lab ",
         ("run",): "give --recipe NAME, --accumulator NAME or --tensors",
         ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
         ("run", *recipe, *recipe): "two recipes are called 'infir2'",
@@ -245,7 +245,7 @@ def test_fewer_sequences_are_the_first_of_the_micro_batch(copy: Path) -> None:
 
 def test_what_attribute_cannot_do_is_refused(copy: Path) -> None:
     for words, expected in {
-        (): "--run is missing",
+        (): "RUN is missing; usage: fp8lab ",
         ("run", "--recipe", "infir3"): "did you mean 'infir2'?",
         ("run", "--batch", 100001): "--batch 100001: accepted: 1 to 100000",
         ("run", "--backend", "truth"): "--backend truth: accepted: cpu",

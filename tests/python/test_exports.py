@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,17 +118,17 @@ def test_event_files_hold_what_the_run_files_do(folder: Path, tmp_path: Path) ->
     version, events = read_events(paths[2])
     assert version == "brain.Event:2"
     run = load_run(folder / "e5m2_tensor-seed1" / "run.h5")
-    losses = [(step, time, value) for step, time, tag, value in events if tag == "train/loss"]
+    losses = [(step, time, value) for step, time, tag, value in events if tag == "metrics/loss"]
     assert [step for step, _, _ in losses] == run.metrics.step.tolist()
     assert [time for _, time, _ in losses] == run.metrics.seconds.tolist()
     values = np.array([value for _, _, value in losses])
     assert np.array_equal(values, run.metrics.loss.astype(np.float32), equal_nan=True)
     assert math.isnan(values[-1])
-    held_out = [(step, value) for step, _, tag, value in events if tag == "held_out/loss"]
+    held_out = [(step, value) for step, _, tag, value in events if tag == "eval/loss"]
     assert [step for step, _ in held_out] == run.evaluations.step.tolist()
     slot = [name == "dgrad.dy" for name in run.tensors.slot]
     means = run.tensors.get("sqnr_db")[:, slot].mean(axis=1)
-    shown = [value for _, _, tag, value in events if tag == "operands/dgrad.dy/sqnr_db"]
+    shown = [value for _, _, tag, value in events if tag == "tensors/dgrad.dy/sqnr_db"]
     assert shown == pytest.approx(means, rel=1e-6)
     steps = [step for step, _, _, _ in events]
     assert steps == sorted(steps)
@@ -143,9 +147,9 @@ def test_a_database_of_trackio_holds_what_the_run_files_do(folder: Path, tmp_pat
         configs = dict(base.execute("SELECT run_name, config FROM configs").fetchall())
     run = load_run(folder / "e5m2_tensor-seed1" / "run.h5")
     assert [step for step, _, _ in rows] == run.metrics.step.tolist()
-    losses = [json.loads(metrics)["train/loss"] for _, _, metrics in rows]
+    losses = [json.loads(metrics)["metrics/loss"] for _, _, metrics in rows]
     assert losses[:-1] == run.metrics.loss[:-1].tolist() and losses[-1] == "NaN"
-    assert json.loads(rows[19][2])["held_out/loss"] == run.evaluations.loss[0]
+    assert json.loads(rows[19][2])["eval/loss"] == run.evaluations.loss[0]
     assert rows[0][1] == "1970-01-01T00:00:00.350000+00:00"
     assert len(configs) == 4
     assert json.loads(configs["e5m2_tensor-seed1"])["recipe_hash"] == run.meta["recipe_hash"]
@@ -160,3 +164,67 @@ def test_names_of_runs_are_folders_of_their_own(tmp_path: Path) -> None:
             make_example_run.seal_meta(file)
     names = [name for name, _ in exports.run_names(study.load_study([tmp_path]))]
     assert sorted(names) == ["a_b", "a_b_2", "run"]
+
+
+RUN = """
+name = "r"
+model = "tiny"
+model.num_hidden_layers = 1
+[logging]
+checkpoint_every_steps = 2
+[[stages]]
+name = "s"
+steps = 4
+batch_sequences = 1
+sequence_length = 32
+learning_rate.warmup_steps = 0
+eval = { every_steps = 2, sequences = 1 }
+"""
+
+
+def trained(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    (folder / "run.toml").write_text(RUN.replace('model = "tiny"\nmodel.', '[model]\nbase = "tiny"\n'))
+    words = [os.environ["FP8LAB_PROGRAM"], "train", "--config", "run.toml", "--out", "out", *more]
+    plain = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        words, cwd=folder, env=plain, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.skipif("FP8LAB_PROGRAM" not in os.environ, reason="the program is not built")
+def test_a_run_is_logged_while_it_trains(tmp_path: Path) -> None:
+    """What the run file holds, under its names, at the time of day."""
+    began = time.time()
+    done = trained(tmp_path, "--log", "tensorboard", "--python", sys.executable)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "out" / "tensorboard").iterdir()
+    _, events = read_events(path)
+    with h5py.File(tmp_path / "out" / "run.h5", "r") as file:
+        losses, steps = file["metrics/loss"][:], file["metrics/step"][:]
+        seconds, held = file["metrics/seconds"][:], file["eval/loss"][:]
+    found = {tag: [(step, value) for step, _, t, value in events if t == tag] for _, _, tag, _ in events}
+    assert found["metrics/loss"] == [(int(s), float(np.float32(v))) for s, v in zip(steps, losses)]
+    assert [value for _, value in found["eval/loss"]] == held.astype(np.float32).tolist()
+    times = [wall for _, wall, tag, _ in events if tag == "metrics/loss"]
+    assert all(began - 1 < wall < time.time() for wall in times)
+    assert np.diff(times) == pytest.approx(np.diff(seconds), abs=1e-4)
+    # A complete run has nothing new.
+    again = trained(tmp_path, "--log", "trackio", "--resume", "--python", sys.executable)
+    assert again.returncode == 0 and not (tmp_path / "out" / "trackio").exists()
+    one = trained(tmp_path, "--log", "trackio", "--log-dir", "db", "--out", "b", "--python", "none")
+    assert one.returncode == 2 and "more than once" in one.stderr
+
+
+@pytest.mark.skipif("FP8LAB_PROGRAM" not in os.environ, reason="the program is not built")
+def test_a_log_without_its_packages_says_what_to_install(tmp_path: Path) -> None:
+    for python in ("nothing-of-the-kind", "/bin/false"):
+        done = trained(tmp_path, "--log", "trackio", "--python", python)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "python3-h5py" in done.stderr and not (tmp_path / "out").exists()
+    assert "--python is for --log" in trained(tmp_path, "--python", "python3").stderr
+    done = trained(tmp_path, "--log", "trackio", "--python", sys.executable)
+    assert done.returncode == 0, done.stderr
+    with sqlite3.connect(tmp_path / "out" / "trackio" / "out.db") as base:
+        rows = base.execute("SELECT step, timestamp, metrics FROM metrics ORDER BY id").fetchall()
+    assert {step for step, _, _ in rows} == {1, 2, 3, 4}
+    assert all(json.loads(text).keys() <= {*json.loads(rows[0][2])} or "eval/loss" in text for _, _, text in rows)

@@ -1,7 +1,11 @@
 // Memory, transfers and identity of the CPU backend, and that it carries out what it dispatches.
+#include <fmt/format.h>
+#include <unistd.h>
 #include <catch2/catch.hpp>
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -9,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
 #include "emulation/cpu/cpu_backend.hpp"
@@ -25,6 +30,38 @@ TEST_CASE("the CPU backend names itself and keeps the wanted storage") {
   CHECK(backend->storage(DType::f32) == DType::f32);
   CHECK(backend->is_on_host());
   REQUIRE_THROWS_AS(cpu::make_cpu_backend(-1), Error);
+}
+
+TEST_CASE("a quota of the control group bounds the processors") {
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / fmt::format("fp8lab-groups-{}", ::getpid());
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text;
+  };
+  const auto processors = [&](const std::string& groups) {
+    write("groups", groups);
+    return processors_of_control_groups((root / "groups").string(), root.string(), 16);
+  };
+  CHECK(processors("0::/\n") == 16);
+  write("cpu.max", "max 100000\n");
+  write("a/cpu.max", "350000 100000\n");
+  write("a/b/cpu.max", "max 100000\n");
+  write("c/cpu.max", "50000 100000\n");
+  CHECK(processors("0::/\n") == 16);
+  CHECK(processors("0::/a\n") == 4);    // 3.5 processors
+  CHECK(processors("0::/a/b\n") == 4);  // of the group around it
+  CHECK(processors("0::/c\n") == 1);
+  CHECK(processors("0::/gone\n") == 16);
+  write("cpu/d/cpu.cfs_quota_us", "200000\n");
+  write("cpu/d/cpu.cfs_period_us", "100000\n");
+  write("cpu/e/cpu.cfs_quota_us", "-1\n");
+  write("cpu/e/cpu.cfs_period_us", "100000\n");
+  CHECK(processors("4:cpu,cpuacct:/d\n3:memory:/a\n") == 2);
+  CHECK(processors("4:cpu,cpuacct:/e\n") == 16);
+  CHECK(processors("1:name=systemd:/d\n") == 16);
+  CHECK(processors("no group\n") == 16);
+  std::filesystem::remove_all(root);
 }
 
 TEST_CASE("an operation is refused with its reason before there is memory") {

@@ -30,6 +30,7 @@ TEST_CASE("what is near nothing stays without a suggestion") {
 TEST_CASE("equally near names: the first") {
   CHECK(nearest_name("bf18", {"bf16", "bf19"}) == "bf16");
   CHECK(nearest_name("rowl", {"rows", "row"}) == "rows");
+  CHECK(nearest_name("e4m3", {"e3m4", "e5m2", "e4m3fn"}) == "e4m3fn");  // but its beginning
 }
 
 TEST_CASE("messages name it, and lists of a message are split") {

@@ -23,7 +23,7 @@ const std::vector<Assignment> kShort = {{"stages.s.sequence_length", "64"},
 
 Attribution attributed(DiagnosedRun& run, const CheckpointedRun& at, const Recipe& recipe) {
   return attribute_gradient(run.backend(), at, run.next_step(), recipe, {}, 2,
-                            [](const std::string&) {});
+                            [](const std::string&, std::size_t, std::size_t) {});
 }
 
 /// At the checkpoint of a run in bf16.
@@ -86,7 +86,7 @@ TEST_CASE("an estimator is said to be no error of arithmetic") {
   const CheckpointedRun at = run.at_checkpoint();
   const auto remarks_of = [&](const char* recipe) {
     return attribute_gradient(run.backend(), at, run.next_step(), load_recipe(recipe), {"scale"}, 2,
-                              [](const std::string&) {})
+                              [](const std::string&, std::size_t, std::size_t) {})
         .remarks;
   };
   CHECK(remarks_of("fp4_direct").empty());
@@ -101,7 +101,7 @@ TEST_CASE("only the groups that are named are attributed, and unknown ones refus
   const Recipe recipe = parse_recipe(kHealthy, "planted.toml");
   const auto of_groups = [&](const std::vector<std::string>& groups) {
     return attribute_gradient(run.backend(), at, run.next_step(), recipe, groups, 2,
-                              [](const std::string&) {});
+                              [](const std::string&, std::size_t, std::size_t) {});
   };
   const Attribution some = of_groups({"GEMM", "scale"});
   REQUIRE(some.groups.size() == 2);

@@ -6,6 +6,7 @@
 
 #include "src/train/early_warning.hpp"
 #include "src/train/loss_spikes.hpp"
+#include "src/train/run_ending.hpp"
 #include "tests/src/model/model_fixture.hpp"
 
 using namespace fp8lab;
@@ -307,6 +308,46 @@ TEST_CASE("an aligned channel warns, with how many there are") {
   CHECK(score.operand == 2);
   CHECK(score.channel == 6);
   CHECK(score.count == 5);
+}
+
+TEST_CASE("a loss diverges where reports say so") {
+  // The curves of tests/python/test_stats.py.
+  CHECK_FALSE(divergence_row({}));
+  CHECK_FALSE(divergence_row(std::vector<double>(9, 1.0)));
+  CHECK(divergence_row({1.0, 1.0, kNan, 1.0, INFINITY}) == 2);
+  std::vector<double> loss(6, 1.0);
+  loss.insert(loss.end(), 3, 2.0);
+  CHECK(divergence_row(loss) == 6);
+  std::vector<double> back(6, 1.0);
+  back.insert(back.end(), {2.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0});
+  CHECK(divergence_row(back) == 10);
+  CHECK_FALSE(divergence_row({5.6, 4.0, 3.0, 2.5, 2.4, 2.6}));
+}
+
+TEST_CASE("the end of a run is told from its file") {
+  RunData run;
+  run.meta.stage_names = {"cpt", "sft"};
+  for (int step = 1; step <= 6; ++step) {
+    StepRecord row;
+    row.step = step;
+    row.stage = step > 3 ? 1 : 0;
+    row.loss = step < 6 ? 5.6 : 7488.0;
+    run.metrics.push_back(row);
+  }
+  run.metrics[0].loss = kNan;  // no token was trained on
+  run.events = {{1, "no_targets", ""}, {5, "early_warning", ""}, {6, "early_warning", ""}};
+  run.eval = {{3, 0, 5.5}, {6, 1, 7000.0}};
+  const RunEnding ending = describe_ending(run);
+  CHECK(ending.diverged);
+  REQUIRE(ending.lines.size() == 3);
+  CHECK(ending.lines[0] == "held-out loss: cpt 5.5 at step 3; sft 7000 at step 6");
+  CHECK_THAT(ending.lines[1], Catch::StartsWith("diverged: sft: the smoothed loss ends at ") &&
+                                  Catch::EndsWith("; from step 6 on"));
+  CHECK(ending.lines[2] == "warnings: 2 early_warning, the first at step 5");
+  run.metrics.back().loss = 5.0;
+  CHECK_FALSE(describe_ending(run).diverged);
+  run.eval.back().loss = kNan;
+  CHECK(describe_ending(run).diverged);
 }
 
 TEST_CASE("a loss spikes above its average and five deviations, once for neighbours") {

@@ -1,0 +1,134 @@
+"""Follows a run that trains and writes what it logs for TensorBoard or trackio, as it comes.
+
+`fp8lab train --log` starts it and keeps the other end of its standard input: when that closes, however
+the run ended, the rest is written and the process ends. The run file is read as any other program may
+read it. Names are those of the run file, times those of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from fp8lab_analysis import exports
+from fp8lab_analysis.hdf5 import InputError
+from fp8lab_analysis.run_reader import load_run
+from fp8lab_analysis.runs import Run
+
+SHORTEST_PAUSE = 1.0  # seconds between two readings
+SHARE = 0.05  # most of a processor that the readings take
+MOST_MISSES = 20  # readings in a row that may fail
+
+
+class Events:
+    """An event file of TensorBoard; a continued run begins another, which TensorBoard joins."""
+
+    def __init__(self, out: Path, clock: float) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}.fp8lab"
+        self._file = open(out / name, "xb")  # noqa: SIM115: open as long as the run
+        self._clock = clock
+        self._file.write(exports.event_head(now))
+        self._file.flush()
+
+    def write(self, run: Run, items: Sequence[exports.Scalar]) -> None:
+        """Appends scalars."""
+        del run
+        self._file.write(exports.event_records(items, self._clock))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._file.close()
+
+
+class Trackio:
+    """The run of a database of trackio, whose project is the run's name."""
+
+    def __init__(self, out: Path, clock: float) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self._out = out
+        self._clock = clock
+
+    def write(self, run: Run, items: Sequence[exports.Scalar]) -> None:
+        """Adds rows; the database is closed in between, for it has other readers."""
+        name = run.name or "run"
+        with closing(exports.open_trackio(self._out / f"{name}.db")) as base, base:
+            exports.insert_scalars(base, name, items, self._clock)
+            exports.insert_config(base, name, run, self._clock)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def new_scalars(run: Run, after: int, written: set[tuple[int, str]]) -> list[exports.Scalar]:
+    """Those of steps beyond `after` that are not `written` yet, in the order of steps."""
+    found = [
+        item for item in exports.scalars(run) if item[0] > after and (item[0], item[2]) not in written
+    ]
+    written.update((item[0], item[2]) for item in found)
+    return sorted(found, key=lambda item: item[0])
+
+
+def ended(pause: float) -> bool:
+    """Waits; true once the run has closed our standard input."""
+    ready, _, _ = select.select([sys.stdin], [], [], pause)
+    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
+
+
+def follow(path: Path, sink: Events | Trackio, after: int) -> None:
+    """Writes what the run file gets until the run has ended."""
+    written: set[tuple[int, str]] = set()
+    misses, last, pause = 0, False, SHORTEST_PAUSE
+    while not last:
+        last = ended(pause)
+        began = time.monotonic()
+        try:
+            run = load_run(path)
+        except InputError:
+            misses += 1
+            if last or misses > MOST_MISSES:
+                raise
+            continue
+        misses = 0
+        sink.write(run, new_scalars(run, after, written))
+        pause = max(SHORTEST_PAUSE, (time.monotonic() - began) / SHARE)
+    sink.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Status 0 when the run has ended and all of it is written."""
+    parser = argparse.ArgumentParser(prog="fp8lab train --log", add_help=False)
+    parser.add_argument("--kind", choices=("tensorboard", "trackio"), default="tensorboard")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--clock", type=float, help="time at which the seconds of the run were 0")
+    parser.add_argument("--after", type=int, default=0, help="last step that is written elsewhere")
+    parser.add_argument("--check", action="store_true", help="whether all packages are there")
+    parser.add_argument("run", type=Path, nargs="?")
+    options = parser.parse_args(arguments)
+    if options.check:
+        return 0
+    # Ctrl-C is for the run, which ends in its own time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(10)
+    make = Events if options.kind == "tensorboard" else Trackio
+    try:
+        follow(options.run, make(options.out, options.clock), options.after)
+    except (InputError, OSError, sqlite3.Error) as error:
+        print(f"fp8lab train --log {options.kind}: {error}; the run goes on", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

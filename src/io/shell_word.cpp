@@ -1,0 +1,24 @@
+#include "src/io/shell_word.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+namespace fp8lab {
+
+std::string shell_quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain = "-_./:=+,@";
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           kPlain.find(c) != std::string_view::npos;
+  });
+  return plain ? word : shell_quoted(word);
+}
+
+}  // namespace fp8lab
