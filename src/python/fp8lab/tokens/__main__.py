@@ -165,8 +165,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             shard_tokens=options.shard_tokens,
             write=files.write,
         )
-        for tokens, trained in encoder.encode(_records(options)):
-            writer.add(tokens, trained)
+        for index, (tokens, trained) in enumerate(encoder.encode(_records(options))):
+            try:
+                writer.add(tokens, trained)
+            except TokenError as error:
+                raise TokenError(f"document {index}: {error}") from error
         manifest = _manifest(options, encoder, hashes, writer.finish())
         files.write(present, encoder.json_bytes)
         if table is not None:
