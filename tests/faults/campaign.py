@@ -30,6 +30,7 @@ import flips
 import interruptions
 import malformed
 import swaps
+import token_inputs
 from program import Disk, Program, can_trace, fit_limits_to, trace
 from program import prepare as prepare_child
 from runs import TRAIN, Context, Fixture, Outcome, make_context
@@ -44,6 +45,7 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "flip": (flips.flip, 6),
     "swap": (swaps.swap, 2),
     "input": (malformed.malformed, 6),
+    "tokens": (token_inputs.tokens, 3),
 }
 VERDICTS = ("right", "refused", "wrong", "crashed")
 
@@ -153,7 +155,11 @@ def run_all(options: argparse.Namespace, scratch: Path) -> list[Finished]:
         kind, _, index = options.only.partition(":")
         jobs = [(options.seed, kind, int(index))]
     else:
-        jobs = plan(options.cases, options.seed, options.kind or list(KINDS))
+        kinds = options.kind or list(KINDS)
+        if not token_inputs.is_available():
+            print("tokens: left out, tokenizers or xxhash is not installed")
+            kinds = [kind for kind in kinds if kind != "tokens"]
+        jobs = plan(options.cases, options.seed, kinds)
     finished = []
     fork = multiprocessing.get_context("fork")
     with fork.Pool(min(options.jobs, len(jobs)), start_worker, (context, with_disk)) as pool:

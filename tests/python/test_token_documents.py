@@ -186,6 +186,72 @@ def test_turns_that_are_not_to_be_trained_on() -> None:
         to_record({"messages": [both]}, "f:1")
 
 
+def test_records_are_those_of_the_program() -> None:
+    """The same as in tests/src/data/test_data.cpp."""
+    user, answer = talk("a", "b")
+    assert to_record({"prompt": "a", "completion": "b", "text": None}, "f") == Passage("a", "b")
+    assert to_record({"messages": None, "prompt": "a", "completion": "b"}, "f") == Passage("a", "b")
+    system = {"role": "system", "content": "s"}
+    turns = [("system", "s"), ("human", "a"), ("gpt", "b")]
+    sharegpt = {"conversations": [{"from": name, "value": value} for name, value in turns]}
+    assert to_record(sharegpt, "f") == Chat([system, user, answer], "f")
+    assert to_record({"conversations": [user, answer]}, "f") == Chat([user, answer], "f")
+    alpaca = {"instruction": "a", "input": "b", "output": "c"}
+    assert to_record(alpaca, "f") == Chat(talk("a\nb", "c"), "f")
+    alpaca = {"instruction": "a", "input": "", "output": "b", "system": "s"}
+    assert to_record(alpaca, "f") == Chat([system, user, answer], "f")
+    assert to_record({"messages": [user, answer, user]}, "f") == Chat([user, answer, user], "f")
+    called = to_record({"messages": [user, CALL], "tools": [{"name": "weather"}]}, "f")
+    assert called == Chat([user, CALL], "f", tools=[{"name": "weather"}])
+    bad: list[tuple[Any, str]] = [
+        ({"conversations": [{"from": "bot", "value": "a"}]}, "message 0: from 'bot'; accepted: hu"),
+        ({"instruction": "a", "output": "b", "history": [["c", "d"]]}, '"history" is not read'),
+        ({"prompt": [1], "completion": "b"}, 'expected a string in "prompt"'),
+        ({"messages": [user, {"role": "assistant"}]}, 'message 1: expected a string in "content"'),
+        ({"messages": [user, {"role": "assistant", "content": 4}]}, "message 1: expected a string"),
+        ({"messages": [user, answer], "tools": {}}, '"tools" must be a list'),
+        ({"messages": [{"role": "assistant", "content": "b", "x": b"y"}]}, "what is no JSON"),
+    ]
+    for record, message in bad:
+        with pytest.raises(TokenError, match=message):
+            to_record(record, "f:1")
+
+
+def test_tools_reach_the_template() -> None:
+    source = "{{ tools | tojson }}{% generation %}{{ messages[0].content }}{% endgeneration %}"
+    record = to_record({"messages": talk("q", "a")[1:], "tools": [{"name": "w"}]}, "f:1")
+    assert isinstance(record, Chat)
+    assert ChatTemplate(source, {}).render(record).text == '[{"name": "w"}]a'
+
+
+def test_byte_order_marks_and_white_space_are_those_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        b'\xef\xbb\xbf{"text": "a"}\n\xef\xbb\xbf \r\n\xef\xbb\xbf{"text": "b"}'
+    )
+    assert list(read_documents(tmp_path / "a.jsonl")) == [Passage("", "a"), Passage("", "b")]
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\nb\n\xc2\xa0\n\x0c\nc\r\n\t\r\nd")
+    texts = [record.response for record in read_documents(tmp_path / "a.txt")]  # type: ignore[union-attr]
+    assert texts == ["a\nb\n\xa0\n\x0c\nc\r", "d"]
+
+
+def test_json_is_as_strict_as_that_of_the_program(tmp_path: Path) -> None:
+    deep = '{"text": "a", "b": ' + "[" * 64 + "1" + "]" * 64 + "}"
+    file = tmp_path / "a.jsonl"
+    for line, message in {
+        '{"text": "a", "text": "b"}': ":1: key 'text' is given twice",
+        '{"text": "a", "b": NaN}': ":1: not valid JSON",
+        '{"text": "a", "b": 1e999}': ":1: not valid JSON",
+        '{"text": "a", "b": "\\ud800"}': ":1: holds half of a surrogate pair",
+        deep: ":1: lists and objects in one another, more than 64",
+        "[" * 100_000: ":1: lists and objects in one another, more than 64",
+    }.items():
+        file.write_text(line)
+        with pytest.raises(TokenError, match=message):
+            list(read_documents(file))
+    file.write_text(deep.replace("[", "", 1).replace("]", "", 1))
+    assert list(read_documents(file)) == [Passage("", "a")]
+
+
 def test_json_in_templates_is_that_of_transformers() -> None:
     chat = Chat([{"role": "assistant", "content": "é<&"}], "f:1")
     template = "{% generation %}{{ messages[0] | tojson }}{% endgeneration %}"

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,179 @@ def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "holds shards" in refused(capsys, file, *chosen, folder, "--end", "<e>")
     other = byte_tokenizer(tmp_path / "other", "<f>")
     assert "another tokenizer" in refused(capsys, file, *chosen, other, "--name", "b")
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any]], None], file: str) -> Path:
+    """The folder with one JSON file changed."""
+    path = folder / file
+    document = json.loads(path.read_text()) if path.exists() else {}
+    change(document)
+    path.write_text(json.dumps(document))
+    return folder
+
+
+TOKEN = {"content": "<x>", "single_word": False, "lstrip": False, "rstrip": False}
+TOKEN = {**TOKEN, "normalized": False, "special": True}
+BAD_FOLDERS: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
+    ("tokenizer_config.json", lambda c: c.update(bos_token=3), "bos_token: expected a string"),
+    ("tokenizer_config.json", lambda c: c.update(eos_token=["a"]), "eos_token: expected a string"),
+    ("tokenizer_config.json", lambda c: c.update(pad_token={"content": 1}), "pad_token: expected"),
+    ("tokenizer_config.json", lambda c: c.update(eos_token="\ud800"), "surrogate"),
+    ("tokenizer_config.json", lambda c: c.update(chat_template=[1]), 'every entry needs a "name"'),
+    ("tokenizer_config.json", lambda c: c.update(chat_template=7), "expected a string or a list"),
+    (
+        "tokenizer_config.json",
+        lambda c: c.update(chat_template=[{"name": "default", "template": {}}]),
+        "expected a string or a list",
+    ),
+    (
+        "tokenizer.json",
+        lambda c: c["added_tokens"].append({**TOKEN, "id": 4294967295}),
+        "says 4294967295",
+    ),
+    ("tokenizer.json", lambda c: c["model"]["vocab"].update(zz=2_000_000_000), "largest token id"),
+    ("tokenizer.json", lambda c: c["model"].update(vocab={}), "document 0: fewer than two tokens"),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "message"), BAD_FOLDERS)
+def test_bad_folders_of_models_are_one_line(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    file: str,
+    change: Callable[[dict[str, Any]], None],
+    message: str,
+) -> None:
+    folder = changed(byte_tokenizer(tmp_path / "model", "<e>"), change, file)
+    text = write_lines(tmp_path / "a.jsonl", {"text": "abc"})
+    out = tmp_path / "out"
+    assert message in refused(capfd, text, "--out", out, "--tokenizer", folder)
+    assert not out.exists()
+
+
+def test_nested_json_and_other_files_of_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = byte_tokenizer(tmp_path / "model", "<e>")
+    file = write_lines(tmp_path / "a.jsonl", {"text": "abc"})
+    common = (file, "--out", tmp_path / "out", "--tokenizer")
+    config = folder / "tokenizer_config.json"
+    config.write_text("[" * 100_000)
+    assert "more than 64" in refused(capsys, *common, folder)
+    config.write_bytes(b'{"bos_token": "\xff"}')
+    assert "not UTF-8" in refused(capsys, *common, folder)
+    config.unlink()
+    config.mkdir()
+    assert "is no regular file" in refused(capsys, *common, folder)
+    config.rmdir()
+    os.mkfifo(tmp_path / "fifo")
+    assert "is no regular file" in refused(capsys, *common, tmp_path / "fifo")
+    chosen = ("--out", tmp_path / "out", "--format", "jsonl", "--tokenizer", folder)
+    assert "is no regular file" in refused(capsys, tmp_path / "fifo", *chosen)
+    assert "is no regular file" in refused(capsys, "/dev/zero", *chosen)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_stay_in_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = byte_tokenizer(tmp_path / "model", "<e>")
+    file = write_lines(tmp_path / "a.jsonl", {"text": "abc"})
+    common = (file, "--out", tmp_path / "x/y/out", "--tokenizer", folder, "--name")
+    for name in ("../../evil", str(tmp_path / "evil"), "a/b", "..", ".a", "", "a\nb", "é" * 101):
+        assert "accepted: the beginning of a file name" in refused(capsys, *common, name)
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "a.jsonl"}
+    run(*common, "a[b]")
+    assert "holds shards" in refused(capsys, *common, "a[b]"), "no pattern"
+    run(*common, "a")
+
+
+def test_absurd_vocabularies_and_special_tokens(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = write_lines(tmp_path / "a.jsonl", {"text": "abc"})
+    common = (file, "--out", tmp_path / "out", "--train-bpe")
+    for size in (-1, 0, 257, 99999999999999):
+        assert "accepted: at least 258" in refused(capfd, *common, size)
+    assert "at least 259" in refused(capfd, *common, 258, "--special", "<x>")
+    assert "each once" in refused(capfd, *common, 300, "--special", "<x>", "--special", "<x>")
+    assert "each once" in refused(capfd, *common, 300, "--special", "")
+    folder = byte_tokenizer(tmp_path / "model", "<e>")
+    wrong = ("--tokenizer", folder, "--special", "<x>")
+    assert "for --train-bpe only" in refused(capfd, *common[:-1], *wrong)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    """In a limit of file sizes, which fails in the same calls: at a shard, and at a later file."""
+    file = write_lines(tmp_path / "a.jsonl", *[{"text": "x" * 500}] * 20)
+    folder = byte_tokenizer(tmp_path / "model", "<e>")
+    script = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)\n"
+        "from fp8lab.tokens.__main__ import main\n"
+        "sys.exit(main(sys.argv[2:]))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src/python")}
+    out = tmp_path / "out"
+    words = [file, "--out", out, "--tokenizer", folder]
+    for limit, shard in ((1000, 1 << 20), (2000, 500)):
+        command = [sys.executable, "-c", script, limit, *words, "--shard-tokens", shard]
+        ended = subprocess.run(
+            [str(word) for word in command], env=environment, capture_output=True, text=True
+        )
+        assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
+        assert ended.stderr.startswith("fp8lab.tokens: ") and "File too large" in ended.stderr
+        assert not out.exists()
+    run(*words)
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "fp8lab.tokens", *words, "--name", "b"]
+        ended = subprocess.run(
+            [str(word) for word in command],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.returncode == 1 and ended.stderr.count("\n") == 1
+    assert "standard output: No space left on device" in ended.stderr
+
+
+def test_messages_and_a_new_tokenizer_are_one_command(tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "chat.jsonl", {"messages": TALK})
+    out = tmp_path / "out"
+    run(file, "--out", out, "--train-bpe", 300, "--special", "<|tool|>")
+    said, trained = spoken(out)
+    assert said == "user\n2+2?\nassistant\n4\nuser\nsure?\nassistant\nyes\n"
+    assert trained == "4yes"
+    shard = read_shard(out / "chat-00000.tokens")
+    vocabulary = json.loads((out / "tokenizer.json").read_text())["added_tokens"]
+    ids = {token["content"]: token["id"] for token in vocabulary}
+    assert list(ids) == ["<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>", "<|tool|>"]
+    tokens = shard.tokens.tolist()
+    assert tokens.count(ids["<|im_start|>"]) == tokens.count(ids["<|im_end|>"]) == 4
+    assert shard.tokenization.end == ids["<|im_end|>"] and shard.trained is not None
+    ends = [i for i, token in enumerate(tokens) if token == ids["<|im_end|>"]]
+    assert shard.trained[ends].tolist() == [False, True, False, True], "it learns to stop"
+    # The folder serves other chats, and a template of one's own can be named.
+    run(file, "--out", out, "--tokenizer", out, "--name", "again")
+    again = read_shard(out / "again-00000.tokens")
+    assert again.tokens.tolist() == tokens and np.array_equal(again.trained, shard.trained)
+    (tmp_path / "own.jinja").write_text(MARKED)
+    run(file, "--out", tmp_path / "o", "--train-bpe", 300, "--chat-template", tmp_path / "own.jinja")
+    said, _ = spoken(tmp_path / "o")
+    assert said == "[U]2+2?[A]4[U]sure?[A]yes"
+
+
+def test_inputs_that_change_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = byte_tokenizer(tmp_path / "model", "<e>")
+    file = write_lines(tmp_path / "a.jsonl", {"text": "abc"})
+    hashes = iter((1, 2))
+    monkeypatch.setattr("fp8lab.tokens.__main__.hash_file", lambda path: next(hashes))
+    out = tmp_path / "out"
+    assert "changed while" in refused(capsys, file, "--out", out, "--tokenizer", folder)
+    assert not out.exists()
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fp8lab.tokens.chat import CHATML, CHATML_TOKENS, ChatTemplate, read_text
 from fp8lab.tokens.documents import Chat, Passage, Record, read_documents
@@ -21,8 +21,15 @@ LONGEST_NAME = 200  # bytes; the shards' names are longer by their number and en
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, as the program does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"fp8lab.tokens: {message} (--help tells more)\n")
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fp8lab.tokens", description=__doc__)
+    parser = _Parser(prog="fp8lab.tokens", description=__doc__)
     add = parser.add_argument
     add("inputs", nargs="+", type=Path, help="files: .txt, .md, .jsonl, .json, .parquet")
     add("--out", required=True, type=Path, help="folder of the shards")
@@ -165,8 +172,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             shard_tokens=options.shard_tokens,
             write=files.write,
         )
-        for tokens, trained in encoder.encode(_records(options)):
-            writer.add(tokens, trained)
+        for index, (tokens, trained) in enumerate(encoder.encode(_records(options))):
+            try:
+                writer.add(tokens, trained)
+            except TokenError as error:
+                raise TokenError(f"document {index}: {error}") from error
         manifest = _manifest(options, encoder, hashes, writer.finish())
         files.write(present, encoder.json_bytes)
         if table is not None:

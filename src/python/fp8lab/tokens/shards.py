@@ -160,7 +160,7 @@ class ShardWriter:
     def add(self, tokens: Sequence[int], trained: Sequence[bool] | NDArray[np.bool_]) -> None:
         """Appends a document; its first token is never a target. Raises TokenError below two."""
         if len(tokens) < 2:
-            raise TokenError("a document of fewer than two tokens has nothing to predict")
+            raise TokenError("fewer than two tokens, so nothing to predict")
         mask = np.asarray(trained, dtype=np.bool_).copy()
         if mask.shape != (len(tokens),):
             raise TokenError(f"a mask of {mask.size} for {len(tokens)} tokens")

@@ -101,6 +101,13 @@ class Encoder:
                 f"{source}: its largest token id is {max(ids, default='none')}; accepted: 0 to "
                 f"{LARGEST_VOCABULARY - 1}"
             )
+        for token in json.loads(json_bytes).get("added_tokens") or []:
+            found = self._tokenizer.token_to_id(token["content"])
+            if found != token["id"]:
+                raise TokenError(
+                    f"{source}: token '{token['content']}' gets the id {found}, but the file says "
+                    f"{token['id']}"
+                )
         self.tokenization = Tokenization(
             vocabulary=1 + max(ids),
             begin=-1 if self._begin is None else self._begin,
