@@ -98,7 +98,7 @@ def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[C
             [
                 summary.group.label,
                 summary.seeds,
-                100.0 * verdict.gap.mean,
+                100.0 * (verdict.gap_seen if verdict.diverged else verdict.gap.mean),
                 100.0 * verdict.half_width,
                 loss.mean,
                 half_width(loss),
