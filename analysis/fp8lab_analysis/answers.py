@@ -66,11 +66,11 @@ def may_i_use_it(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         shown = f"shown to be not worse than {name} by {margin} ({study.design.confidence_text})"
         said.append(("good", f"Yes, {gaps}: {shown}."))
     worse = [s for s in candidates if s.verdict.kind is Kind.WORSE and not s.verdict.holds]
-    broken = [s.group.label for s in candidates if s.verdict.kind is Kind.DIVERGED]
+    broken = [_gap(s) for s in candidates if s.verdict.kind is Kind.DIVERGED]
     if worse:
         said.append(("bad", f"No, {_listed([_gap(s) for s in worse])}: worse than {name}."))
     if broken:
-        said.append(("bad", f"No, {_listed(broken)}: diverged."))
+        said.append(("bad", f"No, {_listed(broken)}."))
     unsure = [s for s in candidates if s.verdict.kind is Kind.INCONCLUSIVE and not s.verdict.holds]
     if unsure:
         need = [s.verdict.seeds_to_settle for s in unsure if s.verdict.seeds_to_settle]

@@ -183,6 +183,8 @@ def _changed_text(both: Sequence[ArmPair], changed: Sequence[ArmPair]) -> str:
 
 
 def _gap(summary: GroupSummary | None) -> str | None:
+    if summary is not None and summary.verdict.kind is Kind.DIVERGED:
+        return summary.verdict.gap_text
     if summary is None or not math.isfinite(summary.verdict.gap.mean):
         return None
     return summary.verdict.gap_text

@@ -152,6 +152,14 @@ class GroupSummary:
         return stats.finite_mean([o.sqnr_db.mean for o in self.operands.values() if o.quantized])
 
     @property
+    def unlike_others(self) -> tuple[int, int, int]:
+        """Logged values of quantized operands: all-zero ones, exact ones, all."""
+        found = [o for o in self.operands.values() if o.quantized]
+        return sum(o.all_zero for o in found), sum(o.exact for o in found), sum(
+            o.logged for o in found
+        )
+
+    @property
     def worst_operand(self) -> OperandSummary | None:
         """Quantized operand of lowest mean SQNR."""
         usable = [
@@ -398,6 +406,12 @@ def _broken(groups: Sequence[_Compared]) -> dict[Path, bool]:
     }
 
 
+def _ended_without_loss(run: Run) -> bool:
+    """True where the last loss is not a number: an evaluation before that is no end of the run."""
+    losses = run.metrics.loss[~run.without_targets]
+    return losses.size > 0 and not math.isfinite(losses[-1])
+
+
 def _evidence(
     study: Study, groups: Sequence[_Compared], broken: Mapping[Path, bool]
 ) -> list[Evidence]:
@@ -408,7 +422,10 @@ def _evidence(
         twins = [partner for partner in partners if partner is not None]
         result.append(
             Evidence(
-                gaps=compared.gaps,
+                gaps=[
+                    math.nan if _ended_without_loss(item.run) else gap
+                    for item, gap in zip(compared.runs, compared.gaps)
+                ],
                 diverged=[broken[item.run.path] for item in compared.runs],
                 twins_diverged=[broken[twin.path] for twin in twins],
                 # Where the seed changes nothing, one run was executed several times.

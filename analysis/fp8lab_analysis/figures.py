@@ -114,8 +114,8 @@ FIGURES = (
         "Every row is one operand of one layer, ordered by slot and then from input to output; "
         "every column is a logged step; means over seeds. Dark rows are tensors that the recipe "
         "represents badly, a row that darkens to the right is getting worse. White dashes mark "
-        "the start of a stage; blank is what has no value, such as a delayed scale that knew no "
-        "amax yet. All panels share one colour scale. SQNR weighs every element by "
+        "the start of a stage; grey is what has no finite value: an all-zero or an exact tensor, a "
+        "delayed scale that knew no amax yet. All panels share one colour scale. SQNR weighs every element by "
         "its energy: where a few outlier channels carry most of it, what happens to the rest shows "
         "in the underflow instead.",
         operand_plots.sqnr_heat_map_figure,
@@ -124,7 +124,8 @@ FIGURES = (
         "sqnr",
         "SQNR by operand",
         "Mean over layers and logged steps; whiskers are one standard deviation over seeds. 6 dB "
-        "is one bit of precision; a bar without whiskers is one seed.",
+        "is one bit of precision; a bar without whiskers is one seed. Tensors that are all zero or "
+        "exact have no finite SQNR and are in no mean; tables/operands.csv counts them.",
         operand_plots.sqnr_bars_figure,
     ),
     FigureSpec(

@@ -10,13 +10,21 @@ from fp8lab_analysis.compare import GroupSummary
 from fp8lab_analysis.operands import TensorSummary, tensor_summaries
 from fp8lab_analysis.sentences import Finding, joined
 from fp8lab_analysis.study import Study
+from fp8lab_analysis.verdicts import Kind
 
 
 def _error_text(summary: GroupSummary) -> str:
     """Mean SQNR of a recipe and its weakest operand."""
-    text = f"{summary.group.label} {summary.mean_sqnr_db:.1f} dB"
+    text = f"{summary.group.label} {summary.mean_sqnr_db:.1f} dB{_left_out(summary)}"
     operand = summary.worst_operand
     return text + (f" ({operand.slot} {operand.sqnr_db.mean:.1f})" if operand else "")
+
+
+def _left_out(summary: GroupSummary) -> str:
+    """What a mean leaves out: tensors that are all zero or exact; nothing where there are none."""
+    zero, exact, logged = summary.unlike_others
+    parts = [f"{n} {what}" for n, what in ((zero, "all zero"), (exact, "exact")) if n]
+    return f" [left out: {' and '.join(parts)} of {logged} logged tensors]" if parts else ""
 
 
 def _underflow_text(summary: GroupSummary) -> str:
@@ -28,13 +36,19 @@ def _underflow_text(summary: GroupSummary) -> str:
 def error_findings(summaries: Sequence[GroupSummary]) -> list[Finding]:
     """Quantization error and underflow of every recipe, in an order where seeds allow one."""
     known = [s for s in summaries if math.isfinite(s.mean_sqnr_db)]
-    losses = [s for s in known if s.worst_underflow is not None]
-    findings = _ranked_error([s for s in known if s.seeds > 1])
-    single = [s for s in known if s.seeds == 1]
+    alive = [s for s in known if s.verdict.kind is not Kind.DIVERGED]  # those may be in an order
+    losses = [s for s in alive if s.worst_underflow is not None]
+    findings = _ranked_error([s for s in alive if s.seeds > 1])
+    single = [s for s in alive if s.seeds == 1]
     if single:
         text = "Mean SQNR (and the weakest operand), one seed each and in no order: "
         text += "; ".join(map(_error_text, single)) + "."
         findings.append(Finding("fact", "Quantization error", text))
+    broken = [s for s in known if s.verdict.kind is Kind.DIVERGED]
+    if broken:
+        text = "Of what diverged, before and after it, and in no order: "
+        text += "; ".join(map(_error_text, broken)) + "."
+        findings.append(Finding("caution", "Quantization error, diverged", text))
     findings += _ranked_underflow([s for s in losses if s.seeds > 1])
     single = [s for s in losses if s.seeds == 1]
     if single:
@@ -50,9 +64,9 @@ def _ranked_error(summaries: Sequence[GroupSummary]) -> list[Finding]:
         return []
     best = max(summaries, key=lambda s: s.mean_sqnr_db)
     worst = min(summaries, key=lambda s: s.mean_sqnr_db)
-    text = f"Smallest: {best.group.label} (mean SQNR {best.mean_sqnr_db:.1f} dB)"
+    text = f"Smallest: {best.group.label} (mean SQNR {best.mean_sqnr_db:.1f} dB){_left_out(best)}"
     if worst is not best:
-        text += f"; largest: {worst.group.label} ({worst.mean_sqnr_db:.1f} dB)"
+        text += f"; largest: {worst.group.label} ({worst.mean_sqnr_db:.1f} dB){_left_out(worst)}"
     operand = worst.worst_operand
     if operand is not None:
         text += (

@@ -17,6 +17,7 @@ from fp8lab_analysis.operands import OperandSummary, quantized_mask
 from fp8lab_analysis.runs import SLOTS, Floats, Run
 from fp8lab_analysis.study import Group
 from fp8lab_analysis.style import (
+    BAND,
     INK,
     MUTED,
     WIDTH,
@@ -108,6 +109,7 @@ def sqnr_heat_map_figure(context: PlotContext) -> Figure | None:
             values, aspect="auto", cmap="viridis", vmin=low, vmax=high, interpolation="none"
         )
         image.set_label(summary.group.label)
+        item.set_facecolor(BAND)  # what has no SQNR
         name_rows(item, [f"{slot} {layer}" for slot, layer in order])
         item.set_title(summary.group.label, color=context.style(summary.group).colour)
         _label_heat_map(item, summary.group.runs[0], order, steps, named, panel % columns == 0)
@@ -208,7 +210,7 @@ def _draw_bars(
             continue
         spread = pick(operand)
         if not math.isfinite(spread.mean):
-            note(axes, row, "not finite")
+            note(axes, row, "exact" if operand.exact else "undefined")
             continue
         values.append(spread.mean)
         error = spread.sd if math.isfinite(spread.sd) else None

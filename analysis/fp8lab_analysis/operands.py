@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fp8lab_analysis import stats
-from fp8lab_analysis.runs import SLOTS, Floats, Run
+from fp8lab_analysis.runs import SLOTS, Flags, Floats, Run
 from fp8lab_analysis.study import Group
 
 HIGH_PRECISION_FORMATS = frozenset({"", "bf16", "fp16", "fp32", "f16", "f32", "f64", "none"})
@@ -24,7 +24,10 @@ class OperandSummary:
     slot: str
     formats: list[str]
     quantized: bool
-    sqnr_db: stats.Spread
+    sqnr_db: stats.Spread  # of the logged tensors with a finite one
+    all_zero: int  # logged values without an SQNR: no nonzero finite element
+    exact: int  # logged values of infinite SQNR
+    logged: int  # logged values of SQNR, finite or not
     worst_sqnr_db: float  # lowest time average of one tensor, lowest over seeds
     underflow: stats.Spread  # fraction
     saturation: stats.Spread  # fraction
@@ -61,10 +64,19 @@ def slot_mask(run: Run, slot: str) -> npt.NDArray[np.bool_]:
     return np.array([name == slot for name in run.tensors.slot], dtype=bool)
 
 
+def _all_zero(run: Run) -> Flags:
+    """Which logged values (L, N) are of a tensor without a nonzero finite element, which has no
+    SQNR; values that are left out for another reason have no underflow either."""
+    log = run.tensors
+    known = np.isfinite(log.get("underflow_fraction"))
+    return np.asarray(np.isnan(log.get("sqnr_db")) & (log.get("amax") == 0.0) & known)
+
+
 def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
     """Statistics of one slot over tensors, logged steps and seeds; None when nobody logged it."""
     formats: list[str] = []
     sqnr, worst, underflow, saturation, bits = [], [], [], [], []
+    counts = np.zeros(3, dtype=np.int64)
     scales: list[Floats] = []
     quantized = False
     for run in group.runs:
@@ -76,7 +88,11 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
             chosen = chosen & quantized_mask(run)
             quantized = True
         formats += [log.format[i] for i in np.flatnonzero(chosen)]
-        per_tensor = stats.finite_column_means(log.get("sqnr_db")[:, chosen])
+        values = log.get("sqnr_db")[:, chosen]
+        without = _all_zero(run)[:, chosen]
+        exact = np.isposinf(values)
+        counts += [without.sum(), exact.sum(), (np.isfinite(values) | exact | without).sum()]
+        per_tensor = stats.finite_column_means(values)
         sqnr.append(stats.finite_mean(per_tensor))
         finite = per_tensor[np.isfinite(per_tensor)]
         worst.append(float(finite.min()) if finite.size else math.nan)
@@ -97,6 +113,9 @@ def summarise_operand(group: Group, slot: str) -> OperandSummary | None:
         formats=list(dict.fromkeys(formats)),
         quantized=quantized,
         sqnr_db=stats.spread_over_seeds(sqnr),
+        all_zero=int(counts[0]),
+        exact=int(counts[1]),
+        logged=int(counts[2]),
         worst_sqnr_db=min((v for v in worst if math.isfinite(v)), default=math.nan),
         underflow=stats.spread_over_seeds(underflow),
         saturation=stats.spread_over_seeds(saturation),

@@ -96,7 +96,7 @@ def _overview_gap(axes: Axes, context: PlotContext, rows: list[GroupSummary]) ->
     for row, summary in enumerate(rows):
         verdict = summary.verdict
         if verdict.kind is Kind.DIVERGED:
-            note(axes, row, f"diverged ({verdict.diverged} of {verdict.seeds} seeds)")
+            note(axes, row, f"{verdict.gap_text} ({verdict.diverged} of {verdict.seeds} seeds)")
         elif summary.group.is_baseline:
             style = context.style(summary.group)
             axes.plot(0.0, row, label=style.name, **style.marker_kwargs(6.5))
@@ -143,6 +143,8 @@ def _overview_sqnr(axes: Axes, context: PlotContext, rows: list[GroupSummary]) -
             note(axes, row, "not quantized")
             continue
         style = context.style(summary.group)
+        if not math.isfinite(worst.sqnr_db.mean):
+            continue
         mean = summary.mean_sqnr_db
         axes.hlines(row, worst.sqnr_db.mean, mean, color=style.colour, linewidth=1.2)
         axes.plot(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,20 @@ PNG_DPI = 110
 WIDTH = 110  # characters of a line of text
 
 
+# Versions that gave an operation another definition; the last is kArithmetic of src/train/identity.hpp.
+ARITHMETICS = ("0.1", "0.2")
+
+
+def arithmetic_of(version: str) -> str:
+    """The arithmetic of a version of the program, such as 0.2.0; the last one for an unknown text."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(part) for part in re.findall(r"\d+", text)[:2]]
+
+    known = [item for item in ARITHMETICS if numbers(item) <= numbers(version)]
+    return known[-1] if known else ARITHMETICS[-1]
+
+
 @dataclass(frozen=True)
 class Page:
     """What a page says, in Markdown."""
@@ -29,6 +44,7 @@ class Page:
     results: Sequence[str]  # blocks, mostly tables
     figure: Figure | None
     caption: str
+    arithmetic: str  # version, for numbers of another one are other numbers
     made: str  # commands, device, seeds, intervals
     remarks: str = ""  # after the result
     tables: Mapping[str, Sequence[Sequence[Cell]]] = field(default_factory=dict)  # CSV by name
@@ -113,7 +129,8 @@ def write_csv(path: Path, rows: Sequence[Sequence[Cell]]) -> None:
 def write_page(page: Page, folder: Path) -> Path:
     """Writes README.md, figure.png and the CSV files; returns the first."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [f"# {page.title}", wrapped(page.stated), "## Seen", *page.results]
+    named = f"Numbers of this page: arithmetic {page.arithmetic}."
+    parts = [f"# {page.title}", named, wrapped(page.stated), "## Seen", *page.results]
     if page.figure is not None:
         page.figure.savefig(folder / "figure.png", dpi=PNG_DPI, metadata={"Software": None})
         parts.append(f"![{page.caption}](figure.png)")

@@ -234,6 +234,36 @@ def _inferred_history(metrics: Metrics, formats: Sequence[str], step: Ints) -> F
     return np.asarray(np.isin(step, first)[:, None] & delayed[None, :])
 
 
+OLD_EXACT_DB = 200.0  # in files of older versions: exact, and also of an all-zero tensor
+UNDEFINED_OF_ZEROS = (
+    "sqnr_db",
+    "cosine",
+    "bias",
+    "kurtosis",
+    "crest_factor",
+    "channel_outlier_ratio",
+    "scale_min",
+    "scale_max",
+    "scale_log2_spread",
+)
+
+
+def _undefine(statistics: dict[str, Floats]) -> None:
+    """Gives the numbers that older versions wrote for undefined statistics the form of today's: NaN
+    for an all-zero tensor, an infinite SQNR for an exact one."""
+    if "sqnr_db" in statistics:
+        sqnr = statistics["sqnr_db"]
+        for limit in (OLD_EXACT_DB, -OLD_EXACT_DB):
+            sqnr[sqnr == limit] = np.copysign(np.inf, limit)
+    if "amax" not in statistics:
+        return
+    zero = statistics["amax"] == 0.0
+    for name in UNDEFINED_OF_ZEROS:
+        if name in statistics:
+            values = statistics[name]
+            values[zero & ~np.isneginf(values)] = np.nan
+
+
 def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
     later = () if schema == FIRST_SCHEMA else (*STATISTICS, *VECTOR_STATISTICS, "without_history")
     columns = read_columns(file, "tensors", ("step", *OPERANDS, *later))
@@ -260,6 +290,7 @@ def _read_tensors(file: h5py.File, metrics: Metrics, schema: str) -> TensorLog:
         name: numbers(values, f"/tensors/{name}")[:rows].astype(np.float64)
         for name, values in found.items()
     }
+    _undefine(statistics)
     for values in statistics.values():
         values[without] = np.nan
     return TensorLog(

@@ -29,7 +29,14 @@ from fp8lab_analysis.report import (
     read_study,
     written,
 )
-from fp8lab_analysis.result_page import Page, markdown_table, shown, write_page
+from fp8lab_analysis.result_page import (
+    Page,
+    arithmetic_of,
+    markdown_table,
+    shown,
+    write_page,
+)
+from fp8lab_analysis.sentences import joined
 from fp8lab_analysis.stats import Spread, spread_over_seeds
 from fp8lab_analysis.study import Study
 
@@ -98,7 +105,7 @@ def verdict_rows(study: Study, summaries: Sequence[GroupSummary]) -> list[list[C
             [
                 summary.group.label,
                 summary.seeds,
-                100.0 * verdict.gap.mean,
+                100.0 * (verdict.gap_seen if verdict.diverged else verdict.gap.mean),
                 100.0 * verdict.half_width,
                 loss.mean,
                 half_width(loss),
@@ -239,6 +246,9 @@ def page_of(study: Study, remarks: str = "") -> Page:
         ],
         figure=figure,
         caption=CAPTION,
+        arithmetic=joined(
+            sorted({arithmetic_of(run.meta.get("code_version", "")) for run in study.runs})
+        ),
         remarks=remarks,
         made=_made(study),
         tables={name: rows for name, rows in tables.items() if len(rows) > 1},

@@ -31,7 +31,7 @@ from fp8lab_analysis.operands import OperandSummary, TensorSummary, tensor_summa
 from fp8lab_analysis.runs import Event, Run
 from fp8lab_analysis.speed import EqualQuality
 from fp8lab_analysis.study import Study
-from fp8lab_analysis.verdicts import Verdict
+from fp8lab_analysis.verdicts import Kind, Verdict
 
 WORST_TENSORS = 6  # per group in the HTML table
 
@@ -112,7 +112,9 @@ def overview_table(study: Study, summaries: Sequence[GroupSummary]) -> Table:
 
 
 def _judged_gap(summary: GroupSummary) -> str | None:
-    """The gap behind the verdict, where there is one."""
+    """The gap behind the verdict, or that a diverged arm ended with, where there is one."""
+    if summary.verdict.kind is Kind.DIVERGED:
+        return summary.verdict.gap_text
     return summary.verdict.gap_text if math.isfinite(summary.verdict.gap.mean) else None
 
 
@@ -131,7 +133,11 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
         (Column("in words"), lambda s: s.verdict.sentence),
         (Column("loss"), lambda s: f"{s.judged_on}, {s.gap_stage}"),
         (Column("seeds", "", "{:d}"), lambda s: s.seeds),
-        (Column("gap", "%", "{:+.3f}"), lambda s: 100.0 * s.verdict.gap.mean),
+        (
+            (Column("gap", "% of the baseline's loss", "{} "), _judged_gap)
+            if on_page
+            else (Column("gap", "%", "{:+.3f}"), lambda s: 100.0 * s.verdict.gap.mean)
+        ),
         (Column("half width", "%", "{:.3f}"), lambda s: 100.0 * s.verdict.half_width),
         (Column("p equivalence", "", "{:.2g}"), lambda s: s.verdict.equivalence_p),
         (Column("p difference", "", "{:.2g}"), lambda s: s.verdict.difference_p),
@@ -144,6 +150,7 @@ def verdict_table(summaries: Sequence[GroupSummary], on_page: bool = False) -> T
             (Column("p sign flips"), lambda s: s.verdict.sign_flip_p),
             (Column("arms of the correction"), lambda s: s.verdict.arms),
             (Column("diverged seeds"), lambda s: s.verdict.diverged),
+            (Column("gap of diverged seeds", "%"), lambda s: 100.0 * s.verdict.gap_seen),
             (Column("rate of divergence low", "%"), lambda s: 100.0 * s.verdict.rate[0]),
             (Column("rate of divergence high", "%"), lambda s: 100.0 * s.verdict.rate[1]),
             (Column("leaves the seed band", "step"), _departure_step),
@@ -244,6 +251,9 @@ def operand_table(summaries: Sequence[GroupSummary]) -> Table:
         (Column("mean SQNR", "dB", "{:.2f}"), lambda r: r[1].sqnr_db.mean),
         (Column("SQNR sd over seeds", "dB", "{:.2f}"), lambda r: r[1].sqnr_db.sd),
         (Column("SQNR of the worst tensor", "dB", "{:.2f}"), lambda r: r[1].worst_sqnr_db),
+        (Column("logged tensors"), lambda r: r[1].logged),
+        (Column("of them all zero"), lambda r: r[1].all_zero),
+        (Column("of them exact"), lambda r: r[1].exact),
         (Column("underflow", "%", "{:.3g}"), lambda r: 100.0 * r[1].underflow.mean),
         (Column("saturation", "%", "{:.3g}"), lambda r: 100.0 * r[1].saturation.mean),
         (Column("scale bits", "bit/element", "{:.3g}"), lambda r: r[1].scale_bits),

@@ -127,6 +127,7 @@ class Verdict:
     diverged: int  # seeds
     rate: tuple[float, float]  # exact 1 - alpha interval of the rate of divergence
     twins_diverged: int = 0
+    gap_seen: float = math.nan  # of a diverged arm: mean of the diverged seeds' finite gaps
     arms: int = 0  # that the correction counts
     half_width: float = math.nan  # of the interval that agrees with the test of a difference
     equivalence_p: float = math.nan
@@ -150,7 +151,11 @@ class Verdict:
 
     @property
     def gap_text(self) -> str:
-        """Signed gap with the half width of its interval; the gap alone without one."""
+        """Signed gap with the half width of its interval; the gap alone without one. Of a diverged
+        arm the gap that it ended with, which no test was made of, and that it diverged."""
+        if self.kind is Kind.DIVERGED:
+            known = math.isfinite(self.gap_seen)
+            return f"{_ended(self.gap_seen)}, diverged" if known else "loss not finite, diverged"
         return ("+" if self.gap.mean > 0.0 else "") + measured(self.gap.mean, self.half_width)
 
     @property
@@ -217,6 +222,14 @@ class Verdict:
         return text + ("; no gap is given for the others" if self.diverged < self.seeds else "")
 
 
+def _ended(gap: float) -> str:
+    """A large gap without false digits: +190 %; beyond a factor of 100 that factor alone."""
+    if gap >= 99.0:
+        return f"loss {gap + 1.0:.3g} times the baseline's"
+    sign = "+" if gap > 0.0 else ""
+    return sign + (f"{100.0 * gap:.0f} %" if abs(gap) >= 0.1 else measured(gap)).replace("-", "−")
+
+
 def measured(value: float, error: float = math.nan) -> str:
     """A fraction in percent, with its error where that is known: as many decimals as give the error
     one digit, two when it begins with 1, and one decimal below 10 %; without an error two digits of
@@ -280,8 +293,10 @@ class _Tests:
 
 def _untested(arm: Evidence, design: Design) -> Verdict:
     diverged = sum(arm.diverged)
+    ended = [gap for gap, broke in zip(arm.gaps, arm.diverged) if broke and math.isfinite(gap)]
     return Verdict(
         kind=arm.kind or Kind.INCONCLUSIVE,
+        gap_seen=sum(ended) / len(ended) if ended else math.nan,
         design=design,
         seeds=arm.seeds,
         gap=spread_over_seeds(arm.gaps if not diverged else [math.nan] * arm.seeds),

@@ -21,7 +21,14 @@ import fp8lab
 from fp8lab_analysis import inference, style
 from fp8lab_analysis.cells import Cell
 from fp8lab_analysis.claims import ALPHA, Claim, Judged, judge_claims
-from fp8lab_analysis.result_page import Page, claims_table, markdown_table, shown, write_page
+from fp8lab_analysis.result_page import (
+    Page,
+    arithmetic_of,
+    claims_table,
+    markdown_table,
+    shown,
+    write_page,
+)
 from fp8lab_analysis.stats import Spread, spread_over_seeds
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -203,6 +210,7 @@ def page_of(experiment: Experiment, outcome: Outcome, seeds: int, command: str) 
         results=[claims_table(outcome.judged), *tables],
         figure=figure,
         caption=experiment.caption,
+        arithmetic=arithmetic_of(fp8lab.__version__),
         remarks=experiment.remarks,
         made=f"""
 ```sh

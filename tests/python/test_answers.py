@@ -56,7 +56,7 @@ def test_the_break_of_an_arm_is_named_with_its_operands(tmp_path: Path) -> None:
     name = f"{run.tensors.layer[column]}/{run.tensors.slot[column]}"
     value = run.tensors.get("sqnr_db")[row, column]
     assert f"At step 120, logged before it: lowest SQNR {value:.1f} dB ({name})" in text
-    assert ("bad", "No, e5m2_tensor: diverged.") in said["May I use it?"]
+    assert ("bad", "No, e5m2_tensor (loss not finite, diverged).") in said["May I use it?"]
 
 
 def test_a_loss_that_runs_away_breaks_where_it_leaves_for_good(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 
 from fp8lab_analysis import compare, inference, study, study_page
 from fp8lab_analysis.claims import ALPHA, Claim, Judged, Outcome, judge_claims
+from fp8lab_analysis.result_page import ARITHMETICS, arithmetic_of
 from fp8lab_analysis.result_page import Page, claims_table, markdown_table, shown, wrapped
 from fp8lab_analysis.result_page import write_page
 from fp8lab_analysis.runs import Run, Score
@@ -90,16 +92,33 @@ def test_text_is_filled_and_tables_are_not() -> None:
 
 def test_a_page_is_written_with_its_files(tmp_path: Path) -> None:
     rows: list[list[str | float | int | None]] = [["x", "y"], [1.23456789, None], [math.nan, 3]]
-    page = Page("T", "Asked.", ["| r |"], Figure(), "drawn", "Made.", "Follows.", {"values": rows})
+    page = Page("T", "Asked.", ["| r |"], Figure(), "drawn", "0.2", "Made.", "Follows.", {"values": rows})
     path = write_page(page, tmp_path / "page")
     text = path.read_text(encoding="utf-8")
-    order = ["# T", "Asked.", "## Seen", "| r |", "](figure.png)", "## What follows", "Follows."]
+    order = ["# T", "Numbers of this page: arithmetic 0.2.", "Asked.", "## Seen", "| r |", "](figure.png)", "## What follows", "Follows."]
     order += ["## How it was made", "Made.", "Numbers: `values.csv`."]
     places = [text.index(item) for item in order]
     assert places == sorted(places)
     assert (tmp_path / "page" / "figure.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "page" / "values.csv").open(encoding="utf-8") as file:
         assert list(csv.reader(file)) == [["x", "y"], ["1.23457", ""], ["", "3"]]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_page_names_the_arithmetic_of_its_numbers() -> None:
+    header = (ROOT / "src/train/identity.hpp").read_text(encoding="utf-8")
+    assert f'kArithmetic[] = "{ARITHMETICS[-1]}"' in header
+    versions = ("0.1.3", "0.2.0", "0.2.0+dda4b41", "0.10.0", "")
+    assert [arithmetic_of(v) for v in versions] == ["0.1", "0.2", "0.2", "0.2", "0.2"]
+    results = ROOT / "experiments/results"
+    pages = [*results.glob("*.md"), *results.glob("*/README.md")]
+    assert len(pages) > 30
+    for page in pages:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        known = "|".join(ARITHMETICS).replace(".", r"\.")
+        assert re.match(rf"Numbers of this page: arithmetic ({known})\b", lines[2]), page
 
 
 # --- studies --------------------------------------------------------------------------------------
