@@ -9,12 +9,12 @@
 # Debian, Ubuntu and their relatives, as root or with sudo: missing packages are installed. Elsewhere
 # what is there is used, and one line names the packages that are missing.
 # The program is built for this processor's best instruction set, with CUDA code where a GPU and
-# nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. FP8LAB_PYTHON is the
+# nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. PYTHON is the
 # interpreter with the packages of the report, /usr/bin/python3 without it. The tests are built for
 # all instruction sets, with CUDA code wherever nvcc is; CI=true makes warnings errors.
 set -eu
 cd "$(dirname "$0")"
-python="${FP8LAB_PYTHON:-/usr/bin/python3}"
+python="${PYTHON:-/usr/bin/python3}"
 system="${FP8LAB_SYSTEM:-}"  # another root than / for what describes the machine; for the tests
 
 # What each action needs: group, name here, and the packages of Debian, Fedora, Arch and openSUSE.
