@@ -9,12 +9,12 @@
 # Debian, Ubuntu and their relatives, as root or with sudo: missing packages are installed. Elsewhere
 # what is there is used, and one line names the packages that are missing.
 # The program is built for this processor's best instruction set, with CUDA code where a GPU and
-# nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. FP8LAB_PYTHON is the
+# nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. PYTHON is the
 # interpreter with the packages of the report, /usr/bin/python3 without it. The tests are built for
 # all instruction sets, with CUDA code wherever nvcc is; CI=true makes warnings errors.
 set -eu
 cd "$(dirname "$0")"
-python="${FP8LAB_PYTHON:-/usr/bin/python3}"
+python="${PYTHON:-/usr/bin/python3}"
 system="${FP8LAB_SYSTEM:-}"  # another root than / for what describes the machine; for the tests
 
 # What each action needs: group, name here, and the packages of Debian, Fedora, Arch and openSUSE.
@@ -183,17 +183,17 @@ compile_jobs() {
   [ "$jobs" -ge 1 ] || jobs=1
 }
 
-# Time and disk, measured: experiments/results/setup.md.
+# Time and disk, as measured: experiments/results/setup.md.
 announce() {
   compile_jobs
   case "$action" in
-    build) minutes="8 to 25" disk="1.3 GB of packages, 0.1 GB of build" ;;
-    study) minutes="12 to 30" disk="1.7 GB of packages, 0.2 GB of build and runs" ;;
-    test) minutes="100 to 250" disk="2 GB of packages, 4 GB of build" ;;
-    packages) minutes="1 to 3" disk="2 GB of packages" ;;
+    build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.1 GB of build" ;;
+    study) time="10 to 30 minutes of processor time" disk="1.3 GB of packages, 0.2 GB of build" ;;
+    test) time="several times the 8 to 25 minutes of processor time of build" \
+      disk="1.6 GB of packages, some GB of build" ;;
+    packages) time="1 to 3 minutes of processor time" disk="1.3 GB of packages" ;;
   esac
-  echo "quickstart: $action takes $minutes minutes of processor time ($(nproc) processors," \
-    "$jobs compilers at once) and up to $disk"
+  echo "quickstart: $action takes $time ($(nproc) processors, $jobs compilers at once) and up to $disk"
 }
 
 prepare() {
