@@ -166,7 +166,7 @@ def test_the_links_of_a_study_are_followed(tmp_path: Path) -> None:
 def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
     refused(run("doctor", tmp_path), "neither run.h5 nor study.h5")
     refused(run("doctor", tmp_path / "none"), "no directory")
-    refused(run("doctor"), "directory")
+    refused(run("doctor"), "DIRECTORY is missing; usage: fp8lab doctor DIR")
 
 
 if __name__ == "__main__":
