@@ -117,20 +117,19 @@ def what_did_it_cost(study: Study, summaries: Sequence[GroupSummary]) -> Answer:
         costs = _by_value(list(dict.fromkeys(bits)), "{:.2g}".format)
         said.append(("fact", f"Bits of scale per element: {costs}."))
     stage = measured_stage(study)
+    emulated = any(run.meta.get("backend") == "cpu" for run in study.runs)  # no speed of a GPU
     speeds = {
         s.group.label: s.tokens_per_second[stage]
         for s in summaries
-        if stage and math.isfinite(s.tokens_per_second[stage].mean)
+        if stage and not emulated and math.isfinite(s.tokens_per_second[stage].mean)
     }
     devices = sorted({device_text(run) for run in study.runs})
     if speeds:
         told = _listed([f"{label} {plus_minus(v, '{:.0f}')}" for label, v in speeds.items()])
         text = f"Tokens per second in {stage}: {told}; measured on {'; '.join(devices)}"
-        if any(run.meta.get("backend") == "cpu" for run in study.runs):
-            text += ", which emulates the formats: a GPU's speed is not in it"
         said.append(("fact", text + "."))
     if not said:
-        said.append(("fact", "No run logged the bits of its scales or the time of two steps."))
+        said.append(("fact", "No run logged the bits of its scales, or a speed on a GPU."))
     return Answer("What did it cost?", said)
 
 

@@ -23,7 +23,7 @@ from fp8lab_analysis.stats import (
     FINAL_ROWS,
     SPIKE_SIGMAS,
 )
-from fp8lab_analysis.style import PlotContext
+from fp8lab_analysis.style import PlotContext, provenance_line
 from fp8lab_analysis.study import Study
 from fp8lab_analysis.tables import ReportTables, make_tables
 
@@ -81,6 +81,9 @@ def render_page(
     colours = {group.label: context.style(group).colour for group in study.groups}
     hollow = {group.label: not context.style(group).filled for group in study.groups}
     drawn = {figure.name for figure in figures}
+    names: dict[str, str] = {}  # by colour: variants of a recipe share it
+    for label, colour in colours.items():
+        names[colour.lower()] = ", ".join(filter(None, (names.get(colour.lower()), label)))
     return environment.get_template("report.html").render(
         study=study,
         subtitle=_subtitle(study),
@@ -97,6 +100,9 @@ def render_page(
         failed=failed,
         tables=tables,
         colours=colours,
+        names=names,
+        hashes=provenance_line(study),
+        on_cpu=any(run.meta.get("backend") == "cpu" for run in study.runs),
         hollow=hollow,
         forms=FORMS,
         details=_run_details(study),

@@ -98,6 +98,7 @@ def test_another_recipe(folder: Path) -> None:
 def test_another_rate_in_a_later_stage(folder: Path) -> None:
     files = run("compare", "a", "rate", "--files-only", cwd=folder)
     assert files.returncode == 3 and "executed" not in files.stdout
+    assert "differences of configuration: fp8lab report " in files.stdout.splitlines()[-1]
     assert "weights differs first at step 3" in files.stdout
     result = run("compare", "a", "rate", cwd=folder)
     assert result.returncode == 3, result.stderr

@@ -134,9 +134,8 @@ def test_one_seed_and_nothing_broken(tmp_path: Path) -> None:
         "No arm broke: every loss stayed finite and did not run away.",
     )
     costs = [text for _, text in said["What did it cost?"]]
-    assert costs[0] == "Bits of scale per element: 0.0001 te_current; 0.25 infir2."
-    assert costs[1].startswith("Tokens per second in cpt: bf16 2926, infir2 2926")  # 1024 / 0.35
-    assert "a GPU's speed is not in it" in costs[1]
+    # The speed of the CPU emulator is none of the formats'.
+    assert costs == ["Bits of scale per element: 0.0001 te_current; 0.25 infir2."]
 
 
 # --- ranges of formats and histograms against them ------------------------------------------------

@@ -561,14 +561,10 @@ def test_no_speed_without_losses_or_with_a_baseline_that_goes_on(tmp_path: Path)
     assert speed.equal_quality([], "sft", 0.0) is None
 
 
-def test_page_says_what_is_not_reached(example: Path) -> None:
+def test_speed_of_a_cpu_is_in_the_table_alone(example: Path) -> None:
     text = told(example)
-    line = next(line for line in text.splitlines() if line.startswith("Speed at equal quality"))
-    missed = "not reached in 6 of 6 seeds"
-    assert f"worse: the final loss {missed}, within 1 % of it {missed}" in line
-    assert "alike: the final loss not reached in" in line and "e5m2_tensor" not in line
+    assert "Speed at equal quality" not in text  # made on a CPU: tables/equal_quality.csv has it
     alike = summaries_of(example)["alike"].equal_quality
     assert [found.above for found in alike] == [0.0, 0.01]
     assert alike[1].reached == 6 > alike[0].reached
     assert alike[1].step_ratio.mean == pytest.approx(1.0, abs=0.02)
-    assert "those of the CPU emulator say nothing of the speed on a GPU" in line
