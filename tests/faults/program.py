@@ -234,9 +234,7 @@ def refusal_fault(result: Result, name: str = "", codes: Sequence[int] = (2,)) -
     lines = [line for line in result.err.splitlines() if not line.endswith(" ...")]
     if result.code not in codes:
         return f"exit {result.code} where {' or '.join(map(str, codes))} is due"
-    if len(lines) != 1 or not lines[0].startswith(
-        ("fp8lab: ", "fp8lab.tokens: ", "error: ")
-    ):
+    if len(lines) != 1 or not lines[0].startswith(("fp8lab: ", "fp8lab.tokens: ", "error: ")):
         return f"{len(lines)} lines of complaint"
     if len(result.err) > 4000:
         return f"a complaint of {len(result.err)} bytes"

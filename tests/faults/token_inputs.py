@@ -67,9 +67,7 @@ def said(out: Path) -> str:
     return b"".join(bytes.fromhex(table[token]) for token in tokens).decode(errors="replace")
 
 
-def judge(
-    folder: Path, note: str, invalid: bool, *words: object, is_chat: bool = True
-) -> Outcome:
+def judge(folder: Path, note: str, invalid: bool, *words: object, is_chat: bool = True) -> Outcome:
     """Runs the tool in the folder. With `is_chat` no text may have a word of NOT_TEXT."""
     before = {path for path in folder.rglob("*")}
     tool = Tool(Path(sys.executable))
@@ -133,7 +131,9 @@ def template(context: Context, rng: random.Random) -> Outcome:
         source = source.replace(piece, rng.choice(TAGS) + piece + rng.choice(TAGS))
     if rng.random() < 0.2:
         place = rng.randrange(len(source))
-        source = source[:place] + rng.choice(("{", "}}", "{%", "{#", "\n", "")) + source[place + 1 :]
+        source = (
+            source[:place] + rng.choice(("{", "}}", "{%", "{#", "\n", "")) + source[place + 1 :]
+        )
     (folder / "model/chat_template.jinja").write_text(source)
     return judge(folder, f"template {source[-300:]!r}", False, *WORDS)
 

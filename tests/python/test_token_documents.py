@@ -165,6 +165,7 @@ def test_turns_that_are_not_to_be_trained_on() -> None:
         for source in (marked, plain):
             text, spans = ChatTemplate(source, {}).render(record)
             assert "bad" in text and [text[begin:end] for begin, end in spans] == ["good"]
+    assert isinstance(record, Chat)
     once = "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}{% endgeneration %}"
     with pytest.raises(TokenError, match="not one part for each message"):
         ChatTemplate(once, {}).render(record)
@@ -230,7 +231,8 @@ def test_byte_order_marks_and_white_space_are_those_of_the_program(tmp_path: Pat
     )
     assert list(read_documents(tmp_path / "a.jsonl")) == [Passage("", "a"), Passage("", "b")]
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\nb\n\xc2\xa0\n\x0c\nc\r\n\t\r\nd")
-    texts = [record.response for record in read_documents(tmp_path / "a.txt")]  # type: ignore[union-attr]
+    records = read_documents(tmp_path / "a.txt")
+    texts = [record.response for record in records if isinstance(record, Passage)]
     assert texts == ["a\nb\n\xa0\n\x0c\nc\r", "d"]
 
 

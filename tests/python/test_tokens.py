@@ -476,7 +476,9 @@ def test_messages_and_a_new_tokenizer_are_one_command(tmp_path: Path) -> None:
     again = read_shard(out / "again-00000.tokens")
     assert again.tokens.tolist() == tokens and np.array_equal(again.trained, shard.trained)
     (tmp_path / "own.jinja").write_text(MARKED)
-    run(file, "--out", tmp_path / "o", "--train-bpe", 300, "--chat-template", tmp_path / "own.jinja")
+    run(
+        file, "--out", tmp_path / "o", "--train-bpe", 300, "--chat-template", tmp_path / "own.jinja"
+    )
     said, _ = spoken(tmp_path / "o")
     assert said == "[U]2+2?[A]4[U]sure?[A]yes"
 

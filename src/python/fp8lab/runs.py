@@ -217,12 +217,12 @@ def _rows(file: Any, group: str) -> dict[str, Any]:
         columns = {name: np.zeros(0, kind) for name, kind in {"step": "i8", **empty}.items()}
         return {**columns, "name": []}
     count = _row_count(file, group, list(datasets.values()))
-    columns = {"step": _values(file, f"{group}/step")[:count]}
+    read: dict[str, Any] = {"step": _values(file, f"{group}/step")[:count]}
     for name, path in datasets.items():
         column = _values(file, path)[:count]
         is_text = column.dtype.kind in "SO"
-        columns[name] = [_text(value) for value in column.tolist()] if is_text else column
-    return columns
+        read[name] = [_text(value) for value in column.tolist()] if is_text else column
+    return read
 
 
 def _tensor_steps(file: Any, statistics: list[str]) -> NDArray[Any]:

@@ -36,7 +36,7 @@ def _kind(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    names = {list: "a list", tuple: "a list", dict: "an object"}
+    names: dict[type, str] = {list: "a list", tuple: "a list", dict: "an object"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 
@@ -69,7 +69,7 @@ def _environment(jinja2: Any) -> Any:
         def mark(self, caller: Any) -> str:
             return f"{OPEN}{caller()}{CLOSE}"
 
-    class Environment(sandbox.ImmutableSandboxedEnvironment):  # type: ignore[misc]
+    class Environment(sandbox.ImmutableSandboxedEnvironment):  # type: ignore[name-defined,misc]
         """Looks at what the operators and methods that make text are given."""
 
         intercepted_binops = frozenset(["%"])
@@ -144,7 +144,9 @@ class Template:
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
         jinja2 = need("jinja2", "a chat template")
         need("jinja2.ext", "a chat template")
-        if any(mark in text for text in (source, *special_tokens.values()) for mark in OPEN + CLOSE):
+        if any(
+            mark in text for text in (source, *special_tokens.values()) for mark in OPEN + CLOSE
+        ):
             raise TokenError("has a character that marks the assistant's words")
         environment = _environment(jinja2)
         nodes = jinja2.nodes
