@@ -66,6 +66,21 @@ void ignore_harmless(JsonFields& fields) {
                  "model_max_length",
                  "unsloth_version",
                  "unsloth_fixed",
+                 "transformers.js_config",
+                 "num_labels",
+                 // Of generation, which has options of its own here.
+                 "do_sample",
+                 "temperature",
+                 "top_k",
+                 "top_p",
+                 "max_length",
+                 "min_length",
+                 "num_beams",
+                 "num_return_sequences",
+                 "repetition_penalty",
+                 "length_penalty",
+                 "no_repeat_ngram_size",
+                 "early_stopping",
                  "quantization_config"});
 }
 
