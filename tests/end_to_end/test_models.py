@@ -544,6 +544,9 @@ def test_refusals_of_the_commands(tmp_path: Path) -> None:
     assert "accepted: a new folder" in program("export", folder, folder, status=2)
     words = ["export", folder, out, "--tokenizer", tmp_path / "none"]
     assert "is no folder" in program(*words, status=2)
+    (tmp_path / "none").mkdir()
+    assert "holds no tokenizer" in program(*words, status=2)
+    (tmp_path / "none").rmdir()
     assert "--dir is missing" in program("export", folder, status=2)
     words = ["quantize", folder, "--recipe", "infir2"]
     assert "--slot is for a matrix" in program(*words, "--slot", "fprop.w", status=2)
