@@ -58,7 +58,13 @@ std::filesystem::path tokenizer_folder(const Values& values, const ModelSource& 
   if (!is_folder(folder)) {
     throw Error(fmt::format("export: --tokenizer {}: is no folder", folder.string()));
   }
-  return folder;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    if (is_file(folder / name)) return folder;
+  }
+  throw Error(fmt::format(
+      "export: --tokenizer {}: holds no tokenizer; accepted: a folder with tokenizer.json, "
+      "tokenizer.model or vocab.json",
+      folder.string()));
 }
 
 }  // namespace

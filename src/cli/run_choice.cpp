@@ -5,6 +5,7 @@
 
 #include "emulation/base/error.hpp"
 #include "src/cli/command.hpp"
+#include "src/config/toml_text.hpp"
 
 namespace fp8lab::cli {
 
@@ -34,6 +35,9 @@ RunConfig chosen_run(const Values& values, const std::string& command) {
   std::vector<Assignment> assignments = assignments_of(values);
   for (const char* key : {"recipe", "backend"}) {
     if (given(values, key)) assignments.push_back({key, values[key].as<std::string>()});
+  }
+  if (given(values, "init-from")) {
+    assignments.push_back({"init_from", toml_quoted(values["init-from"].as<std::string>())});
   }
   const double scale = chosen_scale(values, command).value_or(1.0);
   return values.count("config") != 0

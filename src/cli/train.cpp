@@ -56,8 +56,10 @@ Options train_options() {
   add_scale(options);
   options.add("backend", one_of(all_backends()), "default: the run's");
   options.add("out", value<std::string>(), "run directory (default: runs/NAME)");
-  options.add("init-from", value<std::string>(),
-              "checkpoint, Hugging Face folder or safetensors file whose weights start the run");
+  options.add(
+      "init-from", value<std::string>(),
+      "checkpoint, Hugging Face folder or safetensors file whose weights start the run: init_from\n"
+      "of the run file");
   options.add("arm", value<std::string>(), "name of the study arm, recorded in the run file");
   options.add("threads", value<int>(0), "0: all processors");
   options.add("simd", one_of(simd_names()), "backend cpu: instruction set (default: the best)");
@@ -130,10 +132,10 @@ int step_descriptor(const Values& values) {
 /// What --dry-run says of the options that a plan does not depend on.
 std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
   std::string text;
-  const fs::path& initial = options.init_from.empty() ? config.init_from : options.init_from;
-  if (!initial.empty()) {
-    open_initial_state(initial, config.model, config.growth);
-    text += fmt::format("initial weights of {}, which fit the model\n", initial.string());
+  if (!config.init_from.empty()) {
+    const InitialState state = open_initial_state(config.init_from, config.model, config.growth);
+    require_finite(*state.weights);
+    text += fmt::format("initial weights of {}, which fit the model\n", config.init_from.string());
   }
   for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
   const bool exists = is_present(options.directory / "run.h5");
@@ -183,7 +185,6 @@ TrainerOptions trainer_options(const Values& values, const RunConfig& config) {
   TrainerOptions options;
   options.directory = output_folder(text_of(values, "out", "runs/" + config.name), "train: --out");
   options.resume = values.count("resume") != 0;
-  if (values.count("init-from") != 0) options.init_from = values["init-from"].as<std::string>();
   if (values.count("arm") != 0) options.extra_meta["arm"] = values["arm"].as<std::string>();
   options.code_version = code_version();
   options.simd_target = std::string(cpu::name_of(cpu::active_target()));

@@ -35,40 +35,19 @@ const Family& read_family(JsonFields& fields) {
 
 /// Fields without a part in the arithmetic of training.
 void ignore_harmless(JsonFields& fields) {
-  fields.ignore({"_name_or_path",
-                 "transformers_version",
-                 "torch_dtype",
-                 "dtype",
-                 "use_cache",
-                 "bos_token_id",
-                 "eos_token_id",
-                 "pad_token_id",
-                 "unk_token_id",
-                 "cls_token_id",
-                 "sep_token_id",
-                 "decoder_start_token_id",
-                 "tokenizer_class",
-                 "task_specific_params",
-                 "_attn_implementation",
-                 "_attn_implementation_autoset",
-                 "attn_implementation",
-                 "output_attentions",
-                 "output_hidden_states",
-                 "return_dict",
-                 "torchscript",
-                 "is_decoder",
-                 "is_encoder_decoder",
-                 "chunk_size_feed_forward",
-                 "problem_type",
-                 "id2label",
-                 "label2id",
-                 "finetuning_task",
-                 "prefix",
-                 "model_max_length",
-                 "unsloth_version",
-                 "unsloth_fixed",
-                 "quantization_config",
-                 kTokenizerField});
+  fields.ignore({"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache",
+                 "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "cls_token_id",
+                 "sep_token_id", "decoder_start_token_id", "tokenizer_class",
+                 "task_specific_params", "_attn_implementation", "_attn_implementation_autoset",
+                 "attn_implementation", "output_attentions", "output_hidden_states", "return_dict",
+                 "torchscript", "is_decoder", "is_encoder_decoder", "chunk_size_feed_forward",
+                 "problem_type", "id2label", "label2id", "finetuning_task", "prefix",
+                 "model_max_length", "unsloth_version", "unsloth_fixed", "transformers.js_config",
+                 "num_labels",
+                 // Of generation, which has options of its own here.
+                 "do_sample", "temperature", "top_k", "top_p", "max_length", "min_length",
+                 "num_beams", "num_return_sequences", "repetition_penalty", "length_penalty",
+                 "no_repeat_ngram_size", "early_stopping", "quantization_config", kTokenizerField});
 }
 
 ModelConfig parse(const json& document, const std::string& origin) {

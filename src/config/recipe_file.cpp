@@ -102,7 +102,8 @@ bool names_a_linear_layer(const std::string& pattern) {
     if (layer_pattern_matches(plain, "lm_head", 1)) return true;
     const int index = index_in(plain);
     const std::string layer = fmt::format("layers.{}.", index);
-    for (const char* linear : {"attention.qkv", "attention.o", "mlp.gate_up", "mlp.down"}) {
+    for (const char* linear :
+         {"attention.qkv", "attention.o", "mlp.gate_up", "mlp.up", "mlp.down"}) {
       if (layer_pattern_matches(plain, layer + linear, index + 1)) return true;
     }
   }
@@ -120,8 +121,9 @@ bool names_an_unquantized_module(const std::string& pattern) {
 }
 
 constexpr const char* kLayerNames =
-    "layers.N.attention.qkv, layers.N.attention.o, layers.N.mlp.gate_up, layers.N.mlp.down, "
-    "lm_head, where N is an index, first, last or *, and {a,b} lists choices, at most 256 in all";
+    "layers.N.attention.qkv, layers.N.attention.o, layers.N.mlp.gate_up, layers.N.mlp.up (models "
+    "without a gate), layers.N.mlp.down, lm_head, where N is an index, first, last or *, and {a,b} "
+    "lists choices, at most 256 in all";
 
 // Reads the exceptions; `draft` is the recipe of every other layer.
 std::vector<RecipeOverride> read_overrides(TomlReader& document, const RecipeDraft& base) {

@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "src/config/config_difference.hpp"
 #include "src/config/experiments.hpp"
 #include "src/config/hugging_face.hpp"
 #include "src/config/model_table.hpp"
@@ -17,6 +21,9 @@
 #include "src/config/toml_reader.hpp"
 #include "src/config/toml_text.hpp"
 #include "src/io/atomic_file.hpp"
+#include "src/io/checkpoint_schema.hpp"
+#include "src/io/file_kind.hpp"
+#include "src/io/safetensors.hpp"
 
 namespace fp8lab {
 namespace {
@@ -86,15 +93,104 @@ toml::table parse_value(const Assignment& assignment) {
   return parse_toml("value = " + toml_quoted(assignment.value), origin);
 }
 
-// A run that starts from a Hugging Face model and describes none has that model.
-void resolve_initial_model(toml::table& document, const std::vector<Assignment>& assignments) {
-  if (document.contains("model")) return;
+std::string start_of(const toml::table& document, const std::vector<Assignment>& assignments) {
   std::string start = document["init_from"].value_or(std::string());
   for (const Assignment& assignment : assignments) {
     if (assignment.key == "init_from")
       start = parse_value(assignment)["value"].value_or(std::string());
   }
-  if (!start.empty() && is_hugging_face_folder(start)) document.insert("model", start);
+  return start;
+}
+
+// The model that the file of the weights in `start` describes; nothing where none does.
+std::optional<ModelConfig> model_of_start(const std::string& start) {
+  if (start.empty()) return std::nullopt;
+  const std::filesystem::path path = start;
+  if (is_hugging_face_folder(path)) return read_hugging_face_config(path);
+  if (!is_file(path)) return std::nullopt;
+  const SafetensorsFile file(path);
+  const auto& metadata = file.metadata();
+  if (const auto schema = metadata.find("schema");
+      schema != metadata.end() && schema->second == kCheckpointSchema) {
+    const auto own = metadata.find(kCheckpointModel);
+    if (own == metadata.end()) return std::nullopt;  // whoever loads it says what is missing
+    return parse_model_table(own->second, start + ": model");
+  }
+  if (is_hugging_face_folder(path.parent_path())) {
+    return read_hugging_face_config(path.parent_path());
+  }
+  return std::nullopt;
+}
+
+// A run that starts from a model and describes none has that model.
+void resolve_initial_model(toml::table& document, const std::string& start) {
+  if (document.contains("model")) return;
+  if (const std::optional<ModelConfig> model = model_of_start(start)) {
+    toml::table described = parse_toml(model_table_text(*model), start);
+    document.insert("model", std::move(*described["model"].as_table()));
+  }
+}
+
+void add_keys(const std::string& path, const toml::table& table, std::set<std::string>& keys) {
+  for (const auto& [key, value] : table) {
+    const std::string own = fmt::format("{}.{}", path, key.str());
+    if (value.is_table()) add_keys(own, *value.as_table(), keys);
+    keys.insert(own);
+  }
+}
+
+// "model.rope_theta" and so on, where the run gives the key itself, not a base.
+std::set<std::string> own_model_keys(const toml::table& document,
+                                     const std::vector<Assignment>& assignments) {
+  std::set<std::string> keys;
+  if (const toml::table* model = document["model"].as_table()) add_keys("model", *model, keys);
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key == "model") keys.clear();  // replaces the whole table
+    if (!assignment.key.starts_with("model.")) continue;
+    for (std::size_t end = 0; end != std::string::npos;) {
+      end = assignment.key.find('.', end + 1);
+      keys.insert(assignment.key.substr(0, end));
+    }
+    const toml::table value = parse_value(assignment);
+    if (value["value"].is_table()) add_keys(assignment.key, *value["value"].as_table(), keys);
+  }
+  return keys;
+}
+
+bool states_all(const std::set<std::string>& keys, const ModelConfig& model) {
+  std::set<std::string> all;
+  const toml::table text = parse_toml(model_table_text(model), "the model");
+  add_keys("model", *text["model"].as_table(), all);
+  return std::includes(keys.begin(), keys.end(), all.begin(), all.end());
+}
+
+// What a run takes from the defaults or from a base must be what its initial weights were trained
+// with. What it says itself may differ: a longer context may ask for other frequencies.
+void require_model_of_start(const toml::table& document, const std::string& start,
+                            const std::set<std::string>& own, const std::string& origin) {
+  if (start.empty() || !document["model"].is_table()) return;
+  TomlReader reader(document, "", origin);
+  const ModelConfig model = read_model_table(reader);
+  if (states_all(own, model)) return;
+  std::optional<ModelConfig> stored = model_of_start(start);
+  if (!stored) return;
+  // No part in the arithmetic once there are weights.
+  stored->initializer_range = model.initializer_range;
+  stored->scaled_residual_init = model.scaled_residual_init;
+  if (model.positions == PositionKind::rope) {
+    stored->max_position_embeddings = model.max_position_embeddings;
+  }
+  if (document.contains("growth")) stored->num_hidden_layers = model.num_hidden_layers;
+  std::vector<std::string> different;
+  for (const std::string& entry : differences(model_table_text(*stored), model_table_text(model))) {
+    const std::string key = entry.substr(0, entry.find(": "));
+    if (own.count(key) == 0) different.push_back(entry);
+  }
+  if (different.empty()) return;
+  throw Error(fmt::format(
+      "{}: the weights of {} belong to another model than the run's: {}; accepted: a run without "
+      "[model], which has theirs, or these keys said in [model]",
+      origin, start, join_differences(different, 20)));
 }
 
 std::vector<std::string> split_key(const Assignment& assignment) {
@@ -205,7 +301,9 @@ toml::table build_run_document(const std::string& text, const std::string& origi
                                const std::vector<Assignment>& assignments) {
   toml::table document = parse_toml(text, origin);
   assign_model_base(document, assignments);
-  resolve_initial_model(document, assignments);
+  const std::string start = start_of(document, assignments);
+  const std::set<std::string> own_keys = own_model_keys(document, assignments);
+  resolve_initial_model(document, start);
   resolve_references(document, origin);
   for (const Assignment& assignment : assignments) {
     if (assignment.key == kModelBase) continue;
@@ -218,6 +316,7 @@ toml::table build_run_document(const std::string& text, const std::string& origi
     }
     resolve_references(document, origin);
   }
+  require_model_of_start(document, start, own_keys, origin);
   return document;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -80,6 +81,7 @@ class FileTensors : public ModelTensors {
     const Entry& entry = tensors_[index];
     read_elements(*entry.tensor, first, destination);
     if (!entry.scales.empty()) multiply_by_scales(entry, first, destination);
+    require_finite(destination, store_.path(), entry.tensor->name, entry.tensor->shape, first);
   }
 
  private:
@@ -111,6 +113,7 @@ class FileTensors : public ModelTensors {
     entry.tile = tile_of_scales(tensor, *scale, quantization_.blocks, store_.path());
     entry.scales.resize(static_cast<std::size_t>(scale->size()));
     read_elements(*scale, 0, entry.scales);
+    require_finite(entry.scales, store_.path(), scale->name, scale->shape, 0);
   }
 
   /// values = scale * code, rounded once.
@@ -285,6 +288,32 @@ std::unique_ptr<ModelTensors> fit_to_model(std::unique_ptr<ModelTensors> tensors
                                            const std::string& origin, const ModelConfig& model) {
   std::vector<std::size_t> chosen = match(*tensors, origin, model);
   return std::make_unique<ChosenTensors>(std::move(tensors), std::move(chosen));
+}
+
+void require_finite(std::span<const float> values, const std::string& origin,
+                    const std::string& name, const std::vector<std::int64_t>& shape,
+                    std::int64_t first) {
+  const auto found = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+  if (found == values.end()) return;
+  std::int64_t rest = first + (found - values.begin());
+  std::vector<std::int64_t> place(shape.size());
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    place[i] = rest % shape[i];
+    rest /= shape[i];
+  }
+  throw Error(fmt::format("{}: tensor '{}' is {} at ({}); accepted: finite numbers", origin, name,
+                          std::isnan(*found) ? "NaN" : "infinite", fmt::join(place, ", ")));
+}
+
+void require_finite(const ModelTensors& tensors) {
+  std::vector<float> values;
+  for (std::size_t i = 0; i < tensors.headers().size(); ++i) {
+    for_each_piece(tensors.headers()[i].size(), [&](std::int64_t first, std::size_t count) {
+      values.resize(count);
+      tensors.read(i, first, values);
+    });
+  }
 }
 
 void load_parameters(const ModelTensors& tensors, const std::string& origin,

@@ -20,7 +20,8 @@ class ModelTensors {
 
   /// Names, shapes, and the type of each where it comes from.
   const std::vector<TensorHeader>& headers() const { return headers_; }
-  /// Elements of tensor `index` from number `first` on.
+  /// Elements of tensor `index` from number `first` on. From files: throws Error naming the tensor
+  /// and the element for one that is not finite, as no trained weight is.
   virtual void read(std::size_t index, std::int64_t first, std::span<float> destination) const = 0;
 
  protected:
@@ -39,6 +40,15 @@ std::unique_ptr<ModelTensors> oriented(std::unique_ptr<ModelTensors> tensors);
 
 /// The master weights of `parameters`, which must outlive the result.
 std::unique_ptr<ModelTensors> tensors_of(const Parameters& parameters);
+
+/// Reads every element, for what read() refuses.
+void require_finite(const ModelTensors& tensors);
+
+/// The elements `values` of tensor `name` of `shape` from number `first` on. Throws Error naming
+/// `origin` and the first that is not finite.
+void require_finite(std::span<const float> values, const std::string& origin,
+                    const std::string& name, const std::vector<std::int64_t>& shape,
+                    std::int64_t first);
 
 /// The tensors of `model` among `tensors`, in the order of its parameters. Throws Error naming
 /// `origin` and the tensor when one is missing, has another shape, or has no place in the model.

@@ -76,7 +76,10 @@ class CheckpointTensors : public ModelTensors {
   }
 
   void read(std::size_t index, std::int64_t first, std::span<float> destination) const override {
-    read_elements(*places_[index].tensor, places_[index].first + first, destination);
+    const Place& place = places_[index];
+    read_elements(*place.tensor, place.first + first, destination);
+    require_finite(destination, file_->path(), place.tensor->name, place.tensor->shape,
+                   place.first + first);
   }
 
  private:
@@ -257,7 +260,8 @@ AmaxHistories read_amax_histories(const CheckpointFile& file) {
       parse_history_steps(file.file().metadata(), file.file().path());
   if (steps.empty()) return histories;
   const Recipe recipe = parse_recipe(file.field("recipe"), file.file().path() + ": recipe");
-  const ModelConfig model = parse_model_table(file.field("model"), file.file().path() + ": model");
+  const ModelConfig model =
+      parse_model_table(file.field(kCheckpointModel), file.file().path() + ": model");
   for (const auto& [name, count] : steps) {
     const StoredTensor& tensor = file.file().at(kDelayed + name);
     if (tensor.type != StoredType::f32) {
@@ -299,7 +303,7 @@ void verify_checkpoint(const std::filesystem::path& path) {
 }
 
 ModelConfig read_checkpoint_model(const CheckpointFile& file) {
-  return parse_model_table(file.field("model"), file.path() + ": model");
+  return parse_model_table(file.field(kCheckpointModel), file.path() + ": model");
 }
 
 std::unique_ptr<ModelTensors> open_checkpoint_tensors(OpenCheckpoint file,

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "src/io/checkpoint_schema.hpp"
 #include "src/io/safetensors_header.hpp"
 
 namespace fp8lab {
 
-constexpr const char* kCheckpointSchema = "fp8lab-checkpoint-3";
 /// u8, the last tensor: XXH3-64 of the header, then of the bytes of each other tensor in the order
 /// of the file.
 constexpr const char* kCheckpointChecksums = "checksums";

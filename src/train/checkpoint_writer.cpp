@@ -60,7 +60,7 @@ Metadata metadata_of(const CheckpointScope& scope, const RunPosition& position,
   Metadata metadata = {
       {"schema", kCheckpointSchema},
       {"identity", identity},
-      {"model", model_table_text(scope.parameters.model())},
+      {kCheckpointModel, model_table_text(scope.parameters.model())},
       {"recipe", recipe.text},
       {"step", std::to_string(position.step)},
       {"stage", std::to_string(position.stage)},

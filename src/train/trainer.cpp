@@ -56,7 +56,7 @@ Trainer::Trainer(const RunConfig& config, Backend& backend, TrainerOptions optio
       directory_(options_.directory),
       writer_(directory_.checkpoint_file()) {
   directory_.check(options_.resume);
-  execution_ = std::make_unique<Execution>(config_, backend_, options_.init_from, options_.phase);
+  execution_ = std::make_unique<Execution>(config_, backend_, config_.init_from, options_.phase);
   watch_ = std::make_unique<RunWatch>(config_, backend_, *execution_);
 }
 

@@ -34,8 +34,6 @@ struct Progress {
 struct TrainerOptions {
   std::filesystem::path directory;  ///< holds run.h5 and checkpoint.safetensors
   bool resume = false;
-  std::filesystem::path init_from;  ///< weights to start from; overrides config.init_from, and
-                                    ///< is told apart by the initial weights' hash alone
   std::map<std::string, std::string> extra_meta;  ///< for /meta/extra.*: the arm of a study, ...
   std::string code_version;
   std::string simd_target;

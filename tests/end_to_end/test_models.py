@@ -492,6 +492,82 @@ def test_where_a_run_takes_its_model_from(tmp_path: Path) -> None:
     program("train", "--config", config, "--out", tmp_path / "plain", "--resume")
 
 
+def test_both_ways_to_name_the_start_give_the_same_run(tmp_path: Path) -> None:
+    config = CONFIG | {"rope_theta": 3.0, "rms_norm_eps": 0.01}
+    folder = write_folder(tmp_path / "model", random_tensors(config), config)
+    text = RUN.replace('init_from = "{folder}"\n', "")
+    run = tmp_path / "run.toml"
+    run.write_text(text)
+    program("train", "--config", run, "--set", f"init_from={folder}", "--out", tmp_path / "a")
+    program("train", "--config", run, "--init-from", folder, "--out", tmp_path / "b")
+    assert "same bits" in program("compare", tmp_path / "a", tmp_path / "b")
+    # A checkpoint says its model as well.
+    start = tmp_path / "a/checkpoint.safetensors"
+    program("train", "--config", run, "--init-from", start, "--out", tmp_path / "c")
+    with h5py.File(tmp_path / "c/run.h5", libver="latest", swmr=True) as file:
+        assert "rope_theta = 3.0" in str(file["/meta"].attrs["config_text"])
+    # What comes from a base instead must be the model's own; what the run says itself may differ.
+    write_folder(tmp_path / "other", random_tensors(CONFIG))
+    run.write_text(text + f'[model]\nbase = "{tmp_path / "other"}"\n')
+    for begin in (folder, start):
+        command = ("train", "--config", run, "--init-from", begin, "--out", tmp_path / "d")
+        said = program(*command, status=2)
+        assert "model.rope_theta: 3.0 -> 1000000.0" in said and "model.rms_norm_eps" in said
+    own = ("--set", "model.rope_theta=9.0", "--set", "model.rms_norm_eps=0.01")
+    program(*command, *own, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [("F32", b"\0\0\xc0\x7f"), ("BF16", b"\x80\x7f"), ("F16", b"\0\xfc")],
+)
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, dtype: str, code: bytes) -> None:
+    tensors = random_tensors(CONFIG, dtype)
+    name = "model.layers.1.mlp.up_proj.weight"
+    kind, shape, data = tensors[name]
+    at = (2 * shape[1] + 3) * len(code)
+    tensors[name] = kind, shape, data[:at] + code + data[at + len(code) :]
+    folder = write_folder(tmp_path / "model", tensors)
+    run = tmp_path / "run.toml"
+    run.write_text(RUN.format(folder=folder))
+    for command in (
+        ("train", "--config", run, "--out", tmp_path / "out", "--dry-run"),
+        ("train", "--config", run, "--out", tmp_path / "out"),
+        ("export", folder, tmp_path / "out"),
+        ("quantize", folder, "--recipe", "fp8_block128", "--report"),
+    ):
+        said = program(*command, status=2)
+        assert name in said and "(2, 3)" in said, said
+
+
+def test_fp8_codes_and_scales_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    program(
+        "export",
+        write_folder(tmp_path / "model", random_tensors(CONFIG)),
+        tmp_path / "fp8",
+        "--recipe",
+        "fp8_block128",
+    )
+    config = json.loads((tmp_path / "fp8/config.json").read_text())
+    tensors = read_folder(tmp_path / "fp8")
+    name = "model.layers.0.mlp.up_proj.weight"
+    kind, shape, codes = tensors[name]
+    scale = tensors[name + "_scale_inv"]
+    blocks = scale[1][0] * scale[1][1]
+    cases = [
+        ({name: (kind, shape, b"\x7f" + codes[1:])}, name),
+        (
+            {name + "_scale_inv": ("F8_E8M0", scale[1], b"\xff" + b"\x7f" * (blocks - 1))},
+            "_scale_inv",
+        ),
+        ({name + "_scale_inv": stored(np.full(scale[1], 3e38), "F32")}, name),
+    ]
+    for i, (changed, words) in enumerate(cases):
+        folder = write_folder(tmp_path / str(i), tensors | changed, config)
+        said = program("export", folder, tmp_path / "out", status=2)
+        assert words in said and "accepted: finite numbers" in said, said
+
+
 def test_refusals_of_the_commands(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "model", random_tensors(CONFIG))
     out = tmp_path / "out"
@@ -499,6 +575,9 @@ def test_refusals_of_the_commands(tmp_path: Path) -> None:
     assert "accepted: a new folder" in program("export", folder, folder, status=2)
     words = ["export", folder, out, "--tokenizer", tmp_path / "none"]
     assert "is no folder" in program(*words, status=2)
+    (tmp_path / "none").mkdir()
+    assert "holds no tokenizer" in program(*words, status=2)
+    (tmp_path / "none").rmdir()
     assert "DIR is missing; usage: fp8lab export" in program("export", folder, status=2)
     words = ["quantize", folder, "--recipe", "infir2"]
     assert "--slot is for a matrix" in program(*words, "--slot", "fprop.w", status=2)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
 
 #include "src/config/families/family.hpp"
 
@@ -62,9 +63,21 @@ void read(JsonFields& fields, const std::string&, ModelConfig& model) {
   fields.require("scale_attn_by_inverse_layer_idx", false);
   fields.require("reorder_and_upcast_attn", false);
   // Nothing is dropped in training here, whatever the rates; summaries are for other heads.
-  fields.ignore({"n_ctx", "resid_pdrop", "embd_pdrop", "attn_pdrop", "summary_activation",
-                 "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-                 "summary_use_proj"});
+  // Of the models that GPT-2 came from, and the names that other families have for its fields.
+  const std::pair<const char*, nlohmann::json> without_effect[] = {
+      {"n_special", 0},
+      {"predict_special_tokens", true},
+      {"output_past", true},
+      {"n_ctx", model.max_position_embeddings},
+      {"max_position_embeddings", model.max_position_embeddings},
+      {"hidden_size", model.hidden_size},
+      {"num_hidden_layers", model.num_hidden_layers},
+      {"num_attention_heads", model.num_attention_heads},
+  };
+  for (const auto& [key, value] : without_effect) fields.require(key, value);
+  fields.ignore({"gradient_checkpointing", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+                 "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+                 "summary_type", "summary_use_proj"});
 }
 
 bool has_structure(const ModelConfig& model) {

@@ -38,7 +38,11 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
                                std::int64_t max_position_embeddings) {
   JsonFields fields(scaling, where);
   RopeScaling rope;
-  const std::string name = fields.text("rope_type", fields.text("type", "default"));
+  const std::string older = fields.text("type", "");
+  const std::string name = fields.text("rope_type", older.empty() ? "default" : older);
+  if (!older.empty() && older != name) {
+    fields.fail("type", fmt::format("= '{}' contradicts 'rope_type' = '{}'", older, name));
+  }
   bool known = false;
   for (const Named<RopeType>& entry : kRopeTypeNames) {
     if (entry.name != name) continue;
@@ -82,20 +86,56 @@ RopeScaling parse_rope_scaling(const json& scaling, const std::string& where,
   return rope;
 }
 
+/// Base and scaling as one field says them; nothing: it says nothing.
+struct StatedRope {
+  std::string field;
+  std::optional<double> theta;
+  std::optional<RopeScaling> scaling;
+};
+
+StatedRope stated_rope(JsonFields& fields, const std::string& origin, const char* key,
+                       std::int64_t max_position_embeddings) {
+  StatedRope stated{key, std::nullopt, std::nullopt};
+  const json& object = fields.value(key);
+  if (object.is_null()) return stated;
+  const std::string where = fmt::format("{}: {}", origin, key);
+  stated.scaling = parse_rope_scaling(object, where, max_position_embeddings);
+  JsonFields inner(object, where);
+  if (inner.has("rope_theta")) stated.theta = inner.number("rope_theta", std::nullopt, 1.0, 1e12);
+  return stated;
+}
+
+/// Old files say rope_theta and rope_scaling, those of transformers 5 rope_parameters; where a file
+/// has both, readers differ in which they take.
 void read_rope(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   fields.require("partial_rotary_factor", 1.0);
-  const json& parameters = fields.value("rope_parameters");  // transformers 5
-  const json& scaling = fields.value("rope_scaling");
-  model.rope_theta = fields.number("rope_theta", model.rope_theta, 1.0, 1e12);
-  if (!parameters.is_null()) {
-    JsonFields inner(parameters, origin + ": rope_parameters");
-    model.rope_theta = inner.number("rope_theta", model.rope_theta, 1.0, 1e12);
-    model.rope_scaling =
-        parse_rope_scaling(parameters, origin + ": rope_parameters", model.max_position_embeddings);
-  } else if (!scaling.is_null()) {
-    model.rope_scaling =
-        parse_rope_scaling(scaling, origin + ": rope_scaling", model.max_position_embeddings);
+  const StatedRope parameters =
+      stated_rope(fields, origin, "rope_parameters", model.max_position_embeddings);
+  const StatedRope scaling =
+      stated_rope(fields, origin, "rope_scaling", model.max_position_embeddings);
+  if (parameters.scaling && scaling.scaling && *parameters.scaling != *scaling.scaling) {
+    fields.fail("rope_scaling",
+                "contradicts 'rope_parameters'; accepted: one of them, or both "
+                "with the same meaning");
   }
+  if (parameters.scaling) model.rope_scaling = *parameters.scaling;
+  if (scaling.scaling) model.rope_scaling = *scaling.scaling;
+  std::string said_by;
+  std::optional<double> theta;
+  const auto state = [&](const std::string& field, std::optional<double> value) {
+    if (!value) return;
+    if (theta && *theta != *value) {
+      fields.fail(field, fmt::format("= {} contradicts '{}' = {}", *value, said_by, *theta));
+    }
+    said_by = field;
+    theta = value;
+  };
+  if (fields.has("rope_theta")) {
+    state("rope_theta", fields.number("rope_theta", std::nullopt, 1.0, 1e12));
+  }
+  state("rope_parameters.rope_theta", parameters.theta);
+  state("rope_scaling.rope_theta", scaling.theta);
+  model.rope_theta = theta.value_or(model.rope_theta);
 }
 
 /// `usual_head_dim`: where the field is absent; nothing: hidden_size / num_attention_heads.
@@ -158,6 +198,10 @@ void read_common(JsonFields& fields, const std::string& origin,
 
 void read_llama(JsonFields& fields, const std::string& origin, ModelConfig& model) {
   read_common(fields, origin, std::nullopt, model);
+  // Left in files by the tools that made them.
+  fields.require("is_llama_config", true);
+  fields.require("rope_interleaved", false);
+  fields.require("max_sequence_length", model.max_position_embeddings);
   model.qkv_bias = model.o_bias = fields.boolean("attention_bias", false);
   model.mlp_bias = fields.boolean("mlp_bias", false);
 }

@@ -8,6 +8,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "emulation/base/error.hpp"
 #include "src/backend/factory.hpp"
@@ -183,6 +184,51 @@ TEST_CASE("what a config.json leaves out") {
   CHECK(yarn.original_max_position_embeddings == 131072);
   CHECK(yarn.beta_fast == 32.0);
   CHECK(yarn.attention_factor == 0.0);
+}
+
+TEST_CASE("two fields of a config.json about one thing must agree") {
+  using Json = nlohmann::ordered_json;
+  const Json llama = Json::parse(kLlama32);
+  const auto with = [&](const char* key, const Json& value) {
+    Json config = llama;
+    config[key] = value;
+    return config.dump();
+  };
+  Json both = llama["rope_scaling"];
+  both["rope_theta"] = 500000.0;
+  CHECK(parse(with("rope_parameters", both)) == parse(kLlama32));
+  const Json unscaled = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  CHECK_THROWS_WITH(parse(with("rope_parameters", unscaled)),
+                    Catch::Contains("'rope_scaling' contradicts 'rope_parameters'"));
+  both["rope_theta"] = 10000.0;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    CHECK_THROWS_WITH(parse(with(key, both)),
+                      Catch::Contains(key) && Catch::Contains("contradicts 'rope_theta'"));
+  }
+  both = llama["rope_scaling"];
+  both["type"] = "linear";
+  CHECK_THROWS_WITH(parse(with("rope_scaling", both)), Catch::Contains("contradicts 'rope_type'"));
+}
+
+TEST_CASE("fields that change nothing, under the values that change nothing") {
+  using Json = nlohmann::ordered_json;
+  const auto read = [](const char* base, const char* key, const Json& value) {
+    Json config = Json::parse(base);
+    config[key] = value;
+    return parse(config.dump());
+  };
+  for (const auto& [base, key, harmless, harmful] :
+       {std::tuple<const char*, const char*, Json, Json>{kLlama2, "is_llama_config", true, false},
+        {kLlama2, "rope_interleaved", false, true},
+        {kLlama2, "max_sequence_length", 4096, 2048},
+        {kGpt2Config, "n_special", 0, 3},
+        {kGpt2Config, "predict_special_tokens", true, false},
+        {kGpt2Config, "n_ctx", 1024, 512},
+        {kGpt2Config, "hidden_size", 768, 512}}) {
+    INFO(key);
+    CHECK(read(base, key, harmless) == parse(base));
+    CHECK_THROWS_WITH(read(base, key, harmful), Catch::Contains(key));
+  }
 }
 
 TEST_CASE("configurations survive being written") {
