@@ -188,10 +188,10 @@ announce() {
   compile_jobs
   case "$action" in
     build) time="8 to 25 minutes of processor time" disk="0.9 GB of packages, 0.1 GB of build" ;;
-    study) time="10 to 30 minutes of processor time" disk="1.3 GB of packages, 0.2 GB of build" ;;
+    study) time="10 to 30 minutes of processor time" disk="1.5 GB of packages, 0.2 GB of build" ;;
     test) time="several times the 8 to 25 minutes of processor time of build" \
-      disk="1.6 GB of packages, some GB of build" ;;
-    packages) time="1 to 3 minutes of processor time" disk="1.3 GB of packages" ;;
+      disk="1.9 GB of packages, some GB of build" ;;
+    packages) time="1 to 3 minutes of processor time" disk="1.5 GB of packages" ;;
   esac
   echo "quickstart: $action takes $time ($(nproc) processors, $jobs compilers at once) and up to $disk"
 }

@@ -58,4 +58,4 @@ def test_it_trains_on_few_tokens() -> None:
     seeds = next(len(axis["values"]) for axis in study["axis"] if axis["key"] == "seed")
     arms = len(study["arm"]) + np.prod([len(axis["values"]) for axis in study["axis"]])
     assert set(tokens) == {"pretrain", "cpt", "sft"} and seeds == 3
-    assert seeds * tokens["pretrain"] + arms * (tokens["cpt"] + tokens["sft"]) <= 260_000
+    assert seeds * tokens["pretrain"] + arms * (tokens["cpt"] + tokens["sft"]) <= 180_000
