@@ -346,6 +346,10 @@ TEST_CASE("the end of a run is told from its file") {
   CHECK(ending.lines[2] == "warnings: 2 early_warning, the first at step 5");
   run.metrics.back().loss = 5.0;
   CHECK_FALSE(describe_ending(run).diverged);
+  run.metrics[4].loss = kNan;
+  CHECK(describe_ending(run).diverged);
+  run.events.push_back({5, "fallback", ""});  // the weights stayed
+  CHECK_FALSE(describe_ending(run).diverged);
   run.eval.back().loss = kNan;
   CHECK(describe_ending(run).diverged);
 }
