@@ -19,6 +19,7 @@ import numpy.typing as npt
 # extent beyond that is damaged, and reading it would fill the memory with nothing.
 LARGEST_COMPRESSION = 1100
 SMALL_DATASET = 16 << 20  # bytes that any dataset may have
+DEEPEST_GROUP = 16  # a damaged link may lead to a group above it
 
 
 class InputError(Exception):
@@ -77,12 +78,35 @@ def open_hdf5(path: Path) -> h5py.File:
     )
 
 
+def check_links(file: h5py.File) -> None:
+    """Throws Damage for what leads out of the file: links other than those of a study to its
+    runs, which are not followed, and rows kept in other files. Those of a stranger's file would
+    put what its reader may read into the report."""
+    groups: list[h5py.Group] = [file]
+    while groups:
+        group = groups.pop()
+        for name in group:
+            place = f"{group.name.rstrip('/')}/{name}"
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                if group.name == "/runs":
+                    continue
+                raise Damage(f"{place} is a link to another name or file, which is not followed")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                if place.count("/") > DEEPEST_GROUP:
+                    raise Damage("groups are nested in themselves")
+                groups.append(item)
+            elif isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+                raise Damage(f"{place} keeps its rows in another file, which is not read")
+
+
 @contextmanager
 def reading(path: Path, kind: str = "run") -> Iterator[h5py.File]:
     """The open file; whatever goes wrong in reading it is an InputError that names it. HDF5 raises
     nearly every type of exception on a damaged file, also when it closes it."""
     try:
         with open_hdf5(path) as file:
+            check_links(file)
             yield file
     except (InputError, MemoryError):
         raise

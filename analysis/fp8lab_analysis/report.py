@@ -306,6 +306,21 @@ def _told(error: BaseException) -> str:
     return f"internal error, {type(error).__name__}: {_one_line(error)} ({where})"
 
 
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
+
+
+def _of_machine(error: BaseException) -> str:
+    """The failure of the machine behind an error, such as a full disk under a library that then
+    fails in closing its file; empty where there is none."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.errno in MACHINE_ERRORS:
+            place = f"{behind.filename}: " if behind.filename else ""
+            return f"{place}{behind.strerror}; it is not complete"
+        behind = behind.__cause__ or behind.__context__
+    return ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
@@ -329,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error: report: interrupted; it is not complete", file=sys.stderr)
         return 1
     except Exception as error:
-        print(f"error: report: {_told(error)}", file=sys.stderr)
+        print(f"error: report: {_of_machine(error) or _told(error)}", file=sys.stderr)
         return 1
     return 0
 

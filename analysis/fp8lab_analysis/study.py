@@ -402,6 +402,15 @@ def _agreed_design(sources: Sequence[_Source]) -> tuple[Design, list[str]]:
     return (stated[-1] if stated else Design()), []
 
 
+def _inside(run_file: str, path: Path) -> str:
+    """The run file, which lies in the folder of the study. Throws InputError."""
+    if not Path(run_file).is_absolute() and ".." not in Path(run_file).parts:
+        return run_file
+    raise InputError(
+        f"{path}: names the run file '{run_file}' (expected one in the folder of the study)"
+    )
+
+
 def _read_study_file(path: Path, opening: Opening) -> _Source:
     opening(path)
     with reading(path, "study") as file:
@@ -413,7 +422,7 @@ def _read_study_file(path: Path, opening: Opening) -> _Source:
             )
         meta = {key: to_text(value) for key, value in file["meta"].attrs.items()}
         arms = Arms(file)
-        files = [path.parent / item for item in arms.texts("run_file")]
+        files = [path.parent / _inside(item, path) for item in arms.texts("run_file")]
         complete = dict(zip(arms.names, arms.flags("complete")))
         declared = _declared(arms, files, schema, meta.get("baseline", ""))
         file_of = {name: item.resolve() for name, item in zip(arms.names, files)}

@@ -348,6 +348,8 @@ bool can_quantize_both(const QuantSpec& first, const QuantSpec& second) {
 
 void quantize_both(Context& context, const ops::QuantizeBoth& op) {
   op.check();
+  op.first.key = op.oriented(0);
+  op.second.key = op.oriented(1);
   if (op.source.size() == 0) return;
   SharedFactors factors(context, op.source, op.state);
   factors.measure(op.first.spec, op.second.spec);

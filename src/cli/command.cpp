@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -222,6 +223,7 @@ std::vector<Assignment> assignments_of(const Values& values) {
 
 int run(const std::vector<Command>& commands, const std::vector<std::string>& arguments) {
   std::set_new_handler(refuse_memory);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes says so instead
   try {
     omp_set_num_threads(default_threads());
     const int status = dispatch(commands, arguments);

@@ -22,8 +22,13 @@ constexpr std::size_t kLongestCommand = 400;
 bool is_still_named(int descriptor, const std::filesystem::path& side_file) {
   struct stat opened {};
   struct stat named {};
-  return ::fstat(descriptor, &opened) == 0 && ::stat(side_file.c_str(), &named) == 0 &&
+  return ::fstat(descriptor, &opened) == 0 && ::lstat(side_file.c_str(), &named) == 0 &&
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+bool is_regular(int descriptor) {
+  struct stat status {};
+  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
 }
 
 std::filesystem::path side_file_of(std::filesystem::path path) {
@@ -75,7 +80,15 @@ std::optional<FileLock> FileLock::try_acquire(const std::filesystem::path& path,
   std::filesystem::path side_file = side_file_of(path);
   const int kind = mode == Mode::exclusive ? LOCK_EX : LOCK_SH;
   for (;;) {
-    FileDescriptor file(::open(side_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    // A link would have its target written over; a fifo or a device is no lock either.
+    FileDescriptor file(
+        ::open(side_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (file.valid() ? !is_regular(file.get()) : errno == ELOOP) {
+      throw Error(
+          fmt::format("{}: is no regular file, and would be written as the lock file; "
+                      "remove it",
+                      side_file.string()));
+    }
     if (!file.valid()) {
       throw RuntimeFailure(fmt::format("{}: cannot create the lock file: {}", side_file.string(),
                                        error_text(errno)));

@@ -230,11 +230,15 @@ Hdf5File::Hdf5File(Hdf5Handle handle, Hdf5Status status)
 Hdf5File Hdf5File::create(const std::filesystem::path& path,
                           const std::filesystem::path& shown_as) {
   const Hdf5Status status(shown_as.string(), true);
+  // A leftover of a killed process; of a link, what it leads to stays as it is.
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    throw RuntimeFailure(fmt::format("{}: cannot replace: {}", path.string(), error_text(errno)));
+  }
   const Hdf5Handle access = access_properties(status);
   const Hdf5Handle layout = status.own(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "H5Pcreate");
   keep_in_header(layout, status);
   keep_in_pages(layout, status);
-  Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, layout.get(), access.get()),
+  Hdf5Handle file = status.own(H5Fcreate(path.c_str(), H5F_ACC_EXCL, layout.get(), access.get()),
                                H5Fclose, "H5Fcreate");
   return Hdf5File(std::move(file), status);
 }
@@ -393,7 +397,76 @@ bool Hdf5File::has(const std::string& path) const {
         0) {
       return false;
     }
+    check_link(part);
     if (slash == std::string::npos) return true;
+  }
+}
+
+void Hdf5File::check_link(const std::string& path) const {
+  H5L_info_t link{};
+  if (path == "/") return;
+  status_.check(H5Lget_info(handle_.get(), path.c_str(), &link, H5P_DEFAULT), "H5Lget_info", path);
+  if (link.type == H5L_TYPE_HARD) return;
+  throw Error(
+      fmt::format("{}: {} is a link to another {}, which is not followed; accepted: groups "
+                  "and datasets of the file itself",
+                  name(), path, link.type == H5L_TYPE_EXTERNAL ? "file" : "name"));
+}
+
+void Hdf5File::check_storage(const Hdf5Handle& dataset, const std::string& path) const {
+  const Hdf5Handle properties =
+      status_.own(H5Dget_create_plist(dataset.get()), H5Pclose, "H5Dget_create_plist", path);
+  const bool outside =
+      H5Pget_external_count(properties.get()) > 0 || H5Pget_layout(properties.get()) == H5D_VIRTUAL;
+  if (!outside) return;
+  throw Error(
+      fmt::format("{}: {} keeps its rows in another file, which is not read; accepted: "
+                  "datasets of the file itself",
+                  name(), path));
+}
+
+void Hdf5File::read_rows(const std::string& path) const {
+  const Hdf5Handle dataset =
+      status_.own(H5Dopen2(handle_.get(), path.c_str(), H5P_DEFAULT), H5Dclose, "H5Dopen2", path);
+  check_storage(dataset, path);
+  const Hdf5Handle type = status_.own(H5Dget_type(dataset.get()), H5Tclose, "H5Dget_type", path);
+  const Hdf5Handle space = status_.own(H5Dget_space(dataset.get()), H5Sclose, "H5Dget_space", path);
+  const hssize_t elements = H5Sget_simple_extent_npoints(space.get());
+  constexpr hssize_t kMost = hssize_t{1} << 40;
+  const auto size = static_cast<hssize_t>(H5Tget_size(type.get()));
+  if (elements < 0 || size <= 0 || elements > kMost / size ||
+      static_cast<hsize_t>(elements * size) / 2048 >
+          H5Dget_storage_size(dataset.get()) + (hsize_t{1} << 20) / 2048) {
+    throw Error(fmt::format("{}: {} claims {} elements, far more than the file holds", name(), path,
+                            elements));
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements * size));
+  if (bytes.empty()) return;
+  status_.check(H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()),
+                "H5Dread", path);
+  if (H5Tis_variable_str(type.get()) > 0) {
+    H5Dvlen_reclaim(type.get(), space.get(), H5P_DEFAULT, bytes.data());
+  }
+}
+
+void Hdf5File::read_everything(const std::string& group, int depth) const {
+  constexpr int kDeepest = 16;  // a damaged link may lead to a group above it
+  if (depth > kDeepest) throw Error(fmt::format("{}: groups are nested in themselves", name()));
+  attribute_names(group);  // they lie in the header of their object, which has a checksum
+  for (const std::string& link : link_names(group)) {
+    const std::string path = group == "/" ? "/" + link : group + "/" + link;
+    H5L_info_t info{};
+    status_.check(H5Lget_info(handle_.get(), path.c_str(), &info, H5P_DEFAULT), "H5Lget_info",
+                  path);
+    if (info.type != H5L_TYPE_HARD) continue;
+    const Hdf5Handle object =
+        status_.own(H5Oopen(handle_.get(), path.c_str(), H5P_DEFAULT), H5Oclose, "H5Oopen", path);
+    if (H5Iget_type(object.get()) == H5I_GROUP) {
+      read_everything(path, depth + 1);
+    } else {
+      attribute_names(path);
+      read_rows(path);
+    }
   }
 }
 
@@ -404,6 +477,7 @@ Hdf5Dataset Hdf5File::open_dataset(const DatasetSpec& spec) const {
   if (!has(spec.path)) refuse("is missing");
   Hdf5Handle dataset = status_.own(H5Dopen2(handle_.get(), spec.path.c_str(), H5P_DEFAULT),
                                    H5Dclose, "H5Dopen2", spec.path);
+  check_storage(dataset, spec.path);
   const Hdf5Handle type = status_.own(H5Dget_type(dataset.get()), H5Tclose, "H5Dget_type");
   DatasetSpec found = spec;
   if (H5Tget_class(type.get()) != class_of(spec.type)) refuse("has another type");

@@ -140,10 +140,16 @@ class Hdf5File {
   Hdf5Dataset create_extendable(const DatasetSpec& spec);
   /// Exactly `rows` rows in one such chunk.
   Hdf5Dataset create_fixed(const DatasetSpec& spec, std::int64_t rows);
-  /// Throws Error when the dataset is missing or has another rank, row shape or kind of type. A
-  /// text dataset may have any length of string; the result's spec tells it.
+  /// Throws Error when the dataset is missing, keeps its rows in another file, or has another rank,
+  /// row shape or kind of type. A text dataset may have any length of string; the result's spec
+  /// tells it.
   Hdf5Dataset open_dataset(const DatasetSpec& spec) const;
+  /// Throws Error where a link on the way leads to another file, or to another name in this one:
+  /// those of a stranger's file would show what its reader may read.
   bool has(const std::string& path) const;
+  /// Reads every attribute and every row of every dataset, whatever they are called, and with that
+  /// every checksum. Throws Error for what cannot be read.
+  void read_everything() const { read_everything("/", 0); }
 
   void set_attribute(const std::string& object, const std::string& name, const std::string& value);
   void set_attribute(const std::string& object, const std::string& name, std::int64_t value);
@@ -185,6 +191,10 @@ class Hdf5File {
   /// POSIX descriptor under the file, and the end of the file as HDF5 has laid it out.
   int descriptor() const;
   off_t end() const;
+  void check_link(const std::string& path) const;
+  void check_storage(const Hdf5Handle& dataset, const std::string& path) const;
+  void read_rows(const std::string& path) const;
+  void read_everything(const std::string& group, int depth) const;
   Hdf5Dataset create_dataset(const DatasetSpec& spec, std::int64_t rows, bool extendable);
   void write_attribute(const std::string& object, const std::string& name, hid_t type,
                        const Hdf5Handle& space, const void* value);

@@ -100,6 +100,7 @@ std::vector<std::string> Hdf5File::attribute_names(const std::string& object) co
     static_cast<std::vector<std::string>*>(data)->emplace_back(name);
     return 0;
   };
+  static_cast<void>(has(object));  // refuses links on the way
   std::vector<std::string> names;
   hsize_t position = 0;
   status_.check(H5Aiterate_by_name(handle_.get(), object.c_str(), H5_INDEX_NAME, H5_ITER_NATIVE,
@@ -112,6 +113,7 @@ std::vector<std::string> Hdf5File::attribute_names(const std::string& object) co
 void Hdf5File::read_scalar(const std::string& object, const std::string& name, hid_t type,
                            H5T_class_t expected, void* value) const {
   const std::string where = object + "@" + name;
+  static_cast<void>(has(object));  // refuses links on the way
   const Hdf5Handle attribute = status_.own(
       H5Aopen_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
       H5Aclose, "H5Aopen_by_name", where);
@@ -146,6 +148,7 @@ std::uint64_t Hdf5File::unsigned_attribute(const std::string& object,
 std::vector<std::string> Hdf5File::read_texts(const std::string& object, const std::string& name,
                                               bool scalar) const {
   const std::string where = object + "@" + name;
+  static_cast<void>(has(object));  // refuses links on the way
   const Hdf5Handle attribute = status_.own(
       H5Aopen_by_name(handle_.get(), object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
       H5Aclose, "H5Aopen_by_name", where);

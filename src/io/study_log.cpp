@@ -196,6 +196,13 @@ std::vector<std::filesystem::path> read_study_links(const std::filesystem::path&
     throw Error(fmt::format("{}: damaged: {} links for {} arms", study_h5.string(), arms.size(),
                             files.size()));
   }
+  for (const std::string& run : files) {
+    const std::filesystem::path path = run;
+    if (path.is_relative() && std::find(path.begin(), path.end(), "..") == path.end()) continue;
+    throw Error(fmt::format("{}: names the run file '{}'; accepted: one in the folder of the study",
+                            study_h5.string(), run));
+  }
+  file.read_everything();
   return {files.begin(), files.end()};
 }
 

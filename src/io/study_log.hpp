@@ -48,8 +48,9 @@ void write_study(const std::filesystem::path& study_h5, const StudyTable& table)
 /// Throws Error when the file is damaged.
 std::optional<StatedDesign> read_stated_design(const std::filesystem::path& study_h5);
 
-/// The run files that a study links to, relative to its folder, also of the first schema. Throws
-/// Error when the file is no study file, or damaged.
+/// The run files that a study links to, in its folder and relative to it, also of the first schema.
+/// Reads the whole file. Throws Error when it is no study file, is damaged, or names a run file
+/// outside its folder.
 std::vector<std::filesystem::path> read_study_links(const std::filesystem::path& study_h5);
 
 }  // namespace fp8lab

@@ -1,9 +1,13 @@
 // The Python module _fp8lab. Its arguments are positional; the package in src/python/fp8lab is what
 // users see and where every function is documented.
 #include <fmt/format.h>
+#include <omp.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <new>
 #include <string>
 
 #include "emulation/base/error.hpp"
@@ -47,10 +51,19 @@ void register_exceptions(py::module_& module) {
   });
 }
 
+/// The handler of operator new. No exception may leave the threads that share a loop: without
+/// memory there, the process ends with one line, as the program does.
+void refuse_memory() {
+  if (omp_get_level() == 0) throw std::bad_alloc();
+  std::fputs("fp8lab: out of memory\n", stderr);
+  std::_Exit(1);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_fp8lab, module) {
   check_numpy();
+  if (std::get_new_handler() == nullptr) std::set_new_handler(refuse_memory);
   module.doc() = "Bindings of the fp8lab emulator; use the package fp8lab.";
   module.attr("__version__") = FP8LAB_VERSION;
   register_exceptions(module);

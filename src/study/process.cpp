@@ -75,7 +75,7 @@ pid_t start(const ChildTask& task) {
       std::filesystem::read_symlink("/proc/self/exe").filename().string()};
   words.insert(words.end(), task.arguments.begin(), task.arguments.end());
   const FileDescriptor input = open_file("/dev/null", O_RDONLY);
-  const FileDescriptor log = open_file(task.log, O_WRONLY | O_CREAT | O_APPEND);
+  const FileDescriptor log = open_file(task.log, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
   Pipe pipe;
   Launch launch{{}, task.inherited, input.get(), log.get(), pipe.input.get(), ::getpid()};
   if (task.lock) launch.inherited.push_back(task.lock->descriptor());

@@ -1,6 +1,7 @@
 """fp8lab doctor: what it finds in the files of runs, and what it mends."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from test_provenance import (
     trained,
     write_config,
 )
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 
 
 def doctor(directory: Path, *extra: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -158,9 +161,77 @@ def test_the_links_of_a_study_are_followed(tmp_path: Path) -> None:
             file["meta"].attrs["schema"] = f"fp8lab-study-{schema}"
             file["meta"].attrs.pop("checksum", None)
         assert doctor(out)[1]["study.h5"][0] == health, schema
+    file = out / "study.h5"
+    whole = file.read_bytes()
+    with h5py.File(file, "r") as study:
+        places = [
+            study["arms/recipe"].id.get_chunk_info(0).byte_offset + 3,
+            study["arms/last_step"].id.get_chunk_info(0).byte_offset + 3,
+            study["axes/0"].id.get_chunk_info(0).byte_offset + 3,
+        ]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        assert doctor(out)[1]["study.h5"][0] == "damaged", place
+    file.write_bytes(whole)
     next(out.glob("te_current*/run.h5")).unlink()
     status, found = doctor(out)
     assert status == 3 and "ablate" in found["study.h5"][1]
+
+
+def test_rows_of_other_files_are_not_read(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained(write_config(tmp_path, stage("cpt")), out)
+    whole = (out / "run.h5").read_bytes()
+    (tmp_path / "secret").write_bytes(bytes(range(256)))
+    for kind in ("storage", "virtual", "external", "soft"):
+        (out / "run.h5").write_bytes(whole)
+        with h5py.File(out / "run.h5", "a") as file:
+            rows = file["metrics/loss"].shape[0]
+            del file["metrics/loss"]
+            if kind == "storage":
+                secret = [(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)]
+                file["metrics"].create_dataset("loss", (rows,), "f8", external=secret)
+            elif kind == "virtual":
+                layout = h5py.VirtualLayout((rows,), "f8")
+                layout[:] = h5py.VirtualSource(tmp_path / "secret", "x", (rows,))
+                file["metrics"].create_virtual_dataset("loss", layout)
+            elif kind == "external":
+                file["metrics/loss"] = h5py.ExternalLink(str(tmp_path / "secret"), "/x")
+            else:
+                file["metrics/loss"] = h5py.SoftLink("/metrics/grad_norm")
+        status, found = doctor(out, "--check")
+        assert status == 3 and found["run.h5"][0] == "damaged", kind
+        assert "another" in found["run.h5"][1], (kind, found)
+        report = [sys.executable, "-m", "fp8lab_analysis.report", out, "--out", tmp_path / "page"]
+        path = {**os.environ, "PYTHONPATH": str(ANALYSIS)}
+        result = subprocess.run(report, capture_output=True, text=True, env=path)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1, (kind, result.stderr)
+        assert "another" in result.stderr and "/metrics/loss" in result.stderr, (kind, result)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
+    config = write_config(tmp_path, stage("cpt"))
+    out = tmp_path / "run"
+    out.mkdir()
+    (tmp_path / "mine").write_text("mine")
+    lock = out / "run.h5.lock"
+    if kind == "link":
+        lock.symlink_to(tmp_path / "mine")
+    else:
+        os.mkfifo(lock)
+    refused(train(config, out), "run.h5.lock", "is no regular file")
+    assert (tmp_path / "mine").read_text() == "mine" and not (out / "run.h5").exists()
+
+
+def test_a_limit_of_file_sizes_is_one_line(tmp_path: Path) -> None:
+    config = write_config(tmp_path, stage("cpt"))
+    words = f"ulimit -f 40; exec '{PROGRAM}' train --config '{config}' --out '{tmp_path / 'run'}'"
+    result = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    assert result.returncode == 1, (result.returncode, result.stderr)
+    assert result.stderr.count("\n") == 1 and "File too large" in result.stderr, result.stderr
 
 
 def test_what_holds_no_run_is_refused(tmp_path: Path) -> None:
