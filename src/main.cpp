@@ -3,9 +3,11 @@
 #include <vector>
 
 #include "src/cli/command.hpp"
+#include "src/io/mapped_file.hpp"
 
 int main(int argc, char** argv) {
   using namespace fp8lab;
+  explain_lost_pages();
   const std::vector<cli::Command> commands = {
       {"info", "version, instruction sets, threads, devices", cli::info},
       {"recipes", "list, show or check quantization recipes", cli::recipes},

@@ -19,6 +19,7 @@
 #include "src/config/stage_recipes.hpp"
 #include "src/study/study_folder.hpp"
 #include "src/train/plan.hpp"
+#include "src/train/run_check.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -163,6 +164,12 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   } else {
     fmt::print("plan: {} runs\n", all);
   }
+  // What a device of another machine supports is checked there.
+  RunCheck check([&](const std::string& name) {
+    return make_backend(name == "cuda" ? "cpu" : name, threads);
+  });
+  for (const RunConfig* run : shared) check.check(*run);
+  for (const RunConfig* run : arms) check.check(*run);
   NeedsOfRuns needs(threads);
   Unknown unknown;
   const std::vector<RunNeeds> of_shared = print_each(shared, needs, unknown);

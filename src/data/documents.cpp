@@ -3,14 +3,15 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "emulation/base/error.hpp"
 #include "src/data/arithmetic.hpp"
 #include "src/data/tokenizer.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/atomic_file.hpp"
 #include "src/io/json_document.hpp"
+#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {
@@ -41,27 +42,20 @@ Passage question_answer(const std::string& question, const std::string& answer) 
   return {"Question: " + question + "\nAnswer: ", answer};
 }
 
-std::ifstream open(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || is_folder(path)) {
-    throw Error(fmt::format("{}: cannot open data file", path.string()));
-  }
-  return file;
-}
-
 std::vector<Passage> read_text(const std::filesystem::path& path) {
-  std::ifstream file = open(path);
+  const std::string text = read_file(path);
+  TextLines lines(text);
   std::vector<Passage> passages;
-  std::string line, document;
+  std::string document;
   const auto finish = [&] {
     if (!document.empty()) passages.push_back({"", document});
     document.clear();
   };
-  while (std::getline(file, line)) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+  for (std::string_view line; lines.next(line);) {
+    if (is_blank(line)) {
       finish();
     } else {
-      document += (document.empty() ? "" : "\n") + line;
+      document.append(document.empty() ? "" : "\n").append(line);
     }
   }
   finish();
@@ -98,7 +92,7 @@ Passage messages_passage(const nlohmann::json& messages, const std::string& wher
   return passage;
 }
 
-Passage parse_line(const std::string& line, const std::string& where) {
+Passage parse_line(std::string_view line, const std::string& where) {
   nlohmann::json object = parse_json(line, where);
   if (!object.is_object()) throw Error(fmt::format("{}: expected a JSON object", where));
   if (object.contains("question")) {
@@ -112,12 +106,12 @@ Passage parse_line(const std::string& line, const std::string& where) {
 }
 
 std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm form) {
-  std::ifstream file = open(path);
+  const std::string text = read_file(path);
+  TextLines lines(text);
   std::vector<Passage> passages;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(file, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string where = fmt::format("{}:{}", path.string(), number);
+  for (std::string_view line; lines.next(line);) {
+    if (is_blank(line)) continue;
+    const std::string where = fmt::format("{}:{}", path.string(), lines.number());
     passages.push_back(parse_line(line, where));
     if (form == DataForm::prompt_response && passages.back().prompt.empty()) {
       throw Error(fmt::format("{}: prompt_response needs a question or messages", where));
