@@ -4,10 +4,12 @@
 
 #include "src/cli/command.hpp"
 #include "src/cli/wait_policy.hpp"
+#include "src/io/mapped_file.hpp"
 
 int main(int argc, char** argv) {
   using namespace fp8lab;
   cli::sleep_when_idle(argv);
+  explain_lost_pages();
   const std::vector<cli::Command> commands = {
       {"info", "version, instruction sets, threads, devices", cli::info},
       {"recipes", "list, show or check quantization recipes", cli::recipes},

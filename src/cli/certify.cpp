@@ -94,7 +94,7 @@ Texts prompts_of(const DataSources& data, std::int64_t count, std::int64_t token
   const std::int64_t room = std::max<std::int64_t>(limit - tokens, 1);
   for (const auto& corpus : data.corpora) {
     for (std::int64_t i = 0; i < corpus->size(); ++i) {
-      if (static_cast<std::int64_t>(prompts.size()) == count) return prompts;
+      if (static_cast<std::int64_t>(prompts.size()) == count) break;
       const DocumentView document = corpus->document(i);
       const std::int64_t length = data.form == DataForm::running_text
                                       ? std::clamp<std::int64_t>(document.size / 2, 1, room)
@@ -104,6 +104,7 @@ Texts prompts_of(const DataSources& data, std::int64_t count, std::int64_t token
       for (std::int64_t j = 0; j < length; ++j) prompt.push_back(document.token(j));
     }
   }
+  data.require_unchanged();
   return prompts;
 }
 

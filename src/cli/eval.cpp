@@ -237,10 +237,12 @@ int eval(const std::vector<std::string>& arguments) {
   }
   print_notes(vocabulary_notes(data, source.vocabulary));
   check_targets(data, stage.sequence_length, "eval");
-  check_evaluation(*stage.eval, data, run.model, stage.sequence_length);
+  const EvaluationInputs inputs =
+      read_evaluation_inputs(*stage.eval, data, run.model, stage.sequence_length);
   phase.begin("");
   LoadedModel model(source, run, values);
-  Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data);
+  Evaluator evaluator(model.backend(), model.parameters(), model.transformer(), *stage.eval, data,
+                      inputs);
   phase.begin("evaluating");
   const Evaluation evaluation = evaluator.evaluate(model.context(), true);
   phase.begin("");

@@ -1,15 +1,17 @@
 #include "src/cli/generation_options.hpp"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "emulation/base/error.hpp"
 #include "src/cli/loaded_model.hpp"
 #include "src/data/mixture.hpp"
 #include "src/data/prompt_text.hpp"
+#include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
+#include "src/io/text_lines.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -27,12 +29,11 @@ class PromptReader {
     prompts_.push_back(std::move(tokens));
   }
   void add_file(const std::filesystem::path& file) {
-    std::ifstream stream(file);
-    if (!stream) throw Error(fmt::format("{}: cannot be read", file.string()));
-    std::string line;
-    for (std::int64_t number = 1; std::getline(stream, line); ++number) {
-      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-      const std::string where = fmt::format("{}:{}", file.string(), number);
+    const std::string text = read_file(file);
+    TextLines lines(text);
+    for (std::string_view line; lines.next(line);) {
+      if (is_blank(line)) continue;
+      const std::string where = fmt::format("{}:{}", file.string(), lines.number());
       const nlohmann::json object = parse_json(line, where);
       if (!object.is_object() || !object.contains("prompt")) {
         throw Error(where + ": no object with a \"prompt\"");

@@ -19,6 +19,7 @@
 #include "src/config/stage_recipes.hpp"
 #include "src/study/study_folder.hpp"
 #include "src/train/plan.hpp"
+#include "src/train/run_check.hpp"
 
 namespace fp8lab::cli {
 namespace {
@@ -156,6 +157,15 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   for (const RunConfig& run : plan.shared) shared.push_back(&run);
   for (const PlannedArm& arm : plan.arms) arms.push_back(&arm.config);
   const std::size_t all = shared.size() + arms.size();
+  // What a device of another machine supports is checked there.
+  RunCheck check([&](const std::string& name) {
+    return make_backend(name == "cuda" ? "cpu" : name, threads);
+  });
+  for (const std::vector<const RunConfig*>& runs : {shared, arms}) {
+    for (const RunConfig* run : runs) {
+      if (directory.empty() || !is_complete(directory, run->name)) check.check(*run);
+    }
+  }
   if (!directory.empty()) {
     const auto complete = [&](const RunConfig* run) { return is_complete(directory, run->name); };
     const std::size_t done = std::erase_if(shared, complete) + std::erase_if(arms, complete);

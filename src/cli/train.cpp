@@ -28,6 +28,8 @@
 #include "src/train/checkpoint.hpp"
 #include "src/train/memory_fit.hpp"
 #include "src/train/plan.hpp"
+#include "src/train/run_check.hpp"
+#include "src/train/run_directory.hpp"
 #include "src/train/run_ending.hpp"
 #include "src/train/stop_signal.hpp"
 #include "src/train/trainer.hpp"
@@ -129,6 +131,16 @@ int step_descriptor(const Values& values) {
   throw Error(fmt::format("train: --step-descriptor {} is none that is open beyond 2", descriptor));
 }
 
+/// Throws Error for what training would refuse before its first step: of the configuration, its
+/// recipes and data, its start and its folder.
+void check_run(const Values& values, const TrainerOptions& options, RunConfig config) {
+  RunDirectory(options.directory).check(options.resume);
+  check_growth(config, config.init_from);
+  RunCheck check(
+      [&](const std::string& name) { return make_backend(name, threads_of(values, "train")); });
+  check.check(config);
+}
+
 /// What --dry-run says of the options that a plan does not depend on.
 std::string describe_options(const TrainerOptions& options, const RunConfig& config) {
   std::string text;
@@ -138,11 +150,7 @@ std::string describe_options(const TrainerOptions& options, const RunConfig& con
     text += fmt::format("initial weights of {}, which fit the model\n", config.init_from.string());
   }
   for (const auto& [key, value] : options.extra_meta) text += fmt::format("{} {}\n", key, value);
-  const bool exists = is_present(options.directory / "run.h5");
-  const char* found = exists && options.resume ? "holds a run, which is continued"
-                      : exists                 ? "holds a run: needs --resume, or another --out"
-                      : options.resume         ? "holds no run to --resume"
-                                               : "new";
+  const char* found = options.resume ? "holds a run, which is continued" : "new";
   return text + fmt::format("output {}: {}\n", options.directory.string(), found);
 }
 
@@ -206,6 +214,9 @@ int train(const std::vector<std::string>& arguments) {
                                                         "own", values.count("no-graphs") == 0);
   PhaseLine phase;
   if (values.count("dry-run") != 0) {
+    phase.begin("opening the data");
+    check_run(values, options, config);
+    phase.begin("");
     const std::string said = describe_options(options, config);
     const std::string plan =
         describe_plan(config, *backend, [&](const std::string& what) { phase.begin(what); });

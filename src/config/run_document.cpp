@@ -289,6 +289,17 @@ void assign_model_base(toml::table& document, const std::vector<Assignment>& ass
             *value.get("value"));
 }
 
+// What replaces a whole table comes before the name in its place is looked up, which may be of
+// nothing.
+void replace_tables(toml::table& document, const std::vector<Assignment>& assignments,
+                    const std::string& origin) {
+  for (const Assignment& assignment : assignments) {
+    if (assignment.key == "model" || assignment.key == "optimizer") {
+      set_value(document, {assignment.key}, 0, assignment, origin);
+    }
+  }
+}
+
 void refuse_base(const Assignment& assignment) {
   if (!assignment.key.ends_with(".base")) return;
   throw Error(fmt::format("{}: a base cannot be exchanged, but for {}; accepted: its single keys",
@@ -301,6 +312,7 @@ toml::table build_run_document(const std::string& text, const std::string& origi
                                const std::vector<Assignment>& assignments) {
   toml::table document = parse_toml(text, origin);
   assign_model_base(document, assignments);
+  replace_tables(document, assignments, origin);
   const std::string start = start_of(document, assignments);
   const std::set<std::string> own_keys = own_model_keys(document, assignments);
   resolve_initial_model(document, start);

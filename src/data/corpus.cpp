@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -136,6 +137,9 @@ class ShardCorpus final : public Corpus {
     return vocabulary_.decode(tokens);
   }
 
+  void require_unchanged() const override {
+    for (const TokenShard& shard : shards_) shard.require_unchanged();
+  }
   std::uint64_t hash() const override { return hash_; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
 
@@ -217,7 +221,13 @@ std::shared_ptr<const Corpus> make_corpus(std::vector<Document> documents, Sourc
 
 std::shared_ptr<const Corpus> open_corpus(const SourceConfig& source, DataForm form) {
   if (source.kind == DataKind::tokens) return std::make_shared<ShardCorpus>(source, form);
-  return make_corpus(load_documents(source, form), record_of(source));
+  SourceRecord record = record_of(source);
+  const std::string name = record.path.empty() ? record.name : record.path;
+  try {
+    return make_corpus(load_documents(source, form), std::move(record));
+  } catch (const std::bad_alloc&) {
+    throw RuntimeFailure(name + ": out of memory: its documents do not fit");
+  }
 }
 
 }  // namespace fp8lab

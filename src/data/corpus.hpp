@@ -34,6 +34,8 @@ class Corpus {
   /// The expected response of a prompt-response document, as text. Throws Error when ids cannot be
   /// read as text.
   virtual std::string reference(std::int64_t index) const = 0;
+  /// Throws RuntimeFailure when documents of files are no longer those that hash() identifies.
+  virtual void require_unchanged() const {}
   /// XXH3-64 that identifies all documents.
   virtual std::uint64_t hash() const = 0;
   virtual const Vocabulary& vocabulary() const = 0;

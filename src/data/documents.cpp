@@ -3,14 +3,14 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <fstream>
 #include <string_view>
 
 #include "emulation/base/error.hpp"
 #include "src/data/arithmetic.hpp"
 #include "src/data/json_records.hpp"
 #include "src/data/tokenizer.hpp"
-#include "src/io/file_kind.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {
@@ -49,28 +49,21 @@ Document to_document(const Passage& passage, DataForm form) {
   return document;
 }
 
-std::ifstream open(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || is_folder(path)) {
-    throw Error(fmt::format("{}: cannot open data file", path.string()));
-  }
-  return file;
-}
-
 std::vector<Passage> read_text(const std::filesystem::path& path) {
-  std::ifstream file = open(path);
+  const std::string text = read_file(path);
+  TextLines lines(text);
   std::vector<Passage> passages;
-  std::string line, document;
+  std::string document;
   const auto finish = [&] {
     if (!document.empty()) passages.push_back({{document}});
     document.clear();
   };
-  for (bool first = true; std::getline(file, line); first = false) {
-    if (first) line = without_byte_order_mark(line);
-    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+  for (std::string_view line; lines.next(line);) {
+    if (lines.number() == 1) line = without_byte_order_mark(line);
+    if (is_blank(line)) {
       finish();
     } else {
-      document += (document.empty() ? "" : "\n") + line;
+      document.append(document.empty() ? "" : "\n").append(line);
     }
   }
   finish();
@@ -78,13 +71,13 @@ std::vector<Passage> read_text(const std::filesystem::path& path) {
 }
 
 std::vector<Passage> read_json_lines(const std::filesystem::path& path, DataForm form) {
-  std::ifstream file = open(path);
+  const std::string text = read_file(path);
+  TextLines lines(text);
   std::vector<Passage> passages;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(file, line); ++number) {
+  for (std::string_view line; lines.next(line);) {
     const std::string_view record = without_byte_order_mark(line);
-    if (record.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", path.string(), number);
+    if (is_blank(record)) continue;
+    const std::string where = fmt::format("{}:{}", path.string(), lines.number());
     passages.push_back(parse_record(record, where));
     const Piece& first = passages.back().front();
     if (form == DataForm::prompt_response && (first.trained || first.text.empty())) {

@@ -131,7 +131,9 @@ void check_targets(const DataSources& sources, std::int64_t sequence_length,
 }
 
 Mixture::Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream)
-    : schedule_(sources.weights, seed, stream), padding_(sources.vocabulary().padding()) {
+    : corpora_(sources.corpora),
+      schedule_(sources.weights, seed, stream),
+      padding_(sources.vocabulary().padding()) {
   for (std::size_t i = 0; i < sources.corpora.size(); ++i) {
     datasets_.emplace_back(sources.corpora[i], sources.form, seed, stream_of(stream, i));
   }
@@ -144,6 +146,7 @@ Batch Mixture::next(std::int64_t sequences, std::int64_t sequence_length) {
     chosen_.push_back(schedule_.next());
     datasets_[chosen_.back()].fill_sequence(batch, s);
   }
+  for (const auto& corpus : corpora_) corpus->require_unchanged();
   return batch;
 }
 

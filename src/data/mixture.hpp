@@ -39,6 +39,10 @@ struct DataSources {
   std::vector<double> weights;
 
   const Vocabulary& vocabulary() const { return corpora.front()->vocabulary(); }
+  /// Corpus::require_unchanged of all. Mixture::next does it itself.
+  void require_unchanged() const {
+    for (const auto& corpus : corpora) corpus->require_unchanged();
+  }
 };
 
 struct StageSources {
@@ -75,6 +79,7 @@ class Mixture {
  public:
   Mixture(const DataSources& sources, std::uint64_t seed, std::uint32_t stream);
 
+  /// Throws RuntimeFailure when a file was written to meanwhile.
   Batch next(std::int64_t sequences, std::int64_t sequence_length);
   /// The source of each sequence of the last batch.
   const std::vector<std::size_t>& chosen() const { return chosen_; }
@@ -84,6 +89,7 @@ class Mixture {
   void seek(const StreamPosition& position);
 
  private:
+  std::vector<std::shared_ptr<const Corpus>> corpora_;
   std::vector<Dataset> datasets_;
   MixtureSchedule schedule_;
   std::int32_t padding_;

@@ -59,6 +59,8 @@ TokenShard::TokenShard(const std::filesystem::path& path, const DocumentDelimite
   std::span<const std::byte> index_bytes;
   if (index_file_) index_bytes = index_file_->bytes();
   if (index_file_ && index_bytes.empty()) throw Error(index.string() + ": empty");
+  stamp_ = file_->stamp();
+  if (index_file_) index_stamp_ = index_file_->stamp();
   layout_ = parse_shard_layout(file_->bytes(), index_bytes, name_);
   check(delimiter);
 }
@@ -142,6 +144,28 @@ void TokenShard::check_tokens() {
     throw Error(fmt::format("{}: holds the token {} beyond its vocabulary of {}", name_,
                             largest_token_, vocabulary));
   }
+}
+
+void TokenShard::require_unchanged() const {
+  if (!file_) return;
+  const MappedFile::Stamp now = file_->stamp_now();
+  const MappedFile::Stamp index = index_file_ ? index_file_->stamp_now() : index_stamp_;
+  if (now == stamp_ && index == index_stamp_) return;
+  bool is_changed = now.size < stamp_.size || index.size < index_stamp_.size;
+  if (!is_changed) {
+    Xxh3Stream hash;
+    hash.update(layout_.hashed.data(), layout_.hashed.size());
+    hash.update(layout_.hashed_index.data(), layout_.hashed_index.size());
+    is_changed = hash.digest() != hash_;
+  }
+  if (is_changed) {
+    throw RuntimeFailure(
+        fmt::format("{}: was written to while it was in use: its contents are no "
+                    "longer those with the hash {}; put them back",
+                    name_, hex16(hash_)));
+  }
+  stamp_ = now;
+  index_stamp_ = index;
 }
 
 void TokenShard::read_megatron_documents() {

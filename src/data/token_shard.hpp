@@ -77,6 +77,9 @@ class TokenShard {
   std::int64_t trained_tokens() const;  ///< bits of the loss mask; without one, all but the first
                                         ///< token of each document
   std::int64_t vocabulary() const;      ///< as stated, else one more than the largest id
+  /// Throws RuntimeFailure when the contents are no longer those that hash() is of: somebody wrote
+  /// into the file. Looks at its times, and reads it again only where these have changed.
+  void require_unchanged() const;
   std::uint64_t hash() const { return hash_; }  ///< XXH3-64 of the data, as content_hash
 
  private:
@@ -90,6 +93,8 @@ class TokenShard {
 
   std::string name_;
   std::optional<MappedFile> file_, index_file_;
+  /// Of both files when their contents had hash_.
+  mutable MappedFile::Stamp stamp_, index_stamp_;
   ShardLayout layout_;
   std::vector<std::uint64_t> found_ends_;  ///< of formats that do not hold them as we do
   std::int64_t document_count_ = 0;

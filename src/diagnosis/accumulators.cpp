@@ -81,7 +81,8 @@ std::vector<float> evaluate(Backend& backend, const CheckpointedRun& run, const 
     download_floats(backend, transformer.logits(), logits);
     transformer.discard_amaxes();
     if (held_out != nullptr) {
-      Evaluator evaluator(backend, parameters, transformer, loss_of(*stage.eval), *held_out);
+      const EvaluationInputs none;  // the loss alone reads no other files
+      Evaluator evaluator(backend, parameters, transformer, loss_of(*stage.eval), *held_out, none);
       context.step = static_cast<std::uint32_t>(run.position.step);
       result.loss = evaluator.evaluate(context, false).held_out.mean;
     }

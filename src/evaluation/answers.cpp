@@ -9,7 +9,7 @@ std::vector<Problem> choose_problems(const DataSources& data, std::int64_t count
   std::vector<Problem> problems;
   for (const auto& corpus : data.corpora) {
     for (std::int64_t i = 0; i < corpus->size(); ++i) {
-      if (static_cast<std::int64_t>(problems.size()) == count) return problems;
+      if (static_cast<std::int64_t>(problems.size()) == count) break;
       const DocumentView document = corpus->document(i);
       const std::int64_t length = prompt_length(document);
       if (length + max_new_tokens > limit) continue;
@@ -19,6 +19,7 @@ std::vector<Problem> choose_problems(const DataSources& data, std::int64_t count
       problems.push_back(std::move(problem));
     }
   }
+  data.require_unchanged();
   return problems;
 }
 

@@ -63,12 +63,6 @@ void add_tokens(Backend& backend, const TensorView& logits, const Batch& batch, 
   }
 }
 
-const DataSources& checked(const EvalConfig& config, const DataSources& data,
-                           const ModelConfig& model, std::int64_t sequence_length) {
-  check_evaluation(config, data, model, sequence_length);
-  return data;
-}
-
 void check_lengths(const std::vector<Question>& questions, const std::string& file,
                    std::int64_t sequence_length) {
   for (std::size_t i = 0; i < questions.size(); ++i) {
@@ -123,16 +117,20 @@ std::vector<Score> scores_of(const Evaluation& evaluation) {
   return scores;
 }
 
-void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model,
-                      std::int64_t sequence_length) {
+EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
+                                        const ModelConfig& model, std::int64_t sequence_length) {
+  EvaluationInputs inputs;
   if (config.exact_match > 0 || config.pass_at_k) {
     for (const auto& corpus : data.corpora) corpus->reference(0);  // may be an Error
   }
   if (!config.multiple_choice.empty()) {
-    check_lengths(read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size),
-                  config.multiple_choice.string(), sequence_length);
+    inputs.questions = read_questions(config.multiple_choice, data.vocabulary(), model.vocab_size);
+    check_lengths(inputs.questions.questions, config.multiple_choice.string(), sequence_length);
   }
-  if (config.rollout && !config.rollout->recipe.empty()) load_recipe(config.rollout->recipe);
+  if (config.rollout && !config.rollout->recipe.empty()) {
+    inputs.rollout_recipe = load_recipe(config.rollout->recipe);
+  }
+  return inputs;
 }
 
 std::vector<Problem> problems_of(const EvalConfig& config, const DataSources& data,
@@ -156,7 +154,8 @@ EvaluationTexts texts_of(const EvalConfig& config, const DataSources& data,
 
 EvaluationMemory::EvaluationMemory(Backend& backend, const Parameters& parameters,
                                    Transformer& transformer, const EvalConfig& config,
-                                   const EvaluationTexts& texts, const std::atomic<bool>* stop)
+                                   const EvaluationTexts& texts, const Recipe* rollout_recipe,
+                                   const std::atomic<bool>* stop)
     : scalars(backend.allocate(backend.storage(DType::f32), 1, StepScalar::kCount)),
       scorer(backend, transformer, texts.padding, stop) {
   const auto make_generator = [&](Transformer& model, std::int64_t prompts) {
@@ -169,31 +168,27 @@ EvaluationMemory::EvaluationMemory(Backend& backend, const Parameters& parameter
   if (const auto& pass = config.pass_at_k) {
     together = std::max(together, pass->problems * pass->samples);
   }
-  const bool own = config.rollout && !config.rollout->recipe.empty();
+  const bool own = rollout_recipe != nullptr;
   if (config.rollout && !own) together = std::max(together, config.rollout->prompts);
   if (together > 0) generator = make_generator(transformer, together);
   if (!own) return;
-  rollout_model =
-      make_rollout_model(backend, parameters, transformer, load_recipe(config.rollout->recipe));
+  rollout_model = make_rollout_model(backend, parameters, transformer, *rollout_recipe);
   rollout_generator = make_generator(*rollout_model, config.rollout->prompts);
 }
 
 Evaluator::Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
                      const EvalConfig& config, const DataSources& data,
-                     const std::atomic<bool>* stop)
+                     const EvaluationInputs& inputs, const std::atomic<bool>* stop)
     : backend_(backend),
       parameters_(parameters),
       transformer_(transformer),
       config_(config),
-      data_(checked(config, data, parameters.model(), transformer.shape().sequence_length)),
+      data_(data),
       stop_(stop),
+      inputs_(inputs),
       problems_(problems_of(config, data, transformer.shape().sequence_length)),
-      memory_(backend, parameters, transformer, config_, texts_of(config, data, problems_), stop) {
-  if (!config_.multiple_choice.empty()) {
-    questions_ =
-        read_questions(config_.multiple_choice, data_.vocabulary(), parameters_.model().vocab_size);
-  }
-}
+      memory_(backend, parameters, transformer, config_, texts_of(config, data, problems_),
+              inputs.rollout_recipe ? &*inputs.rollout_recipe : nullptr, stop) {}
 
 GenerationConfig Evaluator::generation(const SamplingConfig& sampling) const {
   return {sampling, config_.max_new_tokens, data_.vocabulary().end(), false};
@@ -229,8 +224,8 @@ Evaluation Evaluator::measure(const StepContext& context, bool complete) {
   if (complete) {
     if (config_.exact_match > 0) evaluation.exact_match = exact_match(context);
     if (config_.pass_at_k) evaluation.pass_at_k = pass_at_k(context);
-    if (!questions_.empty()) {
-      evaluation.multiple_choice = score_questions(context, memory_.scorer, questions_);
+    if (const auto& questions = inputs_.questions.questions; !questions.empty()) {
+      evaluation.multiple_choice = score_questions(context, memory_.scorer, questions);
     }
     if (config_.rollout) evaluation.rollout = rollout(context);
   }

@@ -65,11 +65,17 @@ struct Score {
 /// All numbers but the mean loss and the exact match, which have columns of their own.
 std::vector<Score> scores_of(const Evaluation& evaluation);
 
+/// What an evaluation reads beside its documents. It is read once, before anything is computed,
+/// and kept: what happens to the files afterwards changes nothing.
+struct EvaluationInputs {
+  QuestionSet questions;                 ///< none where none are asked
+  std::optional<Recipe> rollout_recipe;  ///< where a rollout has one of its own
+};
+
 /// Throws Error for questions that do not fit `model` or a sequence of `sequence_length` tokens,
-/// for data whose ids must be read as text and cannot, and for an unknown rollout recipe: before
-/// anything is computed.
-void check_evaluation(const EvalConfig& config, const DataSources& data, const ModelConfig& model,
-                      std::int64_t sequence_length);
+/// for data whose ids must be read as text and cannot, and for an unknown rollout recipe.
+EvaluationInputs read_evaluation_inputs(const EvalConfig& config, const DataSources& data,
+                                        const ModelConfig& model, std::int64_t sequence_length);
 
 /// The texts of an evaluation, as far as they decide how much memory it takes.
 struct EvaluationTexts {
@@ -80,11 +86,12 @@ struct EvaluationTexts {
 /// What an evaluation holds in backend memory beside the model that it evaluates.
 struct EvaluationMemory {
   /// Everything given must outlive it. `parameters` are those of `transformer`, for a rollout in
-  /// another recipe. Throws Error for a rollout recipe that the backend refuses, of other
-  /// activations than training, or with delayed scales, whose history there is not.
+  /// `rollout_recipe`, unless that is null. Throws Error for a rollout recipe that the backend
+  /// refuses, of other activations than training, or with delayed scales, whose history there is
+  /// not.
   EvaluationMemory(Backend& backend, const Parameters& parameters, Transformer& transformer,
                    const EvalConfig& config, const EvaluationTexts& texts,
-                   const std::atomic<bool>* stop = nullptr);
+                   const Recipe* rollout_recipe, const std::atomic<bool>* stop = nullptr);
 
   TensorView scalars;
   Scorer scorer;
@@ -103,11 +110,11 @@ EvaluationTexts texts_of(const EvalConfig& config, const DataSources& data,
 /// The evaluation of one stage or of one model: buffers allocated once.
 class Evaluator {
  public:
-  /// Everything given must outlive the evaluator; `data` is config.data opened. Throws Error as
-  /// check_evaluation and EvaluationMemory do. `stop`, unless null, ends evaluations when it is
-  /// raised.
+  /// Everything given must outlive the evaluator; `data` is config.data opened, `inputs` what
+  /// read_evaluation_inputs read. Throws Error as EvaluationMemory does. `stop`, unless null, ends
+  /// evaluations when it is raised.
   Evaluator(Backend& backend, const Parameters& parameters, Transformer& transformer,
-            const EvalConfig& config, const DataSources& data,
+            const EvalConfig& config, const DataSources& data, const EvaluationInputs& inputs,
             const std::atomic<bool>* stop = nullptr);
 
   /// Quantizes the weights and takes the held-out loss: over the configured number of packed
@@ -132,7 +139,7 @@ class Evaluator {
   EvalConfig config_;
   const DataSources& data_;
   const std::atomic<bool>* stop_;
-  std::vector<Question> questions_;
+  const EvaluationInputs& inputs_;
   std::vector<Problem> problems_;
   EvaluationMemory memory_;
 };

@@ -4,15 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <string_view>
 
 #include "emulation/base/error.hpp"
 #include "src/config/json_fields.hpp"
 #include "src/data/prompt_text.hpp"
+#include "src/io/atomic_file.hpp"
+#include "src/io/hash.hpp"
 #include "src/io/json_document.hpp"
+#include "src/io/text_lines.hpp"
 
 namespace fp8lab {
 namespace {
@@ -72,21 +75,20 @@ bool is_best(const std::vector<double>& scores, std::size_t answer) {
 
 }  // namespace
 
-std::vector<Question> read_questions(const std::filesystem::path& file,
-                                     const Vocabulary& vocabulary, std::int64_t vocab_size) {
-  std::ifstream stream(file);
-  if (!stream) throw Error(fmt::format("{}: cannot be read", file.string()));
-  std::vector<Question> questions;
-  std::string line;
-  for (std::int64_t number = 1; std::getline(stream, line); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string where = fmt::format("{}:{}", file.string(), number);
+QuestionSet read_questions(const std::filesystem::path& file, const Vocabulary& vocabulary,
+                           std::int64_t vocab_size) {
+  const std::string text = read_file(file);
+  TextLines lines(text);
+  QuestionSet set{{}, hex16(xxh3(text))};
+  for (std::string_view line; lines.next(line);) {
+    if (is_blank(line)) continue;
+    const std::string where = fmt::format("{}:{}", file.string(), lines.number());
     const nlohmann::json object = parse_json(line, where);
     if (!object.is_object()) throw Error(where + ": not an object");
-    questions.push_back(read_question(object, where, vocabulary, vocab_size));
+    set.questions.push_back(read_question(object, where, vocabulary, vocab_size));
   }
-  if (questions.empty()) throw Error(fmt::format("{}: no questions", file.string()));
-  return questions;
+  if (set.questions.empty()) throw Error(fmt::format("{}: no questions", file.string()));
+  return set;
 }
 
 ChoiceAccuracy score_questions(const StepContext& context, Scorer& scorer,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "src/data/vocabulary.hpp"
@@ -21,13 +22,19 @@ struct Question {
   std::size_t answer = 0;  ///< index of the right choice
 };
 
+/// The questions of a file, and the XXH3-64 of its bytes as they were read, in 16 digits.
+struct QuestionSet {
+  std::vector<Question> questions;
+  std::string hash;
+};
+
 /// Reads JSON-lines: {"question": TEXT, "choices": [TEXT, ...], "answer": INDEX or "A", "B", ...}.
 /// TEXT is a string, for models of the byte-level vocabulary, or a list of token ids. A choice
 /// follows the question without anything between them; a question that is a string begins with the
 /// vocabulary's begin token. Other keys are left alone. Throws Error with file:line for everything
 /// else, and for ids of no `vocab_size`.
-std::vector<Question> read_questions(const std::filesystem::path& file,
-                                     const Vocabulary& vocabulary, std::int64_t vocab_size);
+QuestionSet read_questions(const std::filesystem::path& file, const Vocabulary& vocabulary,
+                           std::int64_t vocab_size);
 
 /// Fractions of questions whose right choice has the largest log-probability, the first of equals.
 struct ChoiceAccuracy {

@@ -8,10 +8,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <new>
 #include <system_error>
 #include <vector>
 
 #include "emulation/base/error.hpp"
+#include "emulation/base/machine.hpp"
 #include "src/io/file_descriptor.hpp"
 #include "src/io/file_kind.hpp"
 
@@ -134,7 +136,8 @@ void make_directories(const fs::path& directory) {
 }
 
 std::string read_file(const fs::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Opening a pipe would wait for one who writes into it.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) {
     throw Error(fmt::format("{}: cannot open: {}", path.string(), error_text(errno)));
   }
@@ -143,20 +146,29 @@ std::string read_file(const fs::path& path) {
   if (S_ISDIR(status.st_mode)) {
     throw Error(fmt::format("{}: is a directory, a file is expected", path.string()));
   }
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(fmt::format("{}: is no regular file; accepted: one on a disk", path.string()));
+  }
+  require_memory(static_cast<double>(status.st_size), path.string() + ": to be read it");
   std::string bytes;
   std::size_t size = 0;
   // One byte more than the size, so that the end of an unchanged file is seen without growing.
   std::size_t room = static_cast<std::size_t>(status.st_size) + 1;
-  for (;;) {
-    if (size == bytes.size()) {
-      bytes.resize(size + room);
-      room = bytes.size();
+  try {
+    for (;;) {
+      if (size == bytes.size()) {
+        bytes.resize(size + room);
+        room = bytes.size();
+      }
+      const ssize_t count = ::read(file.get(), bytes.data() + size, bytes.size() - size);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) fail(path, "read", errno);
+      if (count == 0) break;
+      size += static_cast<std::size_t>(count);
     }
-    const ssize_t count = ::read(file.get(), bytes.data() + size, bytes.size() - size);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(path, "read", errno);
-    if (count == 0) break;
-    size += static_cast<std::size_t>(count);
+  } catch (const std::bad_alloc&) {
+    throw RuntimeFailure(fmt::format("{}: out of memory while reading its {}", path.string(),
+                                     memory_text(static_cast<double>(status.st_size))));
   }
   bytes.resize(size);
   return bytes;

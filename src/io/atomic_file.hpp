@@ -70,8 +70,9 @@ void replace_file(TemporaryFile& temporary, const std::filesystem::path& path);
 /// system refuses, Error when something else has the name.
 void make_directories(const std::filesystem::path& directory);
 
-/// All bytes of a file. Throws Error when it is missing, a directory or not readable to the user,
-/// RuntimeFailure when reading fails.
+/// All bytes of a regular file. Throws Error when it is missing, anything else (a folder, a pipe, a
+/// device), not readable to the user, or larger than the memory of the machine; RuntimeFailure with
+/// its name when reading it fails, or when the memory for it is not there.
 std::string read_file(const std::filesystem::path& path);
 
 }  // namespace fp8lab

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 
 namespace fp8lab {
 
-/// A file mapped for reading as long as the object lives. It must not be shortened meanwhile: the
-/// system ends a process that reads beyond the end of a mapped file. Replacing it by another file
-/// of the same name does no harm.
+/// A file mapped for reading as long as the object lives. Replacing it by another file of the same
+/// name does no harm; writing into it changes what is mapped (stamp_now), and shortening it ends
+/// the process that reads beyond the new end (explain_lost_pages).
 class MappedFile {
  public:
   /// Throws Error when the file is missing, a directory or not readable to the user,
@@ -21,9 +22,26 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  /// Which contents a file had, as far as the system notes it: file, size and times of change.
+  struct Stamp {
+    std::uint64_t device = 0, file = 0;
+    std::int64_t size = 0, modified = 0, changed = 0;  ///< times in nanoseconds
+    bool operator==(const Stamp&) const = default;
+  };
+  /// Before anything of it was read.
+  const Stamp& stamp() const { return stamp_; }
+  /// That of the mapped file now; stamp() where its name stands for another file or none.
+  Stamp stamp_now() const;
+
  private:
+  std::filesystem::path path_;
+  Stamp stamp_;
   std::span<const std::byte> bytes_;
 };
+
+/// From now on a process that can read a mapped file no longer (it was cut off, or its disk fails)
+/// ends with a line that names the file, and status 1.
+void explain_lost_pages();
 
 /// Asks the system to read these bytes of a mapped file now, in one go.
 void fetch_pages(std::span<const std::byte> bytes);

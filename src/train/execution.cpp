@@ -93,9 +93,7 @@ void Execution::reserve_memory() {
 
 void Execution::load_initial_weights(const std::filesystem::path& init_from) {
   const std::filesystem::path& initial = init_from.empty() ? config_.init_from : init_from;
-  if (initial.empty() && config_.growth) {
-    throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
-  }
+  check_growth(config_, initial);
   if (initial.empty()) {
     memory_->parameters.initialize(config_.seed);
   } else {
@@ -107,8 +105,11 @@ void Execution::load_initial_weights(const std::filesystem::path& init_from) {
   memory_->parameters.round_weights(config_.seed);
   say("hashing weights and data");
   std::vector<StageContents> contents;
-  for (const StageData& data : data_) {
-    contents.push_back({&data.train, data.eval ? &*data.eval : nullptr});
+  for (std::size_t i = 0; i < data_.size(); ++i) {
+    const StageData& data = data_[i];
+    StageContents content{{}, &data.train, data.eval ? &*data.eval : nullptr, &data.inputs};
+    for (const Recipe& recipe : recipes_[i]) content.recipes.push_back(recipe.hash);
+    contents.push_back(std::move(content));
   }
   identity_ = make_identity(config_, contents, hex16(memory_->parameters.hash()));
   if (!histories_.empty()) {
@@ -130,10 +131,11 @@ void Execution::open_data(const std::filesystem::path& start) {
     std::optional<DataSources> eval;
     if (stage.eval) eval = open_sources(stage.eval->data, model, where);
     Mixture mixture = training_stream(train, config_, stage);
-    check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
+    EvaluationInputs inputs =
+        check_stage_data(stage, train, eval ? &*eval : nullptr, config_.model);
     note(train);
     if (eval) note(*eval);
-    data_.push_back({std::move(train), std::move(eval), std::move(mixture)});
+    data_.push_back({std::move(train), std::move(eval), std::move(inputs), std::move(mixture)});
   }
   std::vector<StageSources> stages;
   for (std::size_t i = 0; i < data_.size(); ++i) {

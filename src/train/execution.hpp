@@ -12,6 +12,7 @@
 
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
+#include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/amax_history.hpp"
@@ -53,6 +54,7 @@ class Execution {
   struct StageData {
     DataSources train;
     std::optional<DataSources> eval;
+    EvaluationInputs inputs;
     Mixture stream;
   };
   using Say = std::function<void(const std::string& phase)>;

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "src/io/atomic_file.hpp"
+#include "emulation/base/error.hpp"
 #include "src/io/hash.hpp"
 
 namespace fp8lab {
@@ -28,19 +28,20 @@ Identity make_identity(const RunConfig& config, const std::vector<StageContents>
   for (std::size_t i = 0; i < config.stages.size(); ++i) {
     const StageConfig& stage = config.stages[i];
     const std::string of_stage = fmt::format(" of stage {}", stage.name);
-    for (const StageRecipe& recipe : recipes_of(config, stage)) {
-      identity.emplace_back(recipe_part(stage, recipe), load_recipe(recipe.name).hash);
+    const std::vector<StageRecipe> recipes = recipes_of(config, stage);
+    FP8LAB_ASSERT(recipes.size() == stages[i].recipes.size());
+    for (std::size_t j = 0; j < recipes.size(); ++j) {
+      identity.emplace_back(recipe_part(stage, recipes[j]), stages[i].recipes[j]);
     }
     identity.emplace_back("training data" + of_stage, content_hash(*stages[i].train));
     if (!stage.eval) continue;
     identity.emplace_back("evaluation data" + of_stage, content_hash(*stages[i].eval));
-    if (!stage.eval->multiple_choice.empty()) {
-      identity.emplace_back("questions" + of_stage,
-                            hex16(xxh3(read_file(stage.eval->multiple_choice))));
+    const EvaluationInputs& inputs = *stages[i].inputs;
+    if (!inputs.questions.hash.empty()) {
+      identity.emplace_back("questions" + of_stage, inputs.questions.hash);
     }
-    if (stage.eval->rollout && !stage.eval->rollout->recipe.empty()) {
-      identity.emplace_back("rollout recipe" + of_stage,
-                            load_recipe(stage.eval->rollout->recipe).hash);
+    if (inputs.rollout_recipe) {
+      identity.emplace_back("rollout recipe" + of_stage, inputs.rollout_recipe->hash);
     }
   }
   identity.emplace_back(kInitialWeights, initial_weights_hash);

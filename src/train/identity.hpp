@@ -8,6 +8,7 @@
 #include "src/config/config.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/data/mixture.hpp"
+#include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
 
 namespace fp8lab {
@@ -25,8 +26,10 @@ inline constexpr char kInitialHistories[] = "initial amax histories";
 
 /// The opened data of one stage.
 struct StageContents {
+  std::vector<std::string> recipes;  ///< the hash of each of recipes_of, as it was read
   const DataSources* train = nullptr;
   const DataSources* eval = nullptr;  ///< null without an evaluation
+  const EvaluationInputs* inputs = nullptr;
 };
 
 /// The name in an Identity of one of the recipes_of a stage.
@@ -37,8 +40,8 @@ std::string content_hash(const DataSources& sources);
 
 /// Names and hashes of the configuration (RunConfig::hash), the arithmetic, the recipes that the
 /// stages and rollouts name, the data of each stage, its questions, and the initial weights
-/// (Parameters::hash as 16 hex digits). `stages` is in the order of config.stages. Where a file
-/// lies and how its path is written is no part of it.
+/// (Parameters::hash as 16 hex digits); nothing is read again. `stages` is in the order of
+/// config.stages. Where a file lies and how its path is written is no part of it.
 Identity make_identity(const RunConfig& config, const std::vector<StageContents>& stages,
                        const std::string& initial_weights_hash);
 

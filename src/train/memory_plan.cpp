@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "emulation/recording/recording_backend.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
@@ -39,8 +41,12 @@ MemoryPlan plan_memory(const RunConfig& config, const StageConfig& stage, const 
                  });
   if (!stage.eval) return plan;
   in_context(fmt::format("stage {}", stage.name), [&] {
+    std::optional<Recipe> rollout;
+    if (stage.eval->rollout && !stage.eval->rollout->recipe.empty()) {
+      rollout = load_recipe(stage.eval->rollout->recipe);
+    }
     const EvaluationMemory evaluation(memory, run.parameters, *transformer, *stage.eval,
-                                      texts_of(stage, held_out));
+                                      texts_of(stage, held_out), rollout ? &*rollout : nullptr);
   });
   plan.caches = held() - plan.total();
   return plan;

@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <deque>
+
 #include "emulation/base/error.hpp"
 #include "emulation/spec/state_rules.hpp"
 #include "src/config/model_table.hpp"
 #include "src/config/stage_recipes.hpp"
 #include "src/error_sources/run_sources.hpp"
-#include "src/evaluation/evaluator.hpp"
 #include "src/io/file_kind.hpp"
 #include "src/io/hash.hpp"
 #include "src/train/checkpoint.hpp"
@@ -17,13 +18,18 @@
 
 namespace fp8lab {
 
-void check_stage_data(const StageConfig& stage, const DataSources& train, const DataSources* eval,
-                      const ModelConfig& model) {
+EvaluationInputs check_stage_data(const StageConfig& stage, const DataSources& train,
+                                  const DataSources* eval, const ModelConfig& model) {
   const std::string where = "stage " + stage.name;
   check_targets(train, stage.sequence_length, where);
-  if (eval == nullptr) return;
+  if (eval == nullptr) return {};
   check_targets(*eval, stage.sequence_length, where + ", evaluation");
-  check_evaluation(*stage.eval, *eval, model, stage.sequence_length);
+  return read_evaluation_inputs(*stage.eval, *eval, model, stage.sequence_length);
+}
+
+void check_growth(const RunConfig& config, const std::filesystem::path& start) {
+  if (!start.empty() || !config.growth) return;
+  throw Error("growth: there is nothing to grow; accepted: with init_from or --init-from");
 }
 
 Backend& RunCheck::backend(const std::string& name) {
@@ -98,11 +104,17 @@ const Identity& RunCheck::initial_state(const RunConfig& config) {
 Identity RunCheck::identity(const RunConfig& config) {
   const ModelVocabulary model = start_vocabulary(config.init_from, config.model.vocab_size);
   std::vector<StageContents> contents;
+  std::deque<EvaluationInputs> inputs;
   for (const StageConfig& stage : config.stages) {
     const std::string where = "stage " + stage.name;
     StageContents content;
+    for (const StageRecipe& recipe : recipes_of(config, stage)) {
+      content.recipes.push_back(load_recipe(recipe.name).hash);
+    }
     content.train = &sources(stage.data, model, where);
     if (stage.eval) content.eval = &sources(stage.eval->data, model, where);
+    inputs.push_back(check_stage_data(stage, *content.train, content.eval, config.model));
+    content.inputs = &inputs.back();
     contents.push_back(content);
   }
   Identity identity = make_identity(config, contents, "");

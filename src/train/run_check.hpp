@@ -12,14 +12,18 @@
 #include "emulation/backend.hpp"
 #include "src/config/config.hpp"
 #include "src/data/mixture.hpp"
+#include "src/evaluation/evaluator.hpp"
 #include "src/io/run_log.hpp"
 
 namespace fp8lab {
 
-/// Throws Error when the opened data of a stage give no target, or cannot be evaluated as
-/// `stage.eval` asks; `eval` is null without an evaluation.
-void check_stage_data(const StageConfig& stage, const DataSources& train, const DataSources* eval,
-                      const ModelConfig& model);
+/// What the evaluation of a stage reads beside its opened data; `eval` is null without one. Throws
+/// Error when the data give no target, or cannot be evaluated as `stage.eval` asks.
+EvaluationInputs check_stage_data(const StageConfig& stage, const DataSources& train,
+                                  const DataSources* eval, const ModelConfig& model);
+
+/// Throws Error for a run of [growth] that starts from nothing; `start` as for Execution.
+void check_growth(const RunConfig& config, const std::filesystem::path& start);
 
 /// Answers for one run after another, and keeps what they have in common.
 class RunCheck {

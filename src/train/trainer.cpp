@@ -29,17 +29,6 @@ std::string name_of_state(const QuantSpec& spec) {
   return state_label(spec);
 }
 
-/// The recipe whose quantizers /tensors names: that of the run where a stage is trained in it, else
-/// the first stage's.
-std::string named_recipe(const RunConfig& config) {
-  for (const StageConfig& stage : config.stages) {
-    for (const StageRecipe& recipe : recipes_of(config, stage)) {
-      if (recipe.name == config.recipe && !recipe.is_fallback) return config.recipe;
-    }
-  }
-  return recipes_of(config, config.stages.front()).front().name;
-}
-
 }  // namespace
 
 struct Trainer::Stage {
@@ -116,11 +105,20 @@ RunMeta Trainer::make_meta() {
   }
   meta.extra["stage_recipes"] = stage_recipes;
   meta.extra["stage_steps"] = stage_steps;
-  meta.extra["tensors_recipe"] = load_recipe(named_recipe(config_)).name;
+  meta.extra["tensors_recipe"] = named_recipe().name;
   meta.extra["attention_kv_tile"] = std::to_string(config_.attention.kv_tile);
   meta.extra["attention_q_tile"] = std::to_string(config_.attention.q_tile);
   for (const auto& [key, value] : options_.extra_meta) meta.extra[key] = value;
   return meta;
+}
+
+const Recipe& Trainer::named_recipe() const {
+  for (const StageConfig& stage : config_.stages) {
+    for (const StageRecipe& recipe : recipes_of(config_, stage)) {
+      if (recipe.name == config_.recipe && !recipe.is_fallback) return execution_->recipe();
+    }
+  }
+  return execution_->recipes().front().front();
 }
 
 std::vector<TensorName> Trainer::tensor_names() const {
@@ -129,7 +127,7 @@ std::vector<TensorName> Trainer::tensor_names() const {
   const StageConfig& stage = config_.stages.front();
   const std::int64_t tokens = stage.micro_batch_sequences * stage.sequence_length;
   const Declaration declaration = declaration_of(config_.model);
-  const Recipe run = without_exact_sources(config_, load_recipe(named_recipe(config_)));
+  const Recipe run = without_exact_sources(config_, named_recipe());
   for (const LinearDeclaration& layer : declaration.linears()) {
     const LinearRecipe& recipe =
         run.for_layer(layer.name, static_cast<int>(config_.model.num_hidden_layers));
@@ -219,7 +217,8 @@ void Trainer::make_evaluator(Stage& stage) {
   if (stage.config->eval.has_value()) {
     stage.evaluator = std::make_unique<Evaluator>(execution_->backend(), execution_->parameters(),
                                                   execution_->transformer(), *stage.config->eval,
-                                                  *execution_->data()[index].eval, options_.stop);
+                                                  *execution_->data()[index].eval,
+                                                  execution_->data()[index].inputs, options_.stop);
   }
 }
 

@@ -68,6 +68,9 @@ class Trainer {
   std::unique_ptr<RunLog> told(std::unique_ptr<RunLog> log) const;
   void record_changes(const RunMeta& before);
   RunMeta make_meta();
+  /// The recipe whose quantizers /tensors names: that of the run where a stage is trained in it,
+  /// else the first stage's.
+  const Recipe& named_recipe() const;
   std::vector<TensorName> tensor_names() const;
   Stage begin_stage();
   void change_recipe(Stage& stage);

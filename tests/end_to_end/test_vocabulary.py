@@ -71,10 +71,12 @@ def test_bytes_are_no_ids_of_another_tokenizer(folder: Path) -> None:
             message = refused("train", "--config", config, "--out", "r", *words, cwd=folder)
             assert f"of the tokenizer {TOKENIZER}" in message
         plain = write_run(folder, data, 'model = "model"')
-        message = refused("train", "--config", plain, "--init-from", "model", "--dry-run", cwd=folder)
+        words = ["train", "--config", plain, "--init-from", "model", "--dry-run"]
+        message = refused(*words, cwd=folder)
         assert f"of the tokenizer {TOKENIZER}" in message
     assert not (folder / "r").exists()
-    assert json.loads(succeeded("eval", "model", "--data", "shards", "--json", cwd=folder))["loss"] > 0
+    text = succeeded("eval", "model", "--data", "shards", "--json", cwd=folder)
+    assert json.loads(text)["loss"] > 0
 
 
 def test_the_identity_travels(folder: Path) -> None:
@@ -85,7 +87,8 @@ def test_the_identity_travels(folder: Path) -> None:
     shutil.copy(folder / "r/checkpoint.safetensors", folder / "alone/c.safetensors")
     (folder / "model/tokenizer.json").unlink()
     succeeded("export", "alone/c.safetensors", "exported", cwd=folder)
-    assert json.loads((folder / "exported/config.json").read_text())["fp8lab_tokenizer"] == TOKENIZER
+    config_json = json.loads((folder / "exported/config.json").read_text())
+    assert config_json["fp8lab_tokenizer"] == TOKENIZER
     for source in ("r", "alone/c.safetensors", "exported"):
         message = refused("eval", source, "--data", "a.txt", cwd=folder)
         assert f"the weights of {source} are of the tokenizer {TOKENIZER}" in message
@@ -105,7 +108,8 @@ def test_shards_of_another_tokenizer(folder: Path) -> None:
 
 def test_a_model_of_bytes_takes_no_shards(folder: Path) -> None:
     config = write_run(folder, TEXT, 'model = "tiny"')
-    succeeded("train", "--config", config, "--out", "r", "--set", "model.vocab_size=304", cwd=folder)
+    size = ["--set", "model.vocab_size=304"]
+    succeeded("train", "--config", config, "--out", "r", *size, cwd=folder)
     succeeded("export", "r", "exported", cwd=folder)
     assert json.loads((folder / "exported/config.json").read_text())["fp8lab_tokenizer"] == "bytes"
     for source in ("r", "exported"):

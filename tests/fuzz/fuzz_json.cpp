@@ -39,7 +39,7 @@ void fuzz_questions(const std::string& path, bool text) {
   constexpr std::int64_t kIds = 300;
   const Vocabulary vocabulary =
       text ? Vocabulary::bytes() : Vocabulary::opaque(kIds, 0, 1, "0123456789abcdef");
-  for (const Question& question : read_questions(path, vocabulary, kIds)) {
+  for (const Question& question : read_questions(path, vocabulary, kIds).questions) {
     fuzz::require(question.answer < question.choices.size(), "the answer is no choice");
     for (const Choice& choice : question.choices) {
       for (const std::int32_t id : choice.tokens) {

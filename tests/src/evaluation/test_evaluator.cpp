@@ -45,11 +45,12 @@ struct Fixture {
       : recipe(load_recipe(recipe_name)),
         backend(make_backend("cpu", 2)),
         parameters(*backend, model, OptimizerConfig{}, recipe.activation_dtype),
-        data(open_sources(eval.data, model.vocab_size, "test")) {
+        data(open_sources(eval.data, model.vocab_size, "test")),
+        inputs(read_evaluation_inputs(eval, data, model, kLength)) {
     parameters.initialize(7);
     transformer = std::make_unique<Transformer>(*backend, parameters, model, recipe,
                                                 BatchShape{2, kLength, {}});
-    evaluator = std::make_unique<Evaluator>(*backend, parameters, *transformer, eval, data);
+    evaluator = std::make_unique<Evaluator>(*backend, parameters, *transformer, eval, data, inputs);
   }
   Evaluation evaluate() { return evaluator->evaluate(StepContext{}, true); }
 
@@ -58,6 +59,7 @@ struct Fixture {
   std::unique_ptr<Backend> backend;
   Parameters parameters;
   DataSources data;
+  EvaluationInputs inputs;
   std::unique_ptr<Transformer> transformer;
   std::unique_ptr<Evaluator> evaluator;
 };
@@ -261,7 +263,7 @@ TEST_CASE("the likeliest choice is the answer, by three measures") {
   CHECK(found.questions == 32);
 
   const std::vector<Question> questions =
-      read_questions(config.multiple_choice, Vocabulary::bytes(), 272);
+      read_questions(config.multiple_choice, Vocabulary::bytes(), 272).questions;
   CHECK(questions[0].prompt.front() == ByteTokenizer::kBegin);
   CHECK(questions[1].prompt == std::vector<std::int32_t>{256, 65});
   CHECK(questions[1].answer == 1);

@@ -71,9 +71,11 @@ void check_memory(const RunConfig& config, const StageConfig& stage, const Recip
       });
   CHECK(checkpoint == plan.checkpoint);
   std::unique_ptr<Evaluator> evaluator;
+  EvaluationInputs inputs;
   if (stage.eval) {
-    evaluator =
-        std::make_unique<Evaluator>(*backend, run.parameters, *transformer, *stage.eval, *data);
+    inputs = read_evaluation_inputs(*stage.eval, *data, config.model, stage.sequence_length);
+    evaluator = std::make_unique<Evaluator>(*backend, run.parameters, *transformer, *stage.eval,
+                                            *data, inputs);
   }
   const std::vector<Batch> batches = {first_batch(stage)};
   const TrainingStep step{*backend, run.parameters, *transformer, run.step};

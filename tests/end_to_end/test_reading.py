@@ -1,0 +1,209 @@
+"""What a run reads is read once, to its end, and is what its identity says: read errors, too little
+memory, what is no file, and files that change while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import pytest
+from program import PROGRAM, SMALL_MODEL, errors, refused, run, succeeded
+
+TOKENS = Path(__file__).resolve().parents[1] / "golden/tokens"
+DOCUMENT = "A text of bytes, long enough to be trained on.\n\n"
+
+HEAD = (
+    """
+name = "r"
+recipe = "bf16"
+"""
+    + SMALL_MODEL
+    + """
+[logging]
+statistics_every_steps = 0
+"""
+)
+STAGE = """
+[[stages]]
+name = "{name}"
+kind = "cpt"
+steps = {steps}
+batch_sequences = 1
+sequence_length = 32
+[stages.learning_rate]
+warmup_steps = 0
+[stages.data]
+kind = "{kind}"
+path = "{path}"
+form = "running_text"
+"""
+EVALUATION = """
+[stages.eval]
+sequences = 1
+multiple_choice = "c.jsonl"
+[stages.eval.data]
+kind = "text"
+path = "a.txt"
+form = "running_text"
+"""
+
+
+def write_run(folder: Path, path: str, kind: str = "text", steps: int = 1, more: str = "") -> Path:
+    file = folder / "run.toml"
+    file.write_text(HEAD + STAGE.format(name="cpt", steps=steps, kind=kind, path=path) + more)
+    return file
+
+
+def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """A training that has taken its first step."""
+    process = subprocess.Popen(
+        [PROGRAM, "train", "--config", "run.toml", "--threads", "1", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+    assert process.stdout is not None
+    assert "step 1/" in process.stdout.readline()
+    return process
+
+
+def test_a_read_error_is_no_end(tmp_path: Path) -> None:
+    write_run(tmp_path, "/proc/self/mem")
+    result = run("train", "--config", "run.toml", "--out", "r", cwd=tmp_path)
+    assert result.returncode == 1
+    assert errors(result) == "fp8lab: /proc/self/mem: cannot read: Input/output error\n"
+
+
+def test_too_little_memory_is_no_end(tmp_path: Path) -> None:
+    """A line of five gigabytes, none of them on the disk, between documents."""
+    with (tmp_path / "big.txt").open("w") as file:
+        file.write(DOCUMENT * 30)
+        file.seek(5 << 30)
+        file.write("\n\n" + DOCUMENT * 30)
+    write_run(tmp_path, "big.txt")
+    result = subprocess.run(
+        [PROGRAM, "train", "--config", "run.toml", "--out", "r", "--threads", "1"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
+        check=False,
+    )
+    assert result.returncode in (1, 2), (result.stdout, result.stderr)
+    assert "big.txt" in errors(result) and "memory" in errors(result)
+    assert not (tmp_path / "r/run.h5").exists()
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/urandom", "pipe"])
+def test_what_is_no_regular_file(tmp_path: Path, path: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    write_run(tmp_path, path)
+    for words in ([], ["--dry-run"]):
+        message = refused("train", "--config", "run.toml", *words, cwd=tmp_path)
+        assert f"{path}: is no regular file" in message
+    for kind in ("jsonl", "tokens"):
+        words = ["--set", f"stages.cpt.data.kind={kind}"]
+        assert f"{path}: is no" in refused("train", "--config", "run.toml", *words, cwd=tmp_path)
+    assert f"{path}: is no regular file" in refused("train", "--config", path, cwd=tmp_path)
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    write_run(tmp_path, "a.txt")
+    succeeded("train", "--config", "run.toml", "--out", "r", cwd=tmp_path)
+    assert f"{path}: is no" in refused("generate", "r", "--prompts", path, cwd=tmp_path)
+    words = ["eval", "r", "--data", "a.txt", "--multiple-choice", path]
+    assert f"{path}: is no" in refused(*words, cwd=tmp_path)
+
+
+def test_questions_are_those_of_the_start(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    question = {"question": "A text of ", "choices": ["bytes", "##@#!"], "answer": 0}
+    last = STAGE.format(name="last", steps=1, kind="text", path="a.txt") + EVALUATION
+    write_run(tmp_path, "a.txt", steps=300, more=last)
+    for out in ("one", "two"):
+        (tmp_path / "c.jsonl").write_text(json.dumps(question) + "\n")
+        process = begin(tmp_path, "--out", out)
+        if out == "two":
+            (tmp_path / "c.jsonl").write_text(json.dumps(question | {"answer": 1}) + "\n")
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    found = []
+    for out in ("one", "two"):
+        with h5py.File(tmp_path / out / "run.h5", "r") as file:
+            assert b"choice/sum" in file["/scores/name"][:]
+            found.append(file["/scores/value"][:].tolist())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("how", ["written", "cut", "replaced"])
+def test_token_files_that_change(tmp_path: Path, how: str) -> None:
+    file = tmp_path / "s/sums-00000.tokens"
+    shutil.copytree(TOKENS, file.parent)
+    write_run(tmp_path, "s", "tokens", steps=600)
+    size = ["--set", "model.vocab_size=288"]
+    succeeded("train", "--config", "run.toml", *size, "--out", "one", cwd=tmp_path)
+    process = begin(tmp_path, *size, "--out", "two")
+    whole = file.read_bytes()
+    if how == "written":
+        with file.open("r+b") as open_file:
+            open_file.seek(len(whole) // 2)
+            open_file.write(b"\5\0" * 64)
+    elif how == "cut":
+        os.truncate(file, 0)
+    else:
+        (tmp_path / "other").write_bytes(b"another file")
+        (tmp_path / "other").rename(file)
+    _, said = process.communicate(timeout=120)
+    lines = [line for line in said.splitlines() if not line.endswith(" ...")]
+    if how == "replaced":
+        assert (process.returncode, lines) == (0, [])
+        hashes = []
+        for out in ("one", "two"):
+            with h5py.File(tmp_path / out / "run.h5", "r") as run_file:
+                hashes.append(run_file["/hashes/weights"][-1])
+        assert hashes[0] == hashes[1]
+        return
+    assert process.returncode == 1, said
+    assert len(lines) == 1 and "s/sums-00000.tokens: was " in lines[0]
+
+
+def test_a_plan_is_refused_as_the_run_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    (tmp_path / "bad.jsonl").write_text("{]\n")
+    (tmp_path / "c.jsonl").write_text('{"question": "A", "choices": ["b", "c"], "answer": 2}\n')
+    write_run(tmp_path, "a.txt", more=EVALUATION)
+    sound = ["--set", "stages.cpt.eval.multiple_choice="]
+    data = "stages.cpt.data."
+    for words, wanted in {
+        ("--set", f"{data}path=none.txt"): "none.txt: cannot open",
+        ("--set", f"{data}path=bad.jsonl", "--set", f"{data}kind=jsonl"): "bad.jsonl:1",
+        ("--set", f"{data}range=[0.0, 0.01]"): "no documents in range",
+        ("--set", "model.vocab_size=200"): "needs a vocabulary of 259",
+        ("--set", "growth.from_layers=1", "--set", "model.num_hidden_layers=2"): "nothing to grow",
+        ("--resume",): "no run to resume",
+    }.items():
+        given = ["train", "--config", "run.toml", "--out", "r", *sound, *words]
+        message = refused(*given, cwd=tmp_path)
+        assert wanted in message
+        assert refused(*given, "--dry-run", cwd=tmp_path) == message
+    message = refused("train", "--config", "run.toml", "--dry-run", cwd=tmp_path)
+    assert "c.jsonl:1" in message and "is not one of the 2 choices" in message
+    (tmp_path / "study.toml").write_text(
+        'base = "run.toml"\n[[axis]]\nkey = "recipe"\nvalues = ["bf16", "fp32"]\n'
+    )
+    for more in ([], ["--dry-run"]):
+        assert "c.jsonl:1" in refused("ablate", "--study", "study.toml", *more, cwd=tmp_path)
+
+
+def test_a_model_that_is_replaced_is_not_looked_up(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(DOCUMENT * 9)
+    file = write_run(tmp_path, "a.txt")
+    text = file.read_text().replace(SMALL_MODEL, 'model = "doesnotexist"\noptimizer = "none"\n')
+    file.write_text(text)
+    assert "doesnotexist" in refused("train", "--config", file, "--dry-run", cwd=tmp_path)
+    words = ["--set", "model=tiny", "--set", "optimizer=deepseek_v3"]
+    succeeded("train", "--config", file, "--dry-run", *words, cwd=tmp_path)
