@@ -366,7 +366,7 @@ TEST_CASE("a raised flag ends an evaluation, which can be made again with the sa
   config.pass_at_k = PassAtKConfig{};
   Fixture fixture("te_delayed", config);
   Evaluator evaluator(*fixture.backend, fixture.parameters, *fixture.transformer, config,
-                      fixture.data, &stop);
+                      fixture.data, fixture.inputs, &stop);
   const Evaluation whole = evaluator.evaluate(StepContext{}, true);
   stop = true;
   CHECK_THROWS_AS(evaluator.evaluate(StepContext{}, true), EvaluationStopped);

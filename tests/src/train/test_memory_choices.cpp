@@ -111,7 +111,8 @@ Trail train(const ModelConfig& model, const Recipe& recipe, const MemoryConfig& 
     EvalConfig eval;
     eval.sequences = 2;
     const DataSources held_out = open_sources(eval.data, model.vocab_size, "test");
-    Evaluator evaluator(backend, parameters, transformer, eval, held_out);
+    const EvaluationInputs inputs;
+    Evaluator evaluator(backend, parameters, transformer, eval, held_out, inputs);
     context.log_statistics = false;
     trail.losses.push_back(evaluator.evaluate(context, true).held_out.mean);
   }
@@ -341,7 +342,8 @@ TEST_CASE("an evaluation in chunks has the bits of one without") {
     MemoryConfig memory;
     memory.loss_chunk = chunk;
     Transformer transformer(*backend, parameters, model, recipe, BatchShape{1, 128, {}, memory});
-    Evaluator evaluator(*backend, parameters, transformer, eval, held_out);
+    const EvaluationInputs inputs;
+    Evaluator evaluator(*backend, parameters, transformer, eval, held_out, inputs);
     const Evaluation result = evaluator.evaluate({}, true);
     std::vector<double> numbers = {result.held_out.mean,
                                    static_cast<double>(result.exact_match->right)};
