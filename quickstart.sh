@@ -11,7 +11,8 @@
 # The program is built for this processor's best instruction set, with CUDA code where a GPU and
 # nvcc are found; FP8LAB_CUDA=ON or OFF and FP8LAB_SIMD=all decide otherwise. PYTHON is the
 # interpreter with the packages of the report, /usr/bin/python3 without it. The tests are built for
-# all instruction sets, with CUDA code wherever nvcc is; CI=true makes warnings errors.
+# that instruction set and portable code (FP8LAB_SIMD=all: for every one), with CUDA code wherever
+# nvcc is; CI=true makes warnings errors.
 set -eu
 cd "$(dirname "$0")"
 python="${PYTHON:-/usr/bin/python3}"
@@ -284,9 +285,9 @@ case "$action" in
     werror=OFF
     [ "${CI:-}" != true ] || werror=ON
     if command -v nvcc >/dev/null; then
-      build cuda-sm90a "-DFP8LAB_WERROR=$werror"
+      build cuda-sm90a "-DFP8LAB_WERROR=$werror" "-DFP8LAB_SIMD=${FP8LAB_SIMD:-native}"
     else
-      build cpu-release "-DFP8LAB_WERROR=$werror"
+      build cpu-release "-DFP8LAB_WERROR=$werror" "-DFP8LAB_SIMD=${FP8LAB_SIMD:-native}"
     fi
     # Two tests at a time share the processors: idle threads must not spin.
     export OMP_WAIT_POLICY=passive
