@@ -37,7 +37,9 @@ const Table<LearningRateSchedule>& learning_rate_table() {
           "decay", &S::decay, kDecayShapeNames,
           "curve of the closing decay, by the share p of it that is done: half a cosine, a line, "
           "or 1 - sqrt(p) of the way left")
-          .when(is_wsd, "kind = \"wsd\""),
+          .when([=](const S& rate) { return is_wsd(rate) && rate.decay != S{}.decay; },
+                "kind = \"wsd\"")
+          .default_always(),  // unwritten, so that runs of before have the configuration they had
   }};
   return table;
 }

@@ -323,7 +323,7 @@ TEST_CASE("questions that do not fit are refused with their line") {
   CHECK(refusal(R"({"question": "q", "choices": ["a", "b"], "answer": 0})", opaque)
             .find("accepted: token ids") != std::string::npos);
   REQUIRE_THROWS_WITH(read_questions("/nonexistent/q.jsonl", opaque, 4),
-                      Catch::Contains("cannot be read"));
+                      Catch::Contains("cannot open: No such file"));
 }
 
 TEST_CASE("questions longer than a sequence are refused before anything is computed") {
