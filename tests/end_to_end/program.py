@@ -43,9 +43,11 @@ def run(
 
 
 def errors(result: subprocess.CompletedProcess[str]) -> str:
-    """Standard error without the phases that a loaded machine takes seconds for."""
+    """Standard error without notes and the phases that a loaded machine takes seconds for."""
     return "".join(
-        line for line in result.stderr.splitlines(keepends=True) if not line.endswith(" ...\n")
+        line
+        for line in result.stderr.splitlines(keepends=True)
+        if not line.endswith(" ...\n") and not line.startswith("fp8lab: note: ")
     )
 
 

@@ -250,7 +250,6 @@ def test_the_nearest_name_is_offered(tmp_path: Path) -> None:
         ("eval", "x", "--form", "running"): "running_text",
         ("quantize", "x.npy", "--spec", "e4m3/1x128"): "e4m3fn",
         ("init", "recipes"): "recipe",
-        ("help", "studies"): "study",
         (*preset, "--set", 'stages.cpt.data.families=["summ"]'): "sum",
         (*gemm, "sm90_wgmma_fp9"): "sm90_wgmma_fp8",
         (*gemm, "infir2:forp"): "fprop",

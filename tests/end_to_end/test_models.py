@@ -50,6 +50,7 @@ QWEN3 = CONFIG | {
     "attention_bias": False,
     "head_dim": 20,
     "layer_types": ["full_attention", "full_attention"],
+    "rope_theta": 5e6,
     "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"},
     "dtype": "bfloat16",
 }
