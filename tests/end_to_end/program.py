@@ -42,13 +42,17 @@ def run(
     )
 
 
-def errors(result: subprocess.CompletedProcess[str]) -> str:
+def without_notes(said: str) -> str:
     """Standard error without notes and the phases that a loaded machine takes seconds for."""
     return "".join(
         line
-        for line in result.stderr.splitlines(keepends=True)
+        for line in said.splitlines(keepends=True)
         if not line.endswith(" ...\n") and not line.startswith("fp8lab: note: ")
     )
+
+
+def errors(result: subprocess.CompletedProcess[str]) -> str:
+    return without_notes(result.stderr)
 
 
 def refused(

@@ -284,7 +284,8 @@ def test_no_two_micro_batches_of_a_step_share_random_bits(tmp_path: Path) -> Non
     config = write_config(tmp_path, "infir2")
     for count, status in ((4096, 0), (4097, 2)):
         many = ["--set", f"stages.*.batch_sequences={count}"]
-        many += ["--set", "stages.*.micro_batch_sequences=1", "--set", "stages.*.sequence_length=2"]
+        many += ["--set", "stages.*.micro_batch_sequences=1"]
+        many += ["--set", "stages.*.sequence_length=128"]
         result = train(config, tmp_path / "run", *many, "--dry-run")
         assert result.returncode == status, result.stderr
     assert "4097 micro-batches of a step; accepted: at most 4096" in result.stderr
