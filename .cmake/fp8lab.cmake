@@ -28,7 +28,7 @@ if(FP8LAB_PRECOMPILE)
   # GCC forgets which headers are the system's once they are precompiled, and reports in them what it
   # otherwise keeps to itself: bounds of searches and copies that it cannot follow through inlining.
   target_compile_options(fp8lab_options INTERFACE
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread;-Wno-stringop-overflow>)
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overread;-Wno-stringop-overflow;-Wno-array-bounds>)
 endif()
 
 # fp8lab_precompile(TARGET [LIGHT] [OPENMP] [PIC]): .cmake/precompiled.hpp, compiled once for all
