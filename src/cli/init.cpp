@@ -50,7 +50,8 @@ int init(const std::vector<std::string>& arguments) {
   options.add("file", value<std::string>(), "default: run.toml, recipe.toml or study.toml");
   const Values values = parse_arguments("init", options, arguments, {{"kind", 1}, {"file", 1}});
   if (values.count("help") != 0) return ExitCode::kSuccess;
-  const Kind& kind = kind_of(required(values, "kind", "init", "run, recipe or study"));
+  const std::string name = required(values, "kind", "init", "run, recipe or study");
+  const Kind& kind = kind_of(name);
   const std::filesystem::path file =
       output_file(text_of(values, "file", kind.name + ".toml"), "init: FILE");
   if (is_present(file)) {
