@@ -101,7 +101,7 @@ std::vector<RunNeeds> print_each(const std::vector<const RunConfig*>& runs, Need
     if (found.unknown.empty()) {
       fmt::print("plan: {}: memory {:.1f} MiB, checkpoint {:.1f} MiB, time about {:.3g} s\n",
                  run->name, mib(found.needs.bytes), mib(found.needs.checkpoint),
-                 found.needs.seconds);
+                 found.needs.time.total());
       known.push_back(found.needs);
       continue;
     }
@@ -130,8 +130,8 @@ void print_memory(const char* what, const std::vector<RunNeeds>& runs, std::size
 double seconds_of(const std::vector<RunNeeds>& runs, int jobs) {
   double sum = 0, longest = 0;
   for (const RunNeeds& run : runs) {
-    sum += run.seconds;
-    longest = std::max(longest, run.seconds);
+    sum += run.time.total();
+    longest = std::max(longest, run.time.total());
   }
   return std::max(sum / jobs, longest);
 }
@@ -186,9 +186,9 @@ void print_needs(const StudyPlan& plan, const std::filesystem::path& directory, 
   print_memory("shared runs", of_shared, at_once);
   print_memory("arms", of_arms, at_once);
   const std::size_t missing = shared.size() + arms.size() - known;
-  fmt::print("plan: time of all these about {:.3g} s, {} at once, without evaluations{}\n",
+  fmt::print("plan: time of all these about {:.3g} s, {} at once{}\n",
              seconds_of(of_shared, jobs) + seconds_of(of_arms, jobs), jobs,
-             missing == 0 ? "" : fmt::format(" and without the {} unknown", missing));
+             missing == 0 ? "" : fmt::format(", without the {} unknown", missing));
   double longest = 0;
   for (const auto* runs : {&of_shared, &of_arms}) {
     for (const RunNeeds& run : *runs) longest = std::max(longest, run.longest_step);

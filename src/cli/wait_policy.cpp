@@ -16,9 +16,10 @@ struct Setting {
   const char* value;
 };
 
-// GOMP_SPINCOUNT outranks the policy in GCC's runtime, KMP_BLOCKTIME in LLVM's.
+// GOMP_SPINCOUNT outranks the policy in GCC's runtime, KMP_BLOCKTIME in LLVM's. The count is some
+// tenths of a millisecond: most waits between two operations are shorter, a time slice is longer.
 constexpr std::array kSettings = {Setting{"OMP_WAIT_POLICY", "passive"},
-                                  Setting{"GOMP_SPINCOUNT", "0"}, Setting{"KMP_BLOCKTIME", "0"}};
+                                  Setting{"GOMP_SPINCOUNT", "5000"}, Setting{"KMP_BLOCKTIME", "0"}};
 
 bool is_set(const Setting& setting) {
   const char* value = std::getenv(setting.name);

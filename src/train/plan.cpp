@@ -49,13 +49,40 @@ std::string layer_pattern(const std::vector<std::string>& names, int count) {
 
 using Phase = std::function<void(const std::string&)>;
 
-TimePlan timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-               Backend& backend, const Phase& phase) {
+/// How often what comes every `every` steps (0: never) and at the end comes in `steps`.
+std::int64_t times(std::int64_t steps, std::int64_t every) {
+  return every > 0 ? (steps + every - 1) / every : 1;
+}
+
+StageTime timed(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                Backend& backend, const Phase& phase) {
   phase(fmt::format("timing the operations of stage {}", stage.name));
   return plan_time(config, stage, recipe, backend);
 }
 
+/// What `steps` steps of a stage add to a run. Checkpoints are written beside the steps of a
+/// device, and on a host by the threads that compute them.
+void add_steps(RunTime& run, const RunConfig& config, const StageConfig& stage,
+               const StageTime& time, std::int64_t steps, double checkpoint, bool is_on_host) {
+  if (steps == 0) return;
+  const std::int64_t every = config.logging.statistics_every_steps;
+  const std::int64_t measured = every > 0 ? times(steps, every) : 0;
+  run.steps += time.step.total() * static_cast<double>(steps - measured) +
+               time.with_statistics * static_cast<double>(measured);
+  if (stage.eval) {
+    run.evaluations += time.held_out * static_cast<double>(times(steps, stage.eval->every_steps));
+  }
+  const std::int64_t written = is_on_host ? times(steps, config.logging.checkpoint_every_steps) : 1;
+  run.checkpoints += checkpoint * static_cast<double>(written);
+}
+
 }  // namespace
+
+std::string describe(const RunTime& time) {
+  return fmt::format(
+      "{:.3g} s (start {:.2g}, steps {:.3g}, evaluations {:.2g}, checkpoints {:.2g})", time.total(),
+      time.start, time.steps, time.evaluations, time.checkpoints);
+}
 
 RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phase) {
   RunNeeds needs;
@@ -67,11 +94,13 @@ RunNeeds plan_needs(const RunConfig& config, Backend& backend, const Phase& phas
       needs.bytes = std::max(needs.bytes, memory.total());
       needs.checkpoint = std::max(needs.checkpoint, memory.checkpoint);
       if (of.steps == 0) continue;
-      const double step = timed(config, stage, recipe, backend, phase).total();
-      needs.seconds += step * static_cast<double>(of.steps);
-      needs.longest_step = std::max(needs.longest_step, step);
+      const StageTime time = timed(config, stage, recipe, backend, phase);
+      add_steps(needs.time, config, stage, time, of.steps, plan_checkpoint(memory.checkpoint),
+                needs.is_on_host);
+      needs.longest_step = std::max({needs.longest_step, time.step.total(), time.with_statistics});
     }
   }
+  needs.time.start = plan_start(config, backend);
   return needs;
 }
 
@@ -139,10 +168,10 @@ std::string describe_checkpoint(const MemoryPlan& memory, const Backend& backend
       mib(memory.checkpoint), mib(copied));
 }
 
-/// The part of describe_plan about one recipe of a stage; adds to the seconds of the run.
+/// The part of describe_plan about one recipe of a stage; adds to the time of the run.
 std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
                             const StageRecipe& of, Backend& backend, const Phase& phase,
-                            double& seconds) {
+                            RunTime& run) {
   const Recipe recipe = load_recipe(of.name);
   std::string text;
   if (of.is_fallback) {
@@ -162,10 +191,27 @@ std::string describe_recipe(const RunConfig& config, const StageConfig& stage,
       mib(memory.total()), mib(memory.parameters), mib(memory.activations), mib(memory.operands),
       mib(memory.buffers), mib(memory.caches));
   text += describe_checkpoint(memory, backend);
-  const TimePlan time = timed(config, stage, recipe, backend, phase);
-  seconds += time.total() * static_cast<double>(of.steps);
-  return text + fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.total(),
-                            describe(time));
+  const StageTime time = timed(config, stage, recipe, backend, phase);
+  add_steps(run, config, stage, time, of.steps, plan_checkpoint(memory.checkpoint),
+            backend.is_on_host());
+  text += fmt::format("time about {:.3g} s a step, from timed operations: {}\n", time.step.total(),
+                      describe(time.step));
+  if (time.with_statistics > 0) {
+    text += fmt::format("  {:.3g} s a step that logs statistics\n", time.with_statistics);
+  }
+  return text;
+}
+
+/// What no estimate is made of, as the end of a line.
+std::string not_in_estimate(const RunConfig& config) {
+  for (const StageConfig& stage : config.stages) {
+    if (!stage.eval) continue;
+    const EvalConfig& eval = *stage.eval;
+    if (eval.exact_match > 0 || eval.pass_at_k || eval.rollout || !eval.multiple_choice.empty()) {
+      return ", without the answers that evaluations generate or choose";
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -174,7 +220,7 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Phase
   std::string text = fmt::format("run {} on {} ({}), configuration {}\n", config.name,
                                  backend.name(), backend.device(), config.hash);
   text += fmt::format("parameters {}\n", declaration_of(config.model).weights());
-  double total = 0;
+  RunTime time;
   for (const StageConfig& stage : config.stages) {
     const std::vector<StageRecipe> recipes = recipes_of(config, stage);
     const Recipe first = load_recipe(recipes.front().name);
@@ -182,10 +228,12 @@ std::string describe_plan(const RunConfig& config, Backend& backend, const Phase
                         stage.steps, stage.batch_sequences, stage.sequence_length, first.name,
                         first.hash);
     for (const StageRecipe& recipe : recipes) {
-      text += describe_recipe(config, stage, recipe, backend, phase, total);
+      text += describe_recipe(config, stage, recipe, backend, phase, time);
     }
   }
-  return text + fmt::format("\ntime of all stages about {:.0f} s, without evaluations\n", total);
+  time.start = plan_start(config, backend);
+  return text +
+         fmt::format("\ntime of the run about {}{}\n", describe(time), not_in_estimate(config));
 }
 
 }  // namespace fp8lab

@@ -22,12 +22,22 @@ std::vector<std::string> stage_warnings(const RunConfig& config, const StageConf
 std::string describe_plan(const RunConfig& config, Backend& backend,
                           const std::function<void(const std::string&)>& phase);
 
-/// What a run needs where it needs most, and how long it takes without evaluations.
+/// Seconds of a whole run. What evaluations generate or choose is not in it (time_plan.hpp).
+struct RunTime {
+  double start = 0, steps = 0, evaluations = 0, checkpoints = 0;
+
+  double total() const { return start + steps + evaluations + checkpoints; }
+};
+
+/// "12 s (start 0.4, steps 10, evaluations 1.2, checkpoints 0.4)".
+std::string describe(const RunTime& time);
+
+/// What a run needs where it needs most, and how long it takes.
 struct RunNeeds {
   std::int64_t bytes = 0;       ///< of the backend
   std::int64_t checkpoint = 0;  ///< of the file, which the host copies and then writes
   bool is_on_host = true;       ///< the backend's memory
-  double seconds = 0;
+  RunTime time;
   double longest_step = 0;  ///< seconds
 };
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "src/data/random.hpp"
+#include "src/objectives/cross_entropy.hpp"
 
 namespace fp8lab {
 
@@ -25,6 +26,16 @@ void StepAtWork::take(std::span<const Batch> batches, const UpdateSpec& optimize
   StepContext context;
   context.log_statistics = statistics;
   step().update(optimizer, context.seed, step().accumulate(context, batches, 1e-3));
+}
+
+void StepAtWork::take_losses(std::span<const Batch> batches) {
+  const StepContext context;
+  transformer->prepare_weights(context);
+  for (const Batch& batch : batches) {
+    transformer->load(batch);
+    transformer->forward(context);
+    objectives::cross_entropy(*transformer, memory.step.scalars, objectives::Leaves::logits);
+  }
 }
 
 Batch random_batch(const StageConfig& stage, std::int64_t vocab_size) {

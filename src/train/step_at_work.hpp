@@ -16,6 +16,8 @@ struct StepAtWork {
 
   /// Enqueues one whole step; operands are measured where `statistics` says so.
   void take(std::span<const Batch> batches, const UpdateSpec& optimizer, bool statistics = false);
+  /// Enqueues the forward passes of a held-out loss, weights prepared once.
+  void take_losses(std::span<const Batch> batches);
   TrainingStep step() { return {backend, memory.parameters, *transformer, memory.step}; }
 
   Backend& backend;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "emulation/recording/recording_backend.hpp"
 #include "emulation/recording/timing_backend.hpp"
 #include "src/error_sources/run_sources.hpp"
+#include "src/io/hash.hpp"
+#include "src/model/decoder.hpp"
 #include "src/train/step_at_work.hpp"
 
 namespace fp8lab {
@@ -17,9 +21,20 @@ namespace {
 
 constexpr double kLongEnough = 0.1;  // seconds of a step
 constexpr double kSettled = 0.7;     // of the estimate by half the size
+constexpr double kTimedLong = 0.4;   // seconds of all timed steps of one size
 constexpr int kRepeats = 3;
+constexpr int kMostRepeats = 100;
 constexpr std::int64_t kSmallest = 32;
+constexpr std::int64_t kStartSize = 512;  // of the model whose start is timed
+constexpr std::size_t kCopied = std::size_t{1} << 25;
 constexpr std::int64_t kLayers = 3;  // the first, one between, and the last
+
+/// Enqueues a step with what its run asks of every step.
+void take(StepAtWork& step, const RunConfig& config, std::span<const Batch> batches,
+          bool statistics) {
+  step.take(batches, config.optimizer.update, statistics);
+  if (config.logging.hash_every_step) step.memory.parameters.enqueue_hash();
+}
 
 /// A batch of the right shape for a backend that reads no values.
 Batch unread_batch(const StageConfig& stage) {
@@ -28,6 +43,31 @@ Batch unread_batch(const StageConfig& stage) {
   batch.sequence_length = stage.sequence_length;
   batch.trained_tokens = batch.sequences * batch.sequence_length;
   return batch;
+}
+
+/// What `take` does with `count` micro-batches. Every one after the first adds the same.
+template <class Take>
+WorkLog log_of_batches(RecordingBackend& recording, const StageConfig& stage, std::int64_t count,
+                       const Take& take) {
+  const std::vector<Batch> batches(2, unread_batch(stage));
+  const auto log_of = [&](std::size_t taken) {
+    recording.clear_log();
+    take(std::span(batches).first(taken));
+    return recording.log();
+  };
+  const WorkLog one = log_of(1);
+  if (count == 1) return one;
+  WorkLog log = log_of(2);
+  for (auto& [key, kind] : log) {
+    const WorkOfKind& first = one.at(key);
+    kind.calls = first.calls + (count - 1) * (kind.calls - first.calls);
+    kind.work = first.work + static_cast<double>(count - 1) * (kind.work - first.work);
+  }
+  return log;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 struct Rate {
@@ -105,50 +145,49 @@ RunConfig scaled_run(const RunConfig& config, const StageConfig& stage, std::int
 }
 
 WorkLog record_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                    const Backend& backend) {
+                    const Backend& backend, bool statistics) {
   RecordingBackend recording(backend);
   StepAtWork step(recording, config, stage, recipe);
-  const std::vector<Batch> batches(2, unread_batch(stage));
-  const auto log_of = [&](std::size_t count) {
-    recording.clear_log();
-    step.take(std::span(batches).first(count), config.optimizer.update);
-    return recording.log();
-  };
-  const WorkLog one = log_of(1);
-  const std::int64_t added = stage.batch_sequences / stage.micro_batch_sequences - 1;
-  if (added == 0) return one;
-  // Every micro-batch after the first adds the same.
-  WorkLog log = log_of(2);
-  for (auto& [key, kind] : log) {
-    const WorkOfKind& first = one.at(key);
-    kind.calls = first.calls + added * (kind.calls - first.calls);
-    kind.work = first.work + static_cast<double>(added) * (kind.work - first.work);
-  }
-  return log;
+  return log_of_batches(
+      recording, stage, stage.batch_sequences / stage.micro_batch_sequences,
+      [&](std::span<const Batch> batches) { take(step, config, batches, statistics); });
+}
+
+WorkLog record_held_out(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                        const Backend& backend) {
+  if (!stage.eval) return {};
+  RecordingBackend recording(backend);
+  StepAtWork step(recording, config, stage, recipe);
+  const std::int64_t together = stage.micro_batch_sequences;
+  return log_of_batches(recording, stage, (stage.eval->sequences + together - 1) / together,
+                        [&](std::span<const Batch> batches) { step.take_losses(batches); });
 }
 
 WorkLog time_step(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                  Backend& backend) {
+                  Backend& backend, bool statistics) {
   const std::size_t mark = backend.memory_mark();
   const std::unique_ptr<Backend> own = backend_with_exact_sources(config, backend);
   TimingBackend timing(own ? *own : backend);
-  WorkLog log;
   {
     StepAtWork step(timing, config, stage, recipe);
     fill_with_noise(step.memory.parameters);
     const std::vector<Batch> batches(1, random_batch(stage, config.model.vocab_size));
-    step.take(batches, config.optimizer.update);
-    for (int i = 0; i < kRepeats; ++i) {
-      timing.clear_log();
-      step.take(batches, config.optimizer.update);
-      if (log.empty()) log = timing.log();
-      for (auto& [key, kind] : log) {
-        kind.seconds = std::min(kind.seconds, timing.log().at(key).seconds);
-      }
+    take(step, config, batches, statistics);
+    timing.clear_log();
+    int steps = 0;
+    for (; steps < kRepeats || (steps < kMostRepeats && seconds_of(timing.log()) < kTimedLong);
+         ++steps) {
+      take(step, config, batches, statistics);
     }
+    WorkLog log = timing.log();
+    for (auto& [key, kind] : log) {
+      kind.calls /= steps;
+      kind.work /= steps;
+      kind.seconds /= steps;
+    }
+    backend.release_to(mark);
+    return log;
   }
-  backend.release_to(mark);
-  return log;
 }
 
 TimePlan estimate(const WorkLog& step, const WorkLog& timed) {
@@ -160,8 +199,8 @@ TimePlan estimate(const WorkLog& step, const WorkLog& timed) {
   return plan;
 }
 
-TimePlan plan_time(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
-                   Backend& backend) {
+StageTime plan_time(const RunConfig& config, const StageConfig& stage, const Recipe& recipe,
+                    Backend& backend) {
   const WorkLog step = record_step(config, stage, recipe, backend);
   const std::int64_t largest = largest_extent(config.model, stage);
   TimePlan before;
@@ -175,14 +214,48 @@ TimePlan plan_time(const RunConfig& config, const StageConfig& stage, const Reci
       if (whole) throw;
       continue;  // a transform or a range of K wants longer vectors
     }
-    const WorkLog timed = time_step(run, scaled, recipe, backend);
+    WorkLog timed = time_step(run, scaled, recipe, backend);
     // What an operation costs whatever its size, and more so beside other programs, fades as sizes
     // grow: rates count when a size twice as large gives nearly the same.
-    const TimePlan plan = estimate(step, timed);
-    const bool settled = plan.total() >= kSettled * before.total() && before.total() > 0;
-    if (whole || (settled && seconds_of(timed) >= kLongEnough)) return plan;
-    before = plan;
+    StageTime time{estimate(step, timed)};
+    const bool settled = time.step.total() >= kSettled * before.total() && before.total() > 0;
+    before = time.step;
+    if (!whole && !(settled && seconds_of(timed) >= kLongEnough)) continue;
+    time.held_out = estimate(record_held_out(config, stage, recipe, backend), timed).total();
+    if (config.logging.statistics_every_steps > 0) {
+      timed.merge(time_step(run, scaled, recipe, backend, true));
+      time.with_statistics =
+          estimate(record_step(config, stage, recipe, backend, true), timed).total();
+    }
+    return time;
   }
+}
+
+double plan_start(const RunConfig& config, Backend& backend) {
+  const RunConfig small = scaled_run(config, config.stages.front(), kStartSize);
+  const std::size_t mark = backend.memory_mark();
+  const auto begin = std::chrono::steady_clock::now();
+  double share = 0;
+  {
+    RunMemory memory(backend, small, load_recipe(config.recipe));
+    memory.parameters.initialize(config.seed);
+    memory.parameters.round_weights(config.seed);
+    memory.parameters.hash();
+    share = static_cast<double>(declaration_of(config.model).weights()) /
+            static_cast<double>(memory.parameters.declaration().weights());
+  }
+  backend.release_to(mark);
+  return share * seconds_since(begin);
+}
+
+double plan_checkpoint(std::int64_t bytes) {
+  std::vector<std::byte> state(kCopied, std::byte{1});
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<std::byte> copied = state;
+  const std::vector<std::byte> written = copied;
+  const std::uint64_t hash = xxh3(written.data(), written.size());
+  const double seconds = seconds_since(begin);
+  return hash == 0 ? 0.0 : seconds * static_cast<double>(bytes) / static_cast<double>(kCopied);
 }
 
 }  // namespace fp8lab

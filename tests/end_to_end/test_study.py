@@ -111,7 +111,7 @@ def test_a_dry_run_gives_the_reason_once_for_all_runs_that_it_cannot_plan(tmp_pa
     assert "plan: bf16-seed1, bf16-seed2, bf16-seed3 and 3 more: unknown: " in text
     study.file.write_text(study.file.read_text() + DEVICE_ARM)
     text = study.planned("--set", "stages.sft.steps=1")
-    assert "plan: device: unknown: " in text and "and without the 1 unknown" in text
+    assert "plan: device: unknown: " in text and ", without the 1 unknown" in text
 
 
 DEVICE_ARM = """

@@ -137,4 +137,4 @@ def test_what_does_not_say_its_tokenizer(folder: Path) -> None:
     words = ["train", "--config", config, "--set", "model.vocab_size=4096", "--out", "r"]
     result = run(*words, cwd=folder)
     assert result.returncode == 0
-    assert "a.txt is read as bytes, which use 259 of the model's 4096 ids" in errors(result)
+    assert "a.txt is read as bytes, which use 259 of the model's 4096 ids" in result.stderr

@@ -1,6 +1,6 @@
 """Loads the compiled module, with threads that sleep while they wait.
 
-An OpenMP runtime reads its wait policy from the environment once, when it is loaded. A thread that spins
+An OpenMP runtime reads its wait policy from the environment once, when it is loaded. A thread that spins on
 takes the processor of the thread that it waits for wherever other work runs on the machine. So the
 policy is set while the module, and with it the runtime, is loaded; the environment is then what it was. A
 runtime that the process had loaded before (`import` of another package that links the same library)
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "0"}
 
 
 @contextmanager

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "src/backend/factory.hpp"
+#include "src/config/config.hpp"
 #include "src/model/decoder.hpp"
 #include "src/model/transformer.hpp"
 #include "src/train/time_plan.hpp"
@@ -47,7 +48,8 @@ struct Case {
 }  // namespace
 
 TEST_CASE("a recorded step has the work of the model and of all micro-batches") {
-  const Case c;
+  Case c;
+  c.config.logging.hash_every_step = false;
   const WorkLog log = record_step(c.config, c.stage, load_recipe("infir2"), *c.backend);
   const double tokens = 6 * 48;
   double weights = 0, inputs = 0, outputs = 0;
@@ -164,6 +166,35 @@ TEST_CASE("a timed step is the recorded one, and gives its memory back") {
   }
 }
 
+TEST_CASE("a held-out loss is the forward pass of its sequences, weights prepared once") {
+  Case c;
+  const Recipe recipe = load_recipe("infir2");
+  CHECK(record_held_out(c.config, c.stage, recipe, *c.backend).empty());
+  c.stage.eval = EvalConfig{};
+  c.stage.eval->sequences = 2;
+  const WorkLog one = record_held_out(c.config, c.stage, recipe, *c.backend);
+  c.stage.eval->sequences = 5;  // three micro-batches of two
+  const WorkLog three = record_held_out(c.config, c.stage, recipe, *c.backend);
+  c.stage.batch_sequences = 2;
+  const WorkLog step = record_step(c.config, c.stage, recipe, *c.backend);
+  CHECK(work_of(three, WorkClass::gemm) == 3 * work_of(one, WorkClass::gemm));
+  // Forward is one of the three products of a step.
+  CHECK(3 * work_of(one, WorkClass::gemm) == work_of(step, WorkClass::gemm));
+  CHECK(work_of(one, WorkClass::optimizer) == 0);
+  CHECK(work_of(three, WorkClass::quantization) < 3 * work_of(one, WorkClass::quantization));
+}
+
+TEST_CASE("a step that logs statistics measures every operand") {
+  Case c;
+  c.config.logging.hash_every_step = false;
+  const Recipe recipe = load_recipe("infir2");
+  CHECK(work_of(record_step(c.config, c.stage, recipe, *c.backend), WorkClass::measurement) == 0);
+  CHECK(work_of(record_step(c.config, c.stage, recipe, *c.backend, true), WorkClass::measurement) >
+        0);
+  c.config.logging.hash_every_step = true;
+  CHECK(named(record_step(c.config, c.stage, recipe, *c.backend), "hash_tensors").calls == 1);
+}
+
 TEST_CASE("an estimate takes the rate of the nearest kind") {
   const auto kind = [](const char* name, WorkClass work_class, double work, double seconds = 0) {
     return WorkOfKind{name, work_class, 1, work, seconds};
@@ -202,5 +233,5 @@ TEST_CASE("sizes that a transform does not fit are passed over") {
       "r.toml");
   const RunConfig small = scaled_run(c.config, c.stage, 32);
   CHECK_THROWS_AS(record_step(small, small.stages.front(), recipe, *c.backend), Error);
-  CHECK(plan_time(c.config, c.stage, recipe, *c.backend).of(WorkClass::gemm) > 0);
+  CHECK(plan_time(c.config, c.stage, recipe, *c.backend).step.of(WorkClass::gemm) > 0);
 }
