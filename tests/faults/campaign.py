@@ -31,6 +31,7 @@ import interruptions
 import malformed
 import swaps
 import token_inputs
+import weights
 from program import Disk, Program, can_trace, fit_limits_to, trace
 from program import prepare as prepare_child
 from runs import TRAIN, Context, Fixture, Outcome, make_context
@@ -46,6 +47,7 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "swap": (swaps.swap, 2),
     "input": (malformed.malformed, 6),
     "tokens": (token_inputs.tokens, 3),
+    "weights": (weights.weights, 5),
 }
 VERDICTS = ("right", "refused", "wrong", "crashed")
 
