@@ -29,6 +29,7 @@ from pathlib import Path
 import flips
 import interruptions
 import malformed
+import statements
 import swaps
 import token_inputs
 import weights
@@ -48,6 +49,7 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "input": (malformed.malformed, 6),
     "tokens": (token_inputs.tokens, 3),
     "weights": (weights.weights, 5),
+    "config": (statements.statements, 3),
 }
 VERDICTS = ("right", "refused", "wrong", "crashed")
 
