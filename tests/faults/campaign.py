@@ -28,6 +28,7 @@ from pathlib import Path
 
 import flips
 import interruptions
+import lines
 import malformed
 import statements
 import swaps
@@ -50,6 +51,7 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "tokens": (token_inputs.tokens, 3),
     "weights": (weights.weights, 5),
     "config": (statements.statements, 3),
+    "lines": (lines.lines, 4),
 }
 VERDICTS = ("right", "refused", "wrong", "crashed")
 

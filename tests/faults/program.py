@@ -247,7 +247,7 @@ def refusal_fault(result: Result, name: str = "", codes: Sequence[int] = (2,)) -
     # Long phases may have said what they do, "timing the operations ...", and notes come before.
     lines = [
         line
-        for line in result.err.splitlines()
+        for line in result.err.removesuffix("\n").split("\n")
         if not line.endswith(" ...") and not line.startswith("fp8lab: note: ")
     ]
     if result.code not in codes:
