@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// The first null byte, or npos. No JSON holds one, and the parser takes it for the end of the text.
+/// The first null byte, or npos. No JSON holds one; the parser takes it for the end of the text.
 std::size_t find_null(std::string_view text);
 
 /// Parses one JSON value. Throws Error naming `origin` and the byte for text

@@ -26,10 +26,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import codes
 import flips
 import interruptions
 import lines
 import malformed
+import reads
 import statements
 import swaps
 import token_inputs
@@ -50,7 +52,9 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "input": (malformed.malformed, 6),
     "tokens": (token_inputs.tokens, 3),
     "weights": (weights.weights, 5),
+    "codes": (codes.codes, 5),
     "config": (statements.statements, 3),
+    "reads": (reads.reads, 5),
     "lines": (lines.lines, 4),
 }
 VERDICTS = ("right", "refused", "wrong", "crashed")

@@ -182,10 +182,14 @@ def can_trace() -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def is_sanitized(program: Path) -> bool:
+    return b"__asan_init" in program.read_bytes()
+
+
 def fit_limits_to(program: Path) -> None:
     """AddressSanitizer maps terabytes and keeps for a while what is freed."""
     global ADDRESS_SPACE, RESIDENT_LIMIT
-    if b"__asan_init" in program.read_bytes():
+    if is_sanitized(program):
         ADDRESS_SPACE = resource.RLIM_INFINITY
         RESIDENT_LIMIT = 6 << 30
 
