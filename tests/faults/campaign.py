@@ -26,6 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import changes
 import codes
 import flips
 import interruptions
@@ -54,6 +55,8 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "weights": (weights.weights, 5),
     "codes": (codes.codes, 5),
     "config": (statements.statements, 3),
+    "change": (changes.change, 4),
+    "moved": (changes.moved, 3),
     "reads": (reads.reads, 5),
     "lines": (lines.lines, 4),
 }
