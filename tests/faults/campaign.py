@@ -34,6 +34,7 @@ import lines
 import malformed
 import reads
 import statements
+import surroundings
 import swaps
 import token_inputs
 import weights
@@ -55,6 +56,8 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "weights": (weights.weights, 5),
     "codes": (codes.codes, 5),
     "config": (statements.statements, 3),
+    "paths": (surroundings.paths, 5),
+    "environment": (surroundings.environment, 3),
     "change": (changes.change, 4),
     "moved": (changes.moved, 3),
     "reads": (reads.reads, 5),
