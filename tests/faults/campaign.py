@@ -32,6 +32,7 @@ import flips
 import interruptions
 import lines
 import malformed
+import plans
 import reads
 import statements
 import surroundings
@@ -56,6 +57,7 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "weights": (weights.weights, 5),
     "codes": (codes.codes, 5),
     "config": (statements.statements, 3),
+    "plan": (plans.plan, 4),
     "paths": (surroundings.paths, 5),
     "environment": (surroundings.environment, 3),
     "change": (changes.change, 4),
