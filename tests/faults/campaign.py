@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Random faults against the program: kills, signals, full disks, flips in every file of a run,
-malformed inputs, exchanged files. Every case has to end in the right result or in a refusal.
+malformed, exchanged and changing files, numbers that are none, failing reads, odd names and
+environments. Every case has to end in the right result or in a refusal.
 
     python3 tests/faults/campaign.py --program build/cpu-release/src/fp8lab --cases 1000 --seed 1
     python3 tests/faults/campaign.py --program ... --seed 1 --only flip:17
@@ -101,8 +102,22 @@ def run_case(job: tuple[int, str, int]) -> Finished:
     return Finished(kind, index, outcome, time.monotonic() - began)
 
 
-def plan(cases: int, seed: int, kinds: list[str]) -> list[tuple[int, str, int]]:
-    """The cases by share, kinds interleaved."""
+def counted(text: str) -> tuple[str, int]:
+    """KIND=N of --count."""
+    kind, _, number = text.partition("=")
+    if kind not in KINDS or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: accepted: KIND=N, KIND of {', '.join(KINDS)}")
+    return kind, int(number)
+
+
+def plan(
+    cases: int, seed: int, kinds: list[str], counts: dict[str, int]
+) -> list[tuple[int, str, int]]:
+    """The cases by share, kinds interleaved; those of `counts` by number, beside the others."""
+    fixed = [(seed, kind, i) for kind, number in counts.items() for i in range(number)]
+    kinds = [kind for kind in kinds if kind not in counts]
+    if not kinds:
+        return fixed
     order = [kind for kind in kinds for _ in range(KINDS[kind][1])]
     random.Random(seed).shuffle(order)
     count: Counter[str] = Counter()
@@ -111,7 +126,7 @@ def plan(cases: int, seed: int, kinds: list[str]) -> list[tuple[int, str, int]]:
         kind = order[i % len(order)]
         jobs.append((seed, kind, count[kind]))
         count[kind] += 1
-    return jobs
+    return jobs + fixed
 
 
 def count_stops(program: Program, fixture: Fixture) -> Fixture:
@@ -148,6 +163,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="default: all")
+    parser.add_argument(
+        "--count",
+        action="append",
+        default=[],
+        metavar="KIND=N",
+        type=counted,
+        help="N cases of a kind whatever its share, repeatable",
+    )
     parser.add_argument("--only", metavar="KIND:INDEX", help="one case, for finding its cause")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at once")
     parser.add_argument("--json", type=Path, help="also write every case to this file")
@@ -177,7 +200,7 @@ def run_all(options: argparse.Namespace, scratch: Path) -> list[Finished]:
         if not token_inputs.is_available():
             print("tokens: left out, tokenizers or xxhash is not installed")
             kinds = [kind for kind in kinds if kind != "tokens"]
-        jobs = plan(options.cases, options.seed, kinds)
+        jobs = plan(options.cases, options.seed, kinds, dict(options.count))
     finished = []
     fork = multiprocessing.get_context("fork")
     with fork.Pool(min(options.jobs, len(jobs)), start_worker, (context, with_disk)) as pool:

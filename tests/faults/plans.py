@@ -36,7 +36,7 @@ SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("stages.sft.data.form", ("running_text", "prompt_response")),
     ("stages.cpt.data.range", ([0.0, 0.0001], [0.5, 1.0], [1.0, 0.5], [0.0, 2.0])),
     ("stages.sft.eval.multiple_choice", ("nothing", "questions.jsonl", "cpt.jsonl")),
-    ("stages.sft.eval.sequences", (0, 1, 10**6)),
+    ("stages.sft.eval.sequences", (0, 1, 3)),
     ("stages.sft.eval.exact_match", (0, 1, 1000)),
     ("stages.sft.eval.max_new_tokens", (0, 1, 90, 200)),
     ("stages.sft.eval.rollout.recipe", ("bf16", "nothing")),
