@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "plan": (plans.plan, 4),
     "paths": (surroundings.paths, 5),
     "environment": (surroundings.environment, 3),
-    "change": (changes.change, 4),
+    "change": (changes.change, 5),
     "moved": (changes.moved, 3),
     "reads": (reads.reads, 5),
     "lines": (lines.lines, 4),

@@ -1,15 +1,17 @@
-"""Files that change while a run reads them, and runs that move: the bits of the undisturbed run, or a
-refusal after which the file that was put back gives them."""
+"""Files that change while a run reads them, and runs that move: the bits of the undisturbed run, or
+a refusal after which the file that was put back gives them."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import weights
+import weights  # first: it says where the next one is
+import model_files
 from program import Interrupt, fault_of, refusal_fault
 from runs import (
     BYTES_INPUTS,
@@ -22,7 +24,6 @@ from runs import (
     case_folder,
     refused_or_crashed,
 )
-from weights import model_files
 
 Change = Callable[[Path, random.Random], None]
 
@@ -39,11 +40,18 @@ def overwrite(path: Path, rng: random.Random) -> None:
 def letters(path: Path, rng: random.Random) -> None:
     """Other words or numbers in place, which are as valid."""
     data = path.read_bytes()
-    table = bytes.maketrans(b"eoa1", b"oae2") if path.suffix != ".safetensors" else bytes(range(256))
-    start = len(data) // 2 if path.suffix in (".safetensors", ".tokens") else 0
-    changed = data[:start] + data[start:].translate(table)
-    if changed == data:
-        changed = data[:-1] + bytes([data[-1] ^ 1])
+    del rng
+    if path.suffix == ".tokens":  # other ids behind the ends of documents (src/data/README.md)
+        count, documents = struct.unpack_from("<QQ", data, 16)
+        ids = range(128 + 8 * documents, 128 + 8 * documents + 2 * count, 2)
+        other = bytearray(data)
+        for place in ids:
+            other[place] ^= 1
+        changed = bytes(other)
+    elif path.suffix == ".safetensors":
+        changed = data[:-4] + struct.pack("<f", 0.25)
+    else:
+        changed = data.translate(bytes.maketrans(b"eoa1", b"oae2"))
     with path.open("r+b") as file:
         file.write(changed)
 
@@ -83,12 +91,15 @@ CHANGES: tuple[Change, ...] = (
 
 
 def under_a_run(context: Context, rng: random.Random) -> Outcome:
-    """Training with a file changed at some moment after it has begun, that is once the run file with
-    the identity of all inputs is there."""
+    """Training with a file changed at some moment after it has begun, that is once the run file
+    with the identity of all inputs is there."""
     fixture: Fixture = rng.choice((context.bytes, context.tokens))
     state = rng.choice(("", "stopped"))
     folder = fixture.copy(case_folder(context, "change"), state)
-    name = rng.choice(BYTES_INPUTS if fixture is context.bytes else TOKENS_INPUTS)
+    # More often what is read again, or all the time.
+    name = rng.choice((*BYTES_INPUTS, "questions.jsonl", "rollout.toml"))
+    if fixture is context.tokens:
+        name = rng.choice((*TOKENS_INPUTS, SHARDS, SHARDS, SHARDS))
     change = rng.choice(CHANGES)
     kept = (folder / name).read_bytes()
     run_file = folder / "run/run.h5"
@@ -100,7 +111,7 @@ def under_a_run(context: Context, rng: random.Random) -> Outcome:
             happened.append(True)
             change(folder / name, random.Random(seed))
 
-    part = rng.uniform(0.0, 1.0)
+    part = rng.uniform(0.05, 0.9)
     at = max(1, int(part * fixture.stops)) if context.traced else None
     words = (*TRAIN, "--resume") if state else TRAIN
     moment = Interrupt(disturb, at, part * fixture.seconds)

@@ -1,5 +1,5 @@
-"""Codes of another format, codes with more bits than theirs, and scales that no format holds, given to
-`gemm` and to the Python package: the product by a table, or a refusal."""
+"""Codes of another format, codes with more bits than theirs, and scales that no format holds, given
+to `gemm` and to the Python package: the product by a table, or a refusal."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def codes_near_zero(name: str) -> npt.NDArray[np.uint8]:
 
 
 def operand(rng: random.Random, name: str, rows: int, k: int) -> tuple[Array, str, bool]:
-    """Codes, most of them of the format; how they were disturbed; whether they have to be refused."""
+    """Codes, most of them of the format; how they were disturbed; whether to refuse them."""
     known = codes_near_zero(name)
     codes = np.array([[rng.choice(known) for _ in range(k)] for _ in range(rows)], np.uint8)
     bits = 1 + sum(FORMATS[name][:2])
@@ -175,7 +175,7 @@ Problem = tuple[str, str, Array, Array, Array, str, bool]
 
 
 def problem_of(rng: random.Random) -> Problem:
-    """A product: format, spec of A, A, its scales, B, what is wrong, whether it has to be refused."""
+    """A product: format, spec of A, A, its scales, B, what is wrong, whether to refuse it."""
     name = rng.choice(("e4m3fn", "e5m2", "e2m1", "e3m2", "e2m3"))
     scale_format = rng.choice(SCALES)
     tile = "tensor" if scale_format == "static" else rng.choice(("tensor", "row", "1x128"))

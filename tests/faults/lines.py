@@ -129,6 +129,8 @@ def spelled(record: Object, rng: random.Random) -> tuple[bytes, str]:
 def broken(text: bytes, rng: random.Random) -> tuple[bytes, str]:
     """What no JSON may hold, or may just so."""
     deep = rng.choice((62, 63, 64, 65, 70, 5000))
+    number = rng.choice((b"01", b"+1", b".5", b"1.", b"0x1", b"-0", b"1E5"))
+    other = rng.choice((b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\x80"))
     inserts = {
         "a key twice": b'"text": "a", "text": "a", ',
         "a key twice, escaped": b'"zz": 1, "z\\u007a": 1, ',
@@ -140,10 +142,10 @@ def broken(text: bytes, rng: random.Random) -> tuple[bytes, str]:
         "an escaped null": b'"zz": "\\u0000", ',
         "a control character": b'"zz": "\x01", ',
         "a raw tab": b'"zz": "\t", ',
-        "no UTF-8": b'"zz": "' + rng.choice((b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\x80")) + b'", ',
+        "no UTF-8": b'"zz": "' + other + b'", ',
         "nesting": b'"zz": ' + b"[" * deep + b"]" * deep + b", ",
         "a bad escape": b'"zz": "\\x41", ',
-        "a number": b'"zz": ' + rng.choice((b"01", b"+1", b".5", b"1.", b"0x1", b"-0", b"1E5")) + b", ",
+        "a number": b'"zz": ' + number + b", ",
         "two commas": b'"zz": 1,, ',
         "a comment": b"/* */ ",
         "single quotes": b"'zz': 1, ",

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-import weights
+import weights  # first: it says where the next one is
+import model_files
 from program import fault_of, refusal_fault
 from runs import Context, Outcome, case_folder
-from weights import CONFIG, EVAL, model_files
+from weights import CONFIG, EVAL
 
 Fields = dict[str, Any]
 
@@ -102,10 +103,10 @@ def spell(
     base, scaling = meaning
     named = {key if key != "rope_type" else "type": value for key, value in scaling.items()}
     both = scaling | {"type": scaling["rope_type"]}
-    old = rng.choice((scaling, named, both))
+    old: Fields | None = rng.choice((scaling, named, both))
     plain = scaling["rope_type"] == "default" and not explicit
     if plain:
-        old = rng.choice((None, old))
+        old = None if rng.random() < 0.5 else old
     ways: list[Fields] = [
         {"rope_theta": base, "rope_scaling": old},
         {"rope_parameters": {"rope_theta": base, **scaling}},

@@ -59,11 +59,9 @@ def out_folder(context: Context, rng: random.Random) -> Outcome:
         problem = complaint(result)
         return Outcome("crashed" if problem else "refused", f"{problem}; {note}")
     differs = difference(fixture.right, contents(folder / name / "run.h5"))
-    stray = [
-        key
-        for key in after
-        if key not in before and not (folder / key).resolve().is_relative_to((folder / name).resolve())
-    ]
+    own = (folder / name).resolve()
+    made = [key for key in after if key not in before]
+    stray = [key for key in made if not (folder / key).resolve().is_relative_to(own)]
     if differs or stray:
         return Outcome("wrong", f"{differs} {stray[:1]}; {note}")
     if CONTROL.search(result.err.replace("\n", "")):
@@ -134,20 +132,28 @@ def links(context: Context, rng: random.Random) -> Outcome:
     return Outcome("crashed" if problem else "refused", f"{problem}; {note}")
 
 
+SBATCH = """#!/bin/sh
+for last; do :; done
+cp "$last" script 2>/dev/null || cat > script
+echo 1
+"""
+
+
 def slurm(context: Context, rng: random.Random) -> Outcome:
-    """The script of a study in a folder with an odd name, run by a shell: it starts nothing else."""
+    """The script of a study in a folder with an odd name, run by a shell, starts nothing else."""
     folder = case_folder(context, "slurm")
     shutil.copytree(context.study, folder, ignore=shutil.ignore_patterns("study"))
     (folder / "bin").mkdir()
     for name, text in (
-        ("sbatch", "#!/bin/sh\nfor last; do :; done\ncp \"$last\" script 2>/dev/null || cat > script\necho 1\n"),
+        ("sbatch", SBATCH),
         ("srun", "#!/bin/sh\nexit 0\n"),
         ("fp8lab", "#!/bin/sh\nexit 0\n"),
         ("squeue", "#!/bin/sh\nexit 0\n"),
     ):
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
-    name = rng.choice([n for n in NAMES if len(n) < 60] + ["s2\ntouch pwned\n#", "s\";touch pwned;\""])
+    commands = ["s2\ntouch pwned\n#", 's";touch pwned;"']
+    name = rng.choice([n for n in NAMES if len(n) < 60] + commands)
     path = {"PATH": f"{folder / 'bin'}:{os.environ.get('PATH', '/usr/bin:/bin')}"}
     words = ("ablate", "--study", "study.toml", "--launcher", "slurm", f"--out=./{name}")
     more = rng.choice((
@@ -205,7 +211,7 @@ def run_name(context: Context, rng: random.Random) -> Outcome:
 def quoted(text: str) -> str:
     """As a TOML string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return '"' + re.sub("[\x00-\x1f\x7f]", lambda c: f"\\u{ord(c[0]):04x}", escaped) + '"'
 
 
 Way = Callable[[Context, random.Random], Outcome]
@@ -223,7 +229,7 @@ def paths(context: Context, rng: random.Random) -> Outcome:
 # --- environment ----------------------------------------------------------------------------------
 
 SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("OMP_NUM_THREADS", ("1", "2", "3", "0", "-1", "", "x", "2,3", "1e3", "99999999999", " 2 ", "2x")),
+    ("OMP_NUM_THREADS", ("1", "2", "3", "0", "-1", "", "x", "2,3", "1e3", "9" * 11, " 2 ", "2x")),
     ("OMP_DYNAMIC", ("true", "x")),
     ("OMP_SCHEDULE", ("dynamic,1", "guided", "x")),
     ("OMP_THREAD_LIMIT", ("1", "2", "0")),

@@ -5,7 +5,6 @@ formats say, by tables that are written down here."""
 from __future__ import annotations
 
 import functools
-import json
 import random
 import sys
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def values_of(tensor: Stored) -> Floats:
 
 
 def codes_of(values: Floats, dtype: str) -> Stored:
-    """The nearest codes of narrow types; of E8M0, which has powers of two alone, in the logarithm."""
+    """The nearest codes of narrow types; of E8M0, powers of two, in the logarithm."""
     if dtype not in TABLES:
         return model_files.stored(values, dtype)
     if dtype == "F8_E8M0":
@@ -323,7 +322,8 @@ def matrix(context: Context, rng: random.Random) -> Outcome:
     if not np.array_equal(codes, wanted):
         place = tuple(int(i) for i in np.argwhere(codes != wanted)[0])
         return Outcome(
-            "wrong", f"{place}: {values[place]} is {codes[place]:#x}, {wanted[place]:#x} due; {note}"
+            "wrong",
+            f"{place}: {values[place]} is {codes[place]:#x}, {wanted[place]:#x} due; {note}",
         )
     due = TABLES[name][wanted]
     same = np.array_equal(np.isnan(back), np.isnan(due)) and np.array_equal(
