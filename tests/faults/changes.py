@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import swaps
 import weights  # first: it says where the next one is
 import model_files
 from program import Interrupt, fault_of, refusal_fault
@@ -176,6 +177,10 @@ def moved(context: Context, rng: random.Random) -> Outcome:
     shutil.copytree(fixture.folder / "whole", folder / place)
     notes = [f"in {place}"]
     for name in rng.sample(OF_THE_START[kind], rng.randrange(len(OF_THE_START[kind]) + 1)):
+        if name != "config.toml" and rng.random() < 0.4:
+            swaps.other_recipe(name)(context, folder, rng)  # as valid, with other bits
+            notes.append(f"another {name}")
+            continue
         how = rng.choice((remove, cut, letters))
         how(folder / name, rng)
         notes.append(f"{how.__name__} of {name}")
