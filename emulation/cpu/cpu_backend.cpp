@@ -17,6 +17,7 @@
 #include "emulation/cpu/operations.hpp"
 #include "emulation/cpu/simd/target.hpp"
 #include "emulation/ops/gemm_plan.hpp"
+#include "emulation/reference/start_threads.hpp"
 
 namespace fp8lab::cpu {
 namespace {
@@ -74,6 +75,7 @@ CpuBackend::CpuBackend(int threads)
     : threads_(checked_threads(threads, "threads") == 0 ? default_threads() : threads),
       memory_limit_(static_cast<std::size_t>(machine_memory())) {
   active_target();  // throws here, not in the middle of a run, where no kernels fit the processor
+  start_threads(threads_);
 }
 
 CpuBackend::~CpuBackend() = default;

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 #include <Eigen/Core>
 
+#include "emulation/base/default_threads.hpp"
 #include "emulation/base/error.hpp"
 #include "emulation/base/machine.hpp"
+#include "emulation/reference/start_threads.hpp"
 #include "emulation/reference/truth/operations.hpp"
 
 namespace fp8lab::reference {
@@ -27,6 +29,7 @@ class TruthBackend final : public Backend {
 
   explicit TruthBackend(int threads) {
     if (checked_threads(threads, "threads") > 0) Eigen::setNbThreads(threads);
+    start_threads(threads > 0 ? threads : default_threads());
   }
 
   std::string name() const override { return "truth"; }

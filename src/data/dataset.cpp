@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "emulation/base/error.hpp"
 #include "src/data/random.hpp"
 
@@ -70,6 +72,12 @@ void Dataset::fill_sequence(Batch& batch, std::int64_t sequence) {
     // The last token has no successor, so it is never an input.
     const std::int64_t inputs = document.size - 1;
     const std::int64_t rest = inputs - cursor_.offset;
+    if (rest < 0) {
+      throw RuntimeFailure(
+          fmt::format("document {} has become shorter than what was read of it: "
+                      "its file was written to while it was in use; put it back",
+                      cursor_.document));
+    }
     if (form_ == DataForm::prompt_response && rest > length - filled && filled > 0) break;
     const std::int64_t count = std::min(rest, length - filled);
     for (std::int64_t i = 0; i < count; ++i) {

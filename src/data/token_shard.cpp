@@ -146,6 +146,13 @@ void TokenShard::check_tokens() {
   }
 }
 
+void TokenShard::fail_changed() const {
+  throw RuntimeFailure(
+      fmt::format("{}: was written to while it was in use: its contents are no "
+                  "longer those with the hash {}; put them back",
+                  name_, hex16(hash_)));
+}
+
 void TokenShard::require_unchanged() const {
   if (!file_) return;
   const MappedFile::Stamp now = file_->stamp_now();
@@ -158,12 +165,7 @@ void TokenShard::require_unchanged() const {
     hash.update(layout_.hashed_index.data(), layout_.hashed_index.size());
     is_changed = hash.digest() != hash_;
   }
-  if (is_changed) {
-    throw RuntimeFailure(
-        fmt::format("{}: was written to while it was in use: its contents are no "
-                    "longer those with the hash {}; put them back",
-                    name_, hex16(hash_)));
-  }
+  if (is_changed) fail_changed();
   stamp_ = now;
   index_stamp_ = index;
 }
@@ -223,10 +225,13 @@ std::int64_t TokenShard::document_end(std::int64_t index) const {
 }
 
 DocumentView TokenShard::document(std::int64_t index) const {
-  const std::int64_t begin = document_end(index - 1);
+  // Boundaries were checked, but may have been written over since; what they lead to is read before
+  // anybody asks whether the file is what it was.
+  const std::int64_t begin = document_end(index - 1), end = document_end(index);
+  if (begin < 0 || end < begin || end > layout_.token_count) fail_changed();
   DocumentView view;
   view.tokens = layout_.tokens.data() + begin * layout_.token_bytes;
-  view.size = document_end(index) - begin;
+  view.size = end - begin;
   view.token_bytes = layout_.token_bytes;
   if (!layout_.loss_mask.empty()) {
     view.loss_mask = layout_.loss_mask.data();

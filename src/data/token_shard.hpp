@@ -73,6 +73,7 @@ class TokenShard {
   const ShardLayout& layout() const { return layout_; }
   const std::string& name() const { return name_; }
   std::int64_t documents() const { return document_count_; }
+  /// Throws RuntimeFailure where the file was written to and its boundaries make no document.
   DocumentView document(std::int64_t index) const;
   std::int64_t trained_tokens() const;  ///< bits of the loss mask; without one, all but the first
                                         ///< token of each document
@@ -87,6 +88,7 @@ class TokenShard {
   void check_document_ends() const;
   void check_loss_mask() const;
   void check_tokens();
+  [[noreturn]] void fail_changed() const;
   void read_megatron_documents();
   void cut(const DocumentDelimiter& delimiter);
   std::int64_t document_end(std::int64_t index) const;

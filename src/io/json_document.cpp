@@ -19,7 +19,12 @@ constexpr int kDeepestJson = 64;
 
 }  // namespace
 
+std::size_t find_null(std::string_view text) { return text.find('\0'); }
+
 json parse_json(std::string_view text, const std::string& origin) {
+  if (const std::size_t null = find_null(text); null != std::string_view::npos) {
+    throw Error(fmt::format("{}: malformed JSON at byte {}", origin, null + 1));
+  }
   std::vector<std::unordered_set<std::string>> keys;  // of the objects around the present value
   const auto check = [&](int depth, json::parse_event_t event, json& value) {
     using Event = json::parse_event_t;

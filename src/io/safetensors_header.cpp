@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "emulation/base/error.hpp"
+#include "src/io/json_document.hpp"
 
 namespace fp8lab {
 namespace {
@@ -214,6 +215,10 @@ std::string shape_text(const TensorHeader& tensor) {
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_size,
                                            const std::string& origin) {
   if (!text.starts_with('{')) throw Error(origin + ": header is not a JSON object");
+  if (const std::size_t null = find_null(text); null != std::string_view::npos) {
+    throw Error(
+        fmt::format("{}: header is not a JSON object: error at byte {} of it", origin, null + 1));
+  }
   HeaderBuilder builder(origin);
   json::sax_parse(text, &builder);
   SafetensorsHeader header = builder.take();

@@ -66,6 +66,8 @@ FILES: dict[str, tuple[bytes, str]] = {
     "header_begins_with_a_space": (raw_file(b" {}"), "not a JSON object"),
     "header_is_cut": (raw_file(b'{"t": {"dtype"', pad=1), "error at byte"),
     "text_after_the_header": (raw_file(b'{"t":' + ENTRY + b"}x", bytes(8)), "error at byte"),
+    "null_after_the_header": (raw_file(b'{"t":' + ENTRY + b"}\0", bytes(8)), "error at byte"),
+    "text_after_a_null": (raw_file(b'{"t":' + ENTRY + b"}\0x", bytes(8)), "error at byte"),
     "not_utf8": (raw_file(b'{"\xff\xfe":' + ENTRY + b"}", bytes(8)), "error at byte"),
     "tensor_named_twice": (
         raw_file(b'{"t":' + ENTRY + b',"t":' + ENTRY + b"}", bytes(8)),

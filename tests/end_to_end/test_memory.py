@@ -237,3 +237,31 @@ def test_memory_that_runs_out_is_said_wherever_it_does(tmp_path: Path) -> None:
         assert ended.returncode == 1, f"{space} MiB: {ended.returncode} {ended.stderr}"
         said.append(ended.stderr)
     assert any("out of memory" in text or "no memory for" in text for text in said)
+
+
+def test_threads_that_cannot_start_are_refused_in_one_line(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((4, 128), np.float32))
+    words = [PROGRAM, "quantize", str(tmp_path / "x.npy"), "--spec", "e4m3fn", "--threads", "4"]
+
+    def run_in(space: int) -> subprocess.CompletedProcess[str]:
+        """In `space` KiB of addresses."""
+        return subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (space << 10, space << 10)),
+            timeout=120,
+        )
+
+    below, enough = 16 << 10, 1 << 20
+    assert run_in(enough).returncode == 0
+    while enough - below > 256:
+        middle = (below + enough) // 2
+        below, enough = (below, middle) if run_in(middle).returncode == 0 else (middle, enough)
+    said = []
+    for space in range(enough - 256, enough - (20 << 10), -1024):  # the stacks of two threads
+        ended = run_in(space)
+        assert ended.returncode == 1, f"{space} KiB: {ended.returncode} {ended.stderr}"
+        assert ended.stderr.startswith("fp8lab: ") and ended.stderr.count("\n") == 1, ended.stderr
+        said.append(ended.stderr)
+    assert any("cannot start 4 threads: " in text for text in said)

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Random faults against the program: kills, signals, full disks, flips in every file of a run,
-malformed inputs, exchanged files. Every case has to end in the right result or in a refusal.
+malformed, exchanged and changing files, numbers that are none, failing reads, odd names and
+environments. Every case has to end in the right result or in a refusal.
 
     python3 tests/faults/campaign.py --program build/cpu-release/src/fp8lab --cases 1000 --seed 1
     python3 tests/faults/campaign.py --program ... --seed 1 --only flip:17
@@ -26,11 +27,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import changes
+import codes
 import flips
 import interruptions
+import lines
 import malformed
+import plans
+import reads
+import statements
+import surroundings
 import swaps
 import token_inputs
+import weights
 from program import Disk, Program, can_trace, fit_limits_to, trace
 from program import prepare as prepare_child
 from runs import TRAIN, Context, Fixture, Outcome, make_context
@@ -46,6 +55,16 @@ KINDS: dict[str, tuple[Case, int]] = {  # with its share of the cases
     "swap": (swaps.swap, 2),
     "input": (malformed.malformed, 6),
     "tokens": (token_inputs.tokens, 3),
+    "weights": (weights.weights, 5),
+    "codes": (codes.codes, 5),
+    "config": (statements.statements, 3),
+    "plan": (plans.plan, 4),
+    "paths": (surroundings.paths, 5),
+    "environment": (surroundings.environment, 3),
+    "change": (changes.change, 5),
+    "moved": (changes.moved, 3),
+    "reads": (reads.reads, 5),
+    "lines": (lines.lines, 4),
 }
 VERDICTS = ("right", "refused", "wrong", "crashed")
 
@@ -83,8 +102,22 @@ def run_case(job: tuple[int, str, int]) -> Finished:
     return Finished(kind, index, outcome, time.monotonic() - began)
 
 
-def plan(cases: int, seed: int, kinds: list[str]) -> list[tuple[int, str, int]]:
-    """The cases by share, kinds interleaved."""
+def counted(text: str) -> tuple[str, int]:
+    """KIND=N of --count."""
+    kind, _, number = text.partition("=")
+    if kind not in KINDS or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text}: accepted: KIND=N, KIND of {', '.join(KINDS)}")
+    return kind, int(number)
+
+
+def plan(
+    cases: int, seed: int, kinds: list[str], counts: dict[str, int]
+) -> list[tuple[int, str, int]]:
+    """The cases by share, kinds interleaved; those of `counts` by number, beside the others."""
+    fixed = [(seed, kind, i) for kind, number in counts.items() for i in range(number)]
+    kinds = [kind for kind in kinds if kind not in counts]
+    if not kinds:
+        return fixed
     order = [kind for kind in kinds for _ in range(KINDS[kind][1])]
     random.Random(seed).shuffle(order)
     count: Counter[str] = Counter()
@@ -93,7 +126,7 @@ def plan(cases: int, seed: int, kinds: list[str]) -> list[tuple[int, str, int]]:
         kind = order[i % len(order)]
         jobs.append((seed, kind, count[kind]))
         count[kind] += 1
-    return jobs
+    return jobs + fixed
 
 
 def count_stops(program: Program, fixture: Fixture) -> Fixture:
@@ -130,6 +163,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="default: all")
+    parser.add_argument(
+        "--count",
+        action="append",
+        default=[],
+        metavar="KIND=N",
+        type=counted,
+        help="N cases of a kind whatever its share, repeatable",
+    )
     parser.add_argument("--only", metavar="KIND:INDEX", help="one case, for finding its cause")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="cases at once")
     parser.add_argument("--json", type=Path, help="also write every case to this file")
@@ -159,7 +200,7 @@ def run_all(options: argparse.Namespace, scratch: Path) -> list[Finished]:
         if not token_inputs.is_available():
             print("tokens: left out, tokenizers or xxhash is not installed")
             kinds = [kind for kind in kinds if kind != "tokens"]
-        jobs = plan(options.cases, options.seed, kinds)
+        jobs = plan(options.cases, options.seed, kinds, dict(options.count))
     finished = []
     fork = multiprocessing.get_context("fork")
     with fork.Pool(min(options.jobs, len(jobs)), start_worker, (context, with_disk)) as pool:

@@ -268,6 +268,25 @@ def doctor(context: Context, rng: random.Random) -> Outcome:
     return told(outcome, name, done)
 
 
+def doctor_study(context: Context, rng: random.Random) -> Outcome:
+    """A damaged study, examined: what `doctor --check` calls well, a report reads as it was."""
+    folder = case_folder(context, "doctor-study")
+    shutil.copytree(context.study, folder)
+    file = folder / "study/study.h5"
+    before = load(file)[0]
+    done = damage_file(file, rng)
+    result = context.program.run(folder, "doctor", "study", "--check")
+    if fault_of(result) or result.code not in (0, 2, 3):
+        return told(Outcome("crashed", f"{fault_of(result)}; {result.said()}"), "study.h5", done)
+    if result.code == 0:
+        outcome = compare_reading(before, file)
+        if outcome.verdict == "refused":
+            outcome = Outcome("wrong", f"doctor called this well: {outcome.note}")
+        return told(outcome, "study.h5", done)
+    named = "study" in result.out + result.err
+    return told(Outcome("refused" if named else "crashed", result.said()), "study.h5", done)
+
+
 def full_report(context: Context, rng: random.Random) -> Outcome:
     """The program's own report of a damaged run: its tables, or one line."""
     folder = context.bytes.copy(case_folder(context, "report"), "whole")
@@ -291,6 +310,7 @@ def flip(context: Context, rng: random.Random) -> Outcome:
         (fresh_shard, 2),
         (read_study, 3),
         (doctor, 4),
+        (doctor_study, 3),
         (repeat_study, 2),
     )
     if rng.random() < 0.01:

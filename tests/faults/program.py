@@ -69,12 +69,14 @@ class Program:
         out: Path | None = None,
         err: Path | None = None,
         interrupt: Interrupt | None = None,
+        environment: Mapping[str, str] | None = None,
+        closed: Sequence[int] = (),
     ) -> Result:
         """Runs `path words...` to its end. `out` and `err` take what it writes instead of the
-        result."""
+        result; `environment` is the whole one, `closed` are descriptors that it starts without."""
         command = [str(self.path), *map(str, words)]
         traced = interrupt is not None and interrupt.at is not None
-        before = prepare(limits or {}, traced)
+        before = prepare(limits or {}, traced, closed)
         with (
             tempfile.TemporaryFile() as caught,
             tempfile.TemporaryFile() as caught_too,
@@ -84,7 +86,7 @@ class Program:
             child = subprocess.Popen(
                 command,
                 cwd=cwd,
-                env=self.environment(),
+                env=self.environment() if environment is None else dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=given if out is not None else caught,
                 stderr=given_too if err is not None else caught_too,
@@ -101,20 +103,28 @@ class Program:
 
 
 class Interrupt:
-    """Something done to a process at a moment: at its `at`-th stop at a file operation (each has
-    two, before and after), or where tracing is not possible `seconds` after its start."""
+    """Something done to a process, or meanwhile, at a moment: at its `at`-th stop at a file
+    operation (each has two, before and after), or where tracing is not possible `seconds` after its
+    start. `what` is a signal, or is called."""
 
-    def __init__(self, what: int, at: int | None, seconds: float) -> None:
+    def __init__(self, what: int | Callable[[], None], at: int | None, seconds: float) -> None:
         self.what, self.at, self.seconds = what, at, seconds
         self.happened = False
 
     def apply(self, pid: int) -> None:
         if self.at is None:
             time.sleep(self.seconds)
-            os.kill(pid, self.what)
+            do(self.what, pid)
             self.happened = True
             return
         self.happened = trace(pid, self.at, self.what) >= self.at
+
+
+def do(what: int | Callable[[], None], pid: int) -> None:
+    if callable(what):
+        what()
+    else:
+        os.kill(pid, what)
 
 
 def _load_libc() -> ctypes.CDLL:
@@ -127,10 +137,10 @@ def _load_libc() -> ctypes.CDLL:
 LIBC = _load_libc()
 
 
-def trace(pid: int, at: int = 0, what: int = 0) -> int:
+def trace(pid: int, at: int = 0, what: int | Callable[[], None] = 0) -> int:
     """Follows a process that asked to be traced, with all its threads, to its end, which is left
-    for the caller to collect. Its `at`-th stop gets it the signal `what`. Returns the stops seen
-    until then."""
+    for the caller to collect. At its `at`-th stop it gets the signal `what`, or that is called.
+    Returns the stops seen until then."""
     os.waitpid(pid, 0)  # the stop of execve
     LIBC.ptrace(PTRACE_SETOPTIONS, pid, None, OPTIONS)
     LIBC.ptrace(PTRACE_SYSCALL, pid, None, 0)
@@ -154,7 +164,7 @@ def trace(pid: int, at: int = 0, what: int = 0) -> int:
             if (left or inside.get(thread, False)) and (at == 0 or stops < at):
                 stops += 1
                 if stops == at:
-                    os.kill(pid, what)
+                    do(what, pid)
         elif os.WSTOPSIG(raw) not in (signal.SIGTRAP, signal.SIGSTOP):  # a new thread: both
             deliver = os.WSTOPSIG(raw)
         follow = PTRACE_SYSCALL if at == 0 or stops < at else PTRACE_CONT
@@ -172,15 +182,21 @@ def can_trace() -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def is_sanitized(program: Path) -> bool:
+    return b"__asan_init" in program.read_bytes()
+
+
 def fit_limits_to(program: Path) -> None:
     """AddressSanitizer maps terabytes and keeps for a while what is freed."""
     global ADDRESS_SPACE, RESIDENT_LIMIT
-    if b"__asan_init" in program.read_bytes():
+    if is_sanitized(program):
         ADDRESS_SPACE = resource.RLIM_INFINITY
         RESIDENT_LIMIT = 6 << 30
 
 
-def prepare(limits: Mapping[int, int], traced: bool) -> Callable[[], None]:
+def prepare(
+    limits: Mapping[int, int], traced: bool, closed: Sequence[int] = ()
+) -> Callable[[], None]:
     """What a child does before it becomes the program."""
     chosen = {
         resource.RLIMIT_AS: ADDRESS_SPACE,
@@ -193,6 +209,8 @@ def prepare(limits: Mapping[int, int], traced: bool) -> Callable[[], None]:
             resource.setrlimit(what, (limit, limit))
         # A file beyond its limit is then an error of the call, as on a full disk.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        for descriptor in closed:
+            os.close(descriptor)
         if traced:
             LIBC.ptrace(PTRACE_TRACEME, 0, None, None)
 
@@ -230,8 +248,12 @@ def fault_of(result: Result) -> str:
 
 def refusal_fault(result: Result, name: str = "", codes: Sequence[int] = (2,)) -> str:
     """What is wrong with a refusal; empty: a status in `codes` and one line that holds `name`."""
-    # Long phases may have said what they do, "timing the operations ...".
-    lines = [line for line in result.err.splitlines() if not line.endswith(" ...")]
+    # Long phases may have said what they do, "timing the operations ...", and notes come before.
+    lines = [
+        line
+        for line in result.err.removesuffix("\n").split("\n")
+        if not line.endswith(" ...") and not line.startswith("fp8lab: note: ")
+    ]
     if result.code not in codes:
         return f"exit {result.code} where {' or '.join(map(str, codes))} is due"
     if len(lines) != 1 or not lines[0].startswith(("fp8lab: ", "fp8lab.tokens: ", "error: ")):

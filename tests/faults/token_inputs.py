@@ -138,6 +138,46 @@ def template(context: Context, rng: random.Random) -> Outcome:
     return judge(folder, f"template {source[-300:]!r}", False, *WORDS)
 
 
+# Ways to write one pair of marks.
+MARKS = (
+    ("{% generation %}", "{% endgeneration %}"),
+    ("{%generation%}", "{%endgeneration%}"),
+    ("{%- generation -%}", "{%- endgeneration -%}"),
+    ("{%  generation\t%}", "{%\nendgeneration %}"),
+    ("{%+ generation %}", "{% endgeneration +%}"),
+    ("{% if true %}{% generation %}", "{% endgeneration %}{% endif %}"),
+    ("{# generation #}{%generation %}", "{% endgeneration%}"),
+)
+MARKED = (
+    "{%- for m in messages -%}<{{ m.role }}>{%- if m.role == 'assistant' -%}BEGIN{{ m.content }}"
+    "END{%- else -%}{{ m.content }}{%- endif -%}{%- endfor -%}"
+)
+
+
+def marks(context: Context, rng: random.Random) -> Outcome:
+    """One template whose marks are spelled in two ways: the same shards."""
+    folder, lines = prepare(context, rng)
+    (folder / "a.jsonl").write_bytes(lines[0] + b"\n" + json.dumps(talk(rng)).encode() + b"\n")
+    written: list[dict[str, bytes]] = []
+    chosen = rng.choice(MARKS)
+    for begin, end in (MARKS[0], chosen):
+        source = MARKED.replace("BEGIN", begin).replace("END", end)
+        (folder / "model/chat_template.jinja").write_text(source)
+        tool = Tool(Path(sys.executable))
+        out = f"out{len(written)}"
+        result = tool.run(folder, "-m", "fp8lab.tokens", *WORDS[:2], out, *WORDS[3:])
+        if result.code != 0 or fault_of(result):
+            problem = fault_of(result) or refusal_fault(result)
+            if problem:
+                return Outcome("crashed", f"{chosen}: {problem}; {result.said()}")
+            written.append({})
+            continue
+        written.append({path.name: path.read_bytes() for path in (folder / out).glob("*.tokens")})
+    if written[0] != written[1]:
+        return Outcome("wrong", f"{chosen}")
+    return Outcome("right" if written[0] else "refused", f"{chosen}")
+
+
 def model_file(context: Context, rng: random.Random) -> Outcome:
     folder, lines = prepare(context, rng)
     (folder / "a.jsonl").write_bytes(b"\n".join(lines[:1]) + b"\n")
@@ -168,7 +208,7 @@ def command_line(context: Context, rng: random.Random) -> Outcome:
 
 
 CASES: tuple[tuple[Callable[[Context, random.Random], Outcome], int], ...] = (
-    (record, 4), (template, 4), (model_file, 3), (command_line, 2),
+    (record, 4), (template, 4), (model_file, 3), (command_line, 2), (marks, 2),
 )  # fmt: skip
 
 

@@ -227,10 +227,10 @@ def test_tools_reach_the_template() -> None:
 
 def test_byte_order_marks_and_white_space_are_those_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(
-        b'\xef\xbb\xbf{"text": "a"}\n\xef\xbb\xbf \r\n\xef\xbb\xbf{"text": "b"}'
+        b'\xef\xbb\xbf{"text": "a"}\n\xef\xbb\xbf \r\n\xef\xbb\xbf\xef\xbb\xbf{"text": "b"}'
     )
     assert list(read_documents(tmp_path / "a.jsonl")) == [Passage("", "a"), Passage("", "b")]
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa\nb\n\xc2\xa0\n\x0c\nc\r\n\t\r\nd")
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf\xef\xbb\xbfa\nb\n\xc2\xa0\n\x0c\nc\r\n\t\r\nd")
     records = read_documents(tmp_path / "a.txt")
     texts = [record.response for record in records if isinstance(record, Passage)]
     assert texts == ["a\nb\n\xa0\n\x0c\nc\r", "d"]

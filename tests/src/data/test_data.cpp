@@ -122,6 +122,14 @@ TEST_CASE("malformed JSON lines name file and line") {
     INFO(text);
     CHECK_THROWS_WITH(json_lines(file.path(), DataForm::prompt_response), Catch::Contains(message));
   }
+  // A null byte ends no value, wherever it stands.
+  using namespace std::string_literals;
+  for (const std::string& null : {"{\"text\": \"x\"}\0"s, "{\"text\": \"x\"}\0{"s, "\0"s,
+                                  "{\"text\": \"x\0\"}"s, "{\0\"text\": \"x\"}"s}) {
+    const TemporaryFile file("{\"text\": \"a\"}\n" + null + "\n");
+    CHECK_THROWS_WITH(json_lines(file.path(), DataForm::running_text),
+                      Catch::Contains(":2: malformed JSON"));
+  }
   CHECK_THROWS_WITH(json_lines("/nowhere/x.jsonl", DataForm::running_text),
                     Catch::Contains("cannot open"));
 }

@@ -1,5 +1,6 @@
 // Token files of four formats: what they hold, and that everything malformed is one line.
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 
@@ -94,6 +95,25 @@ TEST_CASE("without a mask all but the first token of a document are trained on")
   const TokenShard shard = parse(bytes);
   CHECK(mask_of(shard.document(1)) == "01111");
   CHECK(shard.trained_tokens() == 7);
+}
+
+TEST_CASE("boundaries that are written over later lead to no other memory") {
+  std::string bytes = our_shard(kTwo);
+  const TokenShard shard = parse(bytes);
+  const auto place = static_cast<std::size_t>(
+      reinterpret_cast<const char*>(shard.layout().document_ends.data()) - bytes.data());
+  const auto write = [&](std::size_t index, std::uint64_t end) {
+    std::memcpy(bytes.data() + place + 8 * index, &end, sizeof end);
+  };
+  for (const std::uint64_t end : {std::uint64_t{10}, ~std::uint64_t{0}, std::uint64_t{1} << 62}) {
+    write(0, end);
+    CHECK_THROWS_AS(shard.document(0), RuntimeFailure);
+    CHECK_THROWS_AS(shard.document(1), RuntimeFailure);
+  }
+  write(0, 4);
+  CHECK(ids_of(shard.document(1)) == Ids{0, 9, 10, 11, 1});
+  write(1, 3);
+  CHECK_THROWS_AS(shard.document(1), RuntimeFailure);
 }
 
 TEST_CASE("ids above 2^15 and 2^16 are not taken for negative ones") {

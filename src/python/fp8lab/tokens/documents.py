@@ -185,7 +185,7 @@ def _read_text(path: Path) -> Iterator[Record]:
     lines: list[str] = []
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file):
-            text = line.removeprefix(BYTE_ORDER_MARK) if number == 0 else line
+            text = line.lstrip(BYTE_ORDER_MARK) if number == 0 else line
             if text.strip(BLANK):
                 lines.append(text.removesuffix("\n"))
             elif lines:

@@ -80,11 +80,11 @@ def require_unicode(value: Any, where: str) -> None:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """FILE:LINE and value of every line that is not blank. A byte order mark before a line is
+    """FILE:LINE and value of every line that is not blank. Byte order marks before a line are
     skipped: files of other systems begin with one, and joined ones hold several."""
     with path.open(encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
-            text = line.removeprefix(BYTE_ORDER_MARK).strip(BLANK)
+            text = line.lstrip(BYTE_ORDER_MARK).strip(BLANK)
             if text:
                 where = f"{path}:{number}"
                 yield where, parse_json(text, where)
