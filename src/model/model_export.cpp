@@ -16,6 +16,7 @@
 #include "src/io/file_kind.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
+#include "src/model/decoder.hpp"
 #include "src/model/fp8_storage.hpp"
 #include "src/model/operand.hpp"
 #include "src/model/weight_names.hpp"
@@ -194,6 +195,16 @@ TensorBytes produce(Backend& backend, const ModelTensors& tensors, const Planned
   return bytes;
 }
 
+/// True when the rows of `part` have other tiles by themselves than within `rows` rows.
+bool has_own_tiles(const WeightPart& part, std::int64_t rows, const QuantSpec& spec) {
+  const bool is_measured =
+      spec.scale_source == ScaleSource::current || spec.scale_source == ScaleSource::delayed;
+  const std::int64_t own = part.shape[0], first = part.first / part.shape[1], end = first + own;
+  if (!is_measured || own == rows) return false;
+  const std::int64_t tile = spec.tile.rows;
+  return tile == 0 || first % tile != 0 || (end != rows && end % tile != 0);
+}
+
 ordered_json make_config(const ModelConfig& model, const ExportOptions& options, const Plan& plan) {
   const char* const dtype = options.dtype == StoredType::f32   ? "float32"
                             : options.dtype == StoredType::f16 ? "float16"
@@ -270,6 +281,32 @@ fs::path check_folder(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::vector<std::string> export_notes(const ModelConfig& model, const ExportOptions& options) {
+  if (!options.recipe) return {};
+  const Declaration declaration = declaration_of(model);
+  std::size_t quantized = 0, different = 0;
+  std::string first, tile;
+  for (const LinearDeclaration& linear : declaration.linears()) {
+    const QuantSpec& spec = recipe_of(*options.recipe, linear.name, model).slot(Slot::fprop_w);
+    if (linear.is_tied || !spec.is_quantized()) continue;
+    const ParameterDeclaration& weight =
+        declaration.parameters()[static_cast<std::size_t>(linear.weight)];
+    for (const WeightPart& part : weight_parts(weight, model)) {
+      ++quantized;
+      if (!has_own_tiles(part, weight.rows, spec)) continue;
+      if (different++ > 0) continue;
+      first = part.name;
+      tile = tile_name(spec.tile);
+    }
+  }
+  if (different == 0) return {};
+  return {fmt::format(
+      "{} of {} quantized weights, {} the first, have other tiles ({}) in these files than in "
+      "training, which quantizes q, k and v, and gate and up, as one matrix each: their values may "
+      "differ",
+      different, quantized, first, tile)};
+}
 
 QuantizedOperand quantize_weight(Backend& backend, const ModelTensors& tensors, std::size_t index,
                                  const QuantSpec& spec, std::uint64_t seed) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "emulation/backend.hpp"
 #include "emulation/spec/recipe.hpp"
@@ -15,8 +17,8 @@ namespace fp8lab {
 struct ExportOptions {
   StoredType dtype = StoredType::bf16;        ///< bf16, f16 or f32: of what is not quantized
   std::uint64_t shard_bytes = 5'000'000'000;  ///< as transformers divides models
-  /// Weights of linear layers as their fprop.w operands, each tensor of the file by itself: a scale
-  /// of a whole tensor is that of q alone, not of q, k and v together as in training.
+  /// Weights of linear layers as their fprop.w operands, each tensor of the file by itself
+  /// (export_notes).
   std::optional<Recipe> recipe;
   std::uint64_t seed = 0;           ///< of stochastic rounding
   std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; or empty
@@ -31,6 +33,10 @@ struct ExportOptions {
 /// tokenizer that is not the weights' own.
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const std::filesystem::path& folder);
+
+/// What a user should know of the files that export_model writes: how many weights have other tiles
+/// than training gives them, which quantizes q, k and v, and gate and up, as one matrix each.
+std::vector<std::string> export_notes(const ModelConfig& model, const ExportOptions& options);
 
 /// The weight of a linear layer in backend memory as training quantizes it by `spec`: bf16 or f32,
 /// as spec.weight_source says.
