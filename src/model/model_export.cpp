@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "src/config/hugging_face.hpp"
 #include "src/io/atomic_file.hpp"
 #include "src/io/file_kind.hpp"
+#include "src/io/file_lock.hpp"
 #include "src/io/json_document.hpp"
 #include "src/io/tensor_store.hpp"
 #include "src/model/decoder.hpp"
@@ -270,6 +272,24 @@ class TemporaryFolder {
   fs::path path_;
 };
 
+bool is_exported_file(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(entry.symlink_status(ignored))) return false;
+  const fs::path path = target_of_temporary(entry.path()).value_or(entry.path());
+  const std::string name = path.filename().string();
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
+         name == "config.json" ||
+         std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+}
+
+/// A folder, no link to one, that holds nothing but files which export_model writes.
+bool holds_export(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_directory(fs::symlink_status(path, ignored))) return false;
+  const fs::directory_iterator entries(path, ignored);
+  return std::all_of(begin(entries), end(entries), is_exported_file);
+}
+
 /// The folder's path without a slash at its end.
 fs::path check_folder(const fs::path& folder) {
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();
@@ -336,6 +356,31 @@ TensorView upload_weight(Backend& backend, const ModelTensors& tensors, std::siz
   return weight;
 }
 
+std::vector<fs::path> unfinished_exports(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const fs::path& path : temporaries(folder)) {
+    if (holds_export(path)) found.push_back(path);
+  }
+  return found;
+}
+
+std::vector<fs::path> folders_with_unfinished_exports(const fs::path& directory) {
+  std::set<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const std::optional<fs::path> target = target_of_temporary(entry.path());
+    if (target && holds_export(entry.path())) found.insert(*target);
+  }
+  return {found.begin(), found.end()};
+}
+
+void remove_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (!error) return;
+  throw RuntimeFailure(fmt::format("{}: cannot remove what a killed process left: {}",
+                                   folder.string(), error.message()));
+}
+
 void export_model(Backend& backend, const ModelTensors& tensors, const ModelConfig& model,
                   const ExportOptions& options, const fs::path& folder) {
   const fs::path path = check_folder(folder);
@@ -344,6 +389,12 @@ void export_model(Backend& backend, const ModelTensors& tensors, const ModelConf
   const ordered_json config = make_config(model, options, plan);
   std::vector<TensorHeader> headers;
   for (const PlannedTensor& tensor : plan.tensors) headers.push_back(tensor.header);
+  make_directories(path.parent_path());
+  const std::optional<FileLock> lock = FileLock::try_acquire(path);
+  if (!lock) {
+    throw Error(fmt::format("{}: is being written by {}", folder.string(), FileLock::owner(path)));
+  }
+  for (const fs::path& left : unfinished_exports(path)) remove_folder(left);
   TemporaryFolder temporary(path);
   write_tensor_store(temporary.path(), options.shard_bytes, headers, [&](std::size_t i) {
     return produce(backend, tensors, plan.tensors[i], options.seed);
