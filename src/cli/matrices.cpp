@@ -2,14 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "emulation/base/error.hpp"
 #include "emulation/ops/given_operand.hpp"
+#include "src/cli/command.hpp"
+#include "src/io/stored_type.hpp"
 
 namespace fp8lab::cli {
 namespace {
+
+/// Arithmetic with NaN and infinity is a part of the emulation, but seldom what a file should hold.
+void note_special_values(const NpyArray& array, const std::string& file) {
+  if (array.dtype != DType::f32 && array.dtype != DType::bf16) return;
+  std::vector<float> values(static_cast<std::size_t>(array.rows * array.cols));
+  decode_elements(stored_type(array.dtype), array.data, values);
+  const auto is_special = [](float value) { return !std::isfinite(value); };
+  const auto count = std::count_if(values.begin(), values.end(), is_special);
+  if (count == 0) return;
+  const auto first = std::find_if(values.begin(), values.end(), is_special) - values.begin();
+  print_notes({fmt::format("{}: {} of {} elements are NaN or infinite, the first at ({}, {})", file,
+                           count, values.size(), first / array.cols, first % array.cols)});
+}
 
 void upload_scales(Backend& backend, NpyArray scales, const std::string& name,
                    QuantizedOperand& operand) {
@@ -35,6 +52,7 @@ NpyArray read_matrix(const std::string& file) {
   if (array.rows < 1 || array.cols < 1) {
     throw Error(fmt::format("{}: shape ({}, {}) has no elements", file, array.rows, array.cols));
   }
+  note_special_values(array, file);
   return array;
 }
 

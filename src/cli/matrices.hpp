@@ -10,7 +10,8 @@
 
 namespace fp8lab::cli {
 
-/// A matrix of a .npy file with at least one element. Throws Error naming the file.
+/// A matrix of a .npy file with at least one element. A note says where values are NaN or infinite.
+/// Throws Error naming the file.
 NpyArray read_matrix(const std::string& file);
 
 /// Copies `array` into memory of `backend`.
