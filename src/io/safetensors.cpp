@@ -17,7 +17,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMaximumHeader = 100'000'000;  // as the reference implementation has it
-constexpr std::size_t kPiece = std::size_t{4} << 20;   // bytes of a file read at a time
+constexpr std::size_t kPiece = std::size_t{256}
+                               << 10;  // bytes of a file read at a time, few enough for a cache
 
 std::uint64_t header_length(const InputFile& file) {
   std::uint64_t length = 0;
