@@ -368,7 +368,8 @@ def test_values_that_are_no_numbers_are_counted(matrices: Path, tmp_path: Path) 
     for name, values in (("floats", a), ("bits", bits)):
         file = tmp_path / f"{name}.npy"
         np.save(file, values)
-        note = f"fp8lab: note: {file}: 2 of {a.size} elements are NaN or infinite, the first at (2, 5)\n"
+        said = f"{file}: 2 of {a.size} elements are NaN or infinite, the first at (2, 5)"
+        note = f"fp8lab: note: {said}\n"
         for command in (
             ["gemm", "--a", file, *words],
             ["quantize", file, "--spec", "infir2:fprop.x", "--out", tmp_path / "codes.npy"],

@@ -1,4 +1,4 @@
-"""What a killed `export` or `quantize --out` leaves: found by doctor, gone with the next attempt."""
+"""What a killed `export` or `quantize --out` leaves: found by doctor, gone at the next attempt."""
 
 from __future__ import annotations
 
