@@ -72,7 +72,8 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> destination) con
   // Not the time of change, which a new name or other rights set too.
   const FileStamp now = stamp_of(file_, path_);
   if (now.size == stamp_.size && now.modified == stamp_.modified) return;
-  throw RuntimeFailure(fmt::format("{}: was written to while it was in use", path_));
+  throw RuntimeFailure(fmt::format("{}: was {} while it was in use", path_,
+                                   now.size < stamp_.size ? "cut off" : "written to"));
 }
 
 }  // namespace fp8lab
